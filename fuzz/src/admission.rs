@@ -1,4 +1,4 @@
-//! Which packets of a peer go on to hosts.
+//! Admission of a peer's packets to hosts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use pep_core::site::{Answers, Matcher, PortRange, is_martian, may_be_host};
 
 use crate::shapes::{Ip, Shape};
 
-/// What a peer sends.
+/// The peer's packets.
 #[derive(Arbitrary, Debug)]
 pub struct Case {
     packets: Vec<Sent>,
@@ -16,20 +16,20 @@ pub struct Case {
 #[derive(Arbitrary, Debug)]
 enum Sent {
     Packet(Shape),
-    /// An ICMP error about a packet, to who sent it or to anybody.
+    /// An ICMP error about a packet, to its sender or to another address.
     Error {
         to: Option<Ip>,
         kind: u8,
         about: Shape,
     },
-    /// For a group, one that the site names or another.
+    /// A packet to a group that the site names, or to another.
     Group {
         shape: Shape,
         named: bool,
     },
 }
 
-/// The site takes what its hosts send to ports 53 and 80, and to one group of each family.
+/// Returns a matcher that accepts packets to ports 53 and 80, and to one group of each family.
 fn matcher() -> Matcher {
     let nets = |texts: &[&str]| {
         let nets = texts.iter().map(|text| text.parse());
@@ -48,8 +48,8 @@ fn matcher() -> Matcher {
     }
 }
 
-/// Nothing panics; a peer reaches hosts and groups that the site names, and nobody else; and of what is whole just what answers the site
-/// comes in.
+/// Checks that nothing panics, that a peer reaches only hosts and groups of the site, and that of
+/// valid packets exactly the answers are admitted.
 pub fn run(case: &Case) {
     let matcher = matcher();
     let answers = Answers::new(&matcher);
@@ -124,12 +124,12 @@ impl Sent {
         }
     }
 
-    /// Whether the site takes it, where it is whole and simple enough to say.
+    /// Returns whether the site admits the packet; `None` if it is damaged or too complex to tell.
     fn is_answer(&self) -> Option<bool> {
         match self {
             Self::Packet(shape) => {
                 let (ip, is_tcp) = whole(shape)?;
-                // Those of UDP come from another port.
+                // Answers of UDP come from another port here.
                 Some(is_tcp && ip.reversed && is_hosts(ip))
             }
             Self::Error { to, kind, about } => {
@@ -143,7 +143,7 @@ impl Sent {
     }
 }
 
-/// The way to who sent a packet.
+/// Returns the reverse path of a packet.
 fn back_from(shape: &Shape) -> Ip {
     let of = whole(shape).map(|(ip, _)| ip);
     Ip {
@@ -156,7 +156,7 @@ fn back_from(shape: &Shape) -> Ip {
     }
 }
 
-/// The header of a packet of TCP or UDP that has no bit wrong, and whether it is of TCP.
+/// Returns the IP header of an undamaged TCP or UDP packet, and whether it is TCP.
 fn whole(shape: &Shape) -> Option<(&Ip, bool)> {
     let (ip, is_tcp) = match shape {
         Shape::Tcp { ip, .. } => (ip, true),
@@ -166,7 +166,7 @@ fn whole(shape: &Shape) -> Option<(&Ip, bool)> {
     ip.wrong.is_none().then_some((ip, is_tcp))
 }
 
-/// Whether the near end of a packet is a host of the site.
+/// Returns whether the near end of a packet is a host of the site.
 fn is_hosts(ip: &Ip) -> bool {
     ip.host % 4 < 2
 }

@@ -1,18 +1,18 @@
-//! Blocks: an encoder, a link that does anything, a decoder.
+//! FEC blocks: an encoder, an arbitrary link, a decoder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use arbitrary::Arbitrary;
 use fec::{
     block::{BlockDecoder, BlockEncoder, DecoderConfig, EncoderConfig},
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Arrival, Decoder},
     wire::Header,
 };
 
 use crate::link::{self, Event, PAYLOAD_MAX, Receiver, Sender};
 
-/// Settings, and what happens.
+/// Settings and events.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Case {
     k: u8,
@@ -25,18 +25,18 @@ pub struct Case {
     events: Vec<Event>,
 }
 
-/// Nothing panics, memory is bounded, and
+/// Checks that nothing panics and that memory is bounded, and:
 ///
-/// - without hostile packets, what is passed on was sent, once unless the decoder says that it does
-///   not know, and nothing is refused; and all of a block is passed on once k of its packets have
-///   arrived, unless it had to give way;
-/// - after hostile packets, an honest stream that begins anywhere is soon decoded.
+/// - Without hostile packets every delivered packet was sent, and is delivered once unless the
+///   decoder is uncertain; no packet is rejected. A block is delivered completely once k of its
+///   packets have arrived, unless it was evicted.
+/// - After hostile packets, an honest stream that begins anywhere is soon decoded.
 pub fn run(case: &Case) {
     let encoder = EncoderConfig {
         k: case.k.max(1),
         depth: 1 + usize::from(case.depth % 8),
         payload_max: PAYLOAD_MAX,
-        overcode: Overcode::of_block(case.k.max(1), case.h),
+        overhead: Overhead::of_block(case.k.max(1), case.h),
         first_block: case.first_block,
         ..EncoderConfig::default()
     };
@@ -81,16 +81,16 @@ struct Arrived {
 struct Checker {
     config: DecoderConfig,
     decoder: BlockDecoder,
-    /// How many packets sent are known here, and the data among them.
+    /// Count of sent packets known here, and the data packets among them.
     sent: usize,
     data: BTreeMap<(u32, u8), Vec<u8>>,
-    /// What was passed on since the last check.
+    /// Packets delivered since the last check.
     passed_on: Vec<(u32, u8, Vec<u8>)>,
     ever: BTreeSet<(u32, u8)>,
-    /// Of these the ones that the decoder knows to have been passed on.
+    /// Delivered packets of which the decoder is certain.
     once: BTreeSet<(u32, u8)>,
     twice: bool,
-    /// Of each block, what has arrived.
+    /// Packets received of each block.
     arrived: BTreeMap<u32, Arrived>,
 }
 
@@ -143,13 +143,13 @@ impl Checker {
         }
     }
 
-    /// A new encoder at `first_block`: after at most three blocks the decoder has found it, unless
-    /// hostile packets have these numbers.
+    /// Starts a new encoder at `first_block`: the decoder must lock on to it within three blocks,
+    /// unless hostile packets use these numbers.
     fn recovers(&mut self, first_block: u32) {
         let config = EncoderConfig {
             k: 10,
             payload_max: PAYLOAD_MAX,
-            overcode: Overcode::of_block(10, 2),
+            overhead: Overhead::of_block(10, 2),
             first_block,
             ..EncoderConfig::default()
         };

@@ -17,21 +17,21 @@ use boosters::{
 
 use crate::shapes::{Bytes, Shape};
 
-/// Settings, as each takes them.
+/// Settings in each booster's own format.
 type Settings = [u16; 4];
 
-/// What comes, one after the other.
+/// Settings and a sequence of events.
 #[derive(Arbitrary, Debug)]
 pub struct Case {
     settings: Settings,
-    /// At least so many, as bytes drawn at random make short lists.
+    /// A minimum of steps, as random bytes make short lists.
     first: [Step; 24],
     steps: Vec<Step>,
 }
 
 #[derive(Arbitrary, Debug)]
 struct Step {
-    /// Milliseconds after the one before, or seconds.
+    /// Delay after the step before, in milliseconds or seconds.
     after: u8,
     seconds: bool,
     what: What,
@@ -39,10 +39,10 @@ struct Step {
 
 #[derive(Arbitrary, Debug)]
 enum What {
-    /// So many of a flow.
+    /// A number of packets of a flow.
     Down(Shape, u8),
     Up(Shape),
-    /// To a receiver: made up, or one that was sent, with a byte changed.
+    /// A message to a receiver: made up, or a sent one with a byte changed.
     Message {
         kind: u8,
         bytes: Bytes,
@@ -52,7 +52,7 @@ enum What {
         at: u8,
         byte: u8,
     },
-    /// To a sender.
+    /// A reply to a sender.
     Reply {
         kind: u8,
         bytes: Bytes,
@@ -65,7 +65,7 @@ enum What {
     },
 }
 
-/// Those that have another end: a sender, and its receiver, which gives out what the sender took.
+/// Boosters with two ends: a sender, and its receiver, which outputs the sender's input.
 type Pair = fn(&Settings) -> (Box<dyn Booster>, Box<dyn Booster>);
 
 const PAIRS: &[Pair] = &[
@@ -80,7 +80,7 @@ const PAIRS: &[Pair] = &[
     |s| (Box::new(fec_sender(s)), Box::new(fec::Receiver::new(1500))),
 ];
 
-/// Those at one end.
+/// Boosters with one end.
 type Alone = fn(&Settings) -> Box<dyn Booster>;
 
 const ALONE: &[Alone] = &[
@@ -142,7 +142,7 @@ fn jitter_receiver(settings: &Settings) -> jitter::Receiver {
 
 fn compress_sender(settings: &Settings) -> compress::Sender {
     compress::Sender::new(compress::Config {
-        // Higher ones only take longer.
+        // Higher levels only take longer.
         level: i32::from(settings[0] % 6),
         headers: settings[1] & 7 > 0,
         payload: settings[1] & 0x38 > 0,
@@ -150,7 +150,8 @@ fn compress_sender(settings: &Settings) -> compress::Sender {
     })
 }
 
-/// Several, one after the other, and their other ends. Below a stack the link is, so these go into a receiver's in the same order.
+/// Returns stacks of several boosters and their receivers. A stack's output goes to the link, so
+/// receivers process it in the same order.
 fn stacks(settings: &Settings) -> [Stack; 2] {
     let rule = Rule::ALWAYS;
     let near = vec![
@@ -169,7 +170,7 @@ fn stacks(settings: &Settings) -> [Stack; 2] {
     [near, far].map(Stack::new)
 }
 
-/// A booster, or several.
+/// A booster, or a stack of several.
 trait Any {
     fn down(&mut self, now: Duration, packet: Packet, out: &mut Out);
     fn up(&mut self, now: Duration, packet: Packet, out: &mut Out);
@@ -184,7 +185,7 @@ macro_rules! any {
             fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
                 let before = out.down.len();
                 (**self).down(now, packet, out);
-                // There is no queue.
+                // A stack has no queue here.
                 for packet in &out.down[before..] {
                     (**self).leaving(now, packet);
                 }
@@ -206,7 +207,7 @@ macro_rules! any {
 }
 any!(Box<dyn Booster>, Box<Stack>);
 
-/// Calls it when it wants to be called. It does not want to be at once again, without end.
+/// Calls `wake` until no deadline is due; fails if deadlines never end.
 fn wake(any: &mut dyn Any, now: Duration, out: &mut Out) {
     for _ in 0..8 {
         if any.deadline().is_none_or(|at| at > now) {
@@ -220,7 +221,8 @@ fn wake(any: &mut dyn Any, now: Duration, out: &mut Out) {
     );
 }
 
-/// Nothing panics; no deadline stays; what passes a sender and its receiver unharmed comes out as it was.
+/// Checks that nothing panics, that no deadline stays due, and that packets pass a sender and its
+/// receiver unchanged.
 pub fn run(case: &Case) {
     for pair in PAIRS {
         let (mut near, mut far) = pair(&case.settings);
@@ -245,7 +247,7 @@ fn later(now: Duration, step: &Step) -> Duration {
     now + Duration::from_millis(after * unit)
 }
 
-/// All that can come, at either end.
+/// Feeds arbitrary input to both ends.
 fn hostile(case: &Case, near: &mut dyn Any, mut far: Option<&mut dyn Any>) {
     let (mut now, mut out, mut sent) = (Duration::ZERO, Out::default(), Vec::new());
     for step in case.first.iter().chain(&case.steps).take(200) {
@@ -320,7 +322,7 @@ fn path(what: &What) -> Path {
     }
 }
 
-/// What goes down arrives at once, and so do replies.
+/// Checks that packets and replies arrive at once and unchanged.
 fn honest(case: &Case, near: &mut dyn Any, far: &mut dyn Any) {
     let able = Path {
         abilities: Abilities::ALL,
@@ -334,7 +336,7 @@ fn honest(case: &Case, near: &mut dyn Any, far: &mut dyn Any) {
         let mut out = Out::default();
         if let What::Down(shape, count) = &step.what {
             let packets = (0..u16::from(count % 12)).map(|n| shape.bytes(n));
-            // A message that has come from nowhere is no packet, which a receiver may read otherwise.
+            // A message that no sender wrote is no packet, and a receiver may parse it differently.
             for bytes in packets.filter(|bytes| boosters::ip::version(bytes).is_some()) {
                 expected.push(bytes.clone());
                 near.down(now, Packet::new(bytes, now), &mut out);
@@ -364,10 +366,7 @@ fn exchange(
 ) {
     wake(near, now, &mut out);
     for _ in 0..8 {
-        assert!(
-            out.up.is_empty(),
-            "nothing has come for hosts of the sender"
-        );
+        assert!(out.up.is_empty(), "the sender's hosts receive no packet");
         let mut there = Out::default();
         for message in out.down.drain(..) {
             far.up(now, message, &mut there);

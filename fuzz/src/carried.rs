@@ -1,22 +1,23 @@
-//! Datagrams in a stream of TCP, however it is cut, from strangers and from peers.
+//! Datagrams in a TCP stream, cut anywhere, before and after the sender is authenticated.
 
 use arbitrary::Arbitrary;
 use tunnel::wire::{Carried, append_carried};
 
-/// A stream: bytes as they come, in pieces, and after which of them the sender is known.
+/// A stream: the received pieces, and the piece after which the sender is authenticated.
 #[derive(Arbitrary, Debug)]
 pub struct Case {
     bytes: Vec<u8>,
-    /// Lengths of datagrams, written in front of `bytes` as they should be.
+    /// Lengths of datagrams, inserted with correct headers in front of `bytes`.
     honest: Vec<u16>,
     pieces: Vec<u8>,
     proven: Option<u8>,
 }
 
-/// The shortest datagram, and the longest that a stranger may send.
+/// The minimum length of a datagram, and the maximum before authentication.
 const LENGTHS: std::ops::RangeInclusive<usize> = 21..=9216;
 
-/// Nothing panics; what comes out is what a plain reader of the whole stream finds; little memory is taken.
+/// Checks that nothing panics, that the output matches a simple parse of the whole stream, and that
+/// memory stays small.
 pub fn run(case: &Case) {
     let mut stream = Vec::new();
     for length in case.honest.iter().take(8) {
@@ -29,12 +30,12 @@ pub fn run(case: &Case) {
     if case.proven.is_none_or(|at| at == 0) {
         assert_eq!((found, read), (expected, good));
     } else {
-        // Known only later: as much as a stranger may say comes at least.
+        // Authenticated later: the output includes all that an unauthenticated sender may send.
         assert!(found.starts_with(&plain(&stream, false).0));
     }
 }
 
-/// Datagrams, and whether there was nothing wrong.
+/// Parses the stream simply; returns the datagrams and whether it is valid.
 fn plain(mut stream: &[u8], proven: bool) -> (Vec<Vec<u8>>, bool) {
     let mut datagrams = Vec::new();
     while let Some((header, rest)) = stream.split_first_chunk() {

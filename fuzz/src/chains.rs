@@ -17,10 +17,10 @@ use boosters::{
 
 use crate::shapes::{Bytes, Shape};
 
-/// What is on at an end.
+/// Boosters of one end.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Two bits a booster: on, on, by a rule, or not there.
+    /// Two bits per booster: on (two values), on by a rule, or absent.
     each: u32,
     queue: u16,
     seed: u64,
@@ -30,7 +30,7 @@ impl Wanted {
     fn boosted<T>(self, number: u32, config: T) -> Option<Boosted<T>> {
         let rule = match self.each >> (number * 2) & 3 {
             0 => return None,
-            // By the loss that is claimed.
+            // By the loss that the peer reports.
             1 => Rule {
                 when: When::Rule,
                 loss_above: "1%".parse().ok(),
@@ -42,7 +42,7 @@ impl Wanted {
         Some(Boosted { rule, config })
     }
 
-    /// Room for so many bytes.
+    /// Returns the queue's size in bytes.
     pub(crate) fn queue(self) -> usize {
         600 + usize::from(self.queue) % 20_000
     }
@@ -81,10 +81,10 @@ impl Wanted {
     }
 }
 
-/// Of snoop, in bytes.
+/// Cache of snoop, in bytes.
 const CACHE: usize = 1 << 16;
 
-/// What comes, one after the other.
+/// Boosters and a sequence of events.
 #[derive(Arbitrary, Debug)]
 pub struct Case {
     wanted: [Wanted; 2],
@@ -96,22 +96,22 @@ pub struct Case {
 struct Step {
     after: u8,
     seconds: bool,
-    /// At which end.
+    /// True if the event is at the far end.
     far: bool,
     what: What,
 }
 
 #[derive(Arbitrary, Debug)]
 enum What {
-    /// So many of a flow, from hosts.
+    /// A number of packets of a flow, from hosts.
     Hosts(Shape, u8),
-    /// So many messages go to the other end, but for those with a bit here.
+    /// A number of messages to deliver to the other end, except those with a bit here.
     Carry {
         most: u8,
         lost: u8,
         room: u16,
     },
-    /// One that the other end has not written.
+    /// A message that the other end did not write.
     Message {
         channel: u8,
         kind: u8,
@@ -125,7 +125,7 @@ enum What {
     Renew,
 }
 
-/// Nothing panics, no deadline stays, and what is kept has its bounds.
+/// Checks that nothing panics, that no deadline stays due, and that memory is bounded.
 pub fn run(case: &Case) {
     let deadline = Duration::from_secs(1);
     let mut ends = case.wanted.map(|wanted| wanted.exchange(deadline));
@@ -186,7 +186,7 @@ pub fn run(case: &Case) {
     }
 }
 
-/// What is kept has its bounds.
+/// Checks that queues and caches are within their limits.
 pub(crate) fn is_bounded(end: &Exchange, now: Duration, wanted: Wanted) {
     for chain in end.chains() {
         assert!(chain.queued(now).0 <= wanted.queue());
@@ -201,7 +201,7 @@ pub(crate) fn is_bounded(end: &Exchange, now: Duration, wanted: Wanted) {
     }
 }
 
-/// The next message or word, with its channel.
+/// Returns the next message or control frame, with its channel.
 pub(crate) fn next(end: &mut Exchange, now: Duration, room: usize) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let any =
@@ -215,7 +215,7 @@ pub(crate) fn give(end: &mut Exchange, now: Duration, message: &[u8]) {
     });
 }
 
-/// Calls it when it wants to be called. It does not want to be at once again, without end.
+/// Calls `wake` until no deadline is due; fails if deadlines never end.
 pub(crate) fn wake(end: &mut Exchange, now: Duration) {
     let is_due = |end: &Exchange| end.deadline().is_some_and(|at| at <= now);
     for _ in 0..2000 {
@@ -227,7 +227,7 @@ pub(crate) fn wake(end: &mut Exchange, now: Duration) {
     panic!("a deadline that stays");
 }
 
-/// What the peer understands is known, as after a second of a session.
+/// Exchanges the boosters that each end supports, as after a second of a session.
 pub(crate) fn introduce(ends: &mut [Exchange; 2], now: Duration) {
     let mut word = vec![127, 1];
     word.extend_from_slice(&Abilities::ALL.to_be_bytes());
@@ -237,7 +237,7 @@ pub(crate) fn introduce(ends: &mut [Exchange; 2], now: Duration) {
     }
 }
 
-/// All packets for hosts.
+/// Returns all packets for hosts.
 pub(crate) fn hosts(end: &mut Exchange) -> Vec<Packet> {
     std::iter::from_fn(|| end.poll_host())
         .map(|(_, packet)| packet)

@@ -1,4 +1,5 @@
-//! A small TCP through all boosters of a site, at both ends: whatever they do, and whatever the link loses for a while, the bytes arrive.
+//! A simple TCP through all boosters of a site, at both ends: the bytes arrive despite the boosters
+//! and temporary losses on the link.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -20,18 +21,18 @@ use crate::{
 pub struct Case {
     wanted: [Wanted; 2],
     begins: [u32; 2],
-    /// The second begins unseen.
+    /// True if the boosters miss the second SYN.
     silent: bool,
     v6: bool,
     timed: bool,
     sack: bool,
-    /// Messages that get away in a tick.
+    /// Messages that leave per tick.
     capacity: u8,
     window: u8,
     short: bool,
-    /// What is lost at first; where a bit is set, one in four.
+    /// Initial losses: where a bit is set, one in four.
     lost: u64,
-    /// When rules are on, tick by tick.
+    /// Ticks in which rules are on.
     rules: u64,
     renewed: u8,
 }
@@ -39,9 +40,9 @@ pub struct Case {
 const TICK: Duration = Duration::from_millis(20);
 const MSS: u32 = 100;
 const SEGMENTS: u32 = 60;
-/// The link loses nothing after so many ticks.
+/// The tick after which the link loses nothing.
 const LOSSY: u64 = 120;
-/// All has arrived after so many.
+/// The tick by which all must have arrived.
 const TICKS: u64 = 12_000;
 const RTO: Duration = Duration::from_secs(1);
 
@@ -49,15 +50,15 @@ const RTO: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Connection {
     begin: u32,
-    /// Of the sender: what is acknowledged, what was sent, and when it sends again.
+    /// Sender: acknowledged position, sent position, and time of the next retransmission.
     una: u32,
     next: u32,
     duplicates: u8,
     again: Duration,
-    /// Of the receiver: which segments it has, and how far it has acknowledged.
+    /// Receiver: segments received, and acknowledged position.
     has: Vec<bool>,
     acked: u32,
-    /// Bytes of its own.
+    /// Position in the receiver's own data.
     seq: u32,
 }
 
@@ -88,7 +89,7 @@ impl Connection {
 struct World<'a> {
     case: &'a Case,
     ends: [Exchange; 2],
-    /// Messages under way, to the near end and the far one, and when they arrive.
+    /// Messages in flight to the near and the far end, with their arrival times.
     link: [VecDeque<(Duration, Vec<u8>)>; 2],
     now: Duration,
     tick: u64,
@@ -98,7 +99,8 @@ struct World<'a> {
     link_lost: u64,
 }
 
-/// The bytes arrive, nothing but them, nothing is acknowledged that has not, and what does not arrive is counted.
+/// Checks that exactly the sent bytes arrive, that nothing else is acknowledged, and that every
+/// loss is counted.
 pub fn run(case: &Case) {
     let deadline = Duration::from_millis(if case.short { 400 } else { 10_000 });
     let mut world = World {
@@ -128,7 +130,7 @@ pub fn run(case: &Case) {
             );
             world.step(&mut connection);
         }
-        // What is still under way is not of the next one.
+        // Packets still in flight do not belong to the next connection.
         let quiet = world.tick + 200;
         while world.tick < quiet {
             world.step(&mut connection);
@@ -182,7 +184,7 @@ impl World<'_> {
         ip.around(0, 6, bytes)
     }
 
-    /// SYNs, which pass whatever the link does.
+    /// Exchanges the SYNs, which pass regardless of losses.
     fn open(&mut self, connection: &Connection) {
         let permitted: &[u8] = if self.case.sack { &[4, 2, 1, 1] } else { &[] };
         let seq = connection.begin.wrapping_sub(1);
@@ -261,7 +263,7 @@ impl World<'_> {
         }
     }
 
-    /// The link: so many messages a tick.
+    /// Moves messages over the link, a limited number per tick.
     fn carry(&mut self) {
         for from in 0..2 {
             for _ in 0..=self.case.capacity % 8 {
@@ -287,11 +289,11 @@ impl World<'_> {
         }
     }
 
-    /// The far host.
+    /// Handles a packet at the far host.
     fn receive(&mut self, connection: &mut Connection, bytes: &[u8]) {
         let tcp = Parsed::parse(bytes)
             .and_then(Tcp::parse)
-            .expect("nothing else was sent");
+            .expect("only sent packets arrive");
         assert!(tcp.is_whole());
         if tcp.data().is_empty() {
             return;
@@ -318,7 +320,7 @@ impl World<'_> {
             options.extend_from_slice(&tcp.seq.to_be_bytes());
             options.extend_from_slice(&tcp.end().to_be_bytes());
         }
-        // Now and then with bytes of its own, of which nobody waits for an answer.
+        // Occasionally the acknowledgement carries data, which needs no answer.
         let data: &[u8] = if self.tick.is_multiple_of(7) {
             b"answer"
         } else {
@@ -330,19 +332,20 @@ impl World<'_> {
         self.ends[1].from_host(self.now, 0, &ack);
     }
 
-    /// The near host.
+    /// Handles a packet at the near host.
     fn hear(&mut self, connection: &mut Connection, bytes: &[u8]) {
         let tcp = Parsed::parse(bytes)
             .and_then(Tcp::parse)
-            .expect("nothing else was sent");
+            .expect("only sent packets arrive");
         assert!(tcp.is_whole());
         let of = |begin: u32| tcp.ack.wrapping_sub(begin) <= SEGMENTS * MSS;
         if !of(connection.begin) && self.case.begins.into_iter().any(of) {
-            return; // Of the connection before, as something restored it late, or nobody saw it end: no host takes it.
+            // A packet of the connection before, restored late or not seen to end: hosts ignore it.
+            return;
         }
         assert!(
             !is_after(tcp.ack, connection.acked),
-            "nobody has acknowledged that: {} of {connection:?} {:?}",
+            "acknowledged without data: {} of {connection:?} {:?}",
             tcp.ack,
             self.case
         );
@@ -360,7 +363,8 @@ impl World<'_> {
         }
     }
 
-    /// Whatever did not arrive was counted: by the link, or by who left it out.
+    /// Checks that every packet that did not arrive was counted: by the link, or by the booster
+    /// that dropped it.
     fn settle(&self) {
         let names = ["known", "repeated", "dropped"];
         let all = counters(&self.ends);
@@ -377,7 +381,8 @@ impl World<'_> {
                 chain.stats().dropped_full + chain.stats().dropped_late + chain.stats().dropped_long
             })
             .sum();
-        // What the link loses may be a piece of several, or overcode; a renewal may lose what is half there.
+        // A message lost on the link may be a fragment, or a repair packet; a renewal may lose a
+        // partly received one.
         if self.link_lost == 0 && self.case.renewed == 0 {
             assert!(
                 self.came + left + dropped >= self.sent,

@@ -1,5 +1,5 @@
-//! Two endpoints with a session between them, and somebody on the way who has no key: whatever he
-//! sends, the session goes on, and he gets less than he gives.
+//! Two endpoints with a session between them, and an attacker on the path without a key. Whatever
+//! the attacker sends, the session continues, and it receives fewer bytes than it sends.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,20 +13,20 @@ use tunnel::{
     wire::StreamId,
 };
 
-/// One case.
+/// A sequence of events.
 #[derive(Arbitrary, Debug)]
 pub struct Case {
     events: Vec<Event>,
 }
 
-/// What happens.
+/// An event.
 #[derive(Arbitrary, Debug)]
 enum Event {
-    /// Time passes, and what the two send each other arrives.
+    /// Time passes, and datagrams between the endpoints arrive.
     Time { ms: u8 },
-    /// Any bytes arrive at one of the two.
+    /// Arbitrary bytes arrive at one endpoint.
     Bytes { second: bool, bytes: Vec<u8> },
-    /// A datagram arrives that was sent before, changed, cut off, from elsewhere or back at its
+    /// A recorded datagram arrives: changed, truncated, from another address, or reflected to its
     /// sender.
     Recorded {
         back: u16,
@@ -58,7 +58,7 @@ impl Store for NoBytes {
 impl Stores for NoBytes {
     type Store = Self;
 
-    fn of(&mut self, _: PeerId) -> &mut Self {
+    fn store_of(&mut self, _: PeerId) -> &mut Self {
         self
     }
 }
@@ -74,11 +74,11 @@ struct Two {
     ends: [Endpoint; 2],
     peers: [PeerId; 2],
     sent: Vec<Sent>,
-    /// Bytes sent to wherever the other one is not.
+    /// Bytes sent to an address other than the peer's.
     astray: usize,
 }
 
-/// Longest of the datagrams that are forged with their lengths.
+/// Lengths of forged datagrams, by type.
 const LENGTHS: [usize; 5] = [181, 121, 49, 21, 60];
 
 fn address(of: usize) -> SocketAddr {
@@ -115,7 +115,7 @@ fn end(of: usize) -> (Endpoint, PeerId) {
         public_key: public_key(&[2 - of as u8; 32]),
         psk: [5; 32],
         addresses: (of == 0).then(|| address(1)).into_iter().collect(),
-        // Both call: each the other.
+        // Both ends initiate.
         last: (of == 1).then(|| address(0)),
         carriers: Carriers::Udp,
         session: config(),
@@ -142,7 +142,7 @@ impl Two {
         })
     }
 
-    /// What each has to send arrives at the other, a millisecond at a time.
+    /// Delivers datagrams between the endpoints, a millisecond at a time.
     fn run(&mut self, ms: u32) {
         for _ in 0..ms {
             self.now += Duration::from_millis(1);
@@ -153,7 +153,7 @@ impl Two {
     }
 
     fn exchange(&mut self, by: usize) {
-        // The rate and the attacks bound what can be due within a millisecond.
+        // The rate and the attacks bound the datagrams due within a millisecond.
         for _ in 0..1000 {
             let mut bytes = Vec::new();
             let sent = self.ends[by].poll_transmit(self.now, &mut bytes, &mut NoBytes);
@@ -180,7 +180,7 @@ impl Two {
         self.ends[to].handle_datagram(self.now, from, Ecn::NotEct, bytes, &mut NoBytes);
     }
 
-    /// What must not happen by any of this.
+    /// Checks that no event reports harm.
     fn check_events(&mut self) {
         for end in &mut self.ends {
             while let Some((_, event)) = end.poll_event() {
@@ -189,7 +189,7 @@ impl Two {
         }
     }
 
-    /// Returns how many bytes were given.
+    /// Plays an event and returns the number of bytes that the attacker sent.
     fn play(&mut self, event: &Event) -> usize {
         let elsewhere = ([198, 51, 100, 9], 9).into();
         match event {

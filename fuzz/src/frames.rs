@@ -1,9 +1,9 @@
-//! What is in a tunnel's packets: frames, and the parts of segments.
+//! Parsers for the content of tunnel packets: frames, and parts of segments.
 
 use tunnel::wire::{Frame, Frames, GAPS_MAX, Part, Parts, RANGES_MAX, Report};
 
-/// Nothing panics; what is read is the same when it is written and read again, and as long as it says; reports
-/// are bounded, and in order.
+/// Checks that nothing panics, that parsed frames survive writing and parsing unchanged at their
+/// stated length, and that reports are bounded and ordered.
 pub fn run(packet: &[u8]) {
     let frames: Vec<_> = Frames::new(packet).filter_map(Result::ok).collect();
     let mut written = Vec::new();

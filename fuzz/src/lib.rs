@@ -1,4 +1,4 @@
-//! What the fuzz targets do, as a library, so that a plain test can do it too (tests/seeds.rs).
+//! Bodies of the fuzz targets, as a library that a plain test also runs (tests/seeds.rs).
 //!
 //! `scripts/fuzz` runs the targets.
 
@@ -7,17 +7,17 @@ pub mod block;
 pub mod boosters;
 pub mod carried;
 pub mod chains;
+pub mod compression;
 pub mod conversation;
 pub mod endpoint;
 pub mod frames;
 pub mod link;
-pub mod parcel;
 mod shapes;
 pub mod window;
 
 use fec::wire::{Header, HeaderError};
 
-/// Whatever bytes come: what is parsed is emitted again, and its length is what it says.
+/// Checks for arbitrary bytes that a parsed header is written back unchanged, at its stated length.
 pub fn header(packet: &[u8]) {
     match Header::parse(packet) {
         Ok((header, payload)) => {

@@ -1,4 +1,4 @@
-//! What happens to packets between an encoder and a decoder.
+//! Events on the link between an encoder and a decoder.
 
 use arbitrary::Arbitrary;
 use fec::{
@@ -6,7 +6,7 @@ use fec::{
     wire::Header,
 };
 
-/// The longest packet. Short, so that many fit into a case.
+/// The maximum payload. Short, so that many packets fit into a case.
 pub const PAYLOAD_MAX: usize = 40;
 
 /// One event.
@@ -14,28 +14,28 @@ pub const PAYLOAD_MAX: usize = 40;
 pub enum Event {
     /// A data packet is sent.
     Data { length: u8 },
-    /// Nothing more waits to be sent.
+    /// The send queue is empty.
     Drained,
     /// Time passes, in milliseconds.
     Time { ms: u8 },
-    /// A packet that was sent arrives: the one so many before the last.
+    /// A sent packet arrives; `back` counts from the last one sent.
     Arrives { back: u16 },
-    /// As many as that arrive in the order of sending.
+    /// Several packets arrive in the order of sending.
     Run { back: u16, packets: u8 },
-    /// A packet arrives with a byte changed, and perhaps the end cut off.
+    /// A packet arrives with a byte changed, possibly truncated.
     Changed {
         back: u16,
         byte: u8,
         xor: u8,
         cut: u8,
     },
-    /// Something arrives that was never sent.
+    /// A forged packet arrives.
     Forged {
         header: AnyHeader,
         length: u8,
         fill: u8,
     },
-    /// Any bytes arrive.
+    /// Arbitrary bytes arrive.
     Bytes { bytes: Vec<u8> },
 }
 
@@ -49,7 +49,7 @@ pub enum AnyHeader {
 }
 
 impl AnyHeader {
-    /// With its number counted from `base` where `near`.
+    /// Builds the header, with a number relative to `base` if `near`.
     fn header(self, base: u32) -> Header {
         let near = |number: u32| match number >> 30 {
             0 => number,
@@ -83,7 +83,7 @@ pub struct Packet {
     pub payload: Vec<u8>,
 }
 
-/// Everything that an encoder has sent.
+/// An encoder and the packets that it has sent.
 pub struct Sender<E> {
     pub encoder: E,
     pub sent: Vec<Packet>,
@@ -96,7 +96,7 @@ impl<E: Encoder> Sender<E> {
         Self { encoder, sent, now }
     }
 
-    /// Sends a data packet that is unlike all others, where it is long enough.
+    /// Sends a data packet that differs from all others, if it is long enough.
     pub fn data(&mut self, length: usize) {
         let mut payload = vec![self.sent.len() as u8; length];
         let number = (self.sent.len() as u32).to_be_bytes();
@@ -139,19 +139,19 @@ impl<E: Encoder> Sender<E> {
     }
 }
 
-/// Hears of everything that arrives and that is passed on.
+/// An observer of all arriving and delivered packets.
 pub trait Receiver {
     type Decoder: Decoder;
 
     fn decoder(&mut self) -> &mut Self::Decoder;
 
-    /// A packet is about to be handled.
+    /// Called before a packet is handled.
     fn arrives(&mut self, _header: Header) {}
 
-    /// It was handled, and what was recovered fetched.
+    /// Called after a packet was handled and its recovered packets were fetched.
     fn arrived(&mut self, header: Header, payload: &[u8], arrival: Option<Arrival>);
 
-    /// A packet was recovered.
+    /// Called for each recovered packet.
     fn recovered(&mut self, header: Header, payload: &[u8]);
 }
 
@@ -171,8 +171,7 @@ pub fn deliver(receiver: &mut impl Receiver, header: Header, payload: &[u8]) {
     receiver.arrived(header, payload, arrival);
 }
 
-/// Plays events; those that no honest link brings about only if `hostile`. `base` is where numbers
-/// begin.
+/// Plays events; those impossible on an honest link only if `hostile`. `base` is the first number.
 pub fn play<E: Encoder>(
     sender: &mut Sender<E>,
     receiver: &mut impl Receiver,

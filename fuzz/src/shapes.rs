@@ -1,4 +1,4 @@
-//! Packets of all kinds, whole and damaged.
+//! Packets of all kinds, intact and damaged.
 
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -27,7 +27,7 @@ pub(crate) enum Shape {
     Raw(Bytes),
 }
 
-/// Up to 127.
+/// Up to 127 bytes.
 #[derive(Debug)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
@@ -45,12 +45,12 @@ pub(crate) struct Ip {
     pub(crate) reversed: bool,
     pub(crate) ecn: u8,
     pub(crate) id: u16,
-    /// A bit that is wrong.
+    /// A bit to flip.
     pub(crate) wrong: Option<u16>,
 }
 
 impl Shape {
-    /// The n-th packet of its flow.
+    /// Builds the n-th packet of the flow.
     pub(crate) fn bytes(&self, n: u16) -> Vec<u8> {
         match self {
             Self::Raw(bytes) => bytes.0.clone(),
@@ -83,7 +83,7 @@ impl Shape {
                 } else {
                     [0x13, 0x88, 0, 80]
                 };
-                // Numbers that are near each other as well as any.
+                // Numbers close to each other, and arbitrary ones.
                 let near = |n: u32| if n.is_multiple_of(4) { n } else { n % 20_000 };
                 let mut bytes = ports.to_vec();
                 bytes.extend_from_slice(
@@ -105,7 +105,7 @@ impl Shape {
 }
 
 impl Ip {
-    /// A packet with this behind its header. Checksums of TCP are right.
+    /// Builds a packet with the given payload. Checksums of TCP are right.
     pub(crate) fn around(&self, n: u16, protocol: u8, behind: Vec<u8>) -> Vec<u8> {
         let (ecn, id) = (self.ecn ^ n as u8, self.id.wrapping_add(n));
         let host = self.host % 4;

@@ -1,4 +1,4 @@
-//! Sliding windows: an encoder, a link that does anything, a decoder.
+//! FEC over sliding windows: an encoder, an arbitrary link, a decoder.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 
 use arbitrary::Arbitrary;
 use fec::{
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::Arrival,
     serial,
     window::{DecoderConfig, EncoderConfig, SPAN_MAX, WindowDecoder, WindowEncoder},
@@ -16,7 +16,7 @@ use fec::{
 
 use crate::link::{self, Event, PAYLOAD_MAX, Receiver, Sender};
 
-/// Settings, and what happens.
+/// Settings and events.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Case {
     window: u8,
@@ -29,24 +29,24 @@ pub struct Case {
     events: Vec<Event>,
 }
 
-/// Nothing panics, memory is bounded, and
+/// Checks that nothing panics and that memory is bounded, and:
 ///
-/// - without hostile packets, what is passed on was sent, once unless the decoder says that it does
-///   not know, and nothing is refused; and what alone is missing of a repair packet's window is
-///   restored at once;
-/// - after hostile packets, an honest stream that begins anywhere else is soon decoded.
+/// - Without hostile packets every delivered packet was sent, and is delivered once unless the
+///   decoder is uncertain; no packet is rejected. The only packet missing from a repair packet's
+///   window is restored at once.
+/// - After hostile packets, an honest stream that begins elsewhere is soon decoded.
 pub fn run(case: &Case) {
     let window = case.window.max(1);
-    let least = 2 * usize::from(window);
-    let overcode = Overcode::of_block(case.share.0.max(1), case.share.1);
+    let minimum = 2 * usize::from(window);
+    let overhead = Overhead::of_block(case.share.0.max(1), case.share.1);
     let encoder = EncoderConfig {
         delay: Duration::from_millis(case.delay.into()),
-        ..encoder(window, overcode, case.first)
+        ..encoder(window, overhead, case.first)
     };
     let decoder = DecoderConfig {
         window,
         payload_max: PAYLOAD_MAX,
-        span: least + usize::from(case.span) % (SPAN_MAX + 1 - least),
+        span: minimum + usize::from(case.span) % (SPAN_MAX + 1 - minimum),
         repairs: case.repairs.max(1).into(),
     };
     let mut sender = Sender::new(WindowEncoder::new(encoder).expect("in range"));
@@ -68,11 +68,11 @@ pub fn run(case: &Case) {
     }
 }
 
-fn encoder(window: u8, overcode: Overcode, first_id: u32) -> EncoderConfig {
+fn encoder(window: u8, overhead: Overhead, first_id: u32) -> EncoderConfig {
     EncoderConfig {
         window,
         payload_max: PAYLOAD_MAX,
-        overcode,
+        overhead,
         first_id,
         ..EncoderConfig::default()
     }
@@ -81,19 +81,19 @@ fn encoder(window: u8, overcode: Overcode, first_id: u32) -> EncoderConfig {
 struct Checker {
     config: DecoderConfig,
     decoder: WindowDecoder,
-    /// How many packets sent are known here, and the data among them.
+    /// Count of sent packets known here, and the data packets among them.
     sent: usize,
     data: BTreeMap<u32, Vec<u8>>,
-    /// What was passed on since the last check.
+    /// Packets delivered since the last check.
     passed_on: Vec<(u32, Vec<u8>)>,
-    /// What the decoder knows to have been passed on.
+    /// Delivered packets of which the decoder is certain.
     once: BTreeSet<u32>,
     twice: bool,
-    /// Whatever number was in a header.
+    /// All numbers that headers contained.
     touched: BTreeSet<u32>,
-    /// What the decoder had done before the packet at hand.
+    /// The decoder's counters before the current packet.
     before: fec::window::DecoderStats,
-    /// Something should have been restored.
+    /// True if the current packet must restore one.
     owed: bool,
 }
 
@@ -126,11 +126,11 @@ impl Checker {
         }
     }
 
-    /// A new encoder at `first`: it is decoded once a window of it has come, unless hostile packets
-    /// have numbers around there.
+    /// Starts a new encoder at `first`: it must be decoded once a window of it has arrived, unless
+    /// hostile packets use numbers near it.
     fn recovers(&mut self, first: u32) {
         let window = self.config.window;
-        // With a shorter span, what follows a loss may be too far ahead of it.
+        // With a shorter span, packets after a loss may be too far ahead of it.
         if self.config.span < usize::from(window) + 8 {
             return;
         }
@@ -142,7 +142,7 @@ impl Checker {
         {
             return;
         }
-        let config = encoder(window, Overcode::of_block(2, 1), first);
+        let config = encoder(window, Overhead::of_block(2, 1), first);
         let mut sender = Sender::new(WindowEncoder::new(config).expect("in range"));
         let mut next = 0;
         for i in 0..120u32 {
@@ -154,7 +154,7 @@ impl Checker {
             }
             next = sender.sent.len();
         }
-        // A window of one packet sees every second packet only.
+        // A window of one packet covers every second packet only.
         for i in (40..110).filter(|i| i % 8 != 0 || window > 1) {
             assert!(self.once.contains(&first.wrapping_add(i)), "packet {i}");
         }
@@ -167,7 +167,7 @@ impl Checker {
         self.passed_on.push((id, payload.to_vec()));
     }
 
-    /// How many of a window are not known to have been passed on.
+    /// Returns the packets of a window not known to have been delivered.
     fn missing(&self, first: u32, count: u16) -> usize {
         let ids = (0..count.into()).map(|i| first.wrapping_add(i));
         ids.filter(|id| !self.once.contains(id)).count()

@@ -63,8 +63,8 @@ fn carried() {
 }
 
 #[test]
-fn parcels() {
-    cases(pepd_fuzz::parcel::run);
+fn compression() {
+    cases(pepd_fuzz::compression::run);
 }
 
 #[test]

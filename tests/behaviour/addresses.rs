@@ -1,4 +1,4 @@
-//! Which addresses and ports the server sees, and ports that are used again.
+//! Addresses and ports that the server sees, and reuse of ports.
 
 use std::{
     io::Read as _,
@@ -20,15 +20,16 @@ use pepd_tests::{
 
 use crate::support::{PORT, echo_once};
 
-/// The port on which pepd listens by default.
+/// The default listening port of pepd.
 const LISTEN_PORT: u16 = 5000;
 
-/// Connects from a port of the client (0: any) and tells it from what the server saw.
+/// Connects from a port of the client (0: any); returns the client's and the server's view of the
+/// address.
 fn seen_by_server(bed: &Bed, port: u16) -> (SocketAddr, SocketAddr) {
     let (result, seen) = mpsc::channel();
     let listener = bed.server.listen(bed.at(Place::Server, PORT));
     let _server = Server::start(listener, move |mut stream, peer| {
-        // Waits for the client to have read its own address.
+        // Waits until the client has read its own address.
         let _ = stream.read(&mut [0]);
         result.send(peer).expect("the test waits");
     });
@@ -84,7 +85,7 @@ fn one_client_port_reaches_two_servers_at_once() {
 }
 
 #[test]
-fn a_client_may_use_the_number_of_our_listening_port() {
+fn a_client_may_use_the_number_of_pepds_listening_port() {
     matrix(|bed| {
         let _pep = bed.start();
         let (own, seen) = seen_by_server(bed, LISTEN_PORT);
@@ -93,7 +94,7 @@ fn a_client_may_use_the_number_of_our_listening_port() {
 }
 
 #[test]
-fn a_server_may_use_the_number_of_our_listening_port() {
+fn a_server_may_use_the_number_of_pepds_listening_port() {
     matrix(|bed| {
         let to = bed.at(Place::Server, LISTEN_PORT);
         let _echo = EchoServer::start(bed.server.listen(to));
@@ -106,28 +107,30 @@ fn a_server_may_use_the_number_of_our_listening_port() {
     });
 }
 
-/// Nobody but a listening pepd, on loopback, may be reached at its port.
+/// pepd's listening port is on loopback: hosts must not reach it.
 #[test]
-fn our_listening_port_is_not_open_to_hosts() {
+fn pepds_listening_port_is_not_open_to_hosts() {
     matrix(|bed| {
         let _pep = bed.start_with("[[site]]\nname = \"none\"\nmode = \"bypass\"");
         for address in [bed.gateway_address(), bed.family.address(1, 1)] {
             let connect = bed.client.connect(SocketAddr::new(address, LISTEN_PORT));
-            let errno = connect.expect_err("nobody listens there").raw_os_error();
+            let errno = connect
+                .expect_err("no service listens there")
+                .raw_os_error();
             assert_eq!(errno, Some(libc::ECONNREFUSED));
         }
     });
 }
 
-/// Connects from a fixed port, as soon as the client's kernel lets it be used again.
+/// Connects from a fixed port, as soon as the client's kernel permits reuse.
 fn reuse(bed: &Bed, port: u16) -> TcpStream {
     let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(port));
-    let stream = wait_for("the port to be usable again", || {
+    let stream = wait_for("the port to be reusable", || {
         match bed.client.dial(&dial) {
             Ok(stream) => Some(stream),
-            // In TIME_WAIT at the client itself, where no PEP has a say.
+            // In TIME_WAIT at the client itself, which pepd does not influence.
             Err(error) if is_taken(&error) => None,
-            Err(error) => panic!("connecting again from port {port}: {error}"),
+            Err(error) => panic!("reconnect from port {port}: {error}"),
         }
     });
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -139,11 +142,11 @@ fn is_taken(error: &std::io::Error) -> bool {
     matches!(errno, Some(Errno::EADDRNOTAVAIL | Errno::EADDRINUSE))
 }
 
-/// Where the client closes first, TIME_WAIT is at the client, and behind pepd at its server leg.
+/// If the client closes first, TIME_WAIT is at the client, and behind pepd at its server leg.
 #[test]
-fn a_port_is_used_again_after_the_client_closed_first() {
+fn a_port_is_reused_after_the_client_closed_first() {
     matrix(|bed| {
-        // What Linux does by itself on loopback only: reuse after a second.
+        // Reuse after a second, which Linux permits only on loopback by default.
         bed.client.sysctl("net.ipv4.tcp_tw_reuse", "1");
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let mut pep = bed.start();
@@ -159,13 +162,13 @@ fn a_port_is_used_again_after_the_client_closed_first() {
     });
 }
 
-/// Where the server closes first, TIME_WAIT is at the server, and behind pepd at its client leg.
+/// If the server closes first, TIME_WAIT is at the server, and behind pepd at its client leg.
 #[test]
-fn a_port_is_used_again_after_the_server_closed_first() {
+fn a_port_is_reused_after_the_server_closed_first() {
     matrix(|bed| {
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _server = Server::start(listener, |mut stream, _| {
-            // One byte and the end, the server's first.
+            // Reads one byte and the server's FIN, which comes first.
             let mut byte = [0];
             if stream.read_exact(&mut byte).is_ok() {
                 let _ = std::io::Write::write_all(&mut stream, &byte);
@@ -175,7 +178,7 @@ fn a_port_is_used_again_after_the_server_closed_first() {
         for _ in 0..5 {
             let mut stream = reuse(bed, 40_003);
             echo_once(&mut stream, b"x");
-            assert_eq!(Ended::of(&stream), Ended::EMPTY);
+            assert_eq!(Ended::from_stream(&stream), Ended::EMPTY);
         }
         if let Some(pep) = &mut pep {
             pep.assert_healthy();
@@ -183,9 +186,9 @@ fn a_port_is_used_again_after_the_server_closed_first() {
     });
 }
 
-/// A reset leaves no TIME_WAIT anywhere, so the port is free at once.
+/// A reset leaves no TIME_WAIT, so the port is free at once.
 #[test]
-fn a_port_is_used_again_after_a_reset() {
+fn a_port_is_reused_after_a_reset() {
     matrix(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let _pep = bed.start();
@@ -198,8 +201,8 @@ fn a_port_is_used_again_after_a_reset() {
     });
 }
 
-/// Every way to write "this machine" as a destination. No kernel sends that to others, but a host
-/// may; and where pepd answers it, the host may go on.
+/// Covers all destinations that mean "this machine". No kernel sends these to others, but a host
+/// may; and if pepd answered, the host could reach the service.
 #[test]
 fn this_machines_own_services_are_not_reached_from_outside() {
     matrix(|bed| {
@@ -230,12 +233,12 @@ fn this_machine(family: Family) -> Vec<IpAddr> {
     addresses.map(|address| address.expect("valid")).collect()
 }
 
-/// A handshake, as far as it is answered.
+/// Sends a handshake, as far as it is answered.
 fn knock(bed: &Bed, wire: &mut Wire, from: SocketAddr, to: SocketAddr) {
     let next_hop = bed.family.address(1, 1);
     raw::send(&bed.client, next_hop, &Segment::opening(from, to));
     pass_by(bed);
-    // From another address of the gateway where it has been asked for none.
+    // The answer may come from another address of the gateway.
     let mut answer = || wire.find(|segment| segment.syn && segment.to == from);
     if let Some(syn_ack) = answer() {
         let ack = Segment {
@@ -247,7 +250,7 @@ fn knock(bed: &Bed, wire: &mut Wire, from: SocketAddr, to: SocketAddr) {
     }
 }
 
-/// What has been sent before is done with when this is.
+/// Sends a packet after others: once it has arrived, they have been processed.
 fn pass_by(bed: &Bed) {
     let stream = bed.client.connect(bed.at(Place::Server, PORT));
     echo_once(&mut stream.expect("the server listens"), b"after it");

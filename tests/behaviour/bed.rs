@@ -1,4 +1,4 @@
-//! The bed itself, without pepd: the places fail as they should.
+//! The bed itself, without pepd: destinations fail as they should.
 
 use nix::errno::Errno;
 use pepd_tests::{
@@ -8,11 +8,11 @@ use pepd_tests::{
     serve::Server,
 };
 
-/// What connecting to a place comes to on the plain network.
+/// Returns the result of connecting to a destination on the plain network.
 pub fn expected(family: Family, place: Place) -> Connected {
     let errno = match (place, family) {
         (Place::Server, _) => return Connected::Yes,
-        // Nobody listens on the second address unless a test does.
+        // No service listens on the second address unless a test starts one.
         (Place::Second | Place::Rejected, _) => Errno::ECONNREFUSED,
         (Place::BlackHole, _) => Errno::ETIMEDOUT,
         (Place::NoNeighbour, _) => Errno::EHOSTUNREACH,
@@ -44,7 +44,7 @@ fn places_fail_as_they_should_on_the_plain_network() {
             let _server = Server::start(listener, |_, _| {});
             for place in PLACES {
                 let connect = bed.client.connect(bed.at(place, 7000));
-                let outcome = Connected::of(&connect);
+                let outcome = Connected::from_result(&connect);
                 assert_eq!(outcome, expected(family, place), "{family:?} {place:?}");
             }
         }

@@ -19,17 +19,17 @@ use pepd_tests::{
 use winkemu::netns::spawn;
 
 use crate::{
-    custody::Folder,
+    custody::Directory,
     support::echo_once,
     trace::{SPLIT_PORT, client_of, connect_split, echo_on, numbers, start},
     tunnel::{LINK, PORT, connect},
 };
 
-/// What is looked for in files.
+/// The payload to search for in files.
 const OURS: &[u8] = b"these bytes are of the flow that is captured";
 const OTHERS: &[u8] = b"and these are of another one, beside the one";
 
-/// `pepd capture` into this file.
+/// Returns `pepd capture` into this file.
 fn command_into(host: &Host, pep: &Pep, flow: &str, file: &Path) -> Command {
     let mut command = host.command(pepd().to_str().expect("a path"));
     command.arg("capture").arg(flow).arg("--out").arg(file);
@@ -38,7 +38,7 @@ fn command_into(host: &Host, pep: &Pep, flow: &str, file: &Path) -> Command {
     command
 }
 
-/// The same into one beside the configuration.
+/// Returns `pepd capture` into a file beside the configuration.
 fn command(host: &Host, pep: &Pep, flow: &str, words: &[&str]) -> (Command, PathBuf) {
     let file = pep.path("flow.pcapng");
     let mut command = command_into(host, pep, flow, &file);
@@ -46,16 +46,16 @@ fn command(host: &Host, pep: &Pep, flow: &str, words: &[&str]) -> (Command, Path
     (command, file)
 }
 
-/// One that has begun to see packets.
+/// Starts a capture and waits until it sees packets.
 fn begin(host: &Host, pep: &Pep, flow: &str, words: &[&str]) -> (Child, PathBuf) {
     let (mut command, file) = command(host, pep, flow, words);
     let _ = fs::remove_file(&file);
     let child = spawn(&mut command).expect("it starts");
-    wait_until("it has begun", || file.exists());
+    wait_until("the capture to begin", || file.exists());
     (child, file)
 }
 
-/// Its exit code, what it has printed and what it has complained of.
+/// Returns exit code, standard output and standard error.
 fn end(child: Child) -> (Option<i32>, String, String) {
     let output = child.wait_with_output().expect("it ends");
     let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -66,7 +66,7 @@ fn end(child: Child) -> (Option<i32>, String, String) {
     )
 }
 
-/// What tcpdump says of each packet in a file.
+/// Returns tcpdump's line for each packet in a file.
 fn packets(host: &Host, file: &Path) -> Vec<String> {
     let listed = host.run("tcpdump", &["-nr", file.to_str().expect("a path")]);
     listed.lines().map(str::to_owned).collect()
@@ -111,7 +111,7 @@ fn both_connections_of_a_flow_are_in_the_file_and_nothing_else() {
     let is_ours =
         |line: &String| line.contains(&format!(".{port} ")) || line.contains(&format!(".{port}:"));
     assert!(packets.iter().all(is_ours), "{packets:?}");
-    // To pepd and to the server, and back.
+    // To pepd and to the server, and in return.
     assert_eq!(
         (count(&file, OURS), count(&file, OTHERS)),
         (4, 0),
@@ -119,7 +119,7 @@ fn both_connections_of_a_flow_are_in_the_file_and_nothing_else() {
     );
     let fins = packets.iter().filter(|line| line.contains("Flags [F"));
     assert!(fins.count() >= 4, "{packets:?}");
-    // By two interfaces, both of which are named.
+    // On two interfaces, both of which are named.
     let (_, interfaces) = out.split_once(" packets (").expect("interfaces");
     let (interfaces, _) = interfaces.split_once(')').expect("interfaces");
     let names: Vec<_> = interfaces
@@ -152,7 +152,7 @@ fn limits_end_a_capture_and_what_cannot_be_is_said() {
     let boat = bed.host("boat");
     let capture = |words: &[&str], stream: &mut _| {
         let (mut child, file) = begin(&boat, &running.boat, &client, words);
-        // Until it has seen enough.
+        // Until it has captured enough.
         while child.try_wait().expect("a child").is_none() {
             echo_once(stream, &[7; 3000]);
             thread::sleep(Duration::from_millis(5));
@@ -181,7 +181,7 @@ fn limits_end_a_capture_and_what_cannot_be_is_said() {
     );
     assert_eq!(count(&file, &[7; 20]), 0, "only headers");
 
-    // One that is there already stays as it is, unless it is to go.
+    // An existing file stays unchanged without --force.
     let before = fs::read(&file).expect("a file");
     let run = |mut command: Command| end(spawn(&mut command).expect("it starts"));
     let (again, _) = command(&boat, &running.boat, &client, &["--packets", "1"]);
@@ -218,7 +218,7 @@ fn limits_end_a_capture_and_what_cannot_be_is_said() {
         code == Some(1) && complaints.contains("takes CAP_NET_RAW"),
         "{complaints}"
     );
-    assert!(!file.exists(), "nothing is left of what failed");
+    assert!(!file.exists(), "the failed capture leaves no file");
 
     let mut in_tunnel = connect(&bed, Family::V4);
     echo_once(&mut in_tunnel, b"a flow");
@@ -233,9 +233,9 @@ fn limits_end_a_capture_and_what_cannot_be_is_said() {
     running.stop_after_errors();
 }
 
-/// What is in the file, or comes out, is whole whenever it ends.
+/// Capture files and output are complete however the capture ends.
 #[test]
-fn nothing_is_lost_of_a_capture_that_somebody_ends_or_whose_disk_is_full() {
+fn an_interrupted_capture_or_one_on_a_full_disk_is_complete_so_far() {
     let bed = TunnelBed::new(LINK);
     let running = start(&bed);
     let _echo = echo_on(&bed, SPLIT_PORT);
@@ -257,7 +257,7 @@ fn nothing_is_lost_of_a_capture_that_somebody_ends_or_whose_disk_is_full() {
             "{out}"
         );
     }
-    // Without a word.
+    // Without output.
     let (mut child, file) = begin(&boat, &running.boat, &client, &[]);
     echo_once(&mut stream, OURS);
     wait_until("it is in the file", || count(&file, OURS) == 4);
@@ -265,7 +265,7 @@ fn nothing_is_lost_of_a_capture_that_somebody_ends_or_whose_disk_is_full() {
     child.wait().expect("it was killed");
     assert!(packets(&boat, &file).len() >= 4);
 
-    let full = Folder::new(&bed, Some(64 << 10));
+    let full = Directory::new(&bed, Some(64 << 10));
     let file = full.path().join("flow.pcapng");
     let into = |file: &Path| {
         let mut command = command_into(&boat, &running.boat, &client, file);

@@ -1,4 +1,4 @@
-//! Tunnels where UDP does not get through.
+//! Tunnels where UDP is blocked.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -56,8 +56,8 @@ fn tcp_alone_can_be_asked_for_and_survives_loss() {
 
 /// From UDP to TCP and back, while bytes flow in both directions.
 #[test]
-fn a_transfer_goes_on_by_tcp_and_by_udp_again() {
-    // Forty seconds of it: probing UDP takes half of that where an answer is lost.
+fn a_transfer_continues_by_tcp_and_back_by_udp() {
+    // Forty seconds of transfer: probing UDP takes half of that if an answer is lost.
     const LEN: u64 = 100_000_000;
     let bed = TunnelBed::new(LINK);
     let running = Running::start(&bed, "", SITE);
@@ -105,7 +105,7 @@ fn a_transfer_goes_on_by_tcp_and_by_udp_again() {
     running.stop();
 }
 
-/// An outage of everything ends on UDP, and what waits goes on.
+/// After an outage of all transports the tunnel returns to UDP, and waiting flows continue.
 #[test]
 fn an_outage_does_not_leave_a_tunnel_on_tcp() {
     let bed = TunnelBed::new(LINK);
@@ -115,7 +115,7 @@ fn an_outage_does_not_leave_a_tunnel_on_tcp() {
     echo_once(&mut stream, b"before");
     bed.cut_link();
     thread::sleep(Duration::from_secs(6));
-    bed.mend_link();
+    bed.restore_link();
     echo_once(&mut stream, b"after");
     thread::sleep(Duration::from_secs(2));
     for pep in [&running.boat, &running.hub] {
@@ -125,7 +125,7 @@ fn an_outage_does_not_leave_a_tunnel_on_tcp() {
     running.stop();
 }
 
-/// The connection dies with the link, and is called anew.
+/// The connection dies with the link, and is established again.
 #[test]
 fn an_outage_by_tcp_loses_nothing() {
     let bed = TunnelBed::new(LINK);
@@ -139,7 +139,7 @@ fn an_outage_by_tcp_loses_nothing() {
             .wait_counter("tunnel_datagrams_received", |now| now > before + 300);
         bed.cut_link();
         thread::sleep(Duration::from_secs(12));
-        bed.mend_link();
+        bed.restore_link();
         let mended = Instant::now();
         let before = running.hub.counter("tunnel_datagrams_received");
         running
@@ -152,15 +152,15 @@ fn an_outage_by_tcp_loses_nothing() {
     running.stop();
 }
 
-/// Its connection ends in an orderly way, and whoever calls is refused.
+/// The connection of a dead peer ends in order, and new connections are refused.
 #[test]
-fn a_peer_that_dies_while_reached_by_tcp_is_gone() {
+fn a_peer_that_dies_while_reached_by_tcp_is_down() {
     let bed = TunnelBed::new(LINK);
     let mut running = Running::start(&bed, "lost_after = \"1s\"\ncarrier = \"tcp\"", SITE);
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     wait_for_carrier(&running, true);
     running.hub.kill();
-    let here = |pep: &Pep, count| pep.wait_counter("tunnel_peers_here", |peers| peers == count);
+    let here = |pep: &Pep, count| pep.wait_counter("tunnel_peers_up", |peers| peers == count);
     here(&running.boat, 0);
     echo_once(&mut connect(&bed, Family::V4), b"split");
     assert_eq!(running.boat.counter("tunnel_flows_near"), 0);
@@ -175,9 +175,9 @@ fn a_peer_that_dies_while_reached_by_tcp_is_gone() {
     }
 }
 
-/// Who never shows that he is a peer gets neither an answer nor what peers need.
+/// A connection that never authenticates gets no answer, and takes no resources of peers.
 #[test]
-fn strangers_are_turned_away_and_peers_are_not_disturbed() {
+fn unauthenticated_connections_are_closed_and_peers_are_not_disturbed() {
     let bed = TunnelBed::new(LINK);
     bed.block_udp();
     let running = Running::start(&bed, "", SITE);
@@ -188,7 +188,7 @@ fn strangers_are_turned_away_and_peers_are_not_disturbed() {
     let connections = running.hub.counter("tunnel_tcp_connections");
     assert!(connections <= 17, "{connections}");
     let gone = |gone| gone + 17 >= strangers.len() as u64;
-    running.hub.wait_counter("tunnel_tcp_strangers", gone);
+    running.hub.wait_counter("tunnel_tcp_unauthenticated", gone);
     for stranger in strangers {
         assert_ended_without_a_word(stranger);
     }
@@ -200,12 +200,12 @@ fn strangers_are_turned_away_and_peers_are_not_disturbed() {
     running.stop();
 }
 
-/// Says nothing, nonsense, half a datagram, or whole ones that are nobody's.
+/// Connects and sends nothing, garbage, half a datagram, or whole ones without a valid key.
 fn stranger(bed: &TunnelBed, number: usize) -> TcpStream {
     let mut stream = bed.host("boat").connect(bed.hub_at()).expect("a listener");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let datagram = [&[0, 181, 1][..], &[7; 180][..]].concat();
-    // It may have been turned away already.
+    // The hub may have closed the connection already.
     let _ = match number % 5 {
         0 => Ok(()),
         1 => stream.write_all(b"GET / HTTP/1.1\r\n\r\n"),
@@ -223,7 +223,7 @@ fn assert_ended_without_a_word(mut stream: TcpStream) {
     }
 }
 
-/// Where TCP is refused, UDP is waited for.
+/// A tunnel whose TCP is refused waits for UDP.
 #[test]
 fn a_peer_that_takes_no_connections_is_reached_once_udp_is_back() {
     let bed = TunnelBed::new(LINK);

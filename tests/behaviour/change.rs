@@ -1,4 +1,4 @@
-//! Another configuration for a pepd whose flows go on.
+//! Configuration changes while flows continue.
 
 use std::{fs, net::SocketAddr, process::Output};
 
@@ -50,24 +50,24 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Its exit code, and what it printed where people look for it.
-fn told(output: &Output) -> (Option<i32>, String) {
+/// Returns exit code and message.
+fn code_and_text(output: &Output) -> (Option<i32>, String) {
     let printed = [&output.stdout, &output.stderr].map(|bytes| text(bytes));
     (output.status.code(), printed.concat())
 }
 
-/// Reloads, which ends with that code and prints these words.
+/// Reloads; expects an exit code and words in the message.
 fn expect(bed: &Bed, pep: &Pep, more: &[&str], code: i32, words: &[&str]) {
     expect_of(&reload(bed, pep, more), code, words);
 }
 
-/// A dry run is well, and prints these words.
+/// Checks a dry run: it succeeds and prints these words.
 fn would_say(bed: &Bed, pep: &Pep, words: &[&str]) {
     expect(bed, pep, &["--dry-run"], 0, words);
 }
 
 fn expect_of(output: &Output, code: i32, words: &[&str]) {
-    let (found, printed) = told(output);
+    let (found, printed) = code_and_text(output);
     assert_eq!(found, Some(code), "{printed}");
     for word in words {
         assert!(printed.contains(word), "{word}: {printed}");
@@ -88,7 +88,7 @@ fn a_reload_says_what_changes_and_keeps_flows() {
             expect(bed, &pep, &[], 0, &[MAIL_IS_NEW]);
             next_worker(&pep, before);
             wait_ready(&pep, position);
-            // It knows what it runs by now.
+            // The running configuration is current by then.
             would_say(bed, &pep, &["the configuration has not changed"]);
         });
         assert_eq!(pep.supervisor(), first);
@@ -124,7 +124,7 @@ fn what_is_wrong_or_cannot_change_is_refused_whole() {
                 "[custody]\nsurvive = false\n",
                 &["custody.survive", "start it again"],
             ),
-            // Known to the kernel only.
+            // Checked by the kernel only.
             (
                 "[[site]]\nname = \"a\"\ncongestion = [\"nonesuch\"]\n",
                 &["nonesuch"],
@@ -138,7 +138,7 @@ fn what_is_wrong_or_cannot_change_is_refused_whole() {
         }
         echo_once(&mut open, b"after");
         assert_eq!(pep.id(), worker);
-        // Nothing of it was kept.
+        // The rejected configuration had no effect.
         configure(&bed, &pep, "");
         would_say(&bed, &pep, &["the configuration has not changed"]);
         drop(open);
@@ -197,9 +197,9 @@ fn a_crash_changes_nothing_whatever_the_file_is_by_then() {
         echo_once(&mut open, b"broken");
         configure(&bed, &pep, MAIL);
         crash(&pep);
-        echo_once(&mut open, b"another, for which nobody has asked");
+        echo_once(&mut open, b"another message, unasked");
         would_say(&bed, &pep, &[MAIL_IS_NEW]);
-        // Once it was asked for, it stays.
+        // A configuration in use stays.
         expect(&bed, &pep, &[], 0, &[]);
         configure(&bed, &pep, "");
         crash(&pep);
@@ -270,7 +270,7 @@ fn a_peer_that_has_flows_goes_only_if_they_are_given_up() {
     );
     let mut open = tunnel::connect(&bed, Family::V4);
     echo_once(&mut open, b"through the tunnel");
-    // Its site listens where the tunnel did.
+    // The new site listens on the tunnel's former port.
     let port = pepd_tests::tunnel::PORT;
     let alone = bed.config(End::Hub, STATED, "", "");
     let alone = alone.split("[identity]").next().expect("a part");

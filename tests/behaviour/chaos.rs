@@ -1,10 +1,11 @@
-//! Everything at once: faults of the link, of pepd and of its machine, and hosts that do harm, beside programs that only want their
-//! bytes.
+//! All faults at once: of the link, of pepd, of its machine and of hostile hosts, beside programs
+//! that only transfer bytes.
 //!
 //! An hour, with 200 flows at a time:
 //!
 //! ```text
-//! PEPD_TEST_CHAOS=3600 PEPD_TEST_FLOWS=200 cargo test -p pepd-tests --test behaviour -- chaos:: --ignored --nocapture
+//! PEPD_TEST_CHAOS=3600 PEPD_TEST_FLOWS=200 \
+//! cargo test -p pepd-tests --test behaviour -- chaos:: --ignored --nocapture
 //! ```
 
 mod fleet;
@@ -47,18 +48,18 @@ use crate::{
 
 use fleet::{Fleet, State, assert_nothing_leaks};
 
-/// Of what its hosts do nothing crosses the bad link.
+/// The port of well-behaved traffic that does not cross the bad link.
 const WELL: u16 = PORT + 1;
-/// Between two messages of the host that is well.
+/// The interval between messages of the well-behaved host.
 const PACE: Duration = Duration::from_millis(20);
-/// For which the slow wait.
+/// The delay of slow readers.
 const WHILE: Duration = Duration::from_secs(3);
 /// Objects of the web server, in bytes.
 const OBJECTS: [u64; 4] = [1000, 30_000, 200_000, 1_000_000];
-/// One that nobody reads to its end.
+/// An object that no client reads to its end.
 const LONG: &str = "long";
 
-/// Programs over the bad link, one after the other, many at a time.
+/// Programs over the bad link, repeatedly, many at a time.
 struct Programs<'a> {
     bed: &'a TunnelBed,
     seed: u64,
@@ -120,14 +121,14 @@ impl Programs<'_> {
         if output.status.success() {
             return Ok(());
         }
-        // Whether pepd had it is in its log.
+        // pepd's log shows whether it carried the connection.
         let [seen, errors] =
             [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
         Err(format!("{way} {name} {seen}: {errors}"))
     }
 }
 
-/// Asks for what it does not read, and gives up after a while.
+/// Requests data, does not read it, and gives up after a while.
 fn read_slowly(bed: &TunnelBed, done: &AtomicBool) {
     while !done.load(Ordering::SeqCst) {
         let to = bed.server_at(Family::V4, 80);
@@ -143,11 +144,11 @@ fn read_slowly(bed: &TunnelBed, done: &AtomicBool) {
     }
 }
 
-/// Own flows, and of one that does not go on what everybody on its way knows of it.
+/// Flows of the test itself; collects diagnostics for a stalled one from all machines on its path.
 struct Watched {
     /// All machines.
     hosts: Vec<(&'static str, Host)>,
-    /// The admin sockets of some.
+    /// The admin sockets of both pepds.
     sockets: Vec<(Host, PathBuf)>,
 }
 
@@ -162,9 +163,9 @@ impl Watched {
         }
     }
 
-    /// Whether it is accelerated, and what waits where.
+    /// Describes whether a flow is accelerated, and the bytes queued at each point.
     fn explain(&self, client: SocketAddr) -> String {
-        let mut told = String::new();
+        let mut details = String::new();
         for (host, socket) in &self.sockets {
             let pepd = pepd();
             let (pepd, socket) = (pepd.to_str().expect("text"), socket.to_str().expect("text"));
@@ -173,24 +174,24 @@ impl Watched {
             let flows: Value = serde_json::from_slice(&flows).unwrap_or_default();
             let all = flows["flows"].as_array().into_iter().flatten();
             let its = all.filter(|flow| flow["client"] == client.to_string());
-            told.extend(its.map(|flow| format!("\n  pepd: {flow}")));
+            details.extend(its.map(|flow| format!("\n  pepd: {flow}")));
         }
         let port = client.port();
         let filter = format!("( sport = {port} or dport = {port} )");
         for (name, host) in &self.hosts {
             let sockets = host.run(&program("ss"), &["-tnioeOH", "state", "all", &filter]);
-            told.extend(sockets.lines().map(|line| format!("\n  {name}: {line}")));
+            details.extend(sockets.lines().map(|line| format!("\n  {name}: {line}")));
         }
-        told
+        details
     }
 
-    /// Before the connection is closed.
+    /// Adds diagnostics to an error; must run before the connection is closed.
     fn watch(&self, client: io::Result<SocketAddr>, result: io::Result<()>) -> io::Result<()> {
         let (Ok(client), Err(err)) = (client, &result) else {
             return result;
         };
-        let told = self.explain(client);
-        Err(io::Error::new(err.kind(), format!("{err}{told}")))
+        let details = self.explain(client);
+        Err(io::Error::new(err.kind(), format!("{err}{details}")))
     }
 }
 
@@ -209,7 +210,7 @@ impl Flows for Watched {
     }
 }
 
-/// What happens when a message of one who is well is sent.
+/// Phases in which the well-behaved host sends a message.
 const WHEN: [&str; 3] = [
     "load alone",
     "everything happens to others",
@@ -218,18 +219,18 @@ const WHEN: [&str; 3] = [
 const LOAD: u64 = 0;
 const OTHERS: u64 = 1;
 const HUB: u64 = 2;
-/// It is over.
+/// The end of the test.
 const OVER: u64 = 3;
-/// What has happened to a hub is felt by its boats for so long at most.
+/// The maximum time for which the boats feel a fault of the hub.
 const FELT: Duration = Duration::from_secs(5);
 
-/// How long answers took.
+/// Response times by phase.
 type Rounds = Mutex<[Vec<Duration>; 3]>;
 
-/// Messages there and back at fixed times, on one connection, whether or not those before are answered; how long after its time each answer
-/// came.
+/// Exchanges messages at fixed times on one connection, without waiting for earlier answers;
+/// records each answer's delay from its scheduled time.
 fn be_well(stream: &TcpStream, at: &AtomicU64, rounds: &Rounds) {
-    const WORKS: &str = "the connection of one who is well lasts";
+    const WORKS: &str = "the well-behaved connection lasts";
     let began = Instant::now();
     let due = |number: u32| began + PACE * number;
     let (sent, numbers) = mpsc::channel::<(u32, usize)>();
@@ -262,7 +263,7 @@ fn percentile(took: &mut [Duration], of_hundred: usize) -> Duration {
     took[last * of_hundred / 100]
 }
 
-/// Sets it when dropped.
+/// A flag that is set on drop.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -271,7 +272,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Sets it when dropped.
+/// A phase that is set to [`OVER`] on drop.
 struct Ended<'a>(&'a AtomicU64);
 
 impl Drop for Ended<'_> {
@@ -291,7 +292,7 @@ fn no_byte_is_wrong_and_nothing_leaks_whatever_happens() {
         let hosts = ["boat", "hub"].map(|name| bed.host(name));
         let state = |fleet: &Fleet<'_>| {
             let [boat, hub] = fleet.at_bad_link();
-            [State::of(boat, &hosts[0]), State::of(hub, &hosts[1])]
+            [State::new(boat, &hosts[0]), State::new(hub, &hosts[1])]
         };
         let before = state(&fleet);
         live(&mut fleet, time, flows);
@@ -306,7 +307,7 @@ fn no_byte_is_wrong_and_nothing_leaks_whatever_happens() {
     });
 }
 
-/// Lets hosts work, and then everything happen.
+/// Lets hosts work, first with load only, then under faults.
 fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
     let bed = fleet.bed;
     let files = Files::new();
@@ -344,7 +345,7 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
         }
         let own = (connect, listener);
         churn::under_load(Watched::of(fleet), flows - flows / 2, patience, own, || {
-            // As it is while nothing happens but load.
+            // The baseline: load only.
             thread::sleep(time / 10);
             scope.spawn(|| read_slowly(bed, &slow));
             happen(fleet, time, seed, &phase);
@@ -354,7 +355,7 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
     report(&programs, rounds.into_inner());
 }
 
-/// One fault after the other, each kind once at least.
+/// Runs faults one after the other, each kind once or more.
 fn happen(fleet: &mut Fleet<'_>, time: Duration, seed: u64, phase: &AtomicU64) {
     phase.store(OTHERS, Ordering::SeqCst);
     let mut random = SplitMix64::new(seed);
@@ -373,7 +374,7 @@ fn happen(fleet: &mut Fleet<'_>, time: Duration, seed: u64, phase: &AtomicU64) {
     }
     println!("{turn} faults in {:?}", began.elapsed());
     if fleet.reloads % 2 == 1 {
-        // As it was at the beginning.
+        // The initial configuration.
         fleet.reload();
     }
 }
@@ -385,7 +386,7 @@ fn report(programs: &Programs<'_>, mut rounds: [Vec<Duration>; 3]) {
         let (median, late) = (percentile(took, 50), percentile(took, 99));
         let count = took.len();
         println!(
-            "{what}: one who is well had {count} answers, half within {median:?}, 99 % within {late:?}"
+            "{what}: the well-behaved host had {count} answers, 50 % within {median:?}, 99 % within {late:?}"
         );
     }
     let errors = programs.errors.lock();

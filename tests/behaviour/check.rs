@@ -1,4 +1,4 @@
-//! `pepd check` and `pepd rules`: what is wrong with a file, and what would be done.
+//! `pepd check` and `pepd rules`: errors in a file, and planned actions.
 
 use std::{fs, process::Output};
 
@@ -9,7 +9,7 @@ use pepd_tests::{
     pep_binary::pepd,
 };
 
-/// The smallest configuration there is.
+/// The smallest valid configuration.
 const SMALLEST: &str = "[intercept]\nlan = [\"lan0\"]\n";
 
 /// Runs a subcommand on a configuration, on the gateway of a bed.
@@ -60,7 +60,7 @@ fn good_files_pass() {
     });
 }
 
-/// A line in a file that is wrong, and words of the message about it.
+/// A wrong line in a file, and words of the message about it.
 struct Mistake {
     line: &'static str,
     words: &'static [&'static str],
@@ -118,7 +118,7 @@ fn bad_files_fail_with_file_line_key_and_what_is_accepted() {
     shared(|| {
         let bed = bed();
         for Mistake { line, words } in MISTAKES {
-            // Dotted keys of the root have to come first: the mistake is on line 2.
+            // Dotted keys of the root must come first: the mistake is on line 2.
             let config = format!("# a comment\n{line}\n{SMALLEST}");
             let output = run(&bed, &["check"], &config);
             let errors = text(&output.stderr);
@@ -144,7 +144,7 @@ fn every_error_of_a_file_is_reported() {
         for place in [":2: ", ":4: ", ":5: ", ":7: "] {
             assert!(
                 errors.contains(place),
-                "nothing about line {place}in {errors}"
+                "no error for line {place}in {errors}"
             );
         }
     });
@@ -165,7 +165,7 @@ fn a_missing_file_is_an_error_that_names_it() {
 fn checking_changes_nothing() {
     shared(|| {
         let bed = bed();
-        let before = Footprint::of(&bed.gateway);
+        let before = Footprint::measure(&bed.gateway);
         for subcommand in [
             &["check"][..],
             &["rules"],
@@ -174,13 +174,13 @@ fn checking_changes_nothing() {
             let output = run(&bed, subcommand, SMALLEST);
             assert_eq!(output.status.code(), Some(0), "{subcommand:?} {output:?}");
         }
-        let changes = Footprint::of(&bed.gateway).difference(&before);
+        let changes = Footprint::measure(&bed.gateway).difference(&before);
         assert!(changes.is_empty(), "{changes:#?}");
     });
 }
 
-/// Printed rules are those that nft takes and `run` installs.
-/// Rules as nft lists them, without what pepd draws at random for each table.
+/// Returns nft's list of the rules without random seeds, which differ per table. Printed rules must
+/// match installed ones.
 fn without_seeds(rules: &str) -> String {
     let mut parts = rules.split(" seed 0x");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,5 +1,5 @@
-//! Flows one after the other, many at a time, while something is done to pepd. The hosts never connect again: each flow
-//! has to be whole.
+//! Consecutive flows, many at a time, during an action on pepd. The hosts never reconnect: each
+//! flow has to be complete.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -15,19 +15,19 @@ use std::{
 use parking_lot::Mutex;
 use pepd_tests::{payload::Payload, serve::Server, wait::wait_within};
 
-/// What hosts do with flow `id`, and what each expects of the other.
+/// The behaviour of both hosts in flow `id`.
 pub trait Flows: Send + Sync + 'static {
-    /// What it is like, for messages.
+    /// Describes the flow for messages.
     fn kind(&self, id: u64) -> String;
-    /// Its client, to its end.
+    /// Runs the client to its end.
     fn client(&self, id: u64, stream: TcpStream) -> io::Result<()>;
-    /// Its server, to its end.
+    /// Runs the server to its end.
     fn server(&self, id: u64, stream: &TcpStream) -> io::Result<()>;
 }
 
 struct Load<F> {
     flows: F,
-    /// For how long a host waits for a byte.
+    /// The timeout of a host for a byte.
     patience: Duration,
     stop: AtomicBool,
     next: AtomicU64,
@@ -55,8 +55,8 @@ impl<F: Flows> Load<F> {
         let client = stream.peer_addr();
         let mut id = [0; 8];
         let read = self.be_patient(stream);
-        // A connection that ends without a word was made for a client whose own was not open yet: the next
-        // process connects again. A client that loses its flow so says so itself.
+        // A connection that ends without data was made for a client whose own was not open yet: the
+        // next process connects again. A client that loses its flow reports that itself.
         if read.and_then(|()| stream.read_exact(&mut id)).is_err() {
             return;
         }
@@ -67,7 +67,7 @@ impl<F: Flows> Load<F> {
         }
     }
 
-    /// One flow after the other.
+    /// Runs one flow after the other.
     fn run(&self, connect: &impl Fn() -> io::Result<TcpStream>) {
         while !self.stop.load(SeqCst) {
             let id = self.next.fetch_add(1, SeqCst);
@@ -100,8 +100,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs so many flows at a time while something is done. All of them must be whole, at the client and at the server that
-/// listens there.
+/// Runs `flows` at a time during an action. All of them must be complete, at the client and at the
+/// server that listens there.
 pub fn under_load(
     flows: impl Flows,
     at_a_time: usize,
@@ -123,7 +123,7 @@ pub fn under_load(
         for _ in 0..at_a_time {
             scope.spawn(|| load.run(&connect));
         }
-        // Also where it fails: they would run for ever.
+        // Also on failure: the threads would run for ever.
         let _stop = Stop(&load.stop);
         act();
     });
@@ -132,11 +132,11 @@ pub fn under_load(
     wait_within(patience, || done().then_some(())).expect("servers that are done");
     println!("{begun} flows");
     let errors = load.errors();
-    assert!(errors.is_empty(), "of {begun} flows: {errors:#?}");
+    assert!(errors.is_empty(), "errors in {begun} flows: {errors:#?}");
     assert!(begun >= at_a_time as u64, "{begun} flows");
 }
 
-/// Everything, and then FIN.
+/// Sends everything, and then FIN.
 pub fn send(stream: &TcpStream, mut payload: Payload) -> io::Result<()> {
     payload.send(&mut &*stream)?;
     stream.shutdown(Shutdown::Write)

@@ -1,4 +1,4 @@
-//! Flows in a tunnel whose streams are compressed.
+//! Compressed flows in a tunnel.
 
 use std::{
     io::{Read as _, Write as _},
@@ -24,7 +24,7 @@ fn compressing() -> String {
     format!("{SITE}compress = true\n")
 }
 
-/// Bytes that the hub's interface toward the boat has received and sent.
+/// Returns the bytes that the hub's interface toward the boat has received and sent.
 fn link_bytes(bed: &TunnelBed) -> u64 {
     let devices = bed.host("hub").run("cat", &["/proc/net/dev"]);
     let mut lines = devices.lines();
@@ -37,7 +37,7 @@ fn link_bytes(bed: &TunnelBed) -> u64 {
     numbers[0] + numbers[8]
 }
 
-/// Lines as programs log them.
+/// Returns lines like those of log files.
 fn text(len: usize) -> Vec<u8> {
     let line = |n: u64| {
         let (a, b) = (n * 7919 % 9973, n * 104_729 % 997);
@@ -51,8 +51,8 @@ fn text(len: usize) -> Vec<u8> {
 }
 
 fn assert_counted(pep: &Pep, plain: u64, packed: impl Fn(u64) -> bool) {
-    pep.wait_counter("tunnel_plain_bytes", |bytes| bytes == plain);
-    let carried = pep.counter("tunnel_packed_bytes");
+    pep.wait_counter("tunnel_uncompressed_bytes", |bytes| bytes == plain);
+    let carried = pep.counter("tunnel_compressed_bytes");
     assert!(packed(carried), "{carried} of {plain}");
 }
 
@@ -71,7 +71,7 @@ fn text_arrives_whole_both_ways_with_less_on_the_link_and_half_closes() {
     let before = link_bytes(&bed);
     let mut stream = connect(&bed, Family::V4);
     stream.write_all(&text(LEN)).expect("connected");
-    // What comes back comes after this.
+    // The answer follows the half-close.
     stream.shutdown(Shutdown::Write).expect("connected");
     assert_eq!(receive(&mut stream).expect("in order"), (LEN as u64, sum));
     let sent = link_bytes(&bed) - before;
@@ -100,13 +100,16 @@ fn what_does_not_shrink_costs_less_than_a_hundredth() {
         assert_counted(pep, LEN, |carried| {
             carried > LEN && carried < LEN + LEN / 100
         });
-        let (all, stored) = ("tunnel_parcels", "tunnel_parcels_stored");
+        let (all, stored) = (
+            "tunnel_compression_blocks",
+            "tunnel_compression_blocks_stored",
+        );
         assert_eq!(pep.counter(all), pep.counter(stored));
     }
     running.stop();
 }
 
-/// None of them waits for others: each is answered before the next is sent.
+/// The compressor must not wait for more input: each message is answered before the next is sent.
 #[test]
 fn each_message_is_answered_before_the_next_is_sent() {
     let bed = TunnelBed::new("rate=20Mbit/s,delay=1ms,queue=100kB");
@@ -145,7 +148,7 @@ fn a_flow_that_is_compressed_outlives_an_outage() {
         .boat
         .log()
         .expect("nothing comes from a peer any more");
-    bed.mend_link();
+    bed.restore_link();
     let mut all = first.to_vec();
     stream.read_to_end(&mut all).expect("in order");
     assert_eq!((all.len(), sum_of(&all)), (LEN, sum));
@@ -153,7 +156,7 @@ fn a_flow_that_is_compressed_outlives_an_outage() {
     running.stop();
 }
 
-/// The hub has no sites: what a stream carries is said when it is opened.
+/// The hub has no sites: the stream header states whether a stream is compressed.
 #[test]
 fn sites_that_compress_and_others_share_a_peer() {
     const LEN: u64 = 300_000;
@@ -181,7 +184,10 @@ fn sites_that_compress_and_others_share_a_peer() {
         stream.read_to_string(&mut answer).expect("in order");
         assert_eq!(answer, "done");
         running.boat.wait_idle();
-        assert_eq!(running.boat.counter("tunnel_plain_bytes"), compressed);
+        assert_eq!(
+            running.boat.counter("tunnel_uncompressed_bytes"),
+            compressed
+        );
     }
     wait_until("the hub to end both flows", || {
         running.hub.flow_ends().len() == 2

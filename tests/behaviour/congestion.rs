@@ -1,5 +1,5 @@
-//! Congestion controls of pepd's own. Their names are the machine's, which the pepds of all tests share, so that
-//! any of them may get one with an ending.
+//! Congestion controls of pepd's own. Their names are global to the machine and shared by the pepds
+//! of all tests, so any of them may get a suffix.
 
 use std::{
     fs,
@@ -20,13 +20,13 @@ use winkemu::{
 
 use crate::support::{PORT, assert_socket_has, connect, echo_once, socket_toward};
 
-/// The name under which pepd has loaded a control.
+/// Returns the name under which pepd has loaded a control.
 fn registered(pep: &Pep, control: &str) -> String {
     let events = pep.log().events_since(0);
     let loaded = events.iter().find(|event| {
         event.message() == "congestion control loaded" && event.text("control") == control
     });
-    loaded.expect("it is told").text("registered_as")
+    loaded.expect("a log line").text("registered_as")
 }
 
 fn site(more: &str) -> String {
@@ -118,7 +118,7 @@ fn a_second_pepd_gets_names_of_its_own_and_outlives_the_first() {
     });
 }
 
-/// A machine that the gateway reaches by `sat0`, over a link with a round trip of 100 ms.
+/// Returns a machine that the gateway reaches by `sat0`, over a link with a round trip of 100 ms.
 fn far_away(bed: &Bed) -> (Host, LinkHandle) {
     let far = Host::new();
     let [near_end, far_end] = [(&bed.gateway, 1), (&far, 2)].map(|(host, number)| {
@@ -132,7 +132,7 @@ fn far_away(bed: &Bed) -> (Host, LinkHandle) {
     (far, link.expect("a thread"))
 }
 
-/// The congestion window of the gateway's socket toward this remote end, in segments.
+/// Returns the congestion window of the gateway's socket toward this remote end, in segments.
 fn window(bed: &Bed, remote: SocketAddr) -> u32 {
     let socket = socket_toward(bed, remote);
     let mut words = socket.split_whitespace();
@@ -140,7 +140,7 @@ fn window(bed: &Bed, remote: SocketAddr) -> u32 {
     window.unwrap_or_else(|| panic!("no window in {socket}"))
 }
 
-/// Hybla begins with a window of RTT / RTT0: 20 segments here, 4 where no RTT0 is stated.
+/// Hybla's initial window is RTT / RTT0: 20 segments here, 4 without a stated RTT0.
 #[test]
 fn the_rtt0_of_a_site_is_that_of_its_sockets_on_whichever_leg() {
     shared(|| {
@@ -177,7 +177,8 @@ fn the_rtt0_of_a_site_is_that_of_its_sockets_on_whichever_leg() {
     });
 }
 
-/// The bits of capabilities(7) by which programs are loaded: CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF.
+/// The bits of the capabilities for loading programs (capabilities(7)): CAP_SYS_ADMIN, CAP_PERFMON,
+/// CAP_BPF.
 const OF_LOADING: u64 = 1 << 21 | 1 << 38 | 1 << 39;
 
 #[test]
@@ -203,7 +204,7 @@ fn what_only_loading_needs_is_given_up_for_good_by_all_threads() {
     });
 }
 
-/// Checks the sets of a `/proc/PID/status`.
+/// Checks the capability sets of a `/proc/PID/status`.
 fn assert_lacks(status: &str) {
     let sets: Vec<_> = status
         .lines()
@@ -217,7 +218,7 @@ fn assert_lacks(status: &str) {
     }
 }
 
-/// libbpf, and the capabilities, are for those who want them.
+/// Without such a site pepd needs neither libbpf nor the capabilities.
 #[test]
 fn nothing_is_loaded_where_no_site_asks() {
     shared(|| {

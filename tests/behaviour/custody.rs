@@ -1,4 +1,4 @@
-//! What is taken from hosts while the link is away, and delivered when it is back.
+//! Data accepted from hosts during outages, and delivered after them.
 
 use std::{
     fs,
@@ -28,30 +28,30 @@ use crate::{
 
 pub const MB: u64 = 1_000_000;
 pub const MIB: u64 = 1 << 20;
-/// Fast, so that what takes time is the outage.
+/// A fast link, so that the time is that of the outage.
 pub const LINK: &str = "rate=200Mbit/s,delay=10ms,queue=1MB";
 
-/// A folder for custody; with a size, on a file system of that size.
-pub struct Folder {
-    folder: tempfile::TempDir,
+/// A directory for custody; with a size, on a file system of that size.
+pub struct Directory {
+    directory: tempfile::TempDir,
     mounted: bool,
 }
 
-impl Folder {
+impl Directory {
     pub fn new(bed: &TunnelBed, size: Option<u64>) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
         if let Some(size) = size {
-            let path = folder.path().to_str().expect("text");
+            let path = directory.path().to_str().expect("text");
             let options = format!("size={size},mode=0700");
             let words = ["-t", "tmpfs", "-o", &options, "none", path];
             bed.host("boat").run("mount", &words);
         }
         let mounted = size.is_some();
-        Self { folder, mounted }
+        Self { directory, mounted }
     }
 
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     pub fn keys(&self, keys: &str) -> String {
@@ -63,13 +63,13 @@ impl Folder {
 
     pub fn bytes(&self) -> u64 {
         use std::os::unix::fs::MetadataExt as _;
-        let files = fs::read_dir(self.path()).expect("a folder");
+        let files = fs::read_dir(self.path()).expect("a directory");
         let files = files.filter_map(|file| file.ok()?.metadata().ok());
         files.map(|file| file.blocks() * 512).sum()
     }
 }
 
-impl Drop for Folder {
+impl Drop for Directory {
     fn drop(&mut self) {
         if self.mounted {
             let _ = std::process::Command::new("umount")
@@ -81,7 +81,7 @@ impl Drop for Folder {
 
 pub const HOLD: &str = "on_peer_loss = \"hold\"\nlost_after = \"60s\"\n";
 
-/// A server that takes a payload of that length, and then says so.
+/// Starts a server that receives a payload of that length, and then answers.
 pub fn sink(bed: &TunnelBed, len: u64) -> Server {
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
     Server::start(listener, move |mut stream, _| {
@@ -93,7 +93,7 @@ pub fn sink(bed: &TunnelBed, len: u64) -> Server {
 
 /// Writes the payload, and closes for writing.
 pub fn upload(stream: &mut TcpStream, len: u64) {
-    // Where pepd takes no more, the test fails instead of waiting for ever.
+    // If pepd accepts no more, the test fails instead of waiting for ever.
     let limited = stream.set_write_timeout(Some(PATIENCE));
     limited.expect("a socket");
     Payload::new(1, len).send(stream).expect("connected");
@@ -106,40 +106,40 @@ pub fn assert_done(stream: &mut TcpStream) {
     assert_eq!(answer, b"done");
 }
 
-pub fn wait_away(running: &Running) {
+pub fn wait_down(running: &Running) {
     running
         .boat
         .log()
         .expect("the link is away: bytes are kept for it");
 }
 
-pub fn assert_nothing_held(running: &Running, folder: &Folder) {
+pub fn assert_nothing_held(running: &Running, directory: &Directory) {
     for counter in ["custody_memory_bytes", "custody_disk_bytes"] {
         running.boat.wait_counter(counter, |bytes| bytes == 0);
     }
-    wait_until("the folder is empty", || folder.bytes() <= 4096);
+    wait_until("the directory is empty", || directory.bytes() <= 4096);
     assert_eq!(running.boat.counter("custody_flows_damaged"), 0);
 }
 
 #[test]
-fn a_whole_upload_is_taken_while_the_link_is_away_and_delivered_later() {
+fn a_whole_upload_is_accepted_while_the_link_is_down_and_delivered_later() {
     const LEN: u64 = 24 * MB;
     let bed = TunnelBed::new(LINK);
-    let folder = Folder::new(&bed, None);
+    let directory = Directory::new(&bed, None);
     let running = Running::start(
         &bed,
         HOLD,
-        &folder.keys("memory = \"4MiB\"\ndisk = \"64MiB\"\n[admin]\nsocket = \"admin.sock\""),
+        &directory.keys("memory = \"4MiB\"\ndisk = \"64MiB\"\n[admin]\nsocket = \"admin.sock\""),
     );
     let _server = sink(&bed, LEN);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = connect(&bed, Family::V4);
     upload(&mut stream, LEN);
-    // What is left is in the kernel's buffers.
+    // The rest is in the kernel's buffers.
     let boat = &running.boat;
     let disk = boat.wait_counter("custody_disk_bytes", |bytes| bytes >= 8 * MIB);
-    assert!(disk <= 64 * MIB && folder.bytes() <= 64 * MIB, "{disk}");
+    assert!(disk <= 64 * MIB && directory.bytes() <= 64 * MIB, "{disk}");
     assert!(boat.counter("custody_memory_bytes") <= 4 * MIB);
     let shown = running.boat.ask(&["custody", "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
@@ -150,10 +150,10 @@ fn a_whole_upload_is_taken_while_the_link_is_away_and_delivered_later() {
         site["memory"].as_u64().expect("bytes") <= 4 * MIB,
         "{shown}"
     );
-    // Nobody who looks at the disk learns what was sent.
+    // Data on the disk is encrypted.
     let beginning = &mut [0; 64];
     Payload::new(1, 64).read_exact(beginning).expect("bytes");
-    for file in fs::read_dir(folder.path()).expect("a folder") {
+    for file in fs::read_dir(directory.path()).expect("a directory") {
         let bytes = fs::read(file.expect("a file").path()).expect("readable");
         assert!(
             !bytes
@@ -162,10 +162,10 @@ fn a_whole_upload_is_taken_while_the_link_is_away_and_delivered_later() {
                 .any(|window| window == *beginning)
         );
     }
-    bed.mend_link();
+    bed.restore_link();
     assert_done(&mut stream);
     drop(stream);
-    assert_nothing_held(&running, &folder);
+    assert_nothing_held(&running, &directory);
     running.assert_in_tunnel(1);
     running.stop();
 }
@@ -174,15 +174,15 @@ fn a_whole_upload_is_taken_while_the_link_is_away_and_delivered_later() {
 fn a_disk_that_is_full_keeps_hosts_waiting_and_loses_nothing() {
     const LEN: u64 = 24 * MB;
     let bed = TunnelBed::new(LINK);
-    let folder = Folder::new(&bed, Some(4 * MIB));
+    let directory = Directory::new(&bed, Some(4 * MIB));
     let running = Running::start(
         &bed,
         HOLD,
-        &folder.keys("memory = \"4MiB\"\ndisk = \"64MiB\""),
+        &directory.keys("memory = \"4MiB\"\ndisk = \"64MiB\""),
     );
     let _server = sink(&bed, LEN);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = connect(&bed, Family::V4);
     thread::scope(|scope| {
         let mut sender = stream.try_clone().expect("a descriptor");
@@ -191,12 +191,12 @@ fn a_disk_that_is_full_keeps_hosts_waiting_and_loses_nothing() {
         boat.wait_counter("custody_disk_errors", |errors| errors >= 1);
         boat.log().expect("custody on disk: cannot write");
         assert!(!sending.is_finished(), "the host waits");
-        bed.mend_link();
+        bed.restore_link();
         sending.join().expect("sent");
     });
     assert_done(&mut stream);
     drop(stream);
-    assert_nothing_held(&running, &folder);
+    assert_nothing_held(&running, &directory);
     // One line, not one for each chunk.
     let errors = running.boat.log().events_since(0);
     let errors = errors.iter().filter(|event| event.level() == "ERROR");
@@ -212,14 +212,14 @@ fn without_a_disk_hosts_wait_once_memory_is_full() {
     let running = Running::start(&bed, HOLD, &site);
     let _server = sink(&bed, LEN);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = connect(&bed, Family::V4);
     thread::scope(|scope| {
         let mut sender = stream.try_clone().expect("a descriptor");
         let sending = scope.spawn(move || upload(&mut sender, LEN));
         let boat = &running.boat;
         boat.wait_counter("custody_memory_bytes", |bytes| bytes >= MIB / 2);
-        bed.mend_link();
+        bed.restore_link();
         sending.join().expect("sent");
     });
     assert_done(&mut stream);
@@ -239,35 +239,35 @@ fn what_does_not_get_on_expires_at_both_ends() {
     stream.write_all(b"hello").expect("connected");
     running.hub.wait_counter("up_bytes", |bytes| bytes == 5);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     upload(&mut stream, MB);
     let end = stream.read(&mut [0]);
     assert!(end.is_err(), "{end:?}");
-    let told = running.boat.wait_flow_end(|end| end.reason == "expired");
-    assert!(told.up_bytes == 5, "{told:?}");
+    let expired = running.boat.wait_flow_end(|end| end.reason == "expired");
+    assert!(expired.up_bytes == 5, "{expired:?}");
     assert_eq!(running.boat.counter("ended_expired"), 1);
-    bed.mend_link();
+    bed.restore_link();
     running.hub.wait_flow_end(|end| end.reason != "closed");
     running.stop();
 }
 
 #[test]
-fn folders_that_cannot_be_used_are_an_error_at_the_start() {
+fn unusable_directories_are_an_error_at_the_start() {
     let bed = TunnelBed::new(LINK);
-    let folder = Folder::new(&bed, None);
+    let directory = Directory::new(&bed, None);
     let open = fs::Permissions::from_mode(0o777);
-    fs::set_permissions(folder.path(), open).expect("ours");
-    let config = bed.config(pepd_tests::tunnel::End::Boat, "", "", &folder.keys(""));
+    fs::set_permissions(directory.path(), open).expect("ours");
+    let config = bed.config(pepd_tests::tunnel::End::Boat, "", "", &directory.keys(""));
     let mut pep = Pep::spawn(&bed.host("boat"), &config, |command| command);
     assert!(!pep.wait().success());
     let said = pep.log().text();
     assert!(
-        said.contains("custody.folder") && said.contains("chmod 700"),
+        said.contains("custody.directory") && said.contains("chmod 700"),
         "{said}"
     );
 }
 
-/// Nothing has come, nor an end, for a while.
+/// Checks that neither data nor an end arrives for a while.
 pub fn assert_waits(stream: &mut TcpStream) {
     let brief = Some(Duration::from_millis(300));
     stream.set_read_timeout(brief).expect("a socket");
@@ -282,11 +282,11 @@ fn a_client_that_ends_is_answered_when_the_server_has_everything() {
     let running = Running::start(&bed, HOLD, SITE);
     let _server = sink(&bed, MB / 2);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = connect(&bed, Family::V4);
     upload(&mut stream, MB / 2);
     assert_waits(&mut stream);
-    bed.mend_link();
+    bed.restore_link();
     assert_done(&mut stream);
     drop(stream);
     running.stop();
@@ -299,14 +299,14 @@ fn a_client_that_ends_is_answered_at_once_where_that_is_wanted() {
     let running = Running::start(&bed, HOLD, &site);
     let _server = sink(&bed, MB / 2);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = connect(&bed, Family::V4);
     upload(&mut stream, MB / 2);
     let end = stream.read(&mut [0]);
     assert_eq!(end.expect("an end in order"), 0);
     drop(stream);
-    bed.mend_link();
-    // What the server says to nobody.
+    bed.restore_link();
+    // The server's answer, which no client receives.
     let late = running
         .boat
         .wait_counter("custody_late_bytes", |bytes| bytes > 0);
@@ -318,7 +318,8 @@ fn a_client_that_ends_is_answered_at_once_where_that_is_wanted() {
     running.stop();
 }
 
-/// Whoever goes on with it knows that its client was told the end: before anything came for it, and when some had come.
+/// The next process knows that pepd already closed toward the client: before the answer arrived,
+/// and after a part of it.
 #[test]
 fn a_client_that_was_answered_at_once_is_so_for_the_next_process() {
     let bed = TunnelBed::new(LINK);
@@ -338,13 +339,13 @@ fn a_client_that_was_answered_at_once_is_so_for_the_next_process() {
         stream.write_all(b"done").expect("connected");
     });
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = connect(&bed, Family::V4);
     upload(&mut stream, MB / 2);
     assert_eq!(stream.read(&mut [0]).expect("an end in order"), 0);
     drop(stream);
     crash(&running.boat);
-    bed.mend_link();
+    bed.restore_link();
     let late = |bytes| {
         running
             .boat
@@ -362,9 +363,9 @@ fn a_client_that_was_answered_at_once_is_so_for_the_next_process() {
     running.stop_after_errors();
 }
 
-/// Its kernel forgets the connection after a while, and answers what asks for it by RST.
+/// The client's kernel forgets the connection after a while, and answers probes by RST.
 #[test]
-fn what_a_client_sent_that_is_long_gone_is_delivered() {
+fn data_of_a_client_that_closed_long_ago_is_delivered() {
     let bed = TunnelBed::new(LINK);
     let client = bed.host("client");
     client.sysctl("net.ipv4.tcp_fin_timeout", "1");
@@ -372,7 +373,7 @@ fn what_a_client_sent_that_is_long_gone_is_delivered() {
     let running = Running::start(&bed, HOLD, &format!("{SITE}{keepalive}"));
     let _server = sink(&bed, MB / 2);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = connect(&bed, Family::V4);
     upload(&mut stream, MB / 2);
     drop(stream);
@@ -385,18 +386,19 @@ fn what_a_client_sent_that_is_long_gone_is_delivered() {
             .run("ss", &["-Htan", "state", "close-wait"]);
         legs.is_empty()
     });
-    bed.mend_link();
+    bed.restore_link();
     let end = running.hub.wait_flow_end(|_| true);
     assert_eq!(end.up_bytes, MB / 2, "{end:?}");
     running.stop_after_errors();
 }
 
-/// The figures of docs/custody.md: 200 MB from a LAN while the link is away for two minutes.
+/// The figures of docs/custody.md: 200 MB from a LAN while the link is down for two minutes.
 ///
-///     PEPD_BIN=target/release/pepd cargo test -p pepd-tests --test behaviour two_hundred -- --ignored --nocapture
+///     PEPD_BIN=target/release/pepd cargo test -p pepd-tests --test behaviour two_hundred \
+///         -- --ignored --nocapture
 #[test]
 #[ignore = "takes seven minutes"]
-fn two_hundred_megabytes_while_the_link_is_away_for_two_minutes() {
+fn two_hundred_megabytes_during_an_outage_of_two_minutes() {
     const LEN: u64 = 200 * MB;
     println!("disk: taken from the host, disk and memory held, peak of pepd, time to deliver");
     for (name, disk) in [
@@ -405,17 +407,17 @@ fn two_hundred_megabytes_while_the_link_is_away_for_two_minutes() {
         ("none", Some(0)),
     ] {
         let bed = TunnelBed::new(LINK);
-        let folder = Folder::new(&bed, disk.filter(|disk| *disk > 0));
+        let directory = Directory::new(&bed, disk.filter(|disk| *disk > 0));
         let limits = "[limits]\nmemory = \"64MiB\"\nflows = 100\n";
         let site = match disk {
             Some(0) => format!("{SITE}{limits}"),
-            _ => format!("{}{limits}", folder.keys("disk = \"1GiB\"")),
+            _ => format!("{}{limits}", directory.keys("disk = \"1GiB\"")),
         };
         let running = Running::start(&bed, HOLD, &site);
         let _server = sink(&bed, LEN);
         bed.cut_link();
         let began = Instant::now();
-        wait_away(&running);
+        wait_down(&running);
         let mut stream = connect(&bed, Family::V4);
         stream
             .set_read_timeout(Some(10 * PATIENCE))
@@ -433,10 +435,10 @@ fn two_hundred_megabytes_while_the_link_is_away_for_two_minutes() {
                 ["custody_disk_bytes", "custody_memory_bytes"].map(|name| boat.counter(name));
             let done = sending.is_finished();
             println!(
-                "{name}: done {done}, held on disk and in memory {held:?}, folder {}",
-                folder.bytes()
+                "{name}: done {done}, held on disk and in memory {held:?}, directory {}",
+                directory.bytes()
             );
-            bed.mend_link();
+            bed.restore_link();
             let mended = Instant::now();
             sending.join().expect("sent");
             assert_done(&mut stream);
@@ -461,12 +463,12 @@ fn in_another_process_uploads_are_as_old_as_before() {
     deliver_in_order(crash);
 }
 
-/// By turns the shortest would be whole first.
+/// With alternating chunks the shortest upload would complete first.
 fn deliver_in_order(meanwhile: impl FnOnce(&Pep)) {
     const SIZES: [u64; 3] = [3 * MB, 2 * MB, MB];
     let bed = TunnelBed::new(LINK);
-    let folder = Folder::new(&bed, None);
-    let keys = folder.keys("memory = \"16MiB\"\ndisk = \"64MiB\"");
+    let directory = Directory::new(&bed, None);
+    let keys = directory.keys("memory = \"16MiB\"\ndisk = \"64MiB\"");
     let site = keys.replacen(SITE, &format!("{SITE}class = \"delay_tolerant\"\n"), 1);
     let running = Running::start(&bed, HOLD, &site);
     let (whole, order) = mpsc::channel();
@@ -481,13 +483,13 @@ fn deliver_in_order(meanwhile: impl FnOnce(&Pep)) {
         stream.write_all(b"done").expect("connected");
     });
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut held = 0;
     let mut streams = SIZES.map(|len| {
         let mut stream = connect(&bed, Family::V4);
         upload(&mut stream, len);
         held += len;
-        // The one has been taken before the other begins.
+        // The first upload is accepted before the second begins.
         let taken = || {
             ["custody_memory_bytes", "custody_disk_bytes"]
                 .map(|counter| running.boat.counter(counter))
@@ -499,7 +501,7 @@ fn deliver_in_order(meanwhile: impl FnOnce(&Pep)) {
         stream
     });
     meanwhile(&running.boat);
-    bed.mend_link();
+    bed.restore_link();
     let order: Vec<_> = SIZES
         .iter()
         .map(|_| order.recv_timeout(PATIENCE).expect("it is delivered"))

@@ -1,4 +1,4 @@
-//! `pepd check` on a live system: what an operator is told of the faults that are met most.
+//! `pepd check` on a live system: its findings on common faults.
 
 use std::{fs, net::SocketAddr, thread, time::Duration};
 
@@ -15,20 +15,20 @@ use serde_json::Value;
 
 use crate::support::{PORT, connect, echo_once};
 
-/// How the program ended, and its findings.
+/// Exit status and findings of `pepd check`.
 struct Checked {
     code: Option<i32>,
     report: Value,
 }
 
 impl Checked {
-    /// What it says of something.
+    /// Returns the finding about a subject.
     fn finding(&self, what: &str) -> &Value {
         let findings = self.report["findings"].as_array().expect("a list");
         let found = findings
             .iter()
             .find(|finding| finding["what"].as_str().is_some_and(|it| it.contains(what)));
-        found.unwrap_or_else(|| panic!("nothing of `{what}` in {:#}", self.report))
+        found.unwrap_or_else(|| panic!("no finding on `{what}` in {:#}", self.report))
     }
 
     fn assert(&self, what: &str, state: &str, words: &[&str]) {
@@ -67,12 +67,12 @@ fn check_by(host: &Host, file: &std::path::Path, before: &[&str], more: &[&str])
     }
 }
 
-/// Of a pepd that runs.
+/// Checks a running pepd.
 fn check(bed: &Bed, pep: &Pep) -> Checked {
     check_by(&bed.gateway, &pep.path("pepd.toml"), &[], &[])
 }
 
-/// Of a configuration with which none runs.
+/// Checks a configuration without a running pepd.
 fn check_alone(host: &Host, before: &[&str], config: &str) -> Checked {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let file = directory.path().join("pepd.toml");
@@ -120,16 +120,16 @@ fn where_all_is_well_nothing_fails() {
     });
 }
 
-/// The first of the faults: hosts are behind another interface than the one that is named.
+/// Fault 1: hosts are behind another interface than the configured one.
 #[test]
 fn a_wrong_interface_is_found() {
     shared(|| {
         let bed = Bed::new(Path::Direct, Family::V4);
-        // One that is not there.
+        // An interface that does not exist.
         let slip = check_alone(&bed.gateway, &[], "[intercept]\nlan = [\"lan1\"]\n");
         slip.assert("interface lan1", "fail", &["did you mean `lan0`?"]);
         assert_eq!(slip.code, Some(7), "{:#}", slip.report);
-        // One that is there, where no host is.
+        // An existing interface without hosts.
         let empty = Host::new();
         join(&bed.gateway, "other0", &empty, "eth0");
         let config = "[intercept]\nlan = [\"other0\"]\n[log]\nformat = \"json\"\n[admin]\nsocket = \"admin.sock\"\n";
@@ -151,7 +151,7 @@ fn a_wrong_interface_is_found() {
     });
 }
 
-/// The second: what servers answer goes to the hosts by another way.
+/// Fault 2: servers' answers take another path to the hosts.
 #[test]
 fn an_asymmetric_return_path_is_found() {
     shared(|| {
@@ -182,7 +182,7 @@ fn an_asymmetric_return_path_is_found() {
     });
 }
 
-/// The same on the hosts' side: our answers go elsewhere.
+/// Fault 2 on the hosts' side: pepd's answers take another path.
 #[test]
 fn answers_that_do_not_reach_clients_are_found() {
     shared(|| {
@@ -215,8 +215,7 @@ fn answers_that_do_not_reach_clients_are_found() {
     });
 }
 
-/// Hosts whose packets the kernel itself drops, as they come in by another way than it would
-/// answer.
+/// Packets of hosts that the kernel drops, because its route back uses another interface.
 #[test]
 fn what_the_reverse_path_check_drops_is_counted() {
     shared(|| {
@@ -241,7 +240,7 @@ fn what_the_reverse_path_check_drops_is_counted() {
             "warn",
             &["strict on lan0; it has dropped", "rp_filter=2"],
         );
-        // As it is told to do.
+        // With the advised setting.
         bed.gateway.sysctl("net.ipv4.conf.lan0.rp_filter", "2");
         bed.gateway.ip("route replace 10.5.0.0/24 dev lan0");
         let _echo = EchoServer::start(bed.server.listen(to));
@@ -251,7 +250,7 @@ fn what_the_reverse_path_check_drops_is_counted() {
     });
 }
 
-/// The third: a capability is missing.
+/// Fault 3: a missing capability.
 #[test]
 fn a_missing_capability_is_found() {
     shared(|| {
@@ -265,7 +264,7 @@ fn a_missing_capability_is_found() {
     });
 }
 
-/// Without any privileges it says what it cannot see.
+/// Without privileges the report names the checks that are not possible.
 #[test]
 fn without_privileges_it_says_what_it_cannot_see() {
     shared(|| {
@@ -277,7 +276,7 @@ fn without_privileges_it_says_what_it_cannot_see() {
             "--regid=65534",
             "--clear-groups",
         ];
-        // The file and its folder are for root only.
+        // The file and its directory are for root only.
         for name in ["", "pepd.toml"] {
             let path = pep.path(name);
             let mode = if name.is_empty() { 0o711 } else { 0o644 };
@@ -293,7 +292,7 @@ fn without_privileges_it_says_what_it_cannot_see() {
 }
 
 #[test]
-fn rules_that_somebody_has_taken_out_are_named() {
+fn removed_rules_are_named() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = start(&bed);

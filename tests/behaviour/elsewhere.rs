@@ -1,4 +1,4 @@
-//! Connections that do not cross the link: to another network of this side, and by another uplink.
+//! Connections that do not cross the link: to another local network, and by another uplink.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
@@ -20,7 +20,7 @@ use crate::{
 
 const LINK: &str = "[link]\ninterface = \"wan0\"\nrate = \"2Mbit/s\"\nrtt = \"600ms\"\n";
 
-/// A machine behind another interface of the gateway, in a network of its own.
+/// A machine behind another interface of the gateway, in a separate network.
 struct Other {
     host: Host,
     address: SocketAddr,
@@ -63,14 +63,14 @@ fn ip(bed: &Bed, words: &str) {
     bed.gateway.ip(&format!("{version} {words}"));
 }
 
-/// As `ip` has it.
+/// Formats an address for `ip`.
 fn alone(address: IpAddr) -> String {
     format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }
 
-/// Passed, and accepted.
+/// Returns the counters of passed and accepted flows.
 fn counts(pep: &Pep) -> [u64; 2] {
-    ["syns_passed_elsewhere", "flows_accepted"].map(|name| pep.counter(name))
+    ["syns_passed_other_route", "flows_accepted"].map(|name| pep.counter(name))
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn only_what_the_route_takes_over_the_link_is_carried() {
             echo_at(bed, uplink.address);
         }
         assert_eq!(counts(&pep), [3, 0], "by another uplink");
-        let told = pep.log().expect("all connections pass unaccelerated");
-        assert!(told.message().contains("wan0"), "{}", told.message());
+        let logged = pep.log().expect("all connections pass unaccelerated");
+        assert!(logged.message().contains("wan0"), "{}", logged.message());
         echo_once(&mut connect(bed), b"hello");
         assert_eq!(counts(&pep), [3, 1], "by the link");
 
@@ -101,8 +101,8 @@ fn only_what_the_route_takes_over_the_link_is_carried() {
             bed,
             &format!("route add {} via {}", alone(server), uplink.address.ip()),
         );
-        // Its far end is off: the gateway's own addresses and routes stay as they are. The server
-        // would lose its IPv6 address with the interface.
+        // Only the far end goes down: the gateway's own addresses and routes stay unchanged. The
+        // server would lose its IPv6 address with the interface.
         bed.server
             .ip(&format!("address add {} dev eth1 nodad", alone(server)));
         bed.server.ip("link set eth0 down");
@@ -150,8 +150,9 @@ fn a_network_of_this_machine_is_reached_past_the_tunnel() {
     let _echo = EchoServer::start(bed.host("server").listen(server));
     let running = Running::start(&bed, "", tunnel::SITE);
     let counts =
-        || ["syns_passed_elsewhere", "tunnel_flows_near"].map(|name| running.boat.counter(name));
-    // It comes while pepd runs, is none of `intercept.lan`, and the hub knows no way to it.
+        || ["syns_passed_other_route", "tunnel_flows_near"].map(|name| running.boat.counter(name));
+    // The interface appears while pepd runs, is not in `intercept.lan`, and the hub has no route to
+    // its network.
     let [boat, client] = ["boat", "client"].map(|name| bed.host(name));
     let networks = [Family::V4, Family::V6].map(|family| {
         let net = 8 + u8::from(family == Family::V6);
@@ -178,7 +179,8 @@ fn a_network_of_this_machine_is_reached_past_the_tunnel() {
     assert_eq!(counts(), [2, 1]);
 }
 
-/// Another program marks what hosts send, and a policy rule leads what is so marked by `wan1`.
+/// Marks hosts' packets and adds a policy rule that routes the mark by `wan1`, as another program
+/// would.
 fn mark_for(bed: &Bed, uplink: &Other) {
     bed.gateway.nft(
         "table inet others {\nchain marks {\ntype filter hook prerouting priority mangle\n\
@@ -189,7 +191,7 @@ fn mark_for(bed: &Bed, uplink: &Other) {
     ip(bed, "rule add pref 30000 fwmark 0x100/0xff00 lookup 66");
 }
 
-/// The server's address, at which only the machine at the other uplink listens.
+/// Starts a server at the other uplink under the server's address.
 fn server_by(bed: &Bed, uplink: &Other) -> EchoServer {
     let server = bed.at(Place::Server, PORT);
     let nodad = if server.is_ipv6() { " nodad" } else { "" };
@@ -236,7 +238,7 @@ fn a_mark_that_another_program_sets_leads_server_legs_as_it_leads_packets() {
     });
 }
 
-/// As squid is set up: TPROXY in mangle, and all marked packets delivered here.
+/// As for squid: TPROXY in mangle, and local delivery of all marked packets.
 #[test]
 fn another_transparent_proxy_keeps_its_ports() {
     const MINE: u16 = 3129;

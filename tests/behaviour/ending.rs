@@ -1,4 +1,4 @@
-//! How pepd ends: killed, drained, at once; and what it leaves behind.
+//! Ends of pepd: by SIGKILL, drained, at once; and its leftovers.
 
 use std::{
     fs::{self, Permissions},
@@ -33,7 +33,7 @@ fn echo_server(bed: &Bed) -> EchoServer {
     EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
 }
 
-/// A flow through the gateway as it is now; its client address.
+/// Opens a flow through the gateway, accelerated or not; returns its client address.
 fn one_flow(bed: &Bed) -> String {
     let mut stream = connect(bed);
     echo_once(&mut stream, b"hello");
@@ -44,14 +44,14 @@ fn one_flow(bed: &Bed) -> String {
 fn killed_it_leaves_the_network_working_and_starts_again_over_what_is_left() {
     matrix_pepd_only(|bed| {
         let _echo = echo_server(bed);
-        let clean = Footprint::of(&bed.gateway);
+        let clean = Footprint::measure(&bed.gateway);
         let mut pep = bed.start().expect("not direct");
         let mut open = connect(bed);
         echo_once(&mut open, b"accelerated");
         for _ in 0..2 {
             pep.kill();
-            // By RST: after FIN, half a download would look like all of it.
-            assert_eq!(Ended::of(&open), Ended::RESET);
+            // By RST: after FIN, half a download would look complete.
+            assert_eq!(Ended::from_stream(&open), Ended::RESET);
             for _ in 0..5 {
                 one_flow(bed);
             }
@@ -63,13 +63,14 @@ fn killed_it_leaves_the_network_working_and_starts_again_over_what_is_left() {
         drop(open);
         pep.wait_idle();
         assert_eq!(pep.terminate(), 0);
-        let left = Footprint::of(&bed.gateway).difference(&clean);
+        let left = Footprint::measure(&bed.gateway).difference(&clean);
         assert!(left.is_empty(), "left behind: {left:#?}");
         one_flow(bed);
     });
 }
 
-/// What the kernel has forwarded since it was killed goes on being forwarded once it is there again, young as it is.
+/// Connections that the kernel forwarded while pepd was down stay forwarded when it is up again,
+/// however recent they are.
 #[test]
 fn a_new_one_leaves_alone_what_was_forwarded_in_between() {
     const BEAT: Duration = Duration::from_millis(2);
@@ -98,8 +99,8 @@ fn a_new_one_leaves_alone_what_was_forwarded_in_between() {
     });
 }
 
-/// New connections are made all the time while it is killed: each of them works, or fails at
-/// once; none hangs.
+/// New connections are made all the time while pepd is killed: each works, or fails at once; none
+/// hangs.
 #[test]
 fn while_it_is_killed_no_connection_hangs() {
     matrix_pepd_only(|bed| {
@@ -120,14 +121,15 @@ fn while_it_is_killed_no_connection_hangs() {
             drop(stop);
             connecting.join().expect("none hangs")
         });
-        // Only those that the dying daemon had already answered: one that it carried, and at each of its listeners, of which each
-        // worker has one and which are closed one after the other, one that it had not taken yet.
+        // Only those that the dying daemon had answered: one that it carried, and at each listener
+        // one not yet accepted. Each worker has a listener, and they are closed one after the
+        // other.
         let answered = 1 + thread::available_parallelism().map_or(1, usize::from);
         assert!(failures <= answered, "{failures} of {total} failed");
     });
 }
 
-/// Whether a connection has its byte echoed; panics when it takes longer than [`PATIENCE`].
+/// Returns whether a connection echoes a byte; panics when it takes longer than [`PATIENCE`].
 fn works(bed: &Bed) -> bool {
     let Ok(mut stream) = bed.client.connect(bed.at(Place::Server, PORT)) else {
         return false;
@@ -172,7 +174,7 @@ fn a_flow_in_progress_is_finished_before_it_ends() {
         pep.wait_counter("down_bytes", |bytes| bytes > 0);
         pep.signal(Signal::SIGTERM);
         pep.log().expect("drain");
-        // A new connection meanwhile: unaccelerated, but as good as any.
+        // A new connection meanwhile: unaccelerated, but intact.
         let mut new = connect(bed);
         objects::get(&mut new, 2, 1000).expect("connected");
         assert_eq!(receive(&mut new).expect("it works").0, 1000);
@@ -181,7 +183,7 @@ fn a_flow_in_progress_is_finished_before_it_ends() {
             None,
             "the flow is not done"
         );
-        // Not faster than a link would be.
+        // No faster than a link would be.
         let pause = || thread::sleep(Duration::from_micros(500));
         let received = receive_slowly(&mut stream, pause).expect("the download");
         assert_eq!(received, (SIZE, Payload::new(1, SIZE).sum()));
@@ -194,7 +196,7 @@ fn a_flow_in_progress_is_finished_before_it_ends() {
     });
 }
 
-/// An `nft` in `directory` that fails as long as the file `fails` is there.
+/// Writes an `nft` to `directory` that fails while the file `fails` exists.
 fn write_failing_nft(directory: &std::path::Path) {
     let (nft, fails) = (directory.join("nft"), directory.join("fails"));
     let script = format!(
@@ -203,7 +205,7 @@ fn write_failing_nft(directory: &std::path::Path) {
         fails.display()
     );
     fs::write(&nft, script).expect("a temporary file");
-    fs::set_permissions(nft, Permissions::from_mode(0o755)).expect("a file of ours");
+    fs::set_permissions(nft, Permissions::from_mode(0o755)).expect("the file is writable");
 }
 
 #[test]
@@ -241,7 +243,9 @@ fn a_flow_that_outlives_the_grace_is_reset_and_named() {
         let (result, ended) = mpsc::channel();
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _server = Server::start(listener, move |stream, _| {
-            result.send(Ended::of(&stream)).expect("the test waits");
+            result
+                .send(Ended::from_stream(&stream))
+                .expect("the test waits");
         });
         let mut pep = bed
             .start_with("[timeouts]\ndrain = \"1s\"")
@@ -250,7 +254,7 @@ fn a_flow_that_outlives_the_grace_is_reset_and_named() {
         let client = stream.local_addr().expect("connected").to_string();
         pep.wait_counter("flows_open", |open| open == 1);
         assert_eq!(pep.terminate(), 5);
-        assert_eq!(Ended::of(&stream), Ended::RESET);
+        assert_eq!(Ended::from_stream(&stream), Ended::RESET);
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(Ended::RESET));
         let end = pep.wait_flow_end(|end| end.client == client);
         assert_eq!(end.reason, "drained");
@@ -258,7 +262,7 @@ fn a_flow_that_outlives_the_grace_is_reset_and_named() {
     });
 }
 
-/// As `timeout` and some init programs send it: to the process, and to its group.
+/// Sends the signal as `timeout` and some init programs do: to the process, and to its group.
 #[test]
 fn a_signal_that_comes_twice_drains() {
     matrix_pepd_only(|bed| {
@@ -288,18 +292,18 @@ fn a_second_signal_ends_it_at_once() {
             .start_with("[timeouts]\ndrain = \"10min\"")
             .expect("not direct");
         let mut stream = connect(bed);
-        echo_once(&mut stream, b"in the way");
+        echo_once(&mut stream, b"during the drain");
         pep.signal(Signal::SIGTERM);
         pep.log().expect("drain");
         assert_eq!(pep.wait_at_most(Duration::ZERO), None, "a flow is open");
         assert_eq!(pep.terminate_at_once(), 6);
-        assert_eq!(Ended::of(&stream), Ended::RESET);
+        assert_eq!(Ended::from_stream(&stream), Ended::RESET);
         pep.assert_nothing_left();
         one_flow(bed);
     });
 }
 
-/// A start that fails says why, with the code for it, and leaves nothing behind.
+/// A failing start logs the reason, exits with its code, and leaves nothing behind.
 #[test]
 fn a_start_that_fails_leaves_nothing() {
     shared(|| {
@@ -338,7 +342,7 @@ fn without_rights_it_says_which_it_needs() {
     });
 }
 
-/// The server ends each flow first, so that it is pepd's client leg that remains in TIME_WAIT: with the
+/// The server ends each flow first, so that pepd's client leg remains in TIME_WAIT: with the
 /// server's address, for a minute.
 #[test]
 fn after_it_has_ended_hosts_can_use_their_ports_again() {
@@ -362,7 +366,7 @@ fn after_it_has_ended_hosts_can_use_their_ports_again() {
 fn greeted(bed: &Bed, port: u16) {
     let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(port));
     let mut stream = bed.client.dial(&dial).expect("the port can be used");
-    let mut greeting = String::new();
-    stream.read_to_string(&mut greeting).expect("nobody resets");
-    assert_eq!(greeting, "hello");
+    let mut stream_header = String::new();
+    stream.read_to_string(&mut stream_header).expect("no reset");
+    assert_eq!(stream_header, "hello");
 }

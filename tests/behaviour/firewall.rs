@@ -1,4 +1,4 @@
-//! A gateway that also is a stateful firewall and translates addresses.
+//! A gateway that is also a stateful firewall and does NAT.
 
 use std::{
     io::{Read as _, Write as _},
@@ -24,7 +24,7 @@ use crate::{
     tunnel::{self, Running, SITE},
 };
 
-/// Drops what connection tracking calls invalid, in every hook that could.
+/// Drops packets that connection tracking considers invalid, in every possible hook.
 const STATEFUL: &str = "
     table inet firewall {
         chain input { type filter hook input priority filter; ct state invalid drop; }
@@ -37,7 +37,7 @@ const STATEFUL: &str = "
         }
     }";
 
-/// The server sees the gateway's address only.
+/// Masquerading: the server sees only the gateway's address.
 const MASQUERADE: &str = "
     table inet translation {
         chain postrouting {
@@ -46,7 +46,7 @@ const MASQUERADE: &str = "
         }
     }";
 
-/// Everything a firewall could break: both directions, refusals, errors and resets.
+/// Tests all that a firewall could break: both directions, refusals, errors and resets.
 fn everything_works(bed: &Bed) {
     let pep = bed.start();
     transfers_work(bed);
@@ -75,7 +75,7 @@ fn failures_look_right(bed: &Bed) {
         if bed.path == Path::Spoof {
             assert_reset_after_connect(connect);
         } else {
-            let outcome = Connected::of(&connect);
+            let outcome = Connected::from_result(&connect);
             assert_eq!(outcome, expected(bed.family, place), "{place:?}");
         }
     }
@@ -90,13 +90,15 @@ fn resets_cross(bed: &Bed) {
         stream.read_exact(&mut order).expect("an order");
         match &order {
             b"r" => reset(stream),
-            _ => result.send(Ended::of(&stream)).expect("the test waits"),
+            _ => result
+                .send(Ended::from_stream(&stream))
+                .expect("the test waits"),
         }
     });
     let to = bed.at(Place::Server, RESETTER);
     let mut stream = bed.client.connect(to).expect("the server listens");
     stream.write_all(b"r").expect("connected");
-    assert_eq!(Ended::of(&stream), Ended::RESET);
+    assert_eq!(Ended::from_stream(&stream), Ended::RESET);
     let mut stream = bed.client.connect(to).expect("the server listens");
     stream.write_all(b"w").expect("connected");
     // Sent and acknowledged before the reset, which might overtake it otherwise.
@@ -149,7 +151,7 @@ fn with_a_firewall_and_syn_cookies_connections_work() {
     });
 }
 
-/// A strict reverse path filter asks of every packet whether its source is behind the interface.
+/// A strict reverse path filter checks that each packet's source is behind its interface.
 #[test]
 fn a_strict_reverse_path_filter_does_no_harm() {
     matrix(|bed| {
@@ -161,7 +163,8 @@ fn a_strict_reverse_path_filter_does_no_harm() {
     });
 }
 
-/// The address a server sees of a connection through the gateway, with pepd running again.
+/// Returns the address that a server sees for a connection through the gateway, with pepd running
+/// again.
 fn address_seen(bed: &Bed) -> std::net::IpAddr {
     let _pep = bed.start();
     let (result, seen) = mpsc::channel();
@@ -173,7 +176,7 @@ fn address_seen(bed: &Bed) -> std::net::IpAddr {
     seen.recv_timeout(PATIENCE).expect("the server accepts")
 }
 
-/// What docs/threat-model.md tells operators to do about a peer's hosts and the services of this machine.
+/// Tests the advice of docs/threat-model.md on a peer's hosts and the services of this machine.
 #[test]
 fn a_peers_hosts_can_be_kept_from_the_hubs_own_services() {
     const KEPT: &str = "
@@ -194,7 +197,7 @@ fn a_peers_hosts_can_be_kept_from_the_hubs_own_services() {
         echo_once(&mut connect().expect("pepd answers"), b"reached");
         hub.nft(KEPT);
         assert_reset_after_connect(connect());
-        // Others are reached as before.
+        // Other addresses stay reachable.
         let server = bed.server_at(Family::V4, tunnel::PORT);
         let _echo = EchoServer::start(bed.host("server").listen(server));
         echo_once(&mut tunnel::connect(&bed, Family::V4), b"reached");

@@ -1,4 +1,4 @@
-//! Servers that refuse, cannot be reached or stay silent, and clients that give up.
+//! Servers that refuse, are unreachable or stay silent, and clients that give up.
 
 use std::{
     io::{Read as _, Write as _},
@@ -26,14 +26,14 @@ use crate::{
     support::{PORT, SynGate, assert_reset_after_connect, connect, echo_once},
 };
 
-/// An error that came by itself rather than by a timeout of TCP or of ours.
+/// The bound for an error that does not come from a timeout of TCP or of pepd.
 const SOON: Duration = Duration::from_secs(5);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Connects to a place that fails: on the direct path and in `defer` the connect fails as the
-/// plain network makes it fail; in `spoof` the connection is there and is then reset.
-fn fails_as_without_us(place: Place, reason: &str) {
+/// Connects to a failing destination. On the direct path and in `defer` the connect fails as on the
+/// plain network; in `spoof` the connection is established and then reset.
+fn fails_as_without_pepd(place: Place, reason: &str) {
     matrix(|bed| {
         let pep = bed.start();
         let start = Instant::now();
@@ -41,7 +41,10 @@ fn fails_as_without_us(place: Place, reason: &str) {
         if bed.path == Path::Spoof {
             assert_reset_after_connect(connect);
         } else {
-            assert_eq!(Connected::of(&connect), expected(bed.family, place));
+            assert_eq!(
+                Connected::from_result(&connect),
+                expected(bed.family, place)
+            );
         }
         assert!(start.elapsed() < SOON, "it took {:?}", start.elapsed());
         let Some(mut pep) = pep else { return };
@@ -56,41 +59,41 @@ fn fails_as_without_us(place: Place, reason: &str) {
 
 #[test]
 fn a_closed_port_refuses() {
-    fails_as_without_us(Place::Second, "refused");
+    fails_as_without_pepd(Place::Second, "refused");
 }
 
 #[test]
 fn a_firewall_rejects() {
-    fails_as_without_us(Place::Rejected, "refused");
+    fails_as_without_pepd(Place::Rejected, "refused");
 }
 
 #[test]
 fn a_router_cannot_reach_the_host() {
-    fails_as_without_us(Place::Unreachable, "unreachable");
+    fails_as_without_pepd(Place::Unreachable, "unreachable");
 }
 
 #[test]
 fn a_router_prohibits() {
-    fails_as_without_us(Place::Prohibited, "unreachable");
+    fails_as_without_pepd(Place::Prohibited, "unreachable");
 }
 
-/// Nobody answers for such a host, so that programs try another address at once.
+/// pepd does not answer for such a host, so programs try another address at once.
 #[test]
 fn the_gateway_has_no_route() {
     matrix(|bed| {
         let pep = bed.start();
         let connect = bed.client.connect(bed.at(Place::NoRoute, PORT));
         let expected = expected(bed.family, Place::NoRoute);
-        assert_eq!(Connected::of(&connect), expected);
+        assert_eq!(Connected::from_result(&connect), expected);
         let Some(mut pep) = pep else { return };
-        // A host that asks again is counted again.
+        // A host that tries again is counted again.
         let passed = pep.counter("syns_passed_no_route") > 0;
         assert_eq!(passed, bed.path == Path::Spoof);
         pep.assert_healthy();
     });
 }
 
-/// Routes of IPv6 that lead nowhere: hosts find out, and go on with IPv4, as without pepd.
+/// IPv6 routes that lead nowhere: hosts notice that, and fall back to IPv4, as without pepd.
 #[test]
 fn hosts_notice_that_no_server_answers_over_ipv6() {
     matrix_pepd_only(|bed| {
@@ -106,7 +109,7 @@ fn hosts_notice_that_no_server_answers_over_ipv6() {
         });
         drop(first);
         assert!(pep.counter("syns_passed_no_route") > 0);
-        // IPv4 is as ever, and the first answer over IPv6 ends it.
+        // IPv4 is unaffected, and the first answer over IPv6 ends the state.
         let server = Place::Server.address(Family::V4);
         let v4 = SocketAddr::new(server, PORT);
         let listeners = [v4, bed.at(Place::Server, PORT)].map(|at| bed.server.listen(at));
@@ -127,10 +130,10 @@ fn hosts_notice_that_no_server_answers_over_ipv6() {
     });
 }
 
-/// The kernel tells nobody but the client, who in `spoof` no longer believes it.
+/// The kernel reports the error only to the client, which in `spoof` ignores it.
 #[test]
 fn the_gateway_has_no_such_neighbour() {
-    fails_as_without_us(Place::NoNeighbour, "unreachable");
+    fails_as_without_pepd(Place::NoNeighbour, "unreachable");
 }
 
 /// Several flows are behind it, and one goes to the router itself.
@@ -164,12 +167,12 @@ fn unreachable_neighbour(bed: &Bed, host: IpAddr) {
     if bed.path == Path::Spoof {
         assert_reset_after_connect(connect);
     } else {
-        let outcome = Connected::of(&connect);
+        let outcome = Connected::from_result(&connect);
         assert_eq!(outcome, Connected::No(Errno::EHOSTUNREACH), "{host}");
     }
 }
 
-/// Their ends check what only the other end can have sent: a signature, or how many hops are left.
+/// Both ends check properties that pepd cannot imitate: a signature, or the remaining hop count.
 #[test]
 fn a_connection_that_is_not_to_be_split_passes_as_it_is() {
     /// TCP-MD5 and TCP-AO.
@@ -209,8 +212,8 @@ fn a_connection_that_is_not_to_be_split_passes_as_it_is() {
     });
 }
 
-/// The client's SYN is given up by the client's own kernel after two tries, some 3 s; pepd
-/// forgets it after the lease.
+/// The client's own kernel gives up its SYN after two tries, some 3 s; pepd forgets it after the
+/// lease.
 #[test]
 fn a_black_hole_swallows() {
     matrix(|bed| {
@@ -222,7 +225,10 @@ fn a_black_hole_swallows() {
         if bed.path == Path::Spoof {
             assert_reset_after_connect(connect);
         } else {
-            assert_eq!(Connected::of(&connect), Connected::No(Errno::ETIMEDOUT));
+            assert_eq!(
+                Connected::from_result(&connect),
+                Connected::No(Errno::ETIMEDOUT)
+            );
         }
         let Some(mut pep) = pep else { return };
         if bed.path == Path::Spoof {
@@ -267,7 +273,7 @@ fn a_server_that_is_silent_at_first_is_reached() {
         let pep = bed.start();
         thread::scope(|scope| {
             let client = scope.spawn(|| echo_once(&mut connect(bed), b"hello"));
-            // Two SYNs have been lost, so a second has gone by.
+            // Two SYNs have been lost, so a second has passed.
             wait_until("the SYN to be repeated", || gate.seen() >= 2);
             gate.open();
             client.join().expect("the flow works");
@@ -278,8 +284,8 @@ fn a_server_that_is_silent_at_first_is_reached() {
     });
 }
 
-/// Whether the server then sees nothing or a connection that ends at once is up to timing; but
-/// nothing may be left of it.
+/// The server may see nothing or a connection that ends at once, depending on timing; but nothing
+/// may be left of it.
 #[test]
 fn a_client_that_gives_up_before_the_server_answers_leaves_nothing() {
     matrix(|bed| {
@@ -289,7 +295,7 @@ fn a_client_that_gives_up_before_the_server_answers_leaves_nothing() {
             Pep::start(&bed.gateway, &config)
         });
         let before = pep.as_ref().map(|pep| {
-            // Once it answers, it has opened what it keeps in reserve.
+            // pepd's answer means that its reserve of descriptors is open.
             pep.counters();
             pep.descriptors()
         });
@@ -310,7 +316,7 @@ fn a_client_that_gives_up_before_the_server_answers_leaves_nothing() {
     });
 }
 
-/// More than pepd has threads, each of which keeps a descriptor for its next flow.
+/// More than pepd's threads, each of which keeps a descriptor for its next flow.
 const GIVING_UP: u64 = 40;
 
 fn nothing_is_left(pep: &Pep, before: usize) {
@@ -356,19 +362,19 @@ fn refused_connections_of_others_do_not_hurt() {
     });
 }
 
-/// A connection to a closed port, with something to send as soon as it seems to be there.
+/// Connects to a closed port, and writes as soon as the connection seems established.
 fn refused(bed: &Bed) {
     let connect = bed.client.connect(bed.at(Place::Second, PORT));
     if bed.path != Path::Spoof {
         let refused = Connected::No(Errno::ECONNREFUSED);
-        return assert_eq!(Connected::of(&connect), refused);
+        return assert_eq!(Connected::from_result(&connect), refused);
     }
     let Ok(mut stream) = connect else {
         return assert_reset_after_connect(connect);
     };
-    // Whichever call comes after the reset has its error.
+    // The first call after the reset returns its error.
     match stream.write_all(b"request") {
-        Ok(()) => assert_eq!(Ended::of(&stream), Ended::RESET),
+        Ok(()) => assert_eq!(Ended::from_stream(&stream), Ended::RESET),
         Err(error) => {
             let errno = pepd_tests::outcome::errno(&error);
             assert!(matches!(errno, Errno::ECONNRESET | Errno::EPIPE), "{errno}");
@@ -376,14 +382,14 @@ fn refused(bed: &Bed) {
     }
 }
 
-/// `tcp_syncookies` 2 sends cookies always, 1 once the backlog is full, which the small one
-/// makes likely; both lose the request socket by which half-open connections are recognised.
+/// `tcp_syncookies` 2 always sends cookies, 1 once the backlog is full, which the small one makes
+/// likely. Both lose the request socket that identifies half-open connections.
 #[test]
 fn syn_cookies_do_no_harm() {
     matrix(|bed| {
         let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         // With or without cookies, SYNs are dropped while the small backlog is full of flows that
-        // nobody has had time to accept. Hosts repeat theirs more often than once.
+        // are not accepted yet. Hosts retransmit theirs more than once.
         bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
         for cookies in ["0", "1", "2"] {
             bed.gateway.sysctl("net.ipv4.tcp_syncookies", cookies);
@@ -405,8 +411,8 @@ fn syn_cookies_do_no_harm() {
     });
 }
 
-/// What is repeated on its way may come after the end. It then still bears a valid cookie: for a
-/// server with cookies that is one more connection, of nobody, as the control shows.
+/// An ACK repeated in the network may arrive after the end. It still carries a valid cookie: a
+/// server with cookies then accepts one more connection, as the control shows.
 #[test]
 fn an_ack_after_the_end_opens_no_flow() {
     matrix(|bed| {
@@ -428,8 +434,8 @@ fn an_ack_after_the_end_opens_no_flow() {
         let repeat_ack = || raw::send(&bed.client, bed.family.address(1, 1), &ack);
         repeat_ack();
         if let Some(mut pep) = pep {
-            // Comes after it on the same way, and gives a connection that still waits for its last
-            // ACK, and so takes the repeated one for its own, the time to go.
+            // Follows the repeated ACK on the same path. A connection in LAST-ACK takes that ACK
+            // for its own, and needs time to end.
             echo_and_close(bed, &echo);
             repeat_ack();
             pep.wait_idle();
@@ -438,7 +444,7 @@ fn an_ack_after_the_end_opens_no_flow() {
             assert_eq!((pep.counter("flows_accepted"), echo.accepted()), (3, 3));
             pep.assert_healthy();
         } else {
-            // Not once: the closed connection takes it while it waits for its own last ACK.
+            // Repeatedly: the closed connection takes the ACK while it waits for its own last ACK.
             wait_until("the ACK to open one", || {
                 repeat_ack();
                 echo.accepted() == 2
@@ -447,7 +453,7 @@ fn an_ack_after_the_end_opens_no_flow() {
     });
 }
 
-/// Where the connection came from.
+/// Returns the source address of the connection.
 fn echo_and_close(bed: &Bed, echo: &EchoServer) -> SocketAddr {
     let mut stream = connect(bed);
     echo_once(&mut stream, b"through a cookie");
@@ -457,7 +463,7 @@ fn echo_and_close(bed: &Bed, echo: &EchoServer) -> SocketAddr {
     own
 }
 
-/// The server's first bytes must not be lost when they come with its SYN-ACK's ACK.
+/// The server's first bytes must not be lost when they arrive with the handshake's last ACK.
 #[test]
 fn many_short_connections_in_a_row() {
     matrix(|bed| {

@@ -1,4 +1,4 @@
-//! What carries flows lives, and does not go on.
+//! A worker process that is alive but stuck.
 
 use std::{
     io::{Read as _, Write as _},
@@ -18,14 +18,15 @@ use crate::{
     survive::{GROWN, send_signal, talking, wait_ready},
 };
 
-/// It lives, so nobody waits for it; but nothing comes from it any more.
+/// The process is alive, so no parent is notified; but it does not respond.
 #[test]
 fn a_process_that_does_not_go_on_is_replaced_and_its_flows_go_on() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = bed.start().expect("not direct");
         let (_echo, mut open) = talking(&bed);
-        // It gives a sign of life every second, and is missed only after the first one, of which nobody outside hears.
+        // The heartbeat comes every second, and is expected only after the first one, which is not
+        // visible from outside.
         thread::sleep(GROWN);
         let (position, worker) = (pep.log().position(), pep.id());
         send_signal(worker, Signal::SIGSTOP);
@@ -41,7 +42,7 @@ fn a_process_that_does_not_go_on_is_replaced_and_its_flows_go_on() {
     });
 }
 
-/// Asked twice, one that does not go on is not waited for.
+/// The second request to end does not wait for a stuck process.
 #[test]
 fn a_second_signal_ends_even_what_does_not_go_on() {
     shared(|| {
@@ -52,7 +53,7 @@ fn a_second_signal_ends_even_what_does_not_go_on() {
         pep.signal(Signal::SIGTERM);
         assert_eq!(pep.wait_at_most(Duration::from_millis(100)), None);
         assert_eq!(pep.terminate_at_once(), 5, "flows are reset");
-        assert_eq!(Ended::of(&open), Ended::RESET);
+        assert_eq!(Ended::from_stream(&open), Ended::RESET);
         pep.assert_nothing_left();
         echo_once(&mut connect(&bed), b"forwarded");
     });

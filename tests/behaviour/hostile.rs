@@ -1,4 +1,4 @@
-//! A host behind us that wants all, and another that only wants to work.
+//! A host that takes all it can get, and another that only wants to work.
 
 use std::{
     collections::HashMap,
@@ -29,18 +29,19 @@ use pepd_tests::{
 use serde_json::Value;
 
 use crate::{
-    custody::{HOLD, LINK, MIB, assert_done, sink, upload, wait_away},
+    custody::{HOLD, LINK, MIB, assert_done, sink, upload, wait_down},
     support::{PORT, connect, echo_once},
     survive::crash,
     tunnel::{Running, SITE, connect as connect_in_tunnel},
 };
 
-/// The hostile host has another address and, in IPv6, another /64 than the client, on whose machine it is.
+/// The hostile host's address: on the client's machine, but another address and, in IPv6, another
+/// /64.
 fn hostile_at(bed: &Bed, port: u16) -> SocketAddr {
     SocketAddr::new(bed.family.address(5, 2), port)
 }
 
-/// What the hostile host is called where hosts are told apart.
+/// Returns the name under which pepd distinguishes the hostile host.
 fn hostile_name(bed: &Bed) -> String {
     match bed.family {
         Family::V4 => bed.family.address(5, 2).to_string(),
@@ -69,7 +70,7 @@ fn hostile_connect(bed: &Bed) -> TcpStream {
     stream
 }
 
-/// Connections of the hostile host that have each had an echo.
+/// Opens connections of the hostile host that have each had an echo.
 fn hostile_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
     let open = |_| {
         let mut stream = hostile_connect(bed);
@@ -82,7 +83,7 @@ fn hostile_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
 const PER_HOST: &str =
     "[limits]\nflows = 100\nflows_per_host = 8\n[admin]\nsocket = \"admin.sock\"";
 
-fn expect_told(pep: &Pep) {
+fn expect_logged(pep: &Pep) {
     pep.log().expect("a host has as many flows as one may have");
 }
 
@@ -95,8 +96,8 @@ fn a_host_at_its_cap_passes_unaccelerated_and_others_do_not() {
         let pep = bed.start_with(PER_HOST);
         let mut hostile = hostile_flows(bed, 8);
         if let Some(pep) = &pep {
-            // Until the kernel knows, further flows are accelerated.
-            expect_told(pep);
+            // Until the set in the kernel is updated, further flows are accelerated.
+            expect_logged(pep);
         }
         let mut passed = hostile_flows(bed, 6);
         let mut good = connect(bed);
@@ -113,12 +114,12 @@ fn a_host_at_its_cap_passes_unaccelerated_and_others_do_not() {
         assert_eq!(counters["gate_closed"], 0, "{counters:?}");
         shown_in_status(bed, &pep);
         drop(hostile);
-        wait_until("the host's flows to be accelerated again", || {
+        wait_until("the host's flows to be accelerated", || {
             let before = pep.counter("flows_accepted");
             hostile_flows(bed, 1);
             pep.counter("flows_accepted") > before
         });
-        // What passed before is not touched by what is caught now.
+        // Flows that passed stay unaccelerated.
         for stream in passed.iter_mut().chain([&mut good]) {
             echo_once(stream, b"still there");
         }
@@ -136,7 +137,8 @@ fn shown_in_status(bed: &Bed, pep: &Pep) {
     assert!(text.contains(&hostile_name(bed)), "{text}");
 }
 
-/// A burst is faster than the packet filter is told: what the kernel has answered by then is served, and counted.
+/// A burst is faster than updates of the packet filter: pepd serves and counts flows that the
+/// kernel has answered by then.
 #[test]
 fn a_burst_beyond_the_cap_loses_no_connection() {
     const BURST: usize = 60;
@@ -156,11 +158,11 @@ fn a_burst_beyond_the_cap_loses_no_connection() {
             stream.read_exact(&mut [0]).expect("an answer");
         }
         assert_eq!(echo.open(), BURST);
-        expect_told(&pep);
+        expect_logged(&pep);
         let counters = pep.counters();
         let (accepted, beyond) = (counters["flows_accepted"], counters["host_cap_exceeded"]);
         assert_eq!(accepted, 8 + beyond, "{counters:?}");
-        // SYNs that are repeated are counted again.
+        // Retransmitted SYNs are counted again.
         assert!(
             accepted + counters["syns_passed_hosts"] >= BURST as u64,
             "{counters:?}"
@@ -171,7 +173,7 @@ fn a_burst_beyond_the_cap_loses_no_connection() {
     });
 }
 
-/// The next process counts what it has taken over, and what it has forgotten are only the SYNs that passed.
+/// The next process counts the flows it has taken over, but not the SYNs that passed.
 #[test]
 fn a_host_is_at_its_cap_after_a_crash_too() {
     matrix_pepd_only(|bed| {
@@ -179,11 +181,11 @@ fn a_host_is_at_its_cap_after_a_crash_too() {
         let _echo = echo_server(bed);
         let pep = bed.start_with(PER_HOST).expect("not direct");
         let mut hostile = hostile_flows(bed, 8);
-        expect_told(&pep);
+        expect_logged(&pep);
         crash(&pep);
         pep.wait_counter("flows_recovered", |flows| flows == 8);
         pep.wait_counter("hosts_at_cap", |hosts| hosts == 1);
-        wait_until("the host's new flows to pass again", || {
+        wait_until("the host's new flows to pass", || {
             let before = pep.counter("syns_passed_hosts");
             hostile_flows(bed, 1);
             pep.counter("syns_passed_hosts") > before
@@ -199,7 +201,8 @@ fn a_host_is_at_its_cap_after_a_crash_too() {
     });
 }
 
-/// SYNs of the hostile host that nobody will ever answer further: from all of its ports to two of the server's.
+/// Returns SYNs of the hostile host that are never completed: from all of its ports to two of the
+/// server's.
 fn half_open(bed: &Bed) -> impl Iterator<Item = Segment> + Send + use<> {
     let [from, to] = [hostile_at(bed, 0), bed.at(Place::Server, PORT)];
     let ports = (0..2).flat_map(|more| (1024..=u16::MAX).map(move |port| (more, port)));
@@ -209,7 +212,7 @@ fn half_open(bed: &Bed) -> impl Iterator<Item = Segment> + Send + use<> {
     })
 }
 
-/// The host does not reset what is answered to SYNs that its kernel knows nothing of.
+/// Stops the host from resetting answers to SYNs that its kernel did not send.
 fn make_mute(bed: &Bed) {
     bed.client.nft(
         "table inet mute {
@@ -222,7 +225,8 @@ fn make_mute(bed: &Bed) {
     );
 }
 
-/// More SYNs than there is room for in any queue or set of the kernel, and others go on and begin flows meanwhile.
+/// Sends more SYNs than any queue or set of the kernel holds, while other hosts continue and begin
+/// flows.
 #[test]
 fn a_flood_of_syns_from_one_host_stops_nobody() {
     matrix_pepd_only(|bed| {
@@ -242,12 +246,12 @@ fn a_flood_of_syns_from_one_host_stops_nobody() {
                 }
                 sent
             });
-            // However this ends.
+            // However the test ends.
             let stop = Stop(&done);
             let mut begun = 0;
             while begun < 20 || !flooded(bed) {
                 echo_once(&mut connect(bed), b"a new flow");
-                echo_once(&mut healthy, b"one that is there");
+                echo_once(&mut healthy, b"an open flow");
                 begun += 1;
             }
             drop(stop);
@@ -259,7 +263,7 @@ fn a_flood_of_syns_from_one_host_stops_nobody() {
         let accepted = counters["flows_accepted"];
         assert!(
             accepted <= begun + 1,
-            "{accepted} of {begun} are not the flood's"
+            "{accepted} flows accepted, {begun} begun by the test"
         );
         for short in [
             "descriptors_short",
@@ -278,7 +282,7 @@ fn a_flood_of_syns_from_one_host_stops_nobody() {
     });
 }
 
-/// Of those that are to be held, a host gets no more of pepd's time than its part; the others lose nothing by it.
+/// With held SYNs, a host gets no more than its share of pepd's time; other hosts lose nothing.
 #[test]
 fn a_host_that_opens_too_many_at_a_time_passes_unaccelerated_and_others_do_not() {
     matrix_pepd_only(|bed| {
@@ -300,7 +304,7 @@ fn a_host_that_opens_too_many_at_a_time_passes_unaccelerated_and_others_do_not()
     });
 }
 
-/// A host that is many hosts.
+/// A host with many addresses.
 #[test]
 fn a_flood_from_many_addresses_passes_unaccelerated_and_stops_nobody() {
     const HOSTS: u16 = 250;
@@ -330,7 +334,7 @@ fn a_flood_from_many_addresses_passes_unaccelerated_and_stops_nobody() {
     });
 }
 
-/// Sets it when dropped.
+/// A flag that is set on drop.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -339,7 +343,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Whether so many SYNs have come in that the set of recent ones is full.
+/// Returns whether so many SYNs have come in that the set of recent ones is full.
 fn flooded(bed: &Bed) -> bool {
     crate::support::counter(&bed.gateway, "pepd", "syns") > 80_000
 }
@@ -364,7 +368,7 @@ fn no_process_of_pepd_leaves_a_core_dump() {
     });
 }
 
-/// Downloads that nobody reads leave memory for others.
+/// Unread downloads leave memory for other flows.
 #[test]
 fn a_slow_reader_takes_its_part_of_memory_only() {
     const MEMORY: u64 = 16 << 20;
@@ -388,7 +392,7 @@ fn a_slow_reader_takes_its_part_of_memory_only() {
             let now = pep.counter("down_bytes");
             std::mem::replace(&mut last, now) == now && now > UNREAD * 65_536
         });
-        // Those that grow leave a quarter, but for the rings with which flows begin.
+        // Growing rings leave a quarter, apart from the initial rings of flows.
         let initial = 2 * 65_536 * (UNREAD + pep.threads());
         let bytes = pep.counter("ring_bytes");
         let most = (MEMORY * 3 / 4).max(initial);
@@ -406,7 +410,7 @@ fn a_slow_reader_takes_its_part_of_memory_only() {
     });
 }
 
-/// What is held for a client, in memory.
+/// Returns the bytes held for a client, in memory.
 fn held_for(pep: &Pep, client: IpAddr) -> Vec<u64> {
     let shown: Value = serde_json::from_str(&pep.ask(&["flows", "--json"])).expect("JSON");
     let flows = shown["flows"].as_array().expect("a list");
@@ -418,10 +422,11 @@ fn held_for(pep: &Pep, client: IpAddr) -> Vec<u64> {
     held.collect()
 }
 
-/// By many flows a host takes all of the custody that it can get while the link is away. Another one's upload still is taken, whole, and
-/// arrives when the link is back, though nothing of the others does: their server's answers do not come back.
+/// A host fills custody with many flows while the link is down. Another host's upload is still
+/// accepted completely, and arrives when the link is up, although the first host's server never
+/// answers.
 #[test]
-fn a_hoarder_leaves_custody_to_others() {
+fn a_host_that_fills_custody_leaves_a_share_to_others() {
     const MEMORY: u64 = 16 * MIB;
     const LEN: u64 = 600_000;
     shared(|| {
@@ -433,7 +438,7 @@ fn a_hoarder_leaves_custody_to_others() {
         client.ip("address add 10.5.0.2/24 dev boat");
         boat.ip("route add 10.5.0.0/24 dev client");
         bed.cut_link();
-        wait_away(&running);
+        wait_down(&running);
         let hostile: SocketAddr = "10.5.0.2:0".parse().expect("an address");
         let to = bed.server_at(Family::V4, crate::tunnel::PORT);
         let hoards: Vec<_> = (0..40)
@@ -445,17 +450,17 @@ fn a_hoarder_leaves_custody_to_others() {
             })
             .collect();
         let mut last = 0;
-        wait_until("the hoarder to have all that it gets", || {
+        wait_until("the host to fill its share of custody", || {
             let piece = [7; 65_536];
             for mut stream in &hoards {
                 while stream.write(&piece).is_ok() {}
             }
-            // It tries again every second.
+            // The host tries again every second.
             thread::sleep(Duration::from_millis(1100));
             let held = held_for(&running.boat, hostile.ip()).iter().sum();
             std::mem::replace(&mut last, held) == held && held > MEMORY / 2
         });
-        // Nobody else has a flow: it gets 8/9.
+        // No other host has a flow: this one gets 8/9.
         let hoarded = running.boat.counter("custody_memory_bytes");
         assert!(
             (MEMORY * 7 / 9..=MEMORY * 8 / 9).contains(&hoarded),
@@ -468,12 +473,12 @@ fn a_hoarder_leaves_custody_to_others() {
             held_for(&running.boat, address) == [LEN]
         });
         assert!(running.boat.counter("custody_memory_bytes") <= MEMORY);
-        bed.mend_link();
+        bed.restore_link();
         assert_done(&mut good);
     });
 }
 
-/// Takes all, and counts it by hosts.
+/// Starts a server that receives everything, and counts bytes by host.
 fn counting_server(bed: &TunnelBed) -> (Server, Arc<Mutex<HashMap<IpAddr, u64>>>) {
     let taken: Arc<Mutex<HashMap<IpAddr, u64>>> = Arc::default();
     let counts = Arc::clone(&taken);
@@ -488,7 +493,7 @@ fn counting_server(bed: &TunnelBed) -> (Server, Arc<Mutex<HashMap<IpAddr, u64>>>
     (server, taken)
 }
 
-/// By twenty flows a host gets as much of a tunnel as another by one.
+/// A host with twenty flows gets as much of a tunnel as another with one.
 #[test]
 fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
     const LEN: u64 = 2_000_000;
@@ -499,7 +504,7 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
         client.ip("address add 10.5.0.2/24 dev boat");
         bed.host("boat").ip("route add 10.5.0.0/24 dev client");
         for name in ["hub", "server"] {
-            // The way that the client has there.
+            // The client's route to that network.
             let to = bed.address("client", Family::V4);
             let way = bed.host(name).ip(&format!("route get {to}"));
             let way = way.split_whitespace().skip(1).take(4);
@@ -532,9 +537,12 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
             let theirs = of_host(hostile.ip()) - before;
             sending.join().expect("no panic").expect("connected");
             drop(stop);
-            // What was under way, and the moment until the link is shared, are theirs.
-            println!("{theirs} bytes beside {LEN}");
-            assert!(theirs < 2 * LEN, "{theirs} beside {LEN}");
+            // Bytes in flight, and the moment until the link is shared, belong to the first host.
+            println!("{theirs} bytes of the other host beside {LEN}");
+            assert!(
+                theirs < 2 * LEN,
+                "{theirs} bytes of the other host beside {LEN}"
+            );
         });
     });
 }

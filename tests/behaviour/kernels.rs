@@ -13,7 +13,7 @@ use pepd_tests::{
 
 use crate::{
     custody::{
-        self, Folder, HOLD, MB, MIB, assert_done, assert_nothing_held, sink, upload, wait_away,
+        self, Directory, HOLD, MB, MIB, assert_done, assert_nothing_held, sink, upload, wait_down,
     },
     support::{PORT, assert_socket_has, connect, echo_once},
     survive::crash,
@@ -22,11 +22,11 @@ use crate::{
 
 const README: &str = include_str!("../../README.md");
 
-/// The first control of the README's list, and the one that kernels have that are too old for it.
+/// The first control of the README's list, and the fallback on older kernels.
 const FIRST: &str = "hybla_sat";
 const FALLBACK: &str = "bbr";
 
-/// The first Linux on which ours load.
+/// The first Linux that loads pepd's controls.
 const LOADS: (u32, u32) = (6, 1);
 
 /// The running kernel's version.
@@ -68,7 +68,7 @@ fn the_first_configuration_of_the_readme_has_its_first_control_from_linux_6_1_on
             } else {
                 assert!(loaded.is_none(), "{loaded:?}");
                 assert_socket_has(&bed, server, FALLBACK);
-                // The operator learns why, and what pepd uses instead.
+                // The log gives the reason, and the control that pepd uses instead.
                 let log = pep.log().text();
                 assert!(log.contains(FIRST) && log.contains(FALLBACK), "{log}");
             }
@@ -81,7 +81,7 @@ fn the_first_configuration_of_the_readme_has_its_first_control_from_linux_6_1_on
     });
 }
 
-/// Few bytes, as an emulated CPU encrypts them; other tests carry more.
+/// Few bytes, because the emulated CPU encrypts slowly; other tests carry more.
 #[test]
 fn a_tunnel_carries_bytes_both_ways() {
     let bed = TunnelBed::new(tunnel::LINK);
@@ -99,11 +99,11 @@ fn custody_on_disk_outlives_kill_9() {
     const LEN: u64 = 4 * MB;
     const KEYS: &str = "memory = \"1MiB\"\ndisk = \"16MiB\"";
     let bed = TunnelBed::new(custody::LINK);
-    let folder = Folder::new(&bed, None);
-    let running = Running::start(&bed, HOLD, &folder.keys(KEYS));
+    let directory = Directory::new(&bed, None);
+    let running = Running::start(&bed, HOLD, &directory.keys(KEYS));
     let _server = sink(&bed, LEN);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let mut stream = tunnel::connect(&bed, Family::V4);
     let boat = &running.boat;
     thread::scope(|scope| {
@@ -113,10 +113,10 @@ fn custody_on_disk_outlives_kill_9() {
         crash(boat);
         sending.join().expect("sent");
     });
-    bed.mend_link();
+    bed.restore_link();
     assert_done(&mut stream);
     drop(stream);
-    assert_nothing_held(&running, &folder);
+    assert_nothing_held(&running, &directory);
     assert_eq!(boat.counter("flows_lost_at_restart"), 0);
     running.stop_after_errors();
 }

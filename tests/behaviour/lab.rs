@@ -50,7 +50,7 @@ duration = "3s"
 
 #[test]
 fn a_scenario_with_three_pepds_has_its_flows_in_tunnels() {
-    // Where the lab looks for it, too.
+    // The lab searches there, too.
     assert!(pepd().is_file());
     let file = Path::new("hub.toml");
     let scenario = Scenario::parse(HUB, file).unwrap_or_else(|err| panic!("{err}"));

@@ -28,7 +28,7 @@ fn echo_server(bed: &Bed) -> EchoServer {
     EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
 }
 
-/// Connections that have each had an echo.
+/// Opens connections that have each had an echo.
 fn open_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
     let open = |_| {
         let mut stream = connect(bed);
@@ -46,7 +46,7 @@ fn beyond_the_flow_cap_flows_pass_unaccelerated_and_are_counted() {
         let pep = bed.start_with("[limits]\nflows = 8");
         let mut first = open_flows(bed, 8);
         if let Some(pep) = &pep {
-            // Until the kernel knows, further flows are accelerated.
+            // Until the gate is closed, further flows are accelerated.
             pep.log().expect("the gate is closed");
             assert_eq!(pep.counter("gate_closed"), 1);
         }
@@ -60,7 +60,7 @@ fn beyond_the_flow_cap_flows_pass_unaccelerated_and_are_counted() {
             assert_eq!(pep.counter("syns_passed_gate"), 6);
             drop(first);
             accelerated_again(bed, &pep);
-            // What passed before is not touched by what is caught now.
+            // Flows that passed stay unaccelerated.
             for stream in &mut second {
                 echo_once(stream, b"still unaccelerated");
             }
@@ -69,10 +69,10 @@ fn beyond_the_flow_cap_flows_pass_unaccelerated_and_are_counted() {
     });
 }
 
-/// Waits until new flows are accelerated once more.
+/// Waits until new flows are accelerated again.
 fn accelerated_again(bed: &Bed, pep: &Pep) {
     let before = pep.counter("flows_accepted");
-    wait_until("new flows to be accelerated again", || {
+    wait_until("new flows to be accelerated", || {
         echo_once(&mut connect(bed), b"accelerated?");
         pep.counter("flows_accepted") > before
     });
@@ -91,7 +91,7 @@ fn while_healthy<T: Send>(healthy: &mut [TcpStream], run: impl FnOnce() -> T + S
     })
 }
 
-/// Waits for each connection to be answered, whether accelerated, passed or kept waiting.
+/// Waits for each connection to be answered, whether accelerated, passed or waiting.
 fn all_answered(waiting: Vec<TcpStream>) {
     for mut stream in waiting {
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -107,7 +107,7 @@ fn out_of_descriptors_the_daemon_lives_and_healthy_flows_go_on() {
         let _echo = echo_server(bed);
         let mut pep = bed.start().expect("not direct");
         let mut healthy = open_flows(bed, 5);
-        // Once it answers, it has opened what it keeps in reserve.
+        // pepd's answer means that its reserve of descriptors is open.
         pep.counters();
         pep.set_descriptor_limit(pep.descriptors() as u64 + 2);
         let waiting = while_healthy(&mut healthy, || begin_flows(bed, 20));
@@ -135,7 +135,7 @@ fn out_of_descriptors_the_daemon_lives_and_healthy_flows_go_on() {
     });
 }
 
-/// Connections that are there or under way, each with a byte sent as soon as that is possible.
+/// Begins connections, each with a byte sent as soon as possible.
 fn begin_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
     let begin = |_| {
         let dial = Dial::to(bed.at(Place::Server, PORT));
@@ -186,8 +186,8 @@ fn with_few_descriptors_from_the_start_further_flows_pass() {
     });
 }
 
-/// Each site has listeners, and each worker copies of them and legs in reserve: what they take is
-/// not there for flows.
+/// Each site has listeners, and each worker copies of them and reserved legs: their descriptors are
+/// not available to flows.
 #[test]
 fn the_flow_cap_leaves_all_others_their_descriptors() {
     matrix_pepd_only(|bed| {
@@ -215,8 +215,8 @@ fn the_flow_cap_leaves_all_others_their_descriptors() {
     });
 }
 
-/// A burst is faster than the gate: some flows are answered for which there is no descriptor.
-/// They wait until there is one, and everybody else passes.
+/// A burst is faster than the gate: the kernel answers flows for which pepd has no descriptor. They
+/// wait for one, and all other flows pass.
 #[test]
 fn a_burst_that_takes_the_last_descriptor_closes_the_gate() {
     matrix_pepd_only(|bed| {
@@ -233,7 +233,7 @@ fn a_burst_that_takes_the_last_descriptor_closes_the_gate() {
     });
 }
 
-/// Each ends when it has been answered, so that there is room for those that wait.
+/// Ends each flow when it has been answered, so that waiting ones get a descriptor.
 fn answered_one_after_the_other(waiting: Vec<TcpStream>) {
     thread::scope(|scope| {
         for mut stream in waiting {
@@ -272,7 +272,7 @@ fn without_cap_sys_resource_it_starts() {
     });
 }
 
-/// Eight downloads at once of 64 KiB rings at first, which want to grow to a MiB each.
+/// Runs eight downloads at once with initial rings of 64 KiB, which try to grow to a MiB each.
 fn download_within(bed: &Bed, memory: u64, pep: Option<&Pep>) {
     const SIZE: u64 = 10_000_000;
     let download = |seed| {
@@ -301,13 +301,13 @@ fn memory_stays_within_its_limit_and_every_byte_arrives() {
         let pep = bed.start_with(&format!("[limits]\nflows = 8\nmemory = {MEMORY}"));
         download_within(bed, MEMORY, pep.as_ref());
         let Some(pep) = pep else { return };
-        // Rings only want to grow when hosts are faster than pepd, which they are not always.
+        // Rings grow only while hosts are faster than pepd, which is not always so.
         wait_until("the limit to be met", || {
             download_within(bed, MEMORY, Some(&pep));
             pep.counter("ring_growth_denied") > 0
         });
         pep.wait_idle();
-        // Each of its threads keeps what the next flow will need.
+        // Each thread reserves the memory of its next flow.
         let reserved = 2 * 65_536 * pep.threads();
         pep.wait_counter("ring_bytes", |bytes| bytes <= reserved);
     });
@@ -324,7 +324,7 @@ fn begin_unanswered(bed: &Bed, from_other: bool, number: usize) -> Vec<socket2::
     bed.client.enter(|| (0..number).map(begin).collect())
 }
 
-/// Counts the SYNs that reach the black hole from the client's first address by themselves.
+/// Counts the SYNs that reach the black hole from the client's own first address.
 fn watch_black_hole(bed: &Bed) {
     let (nft, hole) = (bed.family.nft(), Place::BlackHole.address(bed.family));
     bed.server.nft(&format!(
@@ -338,8 +338,8 @@ fn watch_black_hole(bed: &Bed) {
     ));
 }
 
-/// The two addresses of the client are two sources in IPv4, and one in IPv6, where a host has as
-/// many addresses of its /64 as it likes.
+/// The two addresses of the client are two sources in IPv4, but one in IPv6, where a host can
+/// choose any address of its /64.
 #[test]
 fn held_syns_are_capped_per_source() {
     let limits = "held = 100\nheld_per_source = 4\nheld_per_destination = 100";
@@ -361,8 +361,8 @@ fn held_syns_are_capped_in_all() {
     held_caps(limits, |_| 4);
 }
 
-/// Ten unanswered SYNs from each of two addresses to one black hole: of them `held` are held,
-/// the others pass; a good server is still reached.
+/// Ten unanswered SYNs from each of two addresses to one black hole: `held` of them are held, the
+/// others pass; a good server stays reachable.
 fn held_caps(limits: &str, held: fn(Family) -> u64) {
     matrix_pepd_only(|bed| {
         if bed.path == Path::Spoof {
@@ -380,13 +380,13 @@ fn held_caps(limits: &str, held: fn(Family) -> u64) {
         pep.wait_counter("syns_held", |now| now == held);
         pep.wait_counter("syns_passed_held", |passed| passed >= 20 - held);
         assert!(pep.counter("syns_held") <= held);
-        // Hosts repeat those that nobody answers.
+        // Hosts retransmit unanswered SYNs.
         pep.wait_counter("syns_repeated", |repeated| repeated >= held);
-        wait_until("every SYN to get there, ours or theirs", || {
+        wait_until("every SYN to arrive, sent by a host or by pepd", || {
             counter(&bed.server, "watch", "syns") >= 20
         });
         let mut good = bed.client.connect(bed.at(Place::Server, PORT));
-        assert_eq!(Connected::of(&good), Connected::Yes);
+        assert_eq!(Connected::from_result(&good), Connected::Yes);
         echo_once(good.as_mut().expect("just checked"), b"reached");
         drop((first, second));
         pep.assert_healthy();

@@ -1,4 +1,4 @@
-//! What a running pepd tells of the last hours, and to those who listen.
+//! History of the last hours, and the event stream of the admin socket.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -23,7 +23,7 @@ fn history(running: &Running, query: &str) -> Value {
     serde_json::from_str(body).unwrap_or_else(|err| panic!("{err}: {answer}"))
 }
 
-/// A column of the seconds, or of the tens.
+/// Returns a column of the history, per second or per ten seconds.
 fn column(history: &Value, series: usize, name: &str) -> Vec<Option<f64>> {
     let columns = history["columns"].as_array().expect("columns");
     let place = columns.iter().position(|column| column == name);
@@ -99,14 +99,14 @@ fn history_has_what_was_seen_and_the_outages() {
     running.stop_after_errors();
 }
 
-/// One who listens, and has heard the first status.
+/// Subscribes to events, and reads the first status.
 fn listen(running: &Running) -> BufReader<UnixStream> {
     let mut stream = running.ask("/v1/stream");
     assert!(heard(&mut stream, "status")["uptime_s"].is_f64());
     stream
 }
 
-/// The data of the next event of that name.
+/// Returns the data of the next event of that name.
 fn heard(stream: &mut BufReader<UnixStream>, name: &str) -> Value {
     let lines = stream
         .by_ref()
@@ -120,7 +120,7 @@ fn heard(stream: &mut BufReader<UnixStream>, name: &str) -> Value {
 }
 
 #[test]
-fn those_who_listen_are_told_each_second_until_pepd_ends_and_are_not_too_many() {
+fn subscribers_get_a_status_each_second_until_pepd_ends_and_are_limited() {
     let bed = TunnelBed::new(LINK);
     let running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
     let mut listeners: Vec<_> = (0..8).map(|_| listen(&running)).collect();
@@ -135,7 +135,7 @@ fn those_who_listen_are_told_each_second_until_pepd_ends_and_are_not_too_many() 
             && refused.contains("ask /v1/status"),
         "{refused}"
     );
-    // Others are answered all the same.
+    // Other requests are still answered.
     assert_eq!(
         history(&running, "?since=99999999999")["series"][0]["step_s"],
         1
@@ -148,7 +148,7 @@ fn those_who_listen_are_told_each_second_until_pepd_ends_and_are_not_too_many() 
         assert!(next[0].as_u64() > row[0].as_u64(), "{row} {next}");
     }
     drop(listeners.pop());
-    wait_until("the place of one who has gone is free", || {
+    wait_until("the closed subscriber's slot to be free", || {
         let mut stream = running.ask("/v1/stream");
         let mut first = String::new();
         stream.read_line(&mut first).expect("an answer");

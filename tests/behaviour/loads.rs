@@ -23,13 +23,13 @@ use pepd_tests::{
 
 use crate::support::{PORT, connect, echo_once};
 
-/// Transfers in all, and at one time.
+/// The number of transfers, and of those at one time.
 const TRANSFERS: u64 = 500;
 const AT_ONCE: u64 = 25;
-/// The largest of them.
+/// The size of the largest transfer.
 const LARGEST: u64 = 3_000_000;
 
-/// The size of the `number`-th transfer of a run.
+/// Returns the size of the `number`-th transfer of a run.
 fn size(seed: u64, number: u64) -> u64 {
     payload::size(seed.wrapping_add(number), LARGEST)
 }
@@ -52,7 +52,7 @@ fn transfers(run: impl Fn(u64) + Sync) {
     });
 }
 
-/// How a client reads: as fast as it can, at some 8 MB/s, or only after a stall.
+/// Reads as a client: at full speed, at some 8 MB/s, or only after a stall.
 fn read_in_some_way(number: u64, stream: &mut TcpStream) -> (u64, payload::Sum) {
     let received = match number % 3 {
         0 => receive(stream),
@@ -102,7 +102,7 @@ fn all_closed(mut pep: pepd_tests::pep::Pep) {
     pep.stop();
 }
 
-/// Half of the clients close at once, half wait for the server's checksum.
+/// Every second client closes at once, the others wait for the server's checksum.
 #[test]
 fn five_hundred_uploads_are_whole() {
     let seed = run_seed();
@@ -133,7 +133,7 @@ fn five_thousand_flows_are_open_at_once() {
     const FLOWS: usize = 5000;
     matrix_alone(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
-        // They are of one host.
+        // All flows come from one host.
         let pep = bed.start_with("[limits]\nflows_per_host = 8192\nheld_rate_per_source = 10000");
         let dial = Dial::to(bed.at(Place::Server, PORT));
         let connect_all = || (0..FLOWS).map(|_| dial.connect_here()).collect();
@@ -167,7 +167,7 @@ fn five_thousand_flows_are_open_at_once() {
     });
 }
 
-/// Latencies of a flow while something else goes on, in rounds until `done`.
+/// Measures latencies of a flow during other activity, in rounds until `done`.
 fn latencies_until(stream: &mut TcpStream, done: &AtomicBool) -> Latencies {
     let mut samples = Vec::new();
     while !done.load(Ordering::SeqCst) || samples.is_empty() {
@@ -177,7 +177,7 @@ fn latencies_until(stream: &mut TcpStream, done: &AtomicBool) -> Latencies {
     Latencies::new(samples)
 }
 
-/// Measures a flow for a while.
+/// Measures latencies of a flow for a while.
 fn latencies_for(stream: &mut TcpStream, time: Duration) -> Latencies {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -189,8 +189,9 @@ fn latencies_for(stream: &mut TcpStream, time: Duration) -> Latencies {
     })
 }
 
-/// Twenty times what it was, or 20 ms where that is more: a machine of two cores that also runs
-/// both ends of the load has hiccups; a relay that makes flows wait for one another takes longer.
+/// Returns the latency limit: twenty times the one without load, or 20 ms if that is more. A
+/// machine of two cores that also runs both ends of the load has hiccups. A relay that makes flows
+/// wait for one another takes longer.
 fn bearable(alone: Duration) -> Duration {
     (alone * 20).max(Duration::from_millis(20))
 }
@@ -201,7 +202,7 @@ const MEASURED: Duration = Duration::from_secs(1);
 fn fifteen_hundred_connections_to_a_black_hole_do_not_slow_others() {
     matrix_alone(|bed| {
         let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
-        // The clients repeat their SYNs all the time that is measured.
+        // The clients retransmit their SYNs during the whole measurement.
         bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
         let pep = bed.start();
         let mut healthy = connect(bed);
@@ -215,7 +216,7 @@ fn fifteen_hundred_connections_to_a_black_hole_do_not_slow_others() {
             beside < bearable(alone),
             "99 % of round trips within {alone:?} alone, {beside:?} beside 1,500 SYNs"
         );
-        // Newcomers get through as well.
+        // New flows get through as well.
         for _ in 0..20 {
             let start = Instant::now();
             echo_once(&mut connect(bed), b"x");
@@ -247,7 +248,7 @@ fn a_saturating_flow_does_not_starve_a_small_one() {
         match bed.path {
             Path::Direct => drop(direct.insert(bed.family.name(), median)),
             Path::Spoof | Path::Defer => {
-                // The control is missing where only some cases are run.
+                // The control is missing if only some cases are run.
                 let control = direct.get(bed.family.name()).copied().unwrap_or_default();
                 let message = format!("median {median:?}, {control:?} direct");
                 assert!(median < bearable(control), "{message}");
@@ -259,7 +260,7 @@ fn a_saturating_flow_does_not_starve_a_small_one() {
     });
 }
 
-/// Latencies of a small flow while two others take all they can get.
+/// Measures latencies of a small flow beside two bulk downloads.
 fn beside_downloads(bed: &Bed, bulk: std::net::SocketAddr, small: &mut TcpStream) -> Latencies {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

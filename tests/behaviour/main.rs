@@ -1,9 +1,9 @@
-//! What hosts see of pepd, in namespaces, with the plain network as the control.
+//! The behaviour of pepd as hosts see it, in namespaces, with the plain network as the control.
 //!
 //!     cargo test -p pepd-tests
 //!
-//! needs root and the packages of `scripts/install-deps`; it builds the daemon itself. Of a
-//! failing test the case (`defer ipv6`) is the name of the thread that panicked.
+//! needs root and the packages of `scripts/install-deps`; it builds the daemon itself. In a failing
+//! test the case (`defer ipv6`) is the name of the thread that panicked.
 
 mod addresses;
 mod bed;

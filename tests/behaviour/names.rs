@@ -1,4 +1,4 @@
-//! Hubs that are called by name: moved by DNS, with several addresses, or without one for a while.
+//! Hubs called by name: moved by DNS, with several addresses, or temporarily without one.
 
 use std::{
     cell::Cell,
@@ -28,11 +28,12 @@ const NAME: &str = "hub.example";
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 99);
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
-/// A boat and a hub that has two addresses and one of IPv6, and what the boat's resolver says.
+/// A boat, a hub with two IPv4 addresses and one of IPv6, and the answers of the boat's resolver.
 struct Names {
     bed: TunnelBed,
     files: TempDir,
-    /// A black hole was there before the hub began, which leaves everything as it found it.
+    /// True if a black hole was installed before the hub started, which restores the rules it
+    /// found.
     holed: Cell<bool>,
 }
 
@@ -41,7 +42,7 @@ impl Names {
         let bed = TunnelBed::new(LINK);
         bed.host("hub").ip(&format!("addr add {OTHER}/24 dev boat"));
         let files = tempfile::tempdir().expect("a temporary directory can be made");
-        // No server of names is here: only what the other file says has an address.
+        // There is no name server: only names in the hosts file have addresses.
         fs::write(files.path().join("resolv.conf"), "nameserver 127.0.0.1\n").expect("writable");
         let holed = Cell::new(false);
         let names = Self { bed, files, holed };
@@ -53,7 +54,7 @@ impl Names {
         self.files.path().join(name)
     }
 
-    /// Gives the hub's name these addresses.
+    /// Sets the addresses of the hub's name.
     fn say(&self, addresses: &[IpAddr]) {
         let line = |address: &IpAddr| format!("{address} {NAME}\n");
         let text: String = addresses.iter().map(line).collect();
@@ -76,7 +77,7 @@ impl Names {
         address.parse().expect("an address")
     }
 
-    /// Drops all that crosses the link from or to an address of the hub.
+    /// Drops all packets on the link from or to an address of the hub.
     fn black_hole(&self, address: IpAddr) {
         let ip = if address.is_ipv4() { "ip" } else { "ip6" };
         self.bed.host("hub").nft(&format!(
@@ -135,14 +136,14 @@ impl Names {
     }
 }
 
-/// The peer as `pepd status` has it.
+/// Returns the peer from `pepd status`.
 fn peer(boat: &Pep) -> serde_json::Value {
     let status = boat.ask(&["status", "--json"]);
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     status["peers"][0].clone()
 }
 
-/// Waits until the boat has a session with the hub at that address. Returns how long it took.
+/// Waits until the boat has a session with the hub at that address. Returns the time.
 fn time_until_at(boat: &Pep, address: IpAddr) -> Duration {
     let began = Instant::now();
     let at = SocketAddr::new(address, tunnel::PORT).to_string();
@@ -153,22 +154,22 @@ fn time_until_at(boat: &Pep, address: IpAddr) -> Duration {
     began.elapsed()
 }
 
-/// Times that the log has said this.
+/// Returns the number of log lines with these words.
 fn count(boat: &Pep, words: &str) -> usize {
     let events = boat.log().events_since(0);
-    let told = events
+    let logged = events
         .iter()
         .filter(|event| event.message().contains(words));
-    told.count()
+    logged.count()
 }
 
 const BEGUN: &str = "a session has begun";
-const ELSEWHERE: &str = "leads elsewhere";
-const NO_ADDRESS: &str = "has no address now";
+const ELSEWHERE: &str = "resolves to other addresses";
+const NO_ADDRESS: &str = "peer endpoint does not resolve";
 
-/// The addresses in the order in which pepd has begun to call them.
-fn called(boat: &Pep) -> String {
-    let event = boat.log().expect("calls the peer at these addresses");
+/// Returns the addresses in the order in which pepd has called them.
+fn endpoint_in_use(boat: &Pep) -> String {
+    let event = boat.log().expect("pepd calls these addresses");
     event.text("addresses")
 }
 
@@ -182,7 +183,7 @@ fn a_hub_that_dns_has_moved_is_followed_while_a_session_exists() {
     let _echo = EchoServer::start(server.listen(names.bed.server_at(Family::V4, PORT)));
     let mut stream = connect(&names.bed, Family::V4);
     echo_once(&mut stream, b"before");
-    // As long as the session works, pepd does not ask where else the hub may be.
+    // While the session works, pepd does not resolve the name again.
     names.say(&[OTHER.into()]);
     sleep(Duration::from_secs(8));
     assert_eq!(peer(&boat)["remote"], names.bed.hub_at().to_string());
@@ -192,9 +193,9 @@ fn a_hub_that_dns_has_moved_is_followed_while_a_session_exists() {
     echo_once(&mut stream, b"after");
     let echoed = moved.elapsed();
     time_until_at(&boat, OTHER.into());
-    eprintln!("moved by DNS: bytes arrive again after {echoed:?}");
-    // Three seconds of silence and half a second until pepd asks; some more where the hub has the
-    // greater key, as it waits for answers to its own calls before it answers others.
+    eprintln!("moved by DNS: bytes arrive after {echoed:?}");
+    // Three seconds of silence and half a second until pepd asks. More if the hub has the larger
+    // key: it waits for answers to its own calls before it answers others.
     assert!(echoed < Duration::from_secs(8), "{echoed:?}");
     assert_eq!(
         [BEGUN, ELSEWHERE, NO_ADDRESS].map(|words| count(&boat, words)),
@@ -214,13 +215,13 @@ fn a_hub_that_dns_has_moved_is_followed_while_a_session_exists() {
 
 /// The machine that has the name now knows nothing of the session.
 #[test]
-fn a_hub_that_begins_anew_at_another_address_is_found() {
+fn a_hub_that_restarts_at_another_address_is_found() {
     let names = Names::new();
     names.say(&[names.v4()]);
     let (mut hub, boat) = (names.start_hub(), names.start_boat(""));
     time_until_at(&boat, names.v4());
     names.black_hole(names.v4());
-    // Its good-bye does not arrive.
+    // Its close message does not arrive.
     assert_eq!(hub.terminate(), 0);
     let hub = names.start_hub();
     sleep(Duration::from_secs(10));
@@ -228,7 +229,7 @@ fn a_hub_that_begins_anew_at_another_address_is_found() {
     names.say(&[OTHER.into()]);
     let time = time_until_at(&boat, OTHER.into());
     eprintln!("moved by DNS after 10 s of silence: a session after {time:?}");
-    // In a silence pepd asks at once, after 10 s, 30 s and 70 s.
+    // During silence pepd resolves the name at once, after 10 s, 30 s and 70 s.
     assert!(time < Duration::from_secs(26), "{time:?}");
     assert_eq!([BEGUN, ELSEWHERE].map(|words| count(&boat, words)), [2, 1]);
     names.stop(boat, hub);
@@ -239,16 +240,16 @@ fn where_the_first_of_two_addresses_is_dead_the_second_is_used() {
     for carrier in ["auto", "udp", "tcp"] {
         let names = Names::new();
         names.say(&[OTHER.into(), names.v4()]);
-        // The resolver puts this one first, as it has more bits in common with the boat's own.
+        // The resolver puts this one first, as it shares more bits with the boat's own.
         names.black_hole(names.v4());
         let hub = names.start_hub();
         let boat = names.start_boat(&format!("carrier = \"{carrier}\""));
         let time = time_until_at(&boat, OTHER.into());
         eprintln!("first address dead, {carrier}: a session {time:?} after pepd is ready");
         assert!(
-            called(&boat).starts_with(&names.v4().to_string()),
+            endpoint_in_use(&boat).starts_with(&names.v4().to_string()),
             "{}",
-            called(&boat)
+            endpoint_in_use(&boat)
         );
         assert!(time < Duration::from_secs(4), "{carrier}: {time:?}");
         let carrier = if carrier == "tcp" { "tcp" } else { "udp" };
@@ -267,7 +268,11 @@ fn where_ipv6_is_a_black_hole_ipv4_is_used() {
         let boat = names.start_boat(&format!("carrier = \"{carrier}\""));
         let time = time_until_at(&boat, names.v4());
         eprintln!("IPv6 black, {carrier}: a session {time:?} after pepd is ready");
-        assert!(called(&boat).starts_with('['), "{}", called(&boat));
+        assert!(
+            endpoint_in_use(&boat).starts_with('['),
+            "{}",
+            endpoint_in_use(&boat)
+        );
         assert!(time < Duration::from_secs(4), "{carrier}: {time:?}");
         names.stop(boat, hub);
     }
@@ -299,11 +304,11 @@ fn a_session_by_ipv6_goes_on_by_ipv4_when_ipv6_goes_black() {
 fn a_name_that_has_no_address_at_the_start_is_asked_for_until_it_has() {
     let names = Names::new();
     let (hub, boat) = (names.start_hub(), names.start_boat(""));
-    let told = boat.log().expect(NO_ADDRESS);
+    let logged = boat.log().expect(NO_ADDRESS);
     assert!(
-        told.message().contains("`peer.hub.endpoint`"),
+        logged.message().contains("`peer.hub.endpoint`"),
         "{}",
-        told.message()
+        logged.message()
     );
     sleep(Duration::from_secs(11));
     let text = boat.ask(&["status"]);
@@ -315,8 +320,8 @@ fn a_name_that_has_no_address_at_the_start_is_asked_for_until_it_has() {
     let time = time_until_at(&boat, names.v4());
     eprintln!("name without address: a session {time:?} after it has one");
     assert!(time < Duration::from_secs(8), "{time:?}");
-    let told = [NO_ADDRESS, "has an address again", ELSEWHERE];
-    assert_eq!(told.map(|words| count(&boat, words)), [1, 1, 0]);
+    let logged = [NO_ADDRESS, "peer endpoint resolves again", ELSEWHERE];
+    assert_eq!(logged.map(|words| count(&boat, words)), [1, 1, 0]);
     names.stop(boat, hub);
 }
 
@@ -332,11 +337,11 @@ fn a_name_that_loses_its_addresses_ends_no_session() {
         peer(&boat)["session"]["path"] != "up"
     });
     sleep(Duration::from_secs(12));
-    names.bed.mend_link();
+    names.bed.restore_link();
     let time = time_until_at(&boat, names.v4());
-    eprintln!("outage of a name without address: heard again after {time:?}");
+    eprintln!("outage of a name without address: session after {time:?}");
     assert!(time < Duration::from_secs(4), "{time:?}");
-    // Of a short outage the log says what it says without a name.
+    // The log of a short outage is the same as without a name.
     assert_eq!([BEGUN, NO_ADDRESS].map(|words| count(&boat, words)), [1, 0]);
     names.stop(boat, hub);
 }

@@ -1,4 +1,4 @@
-//! What a running pepd shows.
+//! Metrics, status and web page of a running pepd.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -27,7 +27,7 @@ fn status(running: &Running) -> Value {
     serde_json::from_str(&shown).expect("JSON")
 }
 
-/// What a scrape is answered with, and the head of the answer.
+/// Returns the body and the head of the answer to a scrape.
 fn metrics(running: &Running) -> String {
     let mut page = String::new();
     let mut answer = running.ask("/metrics");
@@ -52,7 +52,7 @@ fn status_counts_flows_and_bytes_by_site_and_knows_the_peer() {
     });
     wait_until("a session is known", || {
         let peer = &status(&running)["peers"][0];
-        peer["here"] == true
+        peer["up"] == true
             && peer["flows"] == 1
             && peer["session"]["rtt_s"].as_f64() > Some(0.0)
             && peer["session"]["packets_received"].as_u64() > Some(0)
@@ -93,11 +93,11 @@ fn a_hub_that_has_ended_is_shown_with_when_it_was_heard() {
     let mut running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
     running.wait_for_session();
     assert_eq!(running.hub.terminate(), 0);
-    wait_until("the peer is gone", || {
+    wait_until("the peer to be down", || {
         let shown = status(&running);
         let peer = &shown["peers"][0];
-        // pepd looks at its peers once a second.
-        peer["here"] == false && peer["heard_s"].is_number() && shown["link"]["by"] != "tunnel"
+        // pepd checks its peers once a second.
+        peer["up"] == false && peer["heard_s"].is_number() && shown["link"]["by"] != "tunnel"
     });
     let shown = status(&running);
     let peer = &shown["peers"][0];
@@ -158,7 +158,7 @@ fn flows_are_listed_with_what_the_kernel_says_of_their_legs() {
         (&"reno".into(), &"established".into()),
         "{shown}"
     );
-    // The link takes 20 ms each way.
+    // The link's delay is 20 ms in each direction.
     assert!(server["rtt_s"].as_f64() >= Some(0.04), "{shown}");
     assert!(server["rtt_min_s"].as_f64() >= Some(0.04), "{shown}");
     assert!(server["cwnd"].as_u64() > Some(0), "{shown}");
@@ -212,7 +212,7 @@ fn flows(running: &Running, words: &[&str]) -> Value {
     serde_json::from_str(&shown).expect("JSON")
 }
 
-/// What the boat's pepd answers by TCP: the status and all of it.
+/// Returns the boat's answer by TCP: status code and full text.
 fn by_tcp(bed: &TunnelBed, method: &str, target: &str, host: &str) -> (u16, String) {
     let answer = try_tcp(bed, method, target, host).expect("an answer");
     let status = answer.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -258,7 +258,7 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
             assert_eq!(status, 405, "{answer}");
         }
     }
-    // Traces in detail are for those who may ask by the socket.
+    // Detailed traces are only available on the admin socket.
     for path in ["/v1/flows/0-0000/qlog", "/v1/peers/hub/qlog"] {
         let (_, answer) = by_tcp(&bed, "GET", path, HTTP);
         assert!(answer.contains("there are "), "{path}: {answer}");
@@ -268,12 +268,12 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
         status == 404 && answer.contains("there is no flow"),
         "{answer}"
     );
-    // What the admin socket has besides.
+    // Endpoints that only the admin socket has.
     let (status, answer) = by_tcp(&bed, "GET", "/v1/config", HTTP);
     assert_eq!(status, 404, "{answer}");
     let (status, answer) = by_tcp(&bed, "PUT", "/v1/reload", HTTP);
     assert_eq!(status, 405, "{answer}");
-    // A page may not change anything by the socket either, wherever it is from.
+    // A web page must not change anything by the socket either, wherever it is from.
     let socket = UnixStream::connect(running.boat.path("admin.sock"));
     let mut socket = socket.expect("it listens");
     let body = "{\"state\": \"down\"}";
@@ -297,7 +297,7 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
     );
     // The next process has the port, too.
     crash(&running.boat);
-    wait_until("it answers again", || {
+    wait_until("the next process to answer", || {
         let answer = try_tcp(&bed, "GET", "/v1/status", HTTP);
         answer.is_ok_and(|answer| answer.contains("\"restarts\":1,"))
     });

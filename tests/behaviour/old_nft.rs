@@ -1,4 +1,4 @@
-//! An earlier `nft`: a stand-in that reads as that did, and has this machine's do the work.
+//! An earlier `nft`: a wrapper that parses like it, and runs this machine's.
 
 use std::{
     fs::{self, Permissions},
@@ -10,8 +10,8 @@ use pepd_tests::{bed::Place, echo::EchoServer, matrix::matrix_pepd_only, pep::Pe
 
 use crate::support::{PORT, connect, echo_once};
 
-/// In JSON, nft before 1.0.6 silently ignores statements of sets, and before 1.0.0 refuses lists of
-/// flags. In text, the latter wants a `type` behind `icmpx`.
+/// In JSON, nft before 1.0.6 silently ignores statements of sets, and before 1.0.0 rejects lists of
+/// flags. In text, the latter requires a `type` before `icmpx`.
 const OLD_NFT: &str = r#"#!/bin/sh
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 [ "$1" = --version ] && echo 'nftables v0.9.8 (E.D.S.)' && exit
@@ -33,7 +33,7 @@ esac
 fn write_old_nft(directory: &Path) {
     let nft = directory.join("nft");
     fs::write(&nft, OLD_NFT).expect("a temporary file");
-    fs::set_permissions(nft, Permissions::from_mode(0o755)).expect("a file of ours");
+    fs::set_permissions(nft, Permissions::from_mode(0o755)).expect("the file is writable");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What an operator says of the link, and tunnels that hear their peer all the same.
+//! An operator's order that the link is down, while tunnels still hear their peer.
 
 use std::{
     io::{Read as _, Write as _},
@@ -38,7 +38,7 @@ fn nothing_is_sent_into_a_tunnel_while_an_operator_says_that_the_link_is_down() 
         let mut new = connect(&bed, Family::V4);
         new.write_all(b"a new one").expect("connected");
         assert_waits(&mut before);
-        // The tunnel lives, and others would send.
+        // The tunnel is alive, and would send otherwise.
         crash(who);
         running.wait_for_session();
         assert_waits(&mut before);

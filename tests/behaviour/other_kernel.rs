@@ -1,4 +1,4 @@
-//! What runs on another kernel, in an emulated machine.
+//! Tests on another kernel, in an emulated machine.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ fn release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").expect("every Linux has it")
 }
 
-/// A connection over loopback, begun with a congestion control, and its other end.
+/// Opens a loopback connection with a congestion control; returns both ends.
 fn connection(congestion: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let address: SocketAddr = listener.local_addr().expect("it is bound");
@@ -24,8 +24,8 @@ fn connection(congestion: &str) -> (TcpStream, TcpStream) {
     socket
         .set_tcp_congestion(congestion.as_bytes())
         .expect("the kernel has it");
-    socket.connect(&address.into()).expect("somebody listens");
-    let (accepted, _) = listener.accept().expect("somebody connected");
+    socket.connect(&address.into()).expect("a listener");
+    let (accepted, _) = listener.accept().expect("a connection");
     (socket.into(), accepted)
 }
 
@@ -46,9 +46,9 @@ fn carry(congestion: &str) {
 }
 
 #[test]
-fn native_hybla_and_all_of_ours_serve_sockets_of_another_kernel() {
+fn native_hybla_and_all_of_pepds_controls_serve_sockets_of_another_kernel() {
     if !guest::inside() {
-        let test = "native_hybla_and_all_of_ours_serve_sockets_of_another_kernel";
+        let test = "native_hybla_and_all_of_pepds_controls_serve_sockets_of_another_kernel";
         return Guest::new()
             .modules(&["tcp_hybla"])
             .run_test(&format!("other_kernel::{test}"));
@@ -81,7 +81,7 @@ fn a_guest_gives_back_output_status_and_shared_files_and_keeps_the_rest() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{out}{err}");
     assert!(out.starts_with("guest 6.12."), "{out}");
-    // What is said of a kernel that has to be fetched first comes before.
+    // Messages about a kernel that must be downloaded come first.
     assert!(err.ends_with("warned\n"), "{err}");
     assert_eq!(fs::read_to_string(kept).expect("it is shared"), "kept\n");
     assert!(!lost.exists(), "the guest wrote to this machine's files");

@@ -1,4 +1,4 @@
-//! Links that go away, what pepd is told of them, and what it says.
+//! Outages of links: their detection, and pepd's reports.
 
 use std::{
     io::{Read as _, Write as _},
@@ -25,7 +25,7 @@ use crate::{
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
-/// A client that has sent all it had to while the link is away, where that makes it wait.
+/// Returns a client that has sent all its data while the link is down, where that makes it wait.
 fn waiting(bed: &Bed, pep: &Pep) -> Option<TcpStream> {
     (bed.path == Path::Spoof).then(|| {
         let mut stream = connect(bed);
@@ -36,7 +36,7 @@ fn waiting(bed: &Bed, pep: &Pep) -> Option<TcpStream> {
     })
 }
 
-/// It still waits, by the process that has taken it over.
+/// Checks that the client still waits, in the process that has taken over its flow.
 fn assert_waits_on(waiting: Option<&TcpStream>, pep: &Pep, echo: &EchoServer) {
     if waiting.is_some() {
         pep.wait_counter("link_waited", |count| count == 1);
@@ -44,15 +44,15 @@ fn assert_waits_on(waiting: Option<&TcpStream>, pep: &Pep, echo: &EchoServer) {
     assert_eq!(echo.accepted(), 0, "it waits on");
 }
 
-/// What it has sent has come back, and the end.
+/// Checks that the client's data is echoed, and the connection ends.
 fn assert_served(waiting: Option<TcpStream>) {
     if let Some(stream) = waiting {
-        assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
+        assert_eq!(Ended::from_stream(&stream), Ended::Closed { after: 9 });
     }
 }
 
 #[test]
-fn an_upload_begun_while_the_link_is_away_is_delivered_when_it_is_back() {
+fn an_upload_begun_while_the_link_is_down_is_delivered_when_it_is_up() {
     matrix_pepd_only(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let mut pep = bed.start_with(ADMIN).expect("not direct");
@@ -68,7 +68,7 @@ fn an_upload_begun_while_the_link_is_away_is_delivered_when_it_is_back() {
             pep.wait_counter("link_waited", |count| count == 1);
             assert_eq!(echo.accepted(), 0);
             pep.ask(&["link", "auto"]);
-            assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
+            assert_eq!(Ended::from_stream(&stream), Ended::Closed { after: 9 });
         } else {
             // Its server has answered: there is no reason to wait.
             echo_once(&mut stream, b"the link is there");
@@ -99,7 +99,7 @@ fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
         let end = pep.wait_flow_end(|end| end.site == "refused" && end.reason != "closed");
         assert_eq!(end.reason, "link_down");
         assert_eq!(pep.counter("ended_link_down"), 1);
-        echo_once(&mut before, b"what was there goes on");
+        echo_once(&mut before, b"an existing flow continues");
         wait_until("the other site to be bypassed", || {
             let accepted = pep.counter("flows_accepted");
             let other = bed.client.connect(bed.at(Place::Server, PORT + 1));
@@ -116,7 +116,7 @@ fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
 }
 
 #[test]
-fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
+fn a_gateway_that_stops_answering_means_that_the_link_is_down() {
     matrix_pepd_only(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let gateway = Place::Server.address(bed.family);
@@ -134,7 +134,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         wait_until("the gateway to be missed", || is(&pep, "down"));
         let waiting = waiting(bed, &pep);
         assert_eq!(echo.accepted(), 0);
-        // The next process knows at once what this one has found out.
+        // The next process inherits the link's state.
         crash(&pep);
         let known = pep.ask(&["link", "status"]);
         assert!(
@@ -144,7 +144,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         assert_waits_on(waiting.as_ref(), &pep, &echo);
         reconnect(&bed.server);
         assert_served(waiting);
-        wait_until("the gateway to answer again", || is(&pep, "up"));
+        wait_until("the gateway to answer", || is(&pep, "up"));
         let status = pep.ask(&["link", "status"]);
         assert!(
             status.contains("outages: 1,") && status.contains("by probe"),
@@ -155,7 +155,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
 }
 
 #[test]
-fn what_an_operator_said_outlasts_the_process_they_told() {
+fn an_operators_order_outlasts_the_process_that_received_it() {
     matrix_pepd_only(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let pep = bed.start_with(ADMIN).expect("not direct");
@@ -177,17 +177,18 @@ fn what_an_operator_said_outlasts_the_process_they_told() {
     });
 }
 
-/// Neither bytes nor the flow are lost, and what is stuck asks for the link.
+/// Neither bytes nor the flow are lost, and stuck data probes the link.
 #[test]
-fn a_transfer_goes_on_after_an_outage_that_nobody_has_told_of() {
+fn a_transfer_continues_after_an_unreported_outage() {
     const BYTES: u64 = 3_000_000;
     matrix_pepd_only(|bed| {
-        let (told, sums) = std::sync::mpsc::channel();
+        let (results, sums) = std::sync::mpsc::channel();
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _server = Server::start(listener, move |mut stream, _| {
             let mut first = [0];
             stream.read_exact(&mut first).expect("a byte");
-            told.send(receive(&mut stream).expect("all of it"))
+            results
+                .send(receive(&mut stream).expect("all of it"))
                 .expect("the test listens");
         });
         let mut pep = bed.start_with(ADMIN).expect("not direct");
@@ -215,16 +216,18 @@ fn a_transfer_goes_on_after_an_outage_that_nobody_has_told_of() {
     });
 }
 
-/// As a program does that sends its mail and ends. Its kernel forgets the connection after a while, and answers what asks for it by RST.
+/// The client ends after sending, like a program that sends mail. Its kernel forgets the connection
+/// after a while, and answers probes by RST.
 #[test]
-fn an_upload_whose_client_is_long_gone_is_delivered_when_the_link_is_back() {
-    // What is taken before the kernel's buffers grow.
+fn an_upload_whose_client_closed_long_ago_is_delivered_when_the_link_is_up() {
+    // Accepted before the kernel's buffers grow.
     const BYTES: u64 = 150_000;
     matrix_pepd_only(|bed| {
-        let (told, sums) = std::sync::mpsc::channel();
+        let (results, sums) = std::sync::mpsc::channel();
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _server = Server::start(listener, move |mut stream, _| {
-            told.send(receive(&mut stream).ok())
+            results
+                .send(receive(&mut stream).ok())
                 .expect("the test listens");
         });
         bed.client.sysctl("net.ipv4.tcp_fin_timeout", "1");
@@ -233,7 +236,7 @@ fn an_upload_whose_client_is_long_gone_is_delivered_when_the_link_is_back() {
             .start_with(&format!("{ADMIN}{keepalive}"))
             .expect("not direct");
         let mut stream = connect(bed);
-        // A flow that still connects takes no more than the kernel's buffer does.
+        // A flow that still connects accepts no more than the kernel's buffer.
         wait_until("both legs to be connected", || {
             let legs = bed.gateway.run("ss", &["-Htn", "state", "established"]);
             legs.lines().count() >= 2
@@ -246,7 +249,7 @@ fn an_upload_whose_client_is_long_gone_is_delivered_when_the_link_is_back() {
         wait_until("the client's kernel to forget it", || {
             bed.client.run("ss", &["-Htan"]).is_empty()
         });
-        // Asked whether the client lives, its kernel answers that it does not.
+        // The client's kernel answers pepd's probe by RST.
         wait_until("pepd's leg to the client to be reset", || {
             let legs = bed.gateway.run("ss", &["-Htan", "state", "close-wait"]);
             legs.is_empty()
@@ -269,7 +272,7 @@ fn what_cannot_be_answered_is_refused_and_the_socket_goes_with_pepd() {
             &[
                 "custody",
                 "--site",
-                "nobody",
+                "assumed",
                 "--socket",
                 pep.path("admin.sock").to_str().expect("a path"),
             ],

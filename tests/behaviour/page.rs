@@ -1,4 +1,4 @@
-//! The page, in a browser, beside a pepd with flows.
+//! The web page, in a browser, beside a pepd with flows.
 
 use std::{env, ffi::OsString, fs, path::Path, thread, time::Duration};
 
@@ -19,7 +19,7 @@ const OTHERS: &str = "[[site]]\nname = \"mail\"\nmatch = { dport = [7001] }\n\
 const SCREEN: (u32, u32) = (1280, 900);
 const PHONE: (u32, u32) = (360, 760);
 
-/// Nothing went wrong, and nobody else was asked for anything.
+/// Checks that there were no errors, and no requests to other hosts.
 fn assert_clean(page: &mut Page) {
     assert_eq!(page.problems(), [""; 0]);
     let requests = page.requests();
@@ -30,7 +30,7 @@ fn assert_clean(page: &mut Page) {
     );
 }
 
-/// Whether some cell of a table has this text.
+/// Returns an expression for a table cell with this text.
 fn cell(table: &str, text: &str) -> String {
     format!(
         "[...document.querySelectorAll('#{table} td')].some((cell) => cell.textContent === '{text}')"
@@ -58,7 +58,7 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
     page.wait("/[1-9].* [kM]bit/.test(document.querySelector('.tile .value').textContent.replace('\\u00a0', ' '))");
     for (chart, line) in [
         ("throughput", "down"),
-        ("loss", "overcode"),
+        ("loss", "fec_overhead"),
         ("custody", "memory"),
         ("open", "flows"),
     ] {
@@ -77,7 +77,8 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
     if pictures().is_some() {
         thread::sleep(Duration::from_secs(200));
     }
-    // On a busy machine the tunnel may say so at this very moment: then the outage would be its.
+    // On a busy machine the tunnel may report an outage at this moment, which the page would show
+    // instead.
     running.boat.ask(&["link", "up"]);
     running.boat.ask(&["link", "down"]);
     page.wait_text("#link-state", "down for ");
@@ -88,7 +89,7 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
     }
     running.boat.ask(&["link", "auto"]);
     page.wait_text("#link-state", "up for ");
-    // Another one, of a busy machine, does no harm.
+    // Another outage, on a busy machine, does no harm.
     page.wait_text("#link-outages", " in 10 min, ");
     page.value("document.querySelector('#outages').open = true");
     page.wait_text("#outage-list", "by operator");
@@ -106,7 +107,7 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
     looks(&mut page);
     drop((busy, other));
 
-    // Another process goes on, and so does the page.
+    // The page continues with the next process.
     crash(&running.boat);
     page.wait_text("#process", "1 before it");
     page.wait("document.querySelector('#silence').hidden");
@@ -130,7 +131,7 @@ fn the_page_says_what_there_is_not_without_a_tunnel_and_a_probe() {
     page.wait_text("#loss .empty", "No tunnel is configured");
     page.wait_text("#no-peers", "No tunnel is configured");
     page.wait_text("#no-flows", "No flows are open.");
-    page.wait_text("#tiles", "custody.folder is not set");
+    page.wait_text("#tiles", "custody.directory is not set");
     page.wait("document.querySelector('#throughput .chart path.line.down') !== null");
     assert_eq!(
         page.value("document.querySelectorAll('#link-line rect.away, #link-line rect.up').length"),
@@ -147,7 +148,7 @@ fn choose(page: &mut Page, id: &str, value: &str) {
     ));
 }
 
-/// Light, dark and on a phone, with pictures where they are wanted.
+/// Checks the layout: light, dark and on a phone, with pictures if requested.
 fn looks(page: &mut Page) {
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = page.value(ground);
@@ -157,7 +158,7 @@ fn looks(page: &mut Page) {
     take_picture(page, "page-dark.png", 1500);
     page.set_dark(false);
     page.resize(PHONE.0, PHONE.1);
-    // Nothing sticks out, and tables are cards.
+    // No overflow, and tables are cards.
     page.wait(&format!(
         "document.documentElement.scrollWidth === {}",
         PHONE.0
@@ -169,14 +170,14 @@ fn looks(page: &mut Page) {
     take_picture(page, "page-phone.png", 1500);
 }
 
-/// Where pictures are wanted.
+/// Returns the directory for pictures, if they are requested.
 fn pictures() -> Option<OsString> {
     env::var_os("PEPD_TEST_PICTURES")
 }
 
 fn take_picture(page: &mut Page, name: &str, height: u32) {
-    if let Some(folder) = pictures() {
+    if let Some(directory) = pictures() {
         let picture = page.picture(height);
-        fs::write(Path::new(&folder).join(name), picture).expect("the folder exists");
+        fs::write(Path::new(&directory).join(name), picture).expect("the directory exists");
     }
 }

@@ -1,4 +1,4 @@
-//! `pepd probe`: what it finds on links that are known, and what it leaves alone.
+//! `pepd probe`: its results on known links, and its restraint.
 
 use std::{
     process::{Child, Command, Output, Stdio},
@@ -23,7 +23,7 @@ use crate::tunnel::{LINK, Running, SITE, exchange, exchange_server};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
-/// Both ends, with these keys of their peers.
+/// Starts both ends, with these keys of their peers.
 fn start(bed: &TunnelBed, peer: &str) -> Running {
     let hub = bed.start(End::Hub, &bed.config(End::Hub, "", peer, ADMIN));
     let more = format!("{SITE}{ADMIN}");
@@ -40,7 +40,7 @@ fn command(bed: &TunnelBed, pep: &Pep, words: &[&str]) -> Command {
     command
 }
 
-/// Its exit code, and what it printed.
+/// Returns exit code and output.
 fn probe(bed: &TunnelBed, pep: &Pep, words: &[&str]) -> (Option<i32>, String) {
     let output: Output = command(bed, pep, words).output().expect("it starts");
     let printed = [output.stdout, output.stderr].concat();
@@ -64,7 +64,7 @@ fn the_figures_are_those_of_the_link() {
     let report = report(&running.boat, &[]);
     for way in ["up", "down"] {
         let way = &report[way];
-        // What headers and losses leave of 10 Mbit/s is 9.3.
+        // 10 Mbit/s less headers and losses are 9.3.
         let rate = number(&way["rate_median"]);
         assert!((7.9e6..=10e6).contains(&rate), "{report:#}");
         let loss = number(&way["loss"]);
@@ -119,18 +119,18 @@ fn a_probe_takes_no_more_bytes_than_it_may() {
     running.stop();
 }
 
-/// Packets of either end, all of them.
+/// Returns the packets sent by both ends.
 fn sent(running: &Running) -> u64 {
     let packets = |pep: &Pep| {
         let status: Value = serde_json::from_str(&pep.ask(&["status", "--json"])).expect("JSON");
         let packets = &status["peers"][0]["session"]["packets_sent"];
-        // What is known of a session is there within a second of its beginning.
+        // A session's counters appear within a second of its beginning.
         packets.as_u64().unwrap_or(0)
     };
     packets(&running.boat) + packets(&running.hub)
 }
 
-/// Whether there is a load now: a status is a second old at most.
+/// Returns whether there is a load now: a status is up to a second old.
 fn loaded(running: &Running) -> bool {
     let before = sent(running);
     thread::sleep(Duration::from_millis(1200));
@@ -163,31 +163,31 @@ fn an_interrupted_probe_ends_and_there_is_one_at_a_time() {
 }
 
 #[test]
-fn what_cannot_be_probed_is_told() {
+fn a_peer_that_cannot_be_probed_is_reported() {
     let bed = TunnelBed::new(LINK);
     let running = start(&bed, "lost_after = \"1s\"");
-    for (words, code, told) in [
+    for (words, code, expected) in [
         (&["hbu"][..], 1, "no peer `hbu`; peers: hub"),
         (&["hub", "--for", "2min"], 2, "expected 1s to 60s"),
         (&["hub", "--bytes", "5"], 2, "expected 10k to 20G"),
     ] {
         let (found, printed) = probe(&bed, &running.boat, words);
         assert_eq!(found, Some(code), "{printed}");
-        assert!(printed.contains(told), "{printed}");
+        assert!(printed.contains(expected), "{printed}");
     }
     bed.cut_link();
     running
         .boat
-        .wait_counter("tunnel_peers_here", |peers| peers == 0);
+        .wait_counter("tunnel_peers_up", |peers| peers == 0);
     let (code, printed) = probe(&bed, &running.boat, &["hub"]);
     assert_eq!(code, Some(1), "{printed}");
     assert!(printed.contains("hub: the peer is away"), "{printed}");
-    bed.mend_link();
+    bed.restore_link();
     running.stop_after_errors();
 }
 
 #[test]
-fn a_peer_that_is_reached_by_tcp_alone_is_told() {
+fn a_peer_that_is_reached_by_tcp_alone_is_reported() {
     let bed = TunnelBed::new(LINK);
     bed.block_udp();
     let running = start(&bed, "rate = \"20Mbit/s\"\nrtt = \"40ms\"");

@@ -25,7 +25,7 @@ impl Files {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         // Servers drop their privileges.
         let open = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(directory.path(), open).expect("it is ours");
+        fs::set_permissions(directory.path(), open).expect("the directory is writable");
         Self(directory)
     }
 
@@ -50,7 +50,7 @@ impl Files {
         fs::write(self.path(name), content).expect("a temporary file can be written");
     }
 
-    /// A file of random bytes; its checksum.
+    /// Writes a file of random bytes; returns its checksum.
     pub fn random(&self, name: &str, seed: u64, len: u64) -> Sum {
         let mut file = fs::File::create(self.path(name)).expect("a temporary file can be made");
         let mut payload = Payload::new(seed, len);
@@ -70,7 +70,8 @@ fn server_host(bed: &Bed) -> String {
     url_host(bed.at(Place::Server, 0))
 }
 
-/// At the end: the flows went through pepd, all closed in order, and nothing was logged.
+/// Checks at the end that the flows went through pepd, that all closed in order, and that nothing
+/// was logged.
 fn finish(pep: Option<Pep>, flows_at_least: u64) {
     let Some(mut pep) = pep else { return };
     pep.wait_idle();
@@ -83,7 +84,7 @@ fn finish(pep: Option<Pep>, flows_at_least: u64) {
     pep.stop();
 }
 
-/// A web server with this directory's `root`.
+/// Starts a web server with this directory's `root`.
 pub fn nginx(host: &Host, files: &Files) -> Daemon {
     let (root, base) = (files.text("root"), files.text(""));
     let config = format!(
@@ -146,7 +147,7 @@ fn curl_and_nginx_get_and_put() {
     });
 }
 
-/// Many objects over few connections that are kept open, as browsers do it.
+/// Many objects over few connections that are kept open, as in browsers.
 #[test]
 fn curl_fetches_a_page_of_many_objects() {
     const OBJECTS: u64 = 60;
@@ -169,7 +170,7 @@ fn curl_fetches_a_page_of_many_objects() {
             "--parallel-max",
             "6",
         ];
-        // Brackets in the URL are a range here, so an IPv6 address goes by a name.
+        // Brackets in the URL are a range here, so an IPv6 address needs a name.
         let name = format!("server:80:{}", Place::Server.address(bed.family));
         let url = url.replace(&server_host(bed), "server");
         let arguments = [
@@ -205,7 +206,7 @@ fn git_clones_over_http() {
 }
 
 fn git(bed: &Bed, arguments: &[&str]) -> String {
-    // Whoever runs the tests has settings of their own, or none.
+    // Git settings of the user who runs the tests do not apply.
     let neutral = [
         "GIT_CONFIG_GLOBAL=/dev/null",
         "GIT_CONFIG_SYSTEM=/dev/null",
@@ -217,7 +218,7 @@ fn git(bed: &Bed, arguments: &[&str]) -> String {
     bed.client.run("env", &all)
 }
 
-/// A repository to be cloned, of a few commits and some megabytes; the commit at its head.
+/// Creates a repository of a few commits and some megabytes; returns the commit at its head.
 fn repository(bed: &Bed, files: &Files) -> String {
     let work = files.text("work");
     git(bed, &["init", "--quiet", &work]);
@@ -239,14 +240,14 @@ fn repository(bed: &Bed, files: &Files) -> String {
     git(bed, &["-C", &work, "rev-parse", "HEAD"])
 }
 
-/// An ssh server for root with a key of its own.
+/// Starts an ssh server for root with a separate key.
 fn sshd(bed: &Bed, files: &Files) -> Daemon {
     for key in ["host_key", "client_key"] {
         let path = files.text(key);
         let arguments = ["-q", "-t", "ed25519", "-N", "", "-f", &path];
         bed.server.run(&program("ssh-keygen"), &arguments);
     }
-    // Where sshd separates its privileges; the package makes it at boot.
+    // The directory for privilege separation, which the package creates at boot.
     fs::create_dir_all("/run/sshd").expect("root may make it");
     let config = format!(
         "Port 2222\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\nStrictModes no\n\
@@ -300,7 +301,7 @@ fn ssh_runs_commands_and_scp_copies_a_hundred_megabytes() {
     });
 }
 
-/// Keys typed one by one come back one by one.
+/// Keys typed one by one are echoed one by one.
 #[test]
 fn ssh_carries_a_dialogue() {
     use std::{io::Write as _, process::Stdio};
@@ -327,7 +328,7 @@ fn ssh_carries_a_dialogue() {
         drop(keys);
         let status = ssh
             .wait(pepd_tests::wait::PATIENCE)
-            .expect("it is our child");
+            .expect("a child of this process");
         assert!(status.is_some_and(|status| status.success()), "{status:?}");
         finish(pep, 1);
     });
@@ -360,19 +361,20 @@ fn a_redis_session() {
         let large = "x".repeat(100_000);
         assert_eq!(cli(&["SET", "large", &large]), "OK\n");
         assert_eq!(cli(&["GET", "large"]).trim_end(), large);
-        // One connection, five hundred questions that each wait for their answer.
+        // One connection, five hundred requests that each wait for their answer.
         assert_eq!(cli(&["-r", "500", "INCR", "count"]).lines().count(), 500);
         assert_eq!(cli(&["GET", "count"]), "500\n");
         finish(pep, 5);
     });
 }
 
-/// An ftp server for anonymous users, who may also write into `upload`.
+/// Starts an ftp server for anonymous users, who may also write into `upload`.
 fn vsftpd(bed: &Bed, files: &Files) -> Daemon {
     let root = files.directory("ftp");
     let upload = files.directory("ftp/upload");
-    fs::set_permissions(&upload, fs::Permissions::from_mode(0o777)).expect("it is ours");
-    // An anonymous user's root must not be writable, nor belong to them.
+    fs::set_permissions(&upload, fs::Permissions::from_mode(0o777))
+        .expect("the directory is writable");
+    // An anonymous user's root must not be writable, nor belong to that user.
     chown(&root, Some(0), Some(0)).expect("root may");
     let empty = files.directory("empty");
     let listen = match bed.family {
@@ -401,7 +403,7 @@ fn ftp_in_passive_mode() {
         let pep = bed.start();
         let host = server_host(bed);
         let (url, got) = (format!("ftp://{host}/file"), files.text("got"));
-        // PASV tells an address, of IPv4 only; EPSV only a port.
+        // PASV returns an address, of IPv4 only; EPSV only a port.
         let modes = match bed.family {
             Family::V4 => &["--ftp-pasv", "--disable-epsv"][..],
             Family::V6 => &["--ftp-pasv"],
@@ -427,7 +429,7 @@ fn iperf3_in_both_directions() {
         for more in [&[][..], &["--reverse"], &["--parallel", "4"]] {
             let before = delivered(pep.as_ref());
             let [sent, received] = iperf3(bed, more);
-            // It ends when its own end, the client's, has counted enough, wherever the rest is.
+            // The run ends when the client has counted enough, wherever the rest is.
             let up = !more.contains(&"--reverse");
             let counted = if up { sent } else { received };
             assert!(counted >= IPERF3_BYTES, "{more:?}: {counted} bytes");
@@ -446,10 +448,10 @@ fn iperf3_in_both_directions() {
 
 const IPERF3_BYTES: u64 = 30_000_000;
 
-/// More than it says of itself in a run, on a connection of its own.
+/// More than iperf3's control connection carries in a run.
 const IPERF3_CONTROL_BYTES: u64 = 100_000;
 
-/// Bytes sent and received, each counted at that end.
+/// Returns bytes sent and received, each counted at that end.
 fn iperf3(bed: &Bed, more: &[&str]) -> [u64; 2] {
     let address = Place::Server.address(bed.family).to_string();
     let bytes = IPERF3_BYTES.to_string();
@@ -463,7 +465,7 @@ fn iperf3(bed: &Bed, more: &[&str]) -> [u64; 2] {
     })
 }
 
-/// Bytes up and down of all flows so far, once they have ended.
+/// Returns bytes up and down of all flows so far, once they have ended.
 fn delivered(pep: Option<&Pep>) -> [u64; 2] {
     let Some(pep) = pep else { return [0; 2] };
     pep.wait_idle();

@@ -23,30 +23,30 @@ use crate::{
     tunnel::{LINK, PORT, Running},
 };
 
-/// A `pepd trace --qlog` that runs at the boat.
+/// A running `pepd trace --qlog` at the boat.
 struct Qlog {
     child: Child,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Qlog {
     fn start(bed: &TunnelBed, pep: &Pep, words: &[&str]) -> Self {
-        let folder = TempDir::new().expect("a directory");
+        let directory = TempDir::new().expect("a directory");
         let boat = bed.host("boat");
         let mut command = boat.command(pepd().to_str().expect("a path"));
         command.arg("trace").args(words).arg("--qlog");
-        command.arg(folder.path().join("out.sqlog"));
+        command.arg(directory.path().join("out.sqlog"));
         command.arg("--socket").arg(pep.path("admin.sock"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = spawn(&mut command).expect("it starts");
-        Self { child, folder }
+        Self { child, directory }
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("out.sqlog")
+        self.directory.path().join("out.sqlog")
     }
 
-    /// Waits until an event of this name is in the file, `count` times.
+    /// Waits until the file has `count` events of this name.
     fn wait_for(&self, name: &str, count: usize) {
         let quoted = format!("\"name\":\"{name}\"");
         wait_until(name, || {
@@ -55,7 +55,7 @@ impl Qlog {
         });
     }
 
-    /// Waits until it ends by itself. Returns its records after the header, and its output.
+    /// Waits for its end; returns the records after the header, and the output.
     fn end(self) -> (Vec<Value>, Output) {
         let path = self.path();
         let output = self.child.wait_with_output().expect("it ends");
@@ -104,10 +104,10 @@ fn a_relay_is_written_step_by_step_through_a_crash() {
     let number = numbers(&running).remove(0);
     let qlog = Qlog::start(&bed, &running.boat, &[&number]);
     qlog.wait_for("pepd:flow", 1);
-    // The flow learns of it in its next turn.
+    // The flow notices in its next turn.
     echo_once(&mut stream, &[2]);
     echo_once(&mut stream, &[3; 50_000]);
-    // What its process has not passed on, a crash takes along.
+    // A crash takes along events that its process has not passed on.
     wait_until("the relay's events are in the file", || {
         let text = fs::read_to_string(qlog.path()).unwrap_or_default();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -129,7 +129,8 @@ fn a_relay_is_written_step_by_step_through_a_crash() {
             assert!(bytes >= 52_000, "{step} {direction}: {bytes}");
         }
     }
-    // The link takes 20 ms each way; the kernel's measure of its leg is the connection's.
+    // The link's delay is 20 ms in each direction; the kernel's RTT of the leg is that of the
+    // connection.
     let metrics = named(&records, "recovery:metrics_updated");
     let rtt = metrics[0]["data"]["smoothed_rtt"].as_f64();
     assert!(rtt >= Some(40.0), "{}", metrics[0]);
@@ -139,7 +140,7 @@ fn a_relay_is_written_step_by_step_through_a_crash() {
         .iter()
         .map(|record| record["time"].as_f64().expect("a time"))
         .collect();
-    // A relay's events come a turn after they were; the next process goes on with the same clock.
+    // A relay's events follow one turn later; the next process continues with the same clock.
     assert!(
         times.windows(2).all(|pair| pair[1] > pair[0] - 1000.0),
         "{times:?}"
@@ -149,7 +150,7 @@ fn a_relay_is_written_step_by_step_through_a_crash() {
     running.stop_after_errors();
 }
 
-/// Bytes of a stream that packets of that name carried, told by the end of the last.
+/// Returns the bytes of a stream in packets of that name, by the end of the last one.
 fn stream_end(records: &[Value], name: &str, stream: u64) -> u64 {
     let events = named(records, name);
     let frames = events
@@ -199,8 +200,8 @@ fn a_tunnel_is_written_packet_by_packet() {
     let (records, _) = qlog.end();
     is_over.store(true, Relaxed);
     talker.join().expect("its echo comes");
-    let told = named(&records, "pepd:flow_stream");
-    let id = told[0]["data"]["stream_id"].as_u64().expect("a number");
+    let matching = named(&records, "pepd:flow_stream");
+    let id = matching[0]["data"]["stream_id"].as_u64().expect("a number");
     for name in ["transport:packet_sent", "transport:packet_received"] {
         assert_eq!(stream_end(&records, name, id), 51_000, "{name}");
     }
@@ -224,12 +225,15 @@ fn files_that_are_there_and_unknown_peers_are_refused_and_leave_no_file() {
         assert!(!path.exists(), "an empty file");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let told = refused(&running, &["--peer", "ship"]);
+    let matching = refused(&running, &["--peer", "ship"]);
     assert!(
-        told.contains("there is no peer `ship`; peers: hub"),
-        "{told}"
+        matching.contains("there is no peer `ship`; peers: hub"),
+        "{matching}"
     );
-    let told = refused(&running, &["99999-0000"]);
-    assert!(told.contains("there is no flow `99999-0000`"), "{told}");
+    let matching = refused(&running, &["99999-0000"]);
+    assert!(
+        matching.contains("there is no flow `99999-0000`"),
+        "{matching}"
+    );
     running.stop();
 }

@@ -1,8 +1,8 @@
-//! Recipes of docs/interception.md for other programs' rules, as they stand there: without them
-//! connections through pepd fail and `pepd check` says by which chain, with them they work.
+//! Recipes of docs/interception.md for other programs' rules, applied literally. Without them
+//! connections through pepd fail and `pepd check` names the chain; with them they work.
 //!
-//! ufw, firewalld and wg-quick run themselves, with files, bus and processes of their own. The
-//! others' rules are written after what these programs install.
+//! ufw, firewalld and wg-quick run themselves, with separate files, bus and processes. The rules of
+//! the others are written like those that these programs install.
 
 mod rule_sets;
 
@@ -31,10 +31,10 @@ use crate::support::{PORT, findings};
 const DOCUMENT: &str = include_str!("../../docs/interception.md");
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 const PATHS: [Path; 2] = [Path::Spoof, Path::Defer];
-/// Time for an answer: a dropped packet never gets one, others do at once on an idle machine.
+/// The time for an answer: a dropped packet never gets one, others do at once on an idle machine.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// The blocks of text to be copied beneath a heading, and the text around them.
+/// Returns the code blocks beneath a heading, and the text around them.
 fn recipe(heading: &str) -> (Vec<String>, String) {
     let begin = format!("\n### {heading}\n");
     let (_, rest) = DOCUMENT.split_once(&begin).expect("the heading is there");
@@ -50,34 +50,34 @@ fn recipe(heading: &str) -> (Vec<String>, String) {
             blocks.push(String::new());
         }
         is_within = true;
-        let block = blocks.last_mut().expect("one has begun");
+        let block = blocks.last_mut().expect("a block has begun");
         block.push_str(line);
         block.push('\n');
     }
     (blocks, rest[..end].to_owned())
 }
 
-/// The only block beneath a heading.
+/// Returns the only block beneath a heading.
 fn only(heading: &str) -> String {
     let (mut blocks, _) = recipe(heading);
     assert_eq!(blocks.len(), 1, "{blocks:#?}");
     blocks.remove(0)
 }
 
-/// A gateway before and after its operator has read the recipe.
+/// A gateway before and after its operator applies the recipe.
 struct Case<'a> {
     /// The LAN interface.
     lan: &'a str,
     families: &'a [Family],
-    /// Whether connections of a path fail without the recipe.
+    /// Paths whose connections fail without the recipe.
     fails: &'a [Path],
-    /// Words of `pepd check` about the firewall then; none where it cannot see what is wrong.
+    /// Words of `pepd check` about the firewall then; none if it cannot see the fault.
     named: &'a [&'a str],
-    /// Where the server is, and from where hosts connect, if not from their first address.
+    /// The server's address, and the hosts' if it is not their first.
     dial: &'a dyn Fn(Family) -> Dial,
 }
 
-/// An echo server of the bed's, by its own address.
+/// Dials an echo server of the bed by its own address.
 fn dial(family: Family) -> Dial {
     Dial::to((Place::Server.address(family), PORT).into())
 }
@@ -168,33 +168,33 @@ fn machines() -> (Bed, Vec<EchoServer>) {
     (bed, echoes.into())
 }
 
-/// Programs on a machine whose configuration, `/run` and processes are of their own: they end with
-/// the script.
+/// Programs on a machine with a private configuration, `/run` and processes, which end with the
+/// script.
 struct Private<'a> {
     host: &'a Host,
-    /// Folders of the machine, with their own in place of each.
-    folders: Vec<(&'static str, TempDir)>,
+    /// Directories of the machine, each with its private replacement.
+    directories: Vec<(&'static str, TempDir)>,
 }
 
 impl<'a> Private<'a> {
-    fn new(host: &'a Host, folders: &[&'static str]) -> Self {
-        let copy = |folder: &&'static str| {
+    fn new(host: &'a Host, directories: &[&'static str]) -> Self {
+        let copy = |directory: &&'static str| {
             let own = tempfile::tempdir().expect("a temporary directory can be made");
-            let source = format!("{folder}/.");
-            if File::new(folder).exists() {
+            let source = format!("{directory}/.");
+            if File::new(directory).exists() {
                 host.run("cp", &["-a", &source, own.path().to_str().expect("a path")]);
             }
-            (*folder, own)
+            (*directory, own)
         };
-        let folders = folders.iter().map(copy).collect();
-        Self { host, folders }
+        let directories = directories.iter().map(copy).collect();
+        Self { host, directories }
     }
 
-    /// The words that run a script there.
+    /// Returns the command line that runs a script there.
     fn words(&self, script: &str) -> Vec<String> {
         let mut all = "mount -t tmpfs none /run; mount -t tmpfs none /var/log\n".to_owned();
-        for (folder, own) in &self.folders {
-            all += &format!("mount --bind {} {folder}\n", own.path().display());
+        for (directory, own) in &self.directories {
+            all += &format!("mount --bind {} {directory}\n", own.path().display());
         }
         all += script;
         let own = "--mount --pid --fork --kill-child --mount-proc sh -ec";
@@ -207,9 +207,9 @@ impl<'a> Private<'a> {
         self.host.run("unshare", &words)
     }
 
-    /// Changes a file of the first folder.
+    /// Changes a file of the first directory.
     fn edit(&self, name: &str, change: impl FnOnce(String) -> String) {
-        let path = self.folders[0].1.path().join(name);
+        let path = self.directories[0].1.path().join(name);
         let text = fs::read_to_string(&path).unwrap_or_default();
         fs::write(path, change(text)).expect("a temporary file can be written");
     }
@@ -258,7 +258,7 @@ fn firewalld() {
         install(&["firewalld", "dbus-daemon"]);
         let private = Private::new(&bed.gateway, &["/etc/firewalld"]);
         private.edit("bus.conf", |_| BUS.to_owned());
-        // Its rules stay when it ends, as the script does.
+        // The rules outlive firewalld, which ends with the script.
         private.edit("firewalld.conf", |text| {
             text.replace("CleanupOnExit=yes", "CleanupOnExit=no")
         });
@@ -298,7 +298,7 @@ fn wg_quick() {
         -m addrtype ! --dst-type LOCAL -j REJECT\n";
     shared(|| {
         let (bed, _echoes) = machines();
-        // Beyond the tunnel.
+        // An address beyond the tunnel.
         bed.server.ip("address add 10.8.0.2/32 dev lo");
         let far = SocketAddr::from(([10, 8, 0, 2], PORT));
         let _echo = EchoServer::start(bed.server.listen(far));
@@ -345,7 +345,7 @@ fn wg_quick() {
 
 /// Runs the tunnel until it is dropped.
 fn up(end: &Private<'_>) -> Process {
-    let ready = end.folders[0].1.path().join("ready");
+    let ready = end.directories[0].1.path().join("ready");
     let _ = fs::remove_file(&ready);
     let script = "wg-quick up wg0; touch /etc/wireguard/ready; exec sleep infinity";
     let words = end.words(script);
@@ -355,8 +355,7 @@ fn up(end: &Private<'_>) -> Process {
     process
 }
 
-/// Takes a tunnel down that was killed: what else of it is there goes as `wg-quick down` would
-/// have it go.
+/// Takes down a killed tunnel: removes the rest like `wg-quick down`.
 fn down(host: &Host, tunnel: Option<Process>) {
     drop(tunnel);
     wait_until("its device to go", || !host.ip("-o link").contains("wg0"));
@@ -415,7 +414,7 @@ fn nftables() {
             ],
             ..EVERYWHERE
         };
-        // Such rules in a table of their own change nothing: another chain drops all the same.
+        // Accepting rules in a separate table have no effect: another chain still drops.
         let own = rule_sets::NFTABLES
             .replace("filter {", "other {")
             .replace("policy drop", "policy accept");
@@ -507,7 +506,7 @@ fn docker() {
 fn tailscale() {
     shared(|| {
         let (bed, _echoes) = machines();
-        // Hosts of the tailnet, to which the servers' network has no way.
+        // Hosts of the tailnet, to which the servers' network has no route.
         bed.gateway.ip("link set lan0 down");
         bed.gateway.ip("link set lan0 name tailscale0");
         bed.gateway.ip("link set tailscale0 up");
@@ -524,7 +523,7 @@ fn tailscale() {
             ..EVERYWHERE
         };
         case.holds(&bed, || {
-            // `nodivert` takes these away.
+            // Rules that `nodivert` removes.
             bed.gateway
                 .run("sh", &["-ec", rule_sets::TAILSCALE_DIVERTS_NO_MORE]);
             bed.gateway.run("sh", &["-ec", &only("Tailscale")]);
@@ -539,7 +538,7 @@ fn mwan3() {
         bed.server.ip("address add 10.8.0.2/32 dev lo");
         let far = SocketAddr::from(([10, 8, 0, 2], PORT));
         let _echo = EchoServer::start(bed.server.listen(far));
-        // The other WAN, by which the default route leads, answers nothing from beyond.
+        // The other WAN, with the default route, forwards no answers.
         let other = Host::new();
         join(&bed.gateway, "wan1", &other, "eth0");
         bed::add_addresses(&bed.gateway, "wan1", Family::V4, &[(6, 1)]);
@@ -553,12 +552,12 @@ fn mwan3() {
             dial: &|_| Dial::to(far),
             ..EVERYWHERE
         };
-        // Server legs have the marks: there is nothing to do.
+        // Server legs carry the marks: no change is needed.
         case.holds(&bed, || ());
     });
 }
 
-/// Behind a link that takes less than its interface says, and says nothing of what it drops.
+/// A link with an MTU below its interface's, which drops silently.
 #[test]
 fn a_clamped_mss() {
     const CLAMP: &str =
@@ -575,7 +574,7 @@ fn a_clamped_mss() {
         let (bed, _echoes) = machines();
         bed.server.ip("address add 10.8.0.2/32 dev lo");
         bed.gateway.ip("route add default via 10.2.0.2 dev wan0");
-        // Joined packets of a virtual cable are longer than those on a link.
+        // Merged packets of a virtual cable are longer than those on a link.
         for (host, interface) in [
             (&bed.server, "eth0"),
             (&bed.gateway, "wan0"),

@@ -22,8 +22,8 @@ use pepd_tests::{
 
 const TEN_MB: u64 = 10_000_000;
 
-/// A limit that a corked tail (200 ms), a delayed ACK (40 ms) or a retransmission (200 ms) of
-/// every message would exceed, and a busy machine does not.
+/// A limit that a busy machine keeps. A corked tail (200 ms), a delayed ACK (40 ms) or a
+/// retransmission (200 ms) of every message would exceed it.
 const PROMPT: Duration = Duration::from_millis(30);
 
 #[test]
@@ -52,8 +52,8 @@ fn after_the_server_half_closes_ten_megabytes_still_go_up() {
             stream.shutdown(Shutdown::Write).expect("connected");
             result.send(receive(&mut stream)).expect("the test waits");
         });
-        let (greeting, _) = receive(&mut client).expect("the greeting and its end");
-        assert_eq!(greeting, 7);
+        let (stream_header, _) = receive(&mut client).expect("the server's first line and its end");
+        assert_eq!(stream_header, 7);
         let mut payload = Payload::new(12, TEN_MB);
         payload.send(&mut client).expect("the server still reads");
         drop(client);
@@ -109,7 +109,7 @@ fn a_client_that_reads_nothing_stops_the_server_and_loses_nothing() {
                 progress.send(len as u64).expect("the test counts");
             }
         });
-        // Nothing is sent for a second: every buffer on the way is full.
+        // Nothing is sent for a second: every buffer on the path is full.
         let mut total = 0;
         while let Ok(len) = sent.recv_timeout(Duration::from_secs(1)) {
             total += len;
@@ -130,7 +130,7 @@ fn a_reset_by_the_server_reaches_the_client() {
             reset(stream);
         });
         client.write_all(b"x").expect("connected");
-        assert_eq!(Ended::of(&client), Ended::RESET);
+        assert_eq!(Ended::from_stream(&client), Ended::RESET);
     });
 }
 
@@ -143,7 +143,7 @@ fn a_reset_by_the_server_in_mid_download_reaches_the_client() {
                 .expect("connected");
             reset(stream);
         });
-        assert_eq!(Ended::of(&client), Ended::RESET);
+        assert_eq!(Ended::from_stream(&client), Ended::RESET);
     });
 }
 
@@ -153,7 +153,9 @@ fn a_reset_by_the_client_reaches_the_server() {
         let (result, ended) = mpsc::channel();
         let (mut client, _running) = connected(bed, move |mut stream| {
             stream.write_all(b"x").expect("connected");
-            result.send(Ended::of(&stream)).expect("the test waits");
+            result
+                .send(Ended::from_stream(&stream))
+                .expect("the test waits");
         });
         client.read_exact(&mut [0]).expect("a byte");
         client.write_all(b"some last words").expect("connected");
@@ -185,11 +187,13 @@ fn a_close_without_a_byte_is_a_close() {
     matrix(|bed| {
         let (result, ended) = mpsc::channel();
         let (client, _running) = connected(bed, move |stream| {
-            result.send(Ended::of(&stream)).expect("the test waits");
+            result
+                .send(Ended::from_stream(&stream))
+                .expect("the test waits");
         });
         client.shutdown(Shutdown::Write).expect("connected");
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(Ended::EMPTY));
-        assert_eq!(Ended::of(&client), Ended::EMPTY);
+        assert_eq!(Ended::from_stream(&client), Ended::EMPTY);
     });
 }
 
@@ -284,7 +288,7 @@ fn a_server_that_speaks_first_is_heard_at_once() {
     matrix(|bed| {
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _server = Server::start(listener, |mut stream, _| {
-            // The client closes once it has been greeted.
+            // The client closes after the server's first line.
             let _ = stream.write_all(b"220 hello\r\n");
             let _ = stream.read(&mut [0]);
         });
@@ -292,13 +296,13 @@ fn a_server_that_speaks_first_is_heard_at_once() {
         let times = (0..30).map(|_| {
             let start = std::time::Instant::now();
             let stream = bed.client.connect(bed.at(Place::Server, PORT));
-            assert_eq!(Connected::of(&stream), Connected::Yes);
+            assert_eq!(Connected::from_result(&stream), Connected::Yes);
             let mut stream = stream.expect("just checked");
             stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
             stream.read_exact(&mut [0; 11]).expect("a greeting");
             start.elapsed()
         });
         let median = Latencies::new(times.collect()).median();
-        assert!(median < PROMPT, "the greeting took {median:?}");
+        assert!(median < PROMPT, "the first line took {median:?}");
     });
 }

@@ -1,4 +1,4 @@
-//! Keys are told nobody: neither in the log, nor by what a running pepd answers, nor in what `pepd check` prints.
+//! Keys stay secret: in the log, in answers of a running pepd, and in the output of `pepd check`.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,7 +15,7 @@ use crate::{
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
-/// What the admin socket answers.
+/// Returns the answer of the admin socket.
 fn answer(running: &Running, target: &str) -> String {
     let mut stream = UnixStream::connect(running.boat.path("admin.sock")).expect("it listens");
     let request = format!("GET {target} HTTP/1.1\r\nhost: pepd\r\nconnection: close\r\n\r\n");
@@ -40,12 +40,12 @@ fn no_key_is_in_a_log_or_an_answer() {
             pepd_tests::pep_binary::pepd().to_str().expect("a path"),
             &["check", "--config", config, "--no-kernel"],
         );
-        let mut told = vec![
+        let mut public = vec![
             String::from_utf8_lossy(&check.stdout).into_owned(),
             running.boat.ask(&["status"]),
             running.boat.ask(&["flows"]),
         ];
-        told.extend(
+        public.extend(
             [
                 "/v1/status",
                 "/v1/flows",
@@ -57,21 +57,24 @@ fn no_key_is_in_a_log_or_an_answer() {
             .map(|target| answer(&running, target)),
         );
         running.boat.counters();
-        told.extend([running.boat.log().text(), running.hub.log().text()]);
-        let told = told.concat();
-        assert!(told.contains("flows_accepted") && told.contains("pepd_build_info"));
+        public.extend([running.boat.log().text(), running.hub.log().text()]);
+        let public = public.concat();
+        assert!(public.contains("flows_accepted") && public.contains("pepd_build_info"));
         for (name, secret) in bed.secrets() {
-            assert!(!told.contains(&secret), "{name} is told");
-            // Nor as people would print bytes.
+            assert!(!public.contains(&secret), "{name} appears");
+            // Other forms in which bytes may be printed.
             let bytes = BASE64_STANDARD.decode(&secret).expect("a key");
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            assert!(!told.to_lowercase().contains(&hex), "{name} is told in hex");
             assert!(
-                !told.contains(&format!("{bytes:?}")),
-                "{name} is told as a list"
+                !public.to_lowercase().contains(&hex),
+                "{name} appears in hex"
+            );
+            assert!(
+                !public.contains(&format!("{bytes:?}")),
+                "{name} appears as a list"
             );
         }
-        assert!(!told.contains("what hosts say"), "bytes of hosts are told");
+        assert!(!public.contains("what hosts say"), "bytes of hosts appear");
         let socket = std::fs::metadata(running.boat.path("admin.sock")).expect("a socket");
         assert_eq!(socket.permissions().mode() & 0o777, 0o600);
     });

@@ -1,4 +1,4 @@
-//! What a service manager sees of pepd, and what is left for it to do.
+//! pepd under a service manager, and leftovers for it to clean up.
 
 use std::{
     fs::{self, Permissions},
@@ -18,7 +18,7 @@ use pepd_tests::{
 
 use crate::{support::echo_once, survive::talking};
 
-/// As `NOTIFY_SOCKET` has it.
+/// A listener on `NOTIFY_SOCKET`.
 struct Manager {
     socket: UnixDatagram,
     directory: tempfile::TempDir,
@@ -42,7 +42,7 @@ impl Manager {
         })
     }
 
-    /// The lines of the next message.
+    /// Returns the lines of the next message.
     fn next(&self) -> Vec<String> {
         let mut buffer = [0; 1024];
         let length = self.socket.recv(&mut buffer).expect("a message");
@@ -85,7 +85,7 @@ fn it_says_when_it_is_ready_that_it_lives_and_that_it_drains() {
 }
 
 #[test]
-fn what_was_left_is_removed_once_nobody_uses_it() {
+fn leftovers_are_removed_once_unused() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let mut pep = bed.start().expect("not direct");
@@ -105,8 +105,8 @@ fn what_was_left_is_removed_once_nobody_uses_it() {
         pep.wait_idle();
         pep.kill();
         assert!(!pep.leftovers().is_empty());
-        // The names of their claims go a moment after the processes.
-        wait_until("leftovers to be told", || {
+        // Claimed names disappear a moment after the processes.
+        wait_until("the report of leftovers", || {
             says("check", &config).contains("`pepd cleanup` removes them")
         });
         wait_until("rules to be removed", || {
@@ -121,7 +121,7 @@ fn what_was_left_is_removed_once_nobody_uses_it() {
     });
 }
 
-/// As our unit for systemd has it, whose user is nobody in particular.
+/// As in pepd's systemd unit, which uses a dynamic user.
 #[test]
 fn a_key_that_only_root_may_read_is_a_credential() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -129,7 +129,8 @@ fn a_key_that_only_root_may_read_is_a_credential() {
     let allow = |name: &str, mode| {
         fs::set_permissions(path(name), Permissions::from_mode(mode)).expect("ours");
     };
-    // Not written by this process: who is started by another test meanwhile would hold it open, and it could not run.
+    // Copied by another process: a child of another test could inherit this process's descriptor,
+    // and a file open for writing cannot be executed.
     let copied = Command::new("cp").arg(pepd()).arg(path("pepd")).status();
     assert!(copied.expect("it starts").success());
     fs::create_dir(path("credentials")).expect("a directory");

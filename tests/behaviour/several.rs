@@ -11,7 +11,7 @@ use pepd_tests::{
 
 use crate::support::{PORT, echo_once};
 
-/// What a second pepd needs of its own, beside interfaces; see docs/configuration.md.
+/// Keys that a second pepd must set, besides interfaces; see docs/configuration.md.
 const APART: [(&str, &str); 4] = [
     ("table", "\"second\""),
     ("listen_port", "6000"),
@@ -19,7 +19,7 @@ const APART: [(&str, &str); 4] = [
     ("route_table", "6000"),
 ];
 
-/// The configuration of a pepd for the second network, with all of [`APART`] but `except`.
+/// Returns the configuration of a pepd for the second network, with all of [`APART`] but `except`.
 fn second(bed: &Bed, except: &str) -> String {
     let keys = APART.iter().filter(|(key, _)| *key != except);
     let keys: String = keys
@@ -29,7 +29,7 @@ fn second(bed: &Bed, except: &str) -> String {
     config.replace("lan = [\"lan0\"]\n", &format!("lan = [\"lan1\"]\n{keys}"))
 }
 
-/// A client in a network of its own behind the same gateway.
+/// Adds a client in a separate network behind the same gateway.
 fn second_client(bed: &Bed) -> Host {
     let client = Host::new();
     join(&bed.gateway, "lan1", &client, "eth0");
@@ -66,7 +66,7 @@ fn two_with_keys_of_their_own_run_side_by_side_and_leave_each_other_alone() {
         for pep in [&first, &other] {
             pep.wait_counter("flows_accepted", |flows| flows == 1);
         }
-        // One goes, and takes with it what is its own.
+        // The first ends, and removes only its own rules.
         first.wait_idle();
         first.assert_healthy();
         assert_eq!(first.terminate(), 0);
@@ -86,11 +86,11 @@ fn a_second_one_on_the_same_interface_is_warned_of() {
         let config = second(&bed, "").replace("lan = [\"lan1\"]", "lan = [\"lan0\"]");
         let other = Pep::start(&bed.gateway, &config);
         let warning = other.log().expect("another pepd");
-        let told = format!(
+        let cause = format!(
             "another pepd (process {}) takes connections of lan0",
             first.id()
         );
-        assert!(warning.message().contains(&told), "{}", warning.message());
+        assert!(warning.message().contains(&cause), "{}", warning.message());
     });
 }
 

@@ -1,7 +1,7 @@
 //! Flows that share a slow link.
 //!
-//! The sites differ in their congestion controls, and the queue is deep: without `share`, the later flow
-//! gets about two thirds of the link.
+//! The sites differ in their congestion controls, and the queue is deep: without `share`, the later
+//! flow gets about two thirds of the link.
 
 use std::{
     io::{Read as _, Write as _},
@@ -49,7 +49,7 @@ name = \"other\"
 congestion = [\"cubic\", \"reno\"]
 ";
 
-/// What a server has received, until it is to close.
+/// Bytes received by a server, until it must close.
 #[derive(Default)]
 struct Sink {
     received: AtomicU64,
@@ -83,9 +83,9 @@ impl Bed {
             .link("pepd", "server", LinkEdge::new("sat", link))
             .build()
             .expect("namespaces can be made (run the tests as root)");
-        let pep = Pep::start(&Host::of(nodes.node("pepd").netns()), CONFIG);
+        let pep = Pep::start(&Host::in_netns(nodes.node("pepd").netns()), CONFIG);
         let servers = [7001, 7002].map(|port| {
-            let host = Host::of(nodes.node("server").netns());
+            let host = Host::in_netns(nodes.node("server").netns());
             let address = SocketAddr::new(nodes.node("server").ipv4().into(), port);
             let sink = Arc::new(Sink::default());
             let serving = Arc::clone(&sink);
@@ -100,9 +100,9 @@ impl Bed {
         }
     }
 
-    /// An upload that goes on until the server closes.
+    /// Uploads until the server closes.
     fn upload(&self, which: usize) {
-        let client = Host::of(self.nodes.node("client").netns());
+        let client = Host::in_netns(self.nodes.node("client").netns());
         let stream = client.connect(self.servers[which].0.address());
         let mut stream = stream.expect("pepd answers");
         thread::spawn(move || while stream.write_all(&[0; 1 << 16]).is_ok() {});
@@ -130,7 +130,7 @@ fn uploads_share_a_link_equally_whatever_their_congestion_controls() {
     let meanwhile = bed.received(cubic) - before;
     assert!(meanwhile < 250_000, "{meanwhile} bytes before the first");
 
-    // What was in the queue before is no share.
+    // Bytes queued before do not count for the share.
     bed.wait_received(reno, 150_000);
     let before = [reno, cubic].map(|which| bed.received(which));
     let got = || [reno, cubic].map(|which| bed.received(which) - before[which]);

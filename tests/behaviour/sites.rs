@@ -1,4 +1,4 @@
-//! Which site a flow belongs to, and what its policy does to it.
+//! The site of a flow, and the effect of its policy.
 
 use std::{
     io::Write as _,
@@ -19,7 +19,7 @@ use crate::support::{
     PORT, assert_reset_after_connect, assert_socket_has, connect, counter, echo_once, socket_toward,
 };
 
-/// One site for each thing a site may match on, in an order that matters.
+/// Returns one site per criterion, in an order that matters.
 fn sites(family: Family) -> String {
     let second = Place::Second.address(family);
     let other_client = family.address(1, 3);
@@ -59,7 +59,7 @@ fn sites(family: Family) -> String {
     )
 }
 
-/// A connection, and the site it must belong to.
+/// A connection, and its expected site.
 struct Choice {
     dial: Dial,
     site: &'static str,
@@ -77,7 +77,7 @@ fn choices(bed: &Bed) -> Vec<Choice> {
         choice(server(7000), "servers"),
         choice(server(7000).from(bed.client_at(40_000)), "source-port"),
         choice(server(7001).from(bed.other_client_at(0)), "from-other"),
-        // Where several match, the first in the file decides.
+        // If several match, the first in the file decides.
         choice(second, "to-second"),
         choice(second.dscp(46), "marked"),
         choice(server(7005).dscp(46), "marked"),
@@ -116,7 +116,7 @@ fn the_first_site_that_matches_has_the_flow() {
     });
 }
 
-/// Hosts on two sides, each with a site of its own.
+/// Hosts on two sides, each with a separate site.
 #[test]
 fn a_site_is_for_the_interface_it_names() {
     matrix_pepd_only(|bed| {
@@ -170,11 +170,11 @@ fn each_site_answers_syns_in_its_own_way() {
         assert_reset_after_connect(spoofed);
         let deferred = bed.client.connect(bed.at(Place::Server, 7002));
         let refused = Connected::No(nix::errno::Errno::ECONNREFUSED);
-        assert_eq!(Connected::of(&deferred), refused);
+        assert_eq!(Connected::from_result(&deferred), refused);
     });
 }
 
-/// Counts the packets of a port that arrive at a machine, by whether they have this DSCP.
+/// Counts the packets of a port that arrive at a machine, with and without this DSCP.
 fn watch_dscp(host: &Host, family: Family, direction: &str, dscp: u8) {
     let ip = family.nft();
     host.nft(&format!(
@@ -190,7 +190,8 @@ fn watch_dscp(host: &Host, family: Family, direction: &str, dscp: u8) {
     ));
 }
 
-/// Sends marked data through a flow; packets at the server, and at the client, right and wrong.
+/// Sends marked data through a flow; counts packets at the server, and at the client, right and
+/// wrong.
 fn marked_flow(bed: &Bed, sent: u8, expected: u8, site: &str) {
     watch_dscp(&bed.server, bed.family, "dport", expected);
     let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
@@ -222,7 +223,7 @@ fn the_dscp_of_a_site_is_set() {
     matrix_pepd_only(|bed| marked_flow(bed, 46, 10, "dscp = 10"));
 }
 
-/// Toward the client the packets carry what the client chose, too.
+/// Packets toward the client carry the client's DSCP, too.
 #[test]
 fn the_dscp_is_kept_toward_the_client() {
     matrix_pepd_only(|bed| {
@@ -239,7 +240,7 @@ fn the_dscp_is_kept_toward_the_client() {
     });
 }
 
-/// Checks words that `ss -i` must say of the client leg and of the server leg.
+/// Checks for words in the output of `ss -i` for the client leg and the server leg.
 fn legs_have(bed: &Bed, site: &str, client_leg: &str, server_leg: &str) {
     let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
     let _pep = bed.start_with(site);
@@ -316,7 +317,7 @@ fn a_congestion_control_the_kernel_lacks_is_an_error_that_names_what_there_is() 
     });
 }
 
-/// What comes in by the only interface leaves by it, too, and must not be caught twice.
+/// Packets enter and leave by the only interface, and must not be intercepted twice.
 #[test]
 fn one_armed_it_works_as_with_two() {
     matrix(|bed| {
@@ -330,9 +331,9 @@ fn one_armed_it_works_as_with_two() {
             assert_reset_after_connect(closed);
         } else {
             let refused = Connected::No(nix::errno::Errno::ECONNREFUSED);
-            assert_eq!(Connected::of(&closed), refused);
+            assert_eq!(Connected::from_result(&closed), refused);
         }
-        // The other way round: a connection that the server opens.
+        // The reverse case: a connection that the server opens.
         let back = bed.client_at(PORT);
         let _client_echo = EchoServer::start(bed.client.listen(back));
         let mut stream_back = bed.server.connect(back).expect("the client listens");
@@ -348,7 +349,7 @@ fn one_armed_it_works_as_with_two() {
     });
 }
 
-/// Redirects that the kernel of a machine has made, dropped ones included.
+/// Returns the redirects that the kernel of a machine has generated, dropped ones included.
 fn redirects(host: &Host, family: Family) -> u64 {
     let name = match family {
         Family::V4 => "IcmpOutRedirects",
@@ -360,8 +361,8 @@ fn redirects(host: &Host, family: Family) -> u64 {
     count.and_then(|count| count.parse().ok()).expect("a count")
 }
 
-/// Linux tells hosts of the shorter way to whatever it forwards on the same wire, and they take it
-/// for open connections, too.
+/// Linux sends ICMP redirects for packets that it forwards on the same wire, and hosts apply them
+/// to open connections, too.
 #[test]
 fn one_armed_hosts_learn_of_no_way_past_pepd() {
     matrix(|bed| {
@@ -382,16 +383,16 @@ fn one_armed_hosts_learn_of_no_way_past_pepd() {
         let any = SocketAddr::new(bed.client_at(0).ip(), 0);
         let datagrams = bed.client.netns().enter(|| UdpSocket::bind(any));
         let datagrams = datagrams.expect("a namespace").expect("a socket");
-        // The first redirect has the host look for the server on the wire, a later one changes its
-        // way.
-        wait_until("the gateway to have told twice of a shorter way", || {
-            // An answer to the last one, that there is no such port, is of no interest.
+        // The first redirect makes the host look for the server on the wire, a later one changes
+        // its route.
+        wait_until("the gateway to have sent two redirects", || {
+            // The answer to the last one, port unreachable, is not needed.
             datagrams.send_to(b"forwarded", discard).ok();
             redirects(&bed.gateway, bed.family) >= 2
         });
         let way = bed.client.ip(&format!("route get {}", discard.ip()));
         let is_told = !way.contains(&format!("via {}", bed.family.address(1, 1)));
-        // Of IPv6 routers, hosts believe those with a link-local address only.
+        // In IPv6, hosts accept redirects from link-local addresses only.
         let is_without_pepd = bed.path == Path::Direct && bed.family == Family::V4;
         assert_eq!(is_told, is_without_pepd, "{way}");
         if let Some(pep) = pep {

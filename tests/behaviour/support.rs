@@ -1,4 +1,4 @@
-//! What many tests begin with.
+//! Common setup of many tests.
 
 use std::{
     io::{Read as _, Write as _},
@@ -24,10 +24,10 @@ use serde_json::Value;
 /// The port of most servers.
 pub const PORT: u16 = 7000;
 
-/// A server and, on the paths that have one, pepd; checked to be healthy at the end.
+/// A server and, on paths with pepd, pepd; checked to be healthy at the end.
 pub struct Running {
     _server: Server,
-    /// What they go through.
+    /// The pepd on the path.
     pub pep: Option<Pep>,
 }
 
@@ -55,7 +55,7 @@ pub fn connected(
     (stream, running)
 }
 
-/// Connects to the server; reading gives up after [`PATIENCE`].
+/// Connects to the server, with a read timeout of [`PATIENCE`].
 pub fn connect(bed: &Bed) -> TcpStream {
     let stream = bed.client.connect(bed.at(Place::Server, PORT));
     let stream = stream.expect("the server listens");
@@ -63,19 +63,19 @@ pub fn connect(bed: &Bed) -> TcpStream {
     stream
 }
 
-/// Sends and receives until it is dropped.
+/// A flow that sends and receives until it is dropped.
 pub struct Busy {
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Busy {
-    /// Over this connection, to an echo server.
+    /// Starts on this connection, to an echo server.
     pub fn start(mut stream: TcpStream) -> Self {
         let end = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&end);
         let thread = thread::spawn(move || {
-            // More and less of it, for the graphs.
+            // Varying amounts, for the graphs.
             for length in (1..=400).map(|step| step * 500).cycle() {
                 if ends.load(Ordering::Relaxed) {
                     return;
@@ -101,7 +101,7 @@ impl Drop for Busy {
     }
 }
 
-/// Has the server echo these bytes.
+/// Checks that the server echoes these bytes.
 pub fn echo_once(stream: &mut TcpStream, message: &[u8]) {
     stream.write_all(message).expect("connected");
     let mut answer = vec![0; message.len()];
@@ -109,11 +109,11 @@ pub fn echo_once(stream: &mut TcpStream, message: &[u8]) {
     assert_eq!(answer, message);
 }
 
-/// Checks that a connect in `spoof` was answered at once and the connection then reset, which may
-/// have come before anybody looked at it.
+/// Checks that a connect in `spoof` was answered at once and the connection then reset, possibly
+/// before the test examined it.
 pub fn assert_reset_after_connect(connect: std::io::Result<TcpStream>) {
     match connect {
-        Ok(stream) => assert_eq!(Ended::of(&stream), Ended::RESET),
+        Ok(stream) => assert_eq!(Ended::from_stream(&stream), Ended::RESET),
         Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{error}"),
     }
 }
@@ -124,7 +124,7 @@ pub struct SynGate<'a> {
 }
 
 impl<'a> SynGate<'a> {
-    /// Drops SYNs to this port from now on.
+    /// Starts dropping SYNs to this port.
     pub fn closed(bed: &'a Bed, port: u16) -> Self {
         bed.server.nft(&format!(
             "table inet gate {{
@@ -140,7 +140,7 @@ impl<'a> SynGate<'a> {
         }
     }
 
-    /// SYNs dropped so far.
+    /// Returns the SYNs dropped so far.
     pub fn seen(&self) -> u64 {
         counter(self.server, "gate", "seen")
     }
@@ -151,7 +151,7 @@ impl<'a> SynGate<'a> {
     }
 }
 
-/// The packets of a named nft counter.
+/// Returns the packets of a named nft counter.
 pub fn counter(host: &Host, table: &str, name: &str) -> u64 {
     let listed = host.run("nft", &["list", "counter", "inet", table, name]);
     let mut words = listed.split_whitespace();
@@ -160,7 +160,7 @@ pub fn counter(host: &Host, table: &str, name: &str) -> u64 {
     packets.unwrap_or_else(|| panic!("not a counter: {listed}"))
 }
 
-/// Cuts a machine off: nothing enters or leaves it any more, without a word to anybody.
+/// Cuts a machine off: drops all packets to and from it silently.
 pub fn cut_off(host: &Host) {
     host.nft(
         "table inet outage {
@@ -175,7 +175,7 @@ pub fn reconnect(host: &Host) {
     host.nft("delete table inet outage");
 }
 
-/// What the kernel says of a socket of the gateway whose remote end is this.
+/// Returns the output of `ss` for the gateway's socket with this remote end.
 pub fn socket_toward(bed: &Bed, remote: SocketAddr) -> String {
     wait_for("a socket of pepd", || {
         let filter = format!("dst [{}]:{}", remote.ip(), remote.port());
@@ -185,14 +185,14 @@ pub fn socket_toward(bed: &Bed, remote: SocketAddr) -> String {
     })
 }
 
-/// Checks that `ss -i` says a word of the socket toward this remote end.
+/// Checks that `ss -i` shows a word for the socket with this remote end.
 pub fn assert_socket_has(bed: &Bed, remote: SocketAddr, word: &str) {
     let socket = socket_toward(bed, remote);
     let has = socket.split_whitespace().any(|found| found == word);
     assert!(has, "no `{word}` in {socket}");
 }
 
-/// Findings of `pepd check` about something, in this state, as text.
+/// Returns findings of `pepd check` on a subject, in this state, as text.
 pub fn findings(bed: &Bed, pep: &Pep, what: &str, state: &str) -> String {
     let config = pep.path("pepd.toml");
     let words = [

@@ -1,6 +1,7 @@
 //! Flows outlive the process that carries them: crashes at any moment, upgrades, restarts.
 //!
-//! The hosts never connect again. Both directions of every flow are compared with what was sent, and how they end.
+//! The hosts never reconnect. The tests compare both directions of every flow with the sent bytes,
+//! and the ends of flows.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -31,14 +32,14 @@ use crate::{
     support::{PORT, connect, echo_once},
 };
 
-/// What a flow is like.
+/// The traffic of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Both ends send at once, and then FIN.
     Bulk,
     /// Small messages and their answers.
     Tiny,
-    /// A download whose reader is slow.
+    /// A download with a slow reader.
     Slow,
     /// The client resets in mid-download.
     Reset,
@@ -118,7 +119,7 @@ fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
                 thread::sleep(PAUSE);
             }
             stream.shutdown(Shutdown::Write)?;
-            expect(&Ended::of(&stream), &Ended::EMPTY)
+            expect(&Ended::from_stream(&stream), &Ended::EMPTY)
         }
         Kind::Slow => {
             let pause = || thread::sleep(PAUSE);
@@ -149,15 +150,15 @@ fn serve(id: u64, stream: &TcpStream) -> io::Result<()> {
                 (&*stream).read_exact(&mut message)?;
                 (&*stream).write_all(&message)?;
             }
-            expect(&Ended::of(stream), &Ended::EMPTY)
+            expect(&Ended::from_stream(stream), &Ended::EMPTY)
         }
         Kind::Slow => {
             send(stream, down(id))?;
-            expect(&Ended::of(stream), &Ended::EMPTY)
+            expect(&Ended::from_stream(stream), &Ended::EMPTY)
         }
-        // Never by FIN: that would look like the end of a client that has everything.
+        // Never by FIN: the client would then seem to have everything.
         Kind::Reset => match down(id).send(&mut &*stream) {
-            Ok(()) => expect(&Ended::of(stream), &Ended::RESET),
+            Ok(()) => expect(&Ended::from_stream(stream), &Ended::RESET),
             Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(err) => expect(&err.kind(), &io::ErrorKind::ConnectionReset),
         },
@@ -168,25 +169,25 @@ fn serve(id: u64, stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Runs flows of all kinds while something is done to pepd. All of them must be whole.
+/// Runs flows of all kinds during an action on pepd. All of them must be complete.
 pub fn under_load(bed: &Bed, flows: usize, act: impl FnOnce()) {
     let at = bed.at(Place::Server, PORT);
     let hosts = (|| bed.client.connect(at), bed.server.listen(at));
     churn::under_load(Mixed, flows, PATIENCE, hosts, act);
 }
 
-/// The worker, once it is another than that.
+/// Returns the worker, once it differs from `before`.
 pub fn next_worker(pep: &Pep, before: u32) -> u32 {
     let other = || Some(pep.id()).filter(|id| *id != before && *id != pep.supervisor());
     wait_within(PATIENCE, other)
         .unwrap_or_else(|| panic!("no process after {before}: {}", errors_of(pep)))
 }
 
-/// What its processes say of each other's ends.
+/// Returns the processes' log lines on each other's ends.
 fn errors_of(pep: &Pep) -> String {
     let events = pep.log().events_since(0);
-    let told = events.iter().filter(|event| event.level() == "ERROR");
-    let lines: Vec<_> = told.map(|event| format!("{event:?}")).collect();
+    let logged = events.iter().filter(|event| event.level() == "ERROR");
+    let lines: Vec<_> = logged.map(|event| format!("{event:?}")).collect();
     lines.join("\n")
 }
 
@@ -211,7 +212,7 @@ pub fn crash(pep: &Pep) {
     wait_ready(pep, position);
 }
 
-/// The program that is there now goes on with the flows.
+/// Replaces the program, which continues the flows.
 pub fn upgrade(pep: &Pep) {
     let (worker, position) = (pep.id(), pep.log().position());
     pep.signal(Signal::SIGUSR2);
@@ -219,8 +220,8 @@ pub fn upgrade(pep: &Pep) {
     wait_ready(pep, position);
 }
 
-/// Older than what counts as young, after which nothing is held against what it took over. Age is a matter of time alone, and nothing
-/// that could be waited for.
+/// The age at which a worker no longer counts as young: its death is then not attributed to the
+/// flows it took over. Only time matters, so there is no event to wait for.
 pub const GROWN: Duration = Duration::from_millis(2100);
 
 fn below(random: &mut SplitMix64, limit: Duration) -> Duration {
@@ -235,7 +236,7 @@ fn no_flow_is_lost_by_crashes_at_any_moment() {
         let mut random = SplitMix64::new(seed);
         under_load(bed, 10, || {
             for round in 0..4 {
-                // Not SIGSEGV: Rust's handler returns from one that no access has caused.
+                // Not SIGSEGV: Rust's handler returns from a SIGSEGV without a fault.
                 let signal = [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGILL][round % 3];
                 thread::sleep(GROWN + below(&mut random, Duration::from_millis(200)));
                 let (position, worker) = (pep.log().position(), pep.id());
@@ -272,7 +273,7 @@ fn an_upgrade_keeps_flows_and_the_process_id() {
     });
 }
 
-/// A server that answers, and a connection to it that has been used.
+/// Returns a server that answers, and a used connection to it.
 pub fn talking(bed: &Bed) -> (EchoServer, TcpStream) {
     let listener = bed.server.listen(bed.at(Place::Server, PORT));
     let echo = EchoServer::start(listener);
@@ -296,12 +297,12 @@ fn an_upgrade_to_a_configuration_that_is_wrong_changes_nothing() {
     });
 }
 
-/// As `systemctl restart` does it, and as somebody does who has killed the wrong process.
+/// Like `systemctl restart`, and like a kill of the wrong process.
 #[test]
 fn a_new_pepd_takes_over_from_one_that_has_left_and_from_one_whose_supervisor_was_killed() {
     for leave in [Signal::SIGQUIT, Signal::SIGKILL] {
         matrix_pepd_only(|bed| {
-            let clean = Footprint::of(&bed.gateway);
+            let clean = Footprint::measure(&bed.gateway);
             let config = bed.config("").expect("not direct");
             let mut first = start_apart(bed, &config);
             under_load(bed, 6, || {
@@ -315,10 +316,10 @@ fn a_new_pepd_takes_over_from_one_that_has_left_and_from_one_whose_supervisor_wa
             });
             assert_eq!(first.terminate(), Some(0));
             let left = || {
-                let left = Footprint::of(&bed.gateway).difference(&clean);
+                let left = Footprint::measure(&bed.gateway).difference(&clean);
                 left.is_empty().then_some(())
             };
-            wait_for("everything to be gone", left);
+            wait_for("all processes to end", left);
         });
     }
 }
@@ -367,12 +368,12 @@ impl Apart {
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        // It has ended where the test went well.
+        // It has ended already if the test succeeded.
         let _ = self.child.kill();
     }
 }
 
-/// Killed with everything it has started, it leaves the network as ever.
+/// After a kill of all processes the network is as before.
 #[test]
 fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
     matrix_pepd_only(|bed| {
@@ -382,13 +383,13 @@ fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
         assert_eq!(pep.id(), pep.supervisor());
         let (_echo, open) = talking(bed);
         pep.kill();
-        assert_eq!(Ended::of(&open), Ended::RESET);
+        assert_eq!(Ended::from_stream(&open), Ended::RESET);
         let mut open = connect(bed);
         echo_once(&mut open, b"forwarded");
     });
 }
 
-/// The process whose descriptors are those of this one, as its child.
+/// Returns the process that shares the descriptors of this one, as its child.
 fn keeper_of(worker: u32) -> u32 {
     let is_keeper = |id: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{id}/comm"));
@@ -400,9 +401,9 @@ fn keeper_of(worker: u32) -> u32 {
         .expect("it has one")
 }
 
-/// Nobody has the sockets any more. What follows is told, and new flows go on.
+/// No process holds the sockets any more. pepd logs the consequence, and new flows work.
 #[test]
-fn flows_that_nobody_keeps_any_more_are_reset_and_told_of() {
+fn flows_without_a_keeper_are_reset_and_reported() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = bed.start().expect("not direct");
@@ -410,20 +411,20 @@ fn flows_that_nobody_keeps_any_more_are_reset_and_told_of() {
         let (worker, position) = (pep.id(), pep.log().position());
         send_signal(keeper_of(worker), Signal::SIGKILL);
         send_signal(worker, Signal::SIGKILL);
-        assert_eq!(Ended::of(&open), Ended::RESET);
+        assert_eq!(Ended::from_stream(&open), Ended::RESET);
         wait_ready(&pep, position);
-        // The next process may see the keeper while that ends, with nothing in its hands.
+        // The next process may still see the keeper while that ends, without any descriptors.
         let ways = ["has left nothing to take over", "it is not there"];
-        let told = pep.log().find(position, PATIENCE, |event| {
+        let logged = pep.log().find(position, PATIENCE, |event| {
             ways.iter().any(|way| event.message().contains(way))
         });
-        assert!(told.is_some(), "{}", errors_of(&pep));
+        assert!(logged.is_some(), "{}", errors_of(&pep));
         echo_once(&mut connect(&bed), b"after");
         pep.stop();
     });
 }
 
-/// Those that are killed from outside did not die of what they took over.
+/// Killed processes did not die of the flows they took over.
 #[test]
 fn kills_in_quick_succession_reset_nothing() {
     shared(|| {
@@ -440,7 +441,8 @@ fn kills_in_quick_succession_reset_nothing() {
     });
 }
 
-/// One that dies at once, again and again, is not started for ever: flows end, rules go, and hosts are on their own.
+/// A process that dies at once, repeatedly, is not restarted for ever: flows end, rules are
+/// removed, and the kernel forwards.
 #[test]
 fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {
     shared(|| {
@@ -457,13 +459,13 @@ fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {
             pep.wait_at_most(Duration::from_millis(1))
         });
         assert_eq!(status.code(), Some(1));
-        assert_eq!(Ended::of(&open), Ended::RESET);
+        assert_eq!(Ended::from_stream(&open), Ended::RESET);
         pep.assert_nothing_left();
         echo_once(&mut connect(&bed), b"forwarded");
     });
 }
 
-/// From the kill to the first answer of one flow, and to those of all.
+/// Measures the time from the kill to the first answer of one flow, and to those of all.
 #[test]
 #[ignore = "measures: thousands of flows, and a quiet machine"]
 fn the_gap_that_a_crash_leaves_with_thousands_of_flows() {
@@ -484,7 +486,7 @@ fn the_gap_that_a_crash_leaves_with_thousands_of_flows() {
                 thread::sleep(GROWN);
                 let (worker, began) = (pep.id(), Instant::now());
                 send_signal(worker, Signal::SIGKILL);
-                // What it does as it dies is no answer of the next one.
+                // Output of the dying process is no answer of the next one.
                 thread::sleep(Duration::from_millis(1));
                 for (number, flow) in open.iter_mut().enumerate() {
                     echo_once(flow, b"after");

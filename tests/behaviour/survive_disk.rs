@@ -1,4 +1,4 @@
-//! What flows in tunnels have on disk outlives the process that wrote it there.
+//! Data of tunnelled flows on disk outlives the process that wrote it.
 
 use std::{fs, thread, time::Instant};
 
@@ -9,7 +9,7 @@ use pepd_tests::{
 
 use crate::{
     custody::{
-        Folder, HOLD, LINK, MB, MIB, assert_done, assert_nothing_held, sink, upload, wait_away,
+        Directory, HOLD, LINK, MB, MIB, assert_done, assert_nothing_held, sink, upload, wait_down,
     },
     support::echo_once,
     survive::{crash, upgrade},
@@ -21,25 +21,25 @@ const LEN: u64 = 32 * MB;
 const KEYS: &str =
     "memory = \"4MiB\"\ndisk = \"128MiB\"\nsurvive = true\n[admin]\nsocket = \"admin.sock\"";
 
-/// Another process goes on; with so many chunks at least that were on disk.
-fn replace(pep: &Pep, by: fn(&Pep), least: u64) {
+/// Replaces the process; the next one must take over `minimum` chunks on disk or more.
+fn replace(pep: &Pep, by: fn(&Pep), minimum: u64) {
     let position = pep.log().position();
     by(pep);
     let took = |event: &Event| event.message().contains("had on disk");
     let took = pep.log().find(position, PATIENCE, took);
-    let chunks = took.expect("it says what was on disk").number("chunks");
+    let chunks = took.expect("a count of chunks on disk").number("chunks");
     println!("{chunks} chunks were on disk");
-    assert!(chunks >= least, "{chunks}");
+    assert!(chunks >= minimum, "{chunks}");
 }
 
-/// The process ends while an upload goes to the disk, and the next one while it comes back.
+/// Uploads while the process is replaced, once while data goes to disk, once while it is read.
 fn upload_through_two_processes(by: fn(&Pep)) {
     let bed = TunnelBed::new(LINK);
-    let folder = Folder::new(&bed, None);
-    let running = Running::start(&bed, HOLD, &folder.keys(KEYS));
+    let directory = Directory::new(&bed, None);
+    let running = Running::start(&bed, HOLD, &directory.keys(KEYS));
     let _server = sink(&bed, LEN);
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let began = Instant::now();
     let mut stream = connect(&bed, Family::V4);
     let boat = &running.boat;
@@ -51,7 +51,7 @@ fn upload_through_two_processes(by: fn(&Pep)) {
         boat.wait_counter("custody_disk_bytes", |bytes| bytes >= 12 * MIB);
         sending.join().expect("sent");
     });
-    bed.mend_link();
+    bed.restore_link();
     running
         .hub
         .wait_counter("up_bytes", |bytes| bytes >= LEN / 8);
@@ -71,7 +71,7 @@ fn upload_through_two_processes(by: fn(&Pep)) {
         u128::from(lasted) >= age.as_millis(),
         "{lasted} ms, {age:?}"
     );
-    assert_nothing_held(&running, &folder);
+    assert_nothing_held(&running, &directory);
     let counters = boat.counters();
     assert_eq!(counters["flows_lost_at_restart"], 0, "{counters:?}");
     assert_eq!(counters["restarts"], 2);
@@ -88,12 +88,12 @@ fn an_upload_on_disk_outlives_upgrades_while_it_is_written_and_while_it_is_read_
     upload_through_two_processes(upgrade);
 }
 
-/// Somebody has emptied the folder: what was only there is lost, and told; what was not goes on.
+/// The directory was emptied: flows with data only there are reset, and logged; others continue.
 #[test]
-fn a_flow_whose_bytes_on_disk_are_gone_is_reset_and_others_go_on() {
+fn a_flow_whose_bytes_on_disk_are_lost_is_reset_and_others_continue() {
     let bed = TunnelBed::new(LINK);
-    let folder = Folder::new(&bed, None);
-    let running = Running::start(&bed, HOLD, &folder.keys(KEYS));
+    let directory = Directory::new(&bed, None);
+    let running = Running::start(&bed, HOLD, &directory.keys(KEYS));
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
     let _server = Server::start(listener, |mut stream, _| {
         let _ = std::io::copy(&mut stream.try_clone().expect("a descriptor"), &mut stream);
@@ -101,23 +101,23 @@ fn a_flow_whose_bytes_on_disk_are_gone_is_reset_and_others_go_on() {
     let mut other = connect(&bed, Family::V4);
     echo_once(&mut other, b"before");
     bed.cut_link();
-    wait_away(&running);
+    wait_down(&running);
     let boat = &running.boat;
     let lost = connect(&bed, Family::V4);
     thread::scope(|scope| {
         let mut sender = lost.try_clone().expect("a descriptor");
-        // More than there is room for.
+        // More than fits.
         let sending = scope.spawn(move || Payload::new(1, 10 * LEN).send(&mut sender));
         boat.wait_counter("custody_spilled_bytes", |bytes| bytes >= 2 * MIB);
-        fs::remove_dir_all(folder.path()).expect("ours");
+        fs::remove_dir_all(directory.path()).expect("ours");
         crash(boat);
         let sent = sending.join().expect("does not panic");
         assert!(sent.is_err(), "it is reset");
     });
-    bed.mend_link();
+    bed.restore_link();
     echo_once(&mut other, b"after");
     assert_eq!(boat.counter("flows_lost_at_restart"), 1);
-    boat.log().expect("a flow in a tunnel is lost");
+    boat.log().expect("flow in a tunnel lost in the restart");
     drop((other, lost));
     running.stop_after_errors();
 }

@@ -1,4 +1,4 @@
-//! Flows in tunnels outlive the processes at both ends, whichever ends, and whenever.
+//! Flows in tunnels outlive the processes at both ends, whichever ends, and at any time.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 const WINKS: &str = "wink=p=0.4,i=500ms";
-/// Bytes of a flow in each direction at most.
+/// The maximum bytes of a flow per direction.
 const MOST: u64 = 150_000;
 
 fn len(id: u64, up: bool) -> u64 {
@@ -47,7 +47,7 @@ fn take(stream: &TcpStream, id: u64, up: bool) -> io::Result<()> {
     Err(io::Error::other(format!("{came} of {of} bytes, or others")))
 }
 
-/// Both at once, or one after the other.
+/// Sends and receives, at once or one after the other.
 fn be_host(stream: &TcpStream, id: u64, is_client: bool) -> io::Result<()> {
     let sent = || payload(id, is_client);
     if id.is_multiple_of(3) {
@@ -65,7 +65,7 @@ fn be_host(stream: &TcpStream, id: u64, is_client: bool) -> io::Result<()> {
     })
 }
 
-/// Flows with bytes both ways that both ends check.
+/// Flows with bytes in both directions that both ends check.
 pub struct BothWays;
 
 impl Flows for BothWays {
@@ -82,9 +82,9 @@ impl Flows for BothWays {
     }
 }
 
-/// Runs so many flows at a time while something is done. All of them must be whole.
+/// Runs `flows` at a time during an action. All of them must be complete.
 fn under_load(bed: &TunnelBed, flows: usize, act: impl FnOnce()) {
-    // With so many the link is full, and has none for much of the time.
+    // With many flows the link is full, and each waits for much of the time.
     let patience = PATIENCE * (1 + flows as u32 / 20);
     let connect = || Ok(connect(bed, Family::V4));
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
@@ -106,14 +106,14 @@ fn assert_nothing_lost(running: Running) {
     running.hub.stop();
 }
 
-/// A number that may be given otherwise.
+/// Returns a number from the environment, or a default.
 pub fn given(name: &str, default: u64) -> u64 {
     let given = std::env::var(name).ok();
     given.map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Crashes at random moments, of either end and of both: `PEPD_TEST_CRASHES` as many instead of these, and `PEPD_TEST_FLOWS` flows at a
-/// time.
+/// Crashes at random moments, of either end and of both. `PEPD_TEST_CRASHES` overrides their
+/// number, and `PEPD_TEST_FLOWS` the flows at a time.
 fn crash_at_random(link: &str, flows: u64, crashes: u64) {
     let bed = TunnelBed::new(link);
     let running = Running::start(&bed, "", SITE);
@@ -146,13 +146,13 @@ fn no_flow_in_a_tunnel_is_lost_by_crashes_of_either_end_at_any_moment() {
     crash_at_random(LINK, 50, 6);
 }
 
-/// Reports and openings are lost as well, so that the two ends know less of each other.
+/// Reports and stream openings are lost as well, so each end knows less of the other.
 #[test]
-fn nor_is_any_while_the_link_winks() {
+fn nor_is_any_during_short_outages() {
     crash_at_random(&format!("{LINK},{WINKS}"), 20, 9);
 }
 
-/// Upgrades, and restarts as systemd has them, of either end in turn.
+/// Upgrades, and restarts as by systemd, of either end in turn.
 #[test]
 fn nor_is_any_by_upgrades_and_restarts() {
     let bed = TunnelBed::new(&format!("{LINK},{WINKS}"));
@@ -178,7 +178,7 @@ fn nor_is_any_by_upgrades_and_restarts() {
     assert_nothing_lost(running);
 }
 
-/// Nobody has heard of the flow but the process that ends.
+/// Only the ending process knows of the flow.
 #[test]
 fn a_flow_whose_opening_has_not_left_when_its_process_ends_is_opened_by_the_next() {
     let bed = TunnelBed::new(LINK);
@@ -192,7 +192,7 @@ fn a_flow_whose_opening_has_not_left_when_its_process_ends_is_opened_by_the_next
         .boat
         .wait_counter("tunnel_flows_near", |flows| flows == 2);
     crash(&running.boat);
-    bed.mend_link();
+    bed.restore_link();
     let mut answer = [0; 16];
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer, b"into the silence");
@@ -201,7 +201,7 @@ fn a_flow_whose_opening_has_not_left_when_its_process_ends_is_opened_by_the_next
     assert_nothing_lost(running);
 }
 
-/// The server's host takes its time, and the process that called it ends meanwhile.
+/// The server's host is slow, and the process that called it ends meanwhile.
 #[test]
 fn a_leg_that_is_connecting_when_its_process_ends_connects_for_the_next() {
     let bed = TunnelBed::new(LINK);
@@ -225,8 +225,9 @@ fn a_leg_that_is_connecting_when_its_process_ends_connects_for_the_next() {
     assert_nothing_lost(running);
 }
 
-/// The boat cannot call, so it is the hub that does, once it knows where that is. `act` is done to the hub.
-fn is_called(state: &str, knows: impl Fn(&Pep) -> bool, act: impl FnOnce(&Pep)) {
+/// The boat cannot call, so the hub does, once it knows the boat's address. `act` is done to the
+/// hub.
+fn reaches_state(state: &str, knows: impl Fn(&Pep) -> bool, act: impl FnOnce(&Pep)) {
     let bed = TunnelBed::new(LINK);
     let by_udp = "carrier = \"udp\"";
     let config = bed.config(End::Hub, STATED, by_udp, "");
@@ -253,14 +254,14 @@ fn is_called(state: &str, knows: impl Fn(&Pep) -> bool, act: impl FnOnce(&Pep)) 
 
 #[test]
 fn a_hub_that_crashed_calls_its_boat_where_it_was() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let state = format!("state = \"{}\"", folder.path().display());
-    let paths = folder.path().join("paths.json");
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = format!("state = \"{}\"", directory.path().display());
+    let paths = directory.path().join("paths.json");
     let knows = |_: &Pep| fs::read_to_string(&paths).is_ok_and(|text| text.contains("address"));
-    is_called(&state, knows, crash);
+    reaches_state(&state, knows, crash);
 }
 
-/// What the hub has in memory for the next process.
+/// Returns whether the hub has stored the peer's address in memory for the next process.
 fn has_in_memory(hub: &Pep) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{}/fd", hub.id())) else {
         return false;
@@ -276,12 +277,12 @@ fn has_in_memory(hub: &Pep) -> bool {
 }
 
 #[test]
-fn a_hub_without_a_folder_calls_its_boat_too() {
-    is_called("", has_in_memory, crash);
-    is_called("", has_in_memory, upgrade);
+fn a_hub_without_a_directory_calls_its_boat_too() {
+    reaches_state("", has_in_memory, crash);
+    reaches_state("", has_in_memory, upgrade);
 }
 
-/// Both hosts have said all they had to say, and neither pepd has heard of the other's.
+/// Both hosts have sent everything, and neither pepd has received the other's end of stream.
 #[test]
 fn ends_that_are_under_way_when_both_processes_end_arrive() {
     let bed = TunnelBed::new(LINK);
@@ -300,7 +301,7 @@ fn ends_that_are_under_way_when_both_processes_end_arrive() {
     thread::sleep(Duration::from_millis(200));
     crash(&running.hub);
     crash(&running.boat);
-    bed.mend_link();
+    bed.restore_link();
     for host in [&mut stream, &mut served] {
         let mut last = Vec::new();
         host.read_to_end(&mut last).expect("a clean end");
@@ -310,7 +311,7 @@ fn ends_that_are_under_way_when_both_processes_end_arrive() {
     assert_nothing_lost(running);
 }
 
-/// What a codec knows is in the memory of its process alone.
+/// A codec's state is only in the memory of its process.
 #[test]
 fn a_compressed_flow_is_reset_when_the_process_at_either_end_ends() {
     let bed = TunnelBed::new(LINK);
@@ -321,7 +322,7 @@ fn a_compressed_flow_is_reset_when_the_process_at_either_end_ends() {
         let mut stream = connect(&bed, Family::V4);
         echo_once(&mut stream, b"hello");
         crash(end);
-        assert_eq!(Ended::of(&stream), Ended::RESET);
+        assert_eq!(Ended::from_stream(&stream), Ended::RESET);
         assert_eq!(end.counter("flows_lost_at_restart"), 1);
         thread::sleep(GROWN);
     }

@@ -1,4 +1,4 @@
-//! What an operator switches while pepd runs: sites, and the end.
+//! Switches that an operator sets while pepd runs: for sites, and for draining.
 
 use std::{
     io::Read as _,
@@ -39,21 +39,21 @@ fn command(bed: &Bed, pep: &Pep, words: &[&str]) -> Command {
     command
 }
 
-fn told(bed: &Bed, pep: &Pep, words: &[&str]) -> (Option<i32>, String) {
+fn code_and_text(bed: &Bed, pep: &Pep, words: &[&str]) -> (Option<i32>, String) {
     let output: Output = command(bed, pep, words).output().expect("it starts");
     let printed = [output.stdout, output.stderr].concat();
     let printed = String::from_utf8(printed).expect("text");
     (output.status.code(), printed)
 }
 
-/// Whether pepd takes a flow that begins now.
+/// Returns whether pepd accepts a new flow.
 fn takes(bed: &Bed, pep: &Pep) -> bool {
     let before = of_mail(pep, "flows_accepted");
     echo_once(&mut connect(bed), b"another");
     of_mail(pep, "flows_accepted") != before
 }
 
-/// The kernel may use rules from before for a moment after it has the new ones.
+/// Waits: the kernel may use old rules for a moment after it has the new ones.
 fn wait_taken(bed: &Bed, pep: &Pep, taken: bool) {
     let what = if taken { "taken" } else { "forwarded" };
     wait_until(&format!("new flows to be {what}"), || {
@@ -69,7 +69,7 @@ fn of_mail(pep: &Pep, key: &str) -> Value {
 }
 
 #[test]
-fn a_site_that_is_off_leaves_new_flows_to_the_kernel_until_it_is_on_again() {
+fn a_site_that_is_off_leaves_new_flows_to_the_kernel_until_it_is_on() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = start(&bed);
@@ -99,7 +99,7 @@ fn a_site_that_is_off_leaves_new_flows_to_the_kernel_until_it_is_on_again() {
 }
 
 #[test]
-fn a_site_that_cannot_be_switched_is_told() {
+fn a_site_that_cannot_be_switched_is_reported() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = start(&bed);
@@ -107,7 +107,7 @@ fn a_site_that_cannot_be_switched_is_told() {
             ("mial", "there is no site `mial`; there are: `mail`"),
             ("voice", "`voice` anyway, as its mode is `bypass`"),
         ] {
-            let (code, printed) = told(&bed, &pep, &["site", "off", name]);
+            let (code, printed) = code_and_text(&bed, &pep, &["site", "off", name]);
             assert_eq!(code, Some(1), "{printed}");
             assert!(printed.contains(words), "{printed}");
         }
@@ -115,7 +115,7 @@ fn a_site_that_cannot_be_switched_is_told() {
     });
 }
 
-/// Begins to drain, and has pepd confirm it.
+/// Begins to drain, and waits for pepd's confirmation.
 fn drain(bed: &Bed, pep: &Pep, words: &[&str]) -> Child {
     let mut command = command(bed, pep, &["drain"]);
     command.args(words).stdout(Stdio::piped());
@@ -140,7 +140,7 @@ fn draining_waits_for_the_last_flow_and_says_so() {
         let mut pep = start(&bed);
         let (_echo, mut open) = talking(&bed);
         let first = drain(&bed, &pep, &["--timeout", "1h"]);
-        // To ask again ends nothing.
+        // A second request ends nothing.
         let second = drain(&bed, &pep, &[]);
         wait_until("new flows to be forwarded", || !takes(&bed, &pep));
         echo_once(&mut open, b"to its end");
@@ -176,7 +176,7 @@ fn a_drain_for_longer_than_a_week_is_refused() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = start(&bed);
-        let (code, printed) = told(&bed, &pep, &["drain", "--timeout", "8days"]);
+        let (code, printed) = code_and_text(&bed, &pep, &["drain", "--timeout", "8days"]);
         assert_eq!(code, Some(2), "{printed}");
         assert!(printed.contains("a week at most"), "{printed}");
         pep.stop();

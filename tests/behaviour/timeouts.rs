@@ -1,4 +1,4 @@
-//! Hosts that fall silent, and how long pepd waits for them.
+//! Silent hosts, and pepd's timeouts for them.
 
 use std::{
     io::{Read as _, Write as _},
@@ -30,10 +30,10 @@ fn an_idle_flow_is_ended() {
             .expect("not direct");
         let mut stream = connect(bed);
         echo_once(&mut stream, b"and then silence");
-        let ended = Ended::of(&stream);
+        let ended = Ended::from_stream(&stream);
         assert_ne!(ended, Ended::Hung);
         pep.wait_flow_end(|end| end.reason == "idle_timeout");
-        pepd_tests::wait::wait_until("the server to be told", || echo.open() == 0);
+        pepd_tests::wait::wait_until("the server's connection to close", || echo.open() == 0);
         pep.assert_healthy();
     });
 }
@@ -69,7 +69,10 @@ fn a_slow_one_way_flow_is_not_idle() {
             }
         });
         let _pep = bed.start_with("[timeouts]\nidle = \"2s\"");
-        assert_eq!(Ended::of(&connect(bed)), Ended::Closed { after: 40 });
+        assert_eq!(
+            Ended::from_stream(&connect(bed)),
+            Ended::Closed { after: 40 }
+        );
     });
 }
 
@@ -86,7 +89,7 @@ fn a_silent_flow_whose_server_vanished_is_ended_by_keepalive() {
         let mut stream = connect(bed);
         echo_once(&mut stream, b"x");
         cut_off(&bed.server);
-        assert_eq!(Ended::of(&stream), Ended::RESET);
+        assert_eq!(Ended::from_stream(&stream), Ended::RESET);
         pep.wait_flow_end(|end| end.reason == "user_timeout");
     });
 }
@@ -98,7 +101,9 @@ fn a_silent_flow_whose_client_vanished_is_ended_by_keepalive() {
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _server = Server::start(listener, move |mut stream, _| {
             stream.read_exact(&mut [0]).expect("a byte");
-            result.send(Ended::of(&stream)).expect("the test waits");
+            result
+                .send(Ended::from_stream(&stream))
+                .expect("the test waits");
         });
         let pep = bed.start_with(KEEPALIVE).expect("not direct");
         let mut stream = connect(bed);
@@ -120,12 +125,12 @@ fn data_that_is_never_acknowledged_ends_the_flow() {
         echo_once(&mut stream, b"x");
         cut_off(&bed.server);
         stream.write_all(b"into the void").expect("connected");
-        assert_eq!(Ended::of(&stream), Ended::RESET);
+        assert_eq!(Ended::from_stream(&stream), Ended::RESET);
         pep.wait_flow_end(|end| end.reason == "user_timeout");
     });
 }
 
-/// A printer without paper: it takes nothing, but answers whoever asks whether it would.
+/// A printer without paper: it accepts no data, but answers window probes.
 #[test]
 fn a_receiver_that_pauses_keeps_its_flow() {
     const LEN: u64 = 8 << 20;
@@ -165,7 +170,7 @@ fn a_receiver_that_pauses_keeps_its_flow() {
     });
 }
 
-/// An outage within the user timeout costs nothing but time, and little of that afterwards.
+/// An outage within the user timeout costs only time, and little after its end.
 #[test]
 fn a_flow_outlives_an_outage() {
     matrix(|bed| {

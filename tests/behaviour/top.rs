@@ -23,16 +23,16 @@ use crate::{
 };
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
-/// A second one, whose flows are few.
+/// A second site, with few flows.
 const SPLIT: &str = "[[site]]\nname = \"mail\"\nmatch = { dport = [7001] }\n";
 
-/// The line to run.
+/// Returns the command line.
 fn top(socket: &Path, more: &str) -> String {
     let (program, socket) = (pepd().display(), socket.display());
     format!("{more} '{program}' top --socket '{socket}' --interval 200ms")
 }
 
-/// The same for a socket that it sees where sockets are by default.
+/// Returns a command line that finds the socket in the default directory.
 fn top_by_default(socket: &Path) -> String {
     let socket = socket.display();
     let here = format!(
@@ -47,7 +47,7 @@ fn begins(lines: &[String], begin: &str, unlike: &str) -> bool {
     found.any(|line| !line.contains(unlike))
 }
 
-/// A terminal on which rates of a running pepd are seen.
+/// Opens a terminal that shows rates of a running pepd.
 fn show(bed: &TunnelBed, socket: &Path, more: &str) -> Screen {
     let screen = Screen::start(&bed.host("boat"), &top(socket, more), (30, 100));
     screen.wait("a rate up", |lines| begins(lines, "up  ", " 0 bit/s"));
@@ -59,7 +59,7 @@ fn top_shows_sites_rates_and_flows_and_leaves_the_terminal_as_it_was() {
     let bed = TunnelBed::new(&format!("{LINK},loss=1%"));
     let running = Running::start(&bed, "", &format!("{SPLIT}{SITE}{ADMIN}"));
     let (busy, other, _echo) = traffic(&bed);
-    // Where it looks first, nobody is.
+    // No pepd uses the default path.
     let socket = running.boat.path("pepd.sock");
     let line = top_by_default(&socket);
     let mut screen = Screen::start(&bed.host("boat"), &line, (30, 100));
@@ -104,7 +104,7 @@ fn top_leaves_the_terminal_as_it_was_by_control_c_and_signals_and_has_no_colours
     assert!(!screen.has_colours());
     screen.press("\u{3}");
     assert_eq!(screen.ended(), (Some(0), true));
-    // The shell tells its own number, and becomes the program.
+    // The shell prints its process id, and becomes the program.
     let number = running.boat.path("number");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let tell = format!(
@@ -112,7 +112,7 @@ fn top_leaves_the_terminal_as_it_was_by_control_c_and_signals_and_has_no_colours
             number.display()
         );
         let screen = show(&bed, &socket, &tell);
-        let id = fs::read_to_string(&number).expect("it was told");
+        let id = fs::read_to_string(&number).expect("the shell wrote it");
         let id = Pid::from_raw(id.trim().parse().expect("a number"));
         kill(id, signal).expect("it runs");
         assert_eq!(screen.ended(), (Some(0), true), "{signal}");
@@ -123,11 +123,11 @@ fn top_leaves_the_terminal_as_it_was_by_control_c_and_signals_and_has_no_colours
         number.display()
     );
     let screen = show(&bed, &socket, &tell);
-    let id = fs::read_to_string(&number).expect("it was told");
+    let id = fs::read_to_string(&number).expect("the shell wrote it");
     drop(screen);
     let process = Path::new("/proc").join(id.trim());
     wait_for("pepd top to end", || (!process.exists()).then_some(()));
-    // Without a terminal it says what to do instead, and does that.
+    // Without a terminal it prints an alternative, and performs it.
     let arguments =
         |word: &'static str| ["top", word, "--socket", socket.to_str().expect("a path")];
     let program = pepd().to_str().expect("a path");
@@ -148,15 +148,16 @@ fn top_leaves_the_terminal_as_it_was_by_control_c_and_signals_and_has_no_colours
     running.stop_after_errors();
 }
 
-/// Into the folder that `PEPD_TEST_PICTURES` names, if it does, once there is something to be seen.
+/// Saves a picture to the directory `PEPD_TEST_PICTURES`, if that is set, once the screen has
+/// content.
 fn take_picture(screen: &Screen) {
     const AFTER: Duration = Duration::from_secs(240);
-    if let Some(folder) = env::var_os("PEPD_TEST_PICTURES") {
+    if let Some(directory) = env::var_os("PEPD_TEST_PICTURES") {
         let begin = Instant::now();
         while begin.elapsed() < AFTER {
             thread::sleep(Duration::from_secs(1));
         }
-        let path = Path::new(&folder).join("top.svg");
-        fs::write(path, screen.picture()).expect("the folder exists");
+        let path = Path::new(&directory).join("top.svg");
+        fs::write(path, screen.picture()).expect("the directory exists");
     }
 }

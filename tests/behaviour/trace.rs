@@ -1,4 +1,4 @@
-//! `pepd trace`: one flow, watched.
+//! `pepd trace`: the events of one flow.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -32,7 +32,7 @@ const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 const SPLIT: &str = "[[site]]\nname = \"split\"\nmatch = { dport = [7001] }\n";
 pub const SPLIT_PORT: u16 = 7001;
 
-/// A boat with a site that is split, and one whose flows go into a tunnel.
+/// Starts a boat with a split site, and one whose flows use a tunnel.
 pub fn start(bed: &TunnelBed) -> Running {
     Running::start(bed, "", &format!("{SPLIT}{SITE}{ADMIN}"))
 }
@@ -51,7 +51,7 @@ pub fn connect_split(bed: &TunnelBed) -> TcpStream {
     stream
 }
 
-/// The numbers of the open flows of the boat, in the order of their destinations.
+/// Returns the numbers of the boat's open flows, in the order of their destinations.
 pub fn numbers(running: &Running) -> Vec<String> {
     let shown = running.boat.ask(&["flows", "--json"]);
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
@@ -66,7 +66,7 @@ pub fn client_of(stream: &TcpStream) -> String {
     stream.local_addr().expect("connected").to_string()
 }
 
-/// A `pepd trace` that runs.
+/// A running `pepd trace`.
 struct Trace {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -85,7 +85,7 @@ impl Trace {
         Self { child, out, err }
     }
 
-    /// The next event that is like this.
+    /// Returns the next matching event.
     fn event(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             let mut line = String::new();
@@ -110,7 +110,7 @@ impl Trace {
         text
     }
 
-    /// Its exit code, what it still prints, and what it has complained of.
+    /// Returns exit code, remaining output and standard error.
     fn end(mut self) -> (Option<i32>, String, String) {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).expect("text");
@@ -150,9 +150,9 @@ fn a_flow_is_watched_through_a_crash_to_its_end() {
     });
     assert_eq!(look["up"]["bytes"], 51_000, "{look}");
     assert!(look["down"]["moved"].as_u64() > Some(0), "{look}");
-    // The link takes 20 ms each way.
+    // The link's delay is 20 ms in each direction.
     assert!(look["server_leg"]["rtt_s"].as_f64() >= Some(0.04), "{look}");
-    trace.event("nothing is left to do", |event| {
+    trace.event("no data to be left", |event| {
         event["up"]["waits_for"] == "source" && event["down"]["waits_for"] == "source"
     });
     crash(&running.boat);
@@ -174,10 +174,10 @@ fn a_flow_is_watched_through_a_crash_to_its_end() {
 }
 
 #[test]
-fn what_a_flow_waits_for_is_told() {
+fn the_cause_of_a_flows_wait_is_reported() {
     let bed = TunnelBed::new(LINK);
     let running = start(&bed);
-    // One that takes nothing until its host goes.
+    // A server that reads nothing until its host ends.
     let listener = bed
         .host("server")
         .listen(bed.server_at(Family::V4, SPLIT_PORT));
@@ -195,7 +195,7 @@ fn what_a_flow_waits_for_is_told() {
         event["up"]["waits_for"] == "receiver_window"
     });
     assert!(look["up"]["kernel"].as_u64() > Some(0), "{look}");
-    // A word ends it in order.
+    // Any input ends it in order.
     let mut text = Trace::start(&boat, &running.boat, &[&client_of(&stream)]);
     let mut shown = String::new();
     while !shown.contains("up waits for the server, which takes no more") {
@@ -219,11 +219,11 @@ fn what_a_flow_waits_for_is_told() {
 }
 
 #[test]
-fn flows_that_are_not_there_or_several_are_told_and_traces_are_not_too_many() {
+fn unknown_and_ambiguous_flows_are_reported_and_traces_are_limited() {
     let bed = TunnelBed::new(LINK);
     let running = start(&bed);
     let _echoes = [PORT, SPLIT_PORT].map(|port| echo_on(&bed, port));
-    // The same port of the client for two servers.
+    // The client's same port for two servers.
     let from = SocketAddr::new(bed.address("client", Family::V4), 40_112);
     let dial = |port| {
         let dial = Dial::to(bed.server_at(Family::V4, port)).from(from);
@@ -242,25 +242,25 @@ fn flows_that_are_not_there_or_several_are_told_and_traces_are_not_too_many() {
     let both = numbers(&running);
     assert_eq!(both.len(), 2);
     for wanted in [from.to_string(), from.ip().to_string()] {
-        let told = refused(&[&wanted]);
+        let message = refused(&[&wanted]);
         assert!(
-            told.contains(&format!("{wanted} has several flows")),
-            "{told}"
+            message.contains(&format!("{wanted} has several flows")),
+            "{message}"
         );
         assert!(
             both.iter()
-                .all(|number| told.contains(&format!("  {number}  {from} -> "))),
-            "{told}"
+                .all(|number| message.contains(&format!("  {number}  {from} -> "))),
+            "{message}"
         );
     }
     for unknown in ["99999-0000", "192.0.2.1:1"] {
-        let told = refused(&[unknown]);
+        let message = refused(&[unknown]);
         assert!(
-            told.contains(&format!("there is no flow `{unknown}`")),
-            "{told}"
+            message.contains(&format!("there is no flow `{unknown}`")),
+            "{message}"
         );
     }
-    // What a flow is can be asked, too.
+    // The flow is also available by its number.
     let shown = ask(&running, &format!("/v1/flows/{}", both[0]));
     assert!(
         shown.starts_with("HTTP/1.1 200") && shown.contains(&both[0]),
@@ -273,16 +273,16 @@ fn flows_that_are_not_there_or_several_are_told_and_traces_are_not_too_many() {
         let flow = trace.event("the flow", is("flow"));
         assert_eq!(flow["peer"], "hub", "{flow}");
     }
-    let told = refused(&[&both[1]]);
-    assert!(told.contains("8 flows are traced already"), "{told}");
-    // All are told of the end, and give their places back.
+    let message = refused(&[&both[1]]);
+    assert!(message.contains("8 flows are traced already"), "{message}");
+    // All traces notice the end, and release their slots.
     drop(first);
     for mut trace in traces {
         let ended = trace.event("its end", is("ended"));
         assert_eq!(ended["reason"], "closed", "{ended}");
         assert_eq!(trace.end().0, Some(0));
     }
-    wait_until("there is a place again", || {
+    wait_until("a slot to be free", || {
         let (code, ..) = Trace::start(&boat, &running.boat, &[&both[1], "--for", "100ms"]).end();
         code == Some(0)
     });

@@ -27,7 +27,7 @@ pub const STATED: &str = "rate = \"20Mbit/s\"\nrtt = \"40ms\"";
 pub const SITE: &str = "[[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
 pub const PORT: u16 = 7000;
 
-/// Somebody may ask.
+/// Enables the admin socket.
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
 /// Both pepds, with a session between them.
@@ -41,7 +41,7 @@ impl Running {
         Self::start_with(bed, peer, site, "")
     }
 
-    /// `both` is in the configuration of either end.
+    /// Starts both ends; `both` is in the configuration of either end.
     pub fn start_with(bed: &TunnelBed, peer: &str, site: &str, both: &str) -> Self {
         let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", both));
         let more = format!("{site}\n{both}");
@@ -53,11 +53,11 @@ impl Running {
 
     pub fn wait_for_session(&self) {
         for pep in [&self.boat, &self.hub] {
-            pep.wait_counter("tunnel_peers_here", |peers| peers == 1);
+            pep.wait_counter("tunnel_peers_up", |peers| peers == 1);
         }
     }
 
-    /// Asks the boat's pepd by its admin socket, as HTTP has it. The answer begins with its head.
+    /// Sends an HTTP request to the boat's admin socket. The answer begins with its head.
     pub fn ask(&self, target: &str) -> BufReader<UnixStream> {
         let mut stream = UnixStream::connect(self.boat.path("admin.sock")).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -94,7 +94,8 @@ pub fn connect(bed: &TunnelBed, family: Family) -> TcpStream {
     stream
 }
 
-/// A flow that is busy all the time, one to another port ([`PORT`] and the next) that has had ten bytes there and back, and their servers.
+/// Returns a busy flow, a flow to another port ([`PORT`] and the next) that has carried ten bytes
+/// in both directions, and their servers.
 pub fn traffic(bed: &TunnelBed) -> (Busy, TcpStream, [EchoServer; 2]) {
     let echo = [PORT, PORT + 1]
         .map(|port| EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, port))));
@@ -107,7 +108,7 @@ pub fn traffic(bed: &TunnelBed) -> (Busy, TcpStream, [EchoServer; 2]) {
     (busy, quiet, echo)
 }
 
-/// A server that takes a payload to its end and then sends another.
+/// Starts a server that receives a payload to its end and then sends another.
 pub fn exchange_server(bed: &TunnelBed, family: Family, len: u64) -> Server {
     let listener = bed.host("server").listen(bed.server_at(family, PORT));
     Server::start(listener, move |mut stream, _| {
@@ -120,7 +121,7 @@ pub fn exchange_server(bed: &TunnelBed, family: Family, len: u64) -> Server {
 pub fn exchange(bed: &TunnelBed, family: Family, len: u64) {
     let mut stream = connect(bed, family);
     Payload::new(1, len).send(&mut stream).expect("connected");
-    // Half-closed: what comes back comes after this.
+    // Half-closed: the answer follows.
     stream.shutdown(Shutdown::Write).expect("connected");
     let (received, sum) = receive(&mut stream).expect("in order");
     assert_eq!((received, sum), (len, Payload::new(2, len).sum()));
@@ -140,8 +141,8 @@ fn bytes_arrive_whole_in_both_directions_and_each_half_closes_by_itself() {
         let ends = pep.flow_ends();
         assert_eq!(ends.len(), 2, "{ends:?}");
         for end in ends {
-            let told = (end.up_bytes, end.down_bytes, end.reason.as_str());
-            assert_eq!(told, (2_000_000, 2_000_000, "closed"), "{end:?}");
+            let logged = (end.up_bytes, end.down_bytes, end.reason.as_str());
+            assert_eq!(logged, (2_000_000, 2_000_000, "closed"), "{end:?}");
         }
     }
     running.stop();
@@ -189,24 +190,24 @@ fn resets_go_through_from_both_sides() {
     let bed = TunnelBed::new(LINK);
     let running = Running::start(&bed, "", SITE);
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, logged) = std::sync::mpsc::channel();
     let _server = Server::start(listener, move |mut stream, _| {
         let mut byte = [0];
         stream.read_exact(&mut byte).expect("a byte");
         if byte == *b"r" {
-            // Bytes that nobody has read make a close a reset.
+            // Unread bytes turn a close into a reset.
             stream.write_all(b"last words").expect("connected");
             let limit = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
             limit.expect("a socket");
         } else {
             stream.write_all(b"ok").expect("connected");
-            let _ = tell.send(Ended::of(&stream));
+            let _ = tell.send(Ended::from_stream(&stream));
         }
     });
 
     let mut by_server = connect(&bed, Family::V4);
     by_server.write_all(b"r").expect("connected");
-    assert_eq!(Ended::of(&by_server), Ended::RESET);
+    assert_eq!(Ended::from_stream(&by_server), Ended::RESET);
 
     let mut by_client = connect(&bed, Family::V4);
     by_client.write_all(b"c").expect("connected");
@@ -214,7 +215,9 @@ fn resets_go_through_from_both_sides() {
     let reset = socket2::SockRef::from(&by_client).set_linger(Some(Duration::ZERO));
     reset.expect("a socket");
     drop(by_client);
-    let ended = told.recv_timeout(PATIENCE).expect("the server hears of it");
+    let ended = logged
+        .recv_timeout(PATIENCE)
+        .expect("the server hears of it");
     assert_eq!(ended, Ended::RESET);
 
     for pep in [&running.boat, &running.hub] {
@@ -284,7 +287,7 @@ fn an_outage_of_seconds_loses_nothing() {
                 .wait_counter("tunnel_datagrams_received", |now| now > before + 300);
             bed.cut_link();
             thread::sleep(Duration::from_secs(3));
-            bed.mend_link();
+            bed.restore_link();
         }
         transfer.join().expect("whole");
     });
@@ -292,7 +295,8 @@ fn an_outage_of_seconds_loses_nothing() {
     running.stop();
 }
 
-/// The interface tells, long before silence would: a link that is `dedicated` is never given up for silence.
+/// The interface reports the outage long before silence would: a `dedicated` link is never
+/// considered down for silence.
 #[test]
 fn an_interface_that_loses_its_carrier_stops_the_sender_until_it_is_back() {
     let bed = TunnelBed::new(LINK);
@@ -328,7 +332,7 @@ fn a_hub_that_dies_resets_its_flows_and_has_new_ones_once_it_is_back() {
     echo_once(&mut before, b"hello");
     running.hub.kill();
     running.hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
-    assert_eq!(Ended::of(&before), Ended::RESET);
+    assert_eq!(Ended::from_stream(&before), Ended::RESET);
     running
         .boat
         .wait_counter("ended_peer_restarted", |ends| ends == 1);
@@ -350,15 +354,15 @@ fn a_boat_that_ends_says_so() {
     let mut stream = connect(&bed, Family::V4);
     echo_once(&mut stream, b"hello");
     assert_eq!(running.boat.terminate_at_once(), 6);
-    assert_eq!(Ended::of(&stream), Ended::RESET);
+    assert_eq!(Ended::from_stream(&stream), Ended::RESET);
     running
         .hub
-        .wait_counter("tunnel_peers_here", |peers| peers == 0);
+        .wait_counter("tunnel_peers_up", |peers| peers == 0);
     running.hub.wait_idle();
     running.boat.assert_nothing_left();
 }
 
-/// A hub that does not know the boat's key, or whom the boat takes for somebody else.
+/// A hub that does not know the boat's key, or for which the boat has the wrong key.
 #[test]
 fn a_wrong_key_never_connects_and_flows_are_split() {
     let bed = TunnelBed::new(LINK);
@@ -377,12 +381,12 @@ fn a_wrong_key_never_connects_and_flows_are_split() {
             .contains("does not answer our handshakes")
     );
     echo_once(&mut connect(&bed, Family::V4), b"split");
-    assert_eq!(boat.counter("tunnel_peers_here"), 0);
+    assert_eq!(boat.counter("tunnel_peers_up"), 0);
     assert_eq!(boat.counter("tunnel_flows_near"), 0);
     assert_eq!(
         hub.counter("tunnel_datagrams_sent"),
         0,
-        "no word to strangers"
+        "no answer without a valid key"
     );
     boat.wait_counter("ended_closed", |ends| ends == 1);
     for pep in [&mut boat, &mut hub] {
@@ -390,33 +394,42 @@ fn a_wrong_key_never_connects_and_flows_are_split() {
     }
 }
 
-/// The boat has somebody else's key for the hub's.
+/// The boat has another key in place of the hub's.
 #[test]
-fn a_wrong_key_of_the_far_end_is_told_at_both_ends() {
+fn a_wrong_key_of_the_far_end_is_reported_at_both_ends() {
     let bed = TunnelBed::new(LINK);
     let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
     let right = bed.config(End::Boat, STATED, "", SITE);
     let wrong = right.replace(&bed.public_key("hub"), &bed.public_key("stranger"));
     let boat = bed.start(End::Boat, &wrong);
     hub.log().expect("is meant for another key");
-    let told = boat.log().expect("peer does not answer our handshakes");
-    assert!(told.message().contains("`peer.hub.public_key`"), "{told:?}");
+    let logged = boat.log().expect("peer does not answer our handshakes");
+    assert!(
+        logged.message().contains("`peer.hub.public_key`"),
+        "{logged:?}"
+    );
     for pep in [boat, hub] {
         pep.stop();
     }
 }
 
 #[test]
-fn secrets_that_differ_are_told_at_both_ends() {
+fn secrets_that_differ_are_reported_at_both_ends() {
     let bed = TunnelBed::new(LINK);
     let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ADMIN));
     let shared = bed.config(End::Boat, STATED, "", &format!("{SITE}\n{ADMIN}"));
     let alone = shared.lines().filter(|line| !line.starts_with("psk_file"));
     let boat = bed.start(End::Boat, &alone.collect::<Vec<_>>().join("\n"));
-    let told = boat.log().expect("peer's answer does not fit");
-    assert!(told.message().contains("`peer.hub.psk_file`"), "{told:?}");
-    let told = hub.log().expect("takes none of this pepd's answers");
-    assert!(told.message().contains("`peer.boat.psk_file`"), "{told:?}");
+    let logged = boat.log().expect("peer's answer does not fit");
+    assert!(
+        logged.message().contains("`peer.hub.psk_file`"),
+        "{logged:?}"
+    );
+    let logged = hub.log().expect("takes none of this pepd's answers");
+    assert!(
+        logged.message().contains("`peer.boat.psk_file`"),
+        "{logged:?}"
+    );
     assert!(boat.ask(&["status"]).contains("its answers do not fit"));
     assert!(hub.ask(&["status"]).contains("takes none of our answers"));
     for pep in [boat, hub] {
@@ -442,12 +455,12 @@ fn flows_are_held_until_the_peer_is_there() {
 }
 
 #[test]
-fn flows_are_left_to_the_kernel_while_the_peer_is_gone() {
+fn flows_are_left_to_the_kernel_while_the_peer_is_down() {
     let bed = TunnelBed::new(LINK);
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     let boat = bed.config(End::Boat, STATED, "on_peer_loss = \"bypass\"", SITE);
     let boat = bed.start(End::Boat, &boat);
-    // The rule is there a moment after pepd is ready.
+    // The rule appears a moment after pepd is ready.
     let listed = || {
         bed.host("boat")
             .run("nft", &["list", "chain", "inet", "pepd", "site_0"])
@@ -455,7 +468,7 @@ fn flows_are_left_to_the_kernel_while_the_peer_is_gone() {
     wait_until("the site to be bypassed", || {
         listed().contains("accept comment")
     });
-    // On a busy machine a packet may still meet the rules from before a list shows the new ones.
+    // On a busy machine a packet may still meet old rules after a list shows the new ones.
     wait_until("new flows to be forwarded", || {
         let before = boat.counter("flows_accepted");
         echo_once(&mut connect(&bed, Family::V4), b"forwarded");
@@ -478,11 +491,11 @@ fn while_a_peer_is_silent_new_flows_are_split_and_open_ones_wait() {
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     let mut open = connect(&bed, Family::V4);
     echo_once(&mut open, b"hello");
-    // Only the tunnel is cut: what is split gets through.
+    // Only the tunnel is blocked: split flows get through.
     bed.block_udp();
     running
         .boat
-        .wait_counter("tunnel_peers_here", |peers| peers == 0);
+        .wait_counter("tunnel_peers_up", |peers| peers == 0);
     open.write_all(b"later").expect("connected");
     echo_once(&mut connect(&bed, Family::V4), b"split");
     running.assert_in_tunnel(1);
@@ -497,9 +510,9 @@ fn while_a_peer_is_silent_new_flows_are_split_and_open_ones_wait() {
     running.stop();
 }
 
-/// The port of a client that is taken on the hub costs the flow only its port.
+/// If the client's port is taken on the hub, the flow loses only its port.
 #[test]
-fn a_client_may_use_a_port_again() {
+fn a_client_may_reuse_a_port() {
     let bed = TunnelBed::new(LINK);
     let running = Running::start(&bed, "", SITE);
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
@@ -509,8 +522,8 @@ fn a_client_may_use_a_port_again() {
         let mut stream = bed.host("client").dial(&dial).expect("pepd answers");
         echo_once(&mut stream, b"hello");
         stream.shutdown(Shutdown::Write).expect("connected");
-        assert_eq!(Ended::of(&stream), Ended::EMPTY);
-        // Or TIME_WAIT would keep the port.
+        assert_eq!(Ended::from_stream(&stream), Ended::EMPTY);
+        // Else TIME_WAIT would keep the port.
         let reset = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
         reset.expect("a socket");
         drop(stream);
@@ -519,7 +532,7 @@ fn a_client_may_use_a_port_again() {
     running.stop();
 }
 
-/// Peers are listened to by TCP at a port that a site would have as well.
+/// The TCP listener for peers uses a port that a site would use as well.
 #[test]
 fn a_hub_may_have_sites_of_its_own() {
     let bed = TunnelBed::new(LINK);
@@ -534,7 +547,8 @@ fn a_hub_may_have_sites_of_its_own() {
     running.stop();
 }
 
-/// Each boat's flows reach the server by the hub's one socket, and a boat that dies takes only its own with it.
+/// Each boat's flows reach the server by the hub's one socket, and a boat that dies ends only its
+/// own flows.
 #[test]
 fn a_hub_serves_several_boats() {
     let bed = TunnelBed::with_two_boats(LINK);
@@ -544,7 +558,7 @@ fn a_hub_serves_several_boats() {
     let mut boats: Vec<_> = [End::Boat, End::SecondBoat]
         .map(|end| bed.start(end, &bed.config(end, STATED, "", SITE)))
         .into();
-    hub.wait_counter("tunnel_peers_here", |peers| peers == 2);
+    hub.wait_counter("tunnel_peers_up", |peers| peers == 2);
     let mut streams = ["client", "client2"].map(|client| {
         let stream = bed.host(client).connect(bed.server_at(Family::V4, PORT));
         let mut stream = stream.expect("pepd answers");
@@ -554,7 +568,7 @@ fn a_hub_serves_several_boats() {
     });
     assert_eq!(hub.counter("tunnel_flows_far"), 2);
     boats.remove(0).kill();
-    assert_eq!(Ended::of(&streams[0]), Ended::RESET);
+    assert_eq!(Ended::from_stream(&streams[0]), Ended::RESET);
     echo_once(&mut streams[1], b"still there");
     drop(streams);
     for pep in boats.iter_mut().chain([&mut hub]) {

@@ -16,10 +16,10 @@ use serde_json::Value;
 use crate::support::{PORT, connect, echo_once, findings};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
-/// Output of commands about redirection that fails.
+/// Output of commands about a failing redirection.
 const DROPPED: &str = "what pepd redirects is dropped";
 
-/// Name of the family, as commands have it.
+/// Returns the name of the family in commands.
 fn family(bed: &Bed) -> &'static str {
     match bed.family {
         Family::V4 => "IPv4",
@@ -31,17 +31,17 @@ fn echo_server(bed: &Bed) -> EchoServer {
     EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
 }
 
-/// Removes something of pepd's, and waits until it has put it back.
+/// Removes something of pepd's, and waits until pepd has restored it.
 fn removed_and_put_back(bed: &Bed, pep: &Pep, remove: impl Fn(&Host)) {
     let position = pep.log().position();
     remove(&bed.gateway);
-    let told = pep.log().find(position, PATIENCE, |event| {
+    let logged = pep.log().find(position, PATIENCE, |event| {
         event.level() == "WARN" && event.message().contains("put back")
     });
-    assert!(told.is_some(), "nobody has put it back");
+    assert!(logged.is_some(), "pepd has not restored it");
 }
 
-/// Each with `ip -4` and `ip -6`.
+/// Runs each command with `ip -4` and `ip -6`.
 fn ip(bed: &Bed, words: &str) {
     let version = match bed.family {
         Family::V4 => "-4",
@@ -93,7 +93,7 @@ fn a_closed_gate_is_put_back_closed() {
     });
 }
 
-/// Another way out, by which policy rules of other programs lead.
+/// A routing table for policy rules of other programs.
 const OTHER_TABLE: u32 = 77;
 
 #[test]
@@ -108,8 +108,8 @@ fn policy_rules_that_come_later_do_not_take_what_is_redirected() {
             bed,
             &format!("route add {server} dev wan0 table {OTHER_TABLE}"),
         );
-        // Without a priority each comes before all that there are; the third as in a full tunnel of
-        // wg-quick.
+        // Without a priority each rule precedes all existing ones; the third is that of a full
+        // tunnel of wg-quick.
         let rules = [
             format!("iif lan0 table {OTHER_TABLE}"),
             format!("to {server} table {OTHER_TABLE}"),
@@ -118,10 +118,10 @@ fn policy_rules_that_come_later_do_not_take_what_is_redirected() {
         for (number, rule) in rules.iter().enumerate() {
             let position = pep.log().position();
             ip(bed, &format!("rule add {rule}"));
-            let told = pep.log().find(position, PATIENCE, |event| {
+            let logged = pep.log().find(position, PATIENCE, |event| {
                 event.message().contains("moved pepd's ahead of it")
             });
-            assert!(told.is_some(), "pepd's rules stay behind: {rule}");
+            assert!(logged.is_some(), "pepd's rules stay behind: {rule}");
             echo_once(&mut connect(bed), b"new");
             echo_once(&mut open, b"open");
             assert_eq!(pep.counter("flows_accepted"), number as u64 + 2);
@@ -175,7 +175,7 @@ fn reverse_path_filters_that_look_at_marks_drop_nothing() {
                  fib saddr . mark . iif oif missing drop\n}}\n}}"
             )
         };
-        // Those of firewalld (10) and NixOS (-140).
+        // Priorities of firewalld (10) and NixOS (-140).
         for (number, priority) in [-140, 10].into_iter().enumerate() {
             bed.gateway.nft(&filter(priority));
             echo_once(&mut connect(bed), b"accelerated");
@@ -191,7 +191,7 @@ fn reverse_path_filters_that_look_at_marks_drop_nothing() {
     });
 }
 
-/// A firewall that lets nothing in.
+/// A firewall that drops all input.
 const CLOSED: &str = "table inet others {
 chain input {
 type filter hook input priority 0
@@ -210,7 +210,7 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
         let _echo = echo_server(bed);
         let pep = bed.start_with(ADMIN).expect("not direct");
         bed.gateway.nft(CLOSED);
-        // As hosts have it.
+        // The default of hosts.
         bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
         let server = bed.at(Place::Server, PORT);
         let mut passed = bed
@@ -218,12 +218,12 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
             .dial(&Dial::to(server).limit(LOST))
             .expect("the kernel forwards it");
         echo_once(&mut passed, b"not accelerated");
-        let told = pep.log().expect("drops what pepd redirects");
-        assert_eq!(told.level(), "ERROR");
+        let logged = pep.log().expect("drops what pepd redirects");
+        assert_eq!(logged.level(), "ERROR");
         assert!(
-            told.message().contains("pass unaccelerated"),
+            logged.message().contains("pass unaccelerated"),
             "{}",
-            told.message()
+            logged.message()
         );
         let named = pep.log().expect("beside pepd");
         assert!(
@@ -254,7 +254,7 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
         });
 
         bed.gateway.nft("delete table inet others");
-        // Whatever is mended gives reason to try again at once.
+        // Any repair triggers another attempt at once.
         removed_and_put_back(bed, &pep, |_| ip(bed, "rule del table 5000"));
         pep.log().expect("connections are redirected again");
         echo_once(&mut connect(bed), b"accelerated");
@@ -267,7 +267,8 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
     });
 }
 
-/// Longer than pepd waits for a sign that SYNs arrive; a host repeats its SYN three times by then.
+/// Longer than pepd waits for a sign that SYNs arrive; a host retransmits its SYN three times by
+/// then.
 const HALF_OPEN: Duration = Duration::from_secs(13);
 
 #[test]
@@ -297,15 +298,19 @@ fn a_site_may_block_what_would_go_unprotected() {
         let pep = bed.start_with(&format!("{site}{ADMIN}"));
         let pep = pep.expect("not direct");
         bed.gateway.nft(CLOSED);
-        // As hosts have it.
+        // The default of hosts.
         bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
         let server = bed.at(Place::Server, PORT);
         let blocked = bed
             .client
             .dial(&Dial::to(server).limit(Duration::from_secs(20)));
         assert!(blocked.is_err(), "it went out of this machine unprotected");
-        let told = pep.log().expect("drops what pepd redirects");
-        assert!(told.message().contains("are blocked"), "{}", told.message());
+        let logged = pep.log().expect("drops what pepd redirects");
+        assert!(
+            logged.message().contains("are blocked"),
+            "{}",
+            logged.message()
+        );
         pep.wait_counter("syns_blocked_lost", |syns| syns > 0);
         assert_eq!(pep.counter("syns_passed_lost"), 0);
         let flows = pep.ask(&["flows"]);
@@ -386,7 +391,7 @@ fn a_bridge_that_is_filtered_too_early_is_named_and_hosts_get_on() {
     });
 }
 
-/// Connections go on as without pepd, and the operator hears why.
+/// Connections continue as without pepd, and the log gives the reason.
 #[test]
 fn a_deleted_tun_is_named() {
     matrix_pepd_only(|bed| {

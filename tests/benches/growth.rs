@@ -1,6 +1,6 @@
-//! `cargo bench -p pepd-tests --bench growth`: how the windows of our congestion controls grow, beside
-//! the formulas they follow, as a table. Needs root.
-#![expect(clippy::print_stdout, reason = "a table is what it is for")]
+//! `cargo bench -p pepd-tests --bench growth`: compares the window growth of pepd's congestion
+//! controls with their formulas, as a table. Needs root.
+#![expect(clippy::print_stdout, reason = "tables are the output")]
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -8,14 +8,14 @@ use bpf_cc::{Control, Loaded};
 use clap::Parser;
 use pepd_tests::growth::{Figure, Result, formulas, stretch, table};
 
-/// Measures how the windows of our congestion controls grow.
+/// Measures the window growth of pepd's congestion controls.
 #[derive(Debug, Parser)]
 #[command(name = "growth")]
 struct Options {
-    /// Round trips at which Hybla's formulas are checked
+    /// Round-trip times at which Hybla's formulas are checked
     #[arg(long, num_args = 1.., default_values = ["100ms", "250ms", "600ms"], value_parser = units::duration::parse)]
     rtt: Vec<Duration>,
-    /// Only the growth with stretched acknowledgements
+    /// Measure only the growth with stretched acknowledgements
     #[arg(long)]
     stretch: bool,
     /// Repetitions
@@ -24,7 +24,7 @@ struct Options {
     /// Write all figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// cargo bench says so
+    /// Passed by cargo bench
     #[arg(long, hide = true)]
     bench: bool,
 }

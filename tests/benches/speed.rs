@@ -1,5 +1,5 @@
-//! `cargo bench -p pepd-tests --bench speed -- [MEASURE]... [--json FILE]`: pepd's speed beside
-//! the direct path, as tables, with the targets and whether they are met. Needs root.
+//! `cargo bench -p pepd-tests --bench speed -- [MEASURE]... [--json FILE]`: compares pepd's speed
+//! with the direct path, as tables, and checks targets. Needs root.
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -10,35 +10,36 @@ use pepd_tests::{
 };
 use serde_json::json;
 
-/// Above this the figures say more about the machine's other work than about pepd.
+/// The load above which other work of the machine dominates the figures.
 const QUIET_LOAD: f64 = 0.5;
 
-/// Measures pepd's speed beside the direct path, in turns.
+/// Measures pepd's speed and the direct path's, in turns.
 #[derive(Debug, Parser)]
 #[command(name = "speed")]
 struct Options {
-    /// What to measure; everything unless given
+    /// Measurements to run; all by default
     #[arg(value_enum)]
     measures: Vec<Measure>,
-    /// Repetitions, of which the median counts
+    /// Repetitions, whose median is used
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Length of each bulk transfer, after half a second that does not count
+    /// Length of each bulk transfer, after an uncounted half second
     #[arg(long, default_value = "2s", value_parser = units::duration::parse)]
     transfer_time: Duration,
-    /// Only this variant (direct, spoof, defer, tunnel, packets or packets-fec), with nothing to compare it to
+    /// Measure this variant only (direct, spoof, defer, tunnel, packets or packets-fec), without a
+    /// comparison
     #[arg(long, value_parser = variant)]
     only: Option<Variant>,
-    /// pepd with custody and without, and nothing else: what custody costs
+    /// Compare pepd with and without custody only
     #[arg(long, conflicts_with = "only")]
     custody: bool,
     /// Write every value, the summaries and the targets to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// End with status 1 when a target is missed
+    /// End with status 1 if a target is missed
     #[arg(long)]
     strict: bool,
-    /// cargo bench says so
+    /// Passed by cargo bench
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -106,7 +107,7 @@ fn json_of(report: &Report, load: f64) -> Result<serde_json::Value> {
     let mut json = json!({
         "machine": {
             "kernel": kernel.trim_end(),
-            "processor": processor()?,
+            "processor": cpu()?,
             "cores": std::thread::available_parallelism()?.get(),
             "load_before": load,
         }
@@ -120,7 +121,7 @@ fn json_of(report: &Report, load: f64) -> Result<serde_json::Value> {
     Ok(json)
 }
 
-fn processor() -> Result<String> {
+fn cpu() -> Result<String> {
     let text = fs::read_to_string("/proc/cpuinfo")?;
     let line = text
         .lines()

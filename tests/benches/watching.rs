@@ -1,5 +1,6 @@
-//! `cargo bench -p pepd-tests --bench watching`: what it costs pepd to be looked at: how long a scrape takes, and the lists
-//! of flows, with so many of them open; and how busy it is with idle flows, scraped and not. Needs root.
+//! `cargo bench -p pepd-tests --bench watching`: measures the cost of monitoring pepd. Reports the
+//! time of a scrape and of flow lists with many flows open, and pepd's CPU load with idle flows,
+//! scraped and not. Needs root.
 
 use std::{
     error::Error,
@@ -20,29 +21,29 @@ use pepd_tests::{
     pep::Pep,
 };
 
-/// Measures what watching a pepd costs it.
+/// Measures the cost of monitoring pepd.
 #[derive(Debug, Parser)]
 #[command(name = "watching")]
 struct Options {
-    /// Flows that are open while answers are timed
+    /// Open flows while answers are timed
     #[arg(long, default_value_t = 5000)]
     many: usize,
-    /// Flows that are open while processor time is taken
+    /// Open flows while CPU time is measured
     #[arg(long, default_value_t = 1000)]
     idle: usize,
     /// Answers of each kind
     #[arg(long, default_value_t = 50)]
     rounds: usize,
-    /// For how long processor time is taken
+    /// Duration of the measurement of CPU time
     #[arg(long, default_value = "60s", value_parser = units::duration::parse)]
     time: Duration,
-    /// What cargo adds
+    /// Passed by cargo bench
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 const PORT: u16 = 7000;
-/// As Prometheus is often told to.
+/// A common interval of Prometheus.
 const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -60,7 +61,7 @@ impl Watched {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let more =
             "[admin]\nsocket = \"admin.sock\"\n[limits]\nflows = 8000\nflows_per_host = 8000\n";
-        // Lines of each flow are not what is measured.
+        // Log lines of each flow are not measured.
         let config = bed.config(more).ok_or("a path with pepd")?;
         let config = config.replace("level = \"debug\"", "level = \"info\"");
         let pep = Pep::start(&bed.gateway, &config);
@@ -73,7 +74,7 @@ impl Watched {
             Ok(stream)
         };
         let flows = (0..flows).map(|_| connect()).collect::<Result<Vec<_>>>()?;
-        // What is looked at every ten seconds has been.
+        // Work that recurs every ten seconds has run once by then.
         thread::sleep(Duration::from_secs(12));
         Ok(Self {
             pep,
@@ -97,7 +98,7 @@ impl Watched {
         Ok((took, answer.len()))
     }
 
-    /// Processor time of the process that carries flows.
+    /// Returns the CPU time of the process that carries flows.
     fn cpu(&self) -> Result<Duration> {
         let id = Pid::from_raw(i32::try_from(self.pep.id())?);
         Ok(ClockId::pid_cpu_clock_id(id)?.now()?.into())
@@ -129,9 +130,7 @@ fn answers(options: &Options) -> Result<()> {
         took.sort_unstable();
         let [median, most] = [took[took.len() / 2], took[took.len() - 1]].map(milliseconds);
         let cpu = milliseconds(cpu);
-        println!(
-            "  {target:<22} median {median}, most {most}, processor {cpu} each; {bytes} bytes"
-        );
+        println!("  {target:<22} median {median}, maximum {most}, CPU {cpu} each; {bytes} bytes");
     }
     Ok(())
 }
@@ -144,7 +143,7 @@ fn idling(options: &Options) -> Result<()> {
     let watched = Watched::start(options.idle)?;
     let seconds = options.time.as_secs_f64();
     println!(
-        "with {} flows open that are idle, processor time over {seconds} s:",
+        "with {} idle flows open, CPU time over {seconds} s:",
         watched.flows.len()
     );
     for scraped in [false, true] {
@@ -161,7 +160,7 @@ fn idling(options: &Options) -> Result<()> {
         } else {
             "not scraped"
         };
-        println!("  {how:<18} {:.2} % of a processor", 100.0 * share);
+        println!("  {how:<18} {:.2} % of a CPU", 100.0 * share);
     }
     Ok(())
 }

@@ -5,13 +5,13 @@
 //!   10.1.0.2  .3    eth0 -- lan0        wan0 -- eth0     10.2.0.2  .3   (echo, objects, ...)
 //!   fd01::2   ::3        10.1.0.1   10.2.0.1             fd02::2   ::3
 //!                        fd01::1    fd02::1              10.2.0.66 fd02::66   drops SYNs
-//!                                        |               10.3.0.1  fd03::1    ICMP: host unreachable
-//!                           10.2.0.99, fd02::99          10.3.0.2  fd03::2    ICMP: prohibited
-//!                           are nobody's                 10.3.0.3  fd03::3    ICMP: no port, by REJECT
+//!                                        |               10.3.0.1  fd03::1    ICMP: no host
+//!                           10.2.0.99, fd02::99:         10.3.0.2  fd03::2    ICMP: prohibited
+//!                           not assigned                 10.3.0.3  fd03::3    ICMP: no port
 //!                           10.4.0.1, fd04::1: no route
 //! ```
 //!
-//! The gateway forwards; pepd runs on it, or does not (the direct path).
+//! The gateway forwards; pepd runs on it, except on the direct path.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -19,24 +19,24 @@ use nix::errno::Errno;
 
 use crate::{host::Host, outcome::Connected, pep::Pep, wait::wait_until};
 
-/// The LAN interface of the gateway, on which hosts' connections arrive.
+/// The LAN interface of the gateway, for connections from hosts.
 pub const LAN: &str = "lan0";
 /// The interface of the gateway toward the servers.
 pub const WAN: &str = "wan0";
 
-/// How connections cross the gateway.
+/// The path of connections across the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
-    /// Forwarded by the kernel: no pepd is running.
+    /// Forwarded by the kernel, without pepd.
     Direct,
-    /// By pepd, which answers SYNs at once.
+    /// Through pepd, which answers SYNs at once.
     Spoof,
-    /// By pepd, which answers SYNs once the server has.
+    /// Through pepd, which answers SYNs once the server has.
     Defer,
 }
 
 impl Path {
-    /// As in the configuration and in the names of cases.
+    /// Returns the name in the configuration and in case names.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -56,7 +56,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// For the names of cases.
+    /// Returns the name in case names.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "ipv4",
@@ -64,7 +64,7 @@ impl Family {
         }
     }
 
-    /// As nft names it in matches.
+    /// Returns the name in nft matches.
     pub const fn nft(self) -> &'static str {
         match self {
             Self::V4 => "ip",
@@ -72,12 +72,13 @@ impl Family {
         }
     }
 
-    /// Host `host` of network `net`: 10.net.0.host or fd0net::host, the host in decimal digits.
+    /// Returns host `host` of network `net`: 10.net.0.host or fd0net::host, the host in decimal
+    /// digits.
     pub fn address(self, net: u8, host: u8) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::new(10, net, 0, host).into(),
             Self::V6 => {
-                // 66 is written ::66, so that both families read alike.
+                // 66 is written ::66, so that both families look alike.
                 let host = u16::from_str_radix(&host.to_string(), 16).expect("decimal digits");
                 Ipv6Addr::new(0xfd00 | u16::from(net), 0, 0, 0, 0, 0, 0, host).into()
             }
@@ -100,7 +101,7 @@ impl Family {
     }
 }
 
-/// Where a connection may go.
+/// A destination of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The server.
@@ -109,20 +110,20 @@ pub enum Place {
     Second,
     /// An address whose SYNs are dropped.
     BlackHole,
-    /// A router beyond answers that it cannot reach this host.
+    /// An address that a remote router reports as unreachable.
     Unreachable,
-    /// A router beyond answers that this is prohibited.
+    /// An address that a remote router reports as prohibited.
     Prohibited,
-    /// A firewall beyond rejects with ICMP port unreachable.
+    /// An address that a remote firewall rejects with ICMP port unreachable.
     Rejected,
-    /// The gateway has no route to it.
+    /// An address without a route on the gateway.
     NoRoute,
-    /// An address on the gateway's own segment that nobody has.
+    /// An unassigned address on the gateway's own segment.
     NoNeighbour,
 }
 
 impl Place {
-    /// Its address.
+    /// Returns the address.
     pub fn address(self, family: Family) -> IpAddr {
         let (net, host) = match self {
             Self::Server => (2, 2),
@@ -138,25 +139,25 @@ impl Place {
     }
 }
 
-/// One chain of three machines in namespaces of its own.
+/// A chain of three machines in separate namespaces.
 #[derive(Debug)]
 pub struct Bed {
-    /// How connections cross the gateway.
+    /// The path of connections across the gateway.
     pub path: Path,
-    /// Which addresses [`at`](Self::at) gives; the bed has both.
+    /// The family of addresses from [`at`](Self::at); the bed has both.
     pub family: Family,
-    /// Where connections begin.
+    /// The client's machine.
     pub client: Host,
-    /// Where pepd runs.
+    /// The machine that runs pepd.
     pub gateway: Host,
-    /// Where connections go.
+    /// The server's machine.
     pub server: Host,
     /// Switches and routers between them.
     _others: Vec<Host>,
 }
 
 impl Bed {
-    /// Builds the machines. Nothing but the kernel runs on them.
+    /// Builds the machines, which run nothing but the kernel.
     ///
     /// # Panics
     /// When the kernel refuses something.
@@ -169,8 +170,8 @@ impl Bed {
         bed
     }
 
-    /// The same machines, with one interface each, on one switch: the gateway's only one is
-    /// [`LAN`]. There are no failing places but closed ports.
+    /// Builds a one-armed bed: each machine has one interface, on one switch; the gateway's is
+    /// [`LAN`]. The only failing destinations are closed ports.
     ///
     /// # Panics
     /// When the kernel refuses something.
@@ -215,7 +216,7 @@ impl Bed {
         }
     }
 
-    /// Nobody may learn that the other side is on the same wire.
+    /// Disables ICMP redirects: hosts must not learn that the other side is on the same wire.
     fn without_redirects(&self) {
         for interface in ["all", LAN] {
             let key = format!("net.ipv4.conf.{interface}.send_redirects");
@@ -227,8 +228,8 @@ impl Bed {
         }
     }
 
-    /// IPv6 needs a moment after an interface is switched on, and the kernel adds its last
-    /// routes even later.
+    /// Waits until addresses work: IPv6 needs a moment after an interface comes up, and the kernel
+    /// adds its last routes even later.
     fn wait_until_connected(&self) {
         for interface in self
             .gateway
@@ -246,7 +247,7 @@ impl Bed {
             let nobody = SocketAddr::new(Place::Server.address(family), 9);
             wait_until("the machines to reach one another", || {
                 let connect = self.client.connect(nobody);
-                Connected::of(&connect) == Connected::No(Errno::ECONNREFUSED)
+                Connected::from_result(&connect) == Connected::No(Errno::ECONNREFUSED)
             });
         }
     }
@@ -297,34 +298,34 @@ impl Bed {
                 }
             }",
         );
-        // An address that nobody has is given up after 0.3 s rather than 3 s.
+        // Resolution of unassigned addresses fails after 0.3 s rather than 3 s.
         for family in ["ipv4", "ipv6"] {
             let key = format!("net.{family}.neigh.{WAN}.retrans_time_ms");
             self.gateway.sysctl(&key, "100");
         }
     }
 
-    /// A port of a place, in the bed's family.
+    /// Returns a port of a destination, in the bed's family.
     pub fn at(&self, place: Place, port: u16) -> SocketAddr {
         SocketAddr::new(place.address(self.family), port)
     }
 
-    /// A port of the client, in the bed's family.
+    /// Returns a port of the client, in the bed's family.
     pub fn client_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.family.address(1, 2), port)
     }
 
-    /// A port of the client's second address, in the bed's family.
+    /// Returns a port of the client's second address, in the bed's family.
     pub fn other_client_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.family.address(1, 3), port)
     }
 
-    /// The gateway's address toward the servers.
+    /// Returns the gateway's address toward the servers.
     pub fn gateway_address(&self) -> IpAddr {
         self.family.address(2, 1)
     }
 
-    /// Runs pepd with its defaults for this path; nothing where the path is direct.
+    /// Runs pepd with its defaults for this path; `None` on the direct path.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -332,7 +333,7 @@ impl Bed {
         self.start_with("")
     }
 
-    /// The same with further TOML, such as `[limits]` or `[[site]]`.
+    /// Runs pepd like [`start`](Self::start) with more TOML, such as `[limits]` or `[[site]]`.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -341,7 +342,7 @@ impl Bed {
         Some(Pep::start(&self.gateway, &config))
     }
 
-    /// The configuration for this path; `None` where it is direct.
+    /// Returns the configuration for this path; `None` for the direct one.
     pub fn config(&self, more: &str) -> Option<String> {
         let syn = self.path.name();
         let config = format!(
@@ -365,7 +366,7 @@ pub fn join(a: &Host, a_name: &str, b: &Host, b_name: &str) {
     }
 }
 
-/// Gives an interface these hosts of networks, see [`Family::address`].
+/// Adds addresses to an interface, given as network and host: see [`Family::address`].
 ///
 /// # Panics
 /// When the kernel refuses.
@@ -378,8 +379,7 @@ pub fn add_addresses(host: &Host, interface: &str, family: Family, addresses: &[
     }
 }
 
-/// Leaves an interface one IPv6 address that connections are made from if nothing else is said:
-/// the first; the kernel would take one of the others.
+/// Makes the first IPv6 address the default source; the kernel would choose one of the others.
 fn prefer_first(host: &Host, interface: &str, net: u8, others: &[u8]) {
     for number in others {
         let other = Family::V6.prefix(net, *number);
@@ -398,7 +398,7 @@ pub fn add_route(host: &Host, destination: &str, gateway: IpAddr) {
     added.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Lets a machine forward packets.
+/// Enables forwarding.
 ///
 /// # Panics
 /// When the kernel refuses.

@@ -1,4 +1,4 @@
-//! A page in a browser without a screen: Chromium, told what to do by the DevTools protocol
+//! A page in a headless browser: Chromium, controlled by the DevTools protocol
 //! (<https://chromedevtools.github.io/devtools-protocol>) over two pipes.
 
 use std::{
@@ -21,7 +21,7 @@ use crate::{
     wait::{PATIENCE, wait_within},
 };
 
-/// How it is started: no sandbox, as tests are root; nothing that talks to anybody by itself.
+/// Options: no sandbox, as tests run as root; no background network traffic.
 const OPTIONS: [&str; 13] = [
     "--headless",
     "--no-sandbox",
@@ -37,41 +37,41 @@ const OPTIONS: [&str; 13] = [
     "--remote-debugging-pipe",
     "about:blank",
 ];
-/// For how long it may end by itself.
+/// The time for the browser to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// One page. Ends with this.
+/// A page; dropping it ends the browser.
 pub struct Page {
     process: Process,
     orders: ChildStdin,
-    told: Receiver<Value>,
+    received: Receiver<Value>,
     last: u64,
     session: Option<String>,
     problems: Vec<String>,
     requests: Vec<String>,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Page {
-    /// A browser on this machine that opens that address, as wide and high as a phone or a screen.
+    /// Starts a browser on this machine and opens the address, in a window of this size.
     ///
     /// # Panics
-    /// When it is not installed, or does not start.
+    /// When the browser is not installed, or does not start.
     pub fn open(host: &Host, address: &str, (width, height): (u32, u32)) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        // It reads orders from descriptor 3, and answers to 4.
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        // Chromium reads commands from descriptor 3, and answers on 4.
         let mut command = host.command("sh");
         command.args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null", "sh"]);
         command.arg(program("chromium")).args(OPTIONS);
-        command.arg(format!("--user-data-dir={}", folder.path().display()));
-        let errors = File::create(folder.path().join("errors")).expect("it is ours");
-        command.env("HOME", folder.path()).stderr(errors);
+        command.arg(format!("--user-data-dir={}", directory.path().display()));
+        let errors = File::create(directory.path().join("errors")).expect("a new file");
+        command.env("HOME", directory.path()).stderr(errors);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::spawn(&mut command).expect("a shell");
         let child = process.pipes();
         let orders = child.stdin.take().expect("a pipe was asked for");
         let answers = child.stdout.take().expect("a pipe was asked for");
-        let (tell, told) = channel();
+        let (tell, received) = channel();
         thread::spawn(move || {
             let mut parts = BufReader::new(answers).split(0).map_while(Result::ok);
             parts
@@ -80,12 +80,12 @@ impl Page {
         let mut page = Self {
             process,
             orders,
-            told,
+            received,
             last: 0,
             session: None,
             problems: Vec::new(),
             requests: Vec::new(),
-            _folder: folder,
+            _directory: directory,
         };
         let target = page.call("Target.createTarget", &json!({"url": "about:blank"}));
         let target = json!({"targetId": target["targetId"], "flatten": true});
@@ -99,7 +99,7 @@ impl Page {
         page
     }
 
-    /// Has it do something; the answer.
+    /// Sends a command and returns its result.
     fn call(&mut self, method: &str, params: &Value) -> Value {
         self.last += 1;
         let mut order = json!({"id": self.last, "method": method, "params": params});
@@ -109,13 +109,14 @@ impl Page {
         let sent = write!(self.orders, "{order}\0").and_then(|()| self.orders.flush());
         sent.expect("the browser runs");
         loop {
-            let told = self.told.recv_timeout(PATIENCE);
-            let mut told = told.unwrap_or_else(|err| panic!("no answer to {method}: {err}"));
-            if told["id"] == self.last {
-                assert!(told["error"].is_null(), "{method}: {told}");
-                return told["result"].take();
+            let received = self.received.recv_timeout(PATIENCE);
+            let mut received =
+                received.unwrap_or_else(|err| panic!("no answer to {method}: {err}"));
+            if received["id"] == self.last {
+                assert!(received["error"].is_null(), "{method}: {received}");
+                return received["result"].take();
             }
-            self.note(&told);
+            self.note(&received);
         }
     }
 
@@ -133,10 +134,10 @@ impl Page {
         }
     }
 
-    /// The value of an expression (JavaScript), or what it promises.
+    /// Evaluates a JavaScript expression and returns its value, or the value of its promise.
     ///
     /// # Panics
-    /// When that throws.
+    /// When the expression throws.
     pub fn value(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut answer = self.call("Runtime.evaluate", &params);
@@ -148,7 +149,7 @@ impl Page {
     /// Waits until an expression is true.
     ///
     /// # Panics
-    /// When it never is, with the text of the page.
+    /// On a timeout, with the text of the page.
     pub fn wait(&mut self, expression: &str) {
         let holds = || self.value(expression).as_bool().filter(|holds| *holds);
         if wait_within(PATIENCE, holds).is_none() {
@@ -158,10 +159,10 @@ impl Page {
         }
     }
 
-    /// Waits until what is chosen (by CSS) has this in its text.
+    /// Waits until the element of a CSS selector contains this text.
     ///
     /// # Panics
-    /// When it never has.
+    /// On a timeout.
     pub fn wait_text(&mut self, choice: &str, text: &str) {
         let [choice, text] = [choice, text].map(|text| json!(text).to_string());
         self.wait(&format!(
@@ -169,13 +170,13 @@ impl Page {
         ));
     }
 
-    /// As wide and high.
+    /// Resizes the window.
     pub fn resize(&mut self, width: u32, height: u32) {
         let params = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500});
         self.call("Emulation.setDeviceMetricsOverride", &params);
     }
 
-    /// As somebody sees it who prefers dark, or light.
+    /// Sets the preferred colour scheme to dark or light.
     pub fn set_dark(&mut self, dark: bool) {
         let scheme = if dark { "dark" } else { "light" };
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
@@ -185,25 +186,26 @@ impl Page {
         );
     }
 
-    /// What has gone wrong so far: exceptions, and whatever is in the console.
+    /// Returns the errors so far: exceptions, and all console messages.
     pub fn problems(&mut self) -> &[String] {
         self.value("0");
         &self.problems
     }
 
-    /// All that it has asked for so far.
+    /// Returns the requests so far.
     pub fn requests(&mut self) -> &[String] {
         self.value("0");
         &self.requests
     }
 
-    /// A picture (PNG) of it from the top, as wide as it is, down to `height` or its end.
+    /// Returns a screenshot (PNG) from the top, of full width, down to `height` or the end of the
+    /// page.
     pub fn picture(&mut self, height: u32) -> Vec<u8> {
         let size = self.value("[innerWidth, document.documentElement.scrollHeight]");
         let number = |place: usize| size[place].as_u64().expect("a number") as u32;
         let (width, height) = (number(0), number(1).min(height));
         self.resize(width, height);
-        // Until it is drawn like that.
+        // Waits until the page is drawn.
         self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))");
         let picture = self.call(
             "Page.captureScreenshot",

@@ -13,7 +13,7 @@ use std::{
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// Sends back what it receives, and closes when the other end has; until dropped.
+/// An echo server, which closes a connection once the client has; runs until dropped.
 #[derive(Debug)]
 pub struct EchoServer {
     shared: Arc<Shared>,
@@ -45,12 +45,12 @@ impl EchoServer {
         }
     }
 
-    /// Connections open now.
+    /// Returns the connections open now.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
     }
 
-    /// Connections accepted so far.
+    /// Returns the connections accepted so far.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
@@ -67,7 +67,7 @@ impl Drop for EchoServer {
 
 struct Connection {
     stream: TcpStream,
-    /// Received and not yet sent back; nothing is received while there is any.
+    /// Received bytes not yet echoed; nothing more is received until it is empty.
     pending: Vec<u8>,
 }
 
@@ -96,7 +96,7 @@ impl Service {
     fn run(&mut self) -> io::Result<()> {
         let mut events = [EpollEvent::empty(); 256];
         while !self.shared.stop.load(Ordering::SeqCst) {
-            // The timeout only bounds how late a stop is noticed.
+            // The timeout only bounds the delay of a stop.
             let ready = match self.epoll.wait(&mut events, EpollTimeout::from(50u8)) {
                 Err(nix::errno::Errno::EINTR) => continue,
                 ready => ready?,
@@ -120,7 +120,7 @@ impl Service {
                 let mut event = event(interest, id);
                 self.epoll.modify(&connection.stream, &mut event)?;
             }
-            // The other end is done, in one way or another.
+            // The client has closed or reset the connection.
             Err(_) => {
                 self.connections.remove(&id);
                 self.shared.open.fetch_sub(1, Ordering::SeqCst);
@@ -146,7 +146,7 @@ impl Service {
     }
 }
 
-/// Moves what can be moved; what to wait for next, or an error at the end of the connection.
+/// Moves bytes; returns the events to wait for, or an error at the end of the connection.
 fn echo(connection: &mut Connection, buffer: &mut [u8]) -> io::Result<EpollFlags> {
     loop {
         while !connection.pending.is_empty() {

@@ -1,4 +1,4 @@
-//! What a daemon changes on a machine, to be the same again when it is gone.
+//! The state of a machine that a daemon changes, and must restore.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -11,11 +11,11 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// As they are now.
+    /// Records the present state.
     ///
     /// # Panics
-    /// When a program to list them is missing.
-    pub fn of(host: &Host) -> Self {
+    /// When a program to list it is missing.
+    pub fn measure(host: &Host) -> Self {
         let mut lines = BTreeSet::new();
         let mut add = |what: &str, text: &str| {
             for line in text.lines() {
@@ -33,7 +33,7 @@ impl Footprint {
         Self { lines }
     }
 
-    /// Lines that are in one of the two only, `+` for this one and `-` for the other.
+    /// Returns the lines that differ, `+` for this one and `-` for the other.
     pub fn difference(&self, other: &Self) -> Vec<String> {
         let more = self.lines.difference(&other.lines);
         let less = other.lines.difference(&self.lines);
@@ -43,7 +43,7 @@ impl Footprint {
     }
 }
 
-/// Settings of an interface that interception may be tempted to touch.
+/// Settings of an interface that interception might change.
 const SETTINGS: [&str; 5] = [
     "accept_local",
     "forwarding",
@@ -52,7 +52,7 @@ const SETTINGS: [&str; 5] = [
     "src_valid_mark",
 ];
 
-/// Those of all interfaces of the namespace of the calling thread, and of TCP as a whole.
+/// Returns the settings of all interfaces in the calling thread's namespace, and of TCP.
 fn settings() -> String {
     let mut paths = vec!["/proc/sys/net/ipv4/ip_forward".into()];
     for family in ["ipv4", "ipv6"] {
@@ -60,7 +60,7 @@ fn settings() -> String {
             paths.extend(SETTINGS.map(|name| interface.join(name)));
         }
     }
-    // Which congestion controls are registered is the same in all namespaces, and other tests' pepds
+    // The registered congestion controls are the same in all namespaces, and pepds of other tests
     // register some.
     let of_tcp = |path: &PathBuf| {
         let path = path.to_string_lossy();
@@ -80,7 +80,7 @@ fn entries(directory: &str) -> Vec<PathBuf> {
     listed.flatten().map(|entry| entry.path()).collect()
 }
 
-/// Names only: states and counters change by themselves.
+/// Returns interface names only: states and counters change by themselves.
 fn interfaces(host: &Host) -> String {
     let listed = host.ip("-brief link");
     let names = listed

@@ -1,8 +1,7 @@
 //! Programs on another kernel: Debian's 6.12 in an emulated machine, by `scripts/guest`.
 //!
-//! The guest sees this machine's files, so that any program built here runs there. Booting takes
-//! some ten seconds, so a test had better do all it wants to do there in one run. One that runs
-//! itself again in the guest:
+//! The guest sees this machine's files, so any program built here runs there. Booting takes about
+//! ten seconds, so a test should do all its work in one run. A test that runs itself in the guest:
 //!
 //! ```no_run
 //! use pepd_tests::guest::{self, Guest};
@@ -25,30 +24,31 @@ use std::{
 
 use crate::programs::try_install;
 
-/// What `scripts/guest` ends with when qemu or the kernel is not to be had.
+/// The exit status of `scripts/guest` when qemu or the kernel is unavailable.
 const SKIPPED: i32 = 77;
 
-/// What its message then begins with; a command of ours may end with the same code.
+/// The beginning of its message then; the tested command may end with the same status.
 const SKIPPED_WORDS: &str = "guest: skipped";
 
-/// Whether this process runs in a guest.
+/// Returns whether this process runs in a guest.
 pub fn inside() -> bool {
     env::var_os("PEPD_GUEST").is_some()
 }
 
-/// Runs a program in a guest with the modules and time of any machine; see [`Guest::run`].
+/// Runs a program in a guest with default modules and clock; see [`Guest::run`].
 pub fn run(program: &Path, args: &[&str]) -> Option<Output> {
     Guest::new().run(program, args)
 }
 
-/// A machine with another kernel, which is there while a program runs on it.
+/// A machine with another kernel, for one run of a program.
 #[derive(Debug, Clone, Default)]
 pub struct Guest {
     options: Vec<OsString>,
 }
 
 impl Guest {
-    /// One processor, 1 GB of memory, five minutes at most; writes to no file of this machine.
+    /// Returns a guest with one CPU, 1 GB of memory and a limit of five minutes, which writes to no
+    /// file of this machine.
     pub fn new() -> Self {
         Self::default()
     }
@@ -58,12 +58,12 @@ impl Guest {
         self.option("--modules", names.join(","))
     }
 
-    /// Lets the guest write to a directory and what is below it.
+    /// Lets the guest write to a directory and its subdirectories.
     pub fn share(self, directory: &Path) -> Self {
         self.option("--share", directory)
     }
 
-    /// Time goes by instructions rather than by the clock: see `scripts/guest --help`.
+    /// Derives the guest's clock from instructions: see `scripts/guest --help`.
     pub fn icount(mut self) -> Self {
         self.options.push("--icount".into());
         self
@@ -74,19 +74,19 @@ impl Guest {
         self
     }
 
-    /// Runs a program, as root, to its end: its status and its output. `None`, with the reason on
-    /// stderr, where qemu or the kernel is not to be had.
+    /// Runs a program as root to its end; returns status and output. Returns `None`, with the
+    /// reason on stderr, if qemu or the kernel is unavailable.
     ///
     /// # Panics
     /// When the script itself cannot be run.
     pub fn run(&self, program: &Path, args: &[&str]) -> Option<Output> {
-        // The script says what is missing.
+        // The script names missing programs.
         let _reason = try_install(&["qemu-system-x86", "busybox-static", "xz", "zstd"]);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest");
         let mut command = Command::new(script);
         command.args(&self.options);
         if !self.options.iter().any(|option| option == "--share") {
-            // The default is the working directory, which a test has no business in.
+            // The default is the working directory, to which a test must not write.
             command.arg("--share").arg("none");
         }
         let output = command.arg("--").arg(program).args(args).output();
@@ -99,10 +99,10 @@ impl Guest {
         Some(output)
     }
 
-    /// Runs one test of the running test binary once more, in the guest, where [`inside`] is true.
+    /// Runs one test of the running test binary again, in the guest, where [`inside`] is true.
     ///
     /// # Panics
-    /// When it fails there, with its output, or when there is no test of this name.
+    /// When it fails there, with its output, or when no test has this name.
     pub fn run_test(&self, name: &str) {
         let binary = env::current_exe().expect("a running program has a path");
         let args = [name, "--exact", "--include-ignored", "--nocapture"];

@@ -15,7 +15,7 @@ use winkemu::netns::{self, Netns};
 
 use crate::{programs, wait::PATIENCE};
 
-/// A namespace with loopback up and nothing else, until a bed gives it more.
+/// A machine in a namespace with loopback up, to which a bed adds interfaces.
 #[derive(Debug, Clone)]
 pub struct Host {
     netns: Netns,
@@ -28,43 +28,45 @@ impl Default for Host {
 }
 
 impl Host {
-    /// A machine without interfaces.
+    /// Creates a machine without interfaces.
     ///
     /// # Panics
-    /// Without the right to make namespaces (run the tests as root).
+    /// Without the right to create namespaces (run the tests as root).
     pub fn new() -> Self {
         raise_descriptor_limit();
         let netns = Netns::new().expect("network namespaces can be made (run the tests as root)");
         let host = Self { netns };
-        // Errors are part of what is tested, so none may be rate limited away.
+        // ICMP errors are part of the tests, so none may be rate limited.
         host.sysctl("net.ipv4.icmp_ratelimit", "0");
         host.sysctl("net.ipv6.icmp.ratelimit", "0");
-        // Nobody else has our addresses: link-local ones need no second of waiting either.
+        // Addresses are unique here: link-local ones need no second of waiting either.
         host.sysctl("net.ipv6.conf.default.accept_dad", "0");
         host
     }
 
-    /// A machine in a namespace that somebody else has made.
-    pub fn of(netns: &Netns) -> Self {
+    /// Returns a machine in an existing namespace.
+    pub fn in_netns(netns: &Netns) -> Self {
         raise_descriptor_limit();
         let netns = netns.clone();
         Self { netns }
     }
 
-    /// Its namespace.
+    /// Returns the namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Runs a closure inside; sockets made there stay there.
+    /// Runs a closure in the namespace; its sockets stay there.
     ///
     /// # Panics
     /// As the closure does.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
-        self.netns.enter(f).expect("a namespace we made lets us in")
+        self.netns
+            .enter(f)
+            .expect("an own namespace can be entered")
     }
 
-    /// Sets a kernel setting of this machine.
+    /// Sets a sysctl of this machine.
     ///
     /// # Panics
     /// When the kernel refuses.
@@ -73,11 +75,10 @@ impl Host {
         set.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Listens on an address of this machine, with room for as many waiting connections as the
-    /// kernel allows.
+    /// Listens on an address of this machine, with the kernel's maximum backlog.
     ///
     /// # Panics
-    /// When the address is not free.
+    /// When the address is in use.
     pub fn listen(&self, address: SocketAddr) -> TcpListener {
         let listen = || -> io::Result<TcpListener> {
             let socket = stream_socket(address)?;
@@ -98,7 +99,7 @@ impl Host {
         self.dial(&Dial::to(to))
     }
 
-    /// Connects as the [`Dial`] says.
+    /// Connects as the [`Dial`] specifies.
     ///
     /// # Errors
     /// Those of the connect.
@@ -106,11 +107,11 @@ impl Host {
         self.enter(|| dial.connect_here())
     }
 
-    /// A command to be run here; start it by [`winkemu::netns::Process::spawn`] or
-    /// [`winkemu::netns::spawn`], which make sure that it does not outlive the tests.
+    /// Returns a command in this namespace. Start it by [`winkemu::netns::Process::spawn`] or
+    /// [`winkemu::netns::spawn`], so that it does not outlive the tests.
     ///
     /// # Panics
-    /// When a package has to be installed for it, and cannot be.
+    /// When its package is missing and cannot be installed.
     pub fn command(&self, program: &str) -> Command {
         match program.contains('/') {
             true => self.netns.command(program),
@@ -127,10 +128,10 @@ impl Host {
         finish(command.args(arguments), "")
     }
 
-    /// Runs a program that must succeed; what it printed.
+    /// Runs a program that must succeed; returns its output.
     ///
     /// # Panics
-    /// When it cannot be started or fails, with what it wrote to its standard error.
+    /// When it cannot be started or fails, with its standard error.
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         self.run_with_input(program, arguments, "")
     }
@@ -143,7 +144,7 @@ impl Host {
         self.run_with_input("nft", &["-f", "-"], script);
     }
 
-    /// Runs `ip` with these words; `-6` among them where it matters.
+    /// Runs `ip` with these words, including `-6` where needed.
     ///
     /// # Panics
     /// When it fails.
@@ -179,13 +180,13 @@ fn finish(command: &mut Command, input: &str) -> Output {
     let mut child = netns::spawn(command)
         .unwrap_or_else(|error| panic!("cannot run {:?}: {error}", command.get_program()));
     let mut stdin = child.stdin.take().expect("a pipe was asked for");
-    // A program that does not read its input has its reasons.
+    // A program need not read its input.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     child.wait_with_output().expect("a child can be waited for")
 }
 
-/// How to connect.
+/// Parameters of a connect.
 #[derive(Debug, Clone, Copy)]
 pub struct Dial {
     to: SocketAddr,
@@ -196,7 +197,7 @@ pub struct Dial {
 }
 
 impl Dial {
-    /// From any address and port, for [`PATIENCE`] at most.
+    /// Connects from any address and port, within [`PATIENCE`].
     pub fn to(to: SocketAddr) -> Self {
         Self {
             to,
@@ -207,28 +208,28 @@ impl Dial {
         }
     }
 
-    /// From this address and port (0: any), with `SO_REUSEADDR`.
+    /// Binds to this address and port (0: any), with `SO_REUSEADDR`.
     #[must_use]
     pub fn from(mut self, from: SocketAddr) -> Self {
         self.from = Some(from);
         self
     }
 
-    /// With this DSCP, 0 to 63, in every packet.
+    /// Sets this DSCP, 0 to 63, in every packet.
     #[must_use]
     pub fn dscp(mut self, dscp: u8) -> Self {
         self.dscp = Some(dscp);
         self
     }
 
-    /// With a receive buffer of about so many bytes.
+    /// Sets a receive buffer of about so many bytes.
     #[must_use]
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer = Some(bytes);
         self
     }
 
-    /// Gives up after this time; the error then has no number.
+    /// Limits the connect to this time; the error then has no number.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -247,10 +248,10 @@ impl Dial {
         Ok(stream)
     }
 
-    /// Begins to connect from the namespace of the calling thread and does not wait.
+    /// Begins a connect from the namespace of the calling thread without waiting.
     ///
     /// # Errors
-    /// What fails at once.
+    /// An immediate failure.
     pub fn begin_here(&self) -> io::Result<Socket> {
         let socket = self.socket()?;
         socket.set_nonblocking(true)?;
@@ -293,7 +294,7 @@ fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Both ends of thousands of connections live in the test process.
+/// Raises the limit: both ends of thousands of connections live in the test process.
 fn raise_descriptor_limit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

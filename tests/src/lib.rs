@@ -1,29 +1,28 @@
-//! Traffic tools, test beds and a handle on the daemon, for the behaviour tests beside this
-//! crate and for its benchmarks.
+//! Traffic tools, test beds and control of the daemon, for behaviour tests and benchmarks.
 //!
-//! Everything runs in network namespaces of its own, so that tests neither see each other nor
-//! the machine's network:
+//! Everything runs in separate network namespaces, isolated from other tests and from the machine's
+//! network:
 //!
 //! * [`host`]: one machine of a test bed: sockets and programs in its namespace;
-//! * [`bed`]: the chain client - pepd - server, for IPv4 and IPv6, with destinations that fail
-//!   in every way a network knows, and one-armed variants;
-//! * [`matrix`]: runs a test on the plain network first (the control), then through pepd with
-//!   `syn = "spoof"` and `"defer"`, for both families;
-//! * [`pep`]: builds and runs the daemon; its log, counters, signals and what it leaves behind;
-//! * [`payload`], [`serve`], [`objects`], [`echo`], [`outcome`]: bytes from a seed, servers and
-//!   how connections end;
-//! * [`measure`]: latencies, connection rates and goodput, taken at the receiver;
-//! * [`speed`]: pepd beside the direct path in turns, for `cargo bench`;
-//! * [`growth`]: congestion windows beside the formulas that they follow;
+//! * [`bed`]: the chain client - pepd - server, for IPv4 and IPv6, with destinations that fail in
+//!   all common ways, and one-armed variants;
+//! * [`matrix`]: runs a test on the plain network first (the control), then through pepd with `syn
+//!   = "spoof"` and `"defer"`, for both families;
+//! * [`pep`]: builds and runs the daemon; its log, counters, signals and leftovers;
+//! * [`payload`], [`serve`], [`objects`], [`echo`], [`outcome`]: seeded bytes, servers and the ends
+//!   of connections;
+//! * [`measure`]: latencies, connection rates and goodput, measured at the receiver;
+//! * [`speed`]: pepd and the direct path in turns, for `cargo bench`;
+//! * [`growth`]: congestion windows and their formulas;
 //! * [`guest`]: programs on another kernel;
-//! * [`raw`]: single packets as no kernel would send them, and what is on the wire;
-//! * [`programs`]: real servers and clients, and which package has them;
+//! * [`raw`]: single crafted packets, and packet captures;
+//! * [`programs`]: real servers and clients, and their packages;
 //! * [`screen`]: a program in a terminal; [`browser`]: a page in a browser;
 //! * [`tunnel`]: two pepds and a link between them;
 //! * [`wait`]: waiting for conditions.
 //!
-//! Functions here panic with a sentence rather than return errors: in a test there is nothing
-//! else to do with one.
+//! Functions here panic with a message instead of returning errors: a test could only fail with
+//! them.
 #![forbid(unsafe_code)]
 
 pub mod bed;

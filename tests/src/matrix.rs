@@ -1,4 +1,4 @@
-//! Every behaviour on every path and in both families, the plain network first.
+//! Test cases for every path and both families, with the plain network as the control.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use crate::bed::{Bed, Family, Path};
 
 /// The environment variable that limits a run to cases whose name contains its value, such as
-/// `direct` or `defer ipv6`: for looking into one.
+/// `direct` or `defer ipv6`.
 pub const CASES_VARIABLE: &str = "PEPD_TEST_CASES";
 
 /// Held shared by tests that only wait, and exclusively by those that measure.
@@ -16,8 +16,8 @@ static MACHINE: RwLock<()> = RwLock::new(());
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 const THROUGH_PEPD: [Path; 2] = [Path::Spoof, Path::Defer];
 
-/// Runs the test on beds of all six cases: on the direct path first, as the control that shows
-/// that the expectation is what the plain network does, then through pepd in all cases at once.
+/// Runs the test on beds of all six cases. The direct path comes first, as the control: the plain
+/// network must behave as expected. Then all cases through pepd run at once.
 ///
 /// # Panics
 /// When a case fails, naming all that did.
@@ -27,8 +27,8 @@ pub fn matrix(test: impl Fn(&Bed) + Sync) {
     check(&run_cases(&THROUGH_PEPD, &test));
 }
 
-/// As [`matrix`], one case after the other and no other test beside it: for tests that measure
-/// or that need most of the machine.
+/// Runs all cases like [`matrix`], one after the other and without other tests: for tests that
+/// measure or that need most of the machine.
 ///
 /// # Panics
 /// When a case fails, naming it.
@@ -37,8 +37,8 @@ pub fn matrix_alone(test: impl Fn(&Bed) + Sync) {
     in_turn(&test);
 }
 
-/// As [`matrix`], one case after the other: for tests that need much of the machine, but do
-/// not measure it.
+/// Runs all cases like [`matrix`], one after the other: for tests that need much of the machine,
+/// but do not measure it.
 ///
 /// # Panics
 /// When a case fails, naming it.
@@ -55,8 +55,8 @@ fn in_turn(test: &(impl Fn(&Bed) + Sync)) {
     }
 }
 
-/// Runs the test on beds of all cases through pepd, for what the plain network does not have
-/// (counters, caps, exit codes); where there is a direct counterpart use [`matrix`].
+/// Runs the test on beds of all cases through pepd, for features that the plain network lacks
+/// (counters, caps, exit codes). With a direct counterpart use [`matrix`].
 ///
 /// # Panics
 /// When a case fails, naming all that did.
@@ -65,7 +65,7 @@ pub fn matrix_pepd_only(test: impl Fn(&Bed) + Sync) {
     check(&run_cases(&THROUGH_PEPD, &test));
 }
 
-/// Runs a test that makes its own beds while no measuring test is running.
+/// Runs a test with beds of its own while no measuring test is running.
 pub fn shared<T>(test: impl FnOnce() -> T) -> T {
     let _shared = MACHINE.read();
     test()
@@ -97,14 +97,14 @@ fn run_cases(paths: &[Path], test: &(impl Fn(&Bed) + Sync)) -> Vec<String> {
     })
 }
 
-/// Runs the families of a path at once; the names of those that failed.
+/// Runs the families of a path at once; returns the names of failed cases.
 fn run_families(path: Path, families: &[Family], test: &(impl Fn(&Bed) + Sync)) -> Vec<String> {
     thread::scope(|scope| {
         let wanted = families.iter().filter(|family| is_wanted(path, **family));
         let runs = wanted.map(|family| {
             let name = case_name(path, *family);
             let run = move || test(&Bed::new(path, *family));
-            // The name shows up in the message of a panic.
+            // The thread's name appears in panic messages.
             let thread = thread::Builder::new().name(name.clone());
             let handle = thread.spawn_scoped(scope, run);
             (name, handle.expect("a thread can be started"))

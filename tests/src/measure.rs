@@ -1,4 +1,4 @@
-//! Latencies, connection rates and goodput, always taken where the bytes arrive.
+//! Latencies, connection rates and goodput, always measured at the receiver.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -19,34 +19,34 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Of these samples.
+    /// Sorts the samples.
     ///
     /// # Panics
     /// Without samples.
     pub fn new(mut samples: Vec<Duration>) -> Self {
-        assert!(!samples.is_empty(), "nothing was measured");
+        assert!(!samples.is_empty(), "no samples");
         samples.sort_unstable();
         Self { sorted: samples }
     }
 
-    /// The sample below which this share (0 to 1) of all lies.
+    /// Returns the quantile at this share (0 to 1).
     pub fn quantile(&self, share: f64) -> Duration {
         let last = self.sorted.len() - 1;
         let rank = (last as f64 * share).round() as usize;
         self.sorted[rank.min(last)]
     }
 
-    /// The middle one.
+    /// Returns the median.
     pub fn median(&self) -> Duration {
         self.quantile(0.5)
     }
 
-    /// How many there are.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.sorted.len()
     }
 
-    /// Never: see [`new`](Self::new).
+    /// Returns false: see [`new`](Self::new).
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
@@ -71,13 +71,13 @@ pub fn ping_pong(stream: &mut TcpStream, size: usize, rounds: usize) -> io::Resu
 /// Times of a connection's first steps.
 #[derive(Debug, Clone)]
 pub struct Opening {
-    /// Until `connect()` returned.
+    /// Time until `connect()` returned.
     pub connect: Latencies,
-    /// Until the echo of a first byte was there, from the start of the connect.
+    /// Time until the echo of a first byte arrived, from the start of the connect.
     pub first_byte: Latencies,
 }
 
-/// Connects to an echo server, has one byte echoed and closes, `rounds` times.
+/// Connects to an echo server, echoes one byte and closes, `rounds` times.
 ///
 /// # Errors
 /// Those of the connections.
@@ -107,8 +107,8 @@ fn echo_one_byte(stream: &mut TcpStream) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-/// Connections a second that `threads` clients reach together, each connecting, having one byte
-/// echoed and closing, for `duration`.
+/// Returns the connections per second that `threads` clients reach together in `duration`; each
+/// connects, echoes one byte and closes.
 ///
 /// # Errors
 /// Those of the connections.
@@ -133,7 +133,7 @@ pub fn connection_rate(
     Ok(counts.iter().sum::<u64>() as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Bytes that arrived, and how long that took from the first to the last.
+/// Bytes received, and the time from the first to the last.
 #[derive(Debug, Clone, Copy)]
 pub struct Goodput {
     /// Bytes received.
@@ -143,19 +143,19 @@ pub struct Goodput {
 }
 
 impl Goodput {
-    /// In bit/s.
+    /// Returns the goodput in bit/s.
     pub fn bits_per_second(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.elapsed.as_secs_f64()
     }
 }
 
-/// Bytes moved by one call in bulk transfers.
+/// Bytes per call in bulk transfers.
 const CHUNK: usize = 1 << 20;
 
-/// A server that sends zeros, as many bytes as a request of eight bytes asks for.
+/// Starts a server that sends as many zeros as a request of eight bytes asks for.
 pub fn bulk_server(listener: std::net::TcpListener) -> Server {
     Server::start(listener, |mut stream, _| {
-        // A client that goes away has had enough.
+        // A client may close before the end.
         let _ = send_zeros(&mut stream);
     })
 }
@@ -173,7 +173,7 @@ fn send_zeros(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Downloads from a [`bulk_server`] over so many connections at once, `bytes` in all.
+/// Downloads `bytes` in all from a [`bulk_server`] over parallel connections.
 ///
 /// # Errors
 /// Those of the connections; `UnexpectedEof` when bytes are missing.
@@ -198,7 +198,7 @@ pub fn download(client: &Host, to: SocketAddr, flows: usize, bytes: u64) -> io::
     })
 }
 
-/// When the first and the last of these bytes came.
+/// Returns the arrival times of the first and the last byte.
 fn receive_zeros(stream: &mut TcpStream, bytes: u64) -> io::Result<(Instant, Instant)> {
     let (mut chunk, mut total, mut first) = (vec![0; CHUNK], 0, None);
     loop {
@@ -215,7 +215,7 @@ fn receive_zeros(stream: &mut TcpStream, bytes: u64) -> io::Result<(Instant, Ins
     }
 }
 
-/// Runs a closure on so many threads at once; their results, or the first error.
+/// Runs a closure on several threads at once; returns their results, or the first error.
 fn run_threads<T: Send>(
     threads: usize,
     run: impl Fn() -> io::Result<T> + Sync,
@@ -230,7 +230,7 @@ fn run_threads<T: Send>(
     })
 }
 
-/// So many connections to an echo server, each of which has had one byte echoed.
+/// Opens connections to an echo server, each after one echoed byte.
 ///
 /// # Errors
 /// Those of the connections.

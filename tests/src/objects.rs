@@ -1,9 +1,9 @@
-//! A server from which objects of any size are fetched and to which they are stored.
+//! A server for uploads and downloads of objects of any size.
 //!
 //! A request is 17 bytes: `G` (get), `P` (put) or `A` (put, answered), then seed and length as
-//! little-endian 64-bit numbers. A get is answered by the payload of that seed and an immediate
-//! close. A put is followed by its payload and the end of the stream; what arrived is remembered
-//! under the seed, and with `A` its checksum is sent back.
+//! little-endian 64-bit numbers. The answer to a get is the payload of that seed and an immediate
+//! close. A put is followed by its payload and the end of the stream. The server stores the result
+//! under the seed, and with `A` returns its checksum.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use crate::{
     wait::wait_for,
 };
 
-/// What a put brought: bytes and checksum.
+/// Length and checksum of a put.
 pub type Stored = (u64, Sum);
 
 /// The server.
@@ -36,23 +36,23 @@ impl ObjectServer {
         let stored = Arc::default();
         let remembered = Arc::clone(&stored);
         let server = Server::start(listener, move |stream, _| {
-            // A client that goes away has ended its request.
+            // A closed connection ends its request.
             let _ = answer(stream, &remembered);
         });
         Self { server, stored }
     }
 
-    /// What the put of this seed brought, once all of it has come.
+    /// Returns the result of the put of this seed, once complete.
     ///
     /// # Panics
-    /// When it does not come.
+    /// On a timeout.
     pub fn stored(&self, seed: u64) -> Stored {
         wait_for("an upload to arrive", || {
             self.stored.lock().get(&seed).copied()
         })
     }
 
-    /// The server's counts.
+    /// Returns the underlying server, for its counts.
     pub fn server(&self) -> &Server {
         &self.server
     }
@@ -84,7 +84,7 @@ fn request(stream: &mut TcpStream, kind: u8, seed: u64, len: u64) -> io::Result<
     stream.write_all(&request)
 }
 
-/// Asks for an object; the payload and the end of the stream follow.
+/// Requests an object; the payload and the end of the stream follow.
 ///
 /// # Errors
 /// Those of the connection.
@@ -101,7 +101,7 @@ pub fn put_and_close(mut stream: TcpStream, seed: u64, len: u64) -> io::Result<(
     Payload::new(seed, len).send(&mut stream)
 }
 
-/// Sends an object, half-closes the connection and waits for the checksum of what arrived.
+/// Sends an object, half-closes the connection and waits for the checksum.
 ///
 /// # Errors
 /// Those of the connection.

@@ -1,4 +1,4 @@
-//! How connections begin and end, as the application sees it.
+//! Results and ends of connections, as the application sees them.
 
 use std::{
     io::{self, Read as _},
@@ -9,23 +9,23 @@ use nix::errno::Errno;
 
 use crate::wait::PATIENCE;
 
-/// What `connect()` came to.
+/// The result of `connect()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connected {
-    /// The connection is there.
+    /// The connection is established.
     Yes,
     /// The kernel's error.
     No(Errno),
-    /// Nothing within the time the test allows, which is longer than TCP's own.
+    /// No result within the time limit of the test, which is longer than TCP's own.
     Hung,
 }
 
 impl Connected {
-    /// Sorts the result of a connect with a time limit of ours.
-    pub fn of<T>(result: &io::Result<T>) -> Self {
+    /// Classifies the result of a connect with a time limit.
+    pub fn from_result<T>(result: &io::Result<T>) -> Self {
         match result {
             Ok(_) => Self::Yes,
-            // Our own limit has no error number, the kernel's ETIMEDOUT has.
+            // The test's limit has no error number, the kernel's ETIMEDOUT has.
             Err(error) => error
                 .raw_os_error()
                 .map_or(Self::Hung, |errno| Self::No(Errno::from_raw(errno))),
@@ -33,7 +33,7 @@ impl Connected {
     }
 }
 
-/// How reading to the end of a connection ended, and how many bytes came before.
+/// The end of a connection, and the number of bytes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// In order, by FIN.
@@ -43,18 +43,18 @@ pub enum Ended {
     },
     /// By an error, such as ECONNRESET.
     Failed(Errno),
-    /// Nothing at all for [`PATIENCE`].
+    /// No end within [`PATIENCE`].
     Hung,
 }
 
 impl Ended {
     /// Closed in order without a byte.
     pub const EMPTY: Self = Self::Closed { after: 0 };
-    /// By a reset of the other side.
+    /// Reset by the remote end.
     pub const RESET: Self = Self::Failed(Errno::ECONNRESET);
 
     /// Reads until the connection ends.
-    pub fn of(stream: &TcpStream) -> Self {
+    pub fn from_stream(stream: &TcpStream) -> Self {
         let limit = stream.set_read_timeout(Some(PATIENCE));
         limit.expect("a timeout can be set on any socket");
         let (mut after, mut buffer) = (0, vec![0; 64 * 1024]);
@@ -69,16 +69,16 @@ impl Ended {
     }
 }
 
-/// The error number of an error that came from the kernel.
+/// Returns the number of an error of the kernel.
 ///
 /// # Panics
-/// When it did not.
+/// When the error has none.
 pub fn errno(error: &io::Error) -> Errno {
     let raw = error.raw_os_error();
     Errno::from_raw(raw.unwrap_or_else(|| panic!("not an error of the kernel: {error}")))
 }
 
-/// Resets the connection (RST rather than FIN) by closing it with nothing left to linger for.
+/// Resets the connection (RST rather than FIN) by closing it with SO_LINGER of zero.
 ///
 /// # Panics
 /// When the socket refuses the option.

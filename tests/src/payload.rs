@@ -1,4 +1,4 @@
-//! Bytes made from a seed, so that neither end has to hold or send the expected ones.
+//! Seeded bytes, so that neither end has to hold or send the expected ones.
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +14,8 @@ pub type Sum = [u8; 32];
 /// The environment variable that repeats a run: `PEPD_TEST_SEED=17`.
 pub const SEED_VARIABLE: &str = "PEPD_TEST_SEED";
 
-/// The seed of this run, printed so that a failure can be repeated with [`SEED_VARIABLE`].
+/// Returns the seed of this run, and prints it so that a failure can be repeated with
+/// [`SEED_VARIABLE`].
 ///
 /// # Panics
 /// When the variable is set to something that is not a number.
@@ -29,8 +30,8 @@ pub fn run_seed() -> u64 {
     seed
 }
 
-/// A transfer size of at most `max` bytes that follows from a seed: often tiny or zero, sometimes around the sizes at which
-/// buffers, rings and pipes fill, sometimes large.
+/// Returns a transfer size of `max` bytes or less from a seed: often tiny or zero, sometimes near
+/// the sizes at which buffers, rings and pipes fill, sometimes large.
 pub fn size(seed: u64, max: u64) -> u64 {
     const EDGES: [u64; 8] = [1448, 4096, 16_384, 65_535, 65_536, 65_537, 131_072, 1 << 20];
     let mut random = SplitMix64::new(seed);
@@ -52,7 +53,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// The first `len` bytes of this seed.
+    /// Returns the first `len` bytes of this seed.
     pub fn new(seed: u64, len: u64) -> Self {
         Self {
             random: SplitMix64::new(seed),
@@ -60,7 +61,7 @@ impl Payload {
         }
     }
 
-    /// The checksum of the bytes not yet read.
+    /// Returns the checksum of the bytes not yet read.
     pub fn sum(&self) -> Sum {
         receive(&mut self.clone())
             .expect("a payload has no errors")
@@ -104,7 +105,7 @@ impl Read for Payload {
     }
 }
 
-/// Reads to the end; the number of bytes and their checksum.
+/// Reads to the end; returns the number of bytes and their checksum.
 ///
 /// # Errors
 /// Those of the reader.
@@ -112,7 +113,7 @@ pub fn receive(from: &mut impl Read) -> io::Result<(u64, Sum)> {
     receive_slowly(from, || {})
 }
 
-/// As [`receive`], calling `pause` before each read of at most 64 KiB.
+/// Reads like [`receive`], calling `pause` before each read of up to 64 KiB.
 ///
 /// # Errors
 /// Those of the reader.
@@ -130,7 +131,7 @@ pub fn receive_slowly(from: &mut impl Read, mut pause: impl FnMut()) -> io::Resu
     }
 }
 
-/// The checksum of these bytes.
+/// Returns the checksum of these bytes.
 pub fn sum_of(bytes: &[u8]) -> Sum {
     Sha256::digest(bytes).into()
 }

@@ -1,4 +1,4 @@
-//! The daemon as a test runs it.
+//! The daemon under the control of a test.
 
 use std::{
     collections::BTreeMap,
@@ -20,8 +20,8 @@ use crate::{
     wait::{PATIENCE, wait_for, wait_within},
 };
 
-/// A running pepd. When dropped it is killed; in a test that fails, the end of its log is printed. All of it is written into the folder
-/// `PEPD_TEST_LOGS`, if that is given.
+/// A running pepd, killed on drop. If the test fails, the end of its log is printed. The whole log
+/// is written to the directory `PEPD_TEST_LOGS`, if that is set.
 #[derive(Debug)]
 pub struct Pep {
     process: Process,
@@ -34,21 +34,22 @@ pub struct Pep {
 /// The daemon's counters by name.
 pub type Counters = BTreeMap<String, u64>;
 
-/// What /proc says of a process or a thread after its name: its state, its parent, its group and so on.
+/// Returns the fields of /proc for a process or a thread that follow its name: state, parent, group
+/// and so on.
 fn stat(path: &Path) -> Option<Vec<String>> {
     let stat = fs::read_to_string(path.join("stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
     Some(rest.split(' ').map(str::to_owned).collect())
 }
 
-/// Whether one of its threads runs: the first may have ended long before the others.
+/// Returns whether any thread of a process runs: the first may have ended long before the others.
 fn is_running(id: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{id}/task"));
     let mut threads = threads.into_iter().flatten().flatten();
     threads.any(|thread| stat(&thread.path()).is_some_and(|stat| stat[0] != "Z" && stat[0] != "X"))
 }
 
-/// All processes of which /proc says so.
+/// Returns all processes whose fields in /proc match.
 fn processes(wanted: impl Fn(&[String]) -> bool) -> Vec<u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -59,20 +60,21 @@ fn processes(wanted: impl Fn(&[String]) -> bool) -> Vec<u32> {
     ids.filter(is_wanted).collect()
 }
 
-/// All processes of a group.
+/// Returns all processes of a group.
 fn members(group: u32) -> Vec<u32> {
     let group = group.to_string();
     processes(|stat| stat[2] == group)
 }
 
-/// All processes that another has started, or has got from one that has ended. The kernel's own list of them leaves some out while others
-/// end.
+/// Returns all child processes, including those inherited from an ended one. The kernel's own list
+/// omits some while others end.
 pub fn children(parent: u32) -> Vec<u32> {
     let parent = parent.to_string();
     processes(|stat| stat[1] == parent)
 }
 
-/// The process that carries flows, of a pepd that was started as this one: its child, or itself where flows end with it.
+/// Returns the process that carries flows: the child of the pepd started first, or itself if flows
+/// end with it.
 pub fn carrier(first: u32) -> u32 {
     const MOMENT: Duration = Duration::from_secs(1);
     let found = wait_within(MOMENT, || {
@@ -88,13 +90,14 @@ pub fn carrier(first: u32) -> u32 {
     found.unwrap_or(first)
 }
 
-/// Keepers are copies of one, soon with another name.
+/// Returns whether a process is a worker. Keepers are copies of one until they change their name.
 fn is_worker(id: u32) -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/{id}/{name}")).unwrap_or_default();
     read("comm").trim_end() == "pepd" && read("cmdline").split('\0').any(|word| word == "--worker")
 }
 
-/// Keepers never do, and who starts a program does not for a moment.
+/// Returns whether a process accepts signals: keepers never do, and a forked child does not until
+/// it runs its program.
 fn takes_signals(id: u32) -> bool {
     const ALARM: u64 = 1 << (Signal::SIGALRM as u32 - 1);
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -105,8 +108,8 @@ fn takes_signals(id: u32) -> bool {
 }
 
 impl Pep {
-    /// Starts pepd on a machine and waits until it is ready. The configuration should ask for
-    /// the JSON log.
+    /// Starts pepd on a machine and waits until it is ready. The configuration should enable the
+    /// JSON log.
     ///
     /// # Panics
     /// When it does not become ready, with its log.
@@ -114,7 +117,8 @@ impl Pep {
         Self::start_by(host, config, |command| command)
     }
 
-    /// The same with a command that has been changed, run by another program for example.
+    /// Starts pepd like [`start`](Self::start) by a modified command, for example through another
+    /// program.
     ///
     /// # Panics
     /// When it does not become ready, with its log.
@@ -127,7 +131,7 @@ impl Pep {
         pep
     }
 
-    /// Starts it without waiting for anything: for starts that must fail.
+    /// Starts pepd without waiting: for starts that must fail.
     ///
     /// # Panics
     /// When there is no program to start.
@@ -135,7 +139,7 @@ impl Pep {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let path = directory.path().join("pepd.toml");
         fs::write(&path, config).expect("a temporary file can be written");
-        let before = Footprint::of(host);
+        let before = Footprint::measure(host);
         let (process, log) = run(host, directory.path(), wrap);
         Self {
             process,
@@ -146,13 +150,14 @@ impl Pep {
         }
     }
 
-    /// Has it leave (SIGQUIT), and starts another by the same configuration, which takes over its flows. The counters begin anew.
+    /// Makes pepd leave (SIGQUIT), and starts another with the same configuration, which takes over
+    /// its flows. Counters restart.
     ///
     /// # Panics
     /// When it does not leave, or the other does not become ready.
     pub fn succeed(&mut self) {
         self.signal(Signal::SIGQUIT);
-        // Its keeper is to outlive it, and would not outlive being waited for.
+        // Its keeper must outlive it, and would not if the process were reaped.
         let stat = format!("/proc/{}/stat", self.supervisor());
         let has_left = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
         wait_for("pepd to leave", || has_left().then_some(()));
@@ -167,25 +172,27 @@ impl Pep {
         (self.process, self.log) = (process, log);
     }
 
-    /// The id of the process that carries flows: of one that the first one has started, where flows outlive a crash.
+    /// Returns the id of the process that carries flows: a child of the first one, where flows
+    /// survive a crash.
     pub fn id(&self) -> u32 {
         carrier(self.supervisor())
     }
 
-    /// The id of the process that was started first, to which signals go.
+    /// Returns the id of the process that was started first, which receives signals.
     pub fn supervisor(&self) -> u32 {
         self.process.id()
     }
 
-    /// Its log.
+    /// Returns the log.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// What the program says to these words about this pepd, whose admin socket is `admin.sock`.
+    /// Runs a command of the program against this pepd, whose admin socket is `admin.sock`; returns
+    /// the output.
     ///
     /// # Panics
-    /// When it fails, with what it printed.
+    /// When it fails, with its output.
     pub fn ask(&self, words: &[&str]) -> String {
         let socket = self.path("admin.sock");
         let mut arguments = words.to_vec();
@@ -193,23 +200,23 @@ impl Pep {
         self.host.run(pepd().to_str().expect("a path"), &arguments)
     }
 
-    /// A file beside its configuration.
+    /// Returns the path of a file beside the configuration.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
 
-    /// Its counters now (by SIGUSR1).
+    /// Returns the counters now (by SIGUSR1).
     ///
     /// # Panics
-    /// When it does not answer.
+    /// On a timeout.
     pub fn counters(&self) -> Counters {
         let position = self.log.position();
-        // The line is lost where we have not read those of thousands of flows before it.
+        // The line is lost while earlier lines of thousands of flows are unread.
         let found = wait_within(PATIENCE, || {
             self.signal(Signal::SIGUSR1);
             self.log.find(position, PATIENCE / 10, |event| {
@@ -225,20 +232,20 @@ impl Pep {
         numbers.collect()
     }
 
-    /// One of its counters now.
+    /// Returns one counter now.
     ///
     /// # Panics
-    /// When there is none of that name.
+    /// When no counter has that name.
     pub fn counter(&self, name: &str) -> u64 {
         let counters = self.counters();
         let counter = counters.get(name);
         *counter.unwrap_or_else(|| panic!("no counter `{name}` in {counters:?}"))
     }
 
-    /// Waits until a counter is as wanted.
+    /// Waits until a counter matches.
     ///
     /// # Panics
-    /// When it never is.
+    /// On a timeout.
     pub fn wait_counter(&self, name: &str, wanted: impl Fn(u64) -> bool) -> u64 {
         let mut last = 0;
         let found = wait_within(PATIENCE, || {
@@ -248,7 +255,7 @@ impl Pep {
         found.unwrap_or_else(|| panic!("counter `{name}` stays at {last}"))
     }
 
-    /// All flows that have ended so far.
+    /// Returns all flows that have ended so far.
     pub fn flow_ends(&self) -> Vec<FlowEnd> {
         self.log.flow_ends()
     }
@@ -256,16 +263,16 @@ impl Pep {
     /// Waits for the end of a flow.
     ///
     /// # Panics
-    /// When none like that ends.
+    /// On a timeout.
     pub fn wait_flow_end(&self, wanted: impl Fn(&FlowEnd) -> bool) -> FlowEnd {
         let found = wait_within(PATIENCE, || self.flow_ends().into_iter().find(&wanted));
         found.unwrap_or_else(|| panic!("no such flow has ended, but {:#?}", self.flow_ends()))
     }
 
-    /// Waits for it to end, and for the end of its log.
+    /// Waits for pepd's end, and for the end of its log.
     ///
     /// # Panics
-    /// When it does not, for [`PATIENCE`].
+    /// When it does not end within [`PATIENCE`].
     pub fn wait(&mut self) -> ExitStatus {
         let status = self.wait_at_most(PATIENCE);
         let status = status.unwrap_or_else(|| panic!("pepd does not end"));
@@ -273,7 +280,7 @@ impl Pep {
         status
     }
 
-    /// Waits for it to end for this long at most.
+    /// Waits for pepd's end up to a limit.
     ///
     /// # Panics
     /// When the system cannot wait.
@@ -281,10 +288,10 @@ impl Pep {
         self.process.wait(limit).expect("a child can be waited for")
     }
 
-    /// Asks it to end and waits for that; its exit code.
+    /// Requests an orderly end and waits for it; returns the exit code.
     ///
     /// # Panics
-    /// When it does not end, or is ended by a signal.
+    /// When pepd does not end, or is ended by a signal.
     pub fn terminate(&mut self) -> i32 {
         self.signal(Signal::SIGTERM);
         let status = self.wait();
@@ -292,10 +299,10 @@ impl Pep {
         code.unwrap_or_else(|| panic!("pepd was ended by a signal: {status}"))
     }
 
-    /// Asks it to end until it does, which resets its flows; its exit code.
+    /// Repeats the request to end, which resets its flows; returns the exit code.
     ///
     /// # Panics
-    /// When it does not end, or is ended by a signal.
+    /// When pepd does not end, or is ended by a signal.
     pub fn terminate_at_once(&mut self) -> i32 {
         // The second request counts a second after the first.
         let status = wait_within(PATIENCE, || {
@@ -308,34 +315,34 @@ impl Pep {
         code.unwrap_or_else(|| panic!("pepd was ended by a signal: {status}"))
     }
 
-    /// Stops it in the ordinary way: the exit code must be 0 and the machine as it was.
+    /// Stops pepd in the ordinary way: the exit code must be 0 and the machine unchanged.
     ///
     /// # Panics
-    /// When it is not.
+    /// When either differs.
     pub fn stop(mut self) {
         let code = self.terminate();
         assert_eq!(code, 0, "exit code of a pepd without flows");
         self.assert_nothing_left();
     }
 
-    /// Kills it by SIGKILL, with all processes that it has started, and waits until it is gone.
+    /// Kills pepd by SIGKILL, with all its child processes, and waits for their end.
     ///
     /// # Panics
     /// When the system cannot wait.
     pub fn kill(&mut self) {
         let group = members(self.process.id());
         self.process.kill().expect("a child can be waited for");
-        // The others are nobody's child here, and keep sockets open until they are gone.
+        // The othemeasure are no children of the test, and keep sockets open until they have ended.
         let gone = || group.iter().all(|id| !is_running(*id)).then_some(());
         wait_within(PATIENCE, gone).expect("all of its processes end");
     }
 
-    /// What it has left behind on its machine, one line each.
+    /// Returns the leftovers on its machine, one line each.
     pub fn leftovers(&self) -> Vec<String> {
-        Footprint::of(&self.host).difference(&self.before)
+        Footprint::measure(&self.host).difference(&self.before)
     }
 
-    /// Checks that the machine is as it was before the start.
+    /// Checks that the machine is as before the start.
     ///
     /// # Panics
     /// When it is not, with the differences.
@@ -349,10 +356,10 @@ impl Pep {
         assert!(left.is_empty(), "left behind: {left:#?}");
     }
 
-    /// Checks that it is alive and has not logged an error.
+    /// Checks that pepd is running and has not logged an error.
     ///
     /// # Panics
-    /// When it is dead or has.
+    /// When it has ended or logged one.
     pub fn assert_healthy(&mut self) {
         let status = self.wait_at_most(Duration::ZERO);
         assert!(status.is_none(), "pepd has ended: {status:?}");
@@ -365,18 +372,18 @@ impl Pep {
         assert!(!self.log.text().contains("panicked at"), "pepd panicked");
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     ///
     /// # Panics
-    /// When it is dead.
+    /// When pepd has ended.
     pub fn resident_bytes(&self) -> u64 {
         self.status_bytes("VmRSS:")
     }
 
-    /// The most there ever was of it.
+    /// Returns the maximum resident memory so far in bytes.
     ///
     /// # Panics
-    /// When it is dead.
+    /// When pepd has ended.
     pub fn peak_resident_bytes(&self) -> u64 {
         self.status_bytes("VmHWM:")
     }
@@ -390,42 +397,42 @@ impl Pep {
         kib.expect("the status tells the resident memory") * 1024
     }
 
-    /// Descriptors open now.
+    /// Returns the open descriptors.
     ///
     /// # Panics
-    /// When it is dead.
+    /// When pepd has ended.
     pub fn descriptors(&self) -> usize {
         let path = format!("/proc/{}/fd", self.id());
         let listed = fs::read_dir(path).expect("a running process has descriptors");
         listed.count()
     }
 
-    /// Threads it has now.
+    /// Returns the number of threads.
     ///
     /// # Panics
-    /// When it is dead.
+    /// When pepd has ended.
     pub fn threads(&self) -> u64 {
         let path = format!("/proc/{}/task", self.id());
         let listed = fs::read_dir(path).expect("a running process has threads");
         listed.count() as u64
     }
 
-    /// CPU time it has used, user and system.
+    /// Returns the CPU time used, user and system.
     ///
     /// # Panics
-    /// When it is dead.
+    /// When pepd has ended.
     pub fn cpu_time(&self) -> Duration {
         let path = format!("/proc/{}/stat", self.id());
         let stat = fs::read_to_string(path).expect("a running process has a stat");
-        // The name in parentheses may hold anything, blanks too.
+        // The name in parentheses may contain anything, blanks too.
         let after_name = stat.rsplit(')').next().unwrap_or("");
         let fields: Vec<_> = after_name.split_whitespace().collect();
         let ticks = |at: usize| fields[at].parse::<u64>().expect("a number of ticks");
-        // Fields 14 and 15 of proc(5), the first after the name being the third; USER_HZ is 100.
+        // Fields 14 and 15 of proc(5); the first after the name is the third. USER_HZ is 100.
         Duration::from_millis((ticks(11) + ticks(12)) * 10)
     }
 
-    /// Sets its limit of descriptors while it runs.
+    /// Sets the limit of descriptors of the running process.
     ///
     /// # Panics
     /// When prlimit (package util-linux) fails.
@@ -435,7 +442,7 @@ impl Pep {
         self.host.run("prlimit", &["--pid", &pid, &limit]);
     }
 
-    /// Waits until no flow is open and all is quiet.
+    /// Waits until no flow is open and pepd is idle.
     ///
     /// # Panics
     /// When flows stay open.
@@ -445,31 +452,31 @@ impl Pep {
         });
     }
 
-    /// Where that is asked for.
+    /// Writes the log to the directory for logs, if one is set.
     fn keep_log(&self) {
-        let Some(folder) = std::env::var_os("PEPD_TEST_LOGS") else {
+        let Some(directory) = std::env::var_os("PEPD_TEST_LOGS") else {
             return;
         };
-        let path = Path::new(&folder).join(format!("pepd-{}.log", self.process.id()));
+        let path = Path::new(&directory).join(format!("pepd-{}.log", self.process.id()));
         if let Err(err) = fs::write(&path, self.log.text()) {
             eprintln!("cannot write {}: {err}", path.display());
         }
     }
 }
 
-/// Runs pepd by the configuration in a folder.
+/// Runs pepd by the configuration in a directory.
 fn run(host: &Host, directory: &Path, wrap: impl FnOnce(Command) -> Command) -> (Process, Log) {
     let mut command = host.command(pepd().to_str().expect("a path that can be printed"));
     let path = directory.join("pepd.toml");
     command.arg("run").arg("--config").arg(path);
     let mut command = wrap(command);
-    // Those of other tests, in other namespaces, have the same names.
+    // Sockets of other tests, in other namespaces, have the same names.
     command.env("RUNTIME_DIRECTORY", directory);
     command.env_remove("RUST_LOG").stderr(Stdio::piped());
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut process = Process::spawn(&mut command).expect("pepd can be started");
     let stderr = process.pipes().stderr.take().expect("a pipe was asked for");
-    (process, Log::of(stderr))
+    (process, Log::new(stderr))
 }
 
 impl Drop for Pep {

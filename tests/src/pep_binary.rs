@@ -7,11 +7,11 @@ use std::{
     sync::OnceLock,
 };
 
-/// The path of the daemon: `$PEPD_BIN`, or else the one beside the test's own build, brought up
-/// to date first, so that `cargo test` alone never tests a stale daemon.
+/// Returns the path of the daemon: `$PEPD_BIN`, or else the one beside the test's own build, which
+/// is updated first. So `cargo test` alone never tests a stale daemon.
 ///
 /// # Panics
-/// When it does not exist or cannot be built, with the command that would do it.
+/// When it does not exist or cannot be built, with the build command.
 pub fn pepd() -> &'static Path {
     static PEPD: OnceLock<PathBuf> = OnceLock::new();
     PEPD.get_or_init(|| match env::var_os("PEPD_BIN") {
@@ -25,7 +25,7 @@ fn existing(path: PathBuf, problem: &str) -> PathBuf {
     path
 }
 
-/// Builds it in the profile and target directory of the running test.
+/// Builds pepd in the profile and target directory of the running test.
 fn built() -> PathBuf {
     let directory = profile_directory();
     let (name, target) = (
@@ -37,7 +37,7 @@ fn built() -> PathBuf {
         Some(profile) => profile,
         None => panic!("a profile has a name that can be printed"),
     };
-    // Under `cargo test` this is the cargo that runs us.
+    // Under `cargo test` the variable names the running cargo.
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args([
@@ -61,7 +61,7 @@ fn built() -> PathBuf {
     existing(directory.join("pepd"), &problem)
 }
 
-/// `target/debug` where this runs as `target/debug/deps/NAME`.
+/// Returns `target/debug` for `target/debug/deps/NAME`.
 fn profile_directory() -> PathBuf {
     let exe = env::current_exe().expect("a running program has a path");
     let deps = exe.parent().expect("it is in a directory");

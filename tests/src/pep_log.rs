@@ -1,4 +1,4 @@
-//! The daemon's log: one JSON object a line.
+//! The daemon's log: one JSON object per line.
 
 use std::{
     io::{BufRead as _, BufReader, Read},
@@ -12,30 +12,30 @@ use serde_json::{Map, Value};
 
 use crate::wait::{PATIENCE, wait_within};
 
-/// One event.
+/// A logged event.
 #[derive(Debug, Clone)]
 pub struct Event {
     json: Value,
 }
 
 impl Event {
-    /// What it says.
+    /// Returns the message.
     pub fn message(&self) -> &str {
         self.field("message").and_then(Value::as_str).unwrap_or("")
     }
 
-    /// `INFO`, `WARN`, ...
+    /// Returns the level: `INFO`, `WARN`, ...
     pub fn level(&self) -> &str {
         self.json["level"].as_str().unwrap_or("")
     }
 
-    /// A field of the event, or of a span around it.
+    /// Returns a field of the event, or of a span around it.
     pub fn field(&self, name: &str) -> Option<&Value> {
         let objects = [&self.json, &self.json["span"]];
         objects.into_iter().find_map(|object| object.get(name))
     }
 
-    /// A field as text.
+    /// Returns a field as text.
     pub fn text(&self, name: &str) -> String {
         match self.field(name) {
             Some(Value::String(text)) => text.clone(),
@@ -44,10 +44,10 @@ impl Event {
         }
     }
 
-    /// A field as a number.
+    /// Returns a field as a number.
     ///
     /// # Panics
-    /// When there is none, with the line.
+    /// When the field is missing, with the line.
     pub fn number(&self, name: &str) -> u64 {
         let field = self.field(name);
         field
@@ -55,7 +55,7 @@ impl Event {
             .unwrap_or_else(|| panic!("no number `{name}` in {}", self.json))
     }
 
-    /// The fields of the event itself.
+    /// Returns the fields of the event itself.
     pub fn fields(&self) -> Map<String, Value> {
         self.json.as_object().cloned().unwrap_or_default()
     }
@@ -66,9 +66,9 @@ impl Event {
 pub struct FlowEnd {
     /// The client's address and port.
     pub client: String,
-    /// Where it connected to.
+    /// The destination's address and port.
     pub destination: String,
-    /// The site whose policy it had.
+    /// The site with its policy.
     pub site: String,
     /// Bytes from the client to the server.
     pub up_bytes: u64,
@@ -78,7 +78,7 @@ pub struct FlowEnd {
     pub reason: String,
 }
 
-/// Everything the daemon has written, growing.
+/// The daemon's output so far.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
     lines: Arc<Mutex<Lines>>,
@@ -91,11 +91,11 @@ struct Lines {
 }
 
 impl Log {
-    /// Reads a daemon's standard error to its end on a thread of its own.
+    /// Reads a daemon's standard error to its end on a separate thread.
     ///
     /// # Panics
     /// At the limit of threads.
-    pub fn of(stderr: impl Read + Send + 'static) -> Self {
+    pub fn new(stderr: impl Read + Send + 'static) -> Self {
         let log = Self::default();
         let written = log.clone();
         thread::spawn(move || {
@@ -107,20 +107,21 @@ impl Log {
         log
     }
 
-    /// Waits until the last line has been read: that may be after the daemon's end.
+    /// Waits until the last line has been read, which may be after the daemon's end.
     ///
     /// # Panics
-    /// When somebody else keeps its standard error open, for [`PATIENCE`].
+    /// When another process keeps its standard error open, for [`PATIENCE`].
     pub fn wait_end(&self) {
-        wait_within(PATIENCE, || self.ended().then_some(())).expect("nobody else to hold the log");
+        wait_within(PATIENCE, || self.ended().then_some(()))
+            .expect("no other process to hold the log");
     }
 
-    /// The number of lines so far: where [`events_since`](Self::events_since) is to begin.
+    /// Returns the number of lines so far, for use with [`events_since`](Self::events_since).
     pub fn position(&self) -> usize {
         self.lines.lock().raw.len()
     }
 
-    /// The events from a position on. Lines that are not JSON (a panic's, say) are left out.
+    /// Returns the events from a position on. Lines that are not JSON, as of a panic, are left out.
     pub fn events_since(&self, position: usize) -> Vec<Event> {
         let lines = self.lines.lock();
         let parsed = lines.raw.iter().skip(position);
@@ -130,32 +131,30 @@ impl Log {
             .collect()
     }
 
-    /// Everything as it was written.
+    /// Returns the output unchanged.
     pub fn text(&self) -> String {
         self.lines.lock().raw.join("\n")
     }
 
-    /// The last lines as they were written; of the counters, which tests ask for again and
-    /// again, only the last.
+    /// Returns the last lines unchanged; of counters, which tests request often, only the last.
     pub fn tail(&self, lines: usize) -> String {
         let is_counters = |line: &str| line.contains("\"message\":\"counters\"");
         let log = self.lines.lock();
         let last = log.raw.iter().rposition(|line| is_counters(line));
-        let told = log.raw.iter().enumerate();
-        let told: Vec<_> = told
+        let kept = log.raw.iter().enumerate();
+        let kept: Vec<_> = kept
             .filter(|(index, line)| !is_counters(line) || Some(*index) == last)
             .map(|(_, line)| line.as_str())
             .collect();
-        told[told.len().saturating_sub(lines)..].join("\n")
+        kept[kept.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Whether the daemon has closed its standard error.
+    /// Returns whether the daemon has closed its standard error.
     pub fn ended(&self) -> bool {
         self.lines.lock().ended
     }
 
-    /// Waits for an event from a position on; `None` when it does not come, or the log ends
-    /// without it.
+    /// Waits for an event from a position on; `None` on a timeout, or if the log ends without it.
     pub fn find(
         &self,
         position: usize,
@@ -163,7 +162,7 @@ impl Log {
         wanted: impl Fn(&Event) -> bool,
     ) -> Option<Event> {
         let found = wait_within(limit, || {
-            // Asked first: nothing is added to an ended log.
+            // Checked first: nothing is added to an ended log.
             let ended = self.ended();
             let found = self.events_since(position).into_iter().find(&wanted);
             (found.is_some() || ended).then_some(found)
@@ -171,16 +170,16 @@ impl Log {
         found.flatten()
     }
 
-    /// Waits for an event whose message contains `words`, for [`PATIENCE`] at most.
+    /// Waits for an event whose message contains `words`, up to [`PATIENCE`].
     ///
     /// # Panics
-    /// When it does not come, with the end of the log.
+    /// On a timeout, with the end of the log.
     pub fn expect(&self, words: &str) -> Event {
         self.find(0, PATIENCE, |event| event.message().contains(words))
             .unwrap_or_else(|| panic!("never logged: {words}\n{}", self.tail(60)))
     }
 
-    /// All flows that have ended so far.
+    /// Returns all flows that have ended so far.
     pub fn flow_ends(&self) -> Vec<FlowEnd> {
         let events = self.events_since(0);
         let ends = events

@@ -12,7 +12,7 @@ use winkemu::netns::Process;
 
 use crate::{host::Host, wait::wait_until};
 
-/// The path of a program, which is installed where it is missing (`scripts/install-deps`).
+/// Returns the path of a program, and installs it if it is missing (`scripts/install-deps`).
 ///
 /// # Panics
 /// When it cannot be installed, with the reason.
@@ -30,7 +30,7 @@ fn find(name: &str) -> Option<String> {
     paths.find(|path| Path::new(path).exists())
 }
 
-/// Installs programs or packages of the list in `scripts/install-deps`, where they are missing.
+/// Installs missing programs or packages of the list in `scripts/install-deps`.
 ///
 /// # Panics
 /// When that fails, with the reason.
@@ -38,10 +38,10 @@ pub fn install(names: &[&str]) {
     try_install(names).unwrap_or_else(|why| panic!("cannot install {names:?}: {why}"));
 }
 
-/// As [`install`], for those that can do without.
+/// Installs like [`install`], for tests that can run without.
 ///
 /// # Errors
-/// The reason, in words.
+/// The reason as text.
 pub fn try_install(names: &[&str]) -> Result<(), String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install-deps");
     let output = Command::new(script).args(names).output();
@@ -80,19 +80,19 @@ impl Daemon {
         daemon
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 }
 
-/// Asked of the kernel, since some servers take a probe for their one client.
+/// Asks the kernel, since some servers would take a probe for their one client.
 fn is_listening(host: &Host, port: u16) -> bool {
     let filter = format!("sport = :{port}");
     !host.run(&program("ss"), &["-Hltn", &filter]).is_empty()
 }
 
-/// An address as it stands in a URL: with brackets where it is IPv6.
+/// Formats an address for a URL: IPv6 in brackets.
 pub fn url_host(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(address) => address.ip().to_string(),

@@ -1,4 +1,4 @@
-//! Single packets as no kernel would send them, and what really is on a machine's wires.
+//! Single crafted packets, and captures of the packets on a machine's interfaces.
 
 use std::{
     io::{self, Read as _},
@@ -16,27 +16,27 @@ use crate::host::Host;
 /// A TCP packet without data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Source.
+    /// Source address and port.
     pub from: SocketAddr,
-    /// Destination.
+    /// Destination address and port.
     pub to: SocketAddr,
     /// Sequence number.
     pub sequence: u32,
-    /// Acknowledgement number, where there is one.
+    /// Acknowledgement number, if ACK is set.
     pub ack: Option<u32>,
-    /// Whether it opens a connection, or answers such a packet.
+    /// True if SYN is set.
     pub syn: bool,
-    /// The kind of its first option, where it has any.
+    /// The kind of its first option, if any.
     pub option: Option<u8>,
-    /// Its TTL or hop limit.
+    /// TTL or hop limit.
     pub hops: u8,
 }
 
-/// The TTL of what says nothing else.
+/// The default TTL.
 const HOPS: u8 = 64;
 
 impl Segment {
-    /// A SYN.
+    /// Returns a SYN.
     pub const fn opening(from: SocketAddr, to: SocketAddr) -> Self {
         Self {
             from,
@@ -49,10 +49,10 @@ impl Segment {
         }
     }
 
-    /// The ACK that the sender of a SYN answers to this SYN-ACK.
+    /// Returns the ACK with which the sender of a SYN answers this SYN-ACK.
     ///
     /// # Panics
-    /// When this is none.
+    /// When this is no SYN-ACK.
     #[must_use]
     pub fn answer(&self) -> Self {
         let expected = self.ack.filter(|_| self.syn).expect("a SYN-ACK");
@@ -98,7 +98,7 @@ impl Segment {
         }
     }
 
-    /// `None` for anything but TCP, packets with data included.
+    /// Parses a TCP packet without data; `None` for others.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let packet = SlicedPacket::from_ip(bytes).ok()?;
         let (source, destination, hops): (IpAddr, IpAddr, u8) = match packet.net? {
@@ -129,7 +129,7 @@ impl Segment {
     }
 }
 
-/// Puts a packet on the wire toward a neighbour, whatever its addresses.
+/// Sends a packet to a neighbour, regardless of its addresses.
 ///
 /// # Panics
 /// When the kernel does not send it.
@@ -144,11 +144,11 @@ pub fn send(host: &Host, next_hop: IpAddr, segment: &Segment) {
     sent.unwrap_or_else(|error| panic!("cannot send {segment:?}: {error}"));
 }
 
-/// Puts many packets on the wire toward a neighbour, as [`send`] does one. Those for which the machine has no room are left out. Returns how
-/// many were sent.
+/// Sends many packets to a neighbour, as [`send`] does one; drops those for which the interface has
+/// no room. Returns the number sent.
 ///
 /// # Panics
-/// When the kernel gives no socket.
+/// When the kernel provides no socket.
 pub fn flood(host: &Host, next_hop: IpAddr, segments: impl Iterator<Item = Segment> + Send) -> u64 {
     let next_hop = SocketAddr::new(next_hop, 0);
     let flood = || -> io::Result<u64> {
@@ -160,19 +160,19 @@ pub fn flood(host: &Host, next_hop: IpAddr, segments: impl Iterator<Item = Segme
         });
         Ok(sent.count() as u64)
     };
-    host.enter(flood).expect("root may send what it likes")
+    host.enter(flood).expect("root may send raw packets")
 }
 
-/// What goes over a machine's interfaces, before any of its filters: whole packets.
+/// A capture of whole packets on a machine's interfaces, before any of its filters.
 #[derive(Debug)]
 pub struct Packets(Socket);
 
 impl Packets {
-    /// Listens from now on.
+    /// Starts capturing.
     ///
     /// # Panics
     /// Without CAP_NET_RAW.
-    pub fn of(host: &Host) -> Self {
+    pub fn new(host: &Host) -> Self {
         let listen = || -> io::Result<Socket> {
             let all = u16::try_from(libc::ETH_P_ALL).expect("two bytes").to_be();
             let all = Protocol::from(i32::from(all));
@@ -185,7 +185,7 @@ impl Packets {
     }
 }
 
-/// Those that there have been; ends where there is none as yet.
+/// Captured packets; ends when there is none yet.
 impl Iterator for &Packets {
     type Item = Vec<u8>;
 
@@ -200,7 +200,7 @@ impl Iterator for &Packets {
     }
 }
 
-/// The TCP packets without data among them.
+/// A capture of TCP packets without data.
 #[derive(Debug)]
 pub struct Wire {
     packets: Packets,
@@ -208,18 +208,18 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Listens from now on.
+    /// Starts capturing.
     ///
     /// # Panics
     /// Without CAP_NET_RAW.
     pub fn of(host: &Host) -> Self {
         Self {
-            packets: Packets::of(host),
+            packets: Packets::new(host),
             seen: Vec::new(),
         }
     }
 
-    /// The first TCP packet so far that is wanted.
+    /// Returns the first matching TCP packet so far.
     ///
     /// # Panics
     /// When the kernel fails.

@@ -1,4 +1,4 @@
-//! A program in a terminal: what it shows, keys that are pressed, and pictures of it.
+//! A program in a terminal: its screen, key presses, and pictures.
 
 use std::{
     fmt::Write as _,
@@ -18,10 +18,10 @@ use crate::{
     wait::{PATIENCE, wait_within},
 };
 
-/// Printed when the program has ended, where the settings of its terminal are what they were.
+/// Printed after the program's end if the terminal's settings are unchanged.
 const RESTORED: &str = "settings are as before";
 
-/// A shell in a terminal of its own (by script(1)), in which one program runs.
+/// A shell in a terminal of its own (by script(1)), which runs one program.
 pub struct Screen {
     process: Process,
     keys: ChildStdin,
@@ -30,10 +30,10 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Runs a line of shell on a terminal of so many rows and columns.
+    /// Runs a shell command on a terminal of this size.
     ///
     /// # Panics
-    /// When there is no script(1).
+    /// When script(1) is missing.
     pub fn start(host: &Host, line: &str, (rows, columns): (u16, u16)) -> Self {
         let script = format!(
             "stty rows {rows} cols {columns}; before=$(stty -g); {line}; code=$?; \
@@ -76,7 +76,7 @@ impl Screen {
         look(parser.screen())
     }
 
-    /// What is shown now, line by line.
+    /// Returns the lines of the screen.
     pub fn lines(&self) -> Vec<String> {
         self.look(|screen| screen.contents().lines().map(ToOwned::to_owned).collect())
     }
@@ -92,10 +92,10 @@ impl Screen {
             .expect("it reads keys");
     }
 
-    /// Waits until what is shown is as wanted; that.
+    /// Waits until the screen matches; returns its lines.
     ///
     /// # Panics
-    /// When it never is, with what is shown.
+    /// On a timeout, with the screen.
     pub fn wait(&self, what: &str, wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
         let found = wait_within(PATIENCE, || {
             Some(self.lines()).filter(|lines| wanted(lines))
@@ -103,15 +103,15 @@ impl Screen {
         found.unwrap_or_else(|| panic!("not seen: {what}\n{}", self.lines().join("\n")))
     }
 
-    /// The same for a text in one of the lines.
+    /// Waits until a line contains this text.
     ///
     /// # Panics
-    /// When it is never shown.
+    /// On a timeout.
     pub fn wait_text(&self, text: &str) -> Vec<String> {
         self.wait(text, |lines| lines.iter().any(|line| line.contains(text)))
     }
 
-    /// Whether anything is shown in a colour.
+    /// Returns whether any cell has a colour.
     pub fn has_colours(&self) -> bool {
         self.look(|screen| {
             let cells = cells(screen).into_iter().flatten();
@@ -120,10 +120,10 @@ impl Screen {
         })
     }
 
-    /// Waits for the program to end: its exit code, and whether the terminal is as it was before.
+    /// Waits for the program to end; returns its exit code, and whether the terminal is as before.
     ///
     /// # Panics
-    /// When it does not end.
+    /// On a timeout.
     pub fn ended(mut self) -> (Option<i32>, bool) {
         let ended = self
             .process
@@ -140,7 +140,7 @@ impl Screen {
         (ExitStatus::code(&status), restored && left)
     }
 
-    /// A picture of what is shown (SVG).
+    /// Returns a picture of the screen (SVG).
     pub fn picture(&self) -> String {
         self.look(|screen| draw(&cells(screen)))
     }
@@ -154,7 +154,7 @@ fn cells(screen: &vt100::Screen) -> Vec<Vec<&Cell>> {
         .collect()
 }
 
-/// How large a cell is, in pixels.
+/// The size of a cell in pixels.
 const CELL: (f64, f64) = (8.4, 18.0);
 
 fn draw(rows: &[Vec<&Cell>]) -> String {
@@ -181,7 +181,7 @@ fn look_of(cell: &Cell) -> (Color, bool, bool) {
     (cell.fgcolor(), cell.bold(), cell.inverse())
 }
 
-/// Cells that look the same.
+/// Draws cells of the same style.
 fn draw_run(svg: &mut String, run: &[&Cell], (column, row): (usize, usize)) {
     let (colour, bold, inverse) = look_of(run[0]);
     let text = run.iter().map(|cell| match cell.contents() {

@@ -1,4 +1,4 @@
-//! A server whose behaviour is a closure.
+//! A server that runs a closure per connection.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use std::{
 
 use socket2::SockRef;
 
-/// Accepts connections and runs a closure for each on a thread of its own, until dropped.
+/// A server that accepts connections and runs a closure for each on its own thread, until dropped.
 pub struct Server {
     listener: TcpListener,
     accepted: Arc<AtomicU64>,
@@ -20,8 +20,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts serving. The closure gets each connection and who it says it comes from; what it
-    /// returns or panics with only ends that connection.
+    /// Starts serving. The closure gets each connection and its source address; its result or panic
+    /// only ends that connection.
     ///
     /// # Panics
     /// At the limit of threads or descriptors.
@@ -47,12 +47,12 @@ impl Server {
         }
     }
 
-    /// How many connections have been accepted.
+    /// Returns the number of accepted connections.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     ///
     /// # Panics
     /// Never, for a listener that was bound.

@@ -20,17 +20,17 @@ use winkemu::{
 
 use crate::{bed::Family, host::Host, pep::Pep, pep_binary::pepd};
 
-/// Where the hub listens for its peers.
+/// The hub's UDP port for its peers.
 pub const PORT: u16 = 5001;
 
-/// The two ends of the link.
+/// A machine at an end of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Where the clients are.
+    /// The clients' end.
     Boat,
-    /// Where the servers are.
+    /// The servers' end.
     Hub,
-    /// Where other clients are.
+    /// The end of other clients.
     SecondBoat,
 }
 
@@ -50,7 +50,7 @@ impl End {
         }
     }
 
-    /// The interface toward its own hosts.
+    /// Returns the interface toward its own hosts.
     const fn lan(self) -> &'static str {
         match self {
             Self::Boat => "client",
@@ -60,7 +60,7 @@ impl End {
     }
 }
 
-/// Five machines, and keys for the two that run pepd.
+/// Five machines, and keys for those that run pepd.
 #[derive(Debug)]
 pub struct TunnelBed {
     nodes: Topology,
@@ -76,7 +76,7 @@ impl TunnelBed {
         Self::build(&[("client", "boat", link)])
     }
 
-    /// The same with a second boat and a second client.
+    /// Builds a bed with a second boat and a second client.
     ///
     /// # Panics
     /// When the kernel refuses something.
@@ -84,7 +84,7 @@ impl TunnelBed {
         Self::with_links(link, link)
     }
 
-    /// The same, where the second boat's link is another.
+    /// Builds a bed of two boats with different links.
     ///
     /// # Panics
     /// When the kernel refuses something.
@@ -98,7 +98,7 @@ impl TunnelBed {
             let edge = LinkEdge::new(boat, link.resolve_without_files().expect("no files"));
             nodes.veth(client, boat).link(boat, "hub", edge)
         };
-        let (first, others) = boats.split_first().expect("a boat at least");
+        let (first, others) = boats.split_first().expect("one boat or more");
         let nodes = chain(Topology::builder(), first).veth("hub", "server");
         let nodes = others.iter().fold(nodes, chain);
         let nodes = nodes.build();
@@ -119,10 +119,11 @@ impl TunnelBed {
             .to_owned()
     }
 
-    /// What nobody may be told, with its name: the private keys of both ends, and the key that they share.
+    /// Returns the secrets with their names: the private keys of both ends, and their pre-shared
+    /// key.
     ///
     /// # Panics
-    /// When a file of them cannot be read.
+    /// When a key file cannot be read.
     pub fn secrets(&self) -> [(&'static str, String); 3] {
         ["boat", "hub", "psk"].map(|name| {
             let text = std::fs::read_to_string(self.key(name)).expect("a file with a key");
@@ -138,22 +139,22 @@ impl TunnelBed {
         self.host("client").run(program, &words).trim().to_owned()
     }
 
-    /// The public key of `boat`, `hub` or `stranger`, whom nobody knows.
+    /// Returns the public key of `boat`, `hub` or `stranger`, which no configuration names.
     pub fn public_key(&self, name: &str) -> String {
         self.keygen(&["--public", &self.key(name)])
     }
 
-    /// A machine: `client`, `boat`, `hub` or `server`.
+    /// Returns a machine: `client`, `boat`, `hub` or `server`.
     pub fn host(&self, name: &str) -> Host {
-        Host::of(self.nodes.node(name).netns())
+        Host::in_netns(self.nodes.node(name).netns())
     }
 
-    /// A port of the server.
+    /// Returns a port of the server.
     pub fn server_at(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(self.address("server", family), port)
     }
 
-    /// The address of a machine on its first edge.
+    /// Returns the address of a machine on its first edge.
     pub fn address(&self, name: &str, family: Family) -> IpAddr {
         let node = self.nodes.node(name);
         match family {
@@ -162,7 +163,7 @@ impl TunnelBed {
         }
     }
 
-    /// The configuration of an end without its peer and sites.
+    /// Returns the configuration of an end without its peer and sites.
     pub fn config_without_peer(&self, end: End, key: &str) -> String {
         let listen = match end {
             End::Boat | End::SecondBoat => String::new(),
@@ -176,8 +177,8 @@ impl TunnelBed {
         )
     }
 
-    /// The configuration of an end. `link` are keys of `[link]` such as its rate, `peer` those of the peer, `more`
-    /// whatever follows.
+    /// Returns the configuration of an end. `link` are keys of `[link]` such as its rate, `peer`
+    /// those of the peer, `more` further TOML.
     pub fn config(&self, end: End, link: &str, peer: &str, more: &str) -> String {
         let other = end.other().name();
         format!(
@@ -187,7 +188,7 @@ impl TunnelBed {
         )
     }
 
-    /// The section of a peer in the configuration of an end.
+    /// Returns the section of a peer in the configuration of an end.
     pub fn peer(&self, end: End, peer: End) -> String {
         let endpoint = match peer {
             End::Hub => {
@@ -203,7 +204,7 @@ impl TunnelBed {
         )
     }
 
-    /// Where the hub is reached by the boat.
+    /// Returns the hub's address for the boat.
     pub fn hub_at(&self) -> SocketAddr {
         let hub = self.nodes.node("hub").interface("boat").ipv4.addr();
         SocketAddr::new(hub.into(), PORT)
@@ -217,7 +218,7 @@ impl TunnelBed {
         Pep::start(&self.host(end.name()), config)
     }
 
-    /// Nothing crosses the link any more, without a word to anybody.
+    /// Drops all packets on the link silently.
     pub fn cut_link(&self) {
         self.host("hub").nft(
             "table inet outage {
@@ -227,7 +228,7 @@ impl TunnelBed {
         );
     }
 
-    /// Nothing of the tunnels crosses the link by UDP any more.
+    /// Drops the tunnels' UDP on the link.
     pub fn block_udp(&self) {
         self.host("hub").nft(&format!(
             "table inet blocked {{
@@ -243,7 +244,7 @@ impl TunnelBed {
     }
 
     /// Ends [`cut_link`](Self::cut_link).
-    pub fn mend_link(&self) {
+    pub fn restore_link(&self) {
         self.host("hub").nft("delete table inet outage");
     }
 }

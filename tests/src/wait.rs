@@ -1,34 +1,34 @@
-//! Waiting for conditions, in place of sleeping and hoping.
+//! Waiting for conditions instead of sleeping.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// How long anything that must happen may take before a test calls it hung. Far above what it
-/// takes on an idle machine, since many tests share few cores.
+/// The time after which a test considers an expected event missing. Far above the time on an idle
+/// machine, since many tests share few cores.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two looks at a condition.
+/// The interval between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
-/// Looks until there is an answer, for [`PATIENCE`] at most.
+/// Polls until `look` returns a value, up to [`PATIENCE`].
 ///
 /// # Panics
-/// When the time is over, naming `what` was waited for.
+/// On a timeout, with `what` was waited for.
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_within(PATIENCE, look).unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain: {what}"))
 }
 
-/// Looks until the condition holds, for [`PATIENCE`] at most.
+/// Polls until the condition holds, up to [`PATIENCE`].
 ///
 /// # Panics
-/// When the time is over, naming `what` was waited for.
+/// On a timeout, with `what` was waited for.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     wait_for(what, || holds().then_some(()));
 }
 
-/// Looks until there is an answer; `None` when there is none within the time.
+/// Polls until `look` returns a value; `None` on a timeout.
 pub fn wait_within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {

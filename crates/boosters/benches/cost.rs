@@ -47,8 +47,8 @@ const BOOSTERS: &[Row] = &[
     row!("compress headers", data, compress::Sender::new(HEADERS), compress::Receiver::new()),
     row!("compress random", data, compress::Sender::new(Default::default()), compress::Receiver::new()),
     row!("compress text", text, compress::Sender::new(Default::default()), compress::Receiver::new()),
-    row!("fec window 10 %", data, overcode(fec::Scheme::Window { window: 64 }), fec::Receiver::new(1500)),
-    row!("fec block 10 %", data, overcode(fec::Scheme::Block { k: 20, depth: 1 }), fec::Receiver::new(1500)),
+    row!("fec window 10 %", data, fec_overhead(fec::Scheme::Window { window: 64 }), fec::Receiver::new(1500)),
+    row!("fec block 10 %", data, fec_overhead(fec::Scheme::Block { k: 20, depth: 1 }), fec::Receiver::new(1500)),
     row!("arq", data, arq::Sender::new(Default::default()), arq::Receiver::new()),
     row!("checksum", datagram, udp_checksum::UdpChecksum::new()),
     row!("data_filter", data, data_filter::DataFilter::new()),
@@ -76,7 +76,7 @@ const HEADERS: compress::Config = compress::Config {
 };
 
 /// With 10 % of overcode: more is lost than that is enough for.
-fn overcode(scheme: fec::Scheme) -> fec::Sender {
+fn fec_overhead(scheme: fec::Scheme) -> fec::Sender {
     let mut sender = fec::Sender::new(fec::Config {
         scheme,
         overhead_max: 0.1,

@@ -135,7 +135,7 @@ impl Congestion {
     }
 
     /// Whether its sender hears of it now or by its next segment.
-    fn tell(&mut self, now: Duration, packet: &Packet, out: &mut Out) -> bool {
+    fn mark_or_notify(&mut self, now: Duration, packet: &Packet, out: &mut Out) -> bool {
         let Some(tcp) = Tcp::read(&packet.bytes) else {
             return false;
         };
@@ -223,7 +223,7 @@ impl AtQueue for Congestion {
         if self.config.mark != Mark::DupAck && ecn::mark(&mut packet.bytes) {
             packet.ecn = ecn::Ecn::Ce;
             self.marked += 1;
-        } else if self.config.mark == Mark::Ecn || !self.tell(now, &packet, out) {
+        } else if self.config.mark == Mark::Ecn || !self.mark_or_notify(now, &packet, out) {
             self.untold += 1;
         }
         packet

@@ -81,7 +81,7 @@ fn packet(draws: &mut SplitMix64, number: u64) -> Vec<u8> {
 
 /// One direction of the link.
 #[derive(Default)]
-struct Way {
+struct LinkDirection {
     flying: BTreeMap<(Duration, u64), (Vec<u8>, Ecn)>,
     counts: [u64; 3],
     was_lost: bool,
@@ -93,7 +93,7 @@ struct Run {
     loss: f64,
     /// Near and far, and the ways from them.
     ends: [Exchange; 2],
-    ways: [Way; 2],
+    ways: [LinkDirection; 2],
     room: usize,
     /// Packets that were sent and have not come yet, by number; whether a message that has arrived had all of it.
     sent: BTreeMap<u64, (Vec<u8>, bool)>,
@@ -218,7 +218,7 @@ impl Run {
     /// A session ends and another begins; perhaps the far end is another process.
     fn renew(&mut self, seed: u64) {
         for way in &mut self.ways {
-            *way = Way::default();
+            *way = LinkDirection::default();
         }
         // What was on its way is gone; what was held back for hosts may still come.
         let sent = std::mem::take(&mut self.sent).into_iter();

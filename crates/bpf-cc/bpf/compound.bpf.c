@@ -16,8 +16,8 @@ struct compound {
 };
 
 /*
- * The square root of a number below 2^32, to one. By Newton's method with a fixed number of steps, since
- * the kernel's verifier follows both ways of every branch.
+ * The square root of a number below 2^32, to one. Newton's method with a fixed number of steps, since
+ * the kernel's verifier follows both branches of every condition.
  */
 static __always_inline u32 root(u32 n)
 {
@@ -30,7 +30,7 @@ static __always_inline u32 root(u32 n)
 	return result;
 }
 
-/* window^(3/4) / 8 - 1: what a round trip without a queue adds. */
+/* window^(3/4) / 8 - 1: the increment of a round trip without a queue. */
 static __always_inline u32 step(u32 window)
 {
 	/* Twelve bits of fraction under the first root leave six under the second. */
@@ -79,7 +79,7 @@ void BPF_PROG(compound_set_state, struct sock *sk, u8 state)
 	struct compound *c = ca_state(sk);
 
 	delay_set_state(tcp_sk(sk), &c->delay, state);
-	/* After a timeout Reno starts again, alone. */
+	/* After a timeout Reno restarts, alone. */
 	if (state == TCP_CA_Loss)
 		c->extra = 0;
 }
@@ -98,7 +98,7 @@ void BPF_PROG(compound_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct compound *c = ca_state(sk);
 
-	/* Per window of both, so that both together still grow by one (section III.A). */
+	/* Relative to the sum of both, so that the sum still grows by one (section III.A). */
 	tcp_reno_cong_avoid(sk, ack, acked);
 	if (!c->delay.watched || !before(c->delay.ends, ack))
 		return;
@@ -107,7 +107,7 @@ void BPF_PROG(compound_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	delay_begin(tp, &c->delay);
 }
 
-/* Both windows together lose half, and each of them does. */
+/* Halves the sum of both windows, and each of them. */
 SEC("struct_ops")
 u32 BPF_PROG(compound_ssthresh, struct sock *sk)
 {

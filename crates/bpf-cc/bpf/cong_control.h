@@ -8,19 +8,19 @@
 #ifndef CONG_CONTROL
 
 /*
- * Whether the kernel calls cong_control with the socket and the sample only, as before Linux 6.10:
- * set by the loader, in a section of its own so that it is all that is in its map.
+ * True if the kernel calls cong_control with the socket and the sample only, before Linux 6.10:
+ * set by the loader, in a separate section so that its map contains nothing else.
  */
 const volatile bool two_arguments SEC(".rodata.cc");
 
-/* The verifier does not look at the branch that is not taken, and so not for an argument that is not there. */
+/* The verifier skips the branch that is not taken, and so the argument that does not exist. */
 static __always_inline const struct rate_sample *sample_of(unsigned long long *ctx)
 {
 	const struct rate_sample *sample;
 
 	if (two_arguments) {
 		sample = (void *)ctx[1];
-		/* Or clang makes one load of both, by an address that is computed, which the verifier refuses. */
+		/* Else clang merges both loads by a computed address, which the verifier rejects. */
 		asm volatile("" : "+r"(sample));
 		return sample;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
-/* What controls that act once in a round trip on its delay have in common. */
+/* The common part of controls that act on delay once per round trip. */
 #ifndef PEPD_BPF_DELAY_H
 #define PEPD_BPF_DELAY_H
 
@@ -10,9 +10,9 @@
 #define SAMPLES_MIN 3u
 
 struct delay {
-	u32 base_rtt_us;  /* the least of all */
-	u32 least_rtt_us; /* of this round trip: the most honest of its samples */
-	u32 samples;      /* in it */
+	u32 base_rtt_us;  /* the overall minimum */
+	u32 least_rtt_us; /* the minimum of this round trip: its least disturbed sample */
+	u32 samples;      /* number of samples in it */
 	u32 ends;         /* sequence number whose acknowledgement ends it */
 	bool watched;     /* not in recovery */
 };
@@ -55,7 +55,7 @@ static __always_inline void delay_set_state(struct tcp_sock *tp, struct delay *d
 		d->watched = 0;
 }
 
-/* What was in flight before a pause tells nothing of what comes after it. */
+/* Data in flight before a pause says nothing about the path after it. */
 static __always_inline void delay_event(struct tcp_sock *tp, struct delay *d,
 					enum tcp_ca_event event)
 {
@@ -63,7 +63,7 @@ static __always_inline void delay_event(struct tcp_sock *tp, struct delay *d,
 		delay_watch(tp, d);
 }
 
-/* Segments of `window` that stand in queues. */
+/* Segments of `window` that are in queues. */
 static __always_inline u32 delay_queued(struct delay *d, u32 window)
 {
 	u64 extra = d->least_rtt_us - d->base_rtt_us;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only
 /*
- * TCP Hybla, step for step what the kernel's own module does, for kernels without it: windows
- * grow per acknowledgement event, without bound but the kernel's, without pacing.
+ * TCP Hybla, step for step as the kernel's own module, for kernels without it: windows grow per
+ * acknowledgement event, bounded only by the kernel, without pacing.
  *
  * Caini and Firrincieli, "TCP Hybla: a TCP enhancement for heterogeneous networks",
  * International Journal of Satellite Communications and Networking 22 (2004).
@@ -10,10 +10,10 @@
 
 struct hybla {
 	u32 rtt0_us;
-	u32 least_srtt; /* as tcp_sock.srtt_us: eighths of us */
+	u32 least_srtt; /* as tcp_sock.srtt_us: eighths of us; the minimum */
 	u32 rho_8;      /* rho in eighths */
-	u32 cents;      /* of a segment, in 1/128, not yet in the window */
-	u32 unmoved;    /* acknowledgements that were too small to move the window */
+	u32 cents;      /* fraction of a segment, in 1/128, not yet in the window */
+	u32 unmoved;    /* acknowledgements too small to move the window */
 	bool scales;    /* not in recovery */
 };
 

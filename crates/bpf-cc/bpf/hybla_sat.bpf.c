@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only
 /*
- * Hybla for satellite links, as its authors recommend it and the kernel does not have it.
+ * Hybla for satellite links, with its authors' recommendations that the kernel's module lacks.
  *
  * Caini and Firrincieli (2004) ask for pacing and for a first slow start threshold from Hoe's
  * estimate of the path's bandwidth-delay product (Hoe, SIGCOMM 1996). On top of that:
  *
  * - Increments are multiplied by the segments that an acknowledgement covers, so that stretch
  *   acknowledgements do not slow growth (RFC 3465 does so for the standard increments).
- * - The window is bounded, by the rate that SO_MAX_PACING_RATE states and by the rate that was
- *   seen to arrive, times the round trip without a queue: 2^rho - 1 would put ten thousand
- *   segments into a queue in half a second. What a busy return path adds is filled too.
- * - A loss that comes without a queue is the link's and takes nothing from the window. One that comes
- *   with a queue, or very many of them, are congestion and take a quarter, at most once in a round trip.
- * - A queue that does not drain although the window has no room for it is others'. The window then is
- *   CUBIC's (RFC 9438), so that it gets its share of the link.
+ * - The window is bounded by the rate in SO_MAX_PACING_RATE and by the measured delivery rate,
+ *   times the round trip without a queue: 2^rho - 1 would put ten thousand segments into a queue
+ *   in half a second. Delay added by a busy return path is filled too.
+ * - A loss without a queue is the link's and leaves the window unchanged. A loss with a queue, or a
+ *   high loss rate, is congestion and reduces the window by a quarter, at most once per round trip.
+ * - A queue that does not drain although the window leaves no room for it belongs to other flows.
+ *   The window is then CUBIC's (RFC 9438), to get a share of the link.
  *
- * Recovery is by this program's window too (cong_control), not by proportional rate reduction.
+ * The program's window also applies in recovery (cong_control), not proportional rate reduction.
  */
 #include "cong_control.h"
 #include "path.h"
@@ -23,102 +23,102 @@
 
 /*
  * Bounds of the window, in 1/128 of a bandwidth-delay product. By the stated rate: room for jitter. By
- * the rate that was seen to arrive: room to see more, less where a queue stands already, more while
- * each look shows a higher rate than the one before.
+ * the measured rate: room to find a higher one, less where a queue stands already, more while
+ * each sample is higher than the one before.
  */
 #define HEADROOM_STATED 134
 #define HEADROOM_QUEUED 144
 #define HEADROOM_FREE 160
 #define HEADROOM_RISING 192
 /*
- * Acknowledgements may fail to come for so long before sending stops: on a short path a burst of
- * losses is longer than a round trip, and only what is sent after it shows what was lost.
+ * The time without acknowledgements before sending stops: on a short path a burst of losses is
+ * longer than a round trip, and only later segments reveal the losses.
  */
 #define LULL_US 25000u
-/* Of segments, the window's smaller part. */
+/* The fractional part of the window, in segments. */
 #define FRACTION_BITS 16
 #define FRACTION_ONE (1u << FRACTION_BITS)
-/* Windows below this are not worth halving. */
+/* Windows below this are not halved. */
 #define WINDOW_MIN 4u
 /*
- * More than a fifth lost is congestion even without a queue: a policer, or a queue that others have
- * kept full since before the flow began. So much of four windows, and of so many segments at least:
- * a radio loses whole windows in one burst.
+ * A loss above a fifth is congestion even without a queue: a policer, or a queue that other flows have
+ * kept full since before the flow began. Measured over four windows, and this minimum of segments:
+ * a radio link loses whole windows in one burst.
  */
 #define LOSS_ONE (1u << 20)
 #define LOSS_SHARE (LOSS_ONE / 5)
 #define LOSS_SEGMENTS 256u
-/* In 1/128 of a segment: while nothing is known of the path, the window doubles in a round trip. */
+/* In 1/128 of a segment: before any measurement of the path, the window doubles per round trip. */
 #define BLIND_INCREMENT 128
-/* A train of fewer segments says too little of the path's rate. */
+/* A train of fewer segments is too short to measure the path's rate. */
 #define TRAIN_MIN 4u
 /*
- * No train is believed to have been shorter than this part of the round trip: acknowledgements that come in
- * a bunch, or from a receiver that wants more than its share, would make the window as large as they like.
+ * The minimum duration of a train, as a part of the round trip. Bunched acknowledgements, or those of a
+ * greedy receiver, would otherwise inflate the window without limit.
  */
 #define TRAIN_SHARE 64
-/* A handshake that was held up must not make the first burst as long. */
+/* A delayed handshake must not make the first burst as long. */
 #define INITIAL_MAX 64u
-/* Full windows must have been delivered for this many rounds before the rate they had counts. */
+/* Rounds of full windows before the delivery rate counts. */
 #define SETTLED_ROUNDS 3
 /*
- * After so many rounds with a queue the window has no room for one any more; after so many the queue
- * is others'.
+ * Rounds with a queue after which the window leaves no room for one; rounds after which the queue
+ * belongs to other flows.
  */
 #define YIELD_ROUNDS 3
 #define RIVAL_ROUNDS 5
-/* So many rounds without a queue, and they may be gone; so many, and a loss is not theirs. */
+/* Rounds without a queue until other flows may have ended; and until a loss is not theirs. */
 #define CALM_ROUNDS 8
 #define LOSS_CALM_ROUNDS 2
 
 struct train {
-	u32 began_us; /* when its first acknowledgement arrived */
-	u32 last_us;  /* when its last one so far did */
+	u32 began_us; /* time of its first acknowledgement */
+	u32 last_us;  /* time of its last one so far */
 	u32 began_at; /* segments delivered by then */
-	u32 length;   /* segments of the burst that are to be delivered; 0 when it is over */
+	u32 length;   /* segments of the burst to be delivered; 0 when it is over */
 };
 
 /* The window that CUBIC would have (RFC 9438). */
 struct rival {
 	u32 most;     /* the window at the last loss */
-	u32 began_ms; /* when it began to grow */
-	u32 bend_ms;  /* from then on until it is at `most` again */
+	u32 began_ms; /* start of its growth */
+	u32 bend_ms;  /* time until it is at `most` again */
 	union {
-		u32 least; /* from which it grew */
-		u32 alone; /* without rivals: the rate at which a queue was ours, or 0 */
+		u32 least; /* initial value */
+		u32 alone; /* without rivals: the drain rate of the flow's own queue, or 0 */
 	};
 };
 
 struct sat {
 	struct path path;
 	union {
-		struct train train; /* at first */
+		struct train train; /* initially */
 		struct rival rival;
 	};
 	u32 rtt0_us;
 	u32 window;       /* in segments */
 	u32 threshold;    /* of slow start, in segments */
 	u32 fraction;     /* of a segment */
-	u32 lost;         /* share of late, of LOSS_ONE */
-	u8 full_rounds;   /* since the window has reached the threshold */
-	u8 queued_rounds; /* in succession, at whose end there was a queue although we gave way */
-	u8 calm_rounds;   /* in succession, at whose end there was none */
-	u8 reduced : 2;   /* for so many rounds to come a loss is the same congestion */
-	bool rivals : 1;  /* the queue is not ours */
+	u32 lost;         /* recent share, of LOSS_ONE */
+	u8 full_rounds;   /* since the window reached the threshold */
+	u8 queued_rounds; /* in succession that ended with a queue although the window yielded */
+	u8 calm_rounds;   /* in succession that ended without a queue */
+	u8 reduced : 2;   /* rounds in which a loss still belongs to the same congestion */
+	bool rivals : 1;  /* other flows fill the queue */
 	bool started : 1; /* the first flight is over, and `rival` counts */
 };
 
 _Static_assert(sizeof(struct sat) <= 104, "more than icsk_ca_priv has");
 
-/* Whether the rate that was seen says what the path can do: the window was not in its way. */
+/* True if the measured rate shows the path's capacity: the window did not limit it. */
 static __always_inline bool settled(struct sat *s)
 {
 	return s->full_rounds >= SETTLED_ROUNDS;
 }
 
 /*
- * Whether the window is in use: neither the application nor the receiver keeps more than a quarter of
- * it empty. In slow start half will do, for the window runs ahead.
+ * True if the window is in use: neither the application nor the receiver leaves more than a quarter of
+ * it empty. In slow start half suffices, because the window runs ahead.
  */
 static __always_inline bool in_use(struct tcp_sock *tp, struct sat *s)
 {
@@ -148,24 +148,24 @@ static __noinline void rival_begin(struct tcp_sock *tp, struct sat *s, u32 least
 	s->rival.bend_ms = cube_root((u64)(s->rival.most - least) * 2500000000);
 }
 
-/* What it is by now. */
+/* CUBIC's window now. */
 static __always_inline u64 rival_window(struct tcp_sock *tp, struct sat *s)
 {
 	struct rival *r = &s->rival;
 	u64 rtt = max_u32(tp->srtt_us >> 3, 1);
-	/* Not before the losses are over, a round trip after they were seen. */
+	/* Only after the losses, a round trip after they were detected. */
 	u64 passed = max_u64(min_u32(now_ms(tp) - r->began_ms, 200000), rtt / 1000) - rtt / 1000;
 	u64 took = passed + s->path.least_rtt_us / 1000;
 	u64 beyond = took > r->bend_ms ? took - r->bend_ms : r->bend_ms - took;
 	u64 cube = beyond * beyond * beyond / 2500000000;
-	/* As Reno would with this decrease: 0.53 segments in a round trip. */
+	/* Like Reno with this decrease: 0.53 segments per round trip. */
 	u64 linear = r->least + passed * 530 / rtt;
 	u64 window = took > r->bend_ms ? r->most + cube : r->most - min_u64(cube, r->most);
 
 	return min_u64(max_u64(window, linear), WINDOW_MAX);
 }
 
-/* The end of the first flight: from here on there may be rivals. */
+/* Ends the first flight: from here on there may be rivals. */
 static __always_inline void start(struct sat *s)
 {
 	if (!s->started)
@@ -181,9 +181,9 @@ static __always_inline void end_rivals(struct sat *s)
 }
 
 /*
- * Whose queue it is. Alone, a window without room for a queue drains it within two rounds, and the
- * rate at which it does is the link's. Where it stands longer others fill it, who would leave us
- * next to nothing.
+ * Decides whether the queue is the flow's own. A lone window without room for a queue drains it within
+ * two rounds, at the link's rate. A queue that stays longer is filled by other flows, which would
+ * leave this one next to nothing.
  */
 static __always_inline void note_rivals(struct tcp_sock *tp, struct sat *s)
 {
@@ -193,7 +193,7 @@ static __always_inline void note_rivals(struct tcp_sock *tp, struct sat *s)
 
 	s->calm_rounds = queue ? 0 : min_u32(s->calm_rounds + 1, 255);
 	if (s->rivals) {
-		/* Beyond where the last loss was, and no queue: they are gone. */
+		/* Beyond the window at the last loss, without a queue: they have ended. */
 		if (s->calm_rounds >= CALM_ROUNDS && now_ms(tp) - r->began_ms >= r->bend_ms)
 			end_rivals(s);
 		return;
@@ -230,8 +230,8 @@ static __always_inline void enter_round(struct tcp_sock *tp, struct sat *s, bool
 
 /*
  * Hoe's estimate: the first flight leaves as one burst, the bottleneck spaces it, and its
- * acknowledgements bring the spacing back. Rates over a whole round trip are of no use for it: in
- * slow start they only show the window of the round before.
+ * acknowledgements keep the spacing. Rates over a whole round trip are useless for it: in slow
+ * start they only show the window of the round before.
  */
 static __always_inline void note_train(struct tcp_sock *tp, struct sat *s)
 {
@@ -267,7 +267,7 @@ static __always_inline void note_train(struct tcp_sock *tp, struct sat *s)
 		t->length = 0;
 }
 
-/* The first threshold, where the rate is stated: what the path holds. */
+/* The first threshold with a stated rate: the path's capacity. */
 static __always_inline void state_threshold(struct sock *sk, struct sat *s)
 {
 	u64 rate = stated_rate(sk);
@@ -279,7 +279,7 @@ static __always_inline void state_threshold(struct sock *sk, struct sat *s)
 	s->threshold = max_u32(min_u64(segments, WINDOW_MAX), WINDOW_MIN);
 }
 
-/* The share that is lost, and whether the losses that this acknowledgement shows are congestion. */
+/* Updates the loss share; returns whether the losses of this acknowledgement are congestion. */
 static __always_inline bool congested(struct sat *s, const struct rate_sample *rs)
 {
 	u32 of = max_u32(4 * s->window, LOSS_SEGMENTS);
@@ -294,7 +294,7 @@ static __always_inline bool congested(struct sat *s, const struct rate_sample *r
 	       s->lost > LOSS_SHARE;
 }
 
-/* A quarter less; under a stated rate no less than the path holds without its queue. */
+/* Reduces by a quarter; with a stated rate not below the path's capacity without its queue. */
 static __noinline void reduce(struct tcp_sock *tp, struct sat *s)
 {
 	u32 less = s->window - (s->window >> 2);
@@ -304,7 +304,7 @@ static __noinline void reduce(struct tcp_sock *tp, struct sat *s)
 	start(s);
 	s->reduced = 1;
 	if (s->rivals) {
-		/* CUBIC keeps 0.7 of it, but what is paced meets a full buffer less often. */
+		/* CUBIC keeps 0.7 of it, but a paced flow meets a full buffer less often. */
 		less = max_u32((u64)s->window * 3 / 5, WINDOW_MIN);
 		rival_begin(tp, s, less, s->window < s->rival.most ? (u64)s->window * 17 / 20 : s->window);
 		s->reduced = 2;
@@ -335,14 +335,14 @@ static __always_inline void grow(struct sock *sk, struct sat *s, u32 acked)
 			increment = BLIND_INCREMENT;
 		increment = (increment << (FRACTION_BITS - 7)) * acked;
 	} else if (settled(s)) {
-		/* As avoidance_increment(), but nothing is lost in large windows. */
+		/* As avoidance_increment(), but without losses in large windows. */
 		increment = (u64)rho_8 * rho_8 * acked << (FRACTION_BITS - 6);
 		increment /= s->window;
-		/* What is stated was so once: most() sees to it that each step is borne out. */
+		/* The stated rate may be outdated: most() ensures that measurements support each step. */
 		if (stated_rate(sk) && !path_queues(&s->path))
 			increment = max_u64(increment, (u64)acked << (FRACTION_BITS - 1));
 	} else {
-		/* First see what comes of the threshold. */
+		/* First see the effect of the threshold. */
 		return;
 	}
 	increment += s->fraction;
@@ -358,13 +358,13 @@ static __always_inline u64 headroom(struct path *p)
 	return path_rises(p) ? HEADROOM_RISING : HEADROOM_FREE;
 }
 
-/* A round trip and so many 1/128 of it, but a lull at least. */
+/* A round trip and a part of it in 1/128, but no less than a lull. */
 static __always_inline u64 widened(u32 span_us, u32 headroom)
 {
 	return max_u64((u64)span_us * headroom >> 7, (u64)span_us + LULL_US);
 }
 
-/* The most that may be in flight. */
+/* The maximum in flight. */
 static __always_inline u64 most(struct sock *sk, struct sat *s)
 {
 	struct path *p = &s->path;
@@ -378,7 +378,7 @@ static __always_inline u64 most(struct sock *sk, struct sat *s)
 		span += p->rtt_us > p->least_rtt_us ? p->rtt_us - p->least_rtt_us : 0;
 	} else if (settled(s) && seen) {
 		bound = segments_in(seen, widened(span, headroom(p))) + WINDOW_MIN;
-		/* What arrives while a queue stands is all that the path passes now. */
+		/* The delivery rate while a queue stands is the path's present capacity. */
 		if (path_queues(p) && s->queued_rounds < YIELD_ROUNDS)
 			bound = min_u64(bound, (path_holds(p, p->rate) * HEADROOM_QUEUED >> 7) + WINDOW_MIN);
 		else if (s->queued_rounds >= YIELD_ROUNDS)
@@ -392,8 +392,8 @@ static __always_inline u64 most(struct sock *sk, struct sat *s)
 }
 
 /*
- * Spreads the window over the round trip. In slow start the stated rate, where there is one, holds
- * from the first segment on; else twice that of the window, as in the kernel.
+ * Paces the window over the round trip. In slow start the stated rate, if any, applies from the
+ * first segment on; else twice the window's, as in the kernel.
  */
 static __always_inline void pace(struct sock *sk, struct sat *s)
 {
@@ -470,10 +470,10 @@ void BPF_PROG(hybla_sat_set_state, struct sock *sk, u8 state)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct sat *s = ca_state(sk);
 
-	/* Explicit congestion notification, and drops in this machine's own queues. */
+	/* ECN, and drops in this machine's own queues. */
 	if (state == TCP_CA_CWR)
 		reduce(tp, s);
-	/* Silence: what was seen before it says little of what comes after. */
+	/* After silence earlier measurements are outdated. */
 	if (state == TCP_CA_Loss) {
 		if (path_queues(&s->path))
 			reduce(tp, s);
@@ -498,7 +498,7 @@ u32 BPF_PROG(hybla_sat_undo_cwnd, struct sock *sk)
 	return max_u32(s->window, 2);
 }
 
-/* In windows: a segment that is lost twice keeps three windows behind it waiting. */
+/* In windows: a segment that is lost twice blocks three windows behind it. */
 SEC("struct_ops")
 u32 BPF_PROG(hybla_sat_sndbuf_expand, struct sock *sk)
 {

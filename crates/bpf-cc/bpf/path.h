@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * What a paced control knows of its path: the round trip without a queue, what the return path adds
- * to it now, the rate at which data arrives, and whether there is a queue in front of it.
+ * A paced control's model of its path: the round trip without a queue, the delay that the return path
+ * adds now, the delivery rate, and whether there is a queue.
  *
- * A round trip is longer for two reasons: data waits before the bottleneck, which a smaller window
- * cures, or acknowledgements are late, which takes a larger one. Each acknowledgement bears the
- * receiver's clock (RFC 7323): our clock less that is the delay of the return path and a constant.
- * Its least value stands for an empty return path. Without time stamps all of it is queue.
+ * A round trip grows for two reasons: data waits before the bottleneck, which a smaller window
+ * fixes, or acknowledgements are late, which needs a larger one. Each acknowledgement carries the
+ * receiver's clock (RFC 7323): the local clock minus it is the return path's delay plus a constant.
+ * Its minimum stands for an empty return path. Without time stamps all of the growth counts as queue.
  */
 #ifndef PEPD_BPF_PATH_H
 #define PEPD_BPF_PATH_H
@@ -15,51 +15,51 @@
 
 /* Rates are in segments per second, times 256. */
 #define RATE_SHIFT 8
-/* Rounds of which the best rate counts: twice as many as the halves below. */
+/* Rounds whose maximum rate counts: twice as many as the halves below. */
 #define RATE_ROUNDS 5
 /*
- * So long without a round trip near the least one, and eight round trips more, and the least one is
- * measured again; seldom where that has shown a queue of others.
+ * After this time, and eight round trips more, without a round trip near the minimum, the minimum is
+ * measured again; seldom where that has shown a queue of other flows.
  */
 #define FLOOR_STALE_MS 8000u
 #define QUEUE_STALE_MS 32000u
-/* Round trips so much above the least one mean a queue, beside the noise of timers. */
+/* The excess of a round trip over the minimum that indicates a queue, beyond timer noise. */
 #define QUEUE_NOISE_US 4000u
-/* Clocks tick in milliseconds: two readings can be so far apart by that alone. */
+/* Clocks tick in milliseconds: two readings can differ by this much for that reason alone. */
 #define STAMP_NOISE_MS 2u
-/* The least return delay is forgotten by 1 ms in so long (122 ppm): clocks drift. */
+/* The minimum return delay rises by 1 ms in this time (122 ppm), because clocks drift. */
 #define STAMP_LEAK_MS 8192u
-/* The receiver's clock does not tick in milliseconds if it explains so much more than there is. */
+/* If time stamps explain this much more than the delay, the receiver's clock has other ticks. */
 #define STAMP_LIE_US 64000u
 
-/* What is thought of the receiver's time stamps. */
+/* The assessment of the receiver's time stamps. */
 enum { STAMPS_NONE, STAMPS_USED, STAMPS_REFUTED };
 
-/* Of `agreed`, which else counts measurements with about the same result. */
+/* A value of `agreed`, which otherwise counts measurements with about the same result. */
 #define QUEUE_MOVES 7
 
 struct path {
-	u32 floor_seen_ms;   /* when a round trip near the least one was seen last */
-	u32 probe_until_ms;  /* the floor is being measured until then, if `probing` */
+	u32 floor_seen_ms;   /* time of the last round trip near the minimum */
+	u32 probe_until_ms;  /* end of the measurement of the floor, if `probing` */
 	u32 least_rtt_us;    /* the round trip without a queue; 0 until there is a sample */
-	u32 probed_rtt_us;   /* the least round trip of the measurement so far */
+	u32 probed_rtt_us;   /* the minimum round trip of the measurement so far */
 	u32 agreed_rtt_us;   /* that of the measurement before */
-	u32 rtt_us;          /* of late, without what the return path adds */
+	u32 rtt_us;          /* recent, without the return path's delay */
 	u32 mean_rtt_us;     /* of this round, with it */
-	u32 return_us[2];    /* most that the return path added in this round and in the one before */
+	u32 return_us[2];    /* maximum of the return path, this round and the one before */
 	u32 round_end;       /* count of delivered segments at which the round ends */
-	u32 best[2];         /* best rates of these and of the rounds before */
+	u32 best[2];         /* maximum rates of these and of the rounds before */
 	u32 rate;            /* the latest */
-	u32 stamp_least_ms;  /* least difference of the clocks */
-	u32 stamp_leaked_ms; /* when it was forgotten in part */
+	u32 stamp_least_ms;  /* minimum difference of the clocks */
+	u32 stamp_leaked_ms; /* time when it was last raised */
 	u8 stamps;
 	u8 samples;          /* in mean_rtt_us */
 	u8 rounds;           /* since best[0] began */
 	u8 agreed : 3;       /* measurements in succession that had about the same */
 	bool probing : 1;
-	bool clear : 1;      /* a measurement has ended, and there is no queue beyond the least one */
+	bool clear : 1;      /* a measurement has ended, and there is no queue beyond the minimum */
 	bool round_began : 1; /* with this acknowledgement */
-	bool measured : 1;    /* the least round trip is that of a round, not of the handshake */
+	bool measured : 1;    /* the minimum round trip is that of a round, not of the handshake */
 };
 
 static __always_inline u32 now_ms(struct tcp_sock *tp)
@@ -75,13 +75,13 @@ static __always_inline void path_init(struct tcp_sock *tp, struct path *p)
 	p->round_end = tp->delivered;
 }
 
-/* Whether the floor is being measured, for which the queue must drain. */
+/* True while the floor is being measured, for which the queue must drain. */
 static __always_inline bool path_probes(struct path *p)
 {
 	return p->probing;
 }
 
-/* The round trip to fill: without a queue before us, but with what the return path adds. */
+/* The round trip to fill: without a queue of data, but with the return path's delay. */
 static __always_inline u32 path_span_us(struct path *p)
 {
 	u64 span = (u64)p->least_rtt_us + max_u32(p->return_us[0], p->return_us[1]);
@@ -89,7 +89,7 @@ static __always_inline u32 path_span_us(struct path *p)
 	return min_u64(span, 0xffffffffu);
 }
 
-/* What the return path adds to a round trip of `rtt`, as the time stamps have it. */
+/* The return path's share in a round trip of `rtt`, by the time stamps. */
 static __always_inline u32 path_returned(struct tcp_sock *tp, struct path *p, u32 rtt)
 {
 	u32 stamp = tp->rx_opt.rcv_tsval;
@@ -124,15 +124,15 @@ static __always_inline u32 path_returned(struct tcp_sock *tp, struct path *p, u3
 	return min_u64(returned, rtt - p->least_rtt_us);
 }
 
-/* Whether a round trip is about the least one. */
+/* True if a round trip is close to the minimum. */
 static __always_inline bool path_near(struct path *p, u32 rtt)
 {
 	return rtt <= p->least_rtt_us + (p->least_rtt_us >> 3) + QUEUE_NOISE_US;
 }
 
 /*
- * The end of a measurement in which the queue did not drain. It is others', and then moves, or the
- * path has become longer: then several measurements have the same.
+ * The end of a measurement in which the queue did not drain. Either it belongs to other flows, and
+ * varies, or the path has become longer: then several measurements agree.
  */
 static __always_inline void path_judge(struct path *p, u32 agree)
 {
@@ -153,9 +153,9 @@ static __always_inline void path_judge(struct path *p, u32 agree)
 }
 
 /*
- * The least round trip, as the mean of a round: jitter belongs to it. When none near it was seen for
+ * The minimum round trip, as the mean of a round, because it includes jitter. If none near it occurs for
  * long, either the path has become longer or a queue stands; only less in flight tells. `agree` is
- * how many measurements more have to confirm that the path is longer.
+ * the number of further measurements that must confirm a longer path.
  */
 static __always_inline void path_note_rtt(struct tcp_sock *tp, struct path *p, long rtt_us, u32 agree)
 {
@@ -195,7 +195,7 @@ static __always_inline void path_note_rtt(struct tcp_sock *tp, struct path *p, l
 		}
 	} else if (now - p->floor_seen_ms > stale + rtt / 125) {
 		p->probed_rtt_us = 0;
-		/* One round trip until the smaller window shows, one to see it. */
+		/* One round trip until the smaller window takes effect, one to measure it. */
 		p->probe_until_ms = now + 2 * (rtt / 1000 + 1);
 		p->probing = 1;
 	}
@@ -203,7 +203,7 @@ static __always_inline void path_note_rtt(struct tcp_sock *tp, struct path *p, l
 
 static __always_inline void path_end_round(struct sock *sk, struct path *p)
 {
-	/* Where no rate is stated, the first flight is a burst, and waits for itself. */
+	/* Without a stated rate, the first flight is a burst, and queues behind itself. */
 	bool first = !p->measured && stated_rate(sk);
 
 	if (p->samples && (first || p->mean_rtt_us < p->least_rtt_us))
@@ -216,13 +216,13 @@ static __always_inline void path_end_round(struct sock *sk, struct path *p)
 	p->return_us[0] = 0;
 }
 
-/* The rate that the path was seen to have; 0 at first. */
+/* The measured rate of the path; 0 at first. */
 static __always_inline u32 path_rate(struct path *p)
 {
 	return max_u32(p->best[0], p->best[1]);
 }
 
-/* Whether a queue stands before us: then a loss is congestion. */
+/* True if a queue stands: then a loss is congestion. */
 static __always_inline bool path_queues(struct path *p)
 {
 	u32 slack = (p->least_rtt_us >> 4) + (p->least_rtt_us >> 3) + QUEUE_NOISE_US;
@@ -231,8 +231,8 @@ static __always_inline bool path_queues(struct path *p)
 }
 
 /*
- * The best rate at which segments were delivered in the last rounds, and where rounds end. Rounds count
- * only while the window is in use: what a busy time has shown is not forgotten in a quiet one.
+ * The maximum delivery rate of the last rounds, and the ends of rounds. Rounds count only while the
+ * window is in use: measurements of a busy time are kept during a quiet one.
  */
 static __always_inline void path_note_rate(struct tcp_sock *tp, struct path *p,
 					   const struct rate_sample *rs, bool in_use)
@@ -255,7 +255,7 @@ static __always_inline void path_note_rate(struct tcp_sock *tp, struct path *p,
 	rate = ((u64)(u32)rs->delivered << RATE_SHIFT) * 1000000 / (u64)rs->interval_us;
 	p->rate = min_u64(rate, 0xffffffffull);
 	p->best[0] = max_u32(p->best[0], p->rate);
-	/* What arrives while a queue stands is all that the path passes now. */
+	/* The delivery rate while a queue stands is the path's present capacity. */
 	if (p->round_began && path_queues(p)) {
 		p->best[0] = p->rate;
 		p->best[1] = p->rate;

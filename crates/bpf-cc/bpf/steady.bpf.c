@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only
 /*
- * A constant window for the stated rate, paced, deaf to loss: for a hop that nobody else uses.
+ * A constant window for the stated rate, paced, ignoring loss: for a link without other traffic.
  * After the "Unfair" control of Reynolds (2006, section 3.2.3), whose window does not shrink when
  * acknowledgements stop.
  *
- * The rate is SO_MAX_PACING_RATE. A socket that states none gets no more than ten segments in a
- * round trip; the daemon does not let such a site start.
+ * The rate is SO_MAX_PACING_RATE. A socket without it gets ten segments or fewer per round
+ * trip; pepd rejects a site with this control and no rate.
  */
 #include "cong_control.h"
 #include "path.h"
 
-/* Above the bandwidth-delay product, in 1/128: acknowledgements come in lots, and late. */
+/* Above the bandwidth-delay product, in 1/128: acknowledgements are bunched and late. */
 #define HEADROOM 144
 #define WINDOW_UNSTATED 10u
 
@@ -59,7 +59,7 @@ u32 BPF_PROG(steady_undo_cwnd, struct sock *sk)
 	return tcp_sk(sk)->snd_cwnd;
 }
 
-/* In windows: a segment that is lost twice keeps three windows behind it waiting. */
+/* In windows: a segment that is lost twice blocks three windows behind it. */
 SEC("struct_ops")
 u32 BPF_PROG(steady_sndbuf_expand, struct sock *sk)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only
 /*
- * TCP Vegas as the kernel's module does it: once in a round trip the window moves by a segment, so
- * that two to four segments of it stand in queues.
+ * TCP Vegas as in the kernel's module: once per round trip the window moves by a segment, to keep
+ * two to four segments in queues.
  *
  * Brakmo and Peterson, "TCP Vegas: end to end congestion avoidance on a global internet", IEEE
  * Journal on Selected Areas in Communications 13 (1995).
@@ -37,7 +37,7 @@ static __always_inline void adjust(struct tcp_sock *tp, struct delay *d, u32 ack
 		window++;
 	}
 	tp->snd_cwnd = min_u32(max_u32(window, 2), WINDOW_MAX);
-	/* As tcp_current_ssthresh() has it outside of recovery. */
+	/* As tcp_current_ssthresh() outside of recovery. */
 	tp->snd_ssthresh = max_u32(tp->snd_ssthresh, (tp->snd_cwnd >> 1) + (tp->snd_cwnd >> 2));
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only
 /*
- * TCP Westwood+ as the kernel's module does it: Reno, but the window after a loss is the measured rate
- * times the least round trip.
+ * TCP Westwood+ as in the kernel's module: Reno, but the window after a loss is the measured rate
+ * times the minimum round trip.
  *
  * Mascolo, Casetti, Gerla, Sanadidi and Wang, "TCP Westwood", MobiCom 2001; Grieco and Mascolo,
  * "Performance evaluation of Westwood+", 2004.
  */
 #include "tcp.h"
 
-/* The rate is measured over a round trip, but never over less. */
+/* The minimum interval of a rate sample, which else is a round trip. */
 #define SAMPLE_MIN_US 50000u
 #define RATE_SHIFT 8
 
@@ -19,7 +19,7 @@ struct westwood {
 	u32 least_rtt_us;
 	u64 once;  /* the rate filtered once, in segments per second times 256 */
 	u64 twice; /* and twice */
-	bool forgets; /* the least round trip, with the next sample */
+	bool forgets; /* the minimum round trip is reset with the next sample */
 };
 
 static __always_inline void begin_sample(struct tcp_sock *tp, struct westwood *w)

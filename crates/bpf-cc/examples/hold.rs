@@ -1,4 +1,4 @@
-//! Registers congestion controls of ours until it is interrupted, for trying them without pepd:
+//! Registers this crate's congestion controls until interrupted, for tests without pepd:
 //!
 //!     cargo run -p bpf-cc --example hold -- hybla_sat westwood
 //!     iperf3 -c server -C hybla_sat

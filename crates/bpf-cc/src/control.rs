@@ -1,15 +1,16 @@
-//! Which controls there are.
+//! The congestion controls of this crate.
 
 use std::{fmt, str::FromStr};
 
-/// A congestion control of ours.
+/// A congestion control of this crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Control {
     /// TCP Hybla as in the kernel's module (Caini and Firrincieli 2004).
     Hybla,
-    /// Hybla paced, bounded by the path's bandwidth-delay product, told link loss from congestion.
+    /// TCP Hybla with pacing, bounded by the bandwidth-delay product; tells link loss from
+    /// congestion.
     HyblaSat,
-    /// A constant window for the stated rate, deaf to loss (Reynolds 2006, section 3.2.3).
+    /// A constant window for the stated rate; ignores loss (Reynolds 2006, section 3.2.3).
     Steady,
     /// TCP Westwood+ as in the kernel's module (Mascolo et al. 2001).
     Westwood,
@@ -19,13 +20,13 @@ pub enum Control {
     Compound,
 }
 
-/// A name that none of our controls has.
+/// A name that matches no [`Control`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no congestion control of ours; there are {list}", list = Control::names().join(", "))]
+#[error("unknown congestion control `{0}`; available are {list}", list = Control::names().join(", "))]
 pub struct UnknownControl(pub String);
 
 impl Control {
-    /// All of them.
+    /// All congestion controls.
     pub const ALL: [Self; 6] = [
         Self::Hybla,
         Self::HyblaSat,
@@ -35,7 +36,7 @@ impl Control {
         Self::Compound,
     ];
 
-    /// The name in configurations, under which it is registered where that is free.
+    /// Returns the name in configurations, also the registered name where that is free.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hybla => "hybla",
@@ -47,12 +48,12 @@ impl Control {
         }
     }
 
-    /// The names of all.
+    /// Returns the names of all congestion controls.
     pub fn names() -> Vec<&'static str> {
         Self::ALL.map(Self::name).to_vec()
     }
 
-    /// What it is, in a few words.
+    /// Returns a one-line description.
     pub const fn about(self) -> &'static str {
         match self {
             Self::Hybla => "grows as if the round trip were 25 ms; as the kernel's module",
@@ -64,18 +65,17 @@ impl Control {
         }
     }
 
-    /// Whether a socket that states no rate (SO_MAX_PACING_RATE) cannot use it.
+    /// Returns whether the control requires a stated rate (SO_MAX_PACING_RATE).
     pub const fn needs_rate(self) -> bool {
         matches!(self, Self::Steady)
     }
 
-    /// Whether it takes from others on the path what it wants, so that it may run only where
-    /// there are no others.
+    /// Returns whether the control takes bandwidth from other flows: only for a link without them.
     pub const fn needs_dedicated_link(self) -> bool {
         matches!(self, Self::Steady)
     }
 
-    /// The program, as an ELF object with BTF.
+    /// Returns the program, as an ELF object with BTF.
     pub(crate) const fn object(self) -> &'static [u8] {
         match self {
             Self::Hybla => include_bytes!("../objects/hybla.bpf.o"),

@@ -1,4 +1,4 @@
-//! What the running kernel has of its own.
+//! Congestion controls of the running kernel.
 
 use std::{
     fs,
@@ -8,8 +8,8 @@ use std::{
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// The congestion controls that are registered now: the kernel's, those of loaded modules, and
-/// eBPF programs of whichever process.
+/// Returns the registered congestion controls: built-in, from modules, and from eBPF programs of
+/// any process.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -18,7 +18,7 @@ pub fn available() -> io::Result<Vec<String>> {
     Ok(names.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The one that sockets get which ask for none.
+/// Returns the default congestion control of sockets.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -27,23 +27,23 @@ pub fn default() -> io::Result<String> {
     Ok(name.trim().to_owned())
 }
 
-/// Whether a control that is registered under this name is the kernel's own, not a program that some
+/// Returns whether the control registered under this name is the kernel's own, not a program that a
 /// process loaded and may unload.
 pub fn is_native(name: &str) -> bool {
-    // Neither of the two is a module that /sys or the list of built-in modules would show.
+    // Neither appears as a module in /sys or in the list of built-in modules.
     matches!(name, "reno" | "cubic")
         || Path::new("/sys/module")
             .join(format!("tcp_{name}"))
             .exists()
         || match of_modules("modules.builtin") {
             Some(list) => names_of_modules(&list).contains(&name),
-            // A container, for example, without the files of the kernel.
+            // For example in a container without the kernel's files.
             None => has_code(name),
         }
 }
 
-/// The controls for which there are modules, loaded or not; `None` where that cannot be told since the
-/// kernel's files are not there.
+/// Returns the controls that exist as modules, loaded or not; `None` where the kernel's files are
+/// missing.
 pub fn modules() -> Option<Vec<String>> {
     let list = of_modules("modules.dep")?;
     let names = names_of_modules(&list).into_iter();
@@ -57,18 +57,18 @@ fn of_modules(file: &str) -> Option<String> {
 
 fn names_of_modules(list: &str) -> Vec<&str> {
     let names = list.lines().filter_map(name_of_module);
-    // It tells of sockets.
+    // `tcp_diag` is no congestion control: it reports sockets.
     names.filter(|name| *name != "diag").collect()
 }
 
-/// `hybla` from `kernel/net/ipv4/tcp_hybla.ko.xz: ...`.
+/// Returns `hybla` for `kernel/net/ipv4/tcp_hybla.ko.xz: ...`.
 fn name_of_module(line: &str) -> Option<&str> {
     let (path, _) = line.split_once(':').unwrap_or((line, ""));
     let (_, file) = path.rsplit_once("/tcp_")?;
     Some(file.split_once(".ko")?.0)
 }
 
-/// Whether the kernel has functions as a control of this name has them.
+/// Returns whether the kernel has functions named like those of a control.
 fn has_code(name: &str) -> bool {
     let Ok(symbols) = fs::File::open("/proc/kallsyms") else {
         return false;
@@ -84,7 +84,8 @@ fn has_code(name: &str) -> bool {
     false
 }
 
-/// Programs show as `bpf_prog_TAG_hybla_init`.
+/// Returns whether a symbol is a function of the program; such symbols are
+/// `bpf_prog_TAG_hybla_init`.
 fn is_function_of(name: &str, symbol: &str) -> bool {
     let Some(function) = symbol.split_whitespace().nth(2) else {
         return false;
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_the_kernel_are_told_from_programs() {
+    fn functions_of_the_kernel_are_distinguished_from_programs() {
         let is = |symbol| is_function_of("hybla", symbol);
         assert!(is("0000000000000000 t hybla_undo_cwnd\n"));
         assert!(is("0000000000000000 t tcp_hybla_pkts_acked\n"));

@@ -1,8 +1,9 @@
-//! Controls that stay registered when their process is killed: before Linux 6.4 no link holds them.
+//! Controls that stay registered after their process was killed: before Linux 6.4 no link holds
+//! them.
 //!
-//! Each such control has a second map, its owner, which no program uses: only descriptors of its
-//! process, or of the keeper, hold it. The owner's name is the control's id. A control of ours
-//! without an owner is left over, as all namespaces see alike.
+//! Each such control has a second map, its owner, which no program uses. Only descriptors of its
+//! process, or of the keeper, hold the owner. Its name is the control's id. A control of this crate
+//! without an owner is a leftover, in every namespace.
 
 use std::{
     ffi::CStr,
@@ -15,10 +16,10 @@ use libbpf_rs::{
     query::MapInfoIter,
 };
 
-/// The beginning of the names of our maps of operations.
+/// The prefix of the names of this crate's struct_ops maps.
 const PREFIX: &str = "pepd_";
 
-/// A control that is registered until it is unregistered.
+/// A control without a link, registered until it is unregistered.
 #[derive(Debug)]
 pub(crate) struct Unlinked {
     pub(crate) map: MapHandle,
@@ -26,7 +27,7 @@ pub(crate) struct Unlinked {
 }
 
 impl Unlinked {
-    /// To be made before the control is registered.
+    /// Creates the owner; must precede the registration of the control.
     pub(crate) fn new(map: MapHandle) -> Result<Self> {
         let name = owner_of(MapInfo::new(map.as_fd())?.info.id);
         let opts = bpf_map_create_opts {
@@ -38,18 +39,18 @@ impl Unlinked {
     }
 
     pub(crate) fn unregister(&self) {
-        // Fails where that was done already.
+        // Fails if the control is unregistered already.
         let _ = sys::unregister(self.map.as_fd());
     }
 }
 
-/// At most 15 bytes, as many as names of maps have.
+/// Returns the owner's name, at most 15 bytes, the limit for map names.
 fn owner_of(id: u32) -> String {
     format!("{PREFIX}{id}")
 }
 
-/// Removes the controls of killed processes, of whichever namespace; sockets that use them keep
-/// them. Gives their number: 0 for a process without CAP_SYS_ADMIN, which may not list them.
+/// Removes the controls of killed processes in all namespaces; sockets that use them keep them.
+/// Returns their number: 0 without CAP_SYS_ADMIN, which listing requires.
 pub fn remove_leftovers() -> usize {
     let maps: Vec<_> = MapInfoIter::default().collect();
     let has_owner = |id: u32| {
@@ -66,7 +67,7 @@ pub fn remove_leftovers() -> usize {
         .count()
 }
 
-/// Removes those controls of ours that are among the maps that a process had open which has ended.
+/// Removes this crate's controls among the maps that an ended process had open.
 pub fn remove_left_by(maps: &[OwnedFd]) {
     for map in maps {
         let info = MapInfo::new(map.as_fd());
@@ -75,7 +76,7 @@ pub fn remove_left_by(maps: &[OwnedFd]) {
             is_unlinked(info.map_type(), info.info.map_flags, name)
         });
         if is_ours {
-            // It may have been unregistered in an orderly way.
+            // Fails if the process unregistered it before its end.
             let _ = sys::unregister(map.as_fd());
         }
     }
@@ -90,7 +91,7 @@ fn is(name: &CStr, expected: &str) -> bool {
 }
 
 pub(crate) mod sys {
-    //! Deleting by a descriptor, for which libbpf-rs has no function.
+    //! Deletion by descriptor, for which libbpf-rs has no function.
 
     use std::{
         io,
@@ -102,7 +103,7 @@ pub(crate) mod sys {
     /// Unregisters a control that no link holds.
     ///
     /// # Errors
-    /// When it is not registered, or the descriptor is no map of operations.
+    /// When the control is not registered, or the descriptor is no struct_ops map.
     pub fn unregister(map: BorrowedFd<'_>) -> io::Result<()> {
         let key = 0u32;
         // SAFETY: the kernel reads the key, which has the length of such maps' keys and outlives
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_ours_that_no_link_holds_can_be_left_over() {
+    fn only_this_crates_unlinked_controls_can_be_leftovers() {
         let ours = |ty, flags, name| is_unlinked(ty, flags, name);
         assert!(ours(MapType::StructOps, 0, "pepd_hybla_sat"));
         assert!(!ours(MapType::StructOps, BPF_F_LINK, "pepd_hybla_sat"));

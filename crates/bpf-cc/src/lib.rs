@@ -1,18 +1,18 @@
-//! Congestion controls for the bad hop, as eBPF programs that the running kernel takes in.
+//! Congestion controls for lossy long-delay links, as eBPF programs for the running kernel.
 //!
-//! Their sources are in `bpf/`, the objects built from them in `objects/`: nobody who builds or runs
-//! this crate needs clang. [`Loaded::load`] registers what is asked for, and the kernel forgets it
-//! when the [`Loaded`] is dropped or its process ends; sockets that use it go on doing so.
+//! The sources are in `bpf/`, the objects built from them in `objects/`: neither a build nor a run
+//! of this crate needs clang. [`Loaded::load`] registers controls with the kernel, which drops them
+//! when the [`Loaded`] is dropped or its process ends. Sockets that use a control keep it.
 //!
-//! They need Linux 6.1. Before Linux 6.4 the kernel does not notice the end of a process. One that
-//! ends without dropping the [`Loaded`] calls [`Loaded::unregister`] first. Controls of a killed
-//! process are removed before the next control is registered, or by [`remove_leftovers`].
+//! Programs need Linux 6.1. Before Linux 6.4 the kernel does not notice the end of a process: one
+//! that ends without dropping the [`Loaded`] calls [`Loaded::unregister`] first. Controls of a
+//! killed process are removed before the next registration, or by [`remove_leftovers`].
 //!
 //! ```no_run
 //! use bpf_cc::{Control, Loaded};
 //!
 //! let loaded = Loaded::load(&[Control::HyblaSat])?;
-//! let name = loaded.name_of(Control::HyblaSat).expect("it was asked for");
+//! let name = loaded.name_of(Control::HyblaSat).expect("hybla_sat was loaded");
 //! // setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name)
 //! # Ok::<(), bpf_cc::LoadError>(())
 //! ```

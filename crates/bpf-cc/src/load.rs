@@ -1,4 +1,4 @@
-//! Handing programs to the kernel, and holding them.
+//! Registration of programs with the kernel.
 
 use std::{
     io,
@@ -18,25 +18,25 @@ use crate::{
     requirements::{self, Abilities},
 };
 
-/// RTT0 of Hybla where none is stated: what its authors and the kernel's module use.
+/// The default RTT0 of Hybla, as in its paper and in the kernel's module.
 pub const RTT0_DEFAULT: Duration = Duration::from_millis(25);
 
-/// Names that are tried for one control: as many as fit, for each of the processes of a machine that uses it.
+/// The number of names tried for one control, one per process of the machine that uses it.
 const NAMES: usize = 100;
 
-/// TCP_CA_NAME_MAX, with the zero at the end.
+/// The kernel's TCP_CA_NAME_MAX, including the final zero.
 const NAME_MAX: usize = 16;
 
-/// The map of what is stated per socket, in the objects that have one.
+/// The map of per-socket settings, in the objects that have one.
 const PER_SOCKET: &str = "per_socket";
 
 /// The map of `two_arguments` (cong_control.h), in the objects that have one.
 const TWO_ARGUMENTS: &str = ".rodata.cc";
 
-/// Controls that are registered for as long as this lives.
+/// Controls that are registered while this value lives.
 ///
-/// When it is dropped no socket can choose them any more; those that have keep them. From Linux 6.4
-/// on the end of the process does the same, before that only [`unregister`](Self::unregister).
+/// Once it is dropped no socket can choose them; sockets that use them keep them. From Linux 6.4 on
+/// the end of the process has the same effect, before that only [`unregister`](Self::unregister).
 #[derive(Debug, Default)]
 pub struct Loaded {
     entries: Vec<Entry>,
@@ -47,9 +47,9 @@ struct Entry {
     control: Control,
     name: String,
     per_socket: Option<MapHandle>,
-    /// From Linux 6.4 on: it is registered for as long as this is open.
+    /// The registration from Linux 6.4 on; closing it unregisters.
     _link: Option<Link>,
-    /// Before that.
+    /// The registration before Linux 6.4.
     unlinked: Option<Unlinked>,
 }
 
@@ -63,7 +63,7 @@ impl Loaded {
     /// Registers each of `controls` once: see [`add`](Self::add).
     ///
     /// # Errors
-    /// As there, for the first that cannot be had. Nothing stays registered then.
+    /// The first error of [`add`](Self::add); then nothing stays registered.
     pub fn load(controls: &[Control]) -> Result<Self, LoadError> {
         let mut loaded = Self::default();
         for &control in controls {
@@ -72,21 +72,20 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Registers a control, unless that was done already, and gives the name under which sockets can
-    /// choose it (TCP_CONGESTION). Where its own is taken, by the kernel's control or by that of another
-    /// process, it is one with an ending: see [`free_name`].
+    /// Registers a control, unless it is registered already, and returns the name for
+    /// TCP_CONGESTION. The name has a suffix where another control has taken it: see [`free_name`].
     ///
     /// # Errors
-    /// What is missing on this machine, or why the kernel refuses the program.
+    /// A feature that this machine lacks, or the kernel's reason to reject the program.
     pub fn add(&mut self, control: Control) -> Result<&str, LoadError> {
         self.add_as(control, names(control))
     }
 
-    /// Like [`add`](Self::add), but never under its own name, so that this stays for the kernel's
-    /// control, even if that has yet to be loaded.
+    /// Registers a control under a suffixed name, like [`add`](Self::add) otherwise. Its own name
+    /// stays free for the kernel's control, even if that is not loaded yet.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`add`](Self::add).
     pub fn add_beside(&mut self, control: Control) -> Result<&str, LoadError> {
         self.add_as(control, names(control).skip(1))
     }
@@ -107,27 +106,27 @@ impl Loaded {
         Ok(&self.entries[at].name)
     }
 
-    /// Unregisters all controls, as dropping does: for a process that ends without dropping
-    /// anything.
+    /// Unregisters all controls, as dropping does: for a process that ends without running
+    /// destructors.
     pub fn unregister(&self) {
         let unlinked = self.entries.iter().filter_map(|e| e.unlinked.as_ref());
         unlinked.for_each(Unlinked::unregister);
     }
 
-    /// Under which name sockets can choose it; `None` if it was not asked for.
+    /// Returns the registered name of a control; `None` if the control was not loaded.
     pub fn name_of(&self, control: Control) -> Option<&str> {
         self.entry(control).map(|entry| entry.name.as_str())
     }
 
-    /// Each control and the name under which it is registered.
+    /// Returns each control with its registered name.
     pub fn names(&self) -> impl Iterator<Item = (Control, &str)> {
         self.entries
             .iter()
             .map(|entry| (entry.control, entry.name.as_str()))
     }
 
-    /// States RTT0 for one socket, before it is connected or, for those to be accepted, for its
-    /// listener. Controls without an RTT0 take no notice.
+    /// Sets RTT0 for one socket before it connects or, for accepted sockets, on the listener.
+    /// Controls without an RTT0 ignore it.
     ///
     /// # Errors
     /// When the descriptor is no socket, or memory is short.
@@ -151,7 +150,7 @@ impl Loaded {
     }
 }
 
-/// The names for a control: its own, then such that say where it comes from.
+/// Returns the candidate names of a control: its own, then those with a suffix.
 fn names(control: Control) -> impl Iterator<Item = String> {
     (0..NAMES).map(move |n| match n {
         0 => control.name().to_owned(),
@@ -160,7 +159,7 @@ fn names(control: Control) -> impl Iterator<Item = String> {
     })
 }
 
-/// The first name for a control that is not among those `taken`.
+/// Returns the first name for a control that is not in `taken`.
 ///
 /// # Errors
 /// [`LoadError::NamesTaken`].
@@ -186,7 +185,7 @@ fn register(
             continue;
         }
         match register_as(control, &name, abilities) {
-            // Somebody was faster.
+            // Another process registered this name first.
             Err((err, _)) if err.kind() == ErrorKind::AlreadyExists => {}
             Err((err, said)) => return Err(refused(control, &err, &said)),
             Ok(entry) => return Ok(entry),
@@ -225,7 +224,7 @@ fn rename(object: &mut OpenObject, from: &str, to: &str) -> libbpf_rs::Result<()
     let mut map = maps
         .find(|map| map.map_type() == MapType::StructOps)
         .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-    // Its pointers are filled in on loading, so that nothing before the name can look like it.
+    // Loading fills in the pointers before the name, so that they cannot match it.
     let place = map.initial_value_mut().and_then(|value| {
         let at = value
             .windows(from.len())
@@ -238,7 +237,7 @@ fn rename(object: &mut OpenObject, from: &str, to: &str) -> libbpf_rs::Result<()
     Ok(())
 }
 
-/// Fits the object to the kernel.
+/// Adapts the object to the kernel.
 fn fit(object: &mut OpenObject, abilities: Abilities) -> libbpf_rs::Result<()> {
     for mut map in object.maps_mut() {
         if map.map_type() == MapType::StructOps && !abilities.links {
@@ -271,15 +270,15 @@ fn attach(
     if abilities.links {
         return Ok((Some(map.attach_struct_ops()?), None));
     }
-    // Before it is registered: else another process might take it for one that is left over.
+    // Before registration: else another process might take the control for a leftover.
     let unlinked = Unlinked::new(MapHandle::try_from(&map)?)?;
-    // libbpf's stand-in for a link would unregister by a descriptor that the object closes.
+    // libbpf's substitute for a link would unregister by a descriptor that the object closes.
     map.attach_struct_ops()?.disconnect();
     Ok((None, Some(unlinked)))
 }
 
 fn refused(control: Control, err: &libbpf_rs::Error, said: &str) -> LoadError {
-    // The verifier's log ends with what it did not like.
+    // The verifier's log ends with the rejected instruction.
     let mut last: Vec<_> = said.lines().rev().take(5).map(str::trim).collect();
     last.reverse();
     LoadError::Refused {
@@ -288,12 +287,12 @@ fn refused(control: Control, err: &libbpf_rs::Error, said: &str) -> LoadError {
     }
 }
 
-/// Runs `f`, and gives what libbpf said meanwhile with an error. One at a time: libbpf has one
-/// place to say it for the whole process.
+/// Runs `f` and returns its error with libbpf's messages. One call at a time: libbpf has one
+/// callback for messages per process.
 fn listening<T>(f: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, (libbpf_rs::Error, String)> {
     static ONE: Mutex<()> = Mutex::new(());
     static SAID: Mutex<String> = Mutex::new(String::new());
-    #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs asks for it")]
+    #[expect(clippy::needless_pass_by_value, reason = "signature of libbpf-rs")]
     fn listen(_: PrintLevel, message: String) {
         SAID.lock().push_str(&message);
     }
@@ -327,7 +326,7 @@ mod tests {
         assert!(matches!(free(&taken), Err(LoadError::NamesTaken { .. })));
     }
 
-    /// As on a kernel before 6.4, under a name that no other test has; needs root.
+    /// Registers as on a kernel before 6.4, under a name unique to the test; needs root.
     fn unlinked(test: char) -> Entry {
         let mut abilities = requirements::abilities().unwrap();
         abilities.links = false;
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn without_links_it_is_unregistered_when_dropped_and_when_told() {
+    fn without_links_a_control_is_unregistered_on_drop_and_on_request() {
         let entry = unlinked('a');
         let name = entry.name.clone();
         leftovers::remove_leftovers();
@@ -355,7 +354,7 @@ mod tests {
         assert!(!is_registered(&name));
     }
 
-    /// The end of a process closes what it has open, and nothing is unregistered.
+    /// Simulates a killed process: closes its descriptors without unregistering.
     fn killed(mut entry: Entry) -> (String, Unlinked) {
         (entry.name.clone(), entry.unlinked.take().unwrap())
     }
@@ -364,7 +363,7 @@ mod tests {
     fn without_links_what_a_killed_process_has_left_is_removed() {
         let (name, unlinked) = killed(unlinked('b'));
         drop(unlinked);
-        // Another test's process may do so, too.
+        // Another test's process may remove leftovers, too.
         leftovers::remove_leftovers();
         assert!(!is_registered(&name));
     }

@@ -1,4 +1,4 @@
-//! What the kernel and the process must have before a program can be loaded.
+//! Requirements on the kernel and the process for loading programs.
 
 use std::{fs, sync::OnceLock};
 
@@ -16,53 +16,52 @@ use crate::{LoadError, error::Missing};
 
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// `bpf(2)` asks for the first, for tracing-like programs such as these for the second, and for
-/// congestion controls, which are network administration, for the third.
+/// Capabilities that `bpf(2)` requires: in general, for tracing-like programs, and for congestion
+/// controls.
 const NEEDED: [(Capability, &str); 3] = [
     (Capability::CAP_BPF, "CAP_BPF"),
     (Capability::CAP_PERFMON, "CAP_PERFMON"),
     (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
 ];
 
-/// The first version that was tried. 6.0 let programs write pacing rates, and do without
+/// The first version that was tried. Linux 6.0 let programs write pacing rates and omit
 /// `cong_avoid`.
 const OLDEST: &str = "6.1";
 
-/// A function that programs may call since [`OLDEST`]. Vendors backport BPF as a whole, so that it
-/// tells more than a version's number does.
+/// A function available to programs since [`OLDEST`]. Vendors backport BPF as a whole, so it is a
+/// better test than the version number.
 const OF_OLDEST: &str = "BPF_FUNC_user_ringbuf_drain";
 
-/// Differences between the kernels that take our programs.
+/// Differences between supported kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// Links hold what is registered, so that it is gone with its process (Linux 6.4).
+    /// Registrations have links, which end with the process (Linux 6.4).
     pub links: bool,
-    /// `cong_control` gets the socket and the sample only (before Linux 6.10).
+    /// `cong_control` has only the socket and the sample as arguments (before Linux 6.10).
     pub two_arguments: bool,
 }
 
-/// Whether programs can be loaded at all, as far as can be told without loading one.
+/// Checks whether programs can be loaded, as far as possible without loading one.
 ///
 /// # Errors
 /// [`LoadError::NoBtf`], [`LoadError::TooOld`], [`LoadError::NotBuilt`], and then
-/// [`LoadError::Capabilities`] and [`LoadError::Forbidden`]: the kernel's reasons hold for other
+/// [`LoadError::Capabilities`] and [`LoadError::Forbidden`]: the kernel's limits apply to other
 /// processes, too.
 pub fn check() -> Result<(), LoadError> {
     abilities().map(drop)
 }
 
-/// As [`check`], for who loads.
+/// Checks like [`check`] and returns the kernel's abilities.
 pub(crate) fn abilities() -> Result<Abilities, LoadError> {
     static OF_KERNEL: OnceLock<Result<Abilities, LoadError>> = OnceLock::new();
-    let abilities = OF_KERNEL.get_or_init(of_kernel).clone()?;
+    let abilities = OF_KERNEL.get_or_init(from_btf).clone()?;
     match missing_capabilities() {
         missing if missing.is_empty() => may_call().map(|()| abilities),
         missing => Err(LoadError::Capabilities(Missing(missing))),
     }
 }
 
-/// Asks for a small map, which nothing but a filter of system calls refuses to who has the
-/// capabilities.
+/// Creates a small map: a process with the capabilities fails only if a filter denies the call.
 fn may_call() -> Result<(), LoadError> {
     let opts = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as _,
@@ -77,22 +76,22 @@ fn may_call() -> Result<(), LoadError> {
     }
 }
 
-fn of_kernel() -> Result<Abilities, LoadError> {
+fn from_btf() -> Result<Abilities, LoadError> {
     let btf = Btf::from_path(KERNEL_BTF).map_err(|_| LoadError::NoBtf)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Types::of(&btf).judge(release.trim())
 }
 
-/// The parts of the kernel's BTF that tell what it can do.
+/// Abilities found in the kernel's BTF.
 #[derive(Debug, Clone, Copy)]
 struct Types {
-    /// Congestion controls may be programs.
+    /// Support for congestion controls as programs.
     struct_ops: bool,
-    /// [`OF_OLDEST`] is there.
+    /// Presence of [`OF_OLDEST`].
     of_oldest: bool,
     /// The number of arguments of `tcp_congestion_ops.cong_control`.
     arguments: Option<usize>,
-    /// Links of what is registered.
+    /// Support for links of struct_ops.
     link: bool,
 }
 
@@ -128,7 +127,7 @@ impl Types {
     }
 }
 
-/// The number of arguments of the function to which a member of a structure points.
+/// Returns the number of arguments of the function pointer in a member of a structure.
 fn arguments(btf: &Btf<'_>, structure: &str, member: &str) -> Option<usize> {
     let structure = btf.type_by_name::<Struct<'_>>(structure)?;
     let mut members = structure.iter();
@@ -138,10 +137,10 @@ fn arguments(btf: &Btf<'_>, structure: &str, member: &str) -> Option<usize> {
     Some(function.len())
 }
 
-/// Those of the capabilities needed to load programs that this process does not have effective.
+/// Returns the capabilities needed to load programs that are not in the effective set.
 pub fn missing_capabilities() -> Vec<&'static str> {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
-    // CAP_SYS_ADMIN stands in for the other two, as it did before they existed (Linux 5.8).
+    // CAP_SYS_ADMIN includes the other two, which were split off in Linux 5.8.
     let stood_in =
         |capability| capability != Capability::CAP_NET_ADMIN && has(Capability::CAP_SYS_ADMIN);
     NEEDED
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_takes_none_is_told_what_it_lacks() {
+    fn errors_name_the_features_that_a_kernel_lacks() {
         let why = |types: Types| types.judge("5.15.0-91-generic").unwrap_err().to_string();
         let linux_5_15 = Types {
             of_oldest: false,

@@ -1,4 +1,4 @@
-//! Programs on the kernel that runs this test. Needs root.
+//! Programs on the running kernel. Needs root.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{
@@ -30,7 +30,7 @@ fn name_in_use(stream: &TcpStream) -> String {
     String::from_utf8(name[..end].to_vec()).unwrap()
 }
 
-/// A connection over loopback whose client uses `name`.
+/// Returns both ends of a loopback connection whose client uses `name`.
 fn connected(name: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = socket();
@@ -41,7 +41,7 @@ fn connected(name: &str) -> (TcpStream, TcpStream) {
     (socket.into(), listener.accept().unwrap().0)
 }
 
-/// Sends so many bytes from one end to the other, and checks what arrives.
+/// Sends `bytes` bytes from one end to the other, and checks their contents.
 fn carry(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpStream, TcpStream) {
     let sender = thread::spawn(move || {
         let data: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
@@ -54,7 +54,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpStream, Tc
     (sender.join().unwrap(), to)
 }
 
-/// Names are the machine's: one that a test has given back is not for another one meanwhile.
+/// A lock for registered names, which are global to the machine: tests must not reuse them at once.
 static NAMES: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -77,7 +77,7 @@ fn the_same_control_twice_gets_two_names() {
     let names = [&first, &second].map(|l| l.name_of(Control::Vegas).unwrap().to_owned());
     assert_ne!(names[0], names[1]);
     drop(first);
-    // The second does not need the first.
+    // The second control does not depend on the first.
     choose(&socket(), &names[1]).unwrap();
     assert!(kernel::available().unwrap().contains(&names[1]));
 }
@@ -98,7 +98,10 @@ fn sockets_outlive_what_loaded_their_control() {
     let (client, server) = connected(&name);
     let (client, server) = carry(client, server, 1 << 20);
     drop(loaded);
-    assert!(choose(&socket(), &name).is_err(), "nobody new can have it");
+    assert!(
+        choose(&socket(), &name).is_err(),
+        "an unregistered control cannot be chosen"
+    );
     assert_eq!(name_in_use(&client), name);
     carry(client, server, 1 << 20);
 }

@@ -58,7 +58,7 @@ fn packets(c: &mut Criterion) {
                     }
                     number += 1;
                 }
-                control.overcode().rows(20)
+                control.overhead().rows(20)
             });
         });
     }

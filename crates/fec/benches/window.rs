@@ -9,7 +9,7 @@ use std::{
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fec::{
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Decoder, Encoder},
     window::{DecoderConfig, EncoderConfig, WindowDecoder, WindowEncoder, coefficients},
     wire::Header,
@@ -29,10 +29,10 @@ fn packet(id: u32) -> Vec<u8> {
     (0..LENGTH).map(|_| byte()).collect()
 }
 
-fn encoder(window: u8, overcode: Overcode) -> WindowEncoder {
+fn encoder(window: u8, overhead: Overhead) -> WindowEncoder {
     let config = EncoderConfig {
         window,
-        overcode,
+        overhead,
         ..EncoderConfig::default()
     };
     WindowEncoder::new(config).expect("a configuration in range")
@@ -63,7 +63,7 @@ fn encode(c: &mut Criterion) {
     let mut group = c.benchmark_group("encode_repair");
     for window in [3, 32, 128u8] {
         group.throughput(Throughput::Bytes(u64::from(window) * LENGTH as u64));
-        let mut encoder = encoder(window, Overcode::of_block(1, 1));
+        let mut encoder = encoder(window, Overhead::of_block(1, 1));
         let packets: Vec<Vec<u8>> = (0..256).map(packet).collect();
         let mut next = 0;
         let mut step = || {
@@ -81,7 +81,7 @@ fn encode(c: &mut Criterion) {
 fn data(c: &mut Criterion) {
     let mut group = c.benchmark_group("data_only");
     group.throughput(Throughput::Bytes(LENGTH as u64));
-    let mut encoder = encoder(WINDOW, Overcode::none());
+    let mut encoder = encoder(WINDOW, Overhead::none());
     let packet = packet(0);
     group.bench_function("encoder", |b| {
         b.iter(|| {
@@ -112,9 +112,9 @@ struct Link {
 
 impl Link {
     fn new(lost: usize) -> Self {
-        let overcode = Overcode::from_fn(|k| lost.max(1) * usize::from(k == 128));
+        let overhead = Overhead::from_fn(|k| lost.max(1) * usize::from(k == 128));
         Self {
-            encoder: encoder(WINDOW, overcode),
+            encoder: encoder(WINDOW, overhead),
             decoder: decoder(),
             packets: (0..WINDOW.into()).map(packet).collect(),
             lost,

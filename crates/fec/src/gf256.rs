@@ -79,7 +79,7 @@ impl Product {
     pub(crate) const ONE: Self = Self(0);
 
     /// `factor`; a factor of zero is left out, as if it were one.
-    pub(crate) const fn of(factor: u8) -> Self {
+    pub(crate) const fn new(factor: u8) -> Self {
         Self(LOG[factor as usize])
     }
 
@@ -145,7 +145,7 @@ mod tests {
     fn a_product_of_logarithms_is_the_product() {
         for a in 1..=255 {
             for b in 1..=255 {
-                let (a_product, b_product) = (Product::of(a), Product::of(b));
+                let (a_product, b_product) = (Product::new(a), Product::new(b));
                 let value = |product: Product| product.value_over(Product::ONE, Product::ONE);
                 assert_eq!(value(a_product.times(b_product)), mul(a, b));
                 assert_eq!(value(a_product.over(b_product)), div(a, b));

@@ -9,7 +9,7 @@
 //! - [`scheme`], what encoders and decoders of packets have in common
 //! - [`serial`], numbers that count on modulo 2^32
 //! - [`window`], a sliding window code: repair packets over the last few packets
-//! - [`overcode`], how many repair packets there are for how many data packets
+//! - [`overhead`], how many repair packets there are for how many data packets
 //! - [`control`], overcode that follows the link: loss measured, fitted, and answered
 //! - [`theory`], how often a code fails on a link that loses packets, alone or in bursts
 //!
@@ -29,7 +29,7 @@ pub mod gf256;
     expect(unsafe_code, reason = "vectors are read and written through pointers")
 )]
 pub mod kernel;
-pub mod overcode;
+pub mod overhead;
 pub mod scheme;
 pub mod serial;
 pub mod symbol;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{overcode::Overcode, wire::Header};
+use crate::{overhead::Overhead, wire::Header};
 
 /// Takes data packets, gives repair packets.
 ///
@@ -34,7 +34,7 @@ pub trait Encoder {
     fn poll_repair(&mut self) -> Option<(Header, &[u8])>;
 
     /// How much overcode is sent from now on.
-    fn set_overcode(&mut self, overcode: Overcode);
+    fn set_overhead(&mut self, overhead: Overhead);
 }
 
 /// A data packet that an encoder cannot take.

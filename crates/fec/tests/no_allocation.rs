@@ -6,7 +6,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use fec::{
     block::{self, BlockDecoder, BlockEncoder},
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Decoder, Encoder},
     theory::{Channel, Draws},
     window::{self, WindowDecoder, WindowEncoder},
@@ -97,7 +97,7 @@ fn packets_in_blocks_allocate_nothing() {
             k: 20,
             depth,
             payload_max: PAYLOAD_MAX,
-            overcode: Overcode::of_block(20, 6),
+            overhead: Overhead::of_block(20, 6),
             ..block::EncoderConfig::default()
         });
         let decoder = BlockDecoder::new(&block::DecoderConfig {
@@ -117,7 +117,7 @@ fn packets_in_windows_allocate_nothing() {
         let encoder = WindowEncoder::new(window::EncoderConfig {
             window,
             payload_max: PAYLOAD_MAX,
-            overcode: Overcode::of_block(20, 6),
+            overhead: Overhead::of_block(20, 6),
             ..window::EncoderConfig::default()
         });
         let decoder = WindowDecoder::new(&window::DecoderConfig {

@@ -26,7 +26,7 @@ fn compare(channel: &Channel, blocks: (u8, u8), window: u8) -> (Outcome, Outcome
         println!("FEC_SEED={seed} {}: {outcome:?}", code.name());
         outcome
     });
-    assert!((blocks.overcode - window.overcode).abs() < 1e-3);
+    assert!((blocks.overhead - window.overhead).abs() < 1e-3);
     assert!((blocks.lost / window.lost - 1.0).abs() < 0.2, "links alike");
     (blocks, window)
 }

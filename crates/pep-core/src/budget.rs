@@ -5,10 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Bytes of all rings together, against `limits.memory`. Shared by all flows of a daemon.
+/// Bytes of all rings together, limited by `limits.memory`. Shared by all flows of a daemon.
 ///
-/// A quarter of it is out of reach of rings that grow, so that some flows at full speed do not
-/// keep new ones from beginning.
+/// Growing rings cannot use the last quarter, so that flows at full speed do not keep new flows
+/// from starting.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
@@ -16,7 +16,7 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of `limit` bytes, none of them taken.
+    /// Returns a budget of `limit` bytes, all free.
     pub fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -24,17 +24,17 @@ impl MemoryBudget {
         }
     }
 
-    /// Bytes that may be taken in all.
+    /// Maximum number of bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Bytes taken now.
+    /// Bytes in use.
     pub fn taken(&self) -> u64 {
         self.taken.load(Relaxed)
     }
 
-    /// Takes `bytes` if that many are left. Whoever gets `true` gives them back with
+    /// Takes `bytes` if that many are left. A caller that gets `true` returns them with
     /// [`give_back`](Self::give_back).
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> bool {
@@ -47,7 +47,7 @@ impl MemoryBudget {
         self.try_take_up_to(bytes, self.limit - self.limit / 4)
     }
 
-    /// As [`try_take`](Self::try_take), but leaves half of it untouched.
+    /// As [`try_take`](Self::try_take), but leaves half of the budget untouched.
     #[must_use]
     fn try_take_of_half(&self, bytes: u64) -> bool {
         self.try_take_up_to(bytes, self.limit / 2)
@@ -61,27 +61,27 @@ impl MemoryBudget {
             .is_ok()
     }
 
-    /// Takes `bytes` whatever is left.
+    /// Takes `bytes` even beyond the limit.
     fn take(&self, bytes: u64) {
         self.taken.fetch_add(bytes, Relaxed);
     }
 
-    /// Whether `bytes` could be taken now.
+    /// Reports whether `bytes` could be taken now.
     pub fn has(&self, bytes: u64) -> bool {
         self.limit.saturating_sub(self.taken()) >= bytes
     }
 
-    /// Gives back `bytes` that were taken.
+    /// Returns `bytes` that were taken.
     ///
     /// # Panics
-    /// When more is given back than was taken.
+    /// When more is returned than was taken.
     pub fn give_back(&self, bytes: u64) {
         let taken = self.taken.fetch_sub(bytes, Relaxed);
         assert!(taken >= bytes, "{bytes} given back of {taken}");
     }
 }
 
-/// A part of a [`MemoryBudget`], given back when dropped.
+/// A part of a [`MemoryBudget`], returned when dropped.
 #[derive(Debug)]
 pub struct Share {
     budget: Arc<MemoryBudget>,
@@ -89,7 +89,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// None of it yet.
+    /// An empty share.
     pub fn none(budget: &Arc<MemoryBudget>) -> Self {
         Self {
             budget: Arc::clone(budget),
@@ -105,12 +105,12 @@ impl Share {
         })
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether it could be `bytes` larger.
+    /// Reports whether the share could grow by `bytes`.
     pub fn has_room(&self, bytes: u64) -> bool {
         self.budget.has(bytes)
     }
@@ -123,8 +123,8 @@ impl Share {
         taken
     }
 
-    /// Takes `bytes` more while less than half of the budget is taken: for what only makes a flow
-    /// faster.
+    /// Takes `bytes` more while less than half of the budget is in use. For buffers that only make
+    /// a flow faster.
     #[must_use]
     pub fn try_grow_in_plenty(&mut self, bytes: u64) -> bool {
         let taken = self.budget.try_take_of_half(bytes);
@@ -132,17 +132,17 @@ impl Share {
         taken
     }
 
-    /// Takes `bytes` more whatever is left: for what has arrived already, which was bounded
-    /// when it was allowed.
+    /// Takes `bytes` more even beyond the limit. For data that has arrived already, and was bounded
+    /// when pepd advertised room for it.
     pub fn grow(&mut self, bytes: u64) {
         self.budget.take(bytes);
         self.bytes += bytes;
     }
 
-    /// Gives back `bytes` of it.
+    /// Returns `bytes` of the share.
     ///
     /// # Panics
-    /// When it is smaller.
+    /// When the share is smaller.
     pub fn give_back(&mut self, bytes: u64) {
         self.bytes = self
             .bytes
@@ -224,7 +224,7 @@ mod tests {
         let new = Share::take(&budget, 25).unwrap();
         assert!(Share::take(&budget, 1).is_none());
         drop(new);
-        // What new flows have taken is not there for growing either.
+        // Bytes taken by new flows are not available for growth either.
         share.give_back(40);
         let _new = Share::take(&budget, 35).unwrap();
         assert!(share.try_grow(5) && !share.try_grow(1));

@@ -1,60 +1,64 @@
-//! What was seen of a running pepd over the last hours.
+//! Measurements of a running pepd over the last hours.
 //!
-//! Each second is kept for [`FINE`], and in spans of ten seconds for [`COARSE`]. Seconds at which nobody looked are
-//! missing: a gap is no zero. Times are seconds since any fixed moment, and never go back.
+//! Values per second are kept for [`FINE`], and values per ten seconds for [`COARSE`]. Seconds
+//! without a sample are missing; a gap is not a zero. Times are seconds since an arbitrary moment,
+//! and never decrease.
 //!
-//! It takes some 250 kB at most: 2,042 bins of 120 bytes, and [`OUTAGES_MAX`] outages of 24 bytes.
+//! Memory is bounded by about 250 kB: 2,042 bins of 120 bytes, and [`OUTAGES_MAX`] outages of 24
+//! bytes.
 
 use std::{collections::VecDeque, time::Duration};
 
-/// How long single seconds are kept.
+/// Retention of values per second.
 pub const FINE: Duration = Duration::from_secs(10 * 60);
-/// How long spans of ten seconds are kept, and outages.
+/// Retention of values per ten seconds, and of outages.
 pub const COARSE: Duration = Duration::from_secs(4 * 3600);
-/// Seconds in a bin of either kind.
+/// Lengths of bins in seconds.
 pub const STEPS: [u64; 2] = [1, 10];
-/// Outages kept. Those of a link that winks more often are counted when they are forgotten.
+/// Maximum number of outages kept. Older ones of a link with frequent short outages are counted
+/// when dropped.
 pub const OUTAGES_MAX: usize = 500;
 
-/// What several values of one column come to.
+/// Aggregation of several values of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
-    /// Their mean.
+    /// Mean.
     Mean,
-    /// The greatest.
+    /// Maximum.
     Max,
-    /// Their sum.
+    /// Sum.
     Sum,
 }
 
-/// What is kept, in this order, and how it is folded.
+/// Columns in storage order, with their aggregation.
 ///
-/// Of several peers, `loss`, `overcode` and `rtt_s` are of the one with most; `packets` and `resent` are sums.
+/// With several peers, `loss`, `fec_overhead` and `rtt_s` are the values of the peer with most
+/// traffic; `packets` and `resent` are sums.
 pub const COLUMNS: [(&str, Fold); 11] = [
     ("up_rate", Fold::Mean),
     ("down_rate", Fold::Mean),
     ("flows", Fold::Max),
     ("link_up", Fold::Mean),
     ("loss", Fold::Max),
-    ("overcode", Fold::Max),
+    ("fec_overhead", Fold::Max),
     ("packets", Fold::Sum),
-    ("resent", Fold::Sum),
+    ("retransmitted", Fold::Sum),
     ("custody_memory", Fold::Max),
     ("custody_disk", Fold::Max),
     ("rtt_s", Fold::Mean),
 ];
 
-/// The values of one moment, in the order of [`COLUMNS`]; none where there is nothing to tell.
+/// Values of one moment, in the order of [`COLUMNS`]; `None` where there is no measurement.
 pub type Sample = [Option<f64>; COLUMNS.len()];
 
-/// Samples of one span.
+/// Aggregated samples of one span.
 #[derive(Debug, Clone, Copy)]
 struct Bin {
-    /// The number of the span.
+    /// Number of the span.
     span: u64,
-    /// How many there are, by column.
+    /// Number of values by column.
     counts: [u16; COLUMNS.len()],
-    /// Their sums, or the greatest.
+    /// Sums or maxima by column.
     values: [f64; COLUMNS.len()],
 }
 
@@ -124,16 +128,16 @@ impl Series {
     }
 }
 
-/// A time without the link. Both are in seconds: of Unix time, and of any time.
+/// An outage of the link. Start in seconds of Unix time, duration in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outage {
-    /// When it began.
+    /// Start.
     pub began: f64,
-    /// How long it was; none while it lasts.
+    /// Duration; `None` while it lasts.
     pub lasted: Option<f64>,
 }
 
-/// The last hours.
+/// Samples and outages of the last hours.
 #[derive(Debug)]
 pub struct History {
     series: [Series; 2],
@@ -152,15 +156,16 @@ impl Default for History {
 }
 
 impl History {
-    /// This was seen at this second. One before the last counts as of the last.
+    /// Records a sample of second `now`. A sample older than the last one counts for the second of
+    /// the last one.
     pub fn on_sample(&mut self, now: u64, sample: &Sample) {
         for series in &mut self.series {
             series.add(now, sample);
         }
     }
 
-    /// These outages are known at this moment, the latest last: new ones are added, one that has ended is closed. Those that
-    /// ended longer ago than [`COARSE`] are forgotten.
+    /// Updates outages from those known at `now`, the latest last: adds new ones, and closes one
+    /// that has ended. Drops those that ended longer ago than [`COARSE`].
     pub fn on_outages(&mut self, now: f64, known: impl IntoIterator<Item = Outage>) {
         let begin = now - COARSE.as_secs_f64();
         let is_old = |outage: &Outage| {
@@ -169,7 +174,7 @@ impl History {
         };
         for outage in known.into_iter().filter(|outage| !is_old(outage)) {
             let mut kept = self.outages.iter_mut().rev();
-            // To the millisecond: where Unix time is set meanwhile, they begin elsewhere.
+            // Compared to the millisecond. When Unix time is set meanwhile, starts differ.
             match kept.find(|kept| (kept.began - outage.began).abs() < 1e-3) {
                 Some(kept) => kept.lasted = outage.lasted,
                 None => self.outages.push_back(outage),
@@ -182,10 +187,10 @@ impl History {
         }
     }
 
-    /// What is known of each span that ends after `since`, of either of [`STEPS`]: when it began, and its values.
+    /// Returns start and values of each span of [`STEPS`] `which` that ends after `since`.
     ///
     /// # Panics
-    /// When there are no such steps.
+    /// When [`STEPS`] has no such entry.
     pub fn spans(&self, which: usize, since: u64) -> impl Iterator<Item = (u64, Sample)> {
         let series = &self.series[which];
         let bins = series.bins.iter();
@@ -198,7 +203,7 @@ impl History {
         self.outages.iter()
     }
 
-    /// Outages of the last hours that are kept no more, as there were too many.
+    /// Number of outages of the last hours that were dropped to make room.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -212,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// All samples, folded only when asked for.
+    /// Reference: keeps all samples, and aggregates on request.
     fn naive(all: &[(u64, Sample)], step: u64, kept: Duration) -> Vec<(u64, Sample)> {
         let mut spans: BTreeMap<u64, Vec<Sample>> = BTreeMap::new();
         for (at, sample) in all {
@@ -223,10 +228,10 @@ mod tests {
         let fold = |samples: &[Sample], column: usize| {
             let values: Vec<_> = samples.iter().filter_map(|sample| sample[column]).collect();
             let sum: f64 = values.iter().sum();
-            let greatest = values.iter().copied().reduce(f64::max)?;
+            let maximum = values.iter().copied().reduce(f64::max)?;
             Some(match COLUMNS[column].1 {
                 Fold::Mean => sum / values.len() as f64,
-                Fold::Max => greatest,
+                Fold::Max => maximum,
                 Fold::Sum => sum,
             })
         };
@@ -285,7 +290,7 @@ mod tests {
         history.on_outages(20.0, [outage(9.0, Some(2.5)), outage(19.0, None)]);
         let told: Vec<_> = history.outages().copied().collect();
         assert_eq!(told, [outage(9.0, Some(2.5)), outage(19.0, None)]);
-        // One that lasts is never old.
+        // An outage that lasts never expires.
         history.on_outages(50_000.0, []);
         let told: Vec<_> = history.outages().copied().collect();
         assert_eq!(told, [outage(19.0, None)]);

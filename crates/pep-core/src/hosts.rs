@@ -1,4 +1,4 @@
-//! Hosts behind us, and how many flows each of them has: none may have all.
+//! Flows per host, limited so that no host takes them all.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -6,16 +6,17 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// A host, as far as it can be told from others: an IPv4 address, or an IPv6 /64.
+/// A host: an IPv4 address, or an IPv6 /64.
 ///
-/// Within a /64 a host takes as many addresses as it likes (RFC 8981 has it change them daily), so that a limit by address would be none.
-/// All hosts of a network with one /64 are one for us, as those behind one address of a NAT router are.
+/// Within a /64 a host takes as many addresses as it likes (RFC 8981 changes them daily), so that a
+/// limit per address would limit nothing. All hosts of a network with one /64 count as one host,
+/// like those behind one address of a NAT router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host(IpAddr);
 
 impl Host {
-    /// Whose address this is.
-    pub fn of(address: IpAddr) -> Self {
+    /// Returns the host that has this address.
+    pub fn from_address(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self(address),
             IpAddr::V6(address) => {
@@ -30,7 +31,7 @@ impl Host {
         self.0
     }
 
-    /// A number of its own: no network that is in use begins with 32 bits of zeros.
+    /// Unique number of the host: no network in use starts with 32 bits of zeros.
     pub fn number(self) -> u64 {
         match self.0 {
             IpAddr::V4(address) => address.to_bits().into(),
@@ -48,19 +49,20 @@ impl fmt::Display for Host {
     }
 }
 
-/// What one more flow of a host means.
+/// Result of counting one more flow of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    /// There may be more of it.
+    /// The host may have more flows.
     Within,
-    /// It has come to its cap by this one.
+    /// The host has reached its cap with this flow.
     Reached,
-    /// It had as many as it may have before. The kernel had answered it when it was told to forward further ones.
+    /// The host was at its cap already. The kernel had answered this flow before the rule against
+    /// further ones was in place.
     Beyond,
 }
 
-/// Flows of each host, against what one may have. Who has come to the cap is [at it](Self::at_cap) until it has a sixteenth fewer, since
-/// each change costs a transaction of the packet filter.
+/// Flows of each host, limited by a cap. A host that reaches it is [at the cap](Self::at_cap) until
+/// it has a sixteenth fewer, since each change costs a transaction of the packet filter.
 #[derive(Debug)]
 pub struct HostFlows {
     cap: u32,
@@ -69,7 +71,7 @@ pub struct HostFlows {
 }
 
 impl HostFlows {
-    /// No flow, and each host may have `cap`, at least 1.
+    /// Returns a table without flows, with a cap of `cap`, 1 or more, for each host.
     pub fn new(cap: u32) -> Self {
         Self {
             cap: cap.max(1),
@@ -78,7 +80,7 @@ impl HostFlows {
         }
     }
 
-    /// From now on each may have `cap`, at least 1.
+    /// Sets the cap per host to `cap`, 1 or more.
     pub fn set_cap(&mut self, cap: u32) {
         self.cap = cap.max(1);
         let (cap, again) = (self.cap, self.again());
@@ -89,22 +91,22 @@ impl HostFlows {
         self.at_cap = at_cap.map(|(host, _)| *host).collect();
     }
 
-    /// How many each may have.
+    /// Cap per host.
     pub fn cap(&self) -> u32 {
         self.cap
     }
 
-    /// How many a host has.
+    /// Number of open flows of a host.
     pub fn open(&self, host: Host) -> u32 {
         self.open.get(&host).copied().unwrap_or(0)
     }
 
-    /// Hosts whose further flows are not ours.
+    /// Hosts whose further flows the kernel forwards.
     pub fn at_cap(&self) -> &BTreeSet<Host> {
         &self.at_cap
     }
 
-    /// A flow has begun, whatever the cap.
+    /// Counts a new flow, even beyond the cap.
     pub fn begin(&mut self, host: Host) -> Begun {
         let open = self.open.entry(host).or_insert(0);
         *open += 1;
@@ -117,10 +119,10 @@ impl HostFlows {
         }
     }
 
-    /// A flow has ended. Returns whether the host is no longer at the cap by that.
+    /// Counts the end of a flow. Returns whether the host leaves the cap by that.
     ///
     /// # Panics
-    /// When it had none.
+    /// When the host had no flow.
     pub fn end(&mut self, host: Host) -> bool {
         let again = self.again();
         let open = self.open.get_mut(&host).expect("it has begun");
@@ -132,7 +134,7 @@ impl HostFlows {
         open <= again && self.at_cap.remove(&host)
     }
 
-    /// With so many a host may have more again.
+    /// Number of flows at which a host leaves the cap.
     fn again(&self) -> u32 {
         self.cap - self.cap.div_ceil(16)
     }
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     fn host(text: &str) -> Host {
-        Host::of(text.parse().expect("an address"))
+        Host::from_address(text.parse().expect("an address"))
     }
 
     #[test]
@@ -200,14 +202,15 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of flows: counts are right, who has as many as it may is at the cap, who has a sixteenth fewer is not, and nothing is
-        /// kept of hosts without flows.
+        /// Compares with a list of flows: counts are right, a host with as many flows as it may
+        /// have is at the cap, a host with a sixteenth fewer is not, and no state remains of hosts
+        /// without flows.
         #[test]
         fn counts_are_those_of_a_list(cap in 1..40u32, steps in vec((any::<bool>(), 0..3u8), 1..400)) {
             let mut flows = HostFlows::new(cap);
             let mut list: Vec<Host> = Vec::new();
             for (begins, number) in steps {
-                let one = Host::of([10, 0, 0, number].into());
+                let one = Host::from_address([10, 0, 0, number].into());
                 if begins {
                     list.push(one);
                     let begun = flows.begin(one);
@@ -219,7 +222,7 @@ mod tests {
                 }
                 prop_assert_eq!(flows.open.len(), list.iter().collect::<BTreeSet<_>>().len());
                 for number in 0..3 {
-                    let one = Host::of([10, 0, 0, number].into());
+                    let one = Host::from_address([10, 0, 0, number].into());
                     let open = list.iter().filter(|it| **it == one).count() as u32;
                     prop_assert_eq!(flows.open(one), open);
                     let at_cap = flows.at_cap().contains(&one);

@@ -1,4 +1,4 @@
-//! Keys of tunnels as people write them: 32 bytes in base64, 44 characters, as WireGuard's.
+//! Tunnel keys as text: 32 bytes in base64, 44 characters, like those of WireGuard.
 
 use std::{fmt, str::FromStr};
 
@@ -7,10 +7,11 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// Why a text is no key. Says what would be, and nothing of the text, which may be secret.
+/// Reason why a text is not a key. Describes the accepted form; never quotes the text, which may be
+/// secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It is no base64 of 32 bytes.
+    /// Not base64 of 32 bytes.
     #[error(
         "not a key; expected 32 bytes as 44 characters of base64, as `pepd keygen` prints them"
     )]
@@ -30,7 +31,7 @@ fn parse(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
     Ok(key)
 }
 
-/// An X25519 public key (RFC 7748): by it a pepd is known to its peers.
+/// An X25519 public key (RFC 7748), which identifies a pepd to its peers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey(pub [u8; KEY_BYTES]);
 
@@ -54,22 +55,22 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A private key, or one that two peers share. Shows itself only when asked to.
+/// A private key, or a key that two peers share. Debug output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey([u8; KEY_BYTES]);
 
 impl SecretKey {
-    /// The key of these bytes.
+    /// Wraps the bytes of a key.
     pub const fn new(bytes: [u8; KEY_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The bytes of the key.
     pub const fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 
-    /// As it stands in a file.
+    /// The key as base64 text.
     pub fn reveal(&self) -> String {
         BASE64_STANDARD.encode(self.0)
     }

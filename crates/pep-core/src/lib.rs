@@ -1,21 +1,21 @@
-//! What pepd decides, without any I/O: no socket, file, clock or thread.
+//! Decisions of pepd without any I/O: no sockets, files, clock or threads.
 //!
-//! - [`arena`], what outlives the process, and what a successor makes of it
-//! - [`budget`], a sum of bytes that is never exceeded
-//! - [`chunks`], where the bytes of a stream are that does not come in order
+//! - [`arena`], state that outlives the process, and its recovery by a successor
+//! - [`budget`], a bounded sum of bytes
+//! - [`chunks`], storage of the bytes of a stream that arrive out of order
 //! - [`config`], TOML text to checked types
-//! - [`custody`], who may hold how much of what hosts were told we have
-//! - [`greeting`], what is said of a flow at the far end of its tunnel
-//! - [`history`], what was seen over the last hours
-//! - [`hosts`], how many flows each host has
-//! - [`key`], keys of tunnels as text
-//! - [`lookups`], when to ask again for the addresses of a name
-//! - [`outage`], whether the link is there
-//! - [`redirection`], whether SYNs that rules redirect arrive
-//! - [`relay`], what to do next with the two legs of a flow
-//! - [`ring`], where the bytes of a half are
-//! - [`share`], at which rate each flow may send into the link
-//! - [`site`], which policy a flow gets
+//! - [`custody`], limits on data that pepd has acknowledged to hosts and holds for peers
+//! - [`stream_header`], the description of a flow for the far end of its tunnel
+//! - [`history`], measurements of the last hours
+//! - [`hosts`], flows per host
+//! - [`key`], tunnel keys as text
+//! - [`lookups`], scheduling of name lookups
+//! - [`outage`], detection of link outages
+//! - [`redirection`], detection of SYNs that rules redirect but that never arrive
+//! - [`relay`], next actions on the two legs of a flow
+//! - [`ring`], positions of the bytes of one direction
+//! - [`share`], fair sharing of the link's rate
+//! - [`site`], policies of flows
 //! - [`stats`], counters
 //! - [`syn`], SYNs that wait for the server's answer
 #![forbid(unsafe_code)]
@@ -26,7 +26,6 @@ pub mod budget;
 pub mod chunks;
 pub mod config;
 pub mod custody;
-pub mod greeting;
 pub mod history;
 pub mod hosts;
 pub mod key;
@@ -39,4 +38,5 @@ pub mod ring;
 pub mod share;
 pub mod site;
 pub mod stats;
+pub mod stream_header;
 pub mod syn;

@@ -1,36 +1,35 @@
-//! Questions for the addresses of a name: when to ask again, and which answers the log tells of.
+//! Lookups of a name: times of queries, and results worth a log line.
 
 use std::time::Duration;
 
-/// Time between two questions, at least.
+/// Minimum time between two queries.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
-/// Time between two questions, at most: a resolver across a link that is down is asked in vain.
+/// Maximum time between two queries. Queries to a resolver across a link that is down are lost.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Time after which a name without an answer is told of, where its addresses are known from before:
-/// in a short outage no answer is no news.
+/// Time after which pepd reports failed lookups of a name whose addresses are known from before.
+/// Failures in a short outage are no news.
 const FAILS_FOR: Duration = Duration::from_secs(60);
 
-/// Questions for the addresses of one name. Times are of one clock that never goes back.
+/// Lookups of one name. Times are of one clock that never goes back.
 #[derive(Debug, Default)]
 pub struct Lookups {
     asked: Option<Duration>,
-    /// Time from the last question to the next.
+    /// Time from the last query to the next.
     pause: Duration,
-    /// An answer has come before.
+    /// True after the first answer.
     known: bool,
-    /// Time of the first of the questions without an answer.
+    /// Time of the first unanswered query.
     failing: Option<Duration>,
     told: bool,
 }
 
 impl Lookups {
-    /// Tells whether to ask now, and counts that as asked. `heard` says that whoever has the name
-    /// is heard: then there is no need to ask. In a silence the first question comes at once.
-    /// Pauses between the next ones double, from 10 s to 60 s; until there is a first answer they
-    /// are 5 s.
+    /// Returns whether to query now, and counts that as a query. `heard` means that the host of
+    /// that name is heard, so that no query is needed. The first query of a silence is immediate.
+    /// Pauses then double from 10 s to 60 s; before the first answer they are 5 s.
     pub fn is_due(&mut self, now: Duration, heard: bool) -> bool {
         if heard {
-            // The next silence is another one.
+            // The next silence starts afresh.
             self.pause = PAUSE_MIN;
             return false;
         }
@@ -47,16 +46,16 @@ impl Lookups {
         true
     }
 
-    /// Notes an answer with an address. Returns whether the log should say so, as it has said that
-    /// there is none.
+    /// Records an answer with an address. Returns whether to log it, which is so when a failure was
+    /// logged before.
     pub fn on_answer(&mut self) -> bool {
         self.known = true;
         self.failing = None;
         std::mem::take(&mut self.told)
     }
 
-    /// Notes an answer without one. Returns whether the log should say so: once until there is one,
-    /// and where addresses are known only when it has lasted for a minute.
+    /// Records a failed query. Returns whether to log it: once until there is an answer; where
+    /// addresses are known, only after a minute of failures.
     pub fn on_failure(&mut self, now: Duration) -> bool {
         let since = *self.failing.get_or_insert(now);
         let lasts = !self.known || since + FAILS_FOR <= now;
@@ -70,7 +69,7 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// The seconds from `from` to `until` in which it asks. Each question is answered, or none is.
+    /// Returns the seconds from `from` to `until` with a query. Each query is answered, or none is.
     fn asks(
         lookups: &mut Lookups,
         (from, until): (u32, u32),
@@ -105,7 +104,7 @@ mod tests {
         assert_eq!(asked, [1000, 1010, 1030, 1070, 1130, 1190, 1250]);
         let later = asks(&mut lookups, (1300, 1400), true, true);
         assert_eq!(later, [0; 0]);
-        // Answers or not: its addresses are known.
+        // Answered or not: the addresses are known.
         let asked = asks(&mut lookups, (1400, 1500), false, false);
         assert_eq!(asked, [1400, 1410, 1430, 1470]);
     }

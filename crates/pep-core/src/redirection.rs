@@ -1,11 +1,11 @@
 //! Detection of lost redirection: SYNs that pepd's rules redirect, and that no listener accepts.
 //!
-//! Another program's firewall, policy rule or sysctl may drop what pepd's rules redirect. Hosts
-//! then have no connections at all, and pepd sees nothing. So the SYNs that were redirected are set
-//! beside the flows that were accepted: many of the first and none of the second is a loss.
+//! Another program's firewall, policy rule or sysctl may drop packets that pepd's rules redirect.
+//! Hosts then have no connections at all, and pepd sees nothing. So pepd compares redirected SYNs
+//! with accepted flows: many SYNs and no flow is a loss.
 //!
 //! ```text
-//!             3 SYNs in 10 s, none accepted           after 30 s, then twice as long, 10 min at most
+//!             3 SYNs in 10 s, none accepted           after 30 s, doubling up to 10 min
 //!   Working ------------------------------> Lost ------------------------------------> Trial
 //!      ^                                     ^                                          |  |
 //!      |                                     '---- a SYN, 5 s old, none accepted -------'  |
@@ -14,39 +14,39 @@
 
 use std::time::Duration;
 
-/// Time for which SYNs were redirected and none was accepted, before that counts as a loss.
+/// Time with redirected SYNs and no accepted flow that counts as a loss.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// SYNs that a loss takes: one or two may be on their way, or of a host that has gone.
+/// Minimum number of SYNs for a loss: one or two may be in transit, or from a host that has left.
 pub const SYNS_MIN: u64 = 3;
 /// Pause before the first trial.
 pub const PAUSE_MIN: Duration = Duration::from_secs(30);
-/// Pause before later trials, at most.
+/// Maximum pause before later trials.
 pub const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// Time that a SYN of a trial has to be accepted.
+/// Time for a SYN of a trial to be accepted.
 const TRIAL: Duration = Duration::from_secs(5);
-/// Time after which SYNs too few for a loss are forgotten.
+/// Time after which SYNs too few for a loss are discarded.
 const STALE: Duration = Duration::from_secs(60);
 
 /// Totals since the rules were installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// SYNs that rules have redirected, repeated ones included.
+    /// SYNs that rules have redirected, including repeated ones.
     pub redirected: u64,
-    /// Handshakes that hosts have aborted: the SYN was answered, so it had arrived. And SYNs that
-    /// the kernel may drop for their source.
+    /// Handshakes that hosts aborted: pepd answered the SYN, so it had arrived. Also SYNs that the
+    /// kernel may drop because of their source.
     pub aborted: u64,
     /// Flows accepted, or SYNs answered.
     pub accepted: u64,
 }
 
 impl Totals {
-    /// SYNs since `earlier` of which nothing is known but that they were redirected.
+    /// SYNs since `earlier` that were redirected and are not otherwise accounted for.
     fn unexplained_since(self, earlier: Self) -> u64 {
         let redirected = self.redirected.saturating_sub(earlier.redirected);
         redirected.saturating_sub(self.aborted.saturating_sub(earlier.aborted))
     }
 
-    /// True where a counter has begun anew: the rules were installed again.
+    /// True where a counter was reset: the rules were installed again.
     fn is_before(self, earlier: Self) -> bool {
         self.redirected < earlier.redirected || self.aborted < earlier.aborted
     }
@@ -55,14 +55,14 @@ impl Totals {
 /// A change that the caller acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// SYNs are lost: redirection is to be switched off for `pause`, until the trial.
+    /// SYNs are lost: the caller switches redirection off for `pause`, until the trial.
     Lost {
-        /// SYNs that were redirected and neither answered nor accepted.
+        /// SYNs that were redirected, but neither answered nor accepted.
         syns: u64,
         /// Time until the next trial.
         pause: Duration,
     },
-    /// Redirection is to be switched on, to see whether it works again.
+    /// The caller switches redirection on, to test it.
     Trial,
     /// A flow was accepted: the loss is over.
     Works,
@@ -85,35 +85,35 @@ enum State {
     },
 }
 
-/// What is known of the redirection of one site's flows of one family.
+/// State of the redirection of one site's flows of one family.
 #[derive(Debug, Clone, Copy)]
 pub struct Redirection(State);
 
 impl Redirection {
-    /// Redirection that works, as far as is known, with these totals so far.
+    /// Returns redirection that is assumed to work, with these totals so far.
     pub const fn new(base: Totals) -> Self {
         Self(State::Working { base, since: None })
     }
 
-    /// Whether redirection is to be off now.
+    /// Reports whether redirection has to be off now.
     pub const fn is_lost(&self) -> bool {
         matches!(self.0, State::Lost { .. })
     }
 
-    /// True while a loss is not known to be over: redirection is off, or on trial.
+    /// True while a loss may last: redirection is off, or on trial.
     pub const fn is_in_doubt(&self) -> bool {
         !matches!(self.0, State::Working { .. })
     }
 
-    /// Brings the trial forward: what stood in the way may be gone.
+    /// Brings the trial forward, as the obstacle may have gone.
     pub fn hurry(&mut self, now: Duration) {
         if let State::Lost { until, .. } = &mut self.0 {
             *until = now;
         }
     }
 
-    /// Takes the totals as they are at `now`, which counts from any moment, the same each time. To
-    /// be called every few seconds.
+    /// Takes the totals at `now`, counted from a fixed arbitrary moment. The caller calls it every
+    /// few seconds.
     pub fn observe(&mut self, now: Duration, totals: Totals) -> Option<Change> {
         match &mut self.0 {
             State::Working { base, since } => {
@@ -250,7 +250,7 @@ mod tests {
             now += pause;
             assert_eq!(it.observe(now, totals(syns, 0, 0)), Some(Change::Trial));
             assert!(!it.is_lost() && it.is_in_doubt());
-            // No SYN says nothing.
+            // Without SYNs nothing follows.
             now += s(50);
             assert_eq!(it.observe(now, totals(syns, 0, 0)), None);
             syns += 1;

@@ -1,8 +1,9 @@
-//! Plain counters. The daemon fills and exports them; nothing here knows how.
+//! Plain counters. The daemon fills and exports them.
 
 use std::fmt;
 
-/// Why a flow ended. Each belongs to one party: the client's side, the server's side, or us.
+/// Reason why a flow ended. Each belongs to one party: the client's side, the server's side, or
+/// pepd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
     /// Both ends closed and every byte was delivered.
@@ -13,7 +14,7 @@ pub enum EndReason {
     ServerReset,
     /// The server refused the connection.
     Refused,
-    /// The network said that the server cannot be reached.
+    /// The network reported that the server cannot be reached.
     Unreachable,
     /// The server did not answer within `timeouts.connect`.
     ConnectTimeout,
@@ -23,15 +24,15 @@ pub enum EndReason {
     UserTimeout,
     /// pepd was stopped and the flow outlived `timeouts.drain`.
     Drained,
-    /// The peer at the far end of the tunnel has begun anew, and knows nothing of the flow.
+    /// The peer at the far end of the tunnel has restarted, and does not know the flow.
     PeerRestarted,
-    /// The peer at the far end of the tunnel serves no more flows of ours.
+    /// The peer at the far end of the tunnel accepts no more flows from here.
     PeerLimit,
-    /// What was held of the flow was held for longer than `custody.hold`.
+    /// Data of the flow was held for longer than `custody.hold`.
     Expired,
-    /// The link was away, and its site wants no flows then (`while_down = "refuse"`).
+    /// The link was down, and the site refuses flows then (`while_down = "refuse"`).
     LinkDown,
-    /// Something failed here; the log says what.
+    /// pepd failed; the log has the cause.
     Error,
 }
 
@@ -54,7 +55,7 @@ impl EndReason {
         Self::Error,
     ];
 
-    /// As it is written in logs and counters.
+    /// Name in logs and counters.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -83,7 +84,7 @@ impl fmt::Display for EndReason {
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
-        /// Counters of the daemon: totals since it started, except where a line says "now".
+        /// Counters of the daemon: totals since its start, except where a description has "now".
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Stats {
             $($(#[doc = $doc])+ pub $name: u64,)*
@@ -95,7 +96,7 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// What every counter means, in the order of [`entries`](Self::entries).
+            /// Description of every counter, in the order of [`entries`](Self::entries).
             pub const MEANINGS: &[&str] = &[$(concat!($($doc),+),)*];
         }
     };
@@ -106,7 +107,7 @@ counters! {
     flows_accepted,
     /// Flows open now.
     flows_open,
-    /// The most flows ever open at one time.
+    /// Maximum number of flows open at one time.
     flows_open_max,
     /// Flows that ended as [`EndReason::Closed`].
     ended_closed,
@@ -136,161 +137,156 @@ counters! {
     ended_link_down,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
-    /// Processes that have carried flows of this memory before: after a crash, a restart or an
+    /// Earlier processes that carried flows of this memory: replaced after a crash, a restart or an
     /// upgrade.
     restarts,
-    /// Processes that were killed as they did not go on, since `pepd run` began or was last
-    /// upgraded.
+    /// Processes killed because they hung, since `pepd run` started or was last upgraded.
     hangs,
-    /// Configurations that could not be put in place, so that the one before went on: 0 or 1, until
+    /// Configurations that failed to apply, so that the previous one stayed in force: 0 or 1, until
     /// the next reload or upgrade.
     reverts,
-    /// Flows taken over from the process before.
+    /// Flows taken over from the previous process.
     flows_recovered,
-    /// Flows of the process before that could not be taken over, and were reset.
+    /// Flows of the previous process that could not be taken over, and were reset.
     flows_lost_at_restart,
     /// Bytes by which pepd's records lagged behind the sockets, corrected when a process took over
     /// flows.
-    bytes_repaired,
+    bytes_corrected,
     /// Bytes relayed from clients to servers.
     up_bytes,
     /// Bytes relayed from servers to clients.
     down_bytes,
-    /// Bytes taken from clients that servers could no longer be given: their leg was reset.
+    /// Bytes received from clients and not delivered, as the server leg was reset.
     up_undelivered_bytes,
-    /// Bytes taken from servers that clients could no longer be given.
+    /// Bytes received from servers and not delivered, as the client leg was reset.
     down_undelivered_bytes,
     /// SYNs that passed unaccelerated because the gate was closed.
     syns_passed_gate,
     /// Times the gate closed: flow cap reached, or descriptors or memory short.
     gate_closed,
-    /// SYNs that passed unaccelerated because their host had as many flows as one may have.
+    /// SYNs that passed unaccelerated because their host had reached `limits.flows_per_host`.
     syns_passed_hosts,
-    /// SYNs that passed unaccelerated because there were too many within ten seconds: a flood.
+    /// SYNs that passed unaccelerated because of a flood: too many within ten seconds.
     syns_passed_recent,
-    /// SYNs that passed unaccelerated because more came within a second than are to be held
-    /// (`limits.held_rate`, `limits.held_rate_per_source`).
+    /// SYNs that passed unaccelerated because of the rate limits (`limits.held_rate`,
+    /// `limits.held_rate_per_source`).
     syns_passed_rate,
-    /// SYNs that passed unaccelerated because their connections are not to be split: signed
-    /// (TCP-MD5, TCP-AO) or guarded by their TTL (GTSM).
+    /// SYNs that passed unaccelerated because their connections cannot be split: signed (TCP-MD5,
+    /// TCP-AO) or guarded by their TTL (GTSM).
     syns_passed_end_to_end,
     /// SYNs that passed unaccelerated because no route leads to their destination, or no server
     /// answers over IPv6 (`spoof`).
     syns_passed_no_route,
-    /// SYNs that passed unaccelerated because those that pepd redirects did not arrive
+    /// SYNs that passed unaccelerated because redirected SYNs did not arrive
     /// (`on_interception_loss`).
     syns_passed_lost,
-    /// SYNs that were dropped because those that pepd redirects did not arrive
-    /// (`on_interception_loss = "block"`).
+    /// SYNs dropped because redirected SYNs did not arrive (`on_interception_loss = "block"`).
     syns_blocked_lost,
-    /// SYNs that passed unaccelerated because their route does not lead by the link
-    /// (`link.elsewhere`).
-    syns_passed_elsewhere,
+    /// SYNs that passed unaccelerated because their route does not use the link
+    /// (`link.other_routes`).
+    syns_passed_other_route,
     /// Times that redirected SYNs of a site did not arrive, by family: another program's rule
     /// dropped them.
     interception_losses,
-    /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further
-    /// ones pass unaccelerated.
+    /// Hosts now at `limits.flows_per_host`; their further flows pass unaccelerated.
     hosts_at_cap,
     /// Times a host reached `limits.flows_per_host`.
     host_cap_reached,
     /// Flows above `limits.flows_per_host` that pepd served because the kernel had already answered
     /// their SYN.
     host_cap_exceeded,
-    /// Times a descriptor was wanted and there was none.
+    /// Times that pepd needed a descriptor and had none.
     descriptors_short,
-    /// Times memory was wanted, for a socket or a page of a ring, and there was none.
+    /// Times that pepd could not get memory for a socket or a page of a ring.
     memory_short,
-    /// Times a server leg could not be made though nothing was short: the system refused it.
+    /// Times that the kernel refused a server leg although no resource was short.
     legs_failed,
-    /// Times a ring wanted to grow and `limits.memory` or `limits.ring_max` did not let it.
+    /// Times that `limits.memory` or `limits.ring_max` kept a ring from growing.
     ring_growth_denied,
-    /// Bytes of all rings now, with what peers of tunnels were granted.
+    /// Bytes of all rings now, including credit granted to tunnel peers.
     ring_bytes,
-    /// Flows now sharing the link's rate; keeps its last value while none sends.
+    /// Flows that share the link's rate now; keeps its last value while none sends.
     link_senders,
     /// Rate at which each flow that shares the link may send now, in bit/s of IP packets.
     link_level_bits,
     /// Flows that waited for the link before they connected.
     link_waited,
-    /// Times a leg over the link was made to ask whether the link is back.
+    /// Probes of the link over a flow's link leg during an outage.
     link_probes,
-    /// Flows whose server leg got another source port because the client's was taken.
+    /// Flows whose server leg got another source port because the client's was in use.
     source_port_changed,
     /// Tunnel peers that are up.
-    tunnel_peers_here,
+    tunnel_peers_up,
     /// Peers reached by TCP: UDP does not get through, or `carrier` is `"tcp"`.
     tunnel_peers_by_tcp,
-    /// TCP connections of peers, and of senders not yet proved to be peers.
+    /// TCP connections of peers and of senders not yet authenticated.
     tunnel_tcp_connections,
-    /// TCP connections that ended before their sender had proved to be a peer.
-    tunnel_tcp_strangers,
-    /// Flows that went into a tunnel here.
+    /// TCP connections that ended before their sender was authenticated as a peer.
+    tunnel_tcp_unauthenticated,
+    /// Flows that entered a tunnel at this pepd.
     tunnel_flows_near,
-    /// Flows that came out of a tunnel here.
+    /// Flows that left a tunnel at this pepd.
     tunnel_flows_far,
-    /// Flows of peers that were reset as their peer had as many as it may, or there was no memory
-    /// for them.
+    /// Flows of peers that were reset: the peer had reached its limit, or memory was short.
     tunnel_flows_refused,
-    /// Times that a flow in a tunnel went on in another session than before.
+    /// Times that a flow in a tunnel resumed in a new session.
     tunnel_flows_resumed,
-    /// Bytes of hosts that went into compressed streams here.
-    tunnel_plain_bytes,
+    /// Host bytes that entered compressed streams at this pepd.
+    tunnel_uncompressed_bytes,
     /// Bytes that compressed streams sent, after compression.
-    tunnel_packed_bytes,
+    tunnel_compressed_bytes,
     /// Compression blocks sent.
-    tunnel_parcels,
+    tunnel_compression_blocks,
     /// Compression blocks stored uncompressed.
-    tunnel_parcels_stored,
-    /// Flows that were reset as what came for them could not be unpacked.
-    tunnel_parcels_refused,
-    /// Datagrams of tunnels that were sent, or at least given to the kernel.
+    tunnel_compression_blocks_stored,
+    /// Flows reset because a received compression block could not be decompressed.
+    tunnel_compression_blocks_refused,
+    /// Tunnel datagrams handed to the kernel.
     tunnel_datagrams_sent,
-    /// Datagrams of tunnels that the kernel did not take.
+    /// Tunnel datagrams that the kernel did not accept.
     tunnel_datagrams_unsent,
     /// System calls that sent tunnel datagrams.
     tunnel_send_calls,
-    /// System calls that received something of tunnels by UDP.
+    /// System calls that received tunnel datagrams by UDP.
     tunnel_receive_calls,
-    /// Datagrams that had arrived here by UDP when there was no room for them: we were busy for too
-    /// long.
+    /// Tunnel datagrams that the kernel dropped on arrival by UDP: pepd was busy and the receive
+    /// buffer full.
     tunnel_datagrams_dropped,
-    /// Datagrams that arrived on the port of tunnels, from whomever.
+    /// Datagrams received on the tunnel port, from any sender.
     tunnel_datagrams_received,
     /// Tunnel datagrams rejected: damaged, repeated, forged or unmatched.
     tunnel_datagrams_refused,
-    /// Packets of hosts that were taken to be carried beside flows (mode `packet`).
+    /// Host packets taken into tunnels (mode `packet`).
     packets_taken,
     /// Host packets the kernel forwarded because the peer was down or takes none.
     packets_passed,
     /// Host packets dropped because the peer was down (`packet.on_peer_loss`).
     packets_dropped,
-    /// Packets of peers that were given to the kernel for hosts.
+    /// Peer packets delivered to the kernel for hosts.
     packets_delivered,
     /// Peer packets the kernel did not accept.
     packets_undeliverable,
-    /// Packets of peers that were dropped: they answer nothing that a site takes.
-    packets_foreign,
-    /// Packets of peers that were dropped: no router lets them go on, as their source or
-    /// destination is no host's, both are the same, or their sender says by whom they go.
+    /// Peer packets dropped as unmatched: they answer nothing that a site takes.
+    packets_unmatched,
+    /// Peer packets dropped as martians: invalid source or destination, both equal, or
+    /// source-routed.
     packets_martian,
-    /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial
-    /// buffers.
+    /// Memory that tunnel flows hold now for peers, beyond their initial buffers, in bytes.
     custody_memory_bytes,
-    /// Bytes that flows in tunnels hold on disk now.
+    /// Bytes that tunnel flows hold on disk now.
     custody_disk_bytes,
-    /// Bytes that left memory for the disk.
+    /// Bytes moved from memory to disk.
     custody_spilled_bytes,
-    /// Times the disk did not take or give what it should have.
+    /// Errors and short transfers of disk reads and writes.
     custody_disk_errors,
-    /// Flows that were reset as what was held for them was damaged, on disk or in memory.
+    /// Flows reset because data held for them was damaged, on disk or in memory.
     custody_flows_damaged,
-    /// Chunks on the disk that belonged to no flow after a restart, or were not whole.
+    /// Chunks on disk dropped after a restart: without a flow, or incomplete.
     custody_records_dropped,
-    /// Bytes that came for clients whose FIN had been answered early (`close = "early"`), and were
-    /// dropped.
+    /// Bytes dropped because they came for clients whose FIN had been answered early (`close =
+    /// "early"`).
     custody_late_bytes,
-    /// SYNs held (`syn = "defer"`) now.
+    /// SYNs held now (`syn = "defer"`).
     syns_held,
     /// Held SYNs released to the listener because the server answered.
     syns_released,
@@ -298,7 +294,7 @@ counters! {
     syns_refused,
     /// Held SYNs answered by ICMP because the server cannot be reached.
     syns_unreachable,
-    /// SYNs that hosts sent again while their first one was held, or just released.
+    /// SYNs that hosts retransmitted while their first one was held, or just released.
     syns_repeated,
     /// Held SYNs forgotten because the client went silent or the server never answered.
     syns_expired,

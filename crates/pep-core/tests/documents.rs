@@ -25,13 +25,21 @@ const SCENARIOS: [&str; 2] = ["lab.md", "winkemu.md"];
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let pages = fs::read_dir(root.join("docs")).expect("there is documentation");
-    let pages = pages.map(|entry| entry.expect("readable").path());
-    let pages = pages.filter(|path| {
-        path.extension().is_some_and(|extension| extension == "md")
-            && !SCENARIOS.iter().any(|page| path.ends_with(page))
-    });
-    [root.join("README.md")].into_iter().chain(pages).collect()
+    let mut documents = vec![root.join("README.md")];
+    let mut directories = vec![root.join("docs")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("there is documentation") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md")
+                && !SCENARIOS.iter().any(|page| path.ends_with(page))
+            {
+                documents.push(path);
+            }
+        }
+    }
+    documents
 }
 
 /// Blocks between fences that say so, and blocks set off by four spaces or more that begin with a

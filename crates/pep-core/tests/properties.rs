@@ -245,16 +245,16 @@ proptest! {
 fn a_matcher_covers_itself_and_all_cover_nothing_less() {
     let any = Matcher::default();
     let halves = ["0.0.0.0/1", "128.0.0.0/1", "::/0"].map(|net| net.parse().expect("a prefix"));
-    let both_halves = Matcher {
+    let both_directions = Matcher {
         src: halves.to_vec(),
         ..Matcher::default()
     };
-    let one_half = Matcher {
+    let one_direction = Matcher {
         src: halves[..1].to_vec(),
         ..Matcher::default()
     };
-    assert!(any.covers(&both_halves) && both_halves.covers(&any) && any.covers(&any));
-    assert!(any.covers(&one_half) && !one_half.covers(&any));
+    assert!(any.covers(&both_directions) && both_directions.covers(&any) && any.covers(&any));
+    assert!(any.covers(&one_direction) && !one_direction.covers(&any));
     assert_eq!(
         SiteTable::new(Vec::new(), site(any))
             .iter()

@@ -196,7 +196,7 @@ fn range(section: &str, key: &str) -> Option<(String, String)> {
         error.key.ends_with(key).then_some(expected)
     });
     let (_, range) = expected?.rsplit_once(" from ")?;
-    let (least, most) = range.split_once(" to ")?;
+    let (minimum, most) = range.split_once(" to ")?;
     let written = |bound: &str| {
         let bound = bound.split([',', ' ']).next().unwrap_or_default();
         let bound = bound.trim_matches('"');
@@ -204,7 +204,7 @@ fn range(section: &str, key: &str) -> Option<(String, String)> {
         let (number, unit) = bound.split_at(unit.unwrap_or(bound.len()));
         format!("{number} {unit}").trim_end().to_owned()
     };
-    Some((written(least), written(most)))
+    Some((written(minimum), written(most)))
 }
 
 #[test]
@@ -213,15 +213,15 @@ fn the_page_states_the_ranges_of_the_code() {
     let mut missing = Vec::new();
     for entry in entries() {
         let (section, key, body) = (&entry.section, &entry.key, &entry.body);
-        let Some((least, most)) = range(section, key) else {
+        let Some((minimum, most)) = range(section, key) else {
             continue;
         };
         found += 1;
-        let stated = format!("{least} to {most}");
+        let stated = format!("{minimum} to {most}");
         let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
         let is_stated = body.split(&stated).skip(1).any(ends);
         // A bound may be another key's value.
-        let of_key = [format!("{least} to `"), format!("` to {most}")];
+        let of_key = [format!("{minimum} to `"), format!("` to {most}")];
         let is_of_key = of_key.iter().any(|range| body.contains(range));
         if !is_stated && !is_of_key && !OF_BITS.contains(&key.as_str()) {
             missing.push(format!("{section} {key}: {stated}"));

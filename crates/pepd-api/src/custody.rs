@@ -72,7 +72,7 @@ impl FlowCustody {
 
 impl CustodyReport {
     /// Sums up and lists what is held for these flows.
-    pub fn of(mut flows: Vec<FlowCustody>) -> Self {
+    pub fn from_flows(mut flows: Vec<FlowCustody>) -> Self {
         let mut sites: BTreeMap<Option<String>, SiteCustody> = BTreeMap::new();
         for flow in &flows {
             let site = sites.entry(flow.site.clone()).or_default();
@@ -172,7 +172,7 @@ mod tests {
             flow("b", 0, 300, 7),
         ];
         flows[0].disk = [4, 0];
-        let report = CustodyReport::of(flows);
+        let report = CustodyReport::from_flows(flows);
         let [a, b] = &report.sites[..] else {
             panic!("{report:?}")
         };

@@ -12,7 +12,7 @@ pub type Row = (u64, Vec<Option<f64>>);
 /// - `up_rate`, `down_rate`: means, in bit/s of what hosts send and receive
 /// - `flows`: open, at most
 /// - `link_up`: the share of time in which the link was there, 0 to 1; none where nobody tells
-/// - `loss`, `overcode`: the highest of all peers, before error correction
+/// - `loss`, `fec_overhead`: the highest of all peers, before error correction
 /// - `packets`, `resent`: packets with bytes of hosts that were sent to peers, and those among them that went again
 /// - `custody_memory`, `custody_disk`: bytes held for peers, at most
 /// - `rtt_s`: of the peer with the highest, the mean

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use pep_core::outage::{Knowledge, Now, Outage};
+use pep_core::outage::{LinkMonitor, Now, Outage};
 use serde::{Deserialize, Serialize};
 
 /// How the link is, for programs as JSON and for people as text. Times are seconds, of Unix time where they are an
@@ -49,7 +49,7 @@ pub struct OutageReport {
 }
 
 impl OutageReport {
-    fn of(outage: &Outage, now: Now) -> Self {
+    fn from_outage(outage: &Outage, now: Now) -> Self {
         Self {
             began: outage.began.as_secs_f64(),
             ago_s: now.wall.saturating_sub(outage.began).as_secs_f64(),
@@ -61,21 +61,21 @@ impl OutageReport {
 
 impl LinkReport {
     /// Report of what is known at this time; nothing of it is about a gateway.
-    pub fn of(knowledge: &Knowledge, now: Now) -> Self {
+    pub fn from_monitor(monitor: &LinkMonitor, now: Now) -> Self {
         let since = |at: Duration| now.steady.saturating_sub(at).as_secs_f64();
         let until = |at: Duration| at.saturating_sub(now.steady).as_secs_f64();
-        let (state, (outages, down)) = (knowledge.state(), knowledge.totals(now));
-        let history = knowledge.outages();
+        let (state, (outages, down)) = (monitor.state(), monitor.totals(now));
+        let history = monitor.outages();
         let mut history: Vec<_> = history
-            .map(|outage| OutageReport::of(outage, now))
+            .map(|outage| OutageReport::from_outage(outage, now))
             .collect();
         history.reverse();
-        let next_planned = knowledge.next_planned(now);
+        let next_planned = monitor.next_planned(now);
         Self {
             up: state.up,
             by: state.by.as_str().to_owned(),
             for_s: since(state.since),
-            ordered_for_s: knowledge.ordered_until().map(until),
+            ordered_for_s: monitor.ordered_until().map(until),
             next_planned: next_planned.map(|at| at.as_secs_f64()),
             next_planned_in_s: next_planned.map(|at| at.saturating_sub(now.wall).as_secs_f64()),
             gateway: None,

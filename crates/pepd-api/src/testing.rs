@@ -30,29 +30,29 @@ pub fn status() -> Status {
     blocked["bypassed"] = serde_json::Value::Null;
     blocked["on_interception_loss"] = "block".into();
     let peers = serde_json::json!([
-        {"name": "y".repeat(64), "endpoint": null, "here": true, "heard_s": 1.0,
+        {"name": "y".repeat(64), "endpoint": null, "up": true, "heard_s": 1.0,
           "remote": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535",
           "received_bytes": 1_u64 << 40, "sent_bytes": 1_u64 << 30, "flows": 8192, "session": {
             "carrier": "udp", "path": "stopped", "rtt_s": 12.3456, "rtt_min_s": 0.6,
-            "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "overcode": 1.0, "packets_sent": 1,
-            "bytes_sent": 1, "repairs_sent": 1, "segments_resent": 12_345_678, "packets_received": 1,
+            "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "fec_overhead": 1.0, "packets_sent": 1,
+            "bytes_sent": 1, "repairs_sent": 1, "segments_retransmitted": 12_345_678, "packets_received": 1,
             "segments_restored": 1, "outages": 12_345_678,
             "lost": {"link": 1, "congestion": 2, "outage": 3},
         }, "packets": [{
             "site": "voice", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
             "dropped_full": 6, "dropped_late": 7, "dropped_long": 9, "queued_bytes": 8, "queued_s": 0.1,
             "boosters": {"fec": {"on": 1, "repairs": 2}},
-        }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_foreign": 7, "packets_martian": 8,
-          "foreign_last": "udplite from [2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535 to [2001:db8:ffff:ffff:ffff:ffff:ffff:fffe]:65535",
+        }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_unmatched": 7, "packets_martian": 8,
+          "unmatched_last": "udplite from [2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535 to [2001:db8:ffff:ffff:ffff:ffff:ffff:fffe]:65535",
           "packets_received": [{
             "chain": 3, "messages": 1, "packets": 2, "unreadable": 3, "given_up": 4, "dropped_congested": 5,
             "boosters": {"fec": {"restored": 2}},
         }]},
-        {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
-        {"name": "lost", "endpoint": "hub.example:5001", "remote": "192.0.2.1:5001", "here": false,
+        {"name": "quiet", "endpoint": null, "up": false, "flows": 0, "session": null},
+        {"name": "lost", "endpoint": "hub.example:5001", "remote": "192.0.2.1:5001", "up": false,
           "addresses": ["[2001:db8::1]:5001", "192.0.2.1:5001"],
           "flows": 0, "session": null, "heard_s": 3700.0, "received_bytes": 1024, "sent_bytes": 2048},
-        {"name": "deaf", "endpoint": "hub.example:5001", "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
+        {"name": "deaf", "endpoint": "hub.example:5001", "up": false, "flows": 8192, "session": null, "no_session": "answers_rejected"},
     ]);
     let status = serde_json::json!({
         "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,

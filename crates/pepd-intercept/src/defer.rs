@@ -31,9 +31,9 @@ use tokio::{sync::mpsc, time};
 use tracing::{debug, trace};
 
 use super::{
-    foreign::ForeignMarks,
     icmp,
     neigh::HeldListener,
+    other_marks::OtherMarks,
     raw::{RawSender, address_toward},
     rules::Lan,
     tun::Tun,
@@ -51,7 +51,7 @@ const PACKET_BYTES_MAX: usize = 2048;
 pub struct DeferTask {
     config: Arc<Config>,
     sites: HashMap<SiteId, Arc<SiteRuntime>>,
-    foreign: ForeignMarks,
+    other_mark: OtherMarks,
     held: Arc<HeldLegs>,
     tuns: Vec<(Lan, Tun)>,
     watcher: Watcher,
@@ -60,7 +60,7 @@ pub struct DeferTask {
     actions: VecDeque<Action>,
     /// Destinations whose next hop does not answer.
     failed: mpsc::Receiver<IpAddr>,
-    tell_failed: mpsc::Sender<IpAddr>,
+    unreachable_sender: mpsc::Sender<IpAddr>,
 }
 
 impl DeferTask {
@@ -82,20 +82,20 @@ impl DeferTask {
             config.intercept.syn_lease,
         );
         let marks = MarkSet::new(config.intercept.marks);
-        let (tell_failed, failed) = mpsc::channel(64);
+        let (unreachable_sender, failed) = mpsc::channel(64);
         Ok(Self {
             sites: sites
                 .iter()
                 .map(|site| (site.id, Arc::clone(site)))
                 .collect(),
-            foreign: ForeignMarks::new(&config),
+            other_mark: OtherMarks::new(&config),
             held: Arc::new(HeldLegs::new(holder)),
             watcher: Watcher::new(tuns.iter().map(|(_, tun)| tun))?,
             passed: RawSender::new(marks.passed(), ipv6)?,
             answers: RawSender::new(marks.client_leg(), ipv6)?,
             actions: VecDeque::new(),
             failed,
-            tell_failed,
+            unreachable_sender,
             config,
             tuns,
         })
@@ -110,7 +110,7 @@ impl DeferTask {
     pub fn held_listener(&self) -> HeldListener {
         HeldListener {
             legs: self.held_legs(),
-            failed: self.tell_failed.clone(),
+            failed: self.unreachable_sender.clone(),
         }
     }
 
@@ -256,9 +256,9 @@ impl DeferTask {
     }
 
     fn begin(&mut self, flow: FlowTuple, dscp: u8, site: &Arc<SiteRuntime>) -> io::Result<()> {
-        let foreign = self.foreign.of(&flow);
-        let site = site.on_way(foreign.is_elsewhere);
-        let mark = foreign.mark;
+        let other_mark = self.other_mark.for_flow(&flow);
+        let site = site.on_way(other_mark.is_off_link);
+        let mark = other_mark.mark;
         let syn = FromSyn { dscp, mark };
         if !leg::may_be_host(flow.destination.ip()) {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
@@ -267,7 +267,7 @@ impl DeferTask {
             // An earlier flow between the same addresses still lingers here, most likely in
             // TIME_WAIT. Passing the SYN would not help: that socket would get the answer.
             Err(err) if is_lingering(&err) && site.source == Source::Client => {
-                let reserved = ReservedLeg::new(&site, Family::of(&flow.destination))?;
+                let reserved = ReservedLeg::new(&site, Family::from_address(&flow.destination))?;
                 let client = flow.client.ip();
                 let fd = reserved.connect_from_any_port(&site, flow.destination, client, syn)?;
                 self.held.count_source_port_changed();

@@ -13,7 +13,7 @@ impl Interception {
     /// # Errors
     /// When nft cannot be run, or the table is gone: which hosts they are is as it was then.
     pub async fn set_hosts_at_cap(&mut self, hosts: BTreeSet<Host>) -> Result<(), InterceptError> {
-        self.tell_hosts_at_cap(&hosts).await?;
+        self.install_hosts_at_cap(&hosts).await?;
         self.hosts_at_cap = hosts;
         Ok(())
     }
@@ -23,10 +23,10 @@ impl Interception {
         if self.hosts_at_cap.is_empty() {
             return Ok(());
         }
-        self.tell_hosts_at_cap(&self.hosts_at_cap).await
+        self.install_hosts_at_cap(&self.hosts_at_cap).await
     }
 
-    async fn tell_hosts_at_cap(&self, hosts: &BTreeSet<Host>) -> Result<(), InterceptError> {
+    async fn install_hosts_at_cap(&self, hosts: &BTreeSet<Host>) -> Result<(), InterceptError> {
         let families = if self.ipv6 {
             &Family::ALL[..]
         } else {

@@ -265,14 +265,14 @@ impl Writer<'_> {
             Term::NotFrom(_)
             | Term::RoutedToAny(_)
             | Term::NoRoute
-            | Term::RoutedElsewhere(_)
+            | Term::RoutedByOther(_)
             | Term::NotTcpOrIcmp
             | Term::IsRecent(_)
             | Term::Forget(_)
             | Term::Seen
             | Term::ToNear(_)
             | Term::NotBehind
-            | Term::NoForeignMark
+            | Term::NoOtherMark
             | Term::KeepMark(_)
             | Term::ForgetMark(_)
             | Term::AtCap(_)

@@ -8,7 +8,7 @@
 //! - `bypass`, leaving the flows of a site to the kernel for a while
 //! - `full_hosts`, leaving to it those of hosts that have as many as one may have
 //! - [`lost`], leaving to it those whose SYNs do not arrive though they are redirected
-//! - [`foreign`], marks of other programs, which server legs take over; `near`, networks that are
+//! - [`other_marks`], marks of other programs, which server legs take over; `near`, networks that are
 //!   reached past tunnels
 //! - [`upkeep`], putting back what others have removed
 //! - [`setup`], what must hold before, and what to do when it does not
@@ -18,7 +18,6 @@
 
 mod bypass;
 pub mod defer;
-pub mod foreign;
 mod full_hosts;
 mod hop;
 mod icmp;
@@ -28,6 +27,7 @@ mod near;
 pub mod neigh;
 pub mod netlink;
 pub mod nft;
+pub mod other_marks;
 mod raw;
 mod render;
 pub mod route;
@@ -116,7 +116,7 @@ impl Interception {
     ///
     /// # Errors
     /// When descriptors are short.
-    pub fn is_there(config: &Config) -> io::Result<bool> {
+    pub fn is_installed(config: &Config) -> io::Result<bool> {
         nft::table_exists(config.intercept.table.as_ref())
     }
 

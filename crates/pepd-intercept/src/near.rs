@@ -88,7 +88,7 @@ impl Interception {
         let permanent = self.netlink.permanent_addresses().await?;
         let networks = networks(&permanent, &uplinks).map_err(InterceptError::Ask)?;
         if networks != near.networks {
-            self.tell_networks(&networks).await?;
+            self.set_networks(&networks).await?;
             let list: Vec<_> = networks.iter().map(ToString::to_string).collect();
             tracing::info!(networks = %list.join(", "), "hosts reach these networks past tunnels");
             self.near = self.near.take().map(|near| Near { networks, ..near });
@@ -99,12 +99,12 @@ impl Interception {
     /// The table is as it was first installed.
     pub(super) async fn put_back_networks(&self) -> Result<(), InterceptError> {
         match &self.near {
-            Some(near) => self.tell_networks(&near.networks).await,
+            Some(near) => self.set_networks(&near.networks).await,
             None => Ok(()),
         }
     }
 
-    async fn tell_networks(&self, networks: &BTreeSet<IpNet>) -> Result<(), InterceptError> {
+    async fn set_networks(&self, networks: &BTreeSet<IpNet>) -> Result<(), InterceptError> {
         let families = self.routing.families();
         let transaction = nft::networks_transaction(&self.table, families, networks);
         let applied = self.nft.apply(&transaction).await;

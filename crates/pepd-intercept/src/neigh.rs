@@ -75,7 +75,7 @@ impl NeighbourWatch {
             // Whose SYN waited for these neighbours says so only after a while. Failures that
             // come meanwhile wait in the socket.
             sleep(PROMPT).await;
-            if let Err(err) = self.tell(&hops).await {
+            if let Err(err) = self.wake_resolution(&hops).await {
                 warn!(error = %err, "cannot find out who is behind a dead next hop");
             }
         }
@@ -83,7 +83,7 @@ impl NeighbourWatch {
 
     /// Tells everybody behind these hops. Routing by source address is not taken into account:
     /// the kernel does not say how it would route a packet of ours from another's address.
-    async fn tell(&self, hops: &HashSet<Hop>) -> Result<(), RouteError> {
+    async fn wake_resolution(&self, hops: &HashSet<Hop>) -> Result<(), RouteError> {
         let destinations: Vec<_> = self.destinations().into_iter().collect();
         if destinations.is_empty() {
             return Ok(());

@@ -59,7 +59,7 @@ pub enum Prefixes {
 impl Prefixes {
     /// Those of `nets` that are of the family, joined where they touch or overlap (a set of
     /// intervals may not hold overlapping ones).
-    fn of(family: Family, nets: &[IpNet]) -> Self {
+    fn for_family(family: Family, nets: &[IpNet]) -> Self {
         let joined = IpNet::aggregate(&nets.to_vec());
         match family {
             Family::V4 => Self::V4(joined.iter().filter_map(v4).collect()),
@@ -147,7 +147,7 @@ pub enum Term {
     RoutedToAny(Vec<String>),
     /// With its present mark, the packet has a route, and it leads by another interface than this
     /// one.
-    RoutedElsewhere(String),
+    RoutedByOther(String),
     /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
     SocketMark(u32),
     /// A transparent socket takes the packet, in whatever state.
@@ -158,7 +158,7 @@ pub enum Term {
     /// uplink leads to.
     ToNear(Family),
     /// The packet's mark has no bits beyond the mask.
-    NoForeignMark,
+    NoOtherMark,
     /// Keep the packet's mark as that of a SYN with its four addresses, of the family.
     KeepMark(Family),
     /// Forget the mark that is kept under its four addresses, if any; packets of the family.
@@ -253,13 +253,13 @@ pub enum Counter {
     /// SYNs that were dropped for the same reason.
     BlockedLost,
     /// SYNs that passed unaccelerated, as their route does not lead by the link.
-    PassedElsewhere,
+    PassedOtherRoute,
     /// SYNs that came in by LAN interfaces.
     Syns,
     /// Packets that listeners were given: SYNs, and answers to SYN cookies.
     Intercepted,
     /// SYNs that we sent to servers.
-    Called,
+    Connecting,
     /// SYN-ACKs of servers that found the socket they are for.
     Answered,
     /// SYN-ACKs of IPv6 that came in, whoever they are for.
@@ -276,7 +276,7 @@ pub enum Counter {
     Handshakes(Family),
     /// SYNs of a family whose source is not behind the interface by which they came: the kernel may
     /// drop them.
-    Foreign(Family),
+    OtherMarks(Family),
     /// SYNs that another program had marked, and for whose marks there was no more room.
     Unkept,
     /// Packets that went into the TUN of the site of mode `packet` with this number.
@@ -300,10 +300,10 @@ impl Counter {
         Self::PassedNoRoute,
         Self::PassedLost,
         Self::BlockedLost,
-        Self::PassedElsewhere,
+        Self::PassedOtherRoute,
         Self::Syns,
         Self::Intercepted,
-        Self::Called,
+        Self::Connecting,
         Self::Answered,
         Self::Urgent,
     ];
@@ -325,10 +325,10 @@ impl Counter {
             Self::PassedNoRoute => "passed_no_route",
             Self::PassedLost => "passed_lost",
             Self::BlockedLost => "blocked_lost",
-            Self::PassedElsewhere => "passed_elsewhere",
+            Self::PassedOtherRoute => "passed_elsewhere",
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
-            Self::Called => "called",
+            Self::Connecting => "called",
             Self::Answered => "answered",
             Self::AnsweredV6 => "answered6",
             Self::Urgent => "urgent",
@@ -338,7 +338,7 @@ impl Counter {
             Self::Held(family) => return format!("held{}", family.number()).into(),
             Self::Aborted(family) => return format!("aborted{}", family.number()).into(),
             Self::Handshakes(family) => return format!("handshakes{}", family.number()).into(),
-            Self::Foreign(family) => return format!("foreign{}", family.number()).into(),
+            Self::OtherMarks(family) => return format!("foreign{}", family.number()).into(),
             Self::Unkept => "marks_unkept",
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
@@ -603,13 +603,13 @@ const LOST_PASS: &str = "redirected SYNs do not arrive: new flows pass";
 const LOST_BLOCK: &str = "redirected SYNs do not arrive: new flows are blocked";
 
 /// The chain that new flows of split sites go through where the link is known.
-pub(super) const ELSEWHERE: &str = "elsewhere";
+pub(super) const OTHER_ROUTE: &str = "elsewhere";
 
-/// The rules of the chain [`ELSEWHERE`].
-fn elsewhere(link: &str) -> Vec<Rule> {
+/// The rules of the chain [`OTHER_ROUTE`].
+fn other_route(link: &str) -> Vec<Rule> {
     let passes = [
-        Term::RoutedElsewhere(link.to_owned()),
-        Term::Count(Counter::PassedElsewhere),
+        Term::RoutedByOther(link.to_owned()),
+        Term::Count(Counter::PassedOtherRoute),
         Term::Accept,
     ];
     vec![

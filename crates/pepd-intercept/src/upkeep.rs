@@ -130,7 +130,7 @@ impl Interception {
     ///
     /// # Errors
     /// When that does not work, or has no effect.
-    pub async fn mend(
+    pub async fn restore(
         &self,
         trouble: &Trouble,
         gate: Gate,

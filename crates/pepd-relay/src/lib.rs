@@ -1,10 +1,10 @@
-//! Flows that are split here: connect, relay, close, and outlive the process that carries them.
+//! Flows split at this host: connect, relay, close, and outlive the process that carries them.
 //!
 //! - [`flow`], one connection
 //! - [`arena`], the memory of all flows
-//! - [`limits`], how many flows there may be
-//! - [`share`], how fast each flow may send into the link
-//! - [`outage`], whether the link is there
+//! - [`limits`], the number of flows
+//! - [`share`], the rate of each flow into the link
+//! - [`outage`], the state of the link
 //! - [`survive`], flows that outlive the process that carries them
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! How many flows there may be, and the gate that keeps further ones out.
+//! Limits on the number of flows, and the gate that keeps further ones out.
 //!
-//! The gate is in the kernel: closed, it lets new connections pass unaccelerated. Flows that the
-//! kernel has already answered for us are still served.
+//! The gate is in the kernel: closed, it lets new connections pass unaccelerated. Flows whose
+//! client the kernel has already answered for pepd are still served.
 
 pub mod descriptors;
 
@@ -17,13 +17,13 @@ use pep_core::{
     config::Config,
     hosts::{Begun, Host, HostFlows},
 };
-use pepd_sys::{gate::Gate, stats::Counters, tally::Tally};
+use pepd_sys::{gate::Gate, site_counters::SiteCounters, stats::Counters};
 use tokio::{
     sync::{Notify, watch},
     time::timeout,
 };
 
-/// What flows need and the machine may run out of.
+/// Resources that flows need and that the machine may run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     /// EMFILE, ENFILE.
@@ -33,7 +33,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Which resource an error says is short, if it says so.
+    /// Returns the resource that an error reports as exhausted, if any.
     pub fn short(err: &io::Error) -> Option<Self> {
         match err.raw_os_error()? {
             libc::EMFILE | libc::ENFILE => Some(Self::Descriptors),
@@ -43,15 +43,15 @@ impl Resource {
     }
 }
 
-/// Decides about the gate. It closes at the cap and opens again some way below it, since each
+/// State machine of the gate. It closes at the cap and opens again some way below it, since each
 /// change costs an nft transaction.
 #[derive(Debug)]
 struct Gatekeeper {
     open_flows: u32,
     cap: u32,
-    /// A resource was short, or legs could not be made, since the last tick but one.
+    /// True where a resource was short, or legs could not be made, since the last tick but one.
     short: [bool; 2],
-    /// When it was last told that legs cannot be made.
+    /// Time of the last warning that legs cannot be made.
     warned: Option<Instant>,
     stopped: bool,
     gate: Gate,
@@ -59,7 +59,7 @@ struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    /// As often as somebody who reads the log needs to be told.
+    /// Minimum interval between two such warnings.
     const WARN_EVERY: Duration = Duration::from_secs(60);
 
     fn new(cap: u32) -> Self {
@@ -85,7 +85,7 @@ impl Gatekeeper {
         self.gate
     }
 
-    /// Whether it is time to tell again that legs cannot be made.
+    /// Returns whether the warning that legs cannot be made is due again.
     fn is_to_warn(&mut self, now: Instant) -> bool {
         let told = |last: Instant| now.saturating_duration_since(last) < Self::WARN_EVERY;
         let due = !self.warned.is_some_and(told);
@@ -95,14 +95,14 @@ impl Gatekeeper {
         due
     }
 
-    /// A flow for which there is no memory would be answered by the kernel, and wait: better that
-    /// it passes.
+    /// Without memory the kernel would still answer a new flow, and it would wait: the gate lets it
+    /// pass instead.
     fn on_tick(&mut self, next_flow_fits: bool) {
         self.short = [!next_flow_fits, self.short[0]];
     }
 }
 
-/// Flows open now, against what is allowed.
+/// Open flows, against the limits.
 #[derive(Debug)]
 pub struct Admission {
     keeper: Mutex<Gatekeeper>,
@@ -114,10 +114,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Waiting for something to come free ends at least so often.
+    /// Maximum time that a wait for a free resource lasts.
     const RETRY: Duration = Duration::from_millis(50);
 
-    /// Allows up to `cap` flows, at least 1, of whichever host.
+    /// Allows up to `cap` flows in all, 1 or more.
     pub fn new(cap: u32, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self {
             keeper: Mutex::new(Gatekeeper::new(cap.max(1))),
@@ -128,9 +128,13 @@ impl Admission {
         })
     }
 
-    /// Counts a flow, with `tally` of its site and as one of `host` if that is behind us, for as long as the permit lives. Never
-    /// refuses: the kernel has already answered the client.
-    pub fn admit(self: &Arc<Self>, tally: &Arc<Tally>, host: Option<Host>) -> Permit {
+    /// Counts a flow for as long as the permit lives: with `site_counters` of its site, and as one
+    /// of `host` if that is local. Never refuses: the kernel has already answered the client.
+    pub fn admit(
+        self: &Arc<Self>,
+        site_counters: &Arc<SiteCounters>,
+        host: Option<Host>,
+    ) -> Permit {
         let (open, begun) = self.change(|keeper| {
             keeper.open_flows += 1;
             let begun = host.map(|host| keeper.hosts.begin(host));
@@ -143,15 +147,15 @@ impl Admission {
             stats.host_cap_reached += u64::from(begun == Some(Begun::Reached));
             stats.host_cap_exceeded += u64::from(begun == Some(Begun::Beyond));
         });
-        tally.begin();
+        site_counters.begin();
         Permit {
             admission: Arc::clone(self),
-            tally: Arc::clone(tally),
+            site_counters: Arc::clone(site_counters),
             host,
         }
     }
 
-    /// Allows up to `cap` flows from now on, at least 1, and up to `per_host` of each host.
+    /// Changes the limits to `cap` flows, 1 or more, and up to `per_host` of each host.
     pub fn set_caps(&self, cap: u32, per_host: Option<u32>) {
         self.change(|keeper| {
             keeper.cap = cap.max(1);
@@ -159,7 +163,7 @@ impl Admission {
         });
     }
 
-    /// Something was short: the gate closes for a while.
+    /// Closes the gate for a while, since a resource was short.
     pub fn on_short(&self, resource: Resource) {
         self.change(|keeper| keeper.short[0] = true);
         self.counters.update(|stats| match resource {
@@ -168,8 +172,8 @@ impl Admission {
         });
     }
 
-    /// The system refused a server leg, though nothing was short: the gate closes until it no longer
-    /// does.
+    /// Closes the gate because the system refused a server leg although no resource was short. It
+    /// opens once the system accepts legs again.
     pub fn on_leg_failed(&self, site: &str, err: &io::Error) {
         let warn = self.change(|keeper| {
             keeper.short[0] = true;
@@ -188,12 +192,12 @@ impl Admission {
 
     /// Waits until a flow has ended or some time has passed.
     pub async fn relief(&self) {
-        // Whether it was the one or the other makes no difference.
+        // Which of the two it was makes no difference.
         let _ = timeout(Self::RETRY, self.ended.notified()).await;
     }
 
-    /// To be called about once a second: a shortage is forgotten after one to two calls, but
-    /// not before the next flow fits into memory.
+    /// Updates the gate; call it about once a second. A shortage is forgotten after one to two
+    /// calls, but not before the next flow fits into memory.
     pub fn on_tick(&self, next_flow_fits: bool) {
         self.change(|keeper| keeper.on_tick(next_flow_fits));
     }
@@ -203,22 +207,22 @@ impl Admission {
         self.change(|keeper| keeper.stopped = true);
     }
 
-    /// Whether there are to be no further flows: pepd drains.
+    /// Returns whether pepd drains and admits no further flows.
     pub fn is_stopping(&self) -> bool {
         self.keeper.lock().stopped
     }
 
-    /// How many flows there may be.
+    /// Returns the maximum number of flows.
     pub fn cap(&self) -> u32 {
         self.keeper.lock().cap
     }
 
-    /// How many flows a host may have, where that is fewer than all together.
+    /// Returns the maximum number of flows of one host, if lower than the total.
     pub fn cap_per_host(&self) -> Option<u32> {
         Some(self.keeper.lock().hosts.cap()).filter(|cap| *cap < u32::MAX)
     }
 
-    /// Hosts that have as many flows as one may, with how many that are.
+    /// Returns the hosts at their cap, each with its number of flows.
     pub fn hosts_at_cap(&self) -> Vec<(Host, u32)> {
         let keeper = self.keeper.lock();
         let hosts = keeper.hosts.at_cap().iter();
@@ -227,7 +231,8 @@ impl Admission {
             .collect()
     }
 
-    /// The same hosts whenever they are others than the subscriber knows: at first, that there are none.
+    /// Returns a receiver of the hosts at their cap. It starts with none, and is notified at each
+    /// difference from what the subscriber knows.
     pub fn watch_hosts(&self) -> watch::Receiver<BTreeSet<Host>> {
         let mut hosts = self.hosts_at_cap.subscribe();
         if !hosts.borrow().is_empty() {
@@ -248,8 +253,9 @@ impl Admission {
         }
     }
 
-    /// What the gate should be, whenever that is not what the subscriber knows: at first, that
-    /// it is open. Flows may have closed it before anybody subscribed.
+    /// Returns a receiver of the gate's state. It starts with an open gate, and is notified at each
+    /// difference from what the subscriber knows: flows may have closed the gate before the first
+    /// subscription.
     pub fn gate(&self) -> watch::Receiver<Gate> {
         let mut gate = self.gate.subscribe();
         if *gate.borrow() == Gate::Closed {
@@ -262,7 +268,7 @@ impl Admission {
         let mut keeper = self.keeper.lock();
         let result = change(&mut keeper);
         let gate = keeper.decide();
-        // Under the lock, so that the last one sent is the last one decided.
+        // Sent under the lock, so that the last state sent is the last one decided.
         let changed = self
             .gate
             .send_if_modified(|sent| std::mem::replace(sent, gate) != gate);
@@ -282,11 +288,11 @@ impl Admission {
     }
 }
 
-/// A flow, as far as limits are concerned.
+/// Admission of one flow.
 #[derive(Debug)]
 pub struct Permit {
     admission: Arc<Admission>,
-    tally: Arc<Tally>,
+    site_counters: Arc<SiteCounters>,
     host: Option<Host>,
 }
 
@@ -294,10 +300,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let Self {
             admission,
-            tally,
+            site_counters,
             host,
         } = self;
-        tally.close();
+        site_counters.close();
         admission.counters.update(|stats| stats.flows_open -= 1);
         admission.change(|keeper| {
             keeper.open_flows -= 1;
@@ -309,14 +315,14 @@ impl Drop for Permit {
     }
 }
 
-/// Flows that the configured limits and `descriptors`, those that this process may have, allow.
-/// `others` are those that it has without flows and held SYNs; at least `limits.descriptors` are
-/// left to them.
+/// Returns the number of flows allowed by the configured limits and by `descriptors`, the
+/// descriptors available to this process. `others` are those in use without flows and held SYNs; no
+/// fewer than `limits.descriptors` are left to them.
 pub fn flow_cap(config: &Config, descriptors: u64, others: u64) -> u32 {
     let limits = &config.limits;
     let room = descriptors.saturating_sub(others.max(limits.descriptors.into()));
-    // What a held SYN has becomes its flow's: where there is little, flows come first. If it runs
-    // short all the same, the gate closes.
+    // The descriptors of a held SYN become those of its flow: when descriptors are scarce, flows
+    // come first. If they still run short, the gate closes.
     let held = u64::from(config.held_most()).min(room / 3);
     let by_descriptors = (room - held) / 2;
     u32::try_from(by_descriptors)
@@ -405,14 +411,17 @@ mod tests {
     fn permits_drive_the_gate_and_the_counters() {
         let counters = Arc::new(Counters::default());
         let admission = Admission::new(2, Arc::clone(&counters));
-        let tally = Arc::<Tally>::default();
+        let site_counters = Arc::<SiteCounters>::default();
         let gate = admission.gate();
-        let permits = [admission.admit(&tally, None), admission.admit(&tally, None)];
+        let permits = [
+            admission.admit(&site_counters, None),
+            admission.admit(&site_counters, None),
+        ];
         assert_eq!(*gate.borrow(), Gate::Closed);
-        let tallied = tally.now();
+        let tallied = site_counters.now();
         assert_eq!((tallied.accepted, tallied.open), (2, 2));
         drop(permits);
-        assert_eq!(tally.now().open, 0);
+        assert_eq!(site_counters.now().open, 0);
         assert_eq!(*gate.borrow(), Gate::Open);
         let stats = counters.snapshot();
         assert_eq!((stats.flows_accepted, stats.flows_open), (2, 0));
@@ -424,9 +433,10 @@ mod tests {
     #[test]
     fn hosts_at_their_cap_are_told_and_what_is_beyond_is_counted() {
         let counters = Arc::new(Counters::default());
-        let (admission, tally) = (Admission::new(100, Arc::clone(&counters)), Arc::default());
-        let [one, other] = [1, 2].map(|number| Host::of([10, 0, 0, number].into()));
-        let admit = |host| admission.admit(&tally, Some(host));
+        let (admission, site_counters) =
+            (Admission::new(100, Arc::clone(&counters)), Arc::default());
+        let [one, other] = [1, 2].map(|number| Host::from_address([10, 0, 0, number].into()));
+        let admit = |host| admission.admit(&site_counters, Some(host));
         let mut flows: Vec<_> = (0..3).map(|_| admit(one)).collect();
         flows.push(admit(other));
         assert_eq!(admission.cap_per_host(), None);
@@ -446,10 +456,10 @@ mod tests {
 
     #[test]
     fn who_subscribes_late_learns_that_the_gate_is_closed() {
-        let (admission, tally) = (Admission::new(1, Arc::default()), Arc::default());
+        let (admission, site_counters) = (Admission::new(1, Arc::default()), Arc::default());
         let news = |gate: watch::Receiver<Gate>| gate.has_changed().expect("it has a sender");
         assert!(!news(admission.gate()));
-        let permit = admission.admit(&tally, None);
+        let permit = admission.admit(&site_counters, None);
         assert!(news(admission.gate()));
         drop(permit);
         assert!(!news(admission.gate()));
@@ -473,8 +483,11 @@ mod tests {
 
     #[test]
     fn a_lower_cap_holds_at_once() {
-        let (admission, tally) = (Admission::new(100, Arc::default()), Arc::default());
-        let _permits = [admission.admit(&tally, None), admission.admit(&tally, None)];
+        let (admission, site_counters) = (Admission::new(100, Arc::default()), Arc::default());
+        let _permits = [
+            admission.admit(&site_counters, None),
+            admission.admit(&site_counters, None),
+        ];
         assert_eq!(*admission.gate().borrow(), Gate::Open);
         admission.set_caps(2, None);
         assert_eq!(*admission.gate().borrow(), Gate::Closed);

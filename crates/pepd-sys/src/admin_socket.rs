@@ -1,5 +1,5 @@
-//! The admin socket as a file: where it is, made, replaced when its owner is dead, removed; and
-//! which of several is meant.
+//! The admin socket as a file: its path, creation, replacement after a crash, removal, and choice
+//! among several.
 
 use std::{
     env, fs, io,
@@ -13,32 +13,33 @@ use std::{
 
 use pep_core::config::{AdminSocket, Config};
 
-/// Where sockets are by default, unless systemd says so.
-const FOLDER: &str = "/run/pepd";
+/// The default directory of sockets; systemd's RuntimeDirectory= takes precedence.
+const DIRECTORY: &str = "/run/pepd";
 
-/// Where the socket of a configuration is; `None` where there is none.
+/// Returns the socket path of a configuration; `None` if the socket is off.
 pub fn path(config: &Config) -> Option<PathBuf> {
     match &config.admin.socket {
         AdminSocket::Off => None,
         AdminSocket::Path(path) => Some(path.clone()),
         AdminSocket::Auto => {
-            let folders = env::var_os("RUNTIME_DIRECTORY");
-            let by_systemd = folders.and_then(|folders| env::split_paths(&folders).next());
-            let folder = by_systemd.filter(|folder| !folder.as_os_str().is_empty());
-            let folder = folder.unwrap_or_else(|| FOLDER.into());
-            Some(folder.join(format!("{}.sock", config.intercept.table.as_str())))
+            let directories = env::var_os("RUNTIME_DIRECTORY");
+            let by_systemd =
+                directories.and_then(|directories| env::split_paths(&directories).next());
+            let directory = by_systemd.filter(|directory| !directory.as_os_str().is_empty());
+            let directory = directory.unwrap_or_else(|| DIRECTORY.into());
+            Some(directory.join(format!("{}.sock", config.intercept.table.as_str())))
         }
     }
 }
 
-/// Sockets at which a pepd answers, or might answer another user: those at the usual place, and
-/// `configured`.
+/// Returns the sockets of running pepds, including those of other users: in the default directory,
+/// and `configured`.
 pub fn answering(configured: Option<&Path>) -> Vec<PathBuf> {
-    answering_in(Path::new(FOLDER), configured)
+    answering_in(Path::new(DIRECTORY), configured)
 }
 
-fn answering_in(folder: &Path, configured: Option<&Path>) -> Vec<PathBuf> {
-    let there = fs::read_dir(folder).into_iter().flatten().flatten();
+fn answering_in(directory: &Path, configured: Option<&Path>) -> Vec<PathBuf> {
+    let there = fs::read_dir(directory).into_iter().flatten().flatten();
     let there = there.map(|entry| entry.path());
     let sockets = there.filter(|path| path.extension().is_some_and(|end| end == "sock"));
     let mut all: Vec<_> = sockets.chain(configured.map(Path::to_owned)).collect();
@@ -51,16 +52,16 @@ fn answering_in(folder: &Path, configured: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
-/// The socket of the pepd that is meant where nothing was said of it: that of the usual
-/// configuration, where that answers or none does, or else the only one that answers.
+/// Returns the socket to use without `--socket`: that of the default configuration if a pepd
+/// answers at it or at none, else the only one that answers.
 ///
 /// # Errors
-/// When there are several.
+/// When several answer.
 pub fn choose(
     configured: Option<PathBuf>,
     answering: Vec<PathBuf>,
 ) -> Result<PathBuf, SeveralSockets> {
-    let default = || Path::new(FOLDER).join("pepd.sock");
+    let default = || Path::new(DIRECTORY).join("pepd.sock");
     match (configured, &answering[..]) {
         (Some(configured), all) if all.is_empty() || all.contains(&configured) => Ok(configured),
         (None, []) => Ok(default()),
@@ -69,9 +70,9 @@ pub fn choose(
     }
 }
 
-/// Several pepds run here, each with a socket.
+/// Several pepds run on this machine, each with its own socket.
 #[derive(Debug, thiserror::Error)]
-#[error("several pepds run here: say which by `--socket`, one of {}", listed(.0))]
+#[error("several pepds run on this machine: choose one with `--socket`, from {}", listed(.0))]
 pub struct SeveralSockets(Vec<PathBuf>);
 
 fn listed(paths: &[PathBuf]) -> String {
@@ -79,26 +80,24 @@ fn listed(paths: &[PathBuf]) -> String {
     paths.collect::<Vec<_>>().join(", ")
 }
 
-/// Why there is no socket.
+/// The reason why a socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another process answers there.
+    /// Another process answers at the path.
     #[error(
-        "{0}: another pepd answers there; give each a socket of its own (`admin.socket`, or `intercept.table`, after which it \
-         is named)"
+        "{0}: another pepd answers at this socket; give each its own (`admin.socket`, or \
+         `intercept.table`, which names the default one)"
     )]
     InUse(PathBuf),
-    /// What is there is not ours to replace.
-    #[error(
-        "{0}: is there already and is no socket; remove it, or choose another path (`admin.socket`)"
-    )]
+    /// The path exists and is no socket.
+    #[error("{0}: exists and is no socket; remove it, or choose another path (`admin.socket`)")]
     NoSocket(PathBuf),
-    /// The system does not let us.
+    /// The system call failed.
     #[error("{0}: {1}; choose another path (`admin.socket`), or \"off\"")]
     System(PathBuf, io::Error),
 }
 
-/// A socket that is removed with this, if it is still there.
+/// A socket file that is removed on drop, unless it was replaced.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -107,26 +106,27 @@ pub struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else's, a successor's perhaps, stays.
+        // A file of another process, such as a successor, stays.
         if fs::symlink_metadata(&self.path).is_ok_and(|data| data.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether a socket could be made there, as far as can be told without making it. One that another pepd has may be that
-/// of the configuration.
+/// Checks whether a socket could be created, as far as possible without creating it. A socket of a
+/// running pepd is no error.
 ///
 /// # Errors
-/// When what is there is no socket, or there is no folder for it.
-pub fn look(path: &Path) -> Result<(), BindError> {
+/// When the path is no socket, or its directory is missing.
+pub fn check(path: &Path) -> Result<(), BindError> {
     if fs::symlink_metadata(path).is_ok_and(|data| !data.file_type().is_socket()) {
         return Err(BindError::NoSocket(path.to_owned()));
     }
-    // Of a name alone, the folder in which we are.
-    let there = |folder: &&Path| *folder != Path::new(FOLDER) && *folder != Path::new("");
-    let folder = path.parent().filter(there);
-    match folder.map(fs::metadata) {
+    // A bare file name is relative to the working directory.
+    let there =
+        |directory: &&Path| *directory != Path::new(DIRECTORY) && *directory != Path::new("");
+    let directory = path.parent().filter(there);
+    match directory.map(fs::metadata) {
         Some(Err(err)) => Err(BindError::System(path.to_owned(), err)),
         Some(Ok(data)) if !data.is_dir() => {
             let err = io::ErrorKind::NotADirectory.into();
@@ -136,17 +136,17 @@ pub fn look(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// True where a socket is left of a process that was killed, and no process answers at it.
+/// Returns true for the socket of a killed process: it exists, but no process answers.
 pub fn is_dead(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     let is_refused = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
     is_socket && UnixStream::connect(path).is_err_and(is_refused)
 }
 
-/// Removes a socket at which no process answers; false where there is none.
+/// Removes a socket at which no process answers; returns false if none exists.
 ///
 /// # Errors
-/// When the system does not let us.
+/// When the system call fails.
 pub fn remove_dead(path: &Path) -> io::Result<bool> {
     let is_dead = is_dead(path);
     if is_dead {
@@ -155,10 +155,10 @@ pub fn remove_dead(path: &Path) -> io::Result<bool> {
     Ok(is_dead)
 }
 
-/// Makes a socket with this mode. That of a process that is gone is replaced.
+/// Creates a socket with this mode, and replaces that of a process that has ended.
 ///
 /// # Errors
-/// When somebody answers there, what is there is no socket, or the system does not let us.
+/// When a process answers at the path, the path is no socket, or a system call fails.
 pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), BindError> {
     let system = |err| BindError::System(path.to_owned(), err);
     match fs::symlink_metadata(path) {
@@ -170,10 +170,13 @@ pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), BindEr
         }
         _ => {}
     }
-    if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(FOLDER)) {
-        fs::create_dir_all(folder).map_err(system)?;
+    if let Some(directory) = path
+        .parent()
+        .filter(|directory| *directory == Path::new(DIRECTORY))
+    {
+        fs::create_dir_all(directory).map_err(system)?;
     }
-    // Under another name until its mode is right, so that there is no moment at which others may use it.
+    // Another name until the mode is set, so that no other user can connect before.
     let name = format!("{}.{}", path.display(), process::id());
     let fresh = Path::new(&name);
     let _ = fs::remove_file(fresh);
@@ -203,29 +206,29 @@ mod tests {
 
     #[test]
     fn a_socket_has_its_mode_and_goes_with_its_owner() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
         let (_listener, file) = bind(&path, 0o600).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         drop(file);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn the_pepd_that_runs_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
         let (dead, _file) = bind(&path("dead.sock"), 0o600).unwrap();
         drop(dead);
         fs::write(path("text"), "no socket").unwrap();
-        assert!(answering_in(folder.path(), None).is_empty());
+        assert!(answering_in(directory.path(), None).is_empty());
         let (_one, _file) = bind(&path("one.sock"), 0o600).unwrap();
         let one = [path("one.sock")];
-        assert_eq!(answering_in(folder.path(), None), one);
-        assert_eq!(answering_in(folder.path(), Some(&one[0])), one);
+        assert_eq!(answering_in(directory.path(), None), one);
+        assert_eq!(answering_in(directory.path(), Some(&one[0])), one);
         let (_other, _file) = bind(&path("apart"), 0o600).unwrap();
-        let both = answering_in(folder.path(), Some(&path("apart")));
+        let both = answering_in(directory.path(), Some(&path("apart")));
         assert_eq!(both, [path("apart"), path("one.sock")]);
     }
 
@@ -246,15 +249,15 @@ mod tests {
 
     #[test]
     fn that_of_the_dead_is_replaced_and_that_of_the_living_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
         let (dead, file) = bind(&path, 0o600).unwrap();
         assert!(matches!(bind(&path, 0o600), Err(BindError::InUse(_))));
         drop(dead);
         let (_listener, _file) = bind(&path, 0o660).unwrap();
         drop(file);
         assert!(path.exists(), "it is the successor's");
-        let other = folder.path().join("text");
+        let other = directory.path().join("text");
         fs::write(&other, "precious").unwrap();
         assert!(matches!(bind(&other, 0o600), Err(BindError::NoSocket(_))));
         assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
@@ -262,8 +265,8 @@ mod tests {
 
     #[test]
     fn only_a_socket_of_the_dead_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
         assert!(!remove_dead(&path).unwrap(), "there is none");
         let (listener, _file) = bind(&path, 0o600).unwrap();
         assert!(!remove_dead(&path).unwrap() && path.exists(), "it answers");
@@ -275,23 +278,23 @@ mod tests {
 
     #[test]
     fn looking_finds_what_binding_would() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock");
-        look(&path).unwrap();
-        look(Path::new("of-a-name-alone.sock")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        check(&path).unwrap();
+        check(Path::new("of-a-name-alone.sock")).unwrap();
         let (_listener, _file) = bind(&path, 0o600).unwrap();
-        look(&path).unwrap();
-        let other = folder.path().join("text");
+        check(&path).unwrap();
+        let other = directory.path().join("text");
         fs::write(&other, "precious").unwrap();
         for wrong in [
             &other,
             &other.join("a.sock"),
-            &folder.path().join("no/a.sock"),
+            &directory.path().join("no/a.sock"),
         ] {
-            let told = look(wrong).unwrap_err().to_string();
+            let message = check(wrong).unwrap_err().to_string();
             assert!(
-                told.contains("choose another path (`admin.socket`)"),
-                "{told}"
+                message.contains("choose another path (`admin.socket`)"),
+                "{message}"
             );
             assert!(bind(wrong, 0o600).is_err());
         }

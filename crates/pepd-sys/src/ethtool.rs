@@ -1,4 +1,4 @@
-//! What a network device does to packets (`SIOCETHTOOL`, `linux/ethtool.h`).
+//! Receive offloads of network devices (`SIOCETHTOOL`, `linux/ethtool.h`).
 
 use std::{io, os::fd::AsRawFd as _};
 
@@ -6,14 +6,14 @@ use socket2::{Domain, Socket, Type};
 
 use super::{interface::request, socket::check};
 
-/// `ETHTOOL_GGRO`: is generic receive offload on?
+/// `ETHTOOL_GGRO`: reads generic receive offload.
 const GET_GRO: u32 = 0x2b;
-/// `ETHTOOL_GFLAGS`: flags, among them that of large receive offload.
+/// `ETHTOOL_GFLAGS`: reads flags, including large receive offload.
 const GET_FLAGS: u32 = 0x25;
 /// `ETH_FLAG_LRO`.
 const LRO: u32 = 1 << 15;
 
-/// What a device makes of packets that arrive.
+/// Receive offloads of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offloads {
     /// Generic receive offload.
@@ -29,10 +29,10 @@ struct Value {
     data: u32,
 }
 
-/// Those of an interface.
+/// Returns the offloads of an interface.
 ///
 /// # Errors
-/// When there is none of that name, or its driver does not say.
+/// When no interface has that name, or its driver does not support the query.
 pub fn offloads(name: &str) -> io::Result<Offloads> {
     Ok(Offloads {
         gro: get(name, GET_GRO)? != 0,
@@ -45,8 +45,8 @@ fn get(name: &str, command: u32) -> io::Result<u32> {
     let mut value = Value { command, data: 0 };
     let mut request = request(name)?;
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: `request` is an ifreq whose name ends with a zero and whose data points to a struct ethtool_value; both commands
-    // read and write no more than that, and both live through the call.
+    // SAFETY: `request` is an ifreq whose name ends with a zero and whose data points to a struct
+    // ethtool_value. Both commands access only these, and both outlive the call.
     let result =
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     check(result)?;

@@ -1,4 +1,4 @@
-//! The two versions of IP.
+//! The address families of IP.
 
 use std::{
     fmt,
@@ -23,10 +23,10 @@ impl fmt::Display for Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// 4 or 6.
+    /// Returns 4 or 6.
     pub const fn number(self) -> u8 {
         match self {
             Self::V4 => 4,
@@ -34,8 +34,8 @@ impl Family {
         }
     }
 
-    /// The family of an address.
-    pub fn of(address: &SocketAddr) -> Self {
+    /// Returns the family of an address.
+    pub fn from_address(address: &SocketAddr) -> Self {
         if address.is_ipv4() {
             Self::V4
         } else {
@@ -50,8 +50,8 @@ impl Family {
         }
     }
 
-    /// Listeners are bound to loopback, never to the wildcard: with the wildcard address the
-    /// kernel would hand us connections to our port that nobody redirected.
+    /// Returns the loopback address, to which listeners are bound. On the wildcard address the
+    /// kernel would also accept connections to pepd's port that were not redirected.
     pub fn loopback(self) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::LOCALHOST.into(),

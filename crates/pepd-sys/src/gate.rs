@@ -1,10 +1,10 @@
-//! The gate in the kernel's rules, through which new connections come.
+//! The gate in the nftables rules, which lets new connections in.
 
-/// Whether new flows are taken in.
+/// The acceptance of new flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// They are.
+    /// New flows are accepted.
     Open,
-    /// The kernel forwards them, unaccelerated, and counts their SYNs.
+    /// The kernel forwards new flows unaccelerated, and counts their SYNs.
     Closed,
 }

@@ -15,8 +15,8 @@ use crate::leg::Family;
 /// A server leg whose server has answered.
 #[derive(Debug)]
 pub struct ConnectedLeg {
-    /// The socket: non-blocking, connected; [`leg::on_connected`](crate::leg::on_connected) is
-    /// still to be called.
+    /// The socket: non-blocking, connected; the caller still has to call
+    /// [`leg::on_connected`](crate::leg::on_connected).
     pub fd: OwnedFd,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
@@ -28,9 +28,9 @@ pub struct HeldLegs {
     shared: Mutex<Shared>,
     epoch: Instant,
     source_port_changed: AtomicU64,
-    /// Packets of each family that have come by the TUNs.
+    /// Packets of each family received by the TUNs.
     arrived: [AtomicU64; Family::ALL.len()],
-    /// A process before this one held SYNs, too.
+    /// True if a predecessor process held SYNs, too.
     succeeds: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ struct Shared {
 }
 
 impl HeldLegs {
-    /// None held yet.
+    /// Creates an empty set.
     pub fn new(config: HolderConfig) -> Self {
         Self {
             shared: Mutex::new(Shared {
@@ -55,20 +55,21 @@ impl HeldLegs {
         }
     }
 
-    /// Legs that a process before this one had are lost, as those of their clients may wait to be
+    /// Marks a handover: the predecessor's legs are lost, while their clients may still wait to be
     /// accepted.
     pub fn succeed(&self) {
         self.succeeds.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a leg may be missing since the process before had it: soon after its end.
+    /// Returns whether a leg may be missing because the predecessor had it: shortly after the
+    /// handover.
     pub fn may_be_lost(&self) -> bool {
         const SOON: Duration = Duration::from_secs(10);
         self.succeeds.load(Ordering::Relaxed) && self.epoch.elapsed() < SOON
     }
 
-    /// The server leg of a flow that a listener of a deferring site has accepted. `None` when
-    /// there is none: the client is to be reset.
+    /// Returns the server leg of a flow accepted by a listener of a deferring site. `None` if there
+    /// is none: the client must be reset.
     pub fn take(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
         let now = self.now();
         let mut shared = self.shared.lock();
@@ -76,22 +77,22 @@ impl HeldLegs {
         shared.legs.remove(flow)
     }
 
-    /// What has become of held SYNs so far.
+    /// Returns the counters of held SYNs.
     pub fn stats(&self) -> HolderStats {
         *self.shared.lock().holder.stats()
     }
 
-    /// SYNs held now.
+    /// Returns the SYNs held now.
     pub fn held_now(&self) -> usize {
         self.shared.lock().holder.held_now()
     }
 
-    /// Server legs that got another source port because the client's was taken.
+    /// Returns the number of server legs with another source port, because the client's was taken.
     pub fn source_port_changed(&self) -> u64 {
         self.source_port_changed.load(Ordering::Relaxed)
     }
 
-    /// A packet has come by a TUN.
+    /// Counts a packet received by a TUN.
     pub fn arrive(&self, packet: &[u8]) {
         let version = packet.first().map(|byte| byte >> 4);
         let is_of = |family: &Family| version == Some(family.number());
@@ -100,17 +101,17 @@ impl HeldLegs {
         }
     }
 
-    /// Packets of this family that have come by the TUNs.
+    /// Returns the packets of this family received by the TUNs.
     pub fn arrived(&self, family: Family) -> u64 {
         self.arrived[family as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts a server leg that got another source port than its client's.
+    /// Counts a server leg with another source port than its client's.
     pub fn count_source_port_changed(&self) {
         self.source_port_changed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives the holder an input and collects what it wants done.
+    /// Gives the holder an input and collects its actions.
     pub fn input(
         &self,
         actions: &mut impl Extend<Action>,
@@ -122,8 +123,8 @@ impl HeldLegs {
         actions.extend(std::iter::from_fn(|| shared.holder.poll_action()));
     }
 
-    /// The server has answered; from now on the listener may take the leg. Returned when
-    /// nobody waits for it any more.
+    /// Records that the server has answered; from now on the listener may take the leg. Returns the
+    /// leg if no client waits for it.
     pub fn connected(
         &self,
         flow: FlowTuple,
@@ -140,17 +141,17 @@ impl HeldLegs {
         None
     }
 
-    /// Takes back a leg that nobody took.
+    /// Withdraws a leg that no listener took.
     pub fn withdraw(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
         self.shared.lock().legs.remove(flow)
     }
 
-    /// Flows whose servers have not answered.
+    /// Returns the flows whose servers have not answered.
     pub fn connecting(&self) -> Vec<FlowTuple> {
         self.shared.lock().holder.connecting().collect()
     }
 
-    /// When the holder wants to be called again.
+    /// Returns the time of the holder's next timeout.
     pub fn next_timeout(&self) -> Option<Instant> {
         let timeout = self.shared.lock().holder.poll_timeout();
         timeout.map(|timeout| self.epoch + timeout)

@@ -1,4 +1,5 @@
-//! What the kernel knows of a network interface by its name (`netdevice(7)`): of this network namespace, which /sys need not be of.
+//! Properties of network interfaces by name (`netdevice(7)`), in the current network namespace;
+//! /sys may show another one.
 
 use std::{io, os::fd::AsRawFd as _};
 
@@ -6,10 +7,10 @@ use socket2::{Domain, Socket, Type};
 
 use super::socket::check;
 
-/// A request about the interface of that name.
+/// Returns a request for the interface of that name.
 ///
 /// # Errors
-/// When no interface can have it, as it is too long.
+/// When the name is too long for an interface.
 pub(super) fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is a C struct of integers, addresses and pointers; all zeroes is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -22,18 +23,19 @@ pub(super) fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Bytes of the longest packet that it takes.
+/// Returns the MTU in bytes.
 ///
 /// # Errors
-/// When there is none of that name.
+/// When no interface has that name.
 pub fn mtu(name: &str) -> io::Result<usize> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     let mut request = request(name)?;
-    // SAFETY: `request` is an ifreq whose name ends with a zero; the command reads that, writes `ifru_mtu`, and it lives through the call.
+    // SAFETY: `request` is an ifreq whose name ends with a zero and which outlives the call. The
+    // command reads the name and writes `ifru_mtu`.
     let result =
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) };
     check(result)?;
-    // SAFETY: the command has succeeded, so that is the field which it has written.
+    // SAFETY: the command has succeeded, so `ifru_mtu` is the initialised field.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     usize::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
 }

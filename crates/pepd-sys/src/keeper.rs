@@ -1,7 +1,7 @@
-//! A process that shares our table of descriptors, and does nothing but live.
+//! A process that shares pepd's descriptor table and otherwise sleeps.
 //!
-//! Whatever we open or accept is in its table before the call returns, so that there is no moment at which our end could
-//! close a socket; and nothing has to be handed over.
+//! Every descriptor that pepd opens or accepts is in its table before the call returns. So pepd's
+//! end closes no socket at any moment, and no handover is needed.
 
 use std::{ffi::CStr, io, time::Duration};
 
@@ -13,37 +13,40 @@ use nix::{
     unistd::Pid,
 };
 
-/// Its name, as /proc shows it.
+/// The keeper's name in /proc.
 pub const NAME: &CStr = c"pepd-keeper";
 
-/// Descriptors among which TUN devices are looked for at most. What is opened first has the lowest numbers; a million of calls take
-/// a tenth of a second.
+/// The maximum number of descriptors searched for TUN devices. Those opened first have the lowest
+/// numbers; a million calls take a tenth of a second.
 const DESCRIPTORS_MAX: libc::c_int = 1 << 20;
 
-/// Starts one. When this process has gone it closes the TUN devices: nobody reads them, and their packets are to be forwarded. It ends by SIGKILL, or when this process has been gone for as long as `patience`.
+/// Starts a keeper. When this process ends, the keeper closes the TUN devices: no process reads
+/// them, and the kernel must forward their packets. The keeper ends by SIGKILL, or `patience` after
+/// the end of this process.
 ///
-/// It is a copy of this process, and shares its memory until that is written to: the earlier it is made, the less
-/// memory it keeps.
+/// It is a copy of this process, and shares its memory copy-on-write: the earlier it starts, the
+/// less memory it keeps.
 ///
 /// # Errors
 /// As clone(2).
 pub fn spawn(patience: Duration) -> io::Result<Pid> {
     let patience = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
     let parent = Pid::this().as_raw();
-    // The child has all signals blocked from its first moment on, so that only SIGKILL ends it, and its name, by which others know
-    // what it is.
+    // The child inherits a mask with all signals blocked, so that only SIGKILL ends it, and its
+    // name, by which other processes identify it.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let name = prctl::get_name()?;
     prctl::set_name(NAME)?;
     let flags = (libc::CLONE_FILES | libc::SIGCHLD) as libc::c_ulong;
-    // Everywhere else flags come first, and then the stack.
+    // All other architectures take the flags first, then the stack.
     let (first, second) = if cfg!(target_arch = "s390x") {
         (0, flags)
     } else {
         (flags, 0)
     };
-    // SAFETY: without a stack and without CLONE_VM this is fork(2), but for the table of descriptors. The arguments that
-    // are 0 may come in any order, as they do. The child only makes system calls, and never returns.
+    // SAFETY: without a stack and without CLONE_VM this is fork(2) with a shared descriptor table.
+    // The remaining arguments are 0 in any order. The child only makes system calls, and never
+    // returns.
     let result = unsafe { libc::syscall(libc::SYS_clone, first, second, 0, 0, 0) };
     if result == 0 {
         // SAFETY: this is the child of `clone`.
@@ -56,13 +59,14 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
 }
 
 /// # Safety
-/// To be called in a process of its own. Others may have held locks when it was made: nothing here allocates or
-/// takes one.
+/// The caller must be a process of its own. Other threads may have held locks at the fork: nothing
+/// here allocates or takes one.
 unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
-    // SAFETY: system calls with integers, and with pointers to what lives through them; nothing is shared with the parent
-    // but descriptors, of which those opened here are closed, and others once the parent has ended.
+    // SAFETY: system calls with integers, and with pointers that outlive them. Only descriptors are
+    // shared with the parent: those opened here are closed here, others after the parent's end.
     unsafe {
-        // Who takes over has to look into its table: a process with capabilities of its file, or under Yama, may not otherwise.
+        // A successor reads the keeper's descriptor table: with file capabilities, or under Yama,
+        // the kernel would deny that otherwise.
         libc::prctl(libc::PR_SET_DUMPABLE, 1);
         libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY);
         let score = libc::open(
@@ -70,11 +74,11 @@ unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
             libc::O_WRONLY | libc::O_CLOEXEC,
         );
         if score >= 0 {
-            let least = b"-1000";
-            libc::write(score, least.as_ptr().cast(), least.len());
+            let minimum = b"-1000";
+            libc::write(score, minimum.as_ptr().cast(), minimum.len());
             libc::close(score);
         }
-        // Fails where the parent has ended already.
+        // Fails if the parent has ended already.
         let process = libc::syscall(libc::SYS_pidfd_open, parent, 0) as libc::c_int;
         if process >= 0 {
             let mut end = libc::pollfd {
@@ -91,10 +95,10 @@ unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
 }
 
 /// # Safety
-/// To be called where nobody else uses the table of descriptors any more. Makes system calls only.
+/// No other process may use the descriptor table any more. Makes system calls only.
 unsafe fn close_tuns() {
-    // SAFETY: the structure is of integers, of which all zeroes is valid, and outlives the call, which writes no more than it:
-    // TUNGETIFF has a number of its own, which means nothing to what is no TUN device.
+    // SAFETY: the structure is of integers, for which all zeroes is valid. It outlives the call,
+    // which writes no more than it; other files than TUN devices reject TUNGETIFF.
     unsafe {
         for descriptor in 0..DESCRIPTORS_MAX {
             let mut request: libc::ifreq = std::mem::zeroed();

@@ -1,36 +1,36 @@
-//! The machine as pepd uses it: system calls, and what all layers above share.
+//! System calls, and the modules shared by all layers above.
 //!
 //! Sockets and system calls without a safe wrapper; the only unsafe code of the daemon:
 //!
-//! - [`socket`], [`sockets`], options of one, all of the machine's
+//! - [`socket`], [`sockets`], options of one socket, and all TCP sockets of the process
 //! - [`memory`], shared with other processes; [`keeper`], [`process`], these processes
-//! - [`packet`], [`tun`], packets as a whole; [`interface`], [`ethtool`], interfaces
+//! - [`packet`], [`tun`], packet sockets and TUN devices; [`interface`], [`ethtool`], interfaces
 //! - [`clock`], [`reactor`]
 //!
 //! On top of them:
 //!
 //! - [`leg`], sockets of flows and their options; [`held`], server legs of held SYNs;
-//!   [`unanswered`], servers that are silent
-//! - [`congestion`], congestion controls of the kernel and our own
-//! - [`family`], of addresses; [`marks`], by which packets and sockets are told apart
-//! - [`notices`], news from the kernel
-//! - [`stats`], counters; [`tally`], those of one site
-//! - [`gate`], whether new connections are taken
-//! - [`keys`], of tunnels: making them, files with them
-//! - [`admin_socket`], the file by which a running pepd is asked; [`load`], reading a configuration
+//!   [`unanswered`], servers that do not answer
+//! - [`congestion`], congestion controls of the kernel and of pepd
+//! - [`family`], address families; [`marks`], marks of packets and sockets
+//! - [`notices`], notifications of the kernel
+//! - [`stats`], counters; [`site_counters`], those of one site
+//! - [`gate`], whether new connections are accepted
+//! - [`keys`], of tunnels: generation and files
+//! - [`admin_socket`], the socket file of a running pepd; [`load`], reading a configuration
 //! - [`log`], to standard error
-//! - [`threads`], made before there is work for them
+//! - [`threads`], created before there is work for them
 #![deny(unsafe_code)]
 
 pub mod admin_socket;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod clock;
 pub mod congestion;
+#[cfg(any(test, feature = "testing"))]
+pub mod crash_point;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod ethtool;
 pub mod family;
-#[cfg(any(test, feature = "testing"))]
-pub mod fuse;
 pub mod gate;
 pub mod held;
 #[expect(unsafe_code, reason = "system calls")]
@@ -51,12 +51,12 @@ pub mod packet;
 pub mod process;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod reactor;
+pub mod site_counters;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod socket;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod sockets;
 pub mod stats;
-pub mod tally;
 pub mod threads;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod tun;
@@ -64,13 +64,13 @@ pub mod unanswered;
 
 use std::{fs, path::Path};
 
-/// The value of a sysctl, named by its path below `/proc/sys`; `None` where there is none.
+/// Returns the value of a sysctl, named by its path below `/proc/sys`; `None` if it is missing.
 pub fn sysctl(path: &str) -> Option<String> {
     let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
     Some(value.trim().to_owned())
 }
 
-/// A number of the C library in 64 bits; on 32-bit CPUs it has 32.
+/// Widens a number of the C library to 64 bits; on 32-bit CPUs it has 32.
 pub fn wide(number: impl Into<u64>) -> u64 {
     number.into()
 }

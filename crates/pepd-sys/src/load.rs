@@ -1,4 +1,4 @@
-//! Reading a configuration file, and telling what is wrong with it.
+//! Loading a configuration file and reporting its errors.
 
 use std::{
     fmt,
@@ -12,28 +12,28 @@ use std::{
 use pep_core::config::{self, Config, ConfigError, ConfigWarning};
 use units::ByteSize;
 
-/// No configuration is longer: 4 KiB for each of as many sites as there may be.
+/// The maximum length of a configuration: 4 KiB for each of the maximum number of sites.
 const LENGTH_MAX: u64 = 4 << 20;
 
-/// Places where operators find an example: in the package, and in the source.
+/// Paths of the example configuration: in the package, and in the source.
 const EXAMPLE: &str = "an example is /usr/share/doc/pepd/config/pepd.example.toml (of the \
                        package), or config/pepd.example.toml (of the source); `--config FILE` \
                        names another file";
 
-/// What a configuration was made of.
+/// The text of a configuration and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Where it was read; of what was [loaded](Loaded) from the root on.
+    /// The path; absolute for a [loaded](Loaded) configuration.
     pub path: PathBuf,
-    /// As it was read.
+    /// The text as read.
     pub text: String,
 }
 
 impl Source {
-    /// Checks it in itself only.
+    /// Validates the text without looking at the machine.
     ///
     /// # Errors
-    /// With everything that is wrong with it.
+    /// With all errors found.
     pub fn load_alone(self) -> Result<Loaded, LoadError> {
         let path = &self.path;
         let invalid = |errors| LoadError::Invalid(path.clone(), errors);
@@ -53,28 +53,28 @@ impl Source {
     }
 }
 
-/// A configuration that is valid, in itself at least.
+/// A valid configuration; the machine may still lack something that it names.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// What it was made of.
+    /// The text and its path.
     pub source: Source,
-    /// What is doubtful about it, in itself and here.
+    /// Warnings, about the configuration itself and on this machine.
     pub warnings: Vec<ConfigWarning>,
-    /// What `pepd run` says itself when it comes to it.
+    /// Warnings that `pepd run` logs itself when they apply.
     pub notes: Vec<ConfigWarning>,
 }
 
-/// Why a configuration cannot be used. Displayed, it is one line `FILE:LINE: KEY: message` for
-/// each error.
+/// The reason why a configuration cannot be used. Displayed, it is one line `FILE:LINE: KEY:
+/// message` for each error.
 #[derive(Debug)]
 pub enum LoadError {
     /// The file cannot be read.
     Unreadable(PathBuf, io::Error),
-    /// It is longer than 4 MiB.
+    /// The file exceeds 4 MiB.
     TooLong(PathBuf),
-    /// Its content is wrong.
+    /// The content is invalid.
     Invalid(PathBuf, Vec<ConfigError>),
 }
 
@@ -90,7 +90,7 @@ impl fmt::Display for LoadError {
             }
             Self::TooLong(path) => write!(
                 f,
-                "{}: is longer than {}; no configuration needs as much",
+                "{}: exceeds the maximum of {} for a configuration",
                 path.display(),
                 ByteSize(LENGTH_MAX)
             ),
@@ -105,13 +105,13 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl LoadError {
-    /// True where there is no such file.
+    /// Returns true if the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Unreadable(_, err) if err.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// `FILE:LINE: KEY: message`.
+/// Formats `FILE:LINE: KEY: message`.
 pub fn located(path: &Path, finding: &dyn fmt::Display) -> String {
     format!("{}:{finding}", path.display())
 }
@@ -119,7 +119,7 @@ pub fn located(path: &Path, finding: &dyn fmt::Display) -> String {
 /// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read, or is no text.
+/// When the file cannot be read, or is no text.
 pub fn read(path: &Path) -> Result<Source, LoadError> {
     let text = String::from_utf8(bytes(path)?)
         .map_err(|err| LoadError::Invalid(path.to_owned(), vec![not_text(&err)]))?;
@@ -129,7 +129,7 @@ pub fn read(path: &Path) -> Result<Source, LoadError> {
     })
 }
 
-/// The bytes of a file or a pipe, up to as many as a configuration may have.
+/// Reads a file or a pipe, up to the maximum length.
 fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
     let unreadable = |err| LoadError::Unreadable(path.to_owned(), err);
     let file = open(path).map_err(unreadable)?;
@@ -143,7 +143,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
     Ok(bytes)
 }
 
-/// Opens a file, or the pipe that a shell gave: another one may have nobody who ever writes to it.
+/// Opens a file, or a pipe of the shell; other pipes may have no writer ever.
 fn open(path: &Path) -> io::Result<File> {
     let is_given = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"]
         .iter()
@@ -156,19 +156,20 @@ fn open(path: &Path) -> io::Result<File> {
         return File::open(path);
     }
     let mut options = OpenOptions::new();
-    // It must not wait for a writer, should it be a pipe; of a file it is without effect.
+    // Opening a pipe must not wait for a writer; the flag has no effect on files.
     options.read(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_fifo() {
         return Err(io::Error::other(
-            "it is a named pipe (FIFO), and a configuration is a file; to read what a command prints: `--config /dev/stdin`",
+            "it is a named pipe (FIFO), not a file; to read the output of a command use `--config /dev/stdin`",
         ));
     }
     Ok(file)
 }
 
-/// Where a file stops being text. The error's bytes are never empty: one of them was wrong.
+/// Returns the position where a file stops being text. The error's bytes are never empty: one of
+/// them was wrong.
 fn not_text(err: &FromUtf8Error) -> ConfigError {
     let valid = err.utf8_error().valid_up_to();
     let (before, after) = err.as_bytes().split_at(valid);
@@ -187,12 +188,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_missing_is_told_with_an_example() {
-        let folder = tempfile::tempdir().unwrap();
-        let err = read(&folder.path().join("pepd.toml")).unwrap_err();
+    fn a_missing_file_is_reported_with_an_example() {
+        let directory = tempfile::tempdir().unwrap();
+        let err = read(&directory.path().join("pepd.toml")).unwrap_err();
         assert!(err.is_missing());
         assert!(err.to_string().contains("/pepd.example.toml"), "{err}");
-        let err = read(folder.path()).unwrap_err();
+        let err = read(directory.path()).unwrap_err();
         assert!(!err.is_missing());
         assert!(!err.to_string().contains("pepd.example.toml"), "{err}");
     }

@@ -1,4 +1,4 @@
-//! Logs: to standard error, for people or for programs.
+//! Logging to standard error, for people or for programs.
 
 use std::{
     env, fmt as text,
@@ -18,8 +18,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Starts logging, once per process. `RUST_LOG`, where it is set and `forced` is not, decides
-/// what is logged instead of the level.
+/// Starts logging, once per process. `RUST_LOG` takes precedence over the level, unless `forced`.
 ///
 /// # Panics
 /// When logging was started before.
@@ -32,27 +31,27 @@ pub fn init(log: LogConfig, forced: bool) {
     } else {
         Reader::Other
     };
-    dispatch(log.format, filter, || Impatient, reader).init();
+    dispatch(log.format, filter, || DroppingStderr, reader).init();
     if let Some(problem) = problem {
-        tracing::warn!(error = %problem, "RUST_LOG is not understood and has no effect");
+        tracing::warn!(error = %problem, "cannot parse RUST_LOG: it has no effect");
     }
 }
 
-/// Lines that nobody read in time.
+/// Count of dropped lines.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines were lost so far because nobody read those before them.
+/// Returns the count of lines dropped because the reader of standard error was too slow.
 pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Standard error for as long as somebody reads it. A full pipe would stop whoever writes: the
-/// workers, and with them all flows.
-struct Impatient;
+/// A writer to standard error that never blocks. Writes to a full pipe would block the workers, and
+/// with them all flows.
+struct DroppingStderr;
 
-impl Write for Impatient {
+impl Write for DroppingStderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // Locked from the question to the answer: no other line may take the room.
+        // One lock for check and write: no other line may use the room.
         write_or_lose(&mut io::stderr().lock(), line, &LOST)
     }
 
@@ -70,14 +69,14 @@ fn write_or_lose(to: &mut (impl Write + AsFd), line: &[u8], lost: &AtomicU64) ->
     Ok(line.len())
 }
 
-/// Whether a line, which is shorter than PIPE_BUF, can be written without waiting. An error is for
-/// the write to find.
+/// Returns whether a line, which is shorter than PIPE_BUF, can be written without blocking. Errors
+/// are left to the write.
 fn has_room(to: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(to.as_fd(), PollFlags::POLLOUT)];
     !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
 }
 
-/// Kind of file that standard error is.
+/// The kind of file that standard error is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Terminal,
@@ -85,20 +84,20 @@ enum Reader {
     Other,
 }
 
-/// True where standard error leads to the journal of systemd, which puts a time to each line and
+/// Returns true if standard error leads to systemd's journal, which adds the time to each line and
 /// reads its priority from a prefix: sd-daemon(3), `JOURNAL_STREAM` in systemd.exec(5).
 pub fn is_journal() -> bool {
     env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(&io::stderr(), &stream))
 }
 
-/// True where this file has the device and inode of `stream`, as `DEVICE:INODE`.
+/// Returns true if the file has the device and inode of `stream`, as `DEVICE:INODE`.
 fn is_stream(file: &impl AsFd, stream: &str) -> bool {
     let file = file.as_fd().try_clone_to_owned().map(File::from);
     let data = file.and_then(|file| file.metadata());
     data.is_ok_and(|data| stream == format!("{}:{}", data.dev(), data.ino()))
 }
 
-/// Prefix of a line by which the journal knows its priority: a number of syslog(3).
+/// Returns the line prefix with the journal's priority: a number of syslog(3).
 pub const fn priority(level: Level) -> &'static str {
     match level {
         Level::ERROR => "<3>",
@@ -108,7 +107,7 @@ pub const fn priority(level: Level) -> &'static str {
     }
 }
 
-/// Lines of another format, each with its priority.
+/// A wrapper of another format that prefixes each line with its priority.
 struct Prioritized<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Prioritized<F>
@@ -160,7 +159,7 @@ where
     }
 }
 
-/// The filter, and what is wrong with `RUST_LOG`.
+/// Returns the filter, and the error in `RUST_LOG`, if any.
 fn filter(level: LogLevel, forced: bool) -> (Targets, Option<String>) {
     match env::var("RUST_LOG") {
         Ok(text) if !forced && !text.trim().is_empty() => match text.parse() {
@@ -171,8 +170,8 @@ fn filter(level: LogLevel, forced: bool) -> (Targets, Option<String>) {
     }
 }
 
-/// Our own lines from the level upwards; of the libraries no more than warnings, since netlink
-/// at `debug` drowns everything else.
+/// Returns a filter for pepd's lines from the level upwards. Libraries log warnings only, since
+/// netlink at `debug` drowns all else.
 fn targets(level: LogLevel) -> Targets {
     let own = match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_loses_lines_and_waits_for_none() {
+    fn a_pipe_without_a_reader_loses_lines_and_never_blocks() {
         let (mut reader, mut writer) = io::pipe().expect("a pipe");
         let lost = AtomicU64::new(0);
         let line = [b'x'; 4096];
@@ -238,7 +237,9 @@ mod tests {
             written += write_or_lose(&mut writer, &line, &lost).expect("an open pipe");
         }
         let mut room = vec![0; written - 3 * line.len()];
-        reader.read_exact(&mut room).expect("what was not lost");
+        reader
+            .read_exact(&mut room)
+            .expect("lines that were not dropped");
         write_or_lose(&mut writer, b"again", &lost).expect("an open pipe");
         drop(writer);
         let mut rest = String::new();

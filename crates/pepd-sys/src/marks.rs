@@ -1,67 +1,67 @@
-//! What the marks mean by which our packets and sockets are told apart.
+//! Marks of pepd's packets and sockets.
 
 use pep_core::config::Marks;
 
-/// The marks that tell our packets and sockets apart, within the configured mask.
+/// The marks of pepd's packets and sockets, within the configured mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkSet(Marks);
 
 impl MarkSet {
-    /// The marks of this configuration.
+    /// Returns the marks of a configuration.
     pub const fn new(marks: Marks) -> Self {
         Self(marks)
     }
 
-    /// Of sockets that face hosts: listeners, what they accept, and the raw sockets on which
-    /// we answer in a network's name.
+    /// Returns the mark of sockets that face hosts: listeners, accepted sockets, and the raw
+    /// sockets for answers in a network's name.
     pub fn client_leg(self) -> u32 {
         self.nth(0)
     }
 
-    /// Of sockets that face servers.
+    /// Returns the mark of sockets that face servers.
     pub fn server_leg(self) -> u32 {
         self.nth(1)
     }
 
-    /// Of a host's SYN that we send on as it came.
+    /// Returns the mark of a host's SYN that pepd sends on unchanged.
     pub fn passed(self) -> u32 {
         self.nth(2)
     }
 
-    /// Of packets that are delivered to us whatever their address.
+    /// Returns the mark of packets for local delivery, whatever their address.
     pub fn local(self) -> u32 {
         self.nth(3)
     }
 
-    /// Of packets that go into the TUN of LAN interface `lan`.
+    /// Returns the mark of packets routed into the TUN of LAN interface `lan`.
     ///
     /// # Panics
-    /// When there is no such interface; the configuration is checked for the mask's room.
+    /// When there is no such interface; validation ensures that the mask has room.
     pub fn hold(self, lan: usize) -> u32 {
         self.nth(Marks::FIXED as usize + lan)
     }
 
-    /// As [`hold`](Self::hold); `None` where the mask has no room for so many.
+    /// Returns the mark as [`hold`](Self::hold) does; `None` if the mask has no room for it.
     pub fn hold_if_any(self, lan: u32) -> Option<u32> {
         self.0.get(Marks::FIXED.checked_add(lan)?)
     }
 
-    /// Of packets that go into the TUN of the site of mode `packet` with this number, where there
-    /// are so many LAN interfaces.
+    /// Returns the mark of packets routed into the TUN of the `number`-th site of mode `packet`,
+    /// after those of `lans` LAN interfaces.
     ///
     /// # Panics
-    /// When the mask has no room for it; the configuration is checked for that.
+    /// When the mask has no room for it; validation ensures that.
     pub fn packet(self, lans: usize, number: usize) -> u32 {
         self.nth(Marks::FIXED as usize + lans + number)
     }
 
-    /// A number for one of our marks, other than those for the marks of other pepds on the machine,
-    /// which have other marks within a mask of at most 16 bits.
+    /// Returns a number for a mark, unique among all pepds of the machine: they use other marks
+    /// within a mask of at most 16 bits.
     pub const fn number(self, mark: u32) -> u16 {
         (mark >> self.mask().trailing_zeros()) as u16
     }
 
-    /// The bits of a mark that are ours.
+    /// Returns the bits of a mark that belong to pepd.
     pub const fn mask(self) -> u32 {
         self.0.mask()
     }

@@ -1,8 +1,7 @@
-//! A shared mapping of a memfd that the kernel reads from and writes to, and sockets that move bytes
-//! through it.
+//! A shared mapping of a memfd, and socket calls that move bytes through it.
 //!
-//! No plain Rust reference to the bytes of a ring is ever made: they are named to the kernel, or seen as
-//! atomics, as headers are, for which any value is valid whoever wrote it.
+//! The code never creates a plain Rust reference to a ring's bytes. The kernel gets their
+//! addresses, and headers are atomics, for which any value is valid, written by any process.
 
 use std::{
     io,
@@ -26,14 +25,14 @@ use nix::{
 };
 use pep_core::{arena::Words, ring::Ranges};
 
-/// A sparse memfd of fixed size, mapped in one piece for as long as this lives.
+/// A sparse memfd of fixed size, mapped in one piece while this value lives.
 #[derive(Debug)]
 pub struct SharedMemory {
     fd: OwnedFd,
     base: NonNull<libc::c_void>,
     len: NonZeroUsize,
     #[cfg(any(test, feature = "testing"))]
-    fuse: std::sync::OnceLock<std::sync::Arc<crate::fuse::Fuse>>,
+    crash_point: std::sync::OnceLock<std::sync::Arc<crate::crash_point::CrashPoint>>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only reached through
@@ -43,7 +42,7 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes and maps `len` bytes of zeroes. No page exists until it is written to.
+    /// Creates and maps `len` bytes of zeroes. Pages are allocated when they are written to.
     ///
     /// # Errors
     /// As memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
@@ -54,13 +53,13 @@ impl SharedMemory {
             &fd,
             libc::off_t::try_from(len.get()).map_err(io::Error::other)?,
         )?;
-        // A mapping longer than its file faults; sealed, it cannot become so.
+        // A mapping longer than its file faults; the seals prevent that.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Self::map(fd, len)
     }
 
-    /// Maps memory that another process has made by [`new`](Self::new).
+    /// Maps memory that another process created with [`new`](Self::new).
     ///
     /// # Errors
     /// As fstat(2), fcntl(2) and mmap(2); `InvalidData` when it is not sealed, or empty.
@@ -72,50 +71,53 @@ impl SharedMemory {
         Self::map(fd, len.ok_or(io::ErrorKind::InvalidData)?)
     }
 
-    /// The file has to be `len` bytes long and sealed.
+    /// Maps a file, which must be `len` bytes long and sealed.
     fn map(fd: OwnedFd, len: NonZeroUsize) -> io::Result<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
-        // SAFETY: the kernel chooses a free address, so no mapping of others is replaced; the
-        // file is `len` bytes long and sealed, as both callers see to.
+        // SAFETY: the kernel chooses a free address, so the mapping replaces no other. The file is
+        // `len` bytes long and sealed, as both callers ensure.
         let base = unsafe { mmap(None, len, protection, flags, &fd, 0)? };
         Ok(Self {
             fd,
             base,
             len,
             #[cfg(any(test, feature = "testing"))]
-            fuse: std::sync::OnceLock::new(),
+            crash_point: std::sync::OnceLock::new(),
         })
     }
 
-    /// From now on nothing is stored once that has burnt.
+    /// Attaches a crash point: no store takes effect once it has fired.
     #[cfg(any(test, feature = "testing"))]
-    pub fn end_with(&self, fuse: &std::sync::Arc<crate::fuse::Fuse>) {
-        self.fuse
-            .set(std::sync::Arc::clone(fuse))
+    pub fn end_with(&self, crash_point: &std::sync::Arc<crate::crash_point::CrashPoint>) {
+        self.crash_point
+            .set(std::sync::Arc::clone(crash_point))
             .expect("one process");
     }
 
-    /// Whether the process still is there to store something; always, but in tests.
+    /// Returns whether stores take effect; always, except in tests.
     fn is_alive(&self) -> bool {
         #[cfg(any(test, feature = "testing"))]
-        return self.fuse.get().is_none_or(|fuse| fuse.step());
+        return self
+            .crash_point
+            .get()
+            .is_none_or(|crash_point| crash_point.step());
         #[cfg(not(any(test, feature = "testing")))]
         true
     }
 
-    /// Bytes of it.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.len.get()
     }
 
-    /// The memfd.
+    /// Returns the memfd.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The eight bytes at `offset` as an atomic.
+    /// Returns the eight bytes at `offset` as an atomic.
     ///
     /// # Panics
     /// When they are not aligned, or not within the mapping.
@@ -126,10 +128,10 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().byte_add(offset).cast()) }
     }
 
-    /// Copies what is at `offset` out of the mapping, until `into` is full.
+    /// Fills `into` from `offset` of the mapping.
     ///
     /// # Panics
-    /// When it is not within the mapping.
+    /// When the range is not within the mapping.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let skew = offset % 8;
         let mut words = self.words(offset - skew, skew + into.len());
@@ -146,11 +148,11 @@ impl SharedMemory {
         }
     }
 
-    /// Copies bytes to `offset` in the mapping. Of words of which only a part is written the rest is kept, if
-    /// nobody else writes it at the same time.
+    /// Copies bytes to `offset` of the mapping. Partly written words keep their other bytes, if no
+    /// other process writes these at the same time.
     ///
     /// # Panics
-    /// When it is not within the mapping.
+    /// When the range is not within the mapping.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         if !self.is_alive() {
             return;
@@ -170,7 +172,7 @@ impl SharedMemory {
         }
     }
 
-    /// The words in which `len` bytes from `offset` on are.
+    /// Returns the words that contain `len` bytes from `offset` on.
     fn words(&self, offset: usize, len: usize) -> &[AtomicU64] {
         let count = len.div_ceil(8);
         let end = count.checked_mul(8).and_then(|len| len.checked_add(offset));
@@ -193,8 +195,8 @@ impl SharedMemory {
     pub fn receive(&self, fd: BorrowedFd<'_>, extent: usize, space: &Ranges) -> io::Result<u64> {
         let mut vectors = self.vectors(extent, space);
         let mut message = message(&mut vectors);
-        // SAFETY: `message` names up to two vectors within the mapping, which outlive the call;
-        // no Rust reference to those bytes exists.
+        // SAFETY: `message` names up to two vectors within the mapping, which outlive the call; no
+        // Rust reference to those bytes exists.
         let count = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         u64::try_from(count).map_err(|_| io::Error::last_os_error())
     }
@@ -215,7 +217,7 @@ impl SharedMemory {
         u64::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Gives the pages of a range back; it reads as zeroes afterwards.
+    /// Frees the pages of a range, which then reads as zeroes.
     ///
     /// # Errors
     /// As fallocate(2).
@@ -254,7 +256,11 @@ impl Words for SharedMemory {
 
     fn store(&self, offset: usize, value: u64) {
         #[cfg(any(test, feature = "testing"))]
-        if self.fuse.get().is_some_and(|fuse| !fuse.store()) {
+        if self
+            .crash_point
+            .get()
+            .is_some_and(|crash_point| !crash_point.store())
+        {
             return;
         }
         self.atomic(offset).store(value, Release);
@@ -263,27 +269,27 @@ impl Words for SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and whatever borrowed from it borrowed `self`.
+        // SAFETY: mapped in `new`, and all borrows of the mapping borrow `self`.
         let unmapped = unsafe { munmap(self.base, self.len.get()) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// Unmaps the pages of program code that this process has mapped; what is still used is mapped
-/// again, from the page cache, when it runs next.
+/// Unmaps this process's pages of program code; pages in use are mapped again, from the page cache,
+/// when they run next.
 ///
-/// Reading configuration and setting up rules takes most of the program's code, and relaying
-/// little of it.
+/// Reading the configuration and setting up rules uses most of the program's code, relaying little
+/// of it.
 ///
 /// # Errors
-/// When /proc is not there, or as madvise(2).
+/// When /proc is not mounted, or as madvise(2).
 pub fn unmap_idle_code() -> io::Result<()> {
     for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
         let Some((start, end)) = code_of_file(line) else {
             continue;
         };
-        // SAFETY: a private mapping of a file that is not writable, so that no page of it differs
-        // from the file; the kernel maps a page again when it is next touched.
+        // SAFETY: a private mapping of a file that is not writable, so its pages equal the file.
+        // The kernel maps a page again on the next access.
         let result = unsafe {
             let start: *mut libc::c_void = std::ptr::without_provenance_mut(start);
             libc::madvise(start, end - start.addr(), libc::MADV_DONTNEED)
@@ -293,7 +299,8 @@ pub fn unmap_idle_code() -> io::Result<()> {
     Ok(())
 }
 
-/// The addresses of a mapping, if it is code of a file: `start-end r-xp offset device inode path`.
+/// Parses the addresses of a mapping, if it is code of a file: `start-end r-xp offset device inode
+/// path`.
 fn code_of_file(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -303,7 +310,7 @@ fn code_of_file(line: &str) -> Option<(usize, usize)> {
     (is_code && of_file).then_some((address(start)?, address(end)?))
 }
 
-/// Bytes before the first whole word.
+/// Returns the bytes before the first whole word.
 fn edge(skew: usize, len: usize) -> usize {
     ((8 - skew) % 8).min(len)
 }
@@ -312,10 +319,10 @@ fn bytes_of(word: &AtomicU64) -> [u8; 8] {
     word.load(Relaxed).to_ne_bytes()
 }
 
-/// Words that are copied in one step of a loop: compilers do not unroll loops over atomics.
+/// Words copied in one step of a loop: compilers do not unroll loops over atomics.
 const STEP: usize = 8;
 
-/// Copies from as many words as there are eights of bytes.
+/// Copies from words to as many groups of eight bytes.
 fn load(words: &[AtomicU64], into: &mut [[u8; 8]]) {
     let ((words, odd), (into, rest)) = (words.as_chunks::<STEP>(), into.as_chunks_mut::<STEP>());
     for (words, into) in words.iter().zip(into) {
@@ -328,7 +335,7 @@ fn load(words: &[AtomicU64], into: &mut [[u8; 8]]) {
     }
 }
 
-/// Copies to as many words as there are eights of bytes.
+/// Copies to words from as many groups of eight bytes.
 fn store(words: &[AtomicU64], from: &[[u8; 8]]) {
     let ((words, odd), (from, rest)) = (words.as_chunks::<STEP>(), from.as_chunks::<STEP>());
     for (words, from) in words.iter().zip(from) {

@@ -1,7 +1,7 @@
-//! What the kernel tells of its networking unasked: rtnetlink's multicast groups.
+//! Notifications of the kernel's networking: rtnetlink's multicast groups.
 //!
-//! A socket of our own rather than rtnetlink's connection: that queues without a limit, and is
-//! over for good when the kernel has had to drop messages.
+//! A plain socket rather than rtnetlink's connection, which queues without a limit, and ends for
+//! good when the kernel has dropped messages.
 
 use std::{
     io,
@@ -22,20 +22,20 @@ use tracing::{debug, warn};
 
 use crate::reactor;
 
-/// More in one datagram than the kernel ever sends unasked.
+/// A buffer longer than any datagram of a notification.
 const DATAGRAM_BYTES_MAX: usize = 16 * 1024;
 
-/// Notices taken at one time, about: the others wait in the kernel.
+/// The approximate maximum of notices read at once: the others wait in the kernel.
 const AT_ONCE: usize = 1024;
 
-/// Messages begin at multiples of this (NLMSG_ALIGNTO).
+/// The alignment of messages (NLMSG_ALIGNTO).
 const ALIGNMENT: usize = 4;
 
-/// Before a socket is opened again; doubled each time.
+/// The initial wait before a socket is reopened; doubled each time.
 const REOPEN_MIN: Duration = Duration::from_secs(1);
 const REOPEN_MAX: Duration = Duration::from_secs(60);
 
-/// When to watch anew after a failure.
+/// Backoff for watching again after a failure.
 #[derive(Debug)]
 pub struct Retry {
     pause: Duration,
@@ -44,13 +44,13 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Of the kernel's notices. `until_then` is what is amiss meanwhile.
+    /// Creates the backoff for the kernel's notices. `until_then` names the consequence meanwhile.
     pub fn new(until_then: &'static str) -> Self {
-        Self::of("no notices from the kernel", until_then)
+        Self::watching("no notifications from the kernel", until_then)
     }
 
-    /// Of something else: `what` has failed.
-    pub fn of(what: &'static str, until_then: &'static str) -> Self {
+    /// Creates a backoff for another watch: `what` has failed.
+    pub fn watching(what: &'static str, until_then: &'static str) -> Self {
         Self {
             pause: REOPEN_MIN,
             what,
@@ -58,10 +58,10 @@ impl Retry {
         }
     }
 
-    /// Says why, and waits.
+    /// Logs the error, and waits.
     pub async fn wait(&mut self, err: &io::Error) {
         let (pause, what, until_then) = (self.pause, self.what, self.until_then);
-        warn!(error = %err, "{what}, trying again in {pause:?}: until then {until_then}");
+        warn!(error = %err, "{what}: retrying in {pause:?}; until then {until_then}");
         sleep(pause).await;
         self.pause = (2 * pause).min(REOPEN_MAX);
     }
@@ -72,7 +72,7 @@ impl Retry {
 pub enum Group {
     /// Interfaces.
     Link,
-    /// Neighbours, and whether they answer.
+    /// Neighbours, and their reachability.
     Neighbour,
 }
 
@@ -86,12 +86,12 @@ impl Group {
     }
 }
 
-/// A netlink socket that hears of all changes in a group.
+/// A netlink socket that receives all changes in a group.
 #[derive(Debug)]
 pub struct Notices(AsyncFd<OwnedFd>);
 
 impl Notices {
-    /// A socket in the event loop this is called in.
+    /// Opens a socket in the current event loop.
     ///
     /// # Errors
     /// When descriptors or memory are short.
@@ -103,10 +103,10 @@ impl Notices {
         reactor::register(fd, Interest::READABLE).map(Self)
     }
 
-    /// Waits until `pick` has taken something, and returns all that it takes now, in the order of the notices.
+    /// Waits until `pick` accepts a notice, and returns all that it accepts now, in their order.
     ///
     /// # Errors
-    /// When the socket is of no use any more.
+    /// When the socket has failed for good.
     pub async fn next<T>(
         &self,
         pick: impl Fn(&RouteNetlinkMessage) -> Option<T>,
@@ -125,7 +125,7 @@ impl Notices {
     }
 }
 
-/// Takes one datagram.
+/// Receives one datagram.
 fn receive<T>(
     fd: &AsyncFd<OwnedFd>,
     pick: impl Fn(&RouteNetlinkMessage) -> Option<T>,
@@ -134,13 +134,13 @@ fn receive<T>(
     let mut buffer = [0; DATAGRAM_BYTES_MAX];
     match recv(fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
         Ok(length) => pick_all(&buffer[..length], pick, picked),
-        Err(nix::Error::ENOBUFS) => debug!("missed some of the kernel's notices"),
+        Err(nix::Error::ENOBUFS) => debug!("the kernel dropped some notifications"),
         Err(err) => return Err(err.into()),
     }
     Ok(())
 }
 
-/// Reads a datagram as far as it goes.
+/// Parses a datagram up to the first malformed message.
 fn pick_all<T>(
     mut datagram: &[u8],
     pick: impl Fn(&RouteNetlinkMessage) -> Option<T>,

@@ -1,4 +1,4 @@
-//! Packets of all interfaces, as a filter lets them through (packet(7)).
+//! Packet sockets that see filtered packets of all interfaces (packet(7)).
 
 use std::{
     io::{self, IoSliceMut},
@@ -26,26 +26,26 @@ const PACKET_STATISTICS: libc::c_int = 6;
 #[derive(Debug)]
 pub struct PacketSocket(Socket);
 
-/// How long the header is that Linux gives to packets of any interface (LINKTYPE_LINUX_SLL).
+/// Length of the header that Linux gives to packets of any interface (LINKTYPE_LINUX_SLL).
 pub const COOKED_LEN: usize = 16;
 
-/// A packet that was seen.
+/// A captured packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// When, since 1970.
+    /// The time since 1970.
     pub at: Duration,
-    /// How long it is, which may be more than was received.
+    /// The packet's length, which may exceed the received bytes.
     pub length: usize,
-    /// The number of its interface.
+    /// The index of its interface.
     pub interface: usize,
-    /// It leaves this machine.
+    /// True if the packet leaves this machine.
     pub is_outgoing: bool,
-    /// What stands for its link-layer header.
+    /// The substitute for its link-layer header.
     pub cooked: [u8; COOKED_LEN],
 }
 
 impl Seen {
-    /// The name of its interface, or its number, where that is gone.
+    /// Returns the name of the interface, or its index if the interface has disappeared.
     pub fn interface_name(&self) -> String {
         let index = u32::try_from(self.interface).unwrap_or(0);
         let name = if_indextoname(index).ok();
@@ -54,15 +54,16 @@ impl Seen {
     }
 }
 
-/// What the kernel has counted.
+/// The kernel's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statistics {
-    /// Packets that found no room.
+    /// Packets dropped for lack of buffer space.
     pub dropped: u32,
 }
 
 impl PacketSocket {
-    /// Sees what this filter lets through, from now on, and has about so many bytes of room for it.
+    /// Opens a socket for packets that match the filter, with a receive buffer of about `buffer`
+    /// bytes.
     ///
     /// # Errors
     /// As socket(2) and bind(2): EPERM without CAP_NET_RAW.
@@ -70,15 +71,16 @@ impl PacketSocket {
         Self::open_for(libc::ETH_P_ALL as u16, filter, buffer)
     }
 
-    /// The same for what comes in of one protocol, `ETH_P_IP` for instance: nothing that leaves this machine is looked at.
+    /// Opens a socket for incoming packets of one protocol, such as `ETH_P_IP`. Packets that leave
+    /// this machine are not examined.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_for(protocol: u16, filter: &[SockFilter], buffer: usize) -> io::Result<Self> {
-        // Without a protocol nothing comes before the filter is there.
+        // Without a protocol the socket receives no packet before the filter is set.
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
         socket.attach_filter(filter)?;
-        // Beyond what others may have, where we may.
+        // Exceeds the limit `net.core.rmem_max`, where permitted.
         if setsockopt(&socket, sockopt::RcvBufForce, &buffer).is_err() {
             socket.set_recv_buffer_size(buffer)?;
         }
@@ -88,7 +90,8 @@ impl PacketSocket {
         Ok(Self(socket))
     }
 
-    /// Has an interface take what is for any group, as long as this socket is open (`PACKET_MR_ALLMULTI`).
+    /// Makes an interface accept packets for all multicast groups, as long as this socket is open
+    /// (`PACKET_MR_ALLMULTI`).
     ///
     /// # Errors
     /// As setsockopt(2): ENODEV where there is no such interface.
@@ -100,7 +103,7 @@ impl PacketSocket {
             mr_address: [0; 8],
         };
         let length = size_of::<libc::packet_mreq>() as libc::socklen_t;
-        // SAFETY: `request` is that of `length` bytes for the whole call.
+        // SAFETY: `request` has `length` bytes and outlives the call.
         let result = unsafe {
             libc::setsockopt(
                 self.0.as_raw_fd(),
@@ -113,7 +116,7 @@ impl PacketSocket {
         check(result).map(drop)
     }
 
-    /// Puts a packet, from its IP header on, onto an interface, for whoever has that Ethernet address there.
+    /// Sends a packet, from its IP header on, out of an interface to an Ethernet address.
     ///
     /// # Errors
     /// As sendto(2): EMSGSIZE for one that is too long, ENOBUFS where the interface has no room.
@@ -129,7 +132,7 @@ impl PacketSocket {
         address.sll_halen = 6;
         address.sll_addr[..6].copy_from_slice(&ethernet);
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: `packet` and `address` are those of their lengths for the whole call.
+        // SAFETY: `packet` and `address` have the given lengths and outlive the call.
         let result = unsafe {
             libc::sendto(
                 self.0.as_raw_fd(),
@@ -146,7 +149,7 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Returns when something has come, or after this time.
+    /// Waits until a packet has arrived, or for `limit`.
     ///
     /// # Errors
     /// As poll(2).
@@ -159,7 +162,8 @@ impl PacketSocket {
         }
     }
 
-    /// The next packet, as much of it as there is room for; `None` when there is none. What passes on loopback is seen once.
+    /// Receives the next packet, truncated to the buffer; `None` when there is none. Packets on
+    /// loopback are seen once.
     ///
     /// # Errors
     /// As recvmsg(2).
@@ -173,7 +177,7 @@ impl PacketSocket {
             let message = match received {
                 Ok(message) => message,
                 Err(Errno::EAGAIN) => return Ok(None),
-                // An interface that has gone down; others have not.
+                // One interface went down; the others still deliver.
                 Err(Errno::EINTR | Errno::ENETDOWN) => continue,
                 Err(err) => return Err(err.into()),
             };
@@ -201,7 +205,7 @@ impl PacketSocket {
         }
     }
 
-    /// What was counted since this was asked last.
+    /// Returns the counters since the last call.
     ///
     /// # Errors
     /// As getsockopt(2).
@@ -217,7 +221,8 @@ impl PacketSocket {
     }
 }
 
-/// Which way it went, the kind of interface, the sender's address there, and the protocol; each in network byte order.
+/// Returns the packet's direction, the kind of interface, the sender's link-layer address, and the
+/// protocol; each in network byte order.
 fn cooked(from: &LinkAddr) -> [u8; COOKED_LEN] {
     let length = from.halen().min(8) as u16;
     let words = [u16::from(from.pkttype()), from.hatype(), length];
@@ -239,11 +244,11 @@ fn address(protocol: u16) -> libc::sockaddr_ll {
     address
 }
 
-/// One protocol, or all; all interfaces.
+/// Binds to one protocol, or all, on all interfaces.
 fn bind(socket: &Socket, protocol: u16) -> io::Result<()> {
     let address = address(protocol);
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: `address` is that of `length` bytes for the whole call.
+    // SAFETY: `address` has `length` bytes and outlives the call.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     check(result).map(drop)
 }

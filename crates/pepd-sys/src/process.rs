@@ -7,7 +7,7 @@ use std::{
 
 use nix::unistd::Pid;
 
-/// A descriptor that is readable once the process has ended, closed on exec.
+/// Returns a descriptor that is readable once the process has ended, closed on exec.
 ///
 /// # Errors
 /// `ESRCH` when there is no such process, `ENOSYS` before Linux 5.3.
@@ -15,23 +15,23 @@ pub fn pidfd_open(process: Pid) -> io::Result<OwnedFd> {
     // SAFETY: takes integers only.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_open, process.as_raw(), 0) };
     let fd = super::socket::check(result as libc::c_int)?;
-    // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A descriptor of another process, as one of ours: of the same open file, closed on exec.
+/// Duplicates a descriptor of another process, for the same open file, closed on exec.
 ///
 /// # Errors
-/// `EBADF` when it has none of that number, `EPERM` when we may not look into it (ptrace(2)).
+/// `EBADF` when the process has none of that number, `EPERM` when access is denied (ptrace(2)).
 pub fn pidfd_getfd(process: BorrowedFd<'_>, number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes integers only.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
     let fd = super::socket::check(result as libc::c_int)?;
-    // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Kills a process, which is the one that was opened whatever its number belongs to now.
+/// Kills the process of a pidfd, even if its number now belongs to another.
 ///
 /// # Errors
 /// `ESRCH` when it has ended already.

@@ -1,4 +1,4 @@
-//! Letting tokio wait for a descriptor.
+//! Registration of descriptors with tokio.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use tokio::io::{
     unix::{AsyncFd, AsyncFdRegisterError},
 };
 
-/// An open descriptor, open and the same for as long as the value exists.
+/// A descriptor that stays open and unchanged while the value exists.
 pub trait Descriptor: AsRawFd + sealed::Sealed {}
 
 impl Descriptor for OwnedFd {}
@@ -20,24 +20,24 @@ impl Descriptor for Arc<OwnedFd> {}
 mod sealed {
     use super::{Arc, OwnedFd};
 
-    /// Others might not keep the promise.
+    /// Sealed: other implementations might break the guarantee.
     pub trait Sealed {}
 
     impl Sealed for OwnedFd {}
     impl Sealed for Arc<OwnedFd> {}
 }
 
-/// Registers a non-blocking descriptor with the runtime this is called in.
+/// Registers a non-blocking descriptor with the current runtime.
 ///
 /// # Errors
-/// When the descriptor cannot be waited for (a regular file), or is registered already; it is closed, or
-/// no longer shared, then.
+/// When epoll does not support the descriptor (a regular file), or has it already; the descriptor
+/// is then closed, or no longer shared.
 ///
 /// # Panics
 /// Outside a tokio runtime.
 pub fn register<T: Descriptor>(fd: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: a `Descriptor` is open, stays open and the same for as long as it exists, which
-    // is inside the `AsyncFd`; the trait is sealed, and both types that have it keep that.
+    // SAFETY: a `Descriptor` stays open and unchanged while it exists, which is inside the
+    // `AsyncFd`. The trait is sealed, and both implementations ensure that.
     let registered = unsafe { AsyncFd::register_with_interest(fd, interest) };
     registered.map_err(|err| AsyncFdRegisterError::into_parts(err).1)
 }

@@ -1,4 +1,4 @@
-//! Socket calls that neither socket2 nor nix wrap.
+//! Socket calls that neither socket2 nor nix wraps.
 
 use std::{
     io,
@@ -10,16 +10,17 @@ use std::{
 use pep_core::outage::revival::Vitals;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
-/// `TCP_RTO_MAX_MS` (Linux 6.15, `include/uapi/linux/tcp.h`); libc has no name for it yet.
+/// `TCP_RTO_MAX_MS` (Linux 6.15, `include/uapi/linux/tcp.h`); libc does not define it yet.
 pub const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// Sets the longest wait between retransmissions of a TCP socket, 1 s to 120 s (`TCP_RTO_MAX_MS`).
+/// Sets the maximum time between retransmissions of a TCP socket, 1 s to 120 s (`TCP_RTO_MAX_MS`).
 pub fn set_rto_max(fd: BorrowedFd<'_>, rto_max: Duration) -> io::Result<()> {
     let ms = i32::try_from(rto_max.as_millis()).unwrap_or(i32::MAX);
     set_int(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, ms)
 }
 
-/// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
+/// Returns whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); without it `timeouts.rto_max` has no
+/// effect.
 pub fn has_rto_max() -> bool {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
     let set = |socket: Socket| set_rto_max(socket.as_fd(), Duration::from_secs(2));
@@ -29,7 +30,7 @@ pub fn has_rto_max() -> bool {
 /// `SO_MAX_PACING_RATE` takes an unsigned long: bytes per second.
 pub use libc::SO_MAX_PACING_RATE;
 
-/// Sets an option whose value is an `int`.
+/// Sets an option of type `int`.
 pub fn set_int(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -39,7 +40,7 @@ pub fn set_int(
     set(fd, level, name, &value)
 }
 
-/// Sets an option whose value is an `unsigned long`.
+/// Sets an option of type `unsigned long`.
 pub(crate) fn set_ulong(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -65,54 +66,54 @@ fn set<T: Copy>(
     check(result).map(drop)
 }
 
-/// Sets the size of the send buffer in bytes as the kernel counts them, whatever
-/// `net.core.wmem_max` says (SO_SNDBUFFORCE). Needs CAP_NET_ADMIN.
+/// Sets the size of the send buffer in bytes as the kernel counts them, regardless of
+/// `net.core.wmem_max` (SO_SNDBUFFORCE). Needs CAP_NET_ADMIN.
 pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, halved(bytes))
 }
 
-/// Sets the size of the receive buffer in bytes as the kernel counts them, whatever
-/// `net.core.rmem_max` says (SO_RCVBUFFORCE). Needs CAP_NET_ADMIN.
+/// Sets the size of the receive buffer in bytes as the kernel counts them, regardless of
+/// `net.core.rmem_max` (SO_RCVBUFFORCE). Needs CAP_NET_ADMIN.
 pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, halved(bytes))
 }
 
-/// Half of a size: the kernel doubles what it is given.
+/// Halves a size, because the kernel doubles the given value.
 fn halved(bytes: u64) -> libc::c_int {
     let bytes = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
     bytes.min(i32::MAX / 2)
 }
 
-/// Size of the receive buffer in bytes as the kernel counts them.
+/// Returns the size of the receive buffer in bytes as the kernel counts them.
 pub fn receive_buffer(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut bytes = [0; 4];
     get(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &mut bytes)?;
     Ok(u64::from(u32::from_ne_bytes(bytes)))
 }
 
-/// Lets the advertised window be as large as the receive buffer allows (TCP_WINDOW_CLAMP).
+/// Lets the advertised window grow to the receive buffer (TCP_WINDOW_CLAMP).
 pub(crate) fn unclamp_window(fd: BorrowedFd<'_>) -> io::Result<()> {
-    /// The largest window there is (RFC 7323, section 2.3).
+    /// The maximum window (RFC 7323, section 2.3).
     const LARGEST: libc::c_int = 1 << 30;
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, LARGEST)
 }
 
-/// Most bytes that the application took within a round trip, by the kernel's own measurement.
+/// Returns the maximum bytes that the application read within a round trip, as the kernel measures.
 pub(crate) fn taken_in_a_round_trip(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = [0; TCP_INFO_LEN];
     tcp_info(fd, &mut info)?;
     Ok(u64::from(u32::from_ne_bytes(array(&info, 96))))
 }
 
-/// Takes a completed connection from a listener: non-blocking, closed on exec.
+/// Accepts a completed connection from a listener: non-blocking, closed on exec.
 ///
 /// # Errors
 /// As accept4(2); `WouldBlock` when there is none.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
     let mut storage = SockAddrStorage::zeroed();
     let mut len = storage.size_of();
-    // SAFETY: `storage` is as large as `len` says and lives through the call; the kernel
-    // writes an address into it and its length into `len`.
+    // SAFETY: `storage` has `len` bytes and outlives the call; the kernel writes an address into it
+    // and its length into `len`.
     let result = unsafe {
         libc::accept4(
             listener.as_raw_fd(),
@@ -122,7 +123,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
         )
     };
     let fd = check(result)?;
-    // SAFETY: accept4 returned it just now, so it is open and nobody else owns it.
+    // SAFETY: accept4 has just returned it, so it is open and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the kernel initialised `len` bytes of `storage` as a socket address.
     let address = unsafe { SockAddr::new(storage, len) };
@@ -132,11 +133,11 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((fd, peer))
 }
 
-/// The headers of the SYN that opened an accepted connection, where its listener had
-/// `TCP_SAVE_SYN`: IP header first. Empty when there are none (they can be read once).
+/// Returns the headers, from IP on, of an accepted connection's SYN, if its listener had
+/// `TCP_SAVE_SYN`. Empty otherwise, and after the first call.
 pub(crate) fn saved_syn<'a>(fd: BorrowedFd<'_>, buffer: &'a mut [u8; 256]) -> io::Result<&'a [u8]> {
     let mut len = buffer.len() as libc::socklen_t;
-    // SAFETY: `buffer` has `len` writable bytes and lives through the call.
+    // SAFETY: `buffer` has `len` writable bytes and outlives the call.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -150,8 +151,8 @@ pub(crate) fn saved_syn<'a>(fd: BorrowedFd<'_>, buffer: &'a mut [u8; 256]) -> io
     Ok(&buffer[..len as usize])
 }
 
-/// Bytes given to a TCP socket and not yet acknowledged by its peer (`SIOCOUTQ`); a FIN counts
-/// as one.
+/// Returns the bytes written to a TCP socket and not yet acknowledged by its peer (`SIOCOUTQ`); a
+/// FIN counts as one.
 pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int, which `bytes` is.
@@ -160,14 +161,15 @@ pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Whether a TCP socket is in state CLOSE: reset, timed out, or closed by both and acknowledged.
+/// Returns whether a TCP socket is in state CLOSE: reset, timed out, or closed by both and
+/// acknowledged.
 pub fn is_closed(fd: BorrowedFd<'_>) -> io::Result<bool> {
     /// `TCP_CLOSE` of `include/net/tcp_states.h`.
     const CLOSE: u8 = 7;
     Ok(state(fd)? == CLOSE)
 }
 
-/// Whether a TCP socket is in state ESTABLISHED.
+/// Returns whether a TCP socket is in state ESTABLISHED.
 pub fn is_established(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(state(fd)? == ESTABLISHED)
 }
@@ -175,7 +177,7 @@ pub fn is_established(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// `TCP_ESTABLISHED` of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 
-/// The state of a TCP socket, a number of `include/net/tcp_states.h`.
+/// Returns the state of a TCP socket, a number of `include/net/tcp_states.h`.
 fn state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     // The kernel fills as much of the structure as fits; the state comes first.
     let mut state = [0];
@@ -183,18 +185,18 @@ fn state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     Ok(state[0])
 }
 
-/// What a TCP socket counts of all that ever went through it.
+/// Byte counters of a TCP socket since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
-    /// Its state, a number of `include/net/tcp_states.h`.
+    /// The state, a number of `include/net/tcp_states.h`.
     pub state: u8,
-    /// Bytes of ours that were acknowledged; our SYN and our FIN count as one each.
+    /// Sent bytes that were acknowledged; SYN and FIN count as one each.
     pub acknowledged: u64,
-    /// Bytes that have come in order; the other's FIN counts as one.
+    /// Bytes received in order; the remote FIN counts as one.
     pub received: u64,
 }
 
-/// What a TCP socket counts of all that ever went through it (Linux 4.2 and later).
+/// Returns the byte counters of a TCP socket (Linux 4.2 and later).
 pub fn totals(fd: BorrowedFd<'_>) -> io::Result<Totals> {
     let mut info = [0; TCP_INFO_LEN];
     tcp_info(fd, &mut info)?;
@@ -206,7 +208,7 @@ pub fn totals(fd: BorrowedFd<'_>) -> io::Result<Totals> {
     })
 }
 
-/// Bytes that have come to a TCP socket and wait to be received (`SIOCINQ`); a FIN does not count.
+/// Returns the bytes that a TCP socket holds unread (`SIOCINQ`); a FIN does not count.
 pub fn unread(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCINQ (FIONREAD) writes one int, which `bytes` is.
@@ -215,12 +217,12 @@ pub fn unread(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// What a TCP socket says of how much there is to receive, FIN included, as it does with what is received
-/// (`TCP_INQ`, Linux 4.18); 0 when there is nothing at all. Takes the socket's pending error, if it has one.
+/// Returns the unread bytes of a TCP socket as `TCP_INQ` reports them (Linux 4.18), FIN included; 0
+/// if there are none. Takes the socket's pending error, if it has one.
 pub fn unread_with_fin(fd: BorrowedFd<'_>) -> io::Result<u64> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ, 1)?;
     let peeked = peek_hint(fd);
-    // The first may have told of an error, which is then gone.
+    // The first attempt may have returned a pending error, which is then cleared.
     let peeked = peeked.or_else(|_| peek_hint(fd));
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ, 0)?;
     match peeked {
@@ -248,7 +250,8 @@ fn peek_hint(fd: BorrowedFd<'_>) -> io::Result<u64> {
     if unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has filled in the control messages, and how long they are; each is within `control`.
+    // SAFETY: the kernel has filled in the control messages and their lengths; each is within
+    // `control`.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(&raw const message);
         while let Some(header) = next.as_ref() {
@@ -264,41 +267,40 @@ fn peek_hint(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(0)
 }
 
-/// How far a TCP socket has got with what it was given to send.
+/// Send progress of a TCP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Bytes of payload sent, those sent again included.
+    /// Bytes of payload sent, retransmissions included.
     pub sent: u64,
-    /// Bytes sent again.
+    /// Bytes retransmitted.
     pub sent_again: u64,
     /// Packets sent, with payload or without; wraps.
     pub packets: u32,
-    /// Bytes that wait to be sent for the first time.
+    /// Bytes queued for their first transmission.
     pub unsent: u32,
-    /// Packets of which it is not known that they have arrived.
+    /// Packets not yet acknowledged.
     pub unacknowledged: u32,
 }
 
 impl Progress {
-    /// Bytes of payload sent for the first time.
+    /// Returns the bytes of payload sent, without retransmissions.
     pub fn fresh_bytes(&self) -> u64 {
         self.sent.saturating_sub(self.sent_again)
     }
 
-    /// Bytes sent since `earlier`, where each packet has so many beside its payload.
+    /// Returns the bytes sent since `earlier`, with `headers` bytes per packet.
     pub fn packet_bytes_since(&self, earlier: &Self, headers: u64) -> u64 {
         let packets = self.packets.wrapping_sub(earlier.packets);
         self.sent.saturating_sub(earlier.sent) + headers * u64::from(packets)
     }
 
-    /// Whether everything has arrived.
+    /// Returns whether all data was acknowledged.
     pub fn is_done(&self) -> bool {
         self.unsent == 0 && self.unacknowledged == 0
     }
 }
 
-/// How far a TCP socket has got with what it was given to send (Linux 4.19 and later; else it looks as if
-/// nothing was ever sent).
+/// Returns the send progress of a TCP socket (Linux 4.19 and later; all zero before).
 pub fn progress(fd: BorrowedFd<'_>) -> io::Result<Progress> {
     let mut info = [0; TCP_INFO_LEN];
     tcp_info(fd, &mut info)?;
@@ -313,8 +315,8 @@ pub fn progress(fd: BorrowedFd<'_>) -> io::Result<Progress> {
     })
 }
 
-/// Whether what a TCP socket has sent arrives. Nothing is under way for one that is not established, which
-/// [`send_probe`] has no effect on.
+/// Returns whether a TCP socket's data arrives. A socket that is not established has nothing in
+/// flight, and [`send_probe`] has no effect on it.
 pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
     let mut info = [0; TCP_INFO_LEN];
     tcp_info(fd, &mut info)?;
@@ -329,18 +331,19 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
     })
 }
 
-/// Makes an established TCP socket send a segment at once that the far end answers by saying what has arrived, whatever
-/// its timers say: a window probe, which the kernel sends when TCP_REPAIR ends. Needs CAP_NET_ADMIN.
+/// Makes an established TCP socket send a window probe at once, regardless of its timers; the far
+/// end answers with an acknowledgement. The kernel sends the probe when TCP_REPAIR ends. Needs
+/// CAP_NET_ADMIN.
 ///
-/// Nobody may send or receive by this socket meanwhile: they would be refused.
+/// No thread may send or receive on the socket meanwhile: its calls would fail.
 pub fn send_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)?;
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
-    // Which TCP_REPAIR has cleared.
+    // Restores the option, which TCP_REPAIR has cleared.
     set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 
-/// Cap on the time between retransmissions of a socket (TCP_RTO_MAX_MS).
+/// Returns the cap on the time between retransmissions of a socket (TCP_RTO_MAX_MS).
 #[cfg(any(test, feature = "testing"))]
 pub fn rto_max(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     let mut ms = [0; 4];
@@ -348,7 +351,7 @@ pub fn rto_max(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     Ok(Duration::from_millis(u32::from_ne_bytes(ms).into()))
 }
 
-/// How fast a socket may send at most (SO_MAX_PACING_RATE), in bytes per second.
+/// Returns the maximum send rate of a socket (SO_MAX_PACING_RATE), in bytes per second.
 #[cfg(any(test, feature = "testing"))]
 pub fn max_pacing_rate(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = [0; TCP_INFO_LEN];
@@ -356,7 +359,7 @@ pub fn max_pacing_rate(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(array(&info, 112)))
 }
 
-/// Packets that a socket has dropped since it was made as its receive buffer was full; modulo 2^32.
+/// Returns the packets that a socket dropped because its receive buffer was full; modulo 2^32.
 pub fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     /// `SK_MEMINFO_DROPS` and `SK_MEMINFO_VARS` of `include/uapi/linux/sock_diag.h`.
     const DROPS: usize = 8;
@@ -367,19 +370,20 @@ pub fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(u32::from_ne_bytes(drops.copied().unwrap_or_default()))
 }
 
-/// As much of `struct tcp_info` (`include/uapi/linux/tcp.h`) as is of interest; libc's ends before.
+/// The length of the used part of `struct tcp_info` (`include/uapi/linux/tcp.h`); libc's is
+/// shorter.
 pub(super) const TCP_INFO_LEN: usize = 240;
 
 pub(super) fn array<const N: usize>(info: &[u8; TCP_INFO_LEN], at: usize) -> [u8; N] {
     std::array::from_fn(|index| info[at + index])
 }
 
-/// Fills as much of the buffer as the kernel has.
+/// Fills the buffer as far as the kernel's structure goes.
 fn tcp_info(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<()> {
     get(fd, libc::IPPROTO_TCP, libc::TCP_INFO, buffer)
 }
 
-/// Asks for a socket option of which the kernel may have more or less than the buffer holds.
+/// Reads a socket option whose length differs between kernels.
 fn get(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -389,7 +393,8 @@ fn get(
     get_of(fd.as_raw_fd(), level, name, buffer)
 }
 
-/// The same of a descriptor that another thread may close, or open anew, meanwhile: it is only asked.
+/// Reads an option of a descriptor that another thread may close or reuse meanwhile: the call
+/// changes nothing.
 pub(super) fn get_of(
     fd: RawFd,
     level: libc::c_int,
@@ -397,7 +402,7 @@ pub(super) fn get_of(
     buffer: &mut [u8],
 ) -> io::Result<()> {
     let mut len = buffer.len() as libc::socklen_t;
-    // SAFETY: `buffer` has `len` writable bytes, and both live through the call.
+    // SAFETY: `buffer` has `len` writable bytes, and both outlive the call.
     let result = unsafe {
         let value = buffer.as_mut_ptr().cast();
         libc::getsockopt(fd, level, name, value, &raw mut len)

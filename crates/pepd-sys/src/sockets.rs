@@ -1,7 +1,7 @@
-//! All TCP sockets of this process, and what the kernel says of them.
+//! All TCP sockets of this process, with their kernel state.
 //!
-//! They are found by their descriptors, and told by their cookies: `sock_diag` would list those of all programs of the
-//! machine, and needs a module that may not be there.
+//! Found by their descriptors and identified by their cookies. `sock_diag` would list those of all
+//! programs of the machine, and needs a module that may be missing.
 
 use std::{
     collections::HashMap,
@@ -20,13 +20,14 @@ use super::socket::{TCP_INFO_LEN, array, check, get_of, unread};
 pub struct Found {
     fd: RawFd,
     cookie: u64,
-    /// Bytes that it has to send, or to be acknowledged.
+    /// Bytes to be sent or acknowledged.
     pub queue: u64,
-    /// Bytes that it has acknowledged, and that pepd has not taken.
+    /// Bytes that the socket has acknowledged, and that pepd has not read.
     pub unread: u64,
 }
 
-/// The TCP sockets of this process, by their cookies (SO_COOKIE). Those that are made or closed meanwhile may be missing.
+/// Returns the TCP sockets of this process, by their cookies (SO_COOKIE). Sockets created or closed
+/// meanwhile may be missing.
 pub fn all() -> HashMap<u64, Found> {
     let open = fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -40,11 +41,12 @@ pub fn all() -> HashMap<u64, Found> {
 fn find(fd: RawFd) -> io::Result<Found> {
     let cookie = cookie(fd)?;
     let mut bytes: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int, which `bytes` is. A descriptor that another thread has closed, or opened
-    // anew, is only asked.
+    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int, which `bytes` is. If another thread has closed or
+    // reused the descriptor, the call still only reads.
     let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
     check(result)?;
-    // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and not kept.
+    // SAFETY: the descriptor is not kept. If another thread has closed or reused it, the call still
+    // only reads.
     let unread = unread(unsafe { BorrowedFd::borrow_raw(fd) })?;
     Ok(Found {
         fd,
@@ -60,67 +62,67 @@ fn cookie(fd: RawFd) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(cookie))
 }
 
-/// What the kernel says of a TCP socket (`struct tcp_info`, `TCP_CONGESTION`).
+/// The kernel's state of a TCP socket (`struct tcp_info`, `TCP_CONGESTION`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Its state, a number of `include/net/tcp_states.h`.
+    /// The state, a number of `include/net/tcp_states.h`.
     pub state: u8,
-    /// Our end and the other one.
+    /// The local and the remote address.
     pub ends: [Option<SocketAddr>; 2],
-    /// Its congestion control.
+    /// The congestion control.
     pub congestion: String,
-    /// The smoothed round-trip time; none before it was measured.
+    /// The smoothed round-trip time; `None` before the first measurement.
     pub rtt: Option<Duration>,
-    /// The least one lately; none before it was measured.
+    /// The recent minimum round-trip time; `None` before the first measurement.
     pub rtt_min: Option<Duration>,
     /// The congestion window, in segments.
     pub window: u32,
     /// Bytes of payload in a segment.
     pub segment: u32,
-    /// Segments sent that are not acknowledged up to; some behind a gap may have arrived.
+    /// Segments sent and not cumulatively acknowledged; some behind a gap may have arrived.
     pub unacked: u32,
-    /// Segments in flight: sent, and neither known to have arrived nor taken for lost.
+    /// Segments in flight: sent, and neither known to have arrived nor considered lost.
     pub in_flight: u32,
-    /// Segments sent again since it was opened.
-    pub resent: u32,
-    /// How fast it may send, in bytes per second; none where it may at any rate.
+    /// Segments retransmitted since the socket was opened.
+    pub retransmitted: u32,
+    /// The pacing rate, in bytes per second; `None` if unlimited.
     pub pacing: Option<u64>,
-    /// How fast it last delivered, in bytes per second; none before it has.
+    /// The last delivery rate, in bytes per second; `None` before the first measurement.
     pub delivery: Option<u64>,
-    /// How long it had something to send.
+    /// The time with data to send.
     pub busy: Duration,
-    /// Of that, how long the receiver's window held it up.
+    /// The part of it limited by the receiver's window.
     pub window_limited: Duration,
-    /// Of that, how long its own send buffer did.
+    /// The part of it limited by the local send buffer.
     pub buffer_limited: Duration,
-    /// State of what it receives.
+    /// State of the receiving side.
     pub incoming: Incoming,
 }
 
-/// Receiving side of a socket: its limits, and the bytes that came.
+/// Receiving side of a socket: its limits, and the received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Incoming {
     /// Receive buffer in bytes as the kernel counts them.
     pub buffer: u64,
-    /// Window that it advertises, in bytes; 0 before Linux 6.2.
+    /// Advertised window, in bytes; 0 before Linux 6.2.
     pub window: u64,
-    /// Most bytes that the application took within a round trip.
+    /// Maximum bytes that the application read within a round trip.
     pub taken: u64,
-    /// Bytes that the application has not taken.
+    /// Bytes that the application has not read.
     pub unread: u64,
-    /// Time since the last byte came.
+    /// Time since the last byte arrived.
     pub silent: Duration,
 }
 
 impl Incoming {
-    /// Longer silence than this is no sign of a full window.
+    /// Silence beyond this time does not indicate a full window.
     const RECENT: Duration = Duration::from_secs(5);
 
-    /// Window in bytes, where it limits what the other end sends.
+    /// Returns the window in bytes, if it limits the remote sender.
     ///
-    /// What is taken in a round trip reaches the window only where nothing else limits the sender:
-    /// the kernel, and pepd, keep the window at twice as much while they can. A reader that is slow
-    /// leaves bytes unread, and is not the window's fault.
+    /// The bytes read in a round trip reach the window only if nothing else limits the sender: the
+    /// kernel, and pepd, keep the window at twice as much while they can. A slow reader leaves
+    /// bytes unread; then the window is not the limit.
     fn limit(&self) -> Option<u64> {
         let window = self.window.max(self.buffer / 2);
         let is_full = self.taken >= window / 4 * 3;
@@ -130,21 +132,22 @@ impl Incoming {
 }
 
 impl Facts {
-    /// Receive window in bytes, where it limits what the other end sends.
+    /// Returns the receive window in bytes, if it limits the remote sender.
     pub fn receive_limit(&self) -> Option<u64> {
         self.incoming.limit()
     }
 }
 
 impl Found {
-    /// The same socket as it is now; `None` once it is closed.
+    /// Returns the same socket in its present state; `None` once it is closed.
     pub fn again(&self) -> Option<Self> {
         let found = find(self.fd).ok()?;
         (found.cookie == self.cookie).then_some(found)
     }
 
     fn ends(&self) -> [Option<SocketAddr>; 2] {
-        // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and not kept.
+        // SAFETY: the descriptor is not kept. If another thread has closed or reused it, the call
+        // still only reads.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         let socket = SockRef::from(&fd);
         [socket.local_addr(), socket.peer_addr()].map(|end| {
@@ -153,12 +156,12 @@ impl Found {
         })
     }
 
-    /// Its cookie (SO_COOKIE).
+    /// Returns the cookie (SO_COOKIE).
     pub fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// What the kernel says of it; `None` once it is closed.
+    /// Returns the kernel's state of the socket; `None` once it is closed.
     pub fn facts(&self) -> Option<Facts> {
         let mut info = [0; TCP_INFO_LEN];
         let mut name = [0; 16];
@@ -167,10 +170,10 @@ impl Found {
         let ends = self.ends();
         let mut buffer = [0; size_of::<u32>()];
         get_of(self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &mut buffer).ok()?;
-        // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and
-        // not kept.
+        // SAFETY: the descriptor is not kept. If another thread has closed or reused it, the call
+        // still only reads.
         let unread = unread(unsafe { BorrowedFd::borrow_raw(self.fd) }).ok()?;
-        // The descriptor may have been another socket's by then. A cookie is never given twice.
+        // The descriptor may belong to another socket by now. Cookies are unique.
         let same = cookie(self.fd).is_ok_and(|cookie| cookie == self.cookie);
         same.then(|| {
             let facts = Facts::read(&info, &name);
@@ -198,17 +201,17 @@ impl Facts {
             state: info[0],
             ends: [None; 2],
             congestion: String::from_utf8_lossy(name).into_owned(),
-            // 0 and the greatest number stand for what was never measured.
+            // 0 and the maximum value mean "not measured".
             rtt: (word(68) != 0).then(|| micros(68)),
             rtt_min: (!matches!(word(148), 0 | u32::MAX)).then(|| micros(148)),
             window: word(80),
             segment: word(16),
             unacked: word(24),
-            // As `tcp_packets_in_flight()` of the kernel counts.
+            // Counts as `tcp_packets_in_flight()` of the kernel does.
             in_flight: word(24)
                 .saturating_add(word(36))
                 .saturating_sub(word(28).saturating_add(word(32))),
-            resent: word(100),
+            retransmitted: word(100),
             pacing: (long(104) != u64::MAX).then(|| long(104)),
             delivery: (long(160) != 0).then(|| long(160)),
             busy: Duration::from_micros(long(168)),

@@ -1,20 +1,20 @@
-//! The daemon's counters, shared by all threads, and the line in which they are logged.
+//! The daemon's counters, shared by all threads, and their log line.
 
 use parking_lot::Mutex;
 use pep_core::stats::Stats;
 
-/// [`Stats`] that all threads count into. A lock suffices: flows begin and end some thousand
-/// times a second, and bytes are added once per flow and second.
+/// [`Stats`] shared by all threads. A lock suffices: flows begin and end some thousand times a
+/// second, and bytes are added once per flow and second.
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<Stats>);
 
 impl Counters {
-    /// Counts something.
+    /// Updates counters.
     pub fn update(&self, count: impl FnOnce(&mut Stats)) {
         count(&mut self.0.lock());
     }
 
-    /// All counters now.
+    /// Returns all counters.
     pub fn snapshot(&self) -> Stats {
         *self.0.lock()
     }
@@ -27,10 +27,10 @@ macro_rules! counters_line {
             tracing::info!($($name = stats.$name,)* "counters");
         }
 
-        /// Logs the counters that have counted something as one line, for people.
+        /// Logs the counters that are not zero as one line, for people.
         pub fn log_counted(stats: &Stats) {
             let counted = |count: u64| (count > 0).then_some(count);
-            // A field without a value is left out.
+            // Fields without a value are left out.
             tracing::info!($($name = counted(stats.$name),)* "counters");
         }
 
@@ -44,17 +44,17 @@ counters_line! {
     ended_closed, ended_client_reset, ended_server_reset, ended_refused, ended_unreachable,
     ended_connect_timeout, ended_idle_timeout, ended_user_timeout, ended_drained, ended_peer_restarted, ended_peer_limit,
     ended_expired, ended_link_down, ended_error,
-    restarts, hangs, reverts, flows_recovered, flows_lost_at_restart, bytes_repaired,
+    restarts, hangs, reverts, flows_recovered, flows_lost_at_restart, bytes_corrected,
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
     syns_passed_gate, gate_closed, syns_passed_hosts, syns_passed_recent, syns_passed_rate,
-    syns_passed_end_to_end, syns_passed_no_route, syns_passed_lost, syns_blocked_lost, syns_passed_elsewhere, interception_losses, hosts_at_cap, host_cap_reached, host_cap_exceeded, descriptors_short, memory_short, legs_failed,
+    syns_passed_end_to_end, syns_passed_no_route, syns_passed_lost, syns_blocked_lost, syns_passed_other_route, interception_losses, hosts_at_cap, host_cap_reached, host_cap_exceeded, descriptors_short, memory_short, legs_failed,
     ring_growth_denied, ring_bytes, link_senders, link_level_bits, link_waited, link_probes, source_port_changed,
-    tunnel_peers_here, tunnel_peers_by_tcp, tunnel_tcp_connections, tunnel_tcp_strangers,
-    tunnel_flows_near, tunnel_flows_far, tunnel_flows_refused, tunnel_flows_resumed, tunnel_plain_bytes, tunnel_packed_bytes,
-    tunnel_parcels, tunnel_parcels_stored, tunnel_parcels_refused, tunnel_datagrams_sent,
+    tunnel_peers_up, tunnel_peers_by_tcp, tunnel_tcp_connections, tunnel_tcp_unauthenticated,
+    tunnel_flows_near, tunnel_flows_far, tunnel_flows_refused, tunnel_flows_resumed, tunnel_uncompressed_bytes, tunnel_compressed_bytes,
+    tunnel_compression_blocks, tunnel_compression_blocks_stored, tunnel_compression_blocks_refused, tunnel_datagrams_sent,
     tunnel_datagrams_unsent, tunnel_send_calls, tunnel_receive_calls, tunnel_datagrams_dropped,
     tunnel_datagrams_received, tunnel_datagrams_refused,
-    packets_taken, packets_passed, packets_dropped, packets_delivered, packets_undeliverable, packets_foreign, packets_martian,
+    packets_taken, packets_passed, packets_dropped, packets_delivered, packets_undeliverable, packets_unmatched, packets_martian,
     custody_memory_bytes, custody_disk_bytes, custody_spilled_bytes, custody_disk_errors, custody_flows_damaged,
     custody_records_dropped, custody_late_bytes,
     syns_held, syns_released, syns_refused, syns_unreachable, syns_repeated, syns_expired,

@@ -1,4 +1,4 @@
-//! Threads that are made before there is work for them.
+//! Threads that are created before there is work for them.
 
 use std::{
     io,
@@ -6,10 +6,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// Beginning of the names of threads that carry flows.
+/// The name prefix of threads that carry flows.
 pub const NAME: &str = "worker-";
 
-/// Count of threads that carry flows: one per processor, up to what one link can keep busy.
+/// Returns the count of threads that carry flows: one per CPU, up to the number that one link can
+/// keep busy.
 pub fn count() -> usize {
     thread::available_parallelism()
         .map_or(1, usize::from)
@@ -18,8 +19,8 @@ pub fn count() -> usize {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that waits for its work. They are made before flows are taken over: where one cannot be had, flows are left
-/// to whoever comes next rather than lost with the work that held them.
+/// A thread that waits for its work. Threads are created before flows are taken over: if that
+/// fails, a later process can still take the flows, instead of losing them with their work.
 #[derive(Debug)]
 pub struct IdleThread {
     thread: JoinHandle<()>,
@@ -27,10 +28,10 @@ pub struct IdleThread {
 }
 
 impl IdleThread {
-    /// Makes one, which ends when this is dropped.
+    /// Creates a thread, which ends when this value is dropped.
     ///
     /// # Errors
-    /// When there is no memory, or no thread, for it.
+    /// When memory, or the limit of threads, is exhausted.
     pub fn new(name: String) -> io::Result<Self> {
         let (work, given) = channel::<Work>();
         let run = move || {
@@ -42,9 +43,9 @@ impl IdleThread {
         Ok(Self { thread, work })
     }
 
-    /// Gives it its work.
+    /// Starts the work.
     pub fn begin(self, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-        // It waits for nothing else.
+        // The thread is idle until its only message arrives.
         let _ = self.work.send(Box::new(work));
         self.thread
     }
@@ -60,10 +61,10 @@ mod tests {
         drop(idle.work);
         idle.thread.join().unwrap();
         let idle = IdleThread::new("busy".to_owned()).unwrap();
-        let (told, heard) = channel();
+        let (sender, heard) = channel();
         let work = move || {
             let name = thread::current().name().map(ToOwned::to_owned);
-            told.send(name).unwrap();
+            sender.send(name).unwrap();
         };
         let thread = idle.begin(work);
         assert_eq!(heard.recv().unwrap().as_deref(), Some("busy"));

@@ -1,4 +1,4 @@
-//! Making TUN devices.
+//! Creation of TUN devices.
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,15 +11,16 @@ use std::{
 
 use super::interface::request;
 
-/// IP packets behind the header of virtio; and never a device that is there already, which would be somebody else's.
+/// IP packets behind the header of virtio. IFF_TUN_EXCL: an existing device would belong to another
+/// program.
 const FLAGS: libc::c_int =
     libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
 
-/// Opens what TUN devices are made of.
+/// Opens the control device for TUN devices.
 ///
 /// # Errors
-/// `ENOENT`, `ENODEV` or `ENXIO` where the kernel, or the container, has no `/dev/net/tun`; `ENOTTY`
-/// or the like where something else has that name.
+/// `ENOENT`, `ENODEV` or `ENXIO` where the kernel, or the container, has no `/dev/net/tun`;
+/// `ENOTTY` or the like where another file has that name.
 pub fn open() -> io::Result<File> {
     let device = OpenOptions::new()
         .read(true)
@@ -42,15 +43,15 @@ pub fn open() -> io::Result<File> {
     Ok(device)
 }
 
-/// Makes `device`, as [`open`] gives it, a TUN device that vanishes when it is closed.
+/// Turns `device`, from [`open`], into a TUN device that disappears when it is closed.
 ///
-/// Reads and writes take one packet each, or several of a flow as one, behind the 10 bytes of a
-/// `virtio_net_hdr` (`linux/virtio_net.h`), and never wait. The kernel hands out whole packets
-/// only, as it is not told that more is understood.
+/// Reads and writes carry one packet each, or several of a flow as one, behind the 10 bytes of a
+/// `virtio_net_hdr` (`linux/virtio_net.h`), and never block. The kernel delivers whole packets
+/// only, as no offloads are enabled.
 ///
 /// # Errors
-/// `EBUSY` when there is a device of that name, `EPERM` without CAP_NET_ADMIN, `EINVAL` for a name
-/// of more than 15 bytes.
+/// `EBUSY` when a device has that name, `EPERM` without CAP_NET_ADMIN, `EINVAL` for a name of more
+/// than 15 bytes.
 pub fn create(device: File, name: &str) -> io::Result<OwnedFd> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = FLAGS as libc::c_short;

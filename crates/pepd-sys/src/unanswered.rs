@@ -9,19 +9,19 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Within this time nearly all servers answer, or their side says why not; only then is it worth
-/// waiting for other news of them, too.
+/// The time within which nearly all servers answer, or are reported unreachable; waiters subscribe
+/// to other notices only after it.
 pub const PROMPT: Duration = Duration::from_millis(200);
 
-/// Destinations of flows whose servers have not answered for a while, and who waits for news of
-/// them. Whoever is answered soon, as nearly all are, never comes here.
+/// Destinations of flows whose servers have not answered for a while, and the flows that wait for
+/// them. Flows with a prompt answer, nearly all, are never in it.
 #[derive(Debug, Default)]
 pub struct Unanswered {
-    /// Nothing is ever sent: a destination has failed when its sender is gone.
+    /// No value is ever sent: a destination has failed when its sender is dropped.
     waiting: Mutex<HashMap<IpAddr, watch::Sender<()>>>,
 }
 
-/// One flow's wait; it ends when this is dropped.
+/// The wait of one flow; ends on drop.
 #[derive(Debug)]
 pub struct Waiting<'a> {
     all: &'a Unanswered,
@@ -30,7 +30,7 @@ pub struct Waiting<'a> {
 }
 
 impl Unanswered {
-    /// Begins to wait for news of a destination.
+    /// Starts a wait for news of a destination.
     pub fn wait(&self, destination: IpAddr) -> Waiting<'_> {
         let mut waiting = self.waiting.lock();
         let sender = waiting.entry(destination).or_default();
@@ -41,19 +41,19 @@ impl Unanswered {
         }
     }
 
-    /// Destinations that somebody waits for.
+    /// Returns the destinations that flows wait for.
     pub fn destinations(&self) -> BTreeSet<IpAddr> {
         self.waiting.lock().keys().copied().collect()
     }
 
-    /// Tells all who wait that the destination cannot be reached.
+    /// Notifies all waiters that the destination is unreachable.
     pub fn fail(&self, destination: IpAddr) {
         self.waiting.lock().remove(&destination);
     }
 }
 
 impl Waiting<'_> {
-    /// Ends when the destination is known not to be reachable.
+    /// Returns when the destination is known to be unreachable.
     pub async fn failed(&mut self) {
         if let Some(receiver) = &mut self.receiver {
             while receiver.changed().await.is_ok() {}
@@ -82,7 +82,7 @@ mod tests {
     const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
     #[test]
-    fn all_who_wait_for_a_destination_are_told() {
+    fn all_waiters_of_a_destination_are_notified() {
         let all = Unanswered::default();
         let (mut one, mut two, mut other) = (all.wait(HERE), all.wait(HERE), all.wait(THERE));
         all.fail(HERE);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_a_failure_waits_anew() {
+    fn a_waiter_after_a_failure_waits_for_the_next() {
         let all = Unanswered::default();
         let old = all.wait(HERE);
         all.fail(HERE);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_once_nobody_waits() {
+    fn nothing_is_kept_without_waiters() {
         let all = Unanswered::default();
         let (one, two) = (all.wait(HERE), all.wait(HERE));
         drop(one);

@@ -1,16 +1,16 @@
-//! Datagrams that go to the kernel together.
+//! Datagrams that one system call sends.
 
 use std::net::{IpAddr, SocketAddr};
 
 use tunnel::ecn::Ecn;
 
-/// Bytes of one send call at most, UDP's own limit.
+/// Maximum of bytes per send call, the limit of UDP.
 const SEND_MAX: usize = 65_000;
 
-/// Datagrams of one size (but for the last) and mark to one address, to be sent by one call.
+/// Datagrams to one address with one ECN mark and one size (the last may be shorter), for one call.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The datagrams, and perhaps what is being written behind them.
+    /// The datagrams, and behind them possibly one that is still being written.
     pub(super) bytes: Vec<u8>,
     pub(super) segment: usize,
     pub(super) segments: usize,
@@ -35,12 +35,12 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Whether nothing fits behind what it has.
+    /// Returns whether no further datagram fits.
     pub(super) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Takes what was written behind `begin` for a datagram, if that may go with those that it has.
+    /// Adds the bytes written from `begin` on as a datagram, if it fits with the others.
     pub(super) fn take(
         &mut self,
         begin: usize,
@@ -68,14 +68,14 @@ impl Batch {
         fits
     }
 
-    /// Gives away what was written behind `begin`.
+    /// Moves the bytes written from `begin` on to another batch.
     pub(super) fn split(&mut self, begin: usize, next: &mut Self) {
         next.bytes.extend_from_slice(&self.bytes[begin..]);
         self.bytes.truncate(begin);
         self.complete = true;
     }
 
-    /// Empties it.
+    /// Empties the batch.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.segments = 0;
@@ -88,7 +88,7 @@ impl Batch {
 mod tests {
     use super::*;
 
-    /// Writes a datagram; if it does not fit, it is what is left.
+    /// Writes a datagram. One that does not fit starts the remaining batch.
     fn push(batch: &mut Batch, to: u16, length: usize) -> bool {
         push_marked(batch, to, length, Ecn::Ect0)
     }
@@ -119,13 +119,13 @@ mod tests {
         assert!(!push(&mut batch, 1, 101), "longer than the first");
         assert!(push(&mut batch, 1, 60), "the last may be shorter");
         assert!(batch.is_complete());
-        assert!(!push(&mut batch, 1, 60), "and is the last then");
+        assert!(!push(&mut batch, 1, 60), "nothing after a shorter one");
         assert_eq!((batch.bytes.len(), batch.segments), (260, 3));
         batch.clear();
         for _ in 0..4 {
             assert!(!batch.is_complete() && push(&mut batch, 2, 7));
         }
-        assert!(batch.is_complete(), "as many as the kernel splits");
+        assert!(batch.is_complete(), "maximum that the kernel splits");
     }
 
     #[test]

@@ -1,20 +1,23 @@
-//! What peers may send: credit is memory, taken from the budget before it is granted.
+//! Credit of peers: memory taken from the budget before a peer may send.
 //!
 //! ```text
 //!   limits.memory
-//!   |== base of each peer ==|------ lent by need ------|            what our own flows send, and new flows            |
-//!   0                   1/8 at most                   1/2                                                             1
+//!   |== base of each peer ==|------ lent by need ------|  own flows' sent bytes, and new flows  |
+//!   0               up to 1/8                         1/2                                       1
 //!
-//!   one peer     | granted, not yet here | here, for legs |     <= base + what may be lent / peers that want more than their base
+//!   one peer     | granted, in flight | received, for legs |
+//!                  <= base + lendable bytes / peers that need more than their base
 //! ```
 //!
-//! Credit that was granted cannot be withdrawn, so a peer gets as much as it needs and no more: what came of it within its window, which is
-//! eight round trips and some reports, or what the link is thought to need. What it does not need any more it sends, and gets no
-//! new credit for it. What is granted is taken from the budget; bytes that have come are charged to their flows, and their
-//! credit is free again.
+//! Granted credit cannot be withdrawn, so a peer gets what it needs and no more. Its need is what
+//! arrived within its window (eight round trips and some reports), or an estimate from the link's
+//! figures. Credit that it does not need any more gets used up and is not granted again. Granted
+//! credit is taken from the budget; received bytes are charged to their flows, which frees their
+//! credit.
 //!
-//! Bytes that came ahead of missing ones are part of what a peer needs. Those that only wait for a leg to take them are not: flows whose
-//! servers take nothing would leave the others of their peer nothing, while all of them are within the peer's part.
+//! Bytes received ahead of missing ones are part of a peer's need. Bytes that only wait for a leg
+//! are not: flows with stalled servers would starve the peer's other flows, because all of them
+//! share the peer's part.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,25 +26,27 @@ use tunnel::session::Session;
 
 use super::table::Table;
 
-/// All bases together are this part of the budget at most.
+/// Divisor: all bases together take up to this part of the budget.
 const BASES: u64 = 8;
-/// All credit together is this part of it at most.
+/// Divisor: all credit together takes up to this part of the budget.
 pub(super) const ALL: u64 = 2;
-/// Without so much a peer would get nothing through.
-const LEAST: u64 = 4 << 10;
-/// A peer has so many times what comes within a [`round`]: where much is lost, bytes wait for others that are on their way
-/// for the fourth time, and what is here counts as well.
+/// Minimum of bytes below which a peer would make no progress.
+const MIN: u64 = 4 << 10;
+/// Credit as a multiple of what arrives within a [`round`]. On lossy links bytes wait for others
+/// that are in their fourth transmission, and received bytes count as well.
 const ROUNDS: u64 = 8;
-/// Less than this is no measure.
+/// Shortest period that gives a measurement.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 
-/// What a peer may send before anything is known of its needs: `wanted` bytes, or its part of the bases.
+/// Returns the bytes that a peer may send while its needs are unknown: `wanted`, or its part of the
+/// bases.
 pub(super) fn base(budget: u64, peers: usize, wanted: u64) -> u64 {
     let part = budget / BASES / peers.max(1) as u64;
-    part.min(wanted).max(LEAST)
+    part.min(wanted).max(MIN)
 }
 
-/// A part of what the peer sends without hearing of the first of it: a round trip, and what reports make of it on a slow way.
+/// Returns the time that a peer sends before it hears of its first byte: a round trip, and the
+/// delay of reports on slow paths, as a part of its window.
 pub(super) fn round(session: &Session) -> Duration {
     session.peer_window() / ROUNDS as u32
 }
@@ -50,39 +55,39 @@ pub(super) fn round(session: &Session) -> Duration {
 #[derive(Debug, Default)]
 pub(super) struct Credits {
     accounts: Vec<Account>,
-    /// What all together may have on its way and here.
+    /// Maximum of all peers together, in flight and received.
     all: u64,
 }
 
 #[derive(Debug)]
 struct Account {
     base: u64,
-    /// What it may have on its way before it is known what it needs.
-    least: u64,
-    /// What it is thought to need; nothing while there is no session.
+    /// Bytes in flight that are allowed while the need is unknown.
+    minimum: u64,
+    /// Estimated need; 0 without a session.
     need: u64,
-    /// What it was granted and has not sent, but at least the base.
+    /// Credit granted and not yet used, no less than the base.
     granted: Share,
-    /// What is here of it.
+    /// Received bytes that legs have not taken.
     taken: u64,
     meter: Meter,
 }
 
-/// A session as far as its credit is concerned.
+/// A session's figures that determine credit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
-    /// What it has sent, since the session began.
+    /// Bytes received since the session began.
     pub(super) received: u64,
-    /// What it may send, since the session began.
+    /// Bytes allowed since the session began.
     pub(super) allowed: u64,
-    /// What is here of it, for legs.
+    /// Received bytes held for legs.
     pub(super) taken: u64,
-    /// What of that legs could have taken.
+    /// Part of `taken` that legs could have taken already.
     pub(super) waiting: u64,
 }
 
 impl Usage {
-    pub(super) fn of(session: &Session, table: &Table) -> Self {
+    pub(super) fn new(session: &Session, table: &Table) -> Self {
         Self {
             received: session.session_received(),
             allowed: session.session_allowed(),
@@ -97,13 +102,14 @@ impl Usage {
 }
 
 impl Credits {
-    /// Another peer, which may have `least` bytes on its way before it is known what it needs. Its [base] is taken from the budget.
-    pub(super) fn add(&mut self, budget: &Arc<MemoryBudget>, base: u64, least: u64) {
+    /// Adds a peer, which may have `minimum` bytes in flight while its need is unknown. Takes its
+    /// [base] from the budget.
+    pub(super) fn add(&mut self, budget: &Arc<MemoryBudget>, base: u64, minimum: u64) {
         let mut granted = Share::none(budget);
         granted.grow(base);
         self.accounts.push(Account {
             base,
-            least,
+            minimum,
             need: 0,
             granted,
             taken: 0,
@@ -112,14 +118,14 @@ impl Credits {
         self.all = budget.limit() / ALL;
     }
 
-    /// There is no session with the peer any more.
+    /// Resets a peer's account when its session ends.
     pub(super) fn on_end(&mut self, peer: usize) {
         let account = &mut self.accounts[peer];
         (account.need, account.taken, account.meter) = (0, 0, Meter::default());
         account.hold(0);
     }
 
-    /// How far the peer may send, now that this is how things are.
+    /// Returns the offset up to which the peer may send.
     pub(super) fn grant(
         &mut self,
         peer: usize,
@@ -129,7 +135,7 @@ impl Credits {
     ) -> u64 {
         let account = &mut self.accounts[peer];
         let came = account.meter.note(now, round, usage.received);
-        account.need = account.least.max(came.saturating_mul(ROUNDS));
+        account.need = account.minimum.max(came.saturating_mul(ROUNDS));
         account.taken = usage.taken;
         let most = self.most(peer);
         let account = &mut self.accounts[peer];
@@ -143,7 +149,8 @@ impl Credits {
         usage.received.saturating_add(granted)
     }
 
-    /// What a peer may have on its way and here: its part, and no more than there is, but its base.
+    /// Returns a peer's maximum, in flight and received: its share of the free credit, and no less
+    /// than its base.
     fn most(&self, peer: usize) -> u64 {
         let bases: u64 = self.accounts.iter().map(|account| account.base).sum();
         let claimants = self.accounts.iter().filter(|account| account.claims());
@@ -156,7 +163,7 @@ impl Credits {
         most.max(account.base)
     }
 
-    /// What is granted and has not come.
+    /// Returns the credit granted and not yet used.
     #[cfg(test)]
     pub(super) fn granted(&self) -> u64 {
         let accounts = self.accounts.iter();
@@ -165,17 +172,17 @@ impl Credits {
 }
 
 impl Account {
-    /// What there is of the peer, on its way and here.
+    /// Returns the peer's bytes, in flight and received.
     fn has(&self) -> u64 {
         (self.granted.bytes() + self.taken).max(self.base)
     }
 
-    /// Whether it wants more than its base.
+    /// Returns whether the peer needs more than its base.
     fn claims(&self) -> bool {
         self.need > self.base
     }
 
-    /// Takes from the budget what is on its way, or as much of it as there is. Returns how much that is.
+    /// Takes the bytes in flight from the budget, as far as it has them. Returns how many it took.
     fn hold(&mut self, on_its_way: u64) -> u64 {
         let (had, wanted) = (self.granted.bytes(), on_its_way.max(self.base));
         if wanted <= had {
@@ -190,19 +197,19 @@ impl Account {
     }
 }
 
-/// The most that has come within a [`round`], of late.
+/// Recent maximum of bytes received within a [`round`].
 #[derive(Debug, Default)]
 struct Meter {
     since: Duration,
     received: u64,
-    /// Of the last two periods.
+    /// Maximum of each of the last two periods.
     most: [u64; 2],
 }
 
 impl Meter {
     fn note(&mut self, now: Duration, round: impl FnOnce() -> Duration, received: u64) -> u64 {
         if received < self.received {
-            // It is another session.
+            // A smaller count belongs to a new session.
             *self = Self::default();
         }
         let period = now.saturating_sub(self.since);
@@ -234,12 +241,12 @@ mod tests {
     }
 
     impl Hub {
-        fn new(peers: usize, limit: u64, least: u64) -> Self {
+        fn new(peers: usize, limit: u64, minimum: u64) -> Self {
             let budget = Arc::new(MemoryBudget::new(limit));
             let mut credits = Credits::default();
-            let base = base(limit, peers, least);
+            let base = base(limit, peers, minimum);
             for _ in 0..peers {
-                credits.add(&budget, base, least);
+                credits.add(&budget, base, minimum);
             }
             let new = Usage {
                 received: 0,
@@ -262,12 +269,13 @@ mod tests {
             let granted: u64 = self.peers.iter().map(Usage::on_its_way).sum();
             assert!(
                 granted <= self.budget.taken(),
-                "every byte granted is taken"
+                "every granted byte is taken from the budget"
             );
             assert!(self.budget.taken() <= self.budget.limit());
         }
 
-        /// A round trip later all that peers may send has come, and legs took it if they are `fast`.
+        /// Advances by a round trip: all that peers may send arrives, and legs take it if they are
+        /// `fast`.
         fn turn(&mut self, sending: &[usize], fast: bool, most: u64) {
             self.now += RTT;
             for &peer in sending {
@@ -305,7 +313,7 @@ mod tests {
         for limit in [MIB, 16 * MIB, 64 * MIB] {
             let mut hub = Hub::new(4, limit, 4 * MIB);
             let base = base(limit, 4, 4 * MIB);
-            // The first one takes what it can, while the others are quiet.
+            // The first peer takes what it can while the others are idle.
             for _ in 0..10 {
                 hub.turn(&[0], true, u64::MAX);
             }
@@ -314,8 +322,11 @@ mod tests {
                 hub.turn(&[0, 1, 2, 3], true, u64::MAX);
             }
             let all: Vec<_> = hub.peers.iter().map(Usage::on_its_way).collect();
-            let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
-            assert!(*least >= base && most - least <= base, "{all:?} of {limit}");
+            let (minimum, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+            assert!(
+                *minimum >= base && most - minimum <= base,
+                "{all:?} of {limit}"
+            );
             assert!(alone >= *most, "{alone}, {all:?} of {limit}");
             assert!(hub.held() <= limit / 2);
         }

@@ -1,4 +1,4 @@
-//! Datagrams in and out, and the time: the one task that moves the endpoint.
+//! Sending and receiving datagrams, and timers: the one task that drives the endpoint.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
-use pep_core::outage::Told;
+use pep_core::outage::TunnelLink;
 use pepd_intercept::tun::PacketTuns;
 use pepd_relay::flow::FlowContext;
 use pepd_sys::reactor;
@@ -31,7 +31,7 @@ use tunnel::{
 };
 
 use super::{
-    Handed, TunnelError,
+    AcceptedFlow, TunnelError,
     core::{Core, Shared},
     near, paths,
     probe::{self, Ordered},
@@ -45,22 +45,22 @@ use super::{
 };
 use crate::{custody::Replies, table::Key};
 
-/// Datagrams sent, and calls that receive some, before others have their turn.
+/// Datagrams sent, and receive calls made, before other tasks run.
 const SEND_TURN: usize = 256;
 const RECEIVE_TURN: usize = 8;
-/// Flows begun before others have their turn.
+/// Flows started before other tasks run.
 const BEGIN_TURN: usize = 64;
-/// Good-byes have so long.
+/// Time limit for close messages.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// Why the tunnels have ended.
+/// Reasons for which the tunnels end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DriverError {
-    /// A peer cannot be had.
+    /// A peer cannot be set up.
     #[error(transparent)]
     Setup(#[from] TunnelError),
-    /// A descriptor is missing.
-    #[error("cannot make a timer or wait for a socket")]
+    /// A descriptor cannot be created.
+    #[error("cannot create a timer or register a socket")]
     System(#[from] io::Error),
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn run(
     (mut prepared, inherited, tuns): (Prepared, Inherited, PacketTuns),
     context: Arc<FlowContext>,
     (incoming, orders): (
-        UnboundedReceiver<(Handed, OwnedFd)>,
+        UnboundedReceiver<(AcceptedFlow, OwnedFd)>,
         UnboundedReceiver<Ordered>,
     ),
     stopped: impl Future<Output = ()>,
@@ -122,7 +122,7 @@ pub(super) async fn run(
         tokio::task::spawn_local(paths::keep(Rc::clone(&core), Rc::clone(paths)));
     }
     for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
-        // Without an address in the configuration it is a name.
+        // A peer with an endpoint but no address has a host name.
         if let (Some(endpoint), true) = (peer.endpoint, config.addresses.is_empty()) {
             let core = Rc::clone(&core);
             tokio::task::spawn_local(super::name::resolve(core, index, endpoint));
@@ -136,7 +136,7 @@ pub(super) async fn run(
         paths.borrow_mut().take(&core);
     }
     core.borrow_mut().close();
-    // What is under way is nobody's concern any more.
+    // Packets in flight may be lost from here on.
     let _ = timeout(FAREWELL, poll_fn(|cx| driver.poll(cx))).await;
     if let Some(paths) = &paths {
         paths.borrow_mut().write();
@@ -152,7 +152,7 @@ fn listen(core: &Shared, listeners: Option<Listeners>) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes note of what becomes of bytes on disk.
+/// Handles completed disk operations.
 async fn hear_disk(core: Shared, mut answers: Replies<Key>) {
     while let Some(answered) = answers.next().await {
         core.borrow_mut().on_disk_answered(answered);
@@ -168,17 +168,17 @@ async fn tick(core: Shared) {
     }
 }
 
-/// Tells the sessions what others know of the link.
+/// Passes on to the sessions what other parts of pepd report on the link.
 async fn pass_on_hints(core: Shared) {
-    let mut told = core.borrow().context.outage.told();
-    let mut last = Told::There;
+    let mut told = core.borrow().context.outage.tunnel_link();
+    let mut last = TunnelLink::Up;
     loop {
         let now = *told.borrow_and_update();
         if now != last {
             core.borrow_mut().hint(match now {
-                Told::There => LinkHint::Up,
-                Told::Away => LinkHint::Down,
-                Told::Off => LinkHint::Off,
+                TunnelLink::Up => LinkHint::Up,
+                TunnelLink::Down => LinkHint::Down,
+                TunnelLink::Off => LinkHint::Off,
             });
             last = now;
         }
@@ -188,23 +188,23 @@ async fn pass_on_hints(core: Shared) {
     }
 }
 
-/// Moves the endpoint.
+/// The task that drives the endpoint.
 struct Driver {
     core: Shared,
     sockets: Sockets,
-    incoming: UnboundedReceiver<(Handed, OwnedFd)>,
+    incoming: UnboundedReceiver<(AcceptedFlow, OwnedFd)>,
     timer: Timer,
     drops: Drops,
     taps: Taps,
 }
 
 impl Driver {
-    /// Never ready: ends when it is dropped.
+    /// Never ready: the task ends on drop.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         {
             let mut core = self.core.borrow_mut();
             core.driver = Some(cx.waker().clone());
-            // Before anything happens: a trace that was asked for meanwhile begins with it.
+            // First of all, so that a trace requested in the meantime begins with this turn.
             core.record();
         }
         self.begin_flows(cx);
@@ -212,7 +212,7 @@ impl Driver {
         Core::dispatch(&self.core);
         self.taps.poll(cx, &mut self.core.borrow_mut());
         let blocked = self.send(cx);
-        // Sending tells whether the link is there.
+        // Sending reveals whether the link is up.
         Core::dispatch(&self.core);
         self.core.borrow_mut().record();
         self.count();
@@ -238,7 +238,7 @@ impl Driver {
     fn receive(&mut self, cx: &mut Context<'_>) {
         let core = &mut *self.core.borrow_mut();
         for _ in 0..RECEIVE_TURN {
-            // What one call receives came as one.
+            // One receive call is one arrival time.
             let now = core.now();
             let any = self.sockets.poll_receive(cx, |arrived| {
                 let Arrived { from, to, ecn, .. } = arrived;
@@ -254,7 +254,7 @@ impl Driver {
     /// Sends what is due. Returns whether the kernel takes no more for now.
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let core = &mut *self.core.borrow_mut();
-        // What is due meanwhile goes in the next turn.
+        // Datagrams that become due during this turn go in the next one.
         let now = core.now();
         for _ in 0..SEND_TURN {
             if !self.sockets.has_room() && flush(&mut self.sockets, core, cx).is_pending() {
@@ -276,7 +276,7 @@ impl Driver {
         flush(&mut self.sockets, core, cx).is_pending()
     }
 
-    /// Until there is something to do without anything having happened.
+    /// Waits for the next deadline.
     fn wait(&mut self, cx: &mut Context<'_>) {
         let core = self.core.borrow();
         let now = core.now();
@@ -306,20 +306,21 @@ impl Driver {
     }
 }
 
-/// What arrives while we are busy and finds no room. To the peer it is lost by the link.
+/// Datagrams that the kernel dropped because pepd did not read them in time. The peer counts them
+/// as link loss.
 #[derive(Debug, Default)]
 struct Drops {
     known: u32,
-    /// When to look again, and when to tell again.
+    /// Times of the next check and of the next log line.
     look: Duration,
     tell: Duration,
 }
 
-/// How often the log tells of drops.
-const DROPS_TOLD: Duration = Duration::from_secs(60);
+/// Minimum interval between log lines about drops.
+const DROPS_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 impl Drops {
-    /// How many there have been since the last call that looked.
+    /// Returns the number of drops since the last call that checked.
     fn count(&mut self, now: Duration, sockets: &Sockets) -> u32 {
         if now < self.look {
             return 0;
@@ -328,11 +329,11 @@ impl Drops {
         let dropped = sockets.dropped();
         let new = dropped.wrapping_sub(std::mem::replace(&mut self.known, dropped));
         if new > 0 && now >= self.tell {
-            self.tell = now + DROPS_TOLD;
+            self.tell = now + DROPS_LOGGED_EVERY;
             tracing::warn!(
                 datagrams = new,
-                "datagrams of tunnels were dropped here, as pepd was not given the processor in time: the machine \
-                 is too slow for the link, or busy with something else; their peers take it for loss by the link"
+                "tunnel datagrams dropped before pepd could read them: CPU too slow for the link or too busy; \
+                 peers count them as link loss"
             );
         }
         new
@@ -343,16 +344,16 @@ fn flush(sockets: &mut Sockets, core: &mut Core, cx: &mut Context<'_>) -> Poll<(
     sockets.poll_flush(cx, |to| core.on_send_failed(to))
 }
 
-/// A timer with the grain of the kernel's: those of the runtime have a millisecond's, in which a
+/// A timer with the kernel's resolution. The runtime's timers have a resolution of 1 ms, in which a
 /// fast link carries dozens of packets.
 struct Timer {
     timer: TimerFd,
     watch: AsyncFd<OwnedFd>,
-    /// When it expires.
+    /// The expiry that is set.
     set: Option<Duration>,
 }
 
-/// A deadline that is past though everything was done is looked at again so soon.
+/// Delay of the next check when a deadline has passed although everything was done.
 const SOON: Duration = Duration::from_micros(20);
 
 impl Timer {
@@ -380,7 +381,7 @@ impl Timer {
                 tracing::error!(error = %err, "cannot set a timer");
             }
         }
-        // Setting it has forgotten an earlier expiry.
+        // Setting the timer has cleared an earlier expiry.
         loop {
             let Ok(mut ready) = ready!(self.watch.poll_read_ready(cx)) else {
                 return Poll::Ready(());
@@ -424,7 +425,7 @@ mod tests {
         });
         let waited = timeout(Duration::from_millis(20), never).await;
         assert!(waited.is_err());
-        // A deadline that is past, twice.
+        // A deadline in the past, twice.
         poll_fn(|cx| timer.poll(cx, Some(Duration::ZERO), now)).await;
         poll_fn(|cx| timer.poll(cx, Some(Duration::ZERO), now)).await;
     }

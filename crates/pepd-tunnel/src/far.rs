@@ -1,15 +1,15 @@
-//! How a flow begins where its server is: the peer says where it goes, and we connect.
+//! Start of a flow at the server's end: pepd connects to the destination that the peer names.
 
 use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd, rc::Rc, sync::Arc};
 
-use pep_core::{greeting::Greeting, relay::Side, site::Source, stats::EndReason};
+use pep_core::{relay::Side, site::Source, stats::EndReason, stream_header::StreamHeader};
 use pepd_relay::{
-    flow::{self, Ends, FlowContext},
+    flow::{self, FlowContext, FlowInfo},
     limits::Permit,
 };
 use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
-    tally::Tally,
+    site_counters::SiteCounters,
 };
 use socket2::SockRef;
 use tunnel::wire::ResetCode;
@@ -17,7 +17,7 @@ use tunnel::wire::ResetCode;
 use super::{core::Shared, flow::Joint, leg::Leg, register, table::Policy};
 use crate::table::Key;
 
-/// What server legs of peers' flows are made by: from the client's address, and from ours.
+/// The two ways to make server legs: from the client's address, and from pepd's own.
 #[derive(Debug)]
 pub(super) struct Sites {
     as_client: Arc<SiteRuntime>,
@@ -25,25 +25,26 @@ pub(super) struct Sites {
     servers: Box<dyn Servers>,
 }
 
-/// Where the servers of peers' flows are.
+/// The servers that flows of peers may reach.
 pub(super) trait Servers: fmt::Debug + Send {
-    /// Begins to connect a leg with that DSCP. `publish` gets the cookie of each socket before it connects.
+    /// Begins to connect a leg with that DSCP. Calls `publish` with the cookie of each socket
+    /// before it connects.
     ///
     /// # Errors
-    /// When there may be no such server, or as connect(2).
+    /// If such a server is not allowed, or as connect(2).
     fn connect(
         &self,
         context: &FlowContext,
-        ends: &Ends,
+        ends: &FlowInfo,
         dscp: u8,
         publish: &dyn Fn(io::Result<u64>),
     ) -> io::Result<Box<dyn Leg>>;
 }
 
-/// Those that the kernel reaches.
+/// Servers that the kernel reaches.
 #[derive(Debug)]
 struct Reachable {
-    /// Whether there may be a server for peers' flows.
+    /// Returns whether flows of peers may go to this address.
     may_be: fn(IpAddr) -> bool,
 }
 
@@ -51,14 +52,14 @@ impl Servers for Reachable {
     fn connect(
         &self,
         context: &FlowContext,
-        ends: &Ends,
+        ends: &FlowInfo,
         dscp: u8,
         publish: &dyn Fn(io::Result<u64>),
     ) -> io::Result<Box<dyn Leg>> {
         if !(self.may_be)(ends.destination.ip()) {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
-        let family = Family::of(&ends.destination);
+        let family = Family::from_address(&ends.destination);
         let leg = ReservedLeg::new(&ends.site, family)?;
         let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
         let syn = FromSyn { dscp, mark: 0 };
@@ -72,7 +73,7 @@ impl Sites {
         Self::with_servers(site, Box::new(Reachable { may_be }))
     }
 
-    /// The same with these servers.
+    /// Creates the value with other servers, for simulations.
     pub(super) fn with_servers(site: &SiteRuntime, servers: Box<dyn Servers>) -> Self {
         let with = |source| {
             Arc::new(SiteRuntime {
@@ -87,24 +88,24 @@ impl Sites {
         }
     }
 
-    /// What peers' flows have come to.
-    pub(super) fn tally(&self) -> &Arc<Tally> {
-        &self.as_self.tally
+    /// Returns the counters of peers' flows.
+    pub(super) fn site_counters(&self) -> &Arc<SiteCounters> {
+        &self.as_self.site_counters
     }
 
-    /// What becomes of their bytes while the link is away.
+    /// Returns the custody policy of their bytes.
     pub(super) fn policy(&self) -> Policy {
-        Policy::of(&self.as_self)
+        Policy::for_site(&self.as_self)
     }
 
-    /// For tests, whose servers are on this machine.
+    /// Allows servers on this machine, for tests.
     #[cfg(test)]
     pub(super) fn with_loopback(site: &SiteRuntime) -> Self {
         let may_be = |ip: IpAddr| ip.is_loopback();
         Self::with_servers(site, Box::new(Reachable { may_be }))
     }
 
-    /// What a server leg is made by, from the client's address or ours.
+    /// Returns the site by which a server leg is made, from the client's address or pepd's own.
     pub(super) fn with(&self, as_client: bool) -> Arc<SiteRuntime> {
         Arc::clone(if as_client {
             &self.as_client
@@ -114,34 +115,40 @@ impl Sites {
     }
 }
 
-/// How far connecting to a server has come.
+/// Progress of connecting to a server.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Connecting {
-    /// There is no leg. With the DSCP that it is to have.
+    /// No leg yet; the DSCP that it will have.
     NotBegun(u8),
-    /// The leg was told to.
+    /// connect(2) has been called.
     Begun,
 }
 
-/// Serves a flow that a peer has opened, to its end.
-pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Permit) {
+/// Serves a flow that a peer has opened, until it ends.
+pub(super) async fn serve(core: Shared, key: Key, stream_header: StreamHeader, permit: Permit) {
     let ends = {
         let core = core.borrow();
-        Ends {
-            client: greeting.client,
-            destination: greeting.destination,
-            site: core.far.with(greeting.as_client),
+        FlowInfo {
+            client: stream_header.client,
+            destination: stream_header.destination,
+            site: core.far.with(stream_header.as_client),
             peer: Some(core.peer_name(key.peer).into()),
         }
     };
     let mut joint = Joint::new(Rc::clone(&core), key, ends, Side::Server, permit);
-    if greeting.compressed {
+    if stream_header.compressed {
         joint.compress();
     }
-    go_on(core, key, joint, Some(Connecting::NotBegun(greeting.dscp))).await;
+    go_on(
+        core,
+        key,
+        joint,
+        Some(Connecting::NotBegun(stream_header.dscp)),
+    )
+    .await;
 }
 
-/// Serves a flow to its end that is about to connect, or connecting, or connected.
+/// Serves a flow in any state of connecting, until it ends.
 pub(super) async fn go_on(
     core: Shared,
     key: Key,
@@ -180,7 +187,7 @@ async fn connect(
     Ok(())
 }
 
-fn begin(core: &Shared, key: Key, ends: &Ends, dscp: u8) -> io::Result<Box<dyn Leg>> {
+fn begin(core: &Shared, key: Key, ends: &FlowInfo, dscp: u8) -> io::Result<Box<dyn Leg>> {
     let (context, sites) = {
         let core = core.borrow();
         (Arc::clone(&core.context), Rc::clone(&core.far))
@@ -192,7 +199,7 @@ fn begin(core: &Shared, key: Key, ends: &Ends, dscp: u8) -> io::Result<Box<dyn L
     })
 }
 
-/// Waits for the server's answer. Fails without an error where the client is gone meanwhile.
+/// Waits for the server's answer. Fails without an error if the client has closed in the meantime.
 async fn answered(context: &FlowContext, joint: &Joint) -> Result<(), Option<io::Error>> {
     let limit = joint.ends().site.timeouts.connect;
     let destination = joint.ends().destination.ip();

@@ -1,4 +1,4 @@
-//! A leg, as flows in tunnels see it: a connection of the kernel's, or in tests one of a simulated kernel's.
+//! A leg as flows in tunnels see it: a kernel connection, or in tests one of a simulated kernel.
 
 use std::{
     fmt,
@@ -21,18 +21,20 @@ use pepd_sys::unanswered::Unanswered;
 use socket2::SockRef;
 use tokio::io::Interest;
 
-/// The answer of a server to connect().
+/// A server's answer to connect(2).
 pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 
-/// A connection to a host. Closed when it is dropped: by RST, unless it [was to be by FIN](Self::close_with_fin).
+/// A connection to a host. Closed on drop, by RST unless [set to close by
+/// FIN](Self::close_with_fin).
 pub(super) trait Leg: fmt::Debug {
-    /// Which of all connections of the kernel it is, as a successor of this process finds it (SO_COOKIE).
+    /// Returns the kernel's unique number of the connection (SO_COOKIE), by which a successor
+    /// process finds it.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// If the kernel does not return one.
     fn cookie(&self) -> io::Result<u64>;
 
-    /// Ready with how the server has answered, once it has; at the latest after that `limit`.
+    /// Ready with the server's answer, or after `limit`.
     fn connected<'a>(
         &'a self,
         unanswered: &'a Unanswered,
@@ -40,7 +42,7 @@ pub(super) trait Leg: fmt::Debug {
         limit: Duration,
     ) -> Answer<'a>;
 
-    /// Receives into a flow's memory. 0 is the end of what the host sends.
+    /// Receives into a flow's memory. 0 is the end of the host's bytes.
     fn poll_receive(
         &self,
         cx: &mut Context<'_>,
@@ -58,26 +60,27 @@ pub(super) trait Leg: fmt::Debug {
         data: &Ranges,
     ) -> Poll<io::Result<u64>>;
 
-    /// Receives. 0 is the end of what the host sends.
+    /// Receives. 0 is the end of the host's bytes.
     fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
 
     /// Sends.
     fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Ready with the error when it has broken; not to be mixed with waiting for room to send.
+    /// Ready with the error when the connection has failed. Not to be mixed with waiting for room
+    /// to send.
     fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error>;
 
-    /// Tells the host that nothing follows what was sent.
+    /// Sends a FIN.
     ///
     /// # Errors
-    /// As shutdown(2), with the reason why the connection has broken where that is why.
+    /// As shutdown(2), or with the reason for which the connection had failed.
     fn finish(&self) -> io::Result<()>;
 
-    /// Whether there are bytes that the host has not acknowledged but still may. `fin` is whether it was told the end: that
-    /// counts like a byte.
+    /// Returns whether there are bytes that the host has not acknowledged but still may. `fin`
+    /// tells whether a FIN was sent, which counts as a byte.
     fn has_tail(&self, fin: bool) -> bool;
 
-    /// From here on a close, by us or by the kernel, delivers what is left.
+    /// Makes a later close, by pepd or by the kernel, deliver the remaining bytes.
     fn close_with_fin(&self);
 }
 
@@ -137,7 +140,7 @@ impl Leg for LegIo {
     }
 
     fn finish(&self) -> io::Result<()> {
-        // ENOTCONN: it was reset in the meantime, and the error is still pending.
+        // ENOTCONN: the connection was reset in the meantime, and the error is still pending.
         let shut = SockRef::from(&self.fd()).shutdown(Shutdown::Write);
         shut.map_err(|err| self.take_error().unwrap_or(err))
     }
@@ -151,14 +154,15 @@ impl Leg for LegIo {
     }
 }
 
-/// Attempts a call, and again whenever it may succeed; pending when it would block.
+/// Attempts a call, and again whenever it may succeed. Pending when it would block.
 fn attempt<T>(
     leg: &LegIo,
     cx: &mut Context<'_>,
     interest: Interest,
     mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
 ) -> Poll<io::Result<T>> {
-    // Most turns are for something else than bytes from the leg. That a leg is writable may have been forgotten.
+    // Most wakeups are not for bytes from the leg. The runtime may have forgotten that a leg is
+    // writable.
     let mut known = interest.is_writable();
     loop {
         if !std::mem::take(&mut known) {

@@ -1,27 +1,31 @@
-//! Tunnels: flows to and from peers, over UDP, or over TCP where that does not get through.
+//! Tunnels: flows to and from peers over UDP, or over TCP where UDP is blocked.
 //!
 //! ```text
-//!   workers                       one thread, "tunnels"                          the other pepd
-//!   accept --hand over--> flow <-> table, rings <-> endpoint <-> driver, UDP <=====> driver ...
-//!                          |                                                     flow -- connect --> server
-//!                       client leg                                                server leg
+//!   workers                     one thread, "tunnels"                        the other pepd
+//!   accept --hand over--> flow <-> table, rings <-> endpoint <-> driver <=UDP=> driver ...
+//!                          |                                                 flow -- connect --> server
+//!                       client leg                                            server leg
 //! ```
 //!
-//! Everything that belongs to a tunnel is on one thread: the sockets, the [`Endpoint`](tunnel::endpoint::Endpoint)
-//! with all peers, and the legs of their flows, each flow as a task. So nothing is locked, and what one
-//! datagram brings for many flows is one turn.
+//! One thread owns everything of a tunnel: the sockets, the
+//! [`Endpoint`](tunnel::endpoint::Endpoint) with all peers, and the legs of their flows. Each flow
+//! is a task. Nothing is locked, and one turn handles everything that a datagram carries, for
+//! however many flows.
 //!
 //! - [`setup`], from the configuration to sockets, endpoint and peers
-//! - `driver`, datagrams in and out, and the time
-//! - `core`, what the driver and the flows share
-//! - `table`, the flows of a peer and their bytes; `credit`, how many bytes peers may send
-//! - `leg`, a connection to a host; `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
-//! - `recover`, flows of the process before
-//! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
-//! - `packets`, those of sites in mode `packet`, beside flows; `tap`, the interfaces of these
-//! - [`probe`], the path to a peer under load, as an operator asks for it
-//! - [`custody`], what does not fit into memory while the link is away
-//! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
+//! - `driver`, sending and receiving datagrams, and timers
+//! - `core`, state shared by the driver and the flows
+//! - `table`, the flows of a peer and their bytes; `credit`, the bytes that peers may send
+//! - `leg`, a connection to a host; `flow`, relaying between a leg and a stream; `near` and `far`,
+//!   the start of a flow at the two ends
+//! - `recover`, flows of the previous process
+//! - `udp` and `tcp`, the transports of datagrams; `batch`, datagrams of one system call; `name`,
+//!   resolution of peers' host names
+//! - `packets`, datagrams of sites in mode `packet`; `tap`, the TUN interfaces of these sites
+//! - [`probe`], the load test of a path that an operator requests
+//! - [`custody`], storage on disk for bytes that exceed memory while the link is down
+//! - [`peers`], the state of peers for other threads; `paths`, the persistent record of paths to
+//!   peers
 #![deny(unsafe_code)]
 
 mod batch;
@@ -54,10 +58,10 @@ use std::{io, os::fd::OwnedFd, sync::Arc, thread::JoinHandle};
 use pep_core::site::{Class as SiteClass, SiteId};
 use pepd_intercept::tun::PacketTuns;
 use pepd_relay::{
-    flow::{Ends, FlowContext, FlowMemory, LegIo},
+    flow::{FlowContext, FlowInfo, FlowMemory, LegIo},
     limits::Permit,
 };
-use pepd_sys::{tally::Tally, threads::IdleThread};
+use pepd_sys::{site_counters::SiteCounters, threads::IdleThread};
 use tokio::sync::{mpsc, watch};
 use tunnel::class::Class;
 
@@ -67,7 +71,7 @@ use probe::Prober;
 pub use recover::Inherited;
 pub use setup::TunnelError;
 
-/// The class of a site's flows, as the wire has it.
+/// Maps the class of a site to the class on the wire.
 fn class(class: SiteClass) -> Class {
     match class {
         SiteClass::Interactive => Class::Interactive,
@@ -77,55 +81,57 @@ fn class(class: SiteClass) -> Class {
     }
 }
 
-/// A flow whose client was accepted, and that goes into a tunnel.
+/// A flow whose client was accepted and whose bytes go through a tunnel.
 #[derive(Debug)]
-struct Handed {
+struct AcceptedFlow {
     peer: usize,
     site: SiteId,
     class: Class,
-    ends: Ends,
+    ends: FlowInfo,
     dscp: u8,
     memory: FlowMemory,
     permit: Permit,
 }
 
-/// A leg that can be waited for. Closes it where that fails.
+/// Registers a leg with the event loop. Closes it on failure.
 fn register(leg: OwnedFd) -> io::Result<Box<dyn Leg>> {
     Ok(Box::new(LegIo::new(leg)?))
 }
 
-/// By which a site's acceptors hand flows over.
+/// Handle by which a site's acceptors pass flows to the tunnel thread.
 #[derive(Debug, Clone)]
 pub struct Route {
     peer: usize,
     site: SiteId,
     class: Class,
     status: Arc<PeerStatus>,
-    handed: mpsc::UnboundedSender<(Handed, OwnedFd)>,
+    handed: mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>,
 }
 
 impl Route {
-    /// Whether a flow that comes now goes into the tunnel.
+    /// Returns whether a new flow goes into the tunnel.
     pub fn takes_flows(&self) -> bool {
         self.status.takes_flows() && self.is_served()
     }
 
-    /// Whether there is anybody to give flows to.
+    /// Returns whether the tunnel thread still runs.
     pub fn is_served(&self) -> bool {
         !self.handed.is_closed()
     }
 
-    /// Gives a flow to the tunnel. `dscp` is that of the client's SYN.
+    /// Passes a flow to the tunnel thread. `dscp` is that of the client's SYN.
     pub fn hand_over(
         &self,
         context: &FlowContext,
-        ends: Ends,
+        ends: FlowInfo,
         dscp: u8,
         memory: FlowMemory,
         client: OwnedFd,
     ) {
-        let permit = context.admission.admit(&ends.site.tally, ends.host());
-        let handed = Handed {
+        let permit = context
+            .admission
+            .admit(&ends.site.site_counters, ends.host());
+        let handed = AcceptedFlow {
             peer: self.peer,
             site: self.site,
             class: self.class,
@@ -134,28 +140,28 @@ impl Route {
             memory,
             permit,
         };
-        // The thread ends after the workers; should it have died, the client gets RST.
+        // The thread ends after the workers. If it has panicked, the client gets an RST.
         let _ = self.handed.send((handed, client));
     }
 }
 
-/// The running thread. Stops when this is dropped; [`stop`](Self::stop) also waits for it.
+/// The running tunnel thread. It stops on drop; [`stop`](Self::stop) also waits for its end.
 #[derive(Debug)]
 pub struct Tunnels {
     thread: JoinHandle<()>,
     stop: watch::Sender<()>,
-    handed: mpsc::UnboundedSender<(Handed, OwnedFd)>,
+    handed: mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>,
     statuses: Statuses,
     routes: Vec<(SiteId, usize, Class)>,
-    far: Arc<Tally>,
+    far: Arc<SiteCounters>,
     prober: Prober,
 }
 
 impl Tunnels {
-    /// Starts the thread's work. `tuns` are the interfaces of sites in mode `packet`.
+    /// Starts the tunnel thread. `tuns` are the interfaces of sites in mode `packet`.
     ///
     /// # Errors
-    /// When its event loop cannot be had.
+    /// If the event loop cannot be created.
     pub fn start(
         (prepared, thread): (setup::Prepared, IdleThread),
         inherited: Inherited,
@@ -167,23 +173,23 @@ impl Tunnels {
         let mut stopped = stop.subscribe();
         recover::expect_peers(&prepared, &inherited);
         let (statuses, routes) = (prepared.statuses.clone(), prepared.routes.clone());
-        let far = Arc::clone(prepared.far.tally());
+        let far = Arc::clone(prepared.far.site_counters());
         let (prober, orders) = probe::prober(&statuses);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let context = Arc::clone(context);
-        let pulse = context.pulse.of_thread();
+        let heartbeat = context.heartbeat.of_thread();
         let thread = thread.begin(move || {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
-                tokio::spawn(pulse);
-                // Nothing is ever sent: this ends when the sender is gone.
+                tokio::spawn(heartbeat);
+                // No value is ever sent: the wait ends when the sender is dropped.
                 let stopped = async { while stopped.changed().await.is_ok() {} };
                 let given = (prepared, inherited, tuns);
                 if let Err(err) = driver::run(given, context, (incoming, orders), stopped).await {
                     let error = &err as &dyn std::error::Error;
-                    tracing::error!(error, "tunnels have ended");
+                    tracing::error!(error, "tunnel thread stopped");
                 }
             });
         });
@@ -198,38 +204,38 @@ impl Tunnels {
         })
     }
 
-    /// How a site's flows get here; `None` for sites of other modes.
+    /// Returns the handle for a site's flows; `None` for sites in other modes.
     pub fn route(&self, site: SiteId) -> Option<Route> {
         let (site, peer, class) = self.routes.iter().find(|(id, ..)| *id == site)?;
         Some(Route {
             peer: *peer,
             site: *site,
             class: *class,
-            status: Arc::clone(self.statuses.of(*peer)),
+            status: Arc::clone(self.statuses.status(*peer)),
             handed: self.handed.clone(),
         })
     }
 
-    /// Who is there.
+    /// Returns the state of all peers.
     pub fn statuses(&self) -> &Statuses {
         &self.statuses
     }
 
-    /// What the flows have come to that peers sent.
-    pub fn far(&self) -> &Arc<Tally> {
+    /// Returns the counters of the flows that peers have opened.
+    pub fn far(&self) -> &Arc<SiteCounters> {
         &self.far
     }
 
-    /// By what probes of the ways to peers are asked for.
+    /// Returns the handle by which operators request probes of paths to peers.
     pub fn prober(&self) -> Prober {
         self.prober.clone()
     }
 
-    /// Ends the thread. Flows that are still open are reset.
+    /// Stops the thread. Open flows are reset.
     pub fn stop(self) {
         drop((self.stop, self.handed, self.prober));
         if self.thread.join().is_err() {
-            tracing::error!("the thread of tunnels had panicked");
+            tracing::error!("tunnel thread panicked");
         }
     }
 }

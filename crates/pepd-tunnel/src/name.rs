@@ -1,5 +1,4 @@
-//! Peers that are called by name: pepd asks for their addresses until they are heard, and again
-//! when they are silent.
+//! Resolution of peers' host names: at start until the peer answers, and again when it is silent.
 
 use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 
@@ -11,11 +10,11 @@ use super::{
     peers::listed,
 };
 
-/// Time between two looks at whether the peer is heard.
+/// Interval between checks whether the peer is heard.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Asks for the addresses of a peer at first, and whenever it is not heard. A session goes on where
-/// it is.
+/// Resolves a peer's addresses at start, and whenever the peer is silent. A running session keeps
+/// its address.
 pub(super) async fn resolve(core: Shared, peer: usize, endpoint: Endpoint) {
     let mut name = Name {
         peer,
@@ -37,18 +36,17 @@ pub(super) async fn resolve(core: Shared, peer: usize, endpoint: Endpoint) {
     }
 }
 
-/// A peer's name, and what it has led to.
+/// A peer's host name and its addresses.
 struct Name {
     peer: usize,
     endpoint: Endpoint,
     lookups: Lookups,
-    /// The last answer that had any.
+    /// The last non-empty answer.
     known: BTreeSet<SocketAddr>,
 }
 
 impl Name {
-    /// Takes note of an answer. Without an address in it, those of before are good until there are
-    /// others.
+    /// Handles an answer. After an empty one the previous addresses stay valid.
     fn take(&mut self, core: &mut Core, answer: &io::Result<Vec<SocketAddr>>) {
         let endpoint = &self.endpoint;
         let addresses = match answer {
@@ -59,8 +57,8 @@ impl Name {
                     let name = core.peer_name(self.peer);
                     tracing::warn!(
                         peer = name, %endpoint, error,
-                        "the name of a peer's endpoint has no address now: pepd asks again, and ends no \
-                         session meanwhile. Correct `peer.{name}.endpoint`, or this machine's resolver"
+                        "peer endpoint does not resolve: pepd retries and keeps a running session; \
+                         fix `peer.{name}.endpoint` or the host's resolver"
                     );
                 }
                 return;
@@ -68,9 +66,9 @@ impl Name {
         };
         if self.lookups.on_answer() {
             let peer = core.peer_name(self.peer);
-            tracing::info!(peer, %endpoint, "the name of a peer's endpoint has an address again");
+            tracing::info!(peer, %endpoint, "peer endpoint resolves again");
         }
-        // Many resolvers turn the order with each answer: that is no change.
+        // Many resolvers rotate the addresses in each answer: order is no change.
         let now: BTreeSet<_> = addresses.iter().copied().collect();
         if now == self.known {
             return;
@@ -81,11 +79,11 @@ impl Name {
         let addresses = listed(core.addresses(self.peer));
         let peer = core.peer_name(self.peer);
         if is_first {
-            tracing::info!(peer, %endpoint, addresses, "pepd calls the peer at these addresses");
+            tracing::info!(peer, %endpoint, addresses, "peer endpoint resolved: pepd calls these addresses");
         } else {
             tracing::info!(
                 peer, %endpoint, addresses, before,
-                "the name of a peer's endpoint leads elsewhere: pepd calls the silent peer there, too"
+                "peer endpoint resolves to other addresses: pepd calls the silent peer there, too"
             );
         }
     }

@@ -1,41 +1,41 @@
-//! How a flow begins where its client is.
+//! Start of a flow at the client's end.
 
 use std::{future::poll_fn, io, rc::Rc, task::Poll};
 
 use pep_core::{
     arena::Kind,
-    greeting::Greeting,
     hosts::Host,
     relay::{Direction, Side},
     site::{DscpPolicy, Source},
     stats::EndReason,
+    stream_header::StreamHeader,
 };
 use pepd_sys::keys::{self, NoRandomness};
 use tokio::time::timeout;
 use tunnel::{class::Class, wire::ResetCode};
 
 use super::{
-    Handed,
+    AcceptedFlow,
     core::Shared,
     flow::Joint,
     leg::Leg,
     recover,
-    table::{Announcement, Policy},
+    table::{Policy, StreamOpening},
 };
 use crate::table::Key;
 
-/// Serves an accepted client, whose leg this is, to the end of its flow.
-pub(super) async fn serve(core: Shared, handed: Handed, leg: io::Result<Box<dyn Leg>>) {
-    let greeting = greeting(&handed);
+/// Serves the flow of an accepted client with this leg, until it ends.
+pub(super) async fn serve(core: Shared, handed: AcceptedFlow, leg: io::Result<Box<dyn Leg>>) {
+    let stream_header = stream_header(&handed);
     let key = {
         let core = &mut *core.borrow_mut();
         let counters = &core.context.counters;
         counters.update(|stats| stats.tunnel_flows_near += 1);
         let peer = handed.peer;
-        let policy = Policy::of(&handed.ends.site);
+        let policy = Policy::for_site(&handed.ends.site);
         let table = core.table(peer);
         let flow = table.add_kept(handed.memory, Direction::Up, policy);
-        table.set_host(flow, Host::of(handed.ends.client.ip()));
+        table.set_host(flow, Host::from_address(handed.ends.client.ip()));
         Key { peer, flow }
     };
     let mut joint = Joint::new(
@@ -49,48 +49,48 @@ pub(super) async fn serve(core: Shared, handed: Handed, leg: io::Result<Box<dyn 
         Ok(leg) => joint.set_leg(leg),
         Err(err) => return joint.end(EndReason::Error, ResetCode::Internal, Some(err)),
     }
-    let greeting = match greeting {
-        Ok(greeting) => greeting,
+    let stream_header = match stream_header {
+        Ok(stream_header) => stream_header,
         Err(err) => {
             let err = io::Error::other(err);
             return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
         }
     };
-    if greeting.compressed {
+    if stream_header.compressed {
         joint.compress();
     }
     announce(
         &core,
         key,
         &joint,
-        (handed.class, handed.site.0.into(), greeting),
+        (handed.class, handed.site.0.into(), stream_header),
     );
     go_on(core, key, joint, false).await;
 }
 
-/// Writes down what the flow is, and what its stream is to be opened with.
+/// Records the flow and the stream header that will open its stream.
 fn announce(
     core: &Shared,
     key: Key,
     joint: &Joint,
-    (class, site, greeting): (Class, u32, Greeting),
+    (class, site, stream_header): (Class, u32, StreamHeader),
 ) {
     let core = &mut *core.borrow_mut();
-    let identity = recover::identity(Kind::Near, class, core.peer_name(key.peer), &greeting);
+    let identity = recover::identity(Kind::Near, class, core.peer_name(key.peer), &stream_header);
     if let Some(entry) = core.entry(key) {
         entry.publish(&identity, joint.leg().map(Leg::cookie));
         entry.publish_connected();
-        entry.announce(Announcement {
+        entry.announce(StreamOpening {
             class,
             site,
             born: identity.born,
-            greeting,
+            stream_header,
         });
     }
 }
 
-/// Serves a flow that was announced to its end: on its first stream, or one that goes on with it, which
-/// the core opens.
+/// Serves an announced flow until it ends: on its first stream, or resumed on one that the core
+/// opens.
 pub(super) async fn go_on(core: Shared, key: Key, joint: Joint, goes_on: bool) {
     if goes_on {
         return joint.run().await;
@@ -98,19 +98,19 @@ pub(super) async fn go_on(core: Shared, key: Key, joint: Joint, goes_on: bool) {
     let limit = joint.ends().site.timeouts.connect;
     match timeout(limit, open(&core, &joint, key)).await {
         Ok(Opened::Stream) => joint.run().await,
-        Ok(Opened::ClientGone(err)) => {
+        Ok(Opened::ClientClosed(err)) => {
             joint.end(EndReason::ClientReset, ResetCode::Host, Some(err));
         }
         Err(_elapsed) => joint.end(EndReason::ConnectTimeout, ResetCode::TimedOut, None),
     }
 }
 
-/// What the peer is told of a flow that begins.
-fn greeting(handed: &Handed) -> Result<Greeting, NoRandomness> {
+/// Builds the stream header, which describes a new flow to the peer.
+fn stream_header(handed: &AcceptedFlow) -> Result<StreamHeader, NoRandomness> {
     let [token, _] = *keys::random()?.as_chunks().0 else {
         return Err(NoRandomness);
     };
-    Ok(Greeting {
+    Ok(StreamHeader {
         token: u128::from_be_bytes(token).max(1),
         resume: None,
         destination: handed.ends.destination,
@@ -127,10 +127,10 @@ fn greeting(handed: &Handed) -> Result<Greeting, NoRandomness> {
 
 enum Opened {
     Stream,
-    ClientGone(io::Error),
+    ClientClosed(io::Error),
 }
 
-/// Opens a stream, once there is a session that takes one. The client's bytes wait in its socket.
+/// Opens a stream as soon as a session accepts one. The client's bytes wait in its socket.
 async fn open(core: &Shared, joint: &Joint, key: Key) -> Opened {
     poll_fn(|cx| {
         let core = &mut *core.borrow_mut();
@@ -141,7 +141,7 @@ async fn open(core: &Shared, joint: &Joint, key: Key) -> Opened {
             entry.waker = Some(cx.waker().clone());
         }
         match joint.poll_leg_broken(cx) {
-            Poll::Ready(err) => Poll::Ready(Opened::ClientGone(err)),
+            Poll::Ready(err) => Poll::Ready(Opened::ClientClosed(err)),
             Poll::Pending => Poll::Pending,
         }
     })

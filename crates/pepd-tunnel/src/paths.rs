@@ -1,7 +1,7 @@
-//! What is known of the ways to peers, kept in a file so that it outlasts us; where there is no folder for one, in memory that the keeper has open as well,
-//! so that it outlasts the process.
+//! A persistent record of the paths to peers: in a file, or without a state directory in memory
+//! that the keeper process holds open as well, so that it survives pepd.
 //!
-//! A file that is missing, damaged or somebody else's costs what was remembered and nothing more.
+//! If the file is missing, damaged or not pepd's, only the remembered figures are lost.
 
 use std::{
     cell::RefCell,
@@ -34,21 +34,21 @@ use tunnel::path::PathMemory;
 
 use super::core::Shared;
 
-/// Its name in the folder of the state.
+/// File name in the state directory.
 const FILE: &str = "paths.json";
 const VERSION: u32 = 1;
-/// Longer ones are not ours.
+/// Maximum size; longer files are not pepd's.
 const BYTES_MAX: u64 = 1 << 20;
-/// What is older is believed by nobody.
+/// Age from which a record is ignored.
 const OLD: Duration = Duration::from_secs(24 * 3600);
-/// Where a peer was longer ago than this, it is not called: somebody else may have the address.
+/// Age from which a peer's address is not called: it may belong to another host by then.
 const MOVED: Duration = Duration::from_secs(3600);
-/// Between two looks at where peers are.
+/// Interval between checks of peers' addresses.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two times that it is written, unless a peer moves.
+/// Interval between writes, unless a peer moves.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 
-/// By public key.
+/// Records by public key.
 type Known = BTreeMap<String, Entry>;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,28 +58,28 @@ struct Content {
     peers: Known,
 }
 
-/// One way as it was.
+/// Record of one path.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// When, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     seen: u64,
-    /// Bits a second.
+    /// Rate in bit/s.
     rate: u64,
     rtt_us: u64,
     loss: f64,
     packet: usize,
-    /// Where the peer is reached by UDP.
+    /// Address of the peer by UDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<SocketAddr>,
 }
 
-/// Where it is written.
+/// Location of the record.
 #[derive(Debug, Clone)]
 enum Store {
-    /// In a folder: it outlasts the machine.
+    /// In a directory: survives a reboot.
     File(PathBuf),
-    /// In memory: it is there for as long as somebody has it open.
+    /// In memory: lasts as long as a process has it open.
     Memory(Arc<File>),
 }
 
@@ -92,44 +92,44 @@ impl fmt::Display for Store {
     }
 }
 
-/// The file, and what it says.
+/// The record and its location.
 #[derive(Debug)]
 pub(crate) struct Paths {
     store: Store,
     known: Known,
-    /// That it cannot be written was told.
-    told: bool,
+    /// A failed write was logged.
+    logged: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("it has {0} bytes")]
+    #[error("file too long: {0} bytes")]
     Long(u64),
     #[error(transparent)]
     Form(#[from] serde_json::Error),
-    #[error("it is of version {0}")]
+    #[error("unknown version {0}")]
     Version(u32),
 }
 
 impl Paths {
-    /// Content of the folder, if there is any. Makes the folder where only that is missing, and warns
-    /// where nothing can be kept in it.
-    pub(super) fn prepare(folder: &Path) -> Self {
-        // What goes wrong here shows when it is written.
-        let _ = fs::DirBuilder::new().mode(0o700).create(folder);
-        let mut paths = Self::load(folder);
+    /// Loads the record from the directory. Creates the directory if only the last component is
+    /// missing, and warns if nothing can be stored in it.
+    pub(super) fn prepare(directory: &Path) -> Self {
+        // A failure shows up at the write below.
+        let _ = fs::DirBuilder::new().mode(0o700).create(directory);
+        let mut paths = Self::load(directory);
         paths.write();
         paths
     }
 
-    /// What the folder has, if anything.
-    fn load(folder: &Path) -> Self {
-        Self::of(Store::File(folder.join(FILE)))
+    /// Loads the record from the directory, if there is one.
+    fn load(directory: &Path) -> Self {
+        Self::from_store(Store::File(directory.join(FILE)))
     }
 
-    /// What the process before had in memory, if anything; it goes on there, or in new memory.
+    /// Loads the record that the previous process kept in memory, or creates new memory.
     ///
     /// # Errors
     /// As memfd_create(2).
@@ -138,23 +138,28 @@ impl Paths {
             Some(memory) => memory,
             None => memfd_create(PATHS, MFdFlags::MFD_CLOEXEC)?,
         };
-        Ok(Self::of(Store::Memory(Arc::new(memory.into()))))
+        Ok(Self::from_store(Store::Memory(Arc::new(memory.into()))))
     }
 
-    fn of(store: Store) -> Self {
+    fn from_store(store: Store) -> Self {
         let known = match read(&store) {
             Ok(known) => known,
             Err(ReadError::Io(err)) if is_missing(&err) => Known::new(),
             Err(err) => {
-                tracing::warn!(path = %store, error = %err, "cannot use what was remembered of the ways to peers");
+                tracing::warn!(path = %store, error = %err, "cannot read the record of paths to peers: pepd measures them anew");
                 Known::new()
             }
         };
-        let told = false;
-        Self { store, known, told }
+        let logged = false;
+        Self {
+            store,
+            known,
+            logged,
+        }
     }
 
-    /// What was remembered of a peer, its time by a clock that says `now` now; the time of day is `today`.
+    /// Returns the record of a peer. `now` is the monotonic time of sessions, `today` the time of
+    /// day.
     pub(super) fn get(
         &self,
         key: &PublicKey,
@@ -170,14 +175,14 @@ impl Paths {
         (entry.rate > 0 && entry.rtt_us > 0).then_some(memory)
     }
 
-    /// Where a peer was of late, by UDP.
+    /// Returns the UDP address at which a peer was recently.
     pub(super) fn address(&self, key: &PublicKey, today: Duration) -> Option<SocketAddr> {
         let entry = self.known.get(&key.to_string())?;
         let age = today.checked_sub(Duration::from_secs(entry.seen))?;
         entry.address.filter(|_| age < MOVED)
     }
 
-    /// A peer's way is so, and leads there. Times as above. Whether it led somewhere else before.
+    /// Records a peer's path and address; times as above. Returns whether the address has changed.
     fn note(
         &mut self,
         key: &PublicKey,
@@ -210,13 +215,13 @@ impl Paths {
         self.known.retain(|_, entry| young(entry));
     }
 
-    /// Writes the file, at once or not at all.
+    /// Writes the file atomically.
     pub(super) fn write(&mut self) {
         let written = self.writing()();
         self.on_written(written);
     }
 
-    /// What writes the file, wherever it is called.
+    /// Returns a closure that writes the file, on any thread.
     fn writing(&self) -> impl FnOnce() -> io::Result<()> + Send + 'static {
         let store = self.store.clone();
         let content = Content {
@@ -228,7 +233,7 @@ impl Paths {
 
     fn on_written(&mut self, written: io::Result<()>) {
         if let Err(err) = written
-            && !std::mem::replace(&mut self.told, true)
+            && !std::mem::replace(&mut self.logged, true)
         {
             let key = match self.store {
                 Store::File(_) => " (`identity.state`)",
@@ -238,12 +243,12 @@ impl Paths {
             tracing::warn!(
                 %path,
                 error = %err,
-                "cannot write what is known of the ways to peers{key}: after a restart pepd learns it anew (told once)"
+                "cannot write the record of paths to peers{key}: pepd measures them anew after a restart (logged once)"
             );
         }
     }
 
-    /// Takes down how the ways to all peers are now. Whether some lead somewhere else than before.
+    /// Records the current paths to all peers. Returns whether an address has changed.
     pub(super) fn take(&mut self, core: &Shared) -> bool {
         let (core, today) = (&mut *core.borrow_mut(), today());
         let now = core.now();
@@ -256,31 +261,32 @@ impl Paths {
     }
 }
 
-/// Looks at a folder as a start would find it, changing nothing, and says in a word how it is.
+/// Checks a directory as a start would find it, without changing anything. Returns its state in a
+/// few words.
 ///
 /// # Errors
-/// Reason for which nothing could be kept there.
-pub fn look(folder: &Path) -> io::Result<&'static str> {
-    let parent = folder.parent().filter(|parent| *parent != Path::new(""));
-    let (place, state) = match fs::metadata(folder) {
+/// The reason for which nothing could be stored there.
+pub fn inspect(directory: &Path) -> io::Result<&'static str> {
+    let parent = directory.parent().filter(|parent| *parent != Path::new(""));
+    let (place, state) = match fs::metadata(directory) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
             (parent.unwrap_or(Path::new(".")), "will be made")
         }
-        _ => (folder, "is there"),
+        _ => (directory, "is there"),
     };
     if !fs::metadata(place)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     eaccess(place, AccessFlags::W_OK | AccessFlags::X_OK)?;
     let room = statvfs(place)?;
-    // Some file systems do not count their files.
+    // Some file systems do not count inodes.
     if room.blocks_available() == 0 || (room.files() > 0 && room.files_available() == 0) {
         return Err(io::ErrorKind::StorageFull.into());
     }
     Ok(state)
 }
 
-/// Tells whether there is no such file, nor a folder that could have it.
+/// Returns whether the file and its directory are both missing.
 fn is_missing(err: &io::Error) -> bool {
     matches!(
         err.kind(),
@@ -320,12 +326,13 @@ fn write(store: &Store, content: &Content) -> io::Result<()> {
             let beside = file.with_extension("json.new");
             let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, file));
             if written.is_err() {
-                // A full disk has room for its name only.
+                // On a full disk only the file name was written.
                 let _ = fs::remove_file(&beside);
             }
             written
         }
-        // A process that ends in between leaves something damaged, which costs what was remembered.
+        // A process that ends in between leaves a damaged record, which costs the remembered
+        // figures only.
         Store::Memory(memory) => {
             memory.set_len(bytes.len() as u64)?;
             memory.write_all_at(&bytes, 0)
@@ -333,13 +340,13 @@ fn write(store: &Store, content: &Content) -> io::Result<()> {
     }
 }
 
-/// The time of day, since 1970.
+/// Returns the time of day, since 1970.
 pub(super) fn today() -> Duration {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default()
 }
 
-/// Writes it every minute, and when a peer has moved; never ends.
+/// Writes the record every minute and when a peer has moved; never ends.
 pub(super) async fn keep(core: Shared, paths: Rc<RefCell<Paths>>) {
     let mut written = Instant::now();
     loop {
@@ -349,7 +356,7 @@ pub(super) async fn keep(core: Shared, paths: Rc<RefCell<Paths>>) {
             continue;
         }
         written = Instant::now();
-        // A file system may take its time, datagrams must not wait for it.
+        // A file system may block, and datagrams must not wait for it.
         let writing = paths.borrow().writing();
         match tokio::task::spawn_blocking(writing).await {
             Ok(written) => paths.borrow_mut().on_written(written),
@@ -374,15 +381,15 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_with_its_age() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut paths = Paths::load(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let mut paths = Paths::load(directory.path());
         assert_eq!(paths.get(&KEY, 48 * HOUR, DAY), None);
-        // Heard an hour ago, by a clock of ours.
+        // Heard an hour ago by the monotonic clock.
         let there: SocketAddr = "192.0.2.1:5001".parse().unwrap();
         assert!(paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
         assert!(!paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
         paths.write();
-        let again = Paths::load(folder.path());
+        let again = Paths::load(directory.path());
         let two_later = again.get(&KEY, 48 * HOUR, DAY + 2 * HOUR);
         assert_eq!(two_later, Some(memory(45 * HOUR)));
         let ago = HOUR / 2;
@@ -410,14 +417,14 @@ mod tests {
         paths.write();
         let next = |paths: &Paths| {
             let Store::Memory(memory) = &paths.store else {
-                panic!("no memory")
+                panic!("not a memory store")
             };
             Paths::inherit(Some(memory.try_clone().unwrap().into())).unwrap()
         };
         let mut next_one = next(&paths);
         assert_eq!(next_one.known, paths.known);
         assert_eq!(next_one.address(&KEY, DAY), Some(there));
-        // Less than before: nothing of that is left behind it.
+        // Shorter than before: no bytes of the old content remain.
         next_one.known.remove(&PublicKey([8; 32]).to_string());
         next_one.write();
         assert_eq!(next(&paths).known, next_one.known);
@@ -427,8 +434,8 @@ mod tests {
     fn what_is_not_ours_is_ignored_and_replaced() {
         let good = |fields: &str| format!("{{\"version\":1,\"peers\":{{\"{KEY}\":{{{fields}}}}}}}");
         let fields = "\"seen\":1728000000,\"rate\":1,\"rtt_us\":1,\"loss\":0.5,\"packet\":1200";
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(FILE);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(FILE);
         for (text, is_good) in [
             (good(fields), true),
             (good(&format!("{fields},\"more\":1")), false),
@@ -443,61 +450,61 @@ mod tests {
             ("x".repeat(BYTES_MAX as usize + 1), false),
         ] {
             fs::write(&file, &text).unwrap();
-            let mut paths = Paths::load(folder.path());
+            let mut paths = Paths::load(directory.path());
             let known = paths.get(&KEY, 48 * HOUR, DAY);
             assert_eq!(known.is_some(), is_good, "{text:.80}");
             paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
             paths.write();
             assert!(
-                Paths::load(folder.path())
+                Paths::load(directory.path())
                     .get(&KEY, 48 * HOUR, DAY)
                     .is_some()
             );
         }
-        let left = fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(left, 1, "nothing is left beside it");
+        let left = fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 1, "no temporary file is left");
     }
 
     #[test]
     fn a_start_makes_the_folder_and_nothing_above_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let state = folder.path().join("state");
-        assert_eq!(look(&state).unwrap(), "will be made");
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        assert_eq!(inspect(&state).unwrap(), "will be made");
         assert!(!state.exists());
-        assert!(!Paths::prepare(&state).told);
-        assert_eq!(look(&state).unwrap(), "is there");
-        let far = folder.path().join("gone/state");
-        assert_eq!(look(&far).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(Paths::prepare(&far).told && !folder.path().join("gone").exists());
-        let file = folder.path().join("file");
+        assert!(!Paths::prepare(&state).logged);
+        assert_eq!(inspect(&state).unwrap(), "is there");
+        let far = directory.path().join("gone/state");
+        assert_eq!(inspect(&far).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(Paths::prepare(&far).logged && !directory.path().join("gone").exists());
+        let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
         for wrong in [file.clone(), file.join("state")] {
-            let kind = look(&wrong).unwrap_err().kind();
+            let kind = inspect(&wrong).unwrap_err().kind();
             assert_eq!(kind, io::ErrorKind::NotADirectory, "{}", wrong.display());
-            assert!(Paths::prepare(&wrong).told);
+            assert!(Paths::prepare(&wrong).logged);
         }
     }
 
     #[test]
     fn what_cannot_be_written_leaves_nothing_beside() {
-        let folder = tempfile::tempdir().unwrap();
-        // A folder cannot be replaced by a file.
-        fs::create_dir_all(folder.path().join(FILE).join("x")).unwrap();
-        let mut paths = Paths::load(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        // A directory cannot be replaced by a file.
+        fs::create_dir_all(directory.path().join(FILE).join("x")).unwrap();
+        let mut paths = Paths::load(directory.path());
         paths.write();
-        assert!(paths.told);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(paths.logged);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]
     fn a_folder_that_is_not_there_is_no_reason_to_stop() {
-        let folder = tempfile::tempdir().unwrap();
-        let gone = folder.path().join("gone");
+        let directory = tempfile::tempdir().unwrap();
+        let gone = directory.path().join("gone");
         let mut paths = Paths::load(&gone);
         paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
         paths.write();
-        assert!(paths.told && !gone.exists());
-        // An unmeasured way is not worth a line.
+        assert!(paths.logged && !gone.exists());
+        // An unmeasured path is not recorded.
         paths.known.clear();
         paths.note(&KEY, (&PathMemory::default(), None), HOUR, DAY);
         assert!(paths.known.is_empty());

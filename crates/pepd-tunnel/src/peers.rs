@@ -1,4 +1,4 @@
-//! What others than the tunnels' thread know of peers: whether they are there.
+//! State of peers for other threads than the tunnels' own.
 
 use std::{
     collections::BTreeSet,
@@ -23,68 +23,68 @@ use tunnel::{
     session::{PathState, SessionStats},
 };
 
-/// What is known of the session with a peer, as it was within the last second.
+/// State of the session with a peer, at most a second old.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionFacts {
-    /// By what it is reached.
+    /// Transport of the session.
     pub carrier: Option<Carrier>,
-    /// How things are on the path.
+    /// State of the path.
     pub path: PathState,
-    /// What the session has done.
+    /// Counters of the session.
     pub stats: SessionStats,
-    /// Why packets did not arrive.
+    /// Causes of lost packets.
     pub causes: CauseCounts,
 }
 
-/// Address of a peer and bytes exchanged with it in all sessions since the process began; at most a
-/// second old.
+/// Address of a peer, and bytes exchanged with it in all sessions since the process started; at
+/// most a second old.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Contact {
-    /// Address where it was last heard, or else is to be called.
+    /// Address at which the peer was last heard, or else is to be called.
     pub remote: Option<Remote>,
-    /// Time since it was last heard.
+    /// Time since the peer was last heard.
     pub silence: Option<Duration>,
-    /// Bytes of datagrams sent to it.
+    /// Bytes of datagrams sent to the peer.
     pub sent_bytes: u64,
-    /// Bytes of datagrams of it.
+    /// Bytes of datagrams received from the peer.
     pub received_bytes: u64,
 }
 
-/// Why there is no session with a peer.
+/// Reasons for which there is no session with a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoSession {
-    /// It does not answer our handshakes.
+    /// The peer does not answer handshakes.
     Unanswered,
-    /// It takes none of our answers to its own.
-    Untaken,
-    /// Its answers do not fit: the shared secret differs.
+    /// The peer calls and rejects every handshake response.
+    AnswersRejected,
+    /// The peer's responses do not verify: the pre-shared key differs.
     Keys,
-    /// It speaks another version of the protocol.
+    /// The peer speaks another version of the protocol.
     Version,
 }
 
 impl NoSession {
-    /// For programs and tables.
+    /// Name of the reason for programs and tables.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unanswered => "unanswered",
-            Self::Untaken => "untaken",
+            Self::AnswersRejected => "answers_rejected",
             Self::Keys => "keys",
             Self::Version => "version",
         }
     }
 }
 
-/// Whether a peer is there.
+/// State of one peer.
 #[derive(Debug)]
 pub struct PeerStatus {
-    is_here: AtomicBool,
+    is_up: AtomicBool,
     on_loss: OnPeerLoss,
     sites: Vec<SiteId>,
-    /// Those whose packets the kernel is to forward while it is gone, or takes none.
+    /// Sites whose packets the kernel forwards while the peer is down or takes no packets.
     passing: Vec<SiteId>,
     takes_packets: AtomicBool,
-    /// The session, where there is one, and flows in the tunnel.
+    /// Session if there is one, contact, and number of flows in the tunnel.
     known: Mutex<(Option<SessionFacts>, Contact, u64)>,
     trouble: Mutex<Option<NoSession>>,
     packets: Mutex<PacketFacts>,
@@ -92,17 +92,18 @@ pub struct PeerStatus {
 }
 
 impl PeerStatus {
-    /// Whether it is there.
-    pub fn is_here(&self) -> bool {
-        self.is_here.load(Relaxed)
+    /// Returns whether the peer is up.
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Relaxed)
     }
 
-    /// The session, where there is one, and flows in the tunnel; not older than a second.
+    /// Returns the session if there is one, the contact, and the number of flows; at most a second
+    /// old.
     pub fn known(&self) -> (Option<SessionFacts>, Contact, u64) {
         *self.known.lock()
     }
 
-    /// How the packets of its sites fare; not older than a second.
+    /// Returns the packet counters of its sites; at most a second old.
     pub fn packets(&self) -> PacketFacts {
         self.packets.lock().clone()
     }
@@ -111,7 +112,8 @@ impl PeerStatus {
         *self.packets.lock() = packets;
     }
 
-    /// Addresses at which it is called, in the order of RFC 8305; not older than a second.
+    /// Returns the addresses at which the peer is called, in the order of RFC 8305; at most a
+    /// second old.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.lock().clone()
     }
@@ -123,7 +125,7 @@ impl PeerStatus {
         }
     }
 
-    /// Why there is no session, as far as known.
+    /// Returns the reason for which there is no session, as far as known.
     pub fn trouble(&self) -> Option<NoSession> {
         *self.trouble.lock()
     }
@@ -136,13 +138,13 @@ impl PeerStatus {
         *self.known.lock() = (session, contact, flows);
     }
 
-    /// Whether new flows go into its tunnel, now.
+    /// Returns whether new flows go into the tunnel now.
     pub fn takes_flows(&self) -> bool {
-        self.is_here.load(Relaxed) || self.on_loss == OnPeerLoss::Hold
+        self.is_up.load(Relaxed) || self.on_loss == OnPeerLoss::Hold
     }
 
     fn bypassed(&self) -> impl Iterator<Item = SiteId> {
-        let gone = !self.is_here.load(Relaxed);
+        let gone = !self.is_up.load(Relaxed);
         let flows = gone && self.on_loss == OnPeerLoss::Bypass;
         let flows = self.sites.iter().filter(move |_| flows);
         let takes_none = gone || !self.takes_packets.load(Relaxed);
@@ -160,7 +162,7 @@ pub struct Statuses {
 }
 
 impl Statuses {
-    /// Nobody is there yet.
+    /// Creates the state with all peers down.
     pub fn new(config: &Config) -> Self {
         let of_peer = |index| {
             let sites = config.sites.iter().map(|(id, _)| id);
@@ -176,7 +178,7 @@ impl Statuses {
         let peers: Arc<[_]> = peers
             .map(|(index, peer)| {
                 Arc::new(PeerStatus {
-                    is_here: AtomicBool::new(false),
+                    is_up: AtomicBool::new(false),
                     on_loss: peer.on_peer_loss,
                     sites: of_peer(index).collect(),
                     passing: passing(index),
@@ -192,43 +194,43 @@ impl Statuses {
             peers,
             bypassed: watch::Sender::default(),
         };
-        statuses.tell();
+        statuses.notify();
         statuses
     }
 
-    /// One peer's.
-    pub fn of(&self, peer: usize) -> &Arc<PeerStatus> {
+    /// Returns the state of one peer.
+    pub fn status(&self, peer: usize) -> &Arc<PeerStatus> {
         &self.peers[peer]
     }
 
-    /// Whether the peer is there.
-    pub(super) fn is_here(&self, peer: usize) -> bool {
-        self.peers[peer].is_here.load(Relaxed)
+    /// Returns whether the peer is up.
+    pub(super) fn is_up(&self, peer: usize) -> bool {
+        self.peers[peer].is_up.load(Relaxed)
     }
 
-    /// Peers that are there.
-    pub fn here(&self) -> usize {
+    /// Returns the number of peers that are up.
+    pub fn count_up(&self) -> usize {
         let here = self.peers.iter();
-        here.filter(|peer| peer.is_here.load(Relaxed)).count()
+        here.filter(|peer| peer.is_up.load(Relaxed)).count()
     }
 
-    /// Whether the peer is there from now on. Returns whether that is news.
-    pub(super) fn set(&self, peer: usize, is_here: bool) -> bool {
-        let changed = self.peers[peer].is_here.swap(is_here, Relaxed) != is_here;
+    /// Sets whether the peer is up. Returns whether that is a change.
+    pub(super) fn set(&self, peer: usize, is_up: bool) -> bool {
+        let changed = self.peers[peer].is_up.swap(is_up, Relaxed) != is_up;
         if changed {
-            self.tell();
+            self.notify();
         }
         changed
     }
 
-    /// Whether the peer takes packets beside flows, in the session that has begun.
+    /// Sets whether the peer takes packets (datagrams, RFC 9221) in the current session.
     pub(super) fn set_takes_packets(&self, peer: usize, takes: bool) {
         if self.peers[peer].takes_packets.swap(takes, Relaxed) != takes {
-            self.tell();
+            self.notify();
         }
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         let bypassed = self.peers.iter().flat_map(|peer| peer.bypassed()).collect();
         self.bypassed.send_if_modified(|sent| {
             let changed = *sent != bypassed;
@@ -237,7 +239,8 @@ impl Statuses {
         });
     }
 
-    /// Sites whose flows or packets the kernel is to forward, as long as their peers are gone.
+    /// Returns the sites whose flows or packets the kernel is to forward while their peers are
+    /// down.
     pub fn bypassed(&self) -> watch::Receiver<BTreeSet<SiteId>> {
         let mut bypassed = self.bypassed.subscribe();
         bypassed.mark_changed();
@@ -245,7 +248,7 @@ impl Statuses {
     }
 }
 
-/// Addresses for the log.
+/// Formats addresses for the log.
 pub(super) fn listed(addresses: &[SocketAddr]) -> String {
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     addresses.join(", ")
@@ -270,12 +273,12 @@ mod tests {
     fn only_a_peer_that_is_there_takes_flows_unless_they_are_held() {
         for (on_loss, held) in [("split", false), ("hold", true), ("bypass", false)] {
             let statuses = Statuses::new(&config(on_loss));
-            assert_eq!(statuses.of(0).takes_flows(), held, "{on_loss}");
+            assert_eq!(statuses.status(0).takes_flows(), held, "{on_loss}");
             assert!(statuses.set(0, true) && !statuses.set(0, true));
-            assert!(statuses.of(0).takes_flows());
-            assert_eq!(statuses.here(), 1);
+            assert!(statuses.status(0).takes_flows());
+            assert_eq!(statuses.count_up(), 1);
             statuses.set(0, false);
-            assert_eq!(statuses.of(0).takes_flows(), held, "{on_loss}");
+            assert_eq!(statuses.status(0).takes_flows(), held, "{on_loss}");
         }
     }
 

@@ -1,13 +1,13 @@
-//! Loads the path to a peer for a while, as an operator asks for it, and looks at what happens.
+//! Load test of the path to a peer, requested by an operator.
 //!
 //! ```text
 //!   idle    a stream is open, nothing sent: round trips
-//!   up      the same stream: bytes of no meaning, which the peer drops
+//!   up      the same stream: filler bytes, which the peer drops
 //!   (the queue drains)
-//!   down    another stream: the peer sends them, we drop them
+//!   down    another stream: the peer sends filler, pepd drops it
 //! ```
 //!
-//! It ends when nobody listens any more, and when the session does.
+//! A probe ends early when its listener disconnects or the session ends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,100 +31,100 @@ use super::{
     peers::{SessionFacts, Statuses},
 };
 
-/// Between two looks.
+/// Interval between samples.
 const LOOK: Duration = Duration::from_millis(100);
-/// The idle link is looked at for so long, and for so many round trips.
+/// Duration of the idle phase, and its minimum in round trips.
 const IDLE: (Duration, u32) = (Duration::from_secs(1), 4);
-/// A peer that has not answered by then does not.
+/// Time limit for the peer's answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Samples that a listener may have before it.
+/// Samples queued for the listener.
 const AHEAD: usize = 64;
 
-/// How things were at a moment. Counts are since the session began.
+/// Figures at one moment. Counts are since the session began.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Since the probe began.
+    /// Time since the probe began.
     pub at: Duration,
-    /// What it did.
+    /// Phase of the probe.
     pub phase: Phase,
-    /// Bytes of it that had arrived in this phase.
+    /// Bytes of this phase that have arrived.
     pub bytes: u64,
     /// The last round trip.
     pub rtt: Duration,
-    /// Packets that were looked for, of them lost, bursts of these: of ours, and of the peer's.
+    /// Packets checked, packets lost, loss bursts: of the local end, and of the peer.
     pub packets: [[u64; 3]; 2],
-    /// Packets of ours lost by the link, at a full queue, by outages.
+    /// Lost packets of the local end: link loss, queue overflow, outages.
     pub causes: [u64; 3],
-    /// Packets of ours with bytes that went again.
-    pub resent: u64,
-    /// What our packets took on the link, in bytes.
+    /// Packets of the local end whose bytes were retransmitted.
+    pub retransmitted: u64,
+    /// Bytes that the local end's packets took on the link.
     pub on_link: u64,
-    /// What the link is thought to carry, in bit/s.
+    /// Estimated link rate in bit/s.
     pub link_rate: u64,
     /// Repair packets per packet.
-    pub overcode: f64,
+    pub fec_overhead: f64,
     /// The longest datagram, in bytes.
     pub datagram: u64,
-    /// Times that nothing came from the peer for long.
+    /// Outages: long silences of the peer.
     pub outages: u64,
     /// Whether datagrams go by TCP.
     pub by_tcp: bool,
 }
 
-/// Why there is no probe, or why it has ended before its time.
+/// Reasons for which a probe did not start, or ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// There is one.
-    #[error("a probe is under way already: there is one at a time")]
+    /// Another probe runs.
+    #[error("another probe is running: only one runs at a time")]
     Busy,
-    /// The peer is not there.
-    #[error("the peer is away, there is nothing to probe (`pepd status` says more)")]
+    /// The peer is down.
+    #[error("the peer is down: see `pepd status`")]
     Away,
-    /// As many flows are open to it as may be.
-    #[error("as many flows are open to the peer as may be: try again when some have ended")]
+    /// The peer has its maximum of open flows.
+    #[error("the peer has its maximum number of open flows: try again when some have ended")]
     Full,
-    /// It does not know what that is.
-    #[error("the peer's pepd does not know probes: update it")]
+    /// The peer does not support probes.
+    #[error("the peer's pepd does not support probes: update it")]
     Old,
-    /// It answers one already.
-    #[error("the peer is at another probe of ours: try again in a minute")]
+    /// The peer already answers a probe.
+    #[error("the peer still answers an earlier probe: try again in a minute")]
     PeerBusy,
-    /// Nothing comes of it.
-    #[error("the peer has not answered within 20 s: is the link there?")]
+    /// The peer does not answer.
+    #[error("no answer from the peer within 20 s: check the link")]
     Silent,
     /// The session has ended.
-    #[error("the session with the peer has ended meanwhile: try again")]
+    #[error("the session with the peer ended during the probe: try again")]
     Ended,
-    /// Nobody listens.
-    #[error("nobody listens any more")]
+    /// The listener has disconnected.
+    #[error("the listener has disconnected")]
     Unheard,
 }
 
-/// What is asked for.
+/// Parameters of a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Which peer.
+    /// Index of the peer.
     pub peer: usize,
-    /// For how long each direction is loaded.
+    /// Load time of each direction.
     pub lasting: Duration,
-    /// By how many bytes at most.
+    /// Maximum of bytes per direction.
     pub bytes: u64,
-    /// Before which flows they go.
+    /// Class of the probe's bytes.
     pub class: Class,
 }
 
-/// What is told of a probe. `Done` or `Failed` is the last.
+/// Report of a probe. `Done` or `Failed` is the last.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Told {
-    /// How things are.
+pub enum ProbeEvent {
+    /// Current figures.
     Sample(Sample),
-    /// It is over.
+    /// The probe is complete.
     Done,
-    /// It is over before its time.
+    /// The probe has ended early.
     Failed(ProbeError),
 }
 
-/// By what probes are asked for.
+/// Handle by which probes are requested.
 #[derive(Debug, Clone)]
 pub struct Prober {
     statuses: Statuses,
@@ -132,16 +132,16 @@ pub struct Prober {
     place: Arc<Semaphore>,
 }
 
-/// A probe that is to begin.
+/// A requested probe.
 #[derive(Debug)]
 pub(super) struct Ordered {
     plan: Plan,
-    tell: mpsc::Sender<Told>,
-    /// There is no other as long as this is held.
+    tell: mpsc::Sender<ProbeEvent>,
+    /// Permit that excludes other probes.
     _place: OwnedSemaphorePermit,
 }
 
-/// Both ends of the way by which they are asked for.
+/// Returns both ends of the request channel.
 pub(super) fn prober(statuses: &Statuses) -> (Prober, mpsc::UnboundedReceiver<Ordered>) {
     let (ordered, orders) = mpsc::unbounded_channel();
     let prober = Prober {
@@ -153,28 +153,28 @@ pub(super) fn prober(statuses: &Statuses) -> (Prober, mpsc::UnboundedReceiver<Or
 }
 
 impl Prober {
-    /// Begins a probe, which ends at the latest when what is returned is dropped.
+    /// Starts a probe. It ends when the returned receiver is dropped, if not before.
     ///
     /// # Errors
-    /// When there is one, or the peer is away.
-    pub fn begin(&self, plan: Plan) -> Result<mpsc::Receiver<Told>, ProbeError> {
-        if !self.statuses.is_here(plan.peer) {
+    /// If another probe runs, or the peer is down.
+    pub fn begin(&self, plan: Plan) -> Result<mpsc::Receiver<ProbeEvent>, ProbeError> {
+        if !self.statuses.is_up(plan.peer) {
             return Err(ProbeError::Away);
         }
         let place = Arc::clone(&self.place).try_acquire_owned();
-        let (tell, told) = mpsc::channel(AHEAD);
+        let (tell, events) = mpsc::channel(AHEAD);
         let ordered = Ordered {
             plan,
             tell,
             _place: place.map_err(|_| ProbeError::Busy)?,
         };
-        // The thread of tunnels has ended with pepd, where it has.
+        // The send fails only after the tunnel thread has ended.
         let sent = self.ordered.send(ordered);
-        sent.map(|()| told).map_err(|_| ProbeError::Away)
+        sent.map(|()| events).map_err(|_| ProbeError::Away)
     }
 }
 
-/// Begins those that are asked for.
+/// Runs requested probes.
 pub(super) async fn serve(core: Shared, mut orders: mpsc::UnboundedReceiver<Ordered>) {
     while let Some(ordered) = orders.recv().await {
         tokio::task::spawn_local(run(core.clone(), ordered));
@@ -184,7 +184,7 @@ pub(super) async fn serve(core: Shared, mut orders: mpsc::UnboundedReceiver<Orde
 async fn run(core: Shared, ordered: Ordered) {
     let plan = ordered.plan;
     let peer = core.borrow().peer_name(plan.peer).to_owned();
-    tracing::info!(peer, bytes = plan.bytes, lasting = ?plan.lasting, "an operator probes the path to a peer");
+    tracing::info!(peer, bytes = plan.bytes, lasting = ?plan.lasting, "probe of a path started by an operator");
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut probe = Probe {
@@ -194,19 +194,19 @@ async fn run(core: Shared, ordered: Ordered) {
         began: Instant::now(),
         looks,
     };
-    let told = match probe.run().await {
-        Ok(()) => Told::Done,
+    let outcome = match probe.run().await {
+        Ok(()) => ProbeEvent::Done,
         Err(err) => {
-            tracing::info!(peer, error = %err, "the probe has ended before its time");
-            Told::Failed(err)
+            tracing::info!(peer, error = %err, "probe ended early");
+            ProbeEvent::Failed(err)
         }
     };
     drop(probe);
-    // A listener that has so much before it takes some of it, or goes.
-    let _ = ordered.tell.send(told).await;
+    // A listener with a full queue reads it, or disconnects.
+    let _ = ordered.tell.send(outcome).await;
 }
 
-/// How the path is, and how far a probe.
+/// State of the path and progress of a probe.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
     pub(super) facts: SessionFacts,
@@ -214,24 +214,24 @@ pub(super) struct Look {
     pub(super) seen: Seen,
 }
 
-/// How far a probe is.
+/// Progress of a probe.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// The peer has heard of it.
+    /// The peer has acknowledged the stream.
     pub(super) known: bool,
-    /// Bytes that have arrived there.
+    /// Bytes that have arrived at the peer.
     pub(super) arrived: u64,
-    /// Bytes that have come here.
+    /// Bytes received from the peer.
     pub(super) came: u64,
-    /// How it has ended, if it has.
+    /// The end of the stream, if it has ended.
     pub(super) ended: Option<Option<ResetCode>>,
 }
 
-/// One that is under way. Its stream is reset when it is dropped.
+/// A running probe. Its stream is reset on drop.
 struct Probe {
     core: Shared,
     plan: Plan,
-    tell: mpsc::Sender<Told>,
+    tell: mpsc::Sender<ProbeEvent>,
     began: Instant,
     looks: Interval,
 }
@@ -252,7 +252,7 @@ impl Probe {
         self.watch(Phase::Idle, idle, u64::MAX).await?;
         self.core.borrow_mut().load_probe(plan.peer, plan.bytes);
         self.watch(Phase::Up, plan.lasting, plan.bytes).await?;
-        let rtt = self.look()?.facts.path.rtt;
+        let rtt = self.observe()?.facts.path.rtt;
         self.core.borrow_mut().end_probe(plan.peer);
         self.rest(rtt).await?;
         self.open(plan.bytes)?;
@@ -269,11 +269,11 @@ impl Probe {
             .map_err(|_| ProbeError::Full)
     }
 
-    /// Waits for that, as long as a peer may take.
+    /// Waits until `holds`, for at most [`PATIENCE`].
     async fn until(&mut self, holds: impl Fn(&Seen) -> bool) -> Result<Look, ProbeError> {
         let until = Instant::now() + PATIENCE;
         loop {
-            let look = self.look()?;
+            let look = self.observe()?;
             if holds(&look.seen) {
                 return Ok(look);
             }
@@ -284,7 +284,7 @@ impl Probe {
         }
     }
 
-    /// Tells how things are, for so long, or until so many bytes have arrived.
+    /// Reports samples for the given time, or until the given number of bytes has arrived.
     async fn watch(
         &mut self,
         phase: Phase,
@@ -293,13 +293,13 @@ impl Probe {
     ) -> Result<(), ProbeError> {
         let until = Instant::now() + lasting;
         loop {
-            let look = self.look()?;
+            let look = self.observe()?;
             let bytes = match phase {
                 Phase::Idle => 0,
                 Phase::Up => look.seen.arrived,
                 Phase::Down => look.seen.came,
             };
-            self.tell(Told::Sample(self.sample(phase, bytes, &look)))?;
+            self.report(ProbeEvent::Sample(self.sample(phase, bytes, &look)))?;
             if bytes >= most || Instant::now() >= until {
                 return Ok(());
             }
@@ -307,7 +307,7 @@ impl Probe {
         }
     }
 
-    /// What is on its way arrives.
+    /// Waits for packets in flight.
     async fn rest(&mut self, lasting: Duration) -> Result<(), ProbeError> {
         let until = Instant::now() + lasting;
         while Instant::now() < until {
@@ -324,16 +324,16 @@ impl Probe {
         Ok(())
     }
 
-    fn tell(&self, told: Told) -> Result<(), ProbeError> {
-        match self.tell.try_send(told) {
-            // Who does not keep up misses some.
+    fn report(&self, event: ProbeEvent) -> Result<(), ProbeError> {
+        match self.tell.try_send(event) {
+            // A slow listener misses samples.
             Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(ProbeError::Unheard),
         }
     }
 
-    fn look(&self) -> Result<Look, ProbeError> {
-        let look = self.core.borrow_mut().look(self.plan.peer);
+    fn observe(&self) -> Result<Look, ProbeError> {
+        let look = self.core.borrow_mut().sample(self.plan.peer);
         let look = look.ok_or(ProbeError::Ended)?;
         match look.seen.ended {
             None | Some(None) => Ok(look),
@@ -352,10 +352,10 @@ impl Probe {
             rtt: look.measures.rtt,
             packets: [look.measures.sent, look.measures.received],
             causes: [causes.link, causes.congestion, causes.outage],
-            resent: stats.segments_resent,
+            retransmitted: stats.segments_retransmitted,
             on_link: stats.bytes_sent,
             link_rate: path.link_rate,
-            overcode: path.overcode,
+            fec_overhead: path.fec_overhead,
             datagram: (path.packet + DATAGRAM_OVERHEAD) as u64,
             outages: stats.outages,
             by_tcp: look.facts.carrier == Some(Carrier::Tcp),
@@ -379,7 +379,7 @@ mod tests {
         class: Class::DelayTolerant,
     };
 
-    /// By which the near end is asked, once there is a session.
+    /// Returns the near end's handle once there is a session.
     async fn asked(rig: &Rig) -> Prober {
         let listener = listener().await;
         let mut client = rig.client(listener.local_addr().unwrap()).await;
@@ -391,8 +391,8 @@ mod tests {
         prober
     }
 
-    /// All that is told of a probe.
-    async fn all(mut told: mpsc::Receiver<Told>) -> Vec<Told> {
+    /// Collects all reports of a probe.
+    async fn all(mut told: mpsc::Receiver<ProbeEvent>) -> Vec<ProbeEvent> {
         let mut all = Vec::new();
         while let Some(told) = told.recv().await {
             all.push(told);
@@ -400,9 +400,9 @@ mod tests {
         all
     }
 
-    fn most(told: &[Told], phase: Phase) -> u64 {
+    fn most(told: &[ProbeEvent], phase: Phase) -> u64 {
         let bytes = told.iter().filter_map(|told| match told {
-            Told::Sample(sample) if sample.phase == phase => Some(sample.bytes),
+            ProbeEvent::Sample(sample) if sample.phase == phase => Some(sample.bytes),
             _ => None,
         });
         bytes.max().unwrap()
@@ -413,7 +413,7 @@ mod tests {
         Rig::run(|rig| async move {
             let prober = asked(&rig).await;
             let told = all(prober.begin(PLAN).unwrap()).await;
-            assert_eq!(told.last(), Some(&Told::Done));
+            assert_eq!(told.last(), Some(&ProbeEvent::Done));
             assert_eq!(most(&told, Phase::Up), PLAN.bytes);
             assert_eq!(most(&told, Phase::Down), PLAN.bytes);
             rig.wait_idle().await;
@@ -431,7 +431,7 @@ mod tests {
             };
             let mut told = prober.begin(endless).unwrap();
             assert_eq!(prober.begin(PLAN).err(), Some(ProbeError::Busy));
-            while !matches!(told.recv().await, Some(Told::Sample(s)) if s.bytes > 0) {}
+            while !matches!(told.recv().await, Some(ProbeEvent::Sample(s)) if s.bytes > 0) {}
             drop(told);
             let told = loop {
                 match prober.begin(PLAN) {
@@ -440,7 +440,7 @@ mod tests {
                 }
                 sleep(Duration::from_millis(1)).await;
             };
-            assert_eq!(all(told).await.last(), Some(&Told::Done));
+            assert_eq!(all(told).await.last(), Some(&ProbeEvent::Done));
             rig.wait_idle().await;
         });
     }
@@ -458,7 +458,7 @@ mod tests {
             Rig::forget(&rig.near, true);
             assert_eq!(
                 all(told).await.last(),
-                Some(&Told::Failed(ProbeError::Ended))
+                Some(&ProbeEvent::Failed(ProbeError::Ended))
             );
         });
     }
@@ -467,26 +467,26 @@ mod tests {
     fn a_peer_that_has_not_heard_of_the_end_of_the_last_one_takes_the_next() {
         Rig::run(|rig| async move {
             let prober = asked(&rig).await;
-            // An earlier one of ours that is still open there, to the peer or back.
+            // An earlier probe of this end is still open at the peer, in either direction.
             for down in [0, 1 << 30] {
                 let earlier = rig.near.borrow_mut().open_probe(0, PLAN.class, down);
                 earlier.unwrap();
                 rig.near.borrow_mut().load_probe(0, 1000);
                 let told = all(prober.begin(PLAN).unwrap()).await;
-                assert_eq!(told.last(), Some(&Told::Done), "{down}");
+                assert_eq!(told.last(), Some(&ProbeEvent::Done), "{down}");
                 rig.wait_idle().await;
             }
         });
     }
 
     #[test]
-    fn a_peer_that_refuses_is_told() {
+    fn a_refusal_of_the_peer_is_reported() {
         Rig::run(|rig| async move {
             let prober = asked(&rig).await;
-            // As if a later one of ours were open there.
+            // As if a later probe of this end were open at the peer.
             rig.far.borrow_mut().table(0).take_probe(u32::MAX.into());
             let told = all(prober.begin(PLAN).unwrap()).await;
-            assert_eq!(told.last(), Some(&Told::Failed(ProbeError::PeerBusy)));
+            assert_eq!(told.last(), Some(&ProbeEvent::Failed(ProbeError::PeerBusy)));
         });
     }
 }

@@ -1,16 +1,16 @@
-//! Flows of the process before this one, as far as they were in tunnels: what was written down of them, and how they go on.
+//! Recovery of the previous process's flows in tunnels from their records.
 //!
-//! A flow that compresses is lost: what its codec knows was in the memory of the process.
+//! A flow that compresses is lost: the state of its codec was in the memory of that process.
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 use pep_core::{
     arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
-    greeting::Greeting,
     relay::{Direction, Side},
+    stream_header::StreamHeader,
 };
 use pepd_relay::{
-    flow::{Ends, born},
+    flow::{FlowInfo, born},
     survive::Survivor,
 };
 use pepd_sys::leg::SiteRuntime;
@@ -23,53 +23,58 @@ use super::{
     leg::Leg,
     near,
     setup::Prepared,
-    table::{Adopted, Announcement, Policy, RecoverError},
+    table::{Adopted, Policy, RecoverError, StreamOpening},
 };
 use crate::{custody::Left, table::Key};
 
-/// What the process before has left.
+/// State left by the previous process.
 #[derive(Debug, Default)]
 pub struct Inherited<L = OwnedFd> {
     /// Its flows in tunnels.
     pub survivors: Vec<Survivor<L>>,
-    /// The sites that there are now.
+    /// The sites of the current configuration.
     pub sites: Vec<Arc<SiteRuntime>>,
 }
 
-/// Why a flow is lost.
+/// Reasons for which a flow is lost.
 #[derive(Debug, thiserror::Error)]
 enum LostError {
-    #[error("there is no such peer any more")]
+    #[error("its peer is no longer configured")]
     Peer,
-    #[error("it compressed, and what it knew of earlier bytes is gone with the process")]
+    #[error("it was compressed, and its codec's state ended with the process")]
     Compressed,
-    #[error("its leg is gone")]
+    #[error("its leg is closed")]
     Leg,
-    #[error("there is no site")]
+    #[error("no site takes it")]
     Site,
     #[error(transparent)]
     State(#[from] RecoverError),
-    #[error("its leg cannot be waited for")]
+    #[error("cannot register its leg")]
     System(#[from] io::Error),
 }
 
-/// What is written down of a flow that begins.
-pub(super) fn identity(kind: Kind, class: Class, peer: &str, greeting: &Greeting) -> Identity {
+/// Returns the record of a new flow.
+pub(super) fn identity(
+    kind: Kind,
+    class: Class,
+    peer: &str,
+    stream_header: &StreamHeader,
+) -> Identity {
     Identity {
         kind,
-        site: name_hash(&greeting.site),
+        site: name_hash(&stream_header.site),
         peer: name_hash(peer),
         born: born(),
-        token: greeting.token,
-        client: greeting.client,
-        destination: greeting.destination,
+        token: stream_header.token,
+        client: stream_header.client,
+        destination: stream_header.destination,
         flags: Flags {
-            compressed: greeting.compressed,
+            compressed: stream_header.compressed,
             opened: false,
-            as_client: greeting.as_client,
+            as_client: stream_header.as_client,
             answered: false,
         },
-        class: u64::from(class as u8) | u64::from(greeting.dscp) << 8,
+        class: u64::from(class as u8) | u64::from(stream_header.dscp) << 8,
     }
 }
 
@@ -78,8 +83,8 @@ fn class(identity: &Identity) -> (Class, u8) {
     (Class::from_wire(class).unwrap_or(Class::Normal), dscp)
 }
 
-/// The peers of flows that go on were there when the process before ended. Until it turns out that they are gone, new flows go to them as
-/// well: to be said before any come.
+/// Marks the peers of resumed flows as up, as they were when the previous process ended. New flows
+/// go to them as well until they turn out to be down. To be called before any flow is accepted.
 pub(super) fn expect_peers(prepared: &Prepared, inherited: &Inherited) {
     for survivor in &inherited.survivors {
         let mut names = prepared.peers.iter().map(|(peer, _)| name_hash(&peer.name));
@@ -89,8 +94,8 @@ pub(super) fn expect_peers(prepared: &Prepared, inherited: &Inherited) {
     }
 }
 
-/// Goes on with what was inherited, in memory and on disk, and counts it. `register` makes legs such that they can be waited
-/// for.
+/// Resumes the inherited flows, in memory and on disk, and counts them. `register` adds legs to the
+/// event loop.
 pub(super) fn flows<L>(
     core: &Shared,
     (inherited, mut left): (Inherited<L>, Left),
@@ -113,10 +118,10 @@ pub(super) fn flows<L>(
                 let (client, destination): (SocketAddr, SocketAddr) =
                     (identity.client, identity.destination);
                 let error = &err as &dyn std::error::Error;
-                tracing::warn!(%client, %destination, error, "a flow in a tunnel is lost");
-                // It is not to begin once more.
+                tracing::warn!(%client, %destination, error, "flow in a tunnel lost in the restart");
+                // The peer must not start the flow again.
                 let core = &mut *core.borrow_mut();
-                let peer = core.peer_called(identity.peer);
+                let peer = core.peer_of_hash(identity.peer);
                 if let Some((peer, _)) = peer.filter(|_| identity.kind == Kind::Far) {
                     core.table(peer).on_lost(identity.token);
                 }
@@ -131,17 +136,17 @@ pub(super) fn flows<L>(
     core.borrow().context.counters.update(|stats| {
         stats.flows_recovered += recovered;
         stats.flows_lost_at_restart += lost;
-        stats.bytes_repaired += repaired;
+        stats.bytes_corrected += repaired;
     });
     tracing::info!(
         recovered,
         lost,
         repaired,
-        "flows in tunnels wait for the next session with their peers"
+        "flows in tunnels recovered: they resume in the next session with their peers"
     );
 }
 
-/// What is on disk and belongs to none of the flows that go on is deleted.
+/// Deletes the segments on disk that belong to no resumed flow.
 fn drop_rest(core: &Shared, found: u64, left: Left) {
     let core = core.borrow();
     let (torn, unknown) = (left.torn, left.count());
@@ -154,12 +159,12 @@ fn drop_rest(core: &Shared, found: u64, left: Left) {
             chunks = found - unknown,
             unknown,
             torn,
-            "took over what the process before had on disk"
+            "took over the previous process's custody on disk"
         );
     }
 }
 
-/// What is known of a flow apart from its memory.
+/// State of a flow apart from its memory.
 struct Found {
     identity: Identity,
     key: Key,
@@ -193,10 +198,10 @@ fn flow(
     }
     let (index, peer) = core
         .borrow()
-        .peer_called(identity.peer)
+        .peer_of_hash(identity.peer)
         .ok_or(LostError::Peer)?;
     let site = named(sites, &identity).filter(|_| side == Side::Client);
-    let policy = site.map(|site| Policy::of(site));
+    let policy = site.map(|site| Policy::for_site(site));
     let on_disk = left.take(identity.token, Direction::from(side));
     let adopted = core
         .borrow_mut()
@@ -226,7 +231,7 @@ fn flow(
     begun.map(|()| adopted.repaired)
 }
 
-/// The site that took a flow, or the one that takes all others.
+/// Returns the site that took a flow, or the default site.
 fn named<'a>(sites: &'a [Arc<SiteRuntime>], identity: &Identity) -> Option<&'a Arc<SiteRuntime>> {
     let mut named = sites.iter();
     let named = named.find(|site| name_hash(&site.name) == identity.site);
@@ -240,7 +245,7 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
     let (leg, counters) = found.leg.zip(found.counters).ok_or(LostError::Leg)?;
     joint.take_over(leg, found.adopted.shut, &counters);
     let (class, dscp) = class(&identity);
-    let greeting = Greeting {
+    let stream_header = StreamHeader {
         token: identity.token,
         resume: None,
         destination: identity.destination,
@@ -250,11 +255,11 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
         dscp,
         site: site.name.clone(),
     };
-    let announcement = Announcement {
+    let announcement = StreamOpening {
         class,
         site: site.id.0.into(),
         born: identity.born,
-        greeting,
+        stream_header,
     };
     if let Some(entry) = core.borrow_mut().entry(key) {
         entry.announce(announcement);
@@ -269,7 +274,8 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
     let site = core.borrow().far.with(identity.flags.as_client);
     let mut joint = found.joint(core, site, Side::Server);
     let connecting = match found.leg.zip(found.counters) {
-        // It was not told to connect yet, or did so in vain: no byte has moved, and another one will hear what is the matter.
+        // connect(2) was not called yet, or failed. No byte has moved, and another attempt will get
+        // the error.
         Some((_, counters)) if !found.is_connected && counters.closed => {
             Some(far::Connecting::NotBegun(class(&identity).1))
         }
@@ -284,17 +290,17 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
 }
 
 impl Found {
-    /// Between its stream and its leg, which is the client's or the server's by `side`.
+    /// Joins the flow's stream with its leg, which is the client's or the server's by `side`.
     fn joint(&self, core: &Shared, site: Arc<SiteRuntime>, side: Side) -> Joint {
         let identity = &self.identity;
-        let ends = Ends {
+        let ends = FlowInfo {
             client: identity.client,
             destination: identity.destination,
             site,
             peer: (side == Side::Server).then(|| Arc::clone(&self.peer)),
         };
         let admission = Arc::clone(&core.borrow().context.admission);
-        let permit = admission.admit(&ends.site.tally, ends.host());
+        let permit = admission.admit(&ends.site.site_counters, ends.host());
         Joint::new(Rc::clone(core), self.key, ends, side, permit).born(identity.born)
     }
 }

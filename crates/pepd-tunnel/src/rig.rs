@@ -16,7 +16,7 @@ use pep_core::{
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
-    flow::{Ends, FlowContext},
+    flow::{FlowContext, FlowInfo},
     limits::Admission,
 };
 use pepd_sys::{
@@ -37,7 +37,7 @@ use tunnel::{
 };
 
 use super::{
-    Handed,
+    AcceptedFlow,
     core::{Core, Peers, Shared},
     far, near,
     peers::Statuses,
@@ -123,7 +123,7 @@ pub(super) fn context_over(
         foreign: None,
         unanswered: Arc::default(),
         silence: Default::default(),
-        pulse: Default::default(),
+        heartbeat: Default::default(),
         outage: pepd_relay::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
@@ -238,7 +238,7 @@ impl Rig {
     }
 
     /// They arrive again.
-    pub(super) fn mend_wire(&self) {
+    pub(super) fn restore_wire(&self) {
         self.wire.is_cut.set(false);
     }
 
@@ -267,11 +267,11 @@ impl Rig {
     pub(super) async fn client(&self, destination: SocketAddr) -> TcpStream {
         let (client, leg) = host().await;
         let context = Arc::clone(&self.near.borrow().context);
-        let handed = Handed {
+        let handed = AcceptedFlow {
             peer: 0,
             site: SiteId(0),
             class: Class::Normal,
-            ends: Ends {
+            ends: FlowInfo {
                 client: client.local_addr().unwrap(),
                 destination,
                 site: Arc::new(SiteRuntime {

@@ -1,4 +1,4 @@
-//! The interfaces of sites in mode `packet`: packets out of them, and back into them.
+//! The TUN interfaces of sites in mode `packet`: packets from hosts and back to them.
 
 use std::{
     cell::Cell,
@@ -26,34 +26,34 @@ use crate::{
     },
 };
 
-/// Packets read from one interface before others have their turn.
+/// Packets read from one interface before other tasks run.
 const TURN: usize = 128;
-/// How often it is looked how long packets may be.
+/// Interval between checks of the maximum packet length.
 const LOOK: Duration = Duration::from_secs(1);
-/// What every interface with IPv6 has to take (RFC 8200 §5). What is longer than the tunnel takes goes in pieces.
+/// Minimum MTU of IPv6 (RFC 8200 §5). Packets longer than the tunnel carries are fragmented.
 const MTU_MIN: usize = 1280;
 
-/// The longest packet that the kernel hands out.
+/// The longest packet that the kernel passes.
 const PACKET_MAX: usize = 65_535;
 
 /// The interface of a site.
 #[derive(Debug)]
 struct Tap {
-    /// Whose packets they are, and their chain there.
+    /// Peer and chain of the packets.
     of: (usize, usize),
     tun: Tun,
     index: u32,
     watch: AsyncFd<OwnedFd>,
-    /// What it was last set to, which is 0 until then.
+    /// The MTU last set; 0 at first.
     mtu: Rc<Cell<usize>>,
-    /// It is being set.
+    /// The MTU is being set.
     setting: Rc<Cell<bool>>,
-    /// What it could not be set to, as was told.
+    /// The MTU that could not be set, as logged.
     failed: Rc<Cell<usize>>,
 }
 
 impl Tap {
-    /// To be called within a runtime.
+    /// Creates the value; to be called within a runtime.
     fn new(of: (usize, usize), packets: PacketTun) -> io::Result<Self> {
         let PacketTun { tun, index, .. } = packets;
         let watch = tun.as_fd().try_clone_to_owned()?;
@@ -68,7 +68,7 @@ impl Tap {
         })
     }
 
-    /// Reads a packet to the beginning of `buffer`; how long it is.
+    /// Reads a packet to the beginning of `buffer`. Returns its length.
     fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.watch.poll_read_ready(cx))?;
@@ -79,7 +79,7 @@ impl Tap {
         }
     }
 
-    /// Sets its MTU, if that is another. What fails is tried again the next time.
+    /// Sets the MTU if it has changed. A failure is retried the next time.
     fn fit(&self, mtu: usize) {
         if self.mtu.get() == mtu || self.setting.replace(true) {
             return;
@@ -90,11 +90,11 @@ impl Tap {
         tokio::task::spawn_local(async move {
             match set_mtu(index, mtu).await {
                 Ok(()) => {
-                    tracing::debug!(interface = name, mtu, "longest packet");
+                    tracing::debug!(interface = name, mtu, "interface MTU set");
                     set.set(mtu);
                 }
                 Err(error) if failed.replace(mtu) != mtu => {
-                    tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of an interface yet");
+                    tracing::warn!(interface = name, mtu, %error, "cannot set the interface MTU: pepd retries");
                 }
                 Err(_) => {}
             }
@@ -103,13 +103,13 @@ impl Tap {
     }
 }
 
-/// All of them.
+/// All interfaces.
 #[derive(Debug)]
 pub(crate) struct Taps {
     taps: Vec<Tap>,
-    /// By which packets pass that are not carried.
+    /// The interface by which packets pass that pepd does not carry.
     passing: Option<Tun>,
-    /// Where sites name some.
+    /// Multicast groups that sites name.
     groups: Option<Groups>,
     runs: Runs,
     buffer: Box<[u8]>,
@@ -117,10 +117,11 @@ pub(crate) struct Taps {
 }
 
 impl Taps {
-    /// To be called within a runtime. `find` says of which peer a site is, and which chain of its.
+    /// Creates the value; to be called within a runtime. `find` returns the peer and the chain of a
+    /// site.
     ///
     /// # Errors
-    /// When descriptors are short; without CAP_NET_RAW where sites name groups.
+    /// If descriptors are exhausted; without CAP_NET_RAW if sites name groups.
     pub(crate) fn new(
         tuns: PacketTuns,
         named: Option<Named>,
@@ -142,7 +143,7 @@ impl Taps {
         })
     }
 
-    /// Takes packets of hosts, and gives them theirs.
+    /// Takes packets from hosts, and delivers those of peers.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, core: &mut Core) {
         if self.taps.is_empty() {
             return;
@@ -170,18 +171,18 @@ impl Taps {
         if martian + foreign > 0 {
             core.context.counters.update(|stats| {
                 stats.packets_martian += martian;
-                stats.packets_foreign += foreign;
+                stats.packets_unmatched += foreign;
             });
         }
-        // What a new session takes hosts are to know from its first packet.
+        // Hosts must know a new session's MTU from its first packet on.
         if core.take_joined() || now >= self.look {
             self.look = now + LOOK;
             self.fit(core);
-            self.groups.iter_mut().for_each(Groups::look);
+            self.groups.iter_mut().for_each(Groups::refresh);
         }
     }
 
-    /// Lets the peer's packets go on to hosts.
+    /// Delivers packets of peers to hosts.
     fn deliver(&mut self, core: &mut Core) {
         let (mut all, mut written) = (0, 0);
         loop {
@@ -207,13 +208,14 @@ impl Taps {
         if all > 0 {
             core.context.counters.update(|stats| {
                 stats.packets_delivered += written as u64;
-                // What the kernel does not take is lost, as it would be on a link.
+                // Packets that the kernel does not take are lost, as on a link.
                 stats.packets_undeliverable += (all - written) as u64;
             });
         }
     }
 
-    /// Interfaces take what the tunnel carries in one piece, so that hosts hear of what does not fit (RFC 1191, RFC 8201).
+    /// Sets each MTU to what the tunnel carries in one piece, so that hosts get path MTU errors
+    /// (RFC 1191, RFC 8201).
     fn fit(&mut self, core: &mut Core) {
         for tap in &self.taps {
             let Some(mtu) = core.packet_mtu(tap.of) else {
@@ -229,7 +231,7 @@ async fn set_mtu(index: u32, mtu: usize) -> Result<(), RouteError> {
     Netlink::connect()?.set_mtu(index, mtu).await
 }
 
-/// Reads what an interface has; whether there may be more.
+/// Reads packets from an interface. Returns whether there may be more.
 fn read(
     (tap, passing): (&Tap, Option<&Tun>),
     buffer: &mut [u8],
@@ -245,7 +247,8 @@ fn read(
             break;
         };
         let packet = &buffer[..length];
-        // The kernel's own, which looks for neighbours and groups at every interface: hosts' go another way.
+        // The kernel's own neighbour and group queries on every interface; hosts' multicast takes
+        // another path.
         if ends(packet).is_none_or(|(_, to)| to.is_multicast()) {
             continue;
         }
@@ -265,7 +268,7 @@ fn read(
     more
 }
 
-/// Takes what hosts have sent to groups; whether there may be more.
+/// Takes multicast packets of hosts. Returns whether there may be more.
 fn hear(
     groups: &Groups,
     buffer: &mut [u8],
@@ -283,7 +286,7 @@ fn hear(
         let of = core.chain_of(site);
         match of.map(|of| core.packet_from_host(now, of, &buffer[..length])) {
             Some(Taken::Yes) => taken += 1,
-            // What the kernel does with the packet itself it does in any case.
+            // The kernel handles the original packet in any case.
             _ => dropped += 1,
         }
     }
@@ -296,7 +299,7 @@ fn hear(
     more
 }
 
-/// Gives the kernel a packet to forward as if there were no pepd; whether it took it.
+/// Gives the kernel a packet to forward unchanged. Returns whether the kernel took it.
 fn passes(passing: Option<&Tun>, packet: &[u8]) -> bool {
     passing.is_some_and(|tun| tun.write(packet).is_ok())
 }

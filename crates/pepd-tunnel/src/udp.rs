@@ -1,4 +1,4 @@
-//! Datagrams by UDP: many a call, their ECN marks, and whose address they came to.
+//! Datagrams by UDP: several per call, with ECN marks and local addresses.
 
 use std::{
     collections::VecDeque,
@@ -15,17 +15,17 @@ use tunnel::ecn::Ecn;
 
 use super::batch::Batch;
 
-/// Bytes that the kernel keeps for us while we are busy: 60 ms at 1 Gbit/s. What does not fit is lost, and repairing it makes us
-/// busier still.
+/// Receive buffer in bytes: 60 ms at 1 Gbit/s. Datagrams beyond it are lost, and their repair costs
+/// even more CPU time.
 const RECEIVE_BUFFER: i32 = 8 << 20;
-/// Bytes that the kernel takes from us ahead; the pacer keeps it almost empty.
+/// Send buffer in bytes; the pacer keeps it almost empty.
 const SEND_BUFFER: i32 = 1 << 20;
-/// Buffers of one receive call, each of which the kernel may fill with many datagrams.
+/// Buffers per receive call, each of which the kernel may fill with many datagrams.
 const BUFFERS: usize = 8;
-/// Bytes of each: as many as the kernel joins at most.
+/// Bytes per buffer: the maximum that the kernel joins (GRO).
 const BUFFER: usize = 64 << 10;
 
-/// Sockets that are bound, outside of any event loop.
+/// Bound sockets, outside of any event loop.
 #[derive(Debug)]
 pub(super) struct Bound {
     v4: Option<Socket>,
@@ -33,11 +33,11 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Binds to `listen`; without it, and for the other version of IP, to any address and a port that the
-    /// kernel chooses. Where `listen` is any address, it is so for both versions.
+    /// Binds to `listen`. Without it, and for the other version of IP, binds to any address and a
+    /// port that the kernel chooses. If `listen` is any address, binds both versions.
     ///
     /// # Errors
-    /// When `listen` cannot be bound to, or nothing can.
+    /// If `listen` cannot be bound, or no socket can.
     pub(super) fn bind(listen: Option<SocketAddr>, mark: u32) -> io::Result<Self> {
         let any = |ip: IpAddr| {
             let port = listen.filter(|listen| listen.ip().is_unspecified());
@@ -49,7 +49,7 @@ impl Bound {
         };
         let v4 = wanted(SocketAddr::is_ipv4, Ipv4Addr::UNSPECIFIED.into());
         let v6 = wanted(SocketAddr::is_ipv6, Ipv6Addr::UNSPECIFIED.into());
-        // Without one version of IP the other will do, unless it was asked for.
+        // One version of IP suffices, unless the other was configured.
         let (v4, v6) = match (listen, v4, v6) {
             (Some(SocketAddr::V4(_)), v4, v6) => (v4?, v6.unwrap_or_default()),
             (Some(SocketAddr::V6(_)), v4, v6) => (v4.unwrap_or_default(), v6?),
@@ -90,8 +90,9 @@ impl Udp {
     fn new(socket: Socket) -> io::Result<Self> {
         let socket = UdpSocket::from_std(socket.into())?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // quinn-udp 0.6 asks for the time of each arrival, which nobody here needs, and has room for 96 bytes of what the kernel says of
-        // datagrams. With the time, joined datagrams take 112 (IPv4) or 120, and what is cut off is their mark.
+        // quinn-udp 0.6 requests arrival times, which pepd does not use, and has room for 96 bytes
+        // of control messages. With the time, joined datagrams take 112 (IPv4) or 120, and the ECN
+        // mark is cut off.
         pepd_sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
         Ok(Self { socket, state })
     }
@@ -130,27 +131,27 @@ impl Udp {
     }
 }
 
-/// A datagram that has arrived.
+/// A received datagram.
 #[derive(Debug)]
 pub(super) struct Arrived<'a> {
-    /// Who sent it.
+    /// Address of the sender.
     pub(super) from: SocketAddr,
-    /// Which of our addresses it came to.
+    /// Local address of the datagram.
     pub(super) to: Option<IpAddr>,
-    /// Its congestion mark.
+    /// ECN mark.
     pub(super) ecn: Ecn,
-    /// It.
+    /// Bytes of the datagram.
     pub(super) datagram: &'a mut [u8],
 }
 
-/// Datagrams, and the system calls that they took.
+/// Datagrams and the system calls for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) received: u64,
     pub(super) receive_calls: u64,
     pub(super) sent: u64,
     pub(super) send_calls: u64,
-    /// Those that the kernel did not take.
+    /// Datagrams that the kernel rejected.
     pub(super) unsent: u64,
 }
 
@@ -168,28 +169,28 @@ impl std::ops::Add for Counted {
     }
 }
 
-/// All sockets of the tunnels: one for each version of IP that there is.
+/// All sockets of the tunnels: one for each available version of IP.
 #[derive(Debug)]
 pub(super) struct Sockets {
     v4: Option<Udp>,
     v6: Option<Udp>,
     buffers: Vec<Vec<u8>>,
     metas: [RecvMeta; BUFFERS],
-    /// What waits to be sent, for one call each.
+    /// Batches that wait to be sent.
     queue: VecDeque<Batch>,
-    /// Used again.
+    /// Buffers for reuse.
     spare: Vec<Batch>,
     pub(super) counted: Counted,
 }
 
-/// Batches that wait at most: then the pacer's next packets wait instead.
+/// Maximum of waiting batches; beyond it the pacer's packets wait.
 const QUEUE: usize = 4;
 
 impl Sockets {
-    /// Puts the sockets into the event loop this is called in.
+    /// Adds the sockets to the current event loop.
     ///
     /// # Errors
-    /// When it does not take them.
+    /// If the event loop rejects them.
     pub(super) fn new(bound: Bound) -> io::Result<Self> {
         Ok(Self {
             v4: bound.v4.map(Udp::new).transpose()?,
@@ -202,7 +203,7 @@ impl Sockets {
         })
     }
 
-    /// Takes what one call receives from each socket. Returns whether there was anything.
+    /// Takes what one call receives from each socket. Returns whether anything arrived.
     pub(super) fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -225,7 +226,7 @@ impl Sockets {
                     }
                 }
                 Poll::Ready(Err(err)) => {
-                    // ICMP errors of earlier sends, mostly.
+                    // Mostly ICMP errors of earlier sends.
                     any = true;
                     tracing::debug!(error = %err, "cannot receive a datagram");
                 }
@@ -234,13 +235,13 @@ impl Sockets {
         any
     }
 
-    /// How many datagrams one call may send.
+    /// Returns the number of datagrams that one call may send.
     pub(super) fn segments_max(&self, to: &SocketAddr) -> usize {
-        let udp = self.of(to);
+        let udp = self.socket_for(to);
         udp.map_or(1, |udp| udp.state.max_gso_segments())
     }
 
-    fn of(&self, to: &SocketAddr) -> Option<&Udp> {
+    fn socket_for(&self, to: &SocketAddr) -> Option<&Udp> {
         if to.is_ipv4() {
             self.v4.as_ref()
         } else {
@@ -248,19 +249,20 @@ impl Sockets {
         }
     }
 
-    /// Datagrams that both have dropped since they were made, as nobody took them in time; modulo 2^32.
+    /// Returns the datagrams that the sockets have dropped since they were created because pepd did
+    /// not read them in time; modulo 2^32.
     pub(super) fn dropped(&self) -> u32 {
         let drops = |udp: &Udp| pepd_sys::socket::drops(udp.socket.as_fd()).unwrap_or_default();
         let sockets = [&self.v4, &self.v6].into_iter().flatten();
         sockets.map(drops).fold(0, u32::wrapping_add)
     }
 
-    /// Whether there is room for another datagram.
+    /// Returns whether there is room for another datagram.
     pub(super) fn has_room(&self) -> bool {
         self.queue.len() < QUEUE
     }
 
-    /// What is to be sent next is written behind this.
+    /// Returns the buffer to which the next datagram is appended.
     pub(super) fn tail(&mut self) -> &mut Vec<u8> {
         if self.queue.back().is_none_or(Batch::is_complete) {
             self.queue.push_back(self.spare.pop().unwrap_or_default());
@@ -269,7 +271,7 @@ impl Sockets {
         &mut batch.bytes
     }
 
-    /// What the [tail](Self::tail) has from `begin` on is a datagram for this address.
+    /// Queues the bytes of the [tail](Self::tail) from `begin` on as a datagram for this address.
     pub(super) fn push(&mut self, begin: usize, to: SocketAddr, from: Option<IpAddr>, ecn: Ecn) {
         let most = self.segments_max(&to);
         let Some(batch) = self.queue.back_mut() else {
@@ -283,8 +285,8 @@ impl Sockets {
         }
     }
 
-    /// Sends the queue. Pending when the kernel takes no more for now. Calls `failed` with the address that
-    /// could not be sent from.
+    /// Sends the queue. Pending when the kernel takes no more for now. Calls `failed` with a local
+    /// address from which sending failed.
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -303,7 +305,7 @@ impl Sockets {
                 }
                 Poll::Ready(Err(err)) => {
                     self.counted.unsent += batch.segments as u64;
-                    // A probe for the path's MTU may be too long for the interface.
+                    // An MTU probe may be too long for the interface.
                     if !quinn_udp::is_msg_size_err(&err) {
                         tracing::debug!(error = %err, to = ?batch.to, "cannot send a datagram");
                         batch.to.into_iter().for_each(&mut failed);
@@ -317,7 +319,7 @@ impl Sockets {
     }
 
     fn poll_send(&self, cx: &mut Context<'_>, batch: &Batch) -> Poll<io::Result<()>> {
-        let Some((to, udp)) = batch.to.and_then(|to| Some((to, self.of(&to)?))) else {
+        let Some((to, udp)) = batch.to.and_then(|to| Some((to, self.socket_for(&to)?))) else {
             return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
         };
         let transmit = Transmit {
@@ -349,7 +351,7 @@ fn codepoint(mark: Ecn) -> Option<EcnCodepoint> {
     }
 }
 
-/// Passes on every datagram of a buffer; how many there were.
+/// Passes on every datagram of a buffer. Returns their number.
 fn take_all(meta: &RecvMeta, buffer: &mut [u8], take: &mut impl FnMut(Arrived<'_>)) -> u64 {
     let received = &mut buffer[..meta.len];
     let mut count = 0;
@@ -388,7 +390,7 @@ mod tests {
         assert!((50..100).contains(&sockets.dropped()));
     }
 
-    /// Those of one mark in a batch, as a call sends with one; and joined again.
+    /// Datagrams of one mark share a batch and a send call, and arrive joined.
     #[tokio::test(flavor = "current_thread")]
     async fn marks_arrive_as_they_were_sent() {
         marks_arrive([127, 0, 0, 1].into()).await;

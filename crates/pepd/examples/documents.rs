@@ -15,12 +15,12 @@ use roff::{Inline, Roff, bold, italic, roman};
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = env::args_os().nth(1).ok_or("which folder?")?;
-    let folder = Path::new(&folder);
-    let pages = folder.join("man");
+    let directory = env::args_os().nth(1).ok_or("which folder?")?;
+    let directory = Path::new(&directory);
+    let pages = directory.join("man");
     fs::create_dir_all(&pages)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut Cli::command(), "pepd", folder)?;
+        generate_to(shell, &mut Cli::command(), "pepd", directory)?;
     }
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -30,13 +30,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// One page for a command, and one for each of those below it, as git has them: `pepd-link(8)`.
-fn write_pages(command: &clap::Command, name: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
-    fs::write(folder.join(format!("{name}.8")), page(command, name)?)?;
+fn write_pages(
+    command: &clap::Command,
+    name: &str,
+    directory: &Path,
+) -> Result<(), Box<dyn Error>> {
+    fs::write(directory.join(format!("{name}.8")), page(command, name)?)?;
     for below in command
         .get_subcommands()
         .filter(|below| !below.is_hide_set())
     {
-        write_pages(below, &format!("{name}-{}", below.get_name()), folder)?;
+        write_pages(below, &format!("{name}-{}", below.get_name()), directory)?;
     }
     Ok(())
 }

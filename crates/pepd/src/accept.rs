@@ -15,10 +15,10 @@ use pep_core::{
     relay::Side,
     site::{SynHandling, WhileDown},
 };
-use pepd_intercept::foreign::Foreign;
+use pepd_intercept::other_marks::OtherMark;
 use pepd_relay::{
     arena::SlotState,
-    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, connect, waiting},
+    flow::{self, FlowContext, FlowInfo, FlowMemory, ServerLeg, connect, waiting},
     limits::Resource,
 };
 use pepd_sys::{
@@ -151,7 +151,7 @@ impl Acceptor {
     /// The tunnel into which a flow goes that comes now.
     fn tunnel(&self) -> Option<&Route> {
         let route = self.route.as_ref()?;
-        let waits = self.waits(self.context.outage.is_away()) && route.is_served();
+        let waits = self.waits(self.context.outage.is_down()) && route.is_served();
         (route.takes_flows() || waits).then_some(route)
     }
 
@@ -170,24 +170,24 @@ impl Acceptor {
     }
 
     fn begin(&self, fd: OwnedFd, client: SocketAddr, reserve: Reserve) -> io::Result<()> {
-        self.site.tally.arrive(self.family);
+        self.site.site_counters.arrive(self.family);
         let destination = SockRef::from(&fd).local_addr()?.as_socket();
         let destination = destination.ok_or(io::ErrorKind::InvalidData)?;
-        let ends = Ends {
+        let ends = FlowInfo {
             client,
             destination,
             site: Arc::clone(&self.site),
             peer: None,
         };
         let foreign = self.foreign(&ends);
-        let ends = Ends {
-            site: self.site.on_way(foreign.is_elsewhere),
+        let ends = FlowInfo {
+            site: self.site.on_way(foreign.is_off_link),
             ..ends
         };
         // Other uplinks do not wait for the link.
-        let away = self.context.outage.is_away() && !foreign.is_elsewhere;
+        let away = self.context.outage.is_down() && !foreign.is_off_link;
         if away && self.site.while_down == WhileDown::Refuse {
-            flow::refuse_while_away(&self.context, &ends, fd);
+            flow::refuse_while_down(&self.context, &ends, fd);
             return Ok(());
         }
         if let Some(tunnel) = self.tunnel() {
@@ -203,7 +203,7 @@ impl Acceptor {
         let Reserve { memory, leg } = reserve;
         memory.publish_accepted(&context, &ends, fd.as_fd());
         // One made ahead has the options of the link.
-        let leg = leg.filter(|_| !foreign.is_elsewhere);
+        let leg = leg.filter(|_| !foreign.is_off_link);
         if self.waits(away) {
             self.begin_later(fd, ends, foreign.mark, memory, leg);
             return Ok(());
@@ -222,10 +222,10 @@ impl Acceptor {
     }
 
     /// The mark that another program has set on the SYN of a flow that is split.
-    fn foreign(&self, ends: &Ends) -> Foreign {
+    fn foreign(&self, ends: &FlowInfo) -> OtherMark {
         let marks = self.context.foreign.as_ref();
         let marks = marks.filter(|_| self.route.is_none());
-        marks.map_or_else(Foreign::default, |marks| marks.of(&ends.tuple()))
+        marks.map_or_else(OtherMark::default, |marks| marks.for_flow(&ends.tuple()))
     }
 
     /// Whether flows that come now wait for the link.
@@ -237,7 +237,7 @@ impl Acceptor {
     fn begin_later(
         &self,
         client: OwnedFd,
-        ends: Ends,
+        ends: FlowInfo,
         mark: u32,
         memory: FlowMemory,
         reserved: Option<ReservedLeg>,
@@ -264,7 +264,7 @@ impl Acceptor {
     fn server_leg(
         &self,
         client: &OwnedFd,
-        ends: &Ends,
+        ends: &FlowInfo,
         mark: u32,
         memory: &FlowMemory,
         reserved: Option<ReservedLeg>,
@@ -302,7 +302,7 @@ impl Acceptor {
 
     /// The leg whose server has answered already; without one the client has to be reset: it
     /// came too late.
-    fn take_held(&self, client: &OwnedFd, ends: &Ends) -> io::Result<OwnedFd> {
+    fn take_held(&self, client: &OwnedFd, ends: &FlowInfo) -> io::Result<OwnedFd> {
         let held = self
             .context
             .held

@@ -42,7 +42,7 @@ fn context() -> Arc<FlowContext> {
         foreign: None,
         unanswered: Arc::default(),
         silence: Default::default(),
-        pulse: Default::default(),
+        heartbeat: Default::default(),
         outage: pepd_relay::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),

@@ -35,7 +35,7 @@ pub enum Leftovers {
         /// Its name.
         table: String,
         /// It was.
-        was_there: bool,
+        was_installed: bool,
         /// Congestion controls of killed processes, also of other configurations.
         controls: usize,
         /// The socket at which it was asked, if that was there.
@@ -52,7 +52,7 @@ impl fmt::Display for Leftovers {
             ),
             Self::Removed {
                 table,
-                was_there,
+                was_installed: was_there,
                 controls,
                 socket,
             } => {
@@ -99,11 +99,11 @@ pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
     if let Some(process) = claim::user_of(config).map_err(CleanupError::Look)? {
         return Ok(Leftovers::InUse(process));
     }
-    let was_there = Interception::is_there(config).map_err(CleanupError::Look)?;
+    let was_there = Interception::is_installed(config).map_err(CleanupError::Look)?;
     let controls = remove(config)?;
     Ok(Leftovers::Removed {
         table: config.intercept.table.to_string(),
-        was_there,
+        was_installed: was_there,
         controls,
         socket: remove_socket(config)?,
     })
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn the_socket_goes_once_nobody_answers() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
         let text = format!("[intercept]\nlan = [\"lo\"]\n[admin]\nsocket = {path:?}\n");
         let config = pep_core::config::parse(&text).expect("valid");
         let listener = UnixListener::bind(&path).unwrap();
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(remove_socket(&config).unwrap(), Some(path.clone()));
         let removed = Leftovers::Removed {
             table: "pepd".to_owned(),
-            was_there: true,
+            was_installed: true,
             controls: 0,
             socket: Some(path.clone()),
         };

@@ -37,7 +37,7 @@ pub fn load(source: Source) -> Result<Loaded, LoadError> {
 }
 
 /// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
-pub fn tell_what_is_missing(config: &Config) {
+pub fn log_missing(config: &Config) {
     let mut sites = config.sites.iter();
     let asks = sites.any(|(_, site)| site.timeouts.rto_max.is_some());
     if asks && !has_rto_max() {
@@ -75,7 +75,7 @@ pub fn check(config: &Config) -> Findings {
     findings.check_interfaces(config);
     findings.check_survival(config);
     findings.check_gateway(config);
-    findings.check_folder(config);
+    findings.check_directory(config);
     findings.check_admin(config);
     findings
 }
@@ -135,13 +135,13 @@ impl Findings {
     }
 
     /// As the start would find it; nothing is made or removed.
-    fn check_folder(&mut self, config: &Config) {
-        let folder = config.custody.folder.as_ref();
-        let Some(folder) = folder.filter(|_| !config.peers.is_empty()) else {
+    fn check_directory(&mut self, config: &Config) {
+        let directory = config.custody.directory.as_ref();
+        let Some(directory) = directory.filter(|_| !config.peers.is_empty()) else {
             return;
         };
-        let key = "custody.folder";
-        match custody::look(folder, config.custody.disk_bytes()) {
+        let key = "custody.directory";
+        match custody::inspect(directory, config.custody.disk_bytes()) {
             Ok(look) => {
                 let warnings = look.warnings.into_iter();
                 warnings.for_each(|message| self.warn(config, key, message));
@@ -159,7 +159,7 @@ impl Findings {
     /// Without a socket pepd runs all the same.
     fn check_admin(&mut self, config: &Config) {
         let path = admin_socket::path(config);
-        if let Some(Err(err)) = path.map(|path| admin_socket::look(&path)) {
+        if let Some(Err(err)) = path.map(|path| admin_socket::check(&path)) {
             let message = format!(
                 "{err}; else no command reaches this pepd (`pepd status`, `reload`, `link`)"
             );

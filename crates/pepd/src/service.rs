@@ -15,7 +15,7 @@ pub struct Service {
 impl Service {
     /// We live, which is to be told every second or so; whether flows are carried, and whether they drain. How long that may take is
     /// for the configuration to say, and not for the service manager. Where nobody has asked for it this does nothing.
-    pub fn tell(&mut self, is_up: bool, ends: bool) {
+    pub fn notify(&mut self, is_up: bool, ends: bool) {
         if let Err(err) = sd_notify::notify(&self.state(is_up, ends)) {
             tracing::debug!(error = %err, "cannot tell the service manager");
         }
@@ -42,7 +42,7 @@ impl Service {
 mod tests {
     use super::*;
 
-    fn told(service: &mut Service, is_up: bool, ends: bool) -> String {
+    fn notified(service: &mut Service, is_up: bool, ends: bool) -> String {
         let state = service.state(is_up, ends);
         let state: Vec<_> = state.iter().map(ToString::to_string).collect();
         state.join(" ")
@@ -52,18 +52,18 @@ mod tests {
     fn each_change_is_told_once_and_waiting_all_the_time() {
         let mut service = Service::default();
         let waits = "WATCHDOG=1 EXTEND_TIMEOUT_USEC=30000000";
-        assert_eq!(told(&mut service, false, false), waits);
+        assert_eq!(notified(&mut service, false, false), waits);
         assert_eq!(
-            told(&mut service, true, false),
+            notified(&mut service, true, false),
             "WATCHDOG=1 READY=1 STATUS=carries flows"
         );
-        assert_eq!(told(&mut service, true, false), "WATCHDOG=1");
+        assert_eq!(notified(&mut service, true, false), "WATCHDOG=1");
         // One that has crashed is replaced.
-        assert_eq!(told(&mut service, false, false), "WATCHDOG=1");
+        assert_eq!(notified(&mut service, false, false), "WATCHDOG=1");
         assert_eq!(
-            told(&mut service, true, true),
+            notified(&mut service, true, true),
             "WATCHDOG=1 STATUS=drains: new flows pass by EXTEND_TIMEOUT_USEC=30000000"
         );
-        assert_eq!(told(&mut service, true, true), waits);
+        assert_eq!(notified(&mut service, true, true), waits);
     }
 }

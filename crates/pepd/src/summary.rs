@@ -28,7 +28,7 @@ pub struct Summary<'a> {
     /// Whether another process could take flows over here ([`pepd_relay::survive::keeper::are_useful`]), where that was tried.
     pub survives: Option<bool>,
     /// How the folder for what is held is, where it was looked at ([`pepd_tunnel::custody::look`]).
-    pub folder: Option<String>,
+    pub directory: Option<String>,
 }
 
 impl Display for Summary<'_> {
@@ -146,7 +146,7 @@ impl Summary<'_> {
         detail(f, "mode", &self.mode(id, site))?;
         detail(f, "link leg", &self.link_leg(site))?;
         detail(f, "host leg", &self.host_leg(site))?;
-        self.while_away(f, site)?;
+        self.while_down_text(f, site)?;
         if site.timeouts != self.config.timeouts {
             detail(f, "timeouts", &timeouts(&site.timeouts))?;
         }

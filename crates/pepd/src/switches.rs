@@ -91,7 +91,7 @@ impl Switches {
     }
 
     /// The rules in the kernel are as so many changes have it.
-    pub fn tell(&self, changes: u64) {
+    pub fn announce(&self, changes: u64) {
         self.told.send_replace(changes);
     }
 
@@ -143,7 +143,7 @@ impl Switches {
         names.join(", ")
     }
 
-    async fn is_told(&self, changes: u64) -> bool {
+    async fn is_announced(&self, changes: u64) -> bool {
         let mut told = self.told.subscribe();
         let told = timeout(PATIENCE, told.wait_for(|told| *told >= changes)).await;
         told.is_ok()
@@ -170,7 +170,7 @@ async fn list(State(switches): State<Arc<Switches>>) -> Json<SiteList> {
 /// Answers once the kernel knows.
 async fn order(State(switches): State<Arc<Switches>>, Json(order): Json<SiteOrder>) -> Response {
     match switches.set(&order) {
-        Ok(changes) if switches.is_told(changes).await => Json(order).into_response(),
+        Ok(changes) if switches.is_announced(changes).await => Json(order).into_response(),
         Ok(_) => {
             let why = "the kernel's rules could not be changed yet, which is tried again every second; the log says why\n";
             (StatusCode::SERVICE_UNAVAILABLE, why).into_response()

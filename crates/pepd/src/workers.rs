@@ -84,9 +84,9 @@ fn start_one(
         .collect::<io::Result<Vec<_>>>()?;
     drop(entered);
     let context = Arc::clone(context);
-    let pulse = context.pulse.of_thread();
+    let heartbeat = context.heartbeat.of_thread();
     Ok(thread.begin(move || {
-        runtime.spawn(pulse);
+        runtime.spawn(heartbeat);
         runtime.spawn(revive::run(Arc::clone(&context)));
         for flow in resumed {
             runtime.spawn(flow::resume(Arc::clone(&context), flow));

@@ -192,9 +192,9 @@ fn a_missing_file_and_a_wrong_command_line_have_their_own_codes() {
 
 #[test]
 fn keys_are_made_shown_and_never_overwritten_by_accident() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a folder");
     let path = |name: &str| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         path.to_str().expect("text").to_owned()
     };
     let (key, psk) = (path("a.key"), path("a.psk"));
@@ -206,7 +206,7 @@ fn keys_are_made_shown_and_never_overwritten_by_accident() {
 
     let again = pepd(&["keygen", "--out", &key]);
     assert_eq!(again.status.code(), Some(1), "{again:?}");
-    assert!(text(&again.stderr).contains("a.key: is there already; --force"));
+    assert!(text(&again.stderr).contains("a.key: exists already; --force"));
     assert!(again.stdout.is_empty(), "{again:?}");
     let forced = pepd(&["keygen", "--force", "--out", &key]);
     assert_ne!(text(&forced.stdout), public);
@@ -225,8 +225,8 @@ fn keys_are_made_shown_and_never_overwritten_by_accident() {
 
 #[test]
 fn a_key_file_that_is_none_is_told_without_showing_it() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("a.key");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("a.key");
     fs::write(&path, "hush\n").expect("writable");
     let output = pepd(&["keygen", "--public", path.to_str().expect("text")]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -248,16 +248,16 @@ fn what_is_no_configuration_file_is_not_read_to_its_end() {
         let output = pepd(&["check", "--config", path]);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{error}");
-        let expected = "is longer than 4MiB; no configuration needs as much";
+        let expected = "exceeds the maximum of 4MiB for a configuration";
         assert!(error.contains(expected), "{error}");
     }
 }
 
 #[test]
 fn a_key_file_that_cannot_be_read_is_not_to_be_made_anew() {
-    let folder = tempfile::tempdir().expect("a folder");
-    fs::create_dir(folder.path().join("pepd.key")).expect("a folder");
-    let output = with_a_peer(folder.path(), SOMEBODY, "");
+    let directory = tempfile::tempdir().expect("a folder");
+    fs::create_dir(directory.path().join("pepd.key")).expect("a folder");
+    let output = with_a_peer(directory.path(), SOMEBODY, "");
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{errors}");
     let about = |key: &str| errors.lines().find(|line| line.contains(key));
@@ -272,8 +272,15 @@ fn a_key_file_that_cannot_be_read_is_not_to_be_made_anew() {
 
 #[test]
 fn a_check_says_by_what_peers_reach_us() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| {
+        directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("text")
+            .to_owned()
+    };
     pepd(&["keygen", "--out", &path("pepd.key")]);
     let check = |carrier: &str| {
         let config = format!(
@@ -289,8 +296,8 @@ fn a_check_says_by_what_peers_reach_us() {
 }
 
 /// A pepd with a peer, in a folder of its own with its keys.
-fn with_a_peer(folder: &std::path::Path, public_key: &str, more: &str) -> Output {
-    let path = folder.join("pepd.toml");
+fn with_a_peer(directory: &std::path::Path, public_key: &str, more: &str) -> Output {
+    let path = directory.join("pepd.toml");
     let config = format!(
         "[intercept]\nlan = [\"lo\"]\n[identity]\nkey_file = \"pepd.key\"\n[peer.hub]\n\
          endpoint = \"192.0.2.1:5001\"\npublic_key = \"{public_key}\"\npsk_file = \"hub.psk\"\n{more}"
@@ -303,9 +310,9 @@ const SOMEBODY: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
 
 #[test]
 fn a_check_needs_the_keys_and_shows_the_tunnel() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a folder");
     let tunnel = "[[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nclass = \"bulk\"\n";
-    let output = with_a_peer(folder.path(), SOMEBODY, tunnel);
+    let output = with_a_peer(directory.path(), SOMEBODY, tunnel);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let errors = text(&output.stderr);
     for (line, key, file) in [
@@ -322,10 +329,17 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
         assert!(error.contains("pepd keygen"), "{error}");
     }
 
-    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let path = |name: &str| {
+        directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("text")
+            .to_owned()
+    };
     let public = text(&pepd(&["keygen", "--out", &path("pepd.key")]).stdout);
     pepd(&["keygen", "--psk", &path("hub.psk")]);
-    let output = with_a_peer(folder.path(), SOMEBODY, tunnel);
+    let output = with_a_peer(directory.path(), SOMEBODY, tunnel);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let summary = text(&output.stdout);
     for part in [
@@ -336,7 +350,7 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
         assert!(summary.contains(part), "{part} in {summary}");
     }
 
-    let output = with_a_peer(folder.path(), public.trim(), tunnel);
+    let output = with_a_peer(directory.path(), public.trim(), tunnel);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{errors}");
     assert!(
@@ -347,8 +361,15 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
 
 #[test]
 fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| {
+        directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("text")
+            .to_owned()
+    };
     pepd(&["keygen", "--out", &path("pepd.key")]);
     pepd(&["keygen", "--psk", &path("hub.psk")]);
     let more = "[[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nhold = \"6h\"\nclose = \"early\"\n\
@@ -356,7 +377,7 @@ fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
                 [link]\ninterface = \"lo\"\ngateway = \"192.0.2.9\"\n\
                 [admin]\nsocket = \"no/such/folder.sock\"\nmode = \"0660\"\n\
                 [custody]\nfolder = \"held\"\nmemory = \"16MiB\"\n";
-    let output = with_a_peer(folder.path(), SOMEBODY, more);
+    let output = with_a_peer(directory.path(), SOMEBODY, more);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let summary = text(&output.stdout);
     let held = path("held");
@@ -376,16 +397,16 @@ fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
         "{warnings}"
     );
     assert!(
-        !folder.path().join("held").exists(),
+        !directory.path().join("held").exists(),
         "a check makes nothing"
     );
 
-    fs::write(folder.path().join("held"), "").expect("writable");
-    let output = with_a_peer(folder.path(), SOMEBODY, more);
+    fs::write(directory.path().join("held"), "").expect("writable");
+    let output = with_a_peer(directory.path(), SOMEBODY, more);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let errors = text(&output.stderr);
     assert!(
-        errors.contains(": custody.folder: cannot keep custody in ")
+        errors.contains(": custody.directory: cannot keep custody in ")
             && errors.contains("remove it, or name"),
         "{errors}"
     );
@@ -410,8 +431,8 @@ fn a_time_for_an_order_that_is_no_time_or_too_long_is_told_by_the_option() {
 
 #[test]
 fn settings_of_pepsal_become_a_configuration_that_is_valid() {
-    let folder = tempfile::tempdir().unwrap();
-    let rules = folder.path().join("rules");
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules");
     let rule = "-A PREROUTING -i eth0 -p tcp -j TPROXY --on-port 5000 --on-ip 0.0.0.0 --tproxy-mark 0x1/0xffffffff\n";
     fs::write(&rules, rule).unwrap();
     let link = ["--link", "sat0", "--rate", "10Mbit/s", "--rtt", "600ms"];
@@ -442,8 +463,8 @@ fn settings_of_pepsal_become_a_configuration_that_is_valid() {
 
 #[test]
 fn a_named_pipe_is_no_configuration_and_is_not_waited_for() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("pepd.toml");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("pepd.toml");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let output = pepd(&["check", "--config", path.to_str().expect("text")]);
     let error = text(&output.stderr);

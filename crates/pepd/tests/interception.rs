@@ -334,7 +334,7 @@ fn hosts_at_their_cap_are_in_the_sets_and_come_back_with_the_table() {
         let set = |name| run("nft", &["list", "set", "inet", "pepd", name]);
         let hosts = |addresses: &[&str]| -> BTreeSet<Host> {
             let parsed = addresses.iter().map(|text| text.parse().unwrap());
-            parsed.map(Host::of).collect()
+            parsed.map(Host::from_address).collect()
         };
         let some = hosts(&["10.0.0.1", "10.0.0.2", "fd00:1::7"]);
         interception.set_hosts_at_cap(some).await.unwrap();
@@ -351,7 +351,7 @@ fn hosts_at_their_cap_are_in_the_sets_and_come_back_with_the_table() {
         let troubles = interception.troubles().await.unwrap();
         assert_eq!(troubles, [Trouble::Table]);
         interception
-            .mend(&Trouble::Table, Gate::Open)
+            .restore(&Trouble::Table, Gate::Open)
             .await
             .unwrap();
         assert!(set("hosts4").contains("{ 10.0.0.2 }"), "{}", set("hosts4"));

@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "fec",
         &[
-            "gf256", "kernel", "code", "theory", "overcode", "wire", "scheme", "symbol", "serial",
+            "gf256", "kernel", "code", "theory", "overhead", "wire", "scheme", "symbol", "serial",
             "block", "control", "testing", "window",
         ],
     ),
@@ -177,7 +177,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn folder(krate: &str) -> PathBuf {
+fn directory(krate: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
         .join(krate)
@@ -192,7 +192,7 @@ struct File {
 
 /// Source files of a crate that are compiled without its tests.
 fn files(krate: &str) -> Vec<File> {
-    let root = folder(krate);
+    let root = directory(krate);
     let text = fs::read_to_string(root.join("lib.rs")).expect("a crate");
     let mut files = vec![File {
         module: Vec::new(),

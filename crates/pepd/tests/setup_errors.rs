@@ -233,7 +233,7 @@ fn what_loading_a_control_lacks_is_named_in_one_line_and_nothing_else() {
     let config = with_congestion("[\"vegas\"]");
     let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
     assert_eq!(code, Some(SETUP), "{log}");
-    let expected = "site `a`: no congestion control of `congestion` can be had: `vegas`: eBPF congestion \
+    let expected = "site `a`: no congestion control of `congestion` is available: `vegas`: eBPF congestion \
                     controls need CAP_PERFMON, which this process lacks: run it as root, or add to its \
                     unit AmbientCapabilities=CAP_PERFMON";
     let errors: Vec<_> = log.lines().filter(|line| line.contains("ERROR")).collect();

@@ -1,15 +1,16 @@
 //! SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014):
-//! numbers that look random and follow from a seed.
+//! seeded pseudorandom numbers.
 //!
-//! Frozen: emulated links, channels in fec and the schedules of tests mean the same next year. A
-//! crate of its own without dependencies, so that fec and boosters need no other of this project.
+//! Frozen: seeds of emulated links, of fec's channels and of tests must give the same numbers in
+//! all versions. The crate has no dependencies, so that fec and boosters need no other crate of
+//! this project.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
-/// The step from one state to the next: an odd number, 2^64 divided by the golden ratio.
+/// The increment of the state: 2^64 divided by the golden ratio, made odd.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A bijection whose values look random: the first number of the sequence of this seed.
+/// Mixes a value with a bijection: the first number of the sequence of `seed`.
 #[inline]
 pub const fn mix(seed: u64) -> u64 {
     let z = seed.wrapping_add(STEP);
@@ -18,23 +19,23 @@ pub const fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A number of the sequence of seed 0, counted from 0, without those before it.
+/// Returns the number at an index, counted from 0, of the sequence of seed 0.
 #[inline]
 pub const fn nth(number: u64) -> u64 {
     mix(number.wrapping_mul(STEP))
 }
 
-/// The sequence of a seed.
+/// A generator.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The sequence of this seed.
+    /// Creates a generator from a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub const fn next_u64(&mut self) -> u64 {
         let number = mix(self.0);
@@ -42,38 +43,38 @@ impl SplitMix64 {
         number
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
         self.next_u64() % end.max(1)
     }
 
-    /// One of these.
+    /// Returns a random element.
     ///
     /// # Panics
-    /// When there is none.
+    /// When `all` is empty.
     pub fn one_of<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize].clone()
     }
 
-    /// From 0 up to, not including, 1, with 53 bits.
+    /// Returns a number from 0 up to, not including, 1, with 53 bits.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     #[inline]
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    /// Bytes, each the lowest of a number.
+    /// Fills a slice with the low bytes of successive numbers.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         bytes.fill_with(|| self.next_u64() as u8);
     }
 
-    /// As [`fill`](Self::fill), so many.
+    /// Returns `len` bytes, as [`fill`](Self::fill).
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_sequence_is_the_published_one() {
-        // The first outputs for the seeds 0 and 1234567 of the reference implementation
+        // First outputs for the seeds 0 and 1234567 of the reference implementation
         // (https://prng.di.unimi.it/splitmix64.c).
         let first = [0xE220_A839_7B1D_CDAF, 0x6E78_9E6A_A1B9_65F4];
         assert_eq!([mix(0), mix(0x9E37_79B9_7F4A_7C15)], first);

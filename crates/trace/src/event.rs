@@ -1,8 +1,8 @@
-//! Events, in the words of RFC 9000 and RFC 9002 where these have one.
+//! Trace events, named as in RFC 9000 and RFC 9002 where possible.
 
 use std::time::Duration;
 
-/// Ranges of numbers, each from its first to its last, in falling order.
+/// Ranges of numbers, each from first to last inclusive, in descending order.
 pub type Ranges = Vec<(u64, u64)>;
 
 /// An event within a tunnel's session, a relay or a booster.
@@ -23,13 +23,13 @@ pub enum Event {
     },
     /// The state of congestion control after a report of the peer.
     Metrics(Metrics),
-    /// FEC overhead was set anew, or the loss behind it.
+    /// The FEC overhead changed, or the loss estimate behind it.
     Overhead {
-        /// Share of packets that are lost, 0 to 1.
+        /// Estimated share of lost packets, 0 to 1.
         loss: f64,
-        /// Share of packets that the link itself loses, 0 to 1: congestion is left out.
+        /// Estimated share of packets lost on the link, without congestion, 0 to 1.
         link_loss: f64,
-        /// Repair packets for each packet of normal streams.
+        /// Repair packets per packet of normal streams.
         overhead: f64,
     },
     /// FEC restored segments that were lost.
@@ -42,32 +42,32 @@ pub enum Event {
         /// `true` at the end of an outage.
         up: bool,
     },
-    /// A session began, or ended. Packet numbers and streams of the next one restart.
+    /// A session began, or ended. Packet numbers and stream numbers restart with the next one.
     Session {
-        /// `true` at the begin.
+        /// `true` at the beginning.
         begins: bool,
     },
-    /// A stream changed its state.
+    /// A stream changed state.
     Stream {
         /// Number of the stream.
         stream: u64,
         /// A state of qlog's `stream_state_updated`: `open`, `closed`, `reset_received` and so on.
         state: &'static str,
     },
-    /// A flow's relay moved bytes, or came upon something that holds it up.
+    /// A relay moved bytes, or was blocked.
     Relay {
         /// `up`, from client to server, or `down`.
         direction: &'static str,
         /// Step of the relay, such as `received`, `sent`, `send_blocked`.
         step: &'static str,
-        /// Bytes that it moved, or the new size of the ring where that has grown.
+        /// Bytes moved, or the new size of the ring where that has grown.
         bytes: u64,
-        /// Bytes in the ring afterwards.
+        /// Bytes in the ring after the step.
         held: u64,
     },
-    /// A booster counted something that it did to packets.
+    /// A booster's counter increased.
     Booster {
-        /// `sender` for a chain of this end, `receiver` for what unwraps a chain of the peer's.
+        /// `sender` for a local chain, `receiver` for the decoder of the peer's chain.
         place: &'static str,
         /// Number of the chain.
         chain: u64,
@@ -75,7 +75,7 @@ pub enum Event {
         booster: &'static str,
         /// The counter, as `pepd status --json` names it.
         counter: &'static str,
-        /// By how much it has grown.
+        /// The increase.
         by: u64,
     },
 }
@@ -85,73 +85,73 @@ pub enum Event {
 pub struct Packet {
     /// Packet number.
     pub number: u64,
-    /// Bytes on the link, headers of IP and UDP included for those sent; of the datagram for those
-    /// received.
+    /// Bytes on the link: with headers of IP and UDP for sent packets, of the datagram for received
+    /// ones.
     pub bytes: u64,
-    /// `true` with the congestion mark CE (RFC 3168).
+    /// `true` if the packet carries the ECN mark CE (RFC 3168).
     pub marked: bool,
-    /// Frames of the packet. Those of a segment follow [`Frame::Segment`].
+    /// Frames of the packet. Frames of a segment follow [`Frame::Segment`].
     pub frames: Vec<Frame>,
 }
 
-/// A frame of a packet, or a part of a segment.
+/// A frame of a packet, or of a segment.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
     /// Padding.
     Padding {
-        /// Bytes of it.
+        /// Bytes of padding.
         bytes: u64,
     },
     /// A request for a report.
     Probe,
-    /// A report of what has arrived.
+    /// A report of received packets.
     Report {
-        /// Packet numbers that have arrived, the newest ones as far as the report tells of them.
+        /// Numbers of received packets, the newest ones as far as the report lists them.
         packets: Ranges,
         /// Time between the arrival of the highest and the report.
         delay: Duration,
-        /// Packets that arrived with the mark CE since the session began.
+        /// Packets received with the mark CE since the session began.
         marked: u64,
-        /// All segments below this number have arrived.
+        /// All segments below this number were received.
         below: u64,
-        /// Segments beyond that have arrived.
+        /// Segments received beyond `below`.
         segments: Ranges,
     },
-    /// A packet as long as the path may carry (RFC 8899).
+    /// A path MTU probe (RFC 8899).
     MtuProbe {
         /// Identifier of the probe.
         id: u16,
     },
-    /// The answer to that.
+    /// The answer to an MTU probe.
     MtuAck {
         /// Identifier of the probe.
         id: u16,
     },
-    /// The session's end.
+    /// A close of the session.
     Close {
         /// The code on the wire.
         code: u8,
         /// The reason, for people.
         reason: String,
     },
-    /// The beginning of a segment: what follows is retransmitted until it is acknowledged.
+    /// A segment, with its content in the frames that follow; retransmitted until acknowledged.
     Segment {
         /// The low 32 bits of its number.
         number: u32,
     },
-    /// A segment protected by FEC, as it was sent first.
+    /// A segment protected by FEC, in its first transmission.
     Source {
-        /// The channel of FEC: 0 for interactive, 1 for normal streams.
+        /// The FEC channel: 0 for interactive, 1 for normal streams.
         channel: u8,
     },
     /// A repair packet.
     Repair {
-        /// The channel of FEC.
+        /// The FEC channel.
         channel: u8,
         /// Bytes of the symbol and its header.
         bytes: u64,
     },
-    /// A stream's opening.
+    /// A new stream.
     Open {
         /// Number of the stream.
         stream: u64,
@@ -160,78 +160,78 @@ pub enum Frame {
     Data {
         /// The stream's number.
         stream: u64,
-        /// Position of the first byte.
+        /// Offset of the first byte.
         offset: u64,
         /// Count of bytes.
         bytes: u64,
-        /// `true` where the stream ends after them.
+        /// `true` if the data ends the stream.
         fin: bool,
     },
-    /// A stream's end in both directions at once.
+    /// A reset of a stream, which ends both directions.
     Reset {
         /// Number of the stream.
         stream: u64,
         /// The code on the wire.
         code: u8,
-        /// Bytes that were sent of it.
+        /// Bytes sent on the stream.
         size: u64,
     },
-    /// Credit for a stream.
+    /// Flow control credit of a stream.
     Credit {
         /// Number of the stream.
         stream: u64,
-        /// The first position that may not be sent.
+        /// The first offset beyond the credit.
         until: u64,
     },
-    /// Credit for all streams together.
+    /// Flow control credit of the session.
     SessionCredit {
         /// Bytes that may be sent since the session began.
         until: u64,
     },
-    /// Another class for a stream.
+    /// A change of a stream's class.
     Reclass {
         /// Number of the stream.
         stream: u64,
     },
-    /// A packet of a host, which is sent once (a datagram of RFC 9221).
+    /// A datagram (RFC 9221) with a packet of a host; sent once.
     Datagram {
         /// Channel of the datagram.
         channel: u8,
         /// Count of bytes.
         bytes: u64,
     },
-    /// Frames that are not listed, after as many as an event holds.
+    /// Frames beyond the maximum that an event lists.
     Further {
         /// Count of them.
         frames: u64,
     },
-    /// Bytes that make no frame.
+    /// Bytes that are no valid frame.
     Unreadable,
 }
 
 /// Measurements of a path (RFC 9002 §5, appendix A.3).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metrics {
-    /// Latest round trip.
+    /// Latest round-trip time.
     pub latest_rtt: Duration,
-    /// Smoothed round trip.
+    /// Smoothed round-trip time.
     pub smoothed_rtt: Duration,
-    /// Minimum round trip.
+    /// Minimum round-trip time.
     pub min_rtt: Duration,
-    /// Variation of the round trip; `None` where it is not measured.
+    /// Variation of the round-trip time; `None` where it is not measured.
     pub rtt_variance: Option<Duration>,
-    /// Rate at which packets leave, in bits a second; `None` while they are not paced.
+    /// Pacing rate in bits per second; `None` without pacing.
     pub pacing_rate: Option<u64>,
-    /// Rate that the link is taken to carry, in bits a second.
+    /// Estimated capacity of the link in bits per second.
     pub link_rate: Option<u64>,
-    /// Bytes that may be in flight; `None` where a rate decides alone.
+    /// Congestion window in bytes; `None` where only a rate limits.
     pub congestion_window: Option<u64>,
-    /// Bytes sent and neither acknowledged nor lost; `None` where they are not counted.
+    /// Bytes in flight; `None` where they are not counted.
     pub bytes_in_flight: Option<u64>,
 }
 
 impl Event {
-    /// Room that it takes, in pieces of some hundred bytes.
+    /// Returns the memory use of the event, in units of some hundred bytes.
     pub fn weight(&self) -> usize {
         let (Self::Sent(packet) | Self::Received(packet)) = self else {
             return 1;

@@ -1,13 +1,13 @@
-//! A record of what happens inside the pure crates, for those who read connections afterwards.
+//! A record of events inside the pure crates, for analysis of connections.
 //!
 //! ```text
-//!   session, relay, chain of boosters          whoever runs them
+//!   session, relay, chain of boosters          the caller that drives them
 //!   ---------------------------------          -----------------------------
 //!   Trace::push(|| Event) ----> [ Log ] -----> Trace::take() --> qlog::Writer --> a file
 //! ```
 //!
-//! A [`Trace`] that is off costs one branch for each event, and the event is not made. One that is
-//! on keeps events until they are taken, up to a limit, and counts those beyond.
+//! A disabled [`Trace`] costs one branch per event, and the event is not built. An enabled one
+//! keeps events until they are taken, up to a limit, and counts those beyond.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -19,7 +19,7 @@ use std::{collections::VecDeque, time::Duration};
 
 pub use event::{Event, Frame, Metrics, Packet, Ranges};
 
-/// A sink of events; off to begin with.
+/// A sink of events; initially disabled.
 #[derive(Debug, Default)]
 pub struct Trace(Option<Box<Log>>);
 
@@ -32,20 +32,20 @@ struct Log {
     missed: u64,
 }
 
-/// Events in the order in which they happened.
+/// Events in chronological order.
 #[derive(Debug, Default, Clone)]
 pub struct Taken {
-    /// Each with the time at which it happened, by the clock of the traced object.
+    /// Events, each with its time by the clock of the traced object.
     pub events: VecDeque<(Duration, Event)>,
-    /// Sum of their [weights](Event::weight).
+    /// Sum of the [weights](Event::weight).
     pub weight: usize,
-    /// Events since the last call that found no room.
+    /// Events dropped at the limit since the last call.
     pub missed: u64,
 }
 
 impl Trace {
-    /// Begins to keep events, at one time of the [weight](Event::weight) `most` together. Of no
-    /// effect on one that is on.
+    /// Enables the trace with a limit of `most` on the total [weight](Event::weight). No effect if
+    /// enabled already.
     pub fn begin(&mut self, most: usize) {
         self.0.get_or_insert_with(|| {
             Box::new(Log {
@@ -58,12 +58,12 @@ impl Trace {
         });
     }
 
-    /// Forgets what is kept, and keeps no more.
+    /// Disables the trace and drops its events.
     pub fn end(&mut self) {
         self.0 = None;
     }
 
-    /// Returns whether events are kept.
+    /// Returns whether the trace is enabled.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
@@ -77,7 +77,7 @@ impl Trace {
         }
     }
 
-    /// Keeps an event, which is made only where the trace is on.
+    /// Appends an event, which is built only if the trace is enabled.
     #[inline]
     pub fn push(&mut self, event: impl FnOnce() -> Event) {
         if let Some(log) = &mut self.0 {
@@ -85,7 +85,7 @@ impl Trace {
         }
     }
 
-    /// Takes all events that are kept.
+    /// Takes all kept events.
     pub fn take(&mut self) -> Taken {
         self.0.as_mut().map_or_else(Taken::default, |log| Taken {
             events: std::mem::take(&mut log.events),
@@ -126,7 +126,7 @@ mod tests {
         trace.push(|| unreachable!("it is off"));
         trace.begin(1);
         trace.end();
-        trace.push(|| unreachable!("it is off again"));
+        trace.push(|| unreachable!("the trace is disabled again"));
         assert!(trace.take().events.is_empty());
     }
 

@@ -1,9 +1,9 @@
-//! Events as qlog, in the form that qvis and other readers take: JSON text sequences (RFC 7464) of
-//! draft-ietf-quic-qlog-main-schema-02 (`qlog_version` 0.3), with the events of
+//! Conversion to qlog, for qvis and other tools: JSON text sequences (RFC 7464) of
+//! draft-ietf-quic-qlog-main-schema-02 (`qlog_version` 0.3), with events of
 //! draft-ietf-quic-qlog-quic-events-01 where these fit.
 //!
-//! Fields and frames that only pepd has begin with `pepd_`, or stand in events whose category is
-//! `pepd`, `relay` or `booster`. Readers pass over them.
+//! Fields and frames specific to pepd start with `pepd_`; events specific to pepd have the category
+//! `pepd`, `relay` or `booster`. Other tools ignore them.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use serde_json::{Map, Value, json};
 
 use crate::{Event, Frame, Metrics, Packet, Ranges, Taken};
 
-/// Packets of a run of losses that get a record each; the last one says how many follow it.
+/// The maximum of records for a run of losses; the last one states how many follow.
 const LOSSES: u64 = 256;
 
-/// The ASCII record separator, with which each record begins.
+/// The ASCII record separator, which precedes each record.
 const SEPARATOR: u8 = 0x1e;
 
 /// A writer of one trace.
 #[derive(Debug)]
 pub struct Writer {
-    /// Time of the traced object's clock at which the trace begins.
+    /// Start of the trace, by the clock of the traced object.
     origin: Duration,
-    /// Time since the reference at which it begins.
+    /// Time between the reference and the start.
     offset: Duration,
 }
 
@@ -40,19 +40,19 @@ pub struct Header<'a> {
 }
 
 impl Writer {
-    /// A writer of events that are timed from `origin` on, by the clock of the traced object.
+    /// Creates a writer whose times count from `origin`, by the clock of the traced object.
     pub fn new(origin: Duration) -> Self {
         let offset = Duration::ZERO;
         Self { origin, offset }
     }
 
-    /// A writer of events that go on with a sequence which began `offset` before.
+    /// Creates a writer for the continuation of a sequence that began `offset` before.
     pub fn going_on(offset: Duration) -> Self {
         let origin = Duration::ZERO;
         Self { origin, offset }
     }
 
-    /// Appends the record that all others follow.
+    /// Appends the header record.
     pub fn header(header: &Header<'_>, out: &mut Vec<u8>) {
         let Header {
             title,
@@ -88,7 +88,7 @@ impl Writer {
         }
     }
 
-    /// Appends the records of one event: of losses several, of all others one.
+    /// Appends the records of one event: several for losses, else one.
     pub fn event(&self, at: Duration, event: &Event, out: &mut Vec<u8>) {
         let (name, data) = match *event {
             Event::Sent(ref packet) => ("transport:packet_sent", packet_of(packet)),
@@ -168,12 +168,12 @@ fn record_of(record: &Value, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Milliseconds, to the microsecond.
+/// Converts to milliseconds, rounded to the microsecond.
 fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }
 
-/// All packets are of the one space in which QUIC has those of streams.
+/// Returns a packet header. All packets use the number space of QUIC's application data.
 fn header_of(number: u64) -> Value {
     json!({ "packet_type": "1RTT", "packet_number": number })
 }
@@ -259,7 +259,7 @@ fn frame_of(frame: &Frame) -> Value {
     }
 }
 
-/// A frame that QUIC does not have, by its type on the wire (docs/tunnel.md) and its name.
+/// Returns a frame unknown to QUIC, by its type on the wire (docs/protocol.md) and its name.
 fn own(kind: u64, name: &str, data: Value) -> Value {
     let mut frame = Map::new();
     frame.insert("frame_type".to_owned(), json!("unknown"));

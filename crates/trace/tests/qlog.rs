@@ -1,4 +1,4 @@
-//! Another program's reader takes what is written, and finds the same in it.
+//! Round trips through the reader of another implementation.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn every_frame() -> Vec<Frame> {
 fn records(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8(text.to_vec()).expect("JSON is UTF-8");
     let mut records = text.split('\u{1e}');
-    assert_eq!(records.next(), Some(""), "a record begins with a separator");
+    assert_eq!(records.next(), Some(""), "a separator precedes each record");
     records
         .map(|record| {
             record

@@ -117,9 +117,9 @@ fn main() {
             all.sort();
             let at =
                 |share: f64| all[((all.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
-            let (median, least, most) = spread(&mut within);
+            let (median, minimum, most) = spread(&mut within);
             println!(
-                "| {name} | {stream} | {median:.2} | {least:.2}..{most:.2} | {:.0} | {:.0} | {:.0} |",
+                "| {name} | {stream} | {median:.2} | {minimum:.2}..{most:.2} | {:.0} | {:.0} | {:.0} |",
                 at(0.5),
                 at(0.95),
                 at(0.99)

@@ -68,8 +68,8 @@ fn row(cell: &Cell, seeds: u64) {
                 share
             })
             .collect();
-        let (median, least, most) = spread(&mut shares);
-        format!("{median:.3} ({least:.3}..{most:.3})")
+        let (median, minimum, most) = spread(&mut shares);
+        format!("{median:.3} ({minimum:.3}..{most:.3})")
     });
     println!(
         "| {} | {:.1} % | {} | {} | {dropped:.4} |",

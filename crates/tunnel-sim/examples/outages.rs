@@ -175,8 +175,8 @@ fn name_of(outages: Outages) -> &'static str {
 
 fn times(outcomes: &[Outcome]) -> String {
     let all = |of: fn(&Outcome) -> f64| {
-        let (median, least, most) = spread(&mut outcomes.iter().map(of).collect::<Vec<_>>());
-        format!("{median:.0} ({least:.0}..{most:.0})")
+        let (median, minimum, most) = spread(&mut outcomes.iter().map(of).collect::<Vec<_>>());
+        format!("{median:.0} ({minimum:.0}..{most:.0})")
     };
     let of: [fn(&Outcome) -> f64; 3] = [|o| o.first, |o| o.in_order, |o| o.arriving];
     of.map(all).join(" | ")

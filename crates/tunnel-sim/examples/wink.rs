@@ -81,9 +81,9 @@ fn row(cell: Cell, queue: &str, seeds: u64) {
         let (mut shares, times): (Vec<_>, Vec<_>) = outcomes
             .map(|outcome| (outcome.share, outcome.time))
             .unzip();
-        let (median, least, most) = spread(&mut shares);
+        let (median, minimum, most) = spread(&mut shares);
         let time = times.iter().sum::<f64>() / times.len() as f64;
-        row += &format!(" {median:.3} | {least:.3}..{most:.3} | {time:.3} |");
+        row += &format!(" {median:.3} | {minimum:.3}..{most:.3} | {time:.3} |");
     }
     println!("| {} | {p} | {interval_ms} |{row}", rtt_us as f64 / 1000.0);
 }

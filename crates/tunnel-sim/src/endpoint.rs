@@ -34,7 +34,7 @@ struct One<'a, S>(&'a mut S);
 impl<S: Store> Stores for One<'_, S> {
     type Store = S;
 
-    fn of(&mut self, _: PeerId) -> &mut S {
+    fn store_of(&mut self, _: PeerId) -> &mut S {
         self.0
     }
 }

@@ -11,7 +11,7 @@ use tunnel::{
 use crate::{plan::StreamPlan, ranges::Ranges, side::End};
 
 /// The least length of a greeting: what tells which flow it is.
-pub const GREETING_MIN: usize = 8;
+pub const STREAM_HEADER_MIN: usize = 8;
 
 /// How a stream ended for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Local {
     /// Bytes that were reported readable.
     pub readable: u64,
     /// Whether their end was reported.
-    pub told_finished: bool,
+    pub reported_finished: bool,
     /// Bytes that the application has read.
     pub consumed: u64,
     /// Whether it does not read for the time being.
@@ -81,7 +81,7 @@ impl Local {
             allowed,
             placed: Ranges::default(),
             readable: 0,
-            told_finished: false,
+            reported_finished: false,
             consumed: 0,
             stalled: false,
             stall_over: false,
@@ -102,7 +102,7 @@ pub struct Flow {
     /// Its number.
     pub id: StreamId,
     /// What its greeting says.
-    pub greeting: Vec<u8>,
+    pub stream_header: Vec<u8>,
     /// The class it was opened with.
     pub class: Class,
     /// What it is at each end.
@@ -113,12 +113,12 @@ pub struct Flow {
 impl Flow {
     /// The `index`th flow of a run.
     pub fn new(index: usize, id: StreamId, plan: StreamPlan, allowed: [u64; 2]) -> Self {
-        let greeting = greeting(index, plan.greeting);
+        let stream_header = stream_header(index, plan.stream_header);
         let mut at = allowed.map(Local::new);
         at[plan.opener].known = true;
         Self {
             id,
-            greeting,
+            stream_header,
             class: plan.class,
             at,
             key: mix(index as u64),
@@ -171,7 +171,7 @@ impl Flow {
                 local.allowed,
                 local.placed.prefix(),
                 local.readable,
-                if local.told_finished { " fin" } else { "" },
+                if local.reported_finished { " fin" } else { "" },
             )
         };
         format!(
@@ -185,16 +185,16 @@ impl Flow {
 }
 
 /// The greeting of the `index`th flow.
-fn greeting(index: usize, length: usize) -> Vec<u8> {
-    let mut greeting = vec![0; length.max(GREETING_MIN)];
-    greeting[..8].copy_from_slice(&(index as u64).to_be_bytes());
-    fill(mix(!(index as u64)), 0, &mut greeting[8..]);
-    greeting
+fn stream_header(index: usize, length: usize) -> Vec<u8> {
+    let mut stream_header = vec![0; length.max(STREAM_HEADER_MIN)];
+    stream_header[..8].copy_from_slice(&(index as u64).to_be_bytes());
+    fill(mix(!(index as u64)), 0, &mut stream_header[8..]);
+    stream_header
 }
 
 /// Which flow a greeting says that it is of.
-pub fn index_of(greeting: &[u8]) -> Option<usize> {
-    Some(u64::from_be_bytes(*greeting.first_chunk()?) as usize)
+pub fn index_of(stream_header: &[u8]) -> Option<usize> {
+    Some(u64::from_be_bytes(*stream_header.first_chunk()?) as usize)
 }
 
 fn fill(key: u64, from: u64, into: &mut [u8]) {

@@ -52,8 +52,8 @@ impl Ledger {
     }
 
     /// The greeting of the next flow.
-    pub fn greeting(&self, plan: &StreamPlan) -> Vec<u8> {
-        Flow::new(self.flows.len(), 0, plan.clone(), [0; 2]).greeting
+    pub fn stream_header(&self, plan: &StreamPlan) -> Vec<u8> {
+        Flow::new(self.flows.len(), 0, plan.clone(), [0; 2]).stream_header
     }
 
     /// A stream was opened; `credits` is what each end allows without asking.
@@ -105,14 +105,14 @@ impl Ledger {
     }
 
     /// What an event says is compared with what is true. Returns the flow it is about.
-    pub fn tell(&mut self, now: Duration, end: End, event: &Event) -> Option<usize> {
+    pub fn record(&mut self, now: Duration, end: End, event: &Event) -> Option<usize> {
         let stream = match event {
             Event::Opened {
                 stream,
                 class,
-                greeting,
+                stream_header,
             } => {
-                return self.opened(end, *stream, *class, greeting);
+                return self.opened(end, *stream, *class, stream_header);
             }
             Event::Readable { stream, .. }
             | Event::Finished { stream }
@@ -153,13 +153,13 @@ impl Ledger {
         end: End,
         stream: StreamId,
         class: Class,
-        greeting: &[u8],
+        stream_header: &[u8],
     ) -> Option<usize> {
-        let index = index_of(greeting).filter(|index| {
+        let index = index_of(stream_header).filter(|index| {
             self.flows.get(*index).is_some_and(|flow| {
                 flow.plan.opener != end
                     && flow.id == stream
-                    && flow.greeting == greeting
+                    && flow.stream_header == stream_header
                     && (flow.class == class || flow.plan.reclass.is_some())
                     && !flow.at[end].known
             })
@@ -203,7 +203,7 @@ impl Ledger {
                         placed,
                     });
                 }
-                if until <= here.readable || here.told_finished {
+                if until <= here.readable || here.reported_finished {
                     return Err(Violation::NoNews { event: event_of() });
                 }
                 here.readable = until;
@@ -222,10 +222,10 @@ impl Ledger {
                         finished,
                     });
                 }
-                if here.told_finished {
+                if here.reported_finished {
                     return Err(Violation::NoNews { event: event_of() });
                 }
-                here.told_finished = true;
+                here.reported_finished = true;
             }
             Event::Acked { stream, until } => {
                 let placed = there.placed.prefix();
@@ -253,7 +253,7 @@ impl Ledger {
             }
             Event::Closed { stream } => {
                 let sent = here.finished && here.acked == here.written;
-                if !sent || !here.told_finished {
+                if !sent || !here.reported_finished {
                     return Err(Violation::ClosedEarly { stream });
                 }
                 here.state = State::Closed;
@@ -271,7 +271,7 @@ impl Ledger {
     }
 
     /// An end is told that the peer has these bytes of a stream, though it lacks some before them.
-    pub fn give_up(&mut self, end: End, stream: StreamId, runs: Vec<Range<u64>>) {
+    pub fn abandon(&mut self, end: End, stream: StreamId, runs: Vec<Range<u64>>) {
         let Some(index) = self.flow(end, stream) else {
             return;
         };

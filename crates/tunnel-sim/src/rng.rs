@@ -19,19 +19,19 @@ impl Rng {
         self.0.chance(share)
     }
 
-    /// From `least` to `most`, both included; evenly.
-    pub fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.0.below(most - least + 1)
+    /// From `minimum` to `most`, both included; evenly.
+    pub fn between(&mut self, minimum: u64, most: u64) -> u64 {
+        minimum + self.0.below(most - minimum + 1)
     }
 
-    /// From `least` to `most`, small values as often as large ones: evenly by their logarithm.
-    pub fn scale(&mut self, least: f64, most: f64) -> f64 {
-        least * (most / least).powf(self.0.unit())
+    /// From `minimum` to `most`, small values as often as large ones: evenly by their logarithm.
+    pub fn scale(&mut self, minimum: f64, most: f64) -> f64 {
+        minimum * (most / minimum).powf(self.0.unit())
     }
 
-    /// A whole number from `least` to `most`, evenly by its logarithm.
-    pub fn sized(&mut self, least: u64, most: u64) -> u64 {
-        (self.scale((least + 1) as f64, (most + 2) as f64) as u64 - 1).clamp(least, most)
+    /// A whole number from `minimum` to `most`, evenly by its logarithm.
+    pub fn sized(&mut self, minimum: u64, most: u64) -> u64 {
+        (self.scale((minimum + 1) as f64, (most + 2) as f64) as u64 - 1).clamp(minimum, most)
     }
 
     /// Up to `most`, evenly.

@@ -52,7 +52,7 @@ pub trait Streams {
         &mut self,
         class: Class,
         site: u32,
-        greeting: &[u8],
+        stream_header: &[u8],
     ) -> Result<StreamId, TooManyStreams>;
 
     /// There are bytes up to there.
@@ -95,9 +95,9 @@ impl Streams for Session {
         &mut self,
         class: Class,
         site: u32,
-        greeting: &[u8],
+        stream_header: &[u8],
     ) -> Result<StreamId, TooManyStreams> {
-        self.open(class, site, greeting)
+        self.open(class, site, stream_header)
     }
 
     fn written(&mut self, stream: StreamId, until: u64) {

@@ -92,8 +92,8 @@ fn whatever_a_normal_stream_wants_it_has_as_far_as_the_link_goes() {
         rig.run(Duration::from_secs(1), |_| false);
         let wanted = 1e6 * tenths as f64;
         let (share, _) = offer(&mut rig, Class::Normal, wanted, Duration::from_secs(60));
-        let least = (0.98 * 0.9 * RATE as f64 / wanted).min(0.97);
-        assert!(share > least, "{tenths} Mbit/s: {share}");
+        let minimum = (0.98 * 0.9 * RATE as f64 / wanted).min(0.97);
+        assert!(share > minimum, "{tenths} Mbit/s: {share}");
     }
 }
 

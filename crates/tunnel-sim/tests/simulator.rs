@@ -60,7 +60,7 @@ finds! {
     finds_ignored_credit: IGNORES_CREDIT => "PlacedBeyond";
     finds_a_busy_loop: SPINS => "BusyLoop" | "IdleWakes";
     finds_a_creeping_deadline: CREEPS => "IdleWakes";
-    finds_an_unbounded_queue: HOARDS => "Memory";
+    finds_an_unbounded_queue: UNREAD_DATAGRAMS => "Memory";
     finds_a_flood: FLOODS => "Flood";
     finds_early_acknowledgements: ACKS_EARLY => "AckedUnplaced" | "NoNews";
     finds_bytes_read_again: READS_AGAIN => "ReadAcked" | "WrongByte";

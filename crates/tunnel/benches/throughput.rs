@@ -73,7 +73,7 @@ impl Store for Ring {
 impl Stores for Ring {
     type Store = Self;
 
-    fn of(&mut self, _peer: PeerId) -> &mut Self {
+    fn store_of(&mut self, _peer: PeerId) -> &mut Self {
         self
     }
 }
@@ -174,7 +174,7 @@ fn step(ends: &mut [End; 2], now: &mut Duration, datagram: &mut Vec<u8>) {
 }
 
 /// Seconds that this thread has run.
-fn processor() -> f64 {
+fn cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     let run = text
         .split(' ')
@@ -199,11 +199,11 @@ fn run_packets(len: usize) -> [f64; 2] {
     let session = ends[0].endpoint.session(ends[0].peer).expect("up");
     let queue = session.open_packets(Class::Normal, 0).expect("first");
     session.set_packets_ready(queue, true);
-    let begin = (processor(), Instant::now());
+    let begin = (cpu(), Instant::now());
     while ends[1].ring.came < PACKETS {
         step(&mut ends, &mut now, &mut datagram);
     }
-    let took = [processor() - begin.0, begin.1.elapsed().as_secs_f64()];
+    let took = [cpu() - begin.0, begin.1.elapsed().as_secs_f64()];
     took.map(|seconds| seconds / PACKETS as f64 * 1e6)
 }
 
@@ -216,11 +216,11 @@ fn run(class: Class) -> [f64; 2] {
     let stream = session.open(class, 0, b"to").expect("first");
     session.written(stream, BYTES);
     far.readable = 0;
-    let begin = (processor(), Instant::now());
+    let begin = (cpu(), Instant::now());
     while ends[1].readable < BYTES {
         step(&mut ends, &mut now, &mut datagram);
     }
-    let took = [processor() - begin.0, begin.1.elapsed().as_secs_f64()];
+    let took = [cpu() - begin.0, begin.1.elapsed().as_secs_f64()];
     took.map(|seconds| seconds / BYTES as f64 * 1e9)
 }
 

@@ -50,7 +50,7 @@ impl Store for Bytes {
 impl Stores for Bytes {
     type Store = Self;
 
-    fn of(&mut self, _peer: PeerId) -> &mut Self {
+    fn store_of(&mut self, _peer: PeerId) -> &mut Self {
         self
     }
 }

@@ -1,24 +1,25 @@
-//! Which bytes go first.
+//! Traffic classes: the priority of streams.
 
-/// What a stream's bytes are to the people who wait for them.
+/// Traffic class of a stream.
 ///
-/// `Interactive` goes before everything else; `Normal` and `Bulk` share what it leaves, by sites
-/// and then by streams; `DelayTolerant` takes only what all others leave (reynolds2006 §3.2.5).
+/// `Interactive` goes before everything else. `Normal` and `Bulk` share the remaining capacity, by
+/// sites and then by streams. `DelayTolerant` takes only capacity that no other class uses
+/// (reynolds2006 §3.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Class {
-    /// Small messages that somebody waits for; each is followed by its repair.
+    /// Small, latency-critical messages; each is followed by a repair packet.
     Interactive = 0,
-    /// Delay matters, and so does rate: protected by overcode as the link's loss asks for.
+    /// Delay and rate both matter: protected by FEC according to the link's loss.
     Normal = 1,
-    /// Only the rate matters: what is lost is sent again.
+    /// Only the rate matters: lost segments are retransmitted.
     Bulk = 2,
-    /// Whenever nobody else needs the link.
+    /// Sent only while no other class needs the link.
     DelayTolerant = 3,
 }
 
 impl Class {
-    /// All of them, the most urgent first.
+    /// All classes, the most urgent first.
     pub const ALL: [Self; 4] = [
         Self::Interactive,
         Self::Normal,
@@ -26,7 +27,7 @@ impl Class {
         Self::DelayTolerant,
     ];
 
-    /// The class of that number on the wire.
+    /// Returns the class with this number on the wire.
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }

@@ -1,5 +1,5 @@
-//! The paired transport between two pepds: many streams over one bad hop, encrypted, repaired by
-//! resending and by overcode, paced at the link's rate, and deaf to outages.
+//! The paired transport between two pepds: many streams over one bad link. It encrypts, repairs
+//! losses by retransmission and FEC, paces at the link's rate, and survives outages.
 //!
 //! ```text
 //!   flows' bytes                                                     datagrams
@@ -11,23 +11,24 @@
 //!                  pacing, classes, outages      cookies, rekeying, many peers
 //! ```
 //!
-//! - [`endpoint`], tunnels to many peers: handshakes, sealed datagrams; [`crypto`], their secrets
-//! - [`session`], one tunnel: packets and streams in plain text
-//! - [`stream`], what is written, sent, acknowledged, allowed and received of each stream
-//! - [`coding`], overcode over packets
-//! - [`wire`], what is in a packet
-//! - [`store`], where the streams' bytes are: with the caller
-//! - [`parcel`], streams whose bytes are compressed
-//! - [`class`], [`schedule`], which bytes go first
-//! - [`ecn`], congestion marks inside and outside of the tunnel
-//! - [`delivery`], [`arrival`], which segments have arrived: the sender's and the receiver's side of it
-//! - [`outage`], whether the link is there
-//! - [`path`], what is known of the way to the peer
-//! - [`rate`], how fast to send, and when the next packet may leave
-//! - [`cause`], why packets did not arrive
+//! - [`endpoint`]: tunnels to many peers (handshakes, sealed datagrams); [`crypto`]: their keys
+//! - [`session`]: one tunnel (packets and streams in plain text)
+//! - [`stream`]: bytes written, sent, acknowledged, allowed and received per stream
+//! - [`coding`]: FEC over packets
+//! - [`wire`]: packet format
+//! - [`store`]: access to the streams' bytes, which the caller keeps
+//! - [`compression`]: compressed streams
+//! - [`class`], [`schedule`]: priorities and fair queueing
+//! - [`ecn`]: congestion marks inside and outside the tunnel
+//! - [`delivery`], [`arrival`]: acknowledgement of segments at the sender and at the receiver
+//! - [`outage`]: detection of outages
+//! - [`path`]: estimates of the path to the peer
+//! - [`rate`]: sending rate and pacing
+//! - [`cause`]: classification of losses
 //!
-//! Nothing here reads a clock or does I/O: bytes, events and the time go in; bytes, events and a
-//! deadline come out. `now` is the time since any moment that is the same for all calls.
+//! The crate does no I/O and reads no clock. Bytes, events and the time are inputs; bytes, events
+//! and a deadline are outputs. `now` is the time since an arbitrary moment that is the same for all
+//! calls.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -35,12 +36,12 @@ pub mod arrival;
 pub mod cause;
 pub mod class;
 pub mod coding;
+pub mod compression;
 pub mod crypto;
 pub mod delivery;
 pub mod ecn;
 pub mod endpoint;
 pub mod outage;
-pub mod parcel;
 pub mod path;
 mod ranges;
 pub mod rate;

@@ -1,17 +1,17 @@
-//! Sets of numbers that come mostly in runs.
+//! Sets of numbers that mostly come in runs.
 
 use std::{collections::BTreeMap, ops::Range};
 
-/// A set of numbers, kept as runs: disjoint, not touching. An operation takes logarithmic time in the
-/// number of runs, for each run that it changes.
+/// Set of numbers, stored as disjoint runs that do not touch. An operation takes logarithmic time
+/// in the number of runs, per run that it changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    /// By first number; after the last one.
+    /// Runs: first number to the number after the last.
     runs: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
-    /// Adds a number; whether it was not there.
+    /// Adds a number; returns true if it is new.
     pub(crate) fn insert(&mut self, number: u64) -> bool {
         if self.append(number..number + 1) {
             return true;
@@ -29,7 +29,7 @@ impl RangeSet {
         true
     }
 
-    /// Adds numbers; whether one of them was not there.
+    /// Adds numbers; returns true if one of them is new.
     pub(crate) fn insert_range(&mut self, numbers: Range<u64>) -> bool {
         if numbers.is_empty() {
             return false;
@@ -55,7 +55,7 @@ impl RangeSet {
         true
     }
 
-    /// Adds numbers if they go on where the last run ends, as they mostly do; whether so.
+    /// Adds numbers if they extend the last run, the common case; returns true if so.
     fn append(&mut self, numbers: Range<u64>) -> bool {
         let last = self.runs.last_entry();
         let Some(mut last) = last.filter(|last| *last.get() == numbers.start) else {
@@ -65,24 +65,24 @@ impl RangeSet {
         true
     }
 
-    /// Whether a number is there.
+    /// Returns true if the set contains a number.
     pub(crate) fn contains(&self, number: u64) -> bool {
         let run = self.runs.range(..=number).next_back();
         run.is_some_and(|(_, end)| number < *end)
     }
 
-    /// The number after the highest one, or 0.
+    /// Returns the number after the highest one, or 0.
     pub(crate) fn end(&self) -> u64 {
         self.runs.last_key_value().map_or(0, |(_, end)| *end)
     }
 
-    /// Takes out the first run if it begins at or before a number, and returns the number after it.
+    /// Removes the first run if it begins at or before a number; returns the number after the run.
     pub(crate) fn take_run_up_to(&mut self, number: u64) -> Option<u64> {
         let first = self.runs.first_entry()?;
         (*first.key() <= number).then(|| first.remove())
     }
 
-    /// Takes numbers out, and hands over those that were there, as runs in rising order.
+    /// Removes numbers, and passes those that were in the set to `taken`, as runs in rising order.
     pub(crate) fn take(&mut self, numbers: Range<u64>, mut taken: impl FnMut(Range<u64>)) {
         if numbers.is_empty() {
             return;
@@ -91,7 +91,7 @@ impl RangeSet {
         if let Some((start, end)) = before.map(|(start, end)| (*start, *end))
             && end > numbers.start
         {
-            // Cut in two; the loop below deals with the second one.
+            // Split in two; the loop below handles the second part.
             self.runs.insert(start, numbers.start);
             self.runs.insert(numbers.start, end);
         }
@@ -111,22 +111,22 @@ impl RangeSet {
         run.map(|(start, end)| (*start, *end))
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     pub(crate) fn runs_len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Takes out the first run if it begins with this number, and returns the number after it.
+    /// Removes the first run if it begins with this number; returns the number after the run.
     pub(crate) fn take_run_at(&mut self, number: u64) -> Option<u64> {
         self.runs.remove(&number)
     }
 
-    /// Runs that begin at or after a number, in rising order.
+    /// Returns runs that begin at or after a number, in rising order.
     pub(crate) fn from(&self, number: u64) -> impl Iterator<Item = Range<u64>> {
         self.runs.range(number..).map(|(start, end)| *start..*end)
     }
 
-    /// All runs, the highest first.
+    /// Returns all runs, the highest first.
     pub(crate) fn descending(&self) -> impl Iterator<Item = Range<u64>> {
         self.runs.iter().rev().map(|(start, end)| *start..*end)
     }

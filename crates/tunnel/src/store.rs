@@ -1,73 +1,76 @@
-//! Where the streams' bytes are: with the caller, who keeps them anyway.
+//! Access to the streams' bytes, which the caller keeps.
 //!
-//! A session knows positions only. What its caller has said is [written](crate::session::Session::written)
-//! it reads when it sends and when it sends again, until
-//! [`Acked`](crate::session::Event::Acked) gives it back; what arrives it places at once where it
-//! belongs, also when earlier bytes are missing, as far as the caller has
+//! A session knows positions only. It reads bytes that the caller reported as
+//! [written](crate::session::Session::written) when it sends and retransmits them, until
+//! [`Acked`](crate::session::Event::Acked) releases them. It places bytes that arrive at their
+//! position at once, even when earlier bytes are missing, up to the position that the caller has
 //! [allowed](crate::session::Session::allow).
 //!
-//! Packets beside streams stay with the caller likewise, until it is their turn: what is queued can still be changed, and what
-//! has become old be dropped.
+//! Datagrams (RFC 9221) stay with the caller, too, until their turn. The caller can therefore
+//! change queued datagrams and drop outdated ones.
 
 use std::time::Duration;
 
 use crate::{ecn::Ecn, wire::StreamId};
 
-/// Numbers of queues in the scheduler are this and above. On the wire they would not have room.
+/// Lowest number of a datagram queue in the scheduler. Stream numbers on the wire are smaller.
 const FIRST: StreamId = 1 << 63;
 
-/// A queue of packets at the caller's; no other one of the session ever is the same.
+/// A datagram queue of the caller; unique in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PacketQueue(pub(crate) u32);
 
 impl PacketQueue {
-    /// Its number in the scheduler.
+    /// Returns the queue's number in the scheduler.
     pub(crate) fn pseudo(self) -> StreamId {
         FIRST | StreamId::from(self.0)
     }
 
-    /// What the scheduler has by that number, if it is no stream.
-    pub(crate) fn of(stream: StreamId) -> Option<Self> {
+    /// Returns the queue with this number in the scheduler, if it is not a stream.
+    pub(crate) fn from_stream(stream: StreamId) -> Option<Self> {
         (stream >= FIRST).then_some(Self(stream as u32))
     }
 }
 
-/// A packet beside streams that a [`Store`] has given away.
+/// A datagram that a [`Store`] has handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextPacket {
-    /// Whether its queue has another one. If not it is idle, until it is said to be
-    /// [ready](crate::session::Session::set_packets_ready) again.
+    /// True if the queue holds another datagram. Otherwise the queue is idle until the caller sets
+    /// it [ready](crate::session::Session::set_packets_ready) again.
     pub more: bool,
-    /// The mark of the packet that is carried; its datagram gets the same (RFC 6040 §4.1). [`Ecn::Ect0`] for what is no IP packet, as all else
-    /// has that.
+    /// ECN mark of the inner packet, copied to the outer datagram (RFC 6040 §4.1); [`Ecn::Ect0`] if
+    /// the payload is not an IP packet.
     pub ecn: Ecn,
 }
 
-/// The bytes of all streams of a session, and packets beside them.
+/// The bytes of all streams of a session, and its datagrams.
 pub trait Store {
-    /// Copies the bytes to be sent of a stream, from position `from` on, until `into` is full.
+    /// Copies bytes of a stream to send, from position `from` on, until `into` is full.
     ///
-    /// Asked only for bytes that are written and not yet acknowledged, neither [in order](crate::session::Event::Acked) nor
-    /// [beyond](crate::session::Session::acked_beyond) others that are missing; the same bytes every time.
+    /// Called only for bytes that are written and not yet acknowledged, neither [in
+    /// order](crate::session::Event::Acked) nor [beyond](crate::session::Session::acked_beyond)
+    /// missing ones. Must return the same bytes every time.
     fn read(&self, stream: StreamId, from: u64, into: &mut [u8]);
 
-    /// Takes bytes of a stream that have arrived, the first of which has position `from`.
+    /// Takes bytes of a stream that have arrived; the first one has position `from`.
     ///
-    /// Called only below what was allowed, and never for bytes that were reported
-    /// [readable](crate::session::Event::Readable); but it may come twice, with the same bytes.
+    /// Called only for bytes below the allowed position that were not reported
+    /// [readable](crate::session::Event::Readable) before. May be called twice with the same bytes.
     fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]);
 
-    /// A new session with the peer begins, whose streams are numbered anew: those of before are no more. Called by an
-    /// [endpoint](crate::endpoint::Endpoint) before anything else of the new session, and before the events that tell of
-    /// it. Of no concern to whoever serves one session alone.
+    /// Discards all streams: a new session with the peer begins, with new stream numbers. An
+    /// [endpoint](crate::endpoint::Endpoint) calls it before anything else of the new session, and
+    /// before the events that announce it. Not used with a single session.
     fn renew(&mut self) {}
 
-    /// Appends the next packet of a queue to `out`: the channel, a byte below [`PACKET_CHANNELS`](crate::wire::PACKET_CHANNELS), and the message, of 1 to
-    /// `room` bytes. It is sent at once, and nobody asks for it again. `None` if there is none after all, or nothing that fits; the queue is
-    /// idle then.
+    /// Appends the next datagram of a queue to `out`: the channel, a byte below
+    /// [`PACKET_CHANNELS`](crate::wire::PACKET_CHANNELS), and the message of 1 to `room` bytes. The
+    /// session sends it at once and never asks for it again. `None` if the queue is empty or
+    /// nothing fits; the queue is then idle.
     ///
-    /// Asked only for queues that are [ready](crate::session::Session::set_packets_ready), when it is their turn. What is longer than `room`, which may
-    /// be less than a moment ago, is the caller's to drop or to split.
+    /// Called only for queues that are [ready](crate::session::Session::set_packets_ready), on
+    /// their turn. The caller drops or splits messages longer than `room`, which can shrink at any
+    /// time.
     fn next_packet(
         &mut self,
         _queue: PacketQueue,
@@ -78,7 +81,8 @@ pub trait Store {
         None
     }
 
-    /// Takes a packet beside streams that has arrived, whose datagram had the mark `outer`. It comes once at most; in any order, with regard to
-    /// streams, too. Called only where [these are taken](crate::session::SessionConfig::packets).
+    /// Takes a datagram that has arrived; `outer` is the mark of the UDP datagram that carried it.
+    /// Called at most once per datagram, in any order, also relative to streams. Called only if
+    /// [datagrams are enabled](crate::session::SessionConfig::packets).
     fn packet(&mut self, _now: Duration, _channel: u8, _outer: Ecn, _message: &[u8]) {}
 }

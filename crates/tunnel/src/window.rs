@@ -1,16 +1,16 @@
-//! The least or greatest of the values of late.
+//! The minimum or maximum of recent values.
 
 use std::time::Duration;
 
-/// Which one is wanted.
+/// Selects the minimum or the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extreme {
-    Least,
-    Greatest,
+    Min,
+    Max,
 }
 
-/// The least or greatest value of the last while: of one span of time at least, of two at most, so that two values are all
-/// there is to keep.
+/// Minimum or maximum over a sliding window of one to two time spans. The two-span window needs
+/// only two stored values.
 #[derive(Clone, Debug)]
 pub(crate) struct Windowed {
     which: Extreme,
@@ -39,12 +39,13 @@ impl Windowed {
         self.current = self.better(self.current, Some(value));
     }
 
-    /// `None` until there is a value. Of values that nothing has followed, the last ones stay.
+    /// Returns the extreme value, or `None` before the first value. The last values stay if none
+    /// follow.
     pub(crate) fn get(&self) -> Option<Duration> {
         self.better(self.current, self.previous)
     }
 
-    /// Makes all values greater by this.
+    /// Raises all values by this.
     pub(crate) fn raise(&mut self, by: Duration) {
         for value in [&mut self.current, &mut self.previous] {
             *value = value.map(|value| value.saturating_add(by));
@@ -54,8 +55,8 @@ impl Windowed {
     fn better(&self, a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
         match (self.which, a, b) {
             (_, None, one) | (_, one, None) => one,
-            (Extreme::Least, Some(a), Some(b)) => Some(a.min(b)),
-            (Extreme::Greatest, Some(a), Some(b)) => Some(a.max(b)),
+            (Extreme::Min, Some(a), Some(b)) => Some(a.min(b)),
+            (Extreme::Max, Some(a), Some(b)) => Some(a.max(b)),
         }
     }
 }
@@ -70,8 +71,8 @@ mod tests {
 
     #[test]
     fn values_are_forgotten_after_one_span_or_two() {
-        let mut least = Windowed::new(Extreme::Least, s(10));
-        assert_eq!(least.get(), None);
+        let mut minimum = Windowed::new(Extreme::Min, s(10));
+        assert_eq!(minimum.get(), None);
         for (now, value, expected) in [
             (0, 5, 5),
             (3, 7, 5),
@@ -80,17 +81,17 @@ mod tests {
             (19, 8, 4),
             (20, 9, 6),
         ] {
-            least.add(s(now), s(value));
-            assert_eq!(least.get(), Some(s(expected)), "at {now}");
+            minimum.add(s(now), s(value));
+            assert_eq!(minimum.get(), Some(s(expected)), "at {now}");
         }
-        least.raise(s(1));
-        assert_eq!(least.get(), Some(s(7)));
-        let mut greatest = Windowed::new(Extreme::Greatest, s(10));
-        greatest.add(s(0), s(3));
-        greatest.add(s(1), s(2));
-        assert_eq!(greatest.get(), Some(s(3)), "nothing newer");
-        greatest.add(s(50), s(1));
-        greatest.add(s(60), s(1));
-        assert_eq!(greatest.get(), Some(s(1)));
+        minimum.raise(s(1));
+        assert_eq!(minimum.get(), Some(s(7)));
+        let mut maximum = Windowed::new(Extreme::Max, s(10));
+        maximum.add(s(0), s(3));
+        maximum.add(s(1), s(2));
+        assert_eq!(maximum.get(), Some(s(3)), "nothing newer");
+        maximum.add(s(50), s(1));
+        maximum.add(s(60), s(1));
+        assert_eq!(maximum.get(), Some(s(1)));
     }
 }

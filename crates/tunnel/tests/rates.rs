@@ -130,7 +130,7 @@ fn a_run_is_the_same_for_the_same_seed() {
 }
 
 /// Stated in Mbit/s.
-fn told(rate: f64, setup: Setup) -> Setup {
+fn with_stated_rate(rate: f64, setup: Setup) -> Setup {
     Setup {
         rate: Rate::Stated((rate * 1e6) as u64),
         ..setup
@@ -142,7 +142,7 @@ fn a_stated_rate_that_is_true_is_sent_at_from_the_first_packet_on() {
     for (rate, rtt) in [(0.5, 600), (10.0, 20), (10.0, 600), (50.0, 100)] {
         for loss in [0.0, 2.0, 8.0] {
             let options = format!(",loss={loss}%");
-            let setup = told(rate, setup(rate * 1e6, rtt, 1.0, &options));
+            let setup = with_stated_rate(rate, setup(rate * 1e6, rtt, 1.0, &options));
             let run = Run::new(&setup, 1);
             let share = run.rate(0, 1.0, 60.0) / (rate * 1e6 * (1.0 - loss / 100.0));
             assert!(share > 0.985, "{rate} Mbit/s, {rtt} ms, {loss} %: {share}");
@@ -163,7 +163,7 @@ fn a_stated_rate_that_the_link_does_not_pass_is_a_first_guess() {
         (5.1, 300, 1.0, 0.0),
     ] {
         let options = format!(",loss={loss}%");
-        let setup = told(stated, setup(5e6, rtt, buffer, &options));
+        let setup = with_stated_rate(stated, setup(5e6, rtt, buffer, &options));
         let run = Run::new(&setup, 1);
         let what = format!("{stated} on 5 Mbit/s, {rtt} ms, {buffer} BDP, {loss} %");
         let share = run.rate(0, 3.0, 60.0) / (5e6 * (1.0 - loss / 100.0));
@@ -180,7 +180,7 @@ fn a_stated_rate_comes_back_once_the_link_passes_it_again() {
         let setup = Setup {
             rates: vec![(0.0, 1e7), (60.0, 3e6), (120.0, 1e7)],
             rounds: 160.0,
-            ..told(10.0, setup(1e7, rtt, 1.0, &format!(",loss={loss}%")))
+            ..with_stated_rate(10.0, setup(1e7, rtt, 1.0, &format!(",loss={loss}%")))
         };
         let run = Run::new(&setup, 1);
         let good = 1.0 - loss / 100.0;
@@ -198,7 +198,7 @@ fn who_states_a_rate_shares_the_link_as_others_do() {
         let setup = Setup {
             cubic: vec![(20.0, 1e6); cubics],
             rounds: 900.0,
-            ..told(10.0, setup(1e7, rtt, buffer, ""))
+            ..with_stated_rate(10.0, setup(1e7, rtt, buffer, ""))
         };
         let run = Run::new(&setup, 1);
         let fair = 1e7 / (cubics + 1) as f64;
@@ -209,7 +209,7 @@ fn who_states_a_rate_shares_the_link_as_others_do() {
     let setup = Setup {
         start: vec![0.0, 20.0],
         rounds: 900.0,
-        ..told(10.0, setup(1e7, 100, 1.0, ""))
+        ..with_stated_rate(10.0, setup(1e7, 100, 1.0, ""))
     };
     let run = Run::new(&setup, 1);
     let share = run.rate(0, 300.0, 900.0) / 1e7;

@@ -1,14 +1,14 @@
-//! When a link is there, as a file says: a contact plan.
+//! Contact plans: times when a link is up, from a file.
 //!
-//! One format for all programs of this project. Each line is a span of time:
+//! All programs of this project share this format. Each line is a span of time:
 //!
-//! - `from,to` in seconds, in order and apart; or
-//! - `a contact FROM TO NODE NODE RATE` of an ION contact plan (`ionrc(5)`): times are `+SECONDS`, or
-//!   `yyyy/mm/dd-hh:mm:ss` (UTC). Overlapping ones are joined, since directions and nodes count for one link;
-//!   rates are not used; other `a` lines are left out.
+//! - `from,to` in seconds, in ascending order without overlap; or
+//! - `a contact FROM TO NODE NODE RATE` of an ION contact plan (`ionrc(5)`): times are `+SECONDS`,
+//!   or `yyyy/mm/dd-hh:mm:ss` (UTC). Overlapping contacts are joined, since directions and nodes
+//!   count for one link. Rates are ignored, and so are other `a` lines.
 //!
-//! `@ yyyy/mm/dd-hh:mm:ss` says from when seconds count, from that line on; without it the reader of the plan says.
-//! `#` begins a comment, a first line of names is skipped.
+//! `@ yyyy/mm/dd-hh:mm:ss` sets the reference time of seconds on later lines; without it the caller
+//! chooses one. `#` begins a comment, and a header line is skipped.
 
 use std::ops::Range;
 
@@ -17,23 +17,23 @@ type Nanos = u64;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Why a plan could not be read.
+/// The reason why a plan is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// There is nothing in it.
+    /// The plan has no contacts.
     #[error("it is empty; {expected}")]
     Empty {
-        /// What the file should hold.
+        /// The expected content.
         expected: &'static str,
     },
-    /// A line is not what it should be.
+    /// A line is invalid.
     #[error("line {line}: `{text}`: {expected}")]
     Line {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
         /// The line as found.
         text: String,
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
 }
@@ -43,9 +43,9 @@ const CONTACT_EXPECTED: &str = "expected `a contact +FROM +TO NODE NODE RATE`, t
                                 yyyy/mm/dd-hh:mm:ss";
 const REFERENCE_EXPECTED: &str =
     "expected `@ yyyy/mm/dd-hh:mm:ss` (UTC, from 1970 to 2500), before all spans in seconds";
-const MIXED_EXPECTED: &str = "expected seconds behind a line `@ yyyy/mm/dd-hh:mm:ss` that says from when they count, or no dates at all";
+const MIXED_EXPECTED: &str = "expected seconds after a line `@ yyyy/mm/dd-hh:mm:ss` that sets their reference time, or no dates at all";
 
-/// Spans of time, sorted, none empty, none touching the next.
+/// Spans of time: sorted, not empty, with gaps between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     spans: Vec<(Nanos, Nanos)>,
@@ -53,10 +53,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads a plan.
+    /// Parses a plan.
     ///
     /// # Errors
-    /// Naming the line that is of neither form.
+    /// With the first line of neither form.
     pub fn parse(text: &str) -> Result<Self, PlanError> {
         let mut reader = Reader::default();
         for (number, line) in lines(text) {
@@ -76,13 +76,14 @@ impl Plan {
         })
     }
 
-    /// From when [`spans`](Self::spans) count, in nanoseconds of Unix time, where the file says so.
+    /// Returns the reference time of [`spans`](Self::spans) in nanoseconds of Unix time, if the
+    /// plan has one.
     pub fn reference(&self) -> Option<u64> {
         self.reference
     }
 
-    /// The spans, in nanoseconds from the reference or, where there is none, from when the reader says. What is
-    /// before the reference is left out.
+    /// Returns the spans in nanoseconds since the reference, or since a time that the caller
+    /// chooses if the plan has none. Times before the reference are left out.
     pub fn spans(&self) -> impl Iterator<Item = Range<u64>> {
         let reference = self.reference.unwrap_or(0);
         let spans = self.spans.iter();
@@ -92,16 +93,16 @@ impl Plan {
     }
 }
 
-/// What has been read so far.
+/// State of the parser.
 #[derive(Debug, Default)]
 struct Reader {
-    /// In Unix time where there is a reference, else from wherever the reader says.
+    /// Spans, in Unix time if there is a reference, else relative to the caller's.
     spans: Vec<(Nanos, Nanos)>,
-    /// The first `@`, or 1970 where there are dates only.
+    /// The first `@`, or 1970 for a plan with dates only.
     reference: Option<Nanos>,
     /// The last `@`.
     base: Option<Nanos>,
-    /// There are times that count from wherever the reader says.
+    /// True if the plan has times relative to the caller's reference.
     relative: bool,
 }
 
@@ -128,7 +129,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A time of a contact.
+    /// Parses a time of a contact.
     fn time(&mut self, word: &str) -> Result<Nanos, &'static str> {
         if let Some(text) = word.strip_prefix('+') {
             return self.relative(seconds(text).ok_or(CONTACT_EXPECTED)?);
@@ -157,7 +158,7 @@ fn plain(line: &str) -> Option<(Nanos, Nanos)> {
     (span.0 < span.1).then_some(span)
 }
 
-/// Lines of a file that say something: with their numbers, without comments, blank lines and a header.
+/// Returns the significant lines with their numbers: without comments, blank lines and the header.
 pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
     let lines = lines.map(|(i, line)| (i, line.split('#').next().unwrap_or_default().trim()));
@@ -167,7 +168,7 @@ pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Seconds as people write them, to nanoseconds; exact to the nanosecond.
+/// Parses decimal seconds to nanoseconds, exactly.
 pub fn seconds(text: &str) -> Option<u64> {
     let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
@@ -192,7 +193,7 @@ pub fn joined(mut spans: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     result
 }
 
-/// `yyyy/mm/dd-hh:mm:ss` in UTC, as nanoseconds of Unix time; from 1970 to 2500.
+/// Parses `yyyy/mm/dd-hh:mm:ss` in UTC, from 1970 to 2500, to nanoseconds of Unix time.
 fn date(text: &str) -> Option<Nanos> {
     let (day, time) = text.split_once('-')?;
     let [year, month, day] = numbers(day, '/')?;
@@ -213,15 +214,15 @@ fn date(text: &str) -> Option<Nanos> {
     seconds.checked_mul(NANOS_PER_SECOND)
 }
 
-/// Days from the beginning of 1970 to a date of the Gregorian calendar. Years are taken to begin in March, so that
-/// the day that some of them have comes last.
+/// Returns the days from the beginning of 1970 to a Gregorian date. Years start in March, so that
+/// the leap day is the last one.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {
         (year - 1, month + 9)
     };
-    /// From 1 March of year 0 to the beginning of 1970.
+    /// Days from 1 March of year 0 to the beginning of 1970.
     const TO_1970: u64 = 719_468;
     let leaps = year / 4 - year / 100 + year / 400;
     365 * year + leaps + (153 * month + 2) / 5 + (day - 1) - TO_1970
@@ -313,7 +314,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counting days one by one.
+        /// Compares with a count of days one by one.
         #[test]
         fn days_are_those_of_the_calendar(count in 0..193_000u64) {
             let (mut year, mut month, mut day) = (1970, 1, 1);

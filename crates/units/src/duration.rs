@@ -8,7 +8,7 @@ use crate::{UnitError, number};
 
 const EXPECTED: &str = "a duration such as \"264ms\", \"1.5s\", \"40us\", \"2min\" or \"0\"";
 
-/// Units by their length in nanoseconds, longest first; the first name is the one written.
+/// Units with their length in nanoseconds, longest first; output uses the first name.
 const UNITS: [(u64, &[&str]); 7] = [
     (86_400_000_000_000, &["d", "day", "days"]),
     (3_600_000_000_000, &["h", "hour", "hours"]),
@@ -19,7 +19,7 @@ const UNITS: [(u64, &[&str]); 7] = [
     (1, &["ns"]),
 ];
 
-/// Reads a duration; a unit is required except for zero.
+/// Parses a duration; only zero needs no unit.
 ///
 /// # Errors
 /// When the text is no number with a unit of time, is negative, or exceeds 584 years.
@@ -39,7 +39,7 @@ pub fn parse(text: &str) -> Result<Duration, UnitError> {
     span.ok_or_else(|| UnitError::too_large(text))
 }
 
-/// Writes a duration so that [`parse`] reads it back exactly up to 2^53 ns (104 days).
+/// Formats a duration; [`parse`] restores it exactly up to 2^53 ns (104 days).
 pub fn format(duration: Duration) -> String {
     let ns = duration.as_nanos();
     let mut text = String::new();
@@ -51,7 +51,7 @@ pub fn format(duration: Duration) -> String {
     if ns == 0 { "0".to_owned() } else { text }
 }
 
-/// A duration that reads and writes itself as text, for options and lists.
+/// A duration that parses and displays itself as text, for options and lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(pub Duration);
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for Span {
 
 crate::serde_as_text!(Span, EXPECTED);
 
-/// For `#[serde(with = "units::duration")]`.
+/// Deserializes for `#[serde(with = "units::duration")]`.
 ///
 /// # Errors
 /// Those of the deserializer, and [`parse`]'s.
@@ -79,7 +79,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duratio
     serde::Deserialize::deserialize(deserializer).map(|Span(duration)| duration)
 }
 
-/// For `#[serde(with = "units::duration")]`.
+/// Serializes for `#[serde(with = "units::duration")]`.
 ///
 /// # Errors
 /// Those of the serializer.

@@ -1,10 +1,10 @@
-//! Rates, sizes, durations, ratios and contact plans as people write them.
+//! Rates, sizes, durations, ratios and contact plans in human-readable form.
 //!
-//! Every configuration key and command line option of this project that has a unit is
-//! read by this crate, so that `10Mbit/s`, `660kB`, `264ms` and `1%` mean the same
-//! everywhere. Prefixes: `k`, `M`, `G`, `T` are powers of 1000 and `Ki`, `Mi`, `Gi`,
-//! `Ti` powers of 1024; their case does not matter (`10mbit` is ten megabit). That of a lone `b`
-//! does in a rate: `b` is a bit, and a rate in bytes (`20MB/s`) is refused.
+//! This crate parses every configuration key and command line option of this project that has a
+//! unit: `10Mbit/s`, `660kB`, `264ms` and `1%` mean the same everywhere. The prefixes `k`, `M`,
+//! `G`, `T` are powers of 1000 and `Ki`, `Mi`, `Gi`, `Ti` powers of 1024. Their case does not
+//! matter (`10mbit` is ten megabit). The case of a lone `b` matters in a rate: `b` is a bit, and a
+//! rate in bytes (`20MB/s`) is refused.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -19,13 +19,13 @@ pub use rate::Rate;
 pub use ratio::Ratio;
 pub use size::ByteSize;
 
-/// A number of things, of which `one` is the name of one: "1 flow", "2 flows".
+/// Formats a number with the noun `one`, plural as needed: "1 flow", "2 flows".
 pub fn counted(number: u64, one: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {one}{plural}")
 }
 
-/// Why a text is not a quantity; the message says what would be.
+/// A parse error; the message names the expected form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is {problem}")]
 pub struct UnitError {
@@ -46,7 +46,7 @@ enum Problem {
 }
 
 impl UnitError {
-    /// The text cannot be read.
+    /// Returns the error for a text that cannot be parsed.
     fn new(text: &str, expected: &'static str) -> Self {
         let positive = text.trim().strip_prefix('-');
         let problem = match positive.and_then(number::split) {
@@ -59,7 +59,7 @@ impl UnitError {
         }
     }
 
-    /// The text is a rate in bytes; `rate` is the same in bits.
+    /// Returns the error for a rate in bytes; `rate` is the same in bits.
     fn in_bytes(text: &str, rate: Rate) -> Self {
         Self {
             text: text.to_owned(),
@@ -67,7 +67,7 @@ impl UnitError {
         }
     }
 
-    /// The text can be read, but no variable holds so much.
+    /// Returns the error for a value beyond the range of the type.
     fn too_large(text: &str) -> Self {
         Self {
             text: text.to_owned(),

@@ -1,4 +1,4 @@
-//! The part all quantities share: a decimal number, then a suffix.
+//! The common part of all quantities: a decimal number, then a suffix.
 
 use std::{fmt, marker::PhantomData, str::FromStr};
 
@@ -6,19 +6,19 @@ use serde::de::{Error, Visitor};
 
 /// Splits `12.5 MB` into `12.5` and `mb` (lower case, no spaces around it).
 ///
-/// `None` when there is no finite, non-negative number in front.
+/// Returns `None` without a finite, non-negative number in front.
 pub(crate) fn split(text: &str) -> Option<(f64, String)> {
     let (value, suffix) = split_as_written(text)?;
     Some((value, suffix.to_ascii_lowercase()))
 }
 
-/// As [`split`], with the suffix in the case in which it was written.
+/// Splits as [`split`] does, and keeps the case of the suffix.
 pub(crate) fn split_as_written(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')
         .unwrap_or(text.len());
-    // `1e-6` is how error rates are written; a suffix never begins with e and a digit or sign.
+    // Error rates have the form `1e-6`; no suffix starts with e and a digit or sign.
     let end = exponent_end(text, end).unwrap_or(end);
     let value: f64 = text[..end].replace('_', "").parse().ok()?;
     value.is_finite().then(|| (value, text[end..].trim()))
@@ -33,7 +33,7 @@ fn exponent_end(text: &str, end: usize) -> Option<usize> {
     (n > 0).then(|| text.len() - digits.len() + n)
 }
 
-/// The factor of a prefix (`""`, `k`, `ki`, `m`, ...), if it is one.
+/// Returns the factor of a prefix (`""`, `k`, `ki`, `m`, ...), if it is one.
 pub(crate) fn prefix(text: &str) -> Option<f64> {
     Some(match text {
         "" => 1.0,
@@ -49,7 +49,7 @@ pub(crate) fn prefix(text: &str) -> Option<f64> {
     })
 }
 
-/// Rounds to a `u64`, refusing what does not fit.
+/// Rounds to a `u64`; returns `None` for values beyond its range.
 pub(crate) fn to_u64(value: f64) -> Option<u64> {
     (value >= 0.0 && value < u64::MAX as f64).then(|| value.round() as u64)
 }

@@ -4,27 +4,27 @@ use crate::{UnitError, number, serde_as_text};
 
 const EXPECTED: &str = "a rate such as \"10Mbit/s\", \"500kbit\" or \"9600\" (bit/s)";
 
-/// A data rate in bit/s; at least 1, so that it can be divided by.
+/// A data rate in bit/s, never 0, so that division is safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// A rate of so many bit/s; `None` for zero.
+    /// Returns a rate in bit/s; `None` for zero.
     pub const fn from_bits_per_second(bits: u64) -> Option<Self> {
         if bits == 0 { None } else { Some(Self(bits)) }
     }
 
-    /// Bits per second, at least 1.
+    /// Returns bits per second, never 0.
     pub const fn bits_per_second(self) -> u64 {
         self.0
     }
 
-    /// Bytes per second, rounded down.
+    /// Returns bytes per second, rounded down.
     pub const fn bytes_per_second(self) -> u64 {
         self.0 / 8
     }
 
-    /// The bandwidth-delay product in bytes over a path of this round-trip time, rounded up.
+    /// Returns the bandwidth-delay product in bytes for a round-trip time, rounded up.
     ///
     /// Saturates at `u64::MAX`.
     pub fn bandwidth_delay_product(self, rtt: std::time::Duration) -> u64 {
@@ -56,17 +56,17 @@ impl FromStr for Rate {
     }
 }
 
-/// The unit without its `/s` or `ps`.
+/// Strips `/s` or `ps` from a unit.
 fn per_second(suffix: &str) -> &str {
     let unit = ["/s", "/S", "ps", "pS", "Ps", "PS"];
     let unit = unit.iter().find_map(|end| suffix.strip_suffix(end));
     unit.unwrap_or(suffix)
 }
 
-/// The rate that is meant by a text in bytes; `None` for any other.
+/// Returns the rate that a text in bytes denotes; `None` for any other.
 ///
-/// A capital `B` is a byte, as in `20MB/s`; so are `byte` and `bytes` in any case. `b` is a bit,
-/// as in `20mbps`, and so is `bit` in any case.
+/// A capital `B` is a byte, as in `20MB/s`; so are `byte` and `bytes` in any case. `b` is a bit, as
+/// in `20mbps`, and so is `bit` in any case.
 fn in_bytes(text: &str) -> Option<Rate> {
     let (value, suffix) = number::split_as_written(text)?;
     let unit = per_second(suffix);

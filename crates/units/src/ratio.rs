@@ -9,12 +9,12 @@ const EXPECTED: &str = "a share between 0 and 1, such as \"1%\", \"0.01\" or \"1
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// The ratio, or `None` outside 0..=1.
+    /// Returns the ratio, or `None` outside 0..=1.
     pub fn new(value: f64) -> Option<Self> {
         (0.0..=1.0).contains(&value).then_some(Self(value))
     }
 
-    /// The value, from 0 to 1.
+    /// Returns the value, from 0 to 1.
     pub const fn get(self) -> f64 {
         self.0
     }
@@ -38,7 +38,7 @@ impl fmt::Display for Ratio {
         if self.0 != 0.0 && self.0 < 1e-4 {
             write!(f, "{:e}", self.0)
         } else {
-            // Nine decimals of a percent: beyond what a float of this size holds exactly anyway.
+            // Nine decimals of a percent exceed the precision of a float of this size.
             let percent = format!("{:.9}", self.0 * 100.0);
             write!(
                 f,

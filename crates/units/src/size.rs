@@ -9,17 +9,17 @@ const EXPECTED: &str = "a size such as \"660kB\", \"64KiB\", \"1GiB\" or \"4096\
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
-    /// So many times 1024 bytes.
+    /// Returns `n` times 1024 bytes.
     pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
 
-    /// So many times 1,048,576 bytes.
+    /// Returns `n` times 1,048,576 bytes.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! What was decided for each packet, so that a run can be written down and decided again.
+//! Record of the decision for each packet, for writing a run to a file and replaying it.
 
 use std::collections::HashMap;
 
@@ -6,42 +6,42 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cause, Direction, Nanos};
 
-/// Everything decided about one packet.
+/// Decision for one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// Which way it went.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// How many went before it in this direction.
+    /// Number of packets before it in this direction.
     pub index: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u32,
-    /// When it was offered, in nanoseconds since the link began.
+    /// Arrival at the link, in nanoseconds since the link began.
     pub offered: Nanos,
-    /// What became of it.
+    /// Outcome for the packet.
     #[serde(flatten)]
     pub fate: Fate,
 }
 
-/// What became of a packet.
+/// Outcome for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fate", rename_all = "snake_case")]
 pub enum Fate {
-    /// It does not arrive.
+    /// The packet does not arrive.
     Dropped {
-        /// Why.
+        /// Cause of the loss.
         cause: Cause,
     },
-    /// It arrives.
+    /// The packet arrives.
     Delivered {
-        /// When it comes out, in nanoseconds since the link began.
+        /// Delivery time, in nanoseconds since the link began.
         due: Nanos,
-        /// Of that, jitter, in nanoseconds.
+        /// Part of the delay that is jitter, in nanoseconds.
         #[serde(default, skip_serializing_if = "is_default")]
         jitter: Nanos,
-        /// It arrives twice.
+        /// The packet arrives twice.
         #[serde(default, skip_serializing_if = "is_default")]
         duplicate: bool,
-        /// This bit is flipped, counted from the first byte's most significant one.
+        /// Position of the flipped bit, counted from the most significant bit of the first byte.
         #[serde(default, skip_serializing_if = "is_default")]
         corrupt_bit: Option<u32>,
     },
@@ -51,7 +51,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The part of a fate that does not depend on the traffic's timing.
+/// Part of a fate that does not depend on the timing of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Draw {
     Lost(Cause),
@@ -62,7 +62,7 @@ pub(crate) enum Draw {
     },
 }
 
-/// The recorded draws of one direction.
+/// Recorded draws of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     draws: HashMap<u64, Draw>,
@@ -71,7 +71,7 @@ pub(crate) struct Recording {
 impl Recording {
     pub(crate) fn add(&mut self, decision: &Decision) {
         let draw = match decision.fate {
-            // Queues are emulated anew: what they hold depends on the traffic.
+            // Queue drops are not replayed: they depend on the timing of the traffic.
             Fate::Dropped {
                 cause: Cause::QueueFull | Cause::CoDel | Cause::PipeFull,
             } => return,

@@ -1,4 +1,4 @@
-//! How long a packet travels.
+//! Delay and jitter.
 
 use super::{
     Direction, Nanos,
@@ -6,7 +6,7 @@ use super::{
     random::{Model, Stream},
 };
 
-/// The delay of one direction.
+/// Delay of one direction.
 #[derive(Debug)]
 pub(crate) struct Delay {
     base: DelayModel,
@@ -23,7 +23,7 @@ impl Delay {
         }
     }
 
-    /// The delay without jitter of a packet sent at `now`.
+    /// Delay, without jitter, of a packet sent at `now`.
     pub(crate) fn base(&self, now: Nanos) -> Nanos {
         match &self.base {
             DelayModel::Fixed(delay) => nanos(*delay),
@@ -31,15 +31,15 @@ impl Delay {
         }
     }
 
-    /// No packet takes less.
-    pub(crate) fn least(&self) -> Nanos {
+    /// Minimum delay of any packet.
+    pub(crate) fn minimum(&self) -> Nanos {
         match &self.base {
             DelayModel::Fixed(delay) => nanos(*delay),
             DelayModel::Trace(trace) => trace.steps().iter().map(|s| s.1).min().unwrap_or(0),
         }
     }
 
-    /// The extra delay of packet `index`.
+    /// Extra delay of packet `index`.
     pub(crate) fn jitter(&self, index: u64) -> Nanos {
         let size = nanos(self.jitter.size) as f64;
         if size == 0.0 {

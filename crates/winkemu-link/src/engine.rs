@@ -1,4 +1,4 @@
-//! The whole link.
+//! Engine that joins the two directions of a link.
 
 use super::{
     Decision, Direction, Nanos, Packet, PathStats, QueueHistory,
@@ -6,7 +6,7 @@ use super::{
     path::{Path, Pool},
 };
 
-/// A link with two directions. Feed it packets and the time; ask it for packets and a deadline.
+/// Link with two directions. Feed it packets and the time; poll it for packets and a deadline.
 ///
 /// ```
 /// use winkemu_link::{Direction, Engine, LinkOptions};
@@ -29,8 +29,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A link at time 0. The same configuration and seed decide the same for each packet,
-    /// whenever it comes.
+    /// Creates a link at time 0. A packet's draws depend on the configuration and the seed, not on
+    /// its arrival time.
     pub fn new(config: &LinkConfig, seed: u64) -> Self {
         Self {
             paths: Direction::BOTH.map(|direction| Path::new(config, direction, seed)),
@@ -39,37 +39,37 @@ impl Engine {
         }
     }
 
-    /// Decides as recorded for every packet that the recording knows; others by chance.
+    /// Replays the recorded decisions; packets without one are decided by chance.
     ///
-    /// Loss, outages, jitter, duplication and corruption are taken from the recording; queues
-    /// and rates are emulated anew. Call it before the first packet.
+    /// Loss, outages, jitter, duplication and corruption come from the recording. Queues and rates
+    /// are emulated again. Call this before the first packet.
     pub fn replay<'a>(&mut self, decisions: impl IntoIterator<Item = &'a Decision>) {
         for decision in decisions {
             self.paths[decision.direction as usize].replay(decision);
         }
     }
 
-    /// From now on, keeps every decision until [`Self::poll_decision`] takes it.
+    /// Starts to keep decisions for [`Self::poll_decision`].
     pub fn record(&mut self) {
         self.paths.iter_mut().for_each(Path::record);
     }
 
-    /// The next decision to write down; ask until there is none. Decisions of one direction
-    /// come in the order in which they were made.
+    /// Takes the next recorded decision; poll until `None`. Decisions of one direction come in the
+    /// order in which they were made.
     pub fn poll_decision(&mut self) -> Option<Decision> {
         self.paths.iter_mut().find_map(Path::poll_decision)
     }
 
-    /// Takes in a packet that came to one end at `now`. A time before an earlier call's is
-    /// taken for that call's.
+    /// Accepts a packet that arrived at one end at `now`. A time before that of an earlier call
+    /// counts as that earlier time.
     pub fn handle_packet(&mut self, direction: Direction, bytes: &[u8], now: Nanos) {
         self.now = self.now.max(now);
         self.paths[direction as usize].handle_packet(bytes, self.now, &mut self.pool);
     }
 
-    /// The next packet due by `now`, in the order in which they are due. Ask until there is none.
+    /// Takes the next packet due by `now`, in the order of their due times. Poll until `None`.
     ///
-    /// Give the packet back by [`Self::recycle`] to keep the engine from allocating.
+    /// Return the packet with [`Self::recycle`] to keep the engine from allocating.
     pub fn poll_deliver(&mut self, now: Nanos) -> Option<(Direction, Packet)> {
         self.now = self.now.max(now);
         for path in &mut self.paths {
@@ -85,39 +85,41 @@ impl Engine {
         Some((direction, packet))
     }
 
-    /// Takes a delivered packet's memory back.
+    /// Takes back the memory of a delivered packet.
     pub fn recycle(&mut self, packet: Packet) {
         self.pool.put(packet.bytes);
     }
 
-    /// When to call [`Self::poll_deliver`] next; `None` when nothing is inside. Nothing comes
-    /// out sooner, unless a packet goes in. It may find nothing then; ask again afterwards.
+    /// Time of the next [`Self::poll_deliver`]; `None` when the link holds no packet.
+    ///
+    /// No packet comes out before this time unless another one goes in. The call may find nothing;
+    /// poll again after it.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         self.paths.iter().filter_map(Path::poll_timeout).min()
     }
 
-    /// Counts of one direction.
+    /// Counters of one direction.
     pub fn stats(&self, direction: Direction) -> PathStats {
         self.paths[direction as usize].stats()
     }
 
-    /// Bytes waiting in the queue of one direction, without the packet being sent.
+    /// Bytes in the queue of one direction, without the packet in transmission.
     pub fn queue_bytes(&self, direction: Direction) -> u64 {
         self.paths[direction as usize].queue_bytes()
     }
 
-    /// How full the queue of one direction was, up to the last call.
+    /// Occupancy of the queue of one direction, up to the last call.
     pub fn queue_history(&self, direction: Direction) -> QueueHistory {
         self.paths[direction as usize].queue_history(self.now)
     }
 
-    /// Buffers that wait to be used again.
+    /// Buffers free for reuse.
     #[cfg(test)]
     pub(crate) fn buffers(&self) -> usize {
         self.pool.len()
     }
 
-    /// Takes up this much of the pipe without packets.
+    /// Reserves this many bytes of the pipe without packets.
     #[cfg(test)]
     pub(crate) fn fill_flight(&mut self, direction: Direction, bytes: u64) {
         self.paths[direction as usize].fill_flight(bytes);

@@ -1,29 +1,29 @@
-//! How full a queue was, over time and in bounded memory.
+//! Queue occupancy over time, in bounded memory.
 
 use serde::{Deserialize, Serialize};
 
 use super::{NANOS_PER_SECOND, Nanos};
 
-/// Slices kept: 16 s of a millisecond each, 4.5 hours of a second each. Some 500 KB.
+/// Slices kept: 16 s at 1 ms each, 4.5 hours at 1 s each. Some 500 KB.
 const SLICES_MAX: u64 = 16_384;
-/// Their length until there are too many; then neighbours become one and it doubles.
+/// Initial length of a slice. Above [`SLICES_MAX`], neighbours merge and the length doubles.
 const WIDTH: Nanos = NANOS_PER_SECOND / 1_000;
 
-/// The bytes in a queue since its link began, kept as slices of equal length.
+/// Queue occupancy in bytes since the link began, in slices of equal length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueHistory {
     width: Nanos,
     slices: Vec<Slice>,
-    /// All before this is in the slices.
+    /// Time up to which the slices are complete.
     until: Nanos,
-    /// What has been queued since then.
+    /// Bytes in the queue since `until`.
     bytes: u64,
 }
 
-/// A part of the time.
+/// Slice of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Slice {
-    /// Bytes times the nanoseconds for which they waited.
+    /// Bytes times the nanoseconds that they waited.
     area: u128,
     peak: u64,
 }
@@ -42,21 +42,21 @@ impl Slice {
     }
 }
 
-/// How full a queue was over a while, by time: in bytes, or as shares of something.
+/// Time-weighted queue occupancy, in bytes or as a share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Occupancy {
     /// Mean over time.
     pub mean: f64,
-    /// No more than this for half of the time.
+    /// Occupancy not exceeded for half of the time.
     pub p50: f64,
-    /// No more than this for 95 % of the time.
+    /// Occupancy not exceeded for 95 % of the time.
     pub p95: f64,
-    /// The most.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Occupancy {
-    /// Each figure times this.
+    /// Multiplies each figure by `factor`.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self {
@@ -80,13 +80,13 @@ impl Default for QueueHistory {
 }
 
 impl QueueHistory {
-    /// From `now` on so much is queued. Times must not decrease.
+    /// Records that the queue holds `bytes` from `now` on. Times must not decrease.
     pub fn note(&mut self, now: Nanos, bytes: u64) {
         self.extend(now);
         self.bytes = bytes;
     }
 
-    /// Nothing changed until `now`.
+    /// Extends the present state to `now`.
     pub(crate) fn extend(&mut self, now: Nanos) {
         while now.div_ceil(self.width) > SLICES_MAX {
             self.halve();
@@ -108,9 +108,10 @@ impl QueueHistory {
         self.width *= 2;
     }
 
-    /// The figures of a part of the time, in bytes; `None` where it has none in common with what
-    /// is known. Both ends are rounded outwards to whole slices, a 16,384th of the time or less
-    /// or a millisecond; percentiles are those of the means of slices.
+    /// Figures of a period, in bytes; `None` if the history covers none of it.
+    ///
+    /// Both ends are rounded outwards to whole slices: a 16,384th of the time, or a millisecond, or
+    /// less. Percentiles are taken over the means of slices.
     pub fn over(&self, from: Nanos, to: Nanos) -> Option<Occupancy> {
         let first = (from / self.width) as usize;
         let last = to.min(self.until).div_ceil(self.width) as usize;
@@ -132,13 +133,13 @@ impl QueueHistory {
     }
 
     fn mean(&self, index: usize) -> f64 {
-        // The last slice may not be over yet.
+        // The last slice may still be incomplete.
         let time = self.width.min(self.until - index as u64 * self.width);
         self.slices[index].area as f64 / time as f64
     }
 }
 
-/// The least value that is no less than this share of all; there is one.
+/// Smallest value with `share` of all values at or below it. `sorted` is not empty.
 fn rank(sorted: &[f64], share: f64) -> f64 {
     let place = (sorted.len() as f64 * share).ceil() as usize;
     sorted[place.max(1) - 1]
@@ -164,8 +165,12 @@ mod tests {
         );
         let end = history.over(90 * WIDTH, 100 * WIDTH).unwrap();
         assert_eq!((end.mean, end.p50, end.p95), (1400.0, 1000.0, 3000.0));
-        assert_eq!(history.over(100 * WIDTH, 200 * WIDTH), None, "not known");
-        assert_eq!(history.over(3 * WIDTH, 3 * WIDTH), None, "no time");
+        assert_eq!(
+            history.over(100 * WIDTH, 200 * WIDTH),
+            None,
+            "outside the history"
+        );
+        assert_eq!(history.over(3 * WIDTH, 3 * WIDTH), None, "empty period");
         assert_eq!(end.times(0.5).max, 1500.0);
     }
 
@@ -183,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens when, nothing is lost: the area is that of a naive sum.
+        /// Conservation: the area equals that of a naive sum for any sequence of events.
         #[test]
         fn the_area_is_kept(steps in proptest::collection::vec((0..40_000_000_u64, 0..9_000_u64), 1..3_000)) {
             let (mut history, mut now, mut bytes) = (QueueHistory::default(), 0, 0);

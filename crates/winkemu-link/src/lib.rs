@@ -1,16 +1,16 @@
-//! The link as a pure engine: packets and the time go in, packets and a deadline come out.
+//! Link emulation as a pure engine: packets and the time go in, packets and a deadline come out.
 //!
 //! ```text
-//!              queue            serialiser     outage    loss       delay      mangle
-//! packet -> [ drop-tail,  ] -> [ rate or   ] -> gate -> [ PER,  ] -> [ fixed, ] -> [ duplicate, ] -> packet
-//!           [ drop-head,  ]    [ trace,    ]            [ BER,  ]    [ trace, ]    [ corrupt    ]
-//!           [ CoDel       ]    [ overhead  ]            [ burst,]    [ jitter ]
-//!                                                       [ trace ]
+//!         queue           serialiser    outage    loss       delay      mangle
+//! in -> [ drop-tail, ] -> [ rate or  ] -> gate -> [ PER,  ] -> [ fixed, ] -> [ duplicate, ] -> out
+//!       [ drop-head, ]    [ trace,   ]            [ BER,  ]    [ trace, ]    [ corrupt    ]
+//!       [ CoDel      ]    [ overhead ]            [ burst,]    [ jitter ]
+//!                                                 [ trace ]
 //! ```
 //!
-//! Each direction has its own; nothing here reads a clock, a file or a socket. Time is an
-//! argument, in nanoseconds since the link began. [`Engine`] is the whole link, [`Sim`] runs
-//! one in virtual time. [`predict`] is a model of what transfers take over it.
+//! Each direction has its own stages. The engine reads no clock, file or socket: time is an
+//! argument, in nanoseconds since the link began. [`Engine`] is the whole link, and [`Sim`] runs
+//! one in virtual time. [`predict`] models the duration of transfers over a link.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -48,13 +48,13 @@ pub use stats::{Cause, Drops, PathStats};
 /// Nanoseconds since the link began.
 pub type Nanos = u64;
 
-/// Nanoseconds of a second.
+/// Nanoseconds in a second.
 pub const NANOS_PER_SECOND: Nanos = 1_000_000_000;
 
-/// No instant at all.
+/// Sentinel for an instant that never comes.
 pub(crate) const FOREVER: Nanos = Nanos::MAX;
 
-/// Which way a packet travels.
+/// Direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Direction {
     /// From end A to end B.
@@ -66,10 +66,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both of them.
+    /// Both directions.
     pub const BOTH: [Self; 2] = [Self::AtoB, Self::BtoA];
 
-    /// Direction of the answers.
+    /// Reverse direction.
     pub const fn opposite(self) -> Self {
         match self {
             Self::AtoB => Self::BtoA,
@@ -78,16 +78,16 @@ impl Direction {
     }
 }
 
-/// A packet inside the link, or just out of it.
+/// Packet inside the link, or just delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// What was handed in, but for a flipped bit.
+    /// Content as handed in, apart from a flipped bit.
     pub bytes: Vec<u8>,
-    /// How many packets went in before it in its direction.
+    /// Number of packets before it in its direction.
     pub index: u64,
-    /// When it went in.
+    /// Arrival at the link.
     pub offered: Nanos,
-    /// When it is to come out; not known before it is in flight.
+    /// Delivery time; unset before the packet is in flight.
     pub due: Nanos,
 }
 

@@ -1,4 +1,4 @@
-//! Loss on the link itself. Every decision belongs to a packet's index, not to its time.
+//! Loss on the link itself. Every decision depends on a packet's index, not on its time.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::{
     stats::Cause,
 };
 
-/// The loss models of one direction; a packet is lost when any of them says so.
+/// Loss models of one direction. A packet is lost when any of them loses it.
 #[derive(Debug)]
 pub(crate) struct Loss {
     packet_loss: f64,
     packet_draws: Stream,
-    /// ln(1 - BER), at most 0.
+    /// ln(1 - BER), 0 or less.
     ln_bit_intact: f64,
     bit_draws: Stream,
     burst: Option<Burst>,
@@ -40,10 +40,10 @@ impl Loss {
         }
     }
 
-    /// Why packet `index`, with so many bytes on the wire, is lost; `None` if it is not.
-    /// Indices must not decrease.
+    /// Cause of the loss of packet `index` with `bytes` on the wire; `None` if it survives. Indices
+    /// must not decrease.
     pub(crate) fn verdict(&mut self, index: u64, bytes: u64) -> Option<Cause> {
-        // Always stepped, so that another model's verdict does not skip it.
+        // Step the burst state always, so that another model's verdict does not skip it.
         let burst = self.burst.as_mut().is_some_and(|burst| burst.loses(index));
         if self.packet_draws.happens(index, self.packet_loss) {
             return Some(Cause::PacketLoss);
@@ -58,18 +58,18 @@ impl Loss {
         trace[(index % trace.len() as u64) as usize].then_some(Cause::LossTrace)
     }
 
-    /// `1 - (1 - BER)^(8 len)`, without losing the digits of small rates.
+    /// `1 - (1 - BER)^(8 len)`, exact for small ratios.
     fn bit_error_ratio(&self, bytes: u64) -> f64 {
         -libm::expm1(8.0 * bytes as f64 * self.ln_bit_intact)
     }
 }
 
-/// Gilbert-Elliott: a chain of two states that makes one step per packet offered.
+/// Gilbert-Elliott chain of two states, with one step per offered packet.
 #[derive(Debug)]
 struct Burst {
     gilbert: Gilbert,
     bad: bool,
-    /// Steps made: the state is that of packet `stepped - 1`.
+    /// Steps made: the state is the one of packet `stepped - 1`.
     stepped: u64,
     states: Stream,
     losses: Stream,
@@ -88,8 +88,8 @@ impl Burst {
         self.losses.happens(index, loss.get())
     }
 
-    /// The first state is drawn from the chain's stationary distribution, so that short runs
-    /// are not biased towards the good one.
+    /// Advances the chain. The first state comes from the stationary distribution, so that short
+    /// runs are not biased towards the good one.
     fn step(&mut self) {
         let (p, q) = (self.gilbert.to_bad.get(), self.gilbert.to_good.get());
         let to_bad = match (self.stepped, self.bad) {

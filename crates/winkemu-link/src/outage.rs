@@ -1,4 +1,4 @@
-//! When the link is down. Every schedule is a function of time alone: traffic cannot move it.
+//! Outage schedules. Every schedule is a function of time alone and independent of traffic.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,15 @@ use super::{
     random::{Model, Stream},
 };
 
-/// The link's state at an instant, and until when it is known to stay so.
+/// Link state at an instant, and the time until which it is known to last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkState {
     pub(crate) up: bool,
-    /// The first instant at which to ask again; the answer may be the same.
+    /// First instant at which the state may differ.
     pub(crate) until: Nanos,
 }
 
-/// One reason for the link to be down.
+/// Outage schedule with its state.
 #[derive(Debug, Clone)]
 enum Schedule {
     /// Reynolds 2006, section 3.2.1: each interval is down with probability p.
@@ -87,7 +87,7 @@ impl Schedule {
     }
 }
 
-/// Up until `first`, then down, up, down, ...
+/// State of a link that is up until `first`, then down, up, down, and so on.
 fn periodic(now: Nanos, up: Nanos, down: Nanos, first: Nanos) -> LinkState {
     let Some(since) = now.checked_sub(first) else {
         let until = first;
@@ -114,13 +114,13 @@ fn inside(spans: &[(Nanos, Nanos)], now: Nanos, up_inside: bool) -> LinkState {
     LinkState { up, until }
 }
 
-/// Alternating up and down times, exponentially distributed, starting up.
+/// Alternating up and down times with exponentially distributed lengths; starts up.
 #[derive(Debug, Clone)]
 struct OnOff {
     mean_up: f64,
     mean_down: f64,
     draws: Stream,
-    /// Ends of the spans drawn and not yet forgotten; the first is the end of span `first`.
+    /// Ends of the remembered spans; the first entry is the end of span `first`.
     ends: VecDeque<Nanos>,
     first: u64,
 }
@@ -166,14 +166,14 @@ impl OnOff {
     }
 }
 
-/// All reasons together: the link is up when none of them has it down.
+/// All schedules of a direction: the link is up when none of them is down.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     schedules: Vec<Schedule>,
 }
 
 impl Gate {
-    /// The same (seed, link) gives the same gate in both directions.
+    /// Creates the gate. The same seed and link give the same gate in both directions.
     pub(crate) fn new(outages: &[Outage], seed: u64, link: u64) -> Self {
         let schedules = outages
             .iter()
@@ -190,7 +190,7 @@ impl Gate {
         };
         for schedule in &mut self.schedules {
             let one = schedule.at(now);
-            // A schedule that is down decides alone how long to wait at least.
+            // A schedule that is down sets the minimum wait on its own.
             state = match (state.up, one.up) {
                 (false, true) => state,
                 (true, false) => one,
@@ -207,7 +207,7 @@ impl Gate {
         state
     }
 
-    /// Whether the link stays up from `from` until just before `to`.
+    /// Reports whether the link stays up from `from` until just before `to`.
     pub(crate) fn is_up_throughout(&mut self, from: Nanos, to: Nanos) -> bool {
         let mut now = from;
         while now < to {
@@ -220,7 +220,7 @@ impl Gate {
         true
     }
 
-    /// The first instant from `from` at which the link is up; [`FOREVER`] if there is none.
+    /// First instant at or after `from` at which the link is up; [`FOREVER`] if it never is.
     pub(crate) fn next_up(&mut self, from: Nanos) -> Nanos {
         let mut now = from;
         while now < FOREVER {
@@ -234,17 +234,17 @@ impl Gate {
     }
 }
 
-/// When a link is up, whatever its traffic.
+/// Up and down times of a link, independent of its traffic.
 #[derive(Debug, Clone)]
 pub struct Availability(Gate);
 
 impl Availability {
-    /// Of one direction of the link with this number (`LinkConfig::id`), by the seed of its draws.
+    /// Schedule of one direction of link number `link` (`LinkConfig::id`) with this seed.
     pub fn new(path: &PathConfig, seed: u64, link: u64) -> Self {
         Self(Gate::new(&path.outages, seed, link))
     }
 
-    /// For how long the link is up from `from` until just before `to`.
+    /// Up time from `from` until just before `to`.
     pub fn up_within(&mut self, from: Nanos, to: Nanos) -> Nanos {
         let spans = self.spans(from, to);
         spans
@@ -253,7 +253,7 @@ impl Availability {
             .sum()
     }
 
-    /// The last outage that ends within this time, from its beginning, or `from` if that is later, to its end.
+    /// Last outage that ends between `from` and `to`: its start (`from` or later) and its end.
     pub fn last_outage(&mut self, from: Nanos, to: Nanos) -> Option<(Nanos, Nanos)> {
         let mut found = None;
         let mut down_since = None;
@@ -270,7 +270,7 @@ impl Availability {
         found
     }
 
-    /// Spans of this time in which the state is the same; neighbours may have the same.
+    /// Spans of constant state between `from` and `to`; neighbours may have the same state.
     fn spans(&mut self, from: Nanos, to: Nanos) -> impl Iterator<Item = (Nanos, Nanos, bool)> {
         let mut now = from;
         std::iter::from_fn(move || {

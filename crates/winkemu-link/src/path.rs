@@ -14,11 +14,11 @@ use super::{
     serialiser::{Pace, RateSchedule, Serialiser, Step},
 };
 
-/// The most bytes in flight in one direction; what exceeds it is dropped and counted
+/// Maximum bytes in flight in one direction; packets beyond it are dropped and counted
 /// ([`Cause::PipeFull`]). 1 GiB is 10 Gbit/s over 850 ms.
 pub const FLIGHT_BYTES_MAX: u64 = 1 << 30;
 
-/// Buffers that packets have left, to be used again.
+/// Pool of packet buffers for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     buffers: Vec<Vec<u8>>,
@@ -42,7 +42,7 @@ impl Pool {
     }
 }
 
-/// The stages of one direction, in the order of [`super`]'s drawing.
+/// Stages of one direction, in the order of the diagram in [`super`].
 #[derive(Debug)]
 pub(crate) struct Path {
     queue: Queue,
@@ -56,12 +56,12 @@ pub(crate) struct Path {
     in_flight: InFlight,
     loss: Loss,
     delay: Delay,
-    delay_least: Nanos,
+    delay_min: Nanos,
     reorder: bool,
     duplicate: (f64, Stream),
     corrupt: (f64, Stream),
     corrupt_bit: Stream,
-    /// In the order in which they are due.
+    /// Packets in flight, in the order of delivery.
     flight: VecDeque<Packet>,
     flight_bytes: u64,
     due_last: Nanos,
@@ -85,7 +85,7 @@ impl Path {
             queued: config.queued,
             in_flight: config.in_flight,
             loss: Loss::new(&config.loss, seed, link.id, direction),
-            delay_least: delay.least(),
+            delay_min: delay.minimum(),
             delay,
             reorder: config.delay.reorder,
             duplicate: (config.duplicate.get(), stream(Model::Duplicate)),
@@ -139,7 +139,7 @@ impl Path {
         history
     }
 
-    /// Takes a packet in. `now` must not lie before the last call's.
+    /// Accepts a packet. `now` must not lie before that of the last call.
     pub(crate) fn handle_packet(&mut self, bytes: &[u8], now: Nanos, pool: &mut Pool) {
         self.advance(now, pool);
         let packet = Packet {
@@ -152,7 +152,7 @@ impl Path {
         self.ledger.stats.offered_bytes += bytes.len() as u64;
         if self.sending.is_none() {
             self.send(packet, now);
-            // Without a rate limit it is through at once.
+            // Without a rate limit the packet passes at once.
             return self.advance(now, pool);
         }
         let ledger = &mut self.ledger;
@@ -161,7 +161,7 @@ impl Path {
         self.history.note(now, self.queue.bytes());
     }
 
-    /// Does everything that happens until `now`, at its exact time.
+    /// Runs every event up to `now`, each at its exact time.
     pub(crate) fn advance(&mut self, now: Nanos, pool: &mut Pool) {
         while let Some(deadline) = self.serialiser.deadline().filter(|at| *at <= now) {
             match self.serialiser.step() {
@@ -174,7 +174,7 @@ impl Path {
         }
     }
 
-    /// The next packet due by `now`. Call [`Self::advance`] before.
+    /// Next packet due by `now`. Call [`Self::advance`] first.
     pub(crate) fn poll_deliver(&mut self, now: Nanos) -> Option<Packet> {
         self.next_due().filter(|due| *due <= now)?;
         let packet = self.flight.pop_front()?;
@@ -188,11 +188,11 @@ impl Path {
         self.flight.front().map(|packet| packet.due)
     }
 
-    /// No packet comes out before this.
+    /// Time before which no packet comes out.
     pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
-        // What is still being sent cannot arrive sooner than the least delay after that.
+        // A packet in transmission arrives no sooner than the minimum delay after its last bit.
         let sent = self.serialiser.deadline();
-        let sent = sent.map(|at| at.saturating_add(self.delay_least));
+        let sent = sent.map(|at| at.saturating_add(self.delay_min));
         let earliest = [self.next_due(), sent].into_iter().flatten().min();
         earliest.filter(|at| *at != super::FOREVER)
     }
@@ -216,7 +216,7 @@ impl Path {
         self.sending = Some(packet);
     }
 
-    /// The last bit of a packet has left at `now`: decides its fate and begins the next.
+    /// Ends the transmission of a packet at `now`: decides its fate and starts the next one.
     fn finish(&mut self, now: Nanos, pool: &mut Pool) {
         if let Some(packet) = self.sending.take() {
             self.pass(packet, now, pool);
@@ -232,7 +232,7 @@ impl Path {
         }
     }
 
-    /// From the gate to the pipe.
+    /// Passes a packet from the gate to the pipe.
     fn pass(&mut self, packet: Packet, now: Nanos, pool: &mut Pool) {
         let recorded = self.recording.as_ref().and_then(|r| r.draw(packet.index));
         let is_recorded = recorded.is_some();
@@ -257,10 +257,10 @@ impl Path {
         }
     }
 
-    /// What chance says of a packet.
+    /// Draws the fate of a packet.
     fn draw(&mut self, packet: &Packet, now: Nanos) -> Draw {
         let bytes = packet.bytes.len() as u64 + self.overhead;
-        // Asked even when the link is down: the burst state moves on.
+        // Draw even when the link is down, because the burst state advances with each packet.
         let lost = self.loss.verdict(packet.index, bytes);
         let down = self.queued == Queued::Drop && !self.gate.at(now).up;
         match (down, lost) {
@@ -282,8 +282,8 @@ impl Path {
         }
     }
 
-    /// When a packet sent at `now` arrives, or why it does not; a recording has judged its
-    /// flight already.
+    /// Arrival time of a packet sent at `now`, or the cause of its loss. For a replayed packet the
+    /// recording decides the loss in flight.
     fn due(
         &mut self,
         packet: &Packet,
@@ -308,7 +308,7 @@ impl Path {
         }
     }
 
-    /// Puts a packet into the pipe, and its copy behind it.
+    /// Puts a packet into the pipe, followed by its duplicate.
     fn fly(&mut self, mut packet: Packet, flight: Flight, pool: &mut Pool) {
         packet.due = flight.due;
         self.due_last = self.due_last.max(flight.due);
@@ -326,7 +326,8 @@ impl Path {
         self.insert(packet);
     }
 
-    /// Behind all that are due no later; in order of arrival unless packets overtake.
+    /// Inserts behind all packets due at the same time or before. Packets keep their order unless
+    /// they may overtake.
     fn insert(&mut self, packet: Packet) {
         self.flight_bytes += packet.bytes.len() as u64;
         let earlier = self.flight.iter().rev().position(|p| p.due <= packet.due);
@@ -335,7 +336,7 @@ impl Path {
     }
 }
 
-/// A packet's way through the pipe.
+/// Passage of a packet through the pipe.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     due: Nanos,
@@ -344,7 +345,7 @@ struct Flight {
     corrupt_bit: Option<u32>,
 }
 
-/// Counts, and the decisions where they are recorded.
+/// Counters, and the decisions if they are recorded.
 #[derive(Debug)]
 struct Ledger {
     direction: Direction,

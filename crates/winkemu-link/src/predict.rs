@@ -1,25 +1,28 @@
-//! How long a transfer will take over a link that winks, by calculation: the model of Reynolds 2006,
+//! Predicted duration of a transfer over a link with short outages, by the model of Reynolds 2006,
 //! section 3.3.
 //!
-//! A file takes `T0` over a link that is always up, which is `n = T0 / i` intervals, rounded up. Of these each is lost
-//! with probability `p`, and sent again until it comes through. `h` of its retries fail with probability `p^h (1 - p)`,
-//! which costs `c(h)`, what TCP has waited by then, and `h` intervals. Equation 3.11 is the delay to be expected:
+//! A file takes `T0` over a link that is always up: `n = T0 / i` intervals, rounded up. Each
+//! interval is lost with probability `p` and retransmitted until it comes through. `h` of its
+//! retries fail with probability `p^h (1 - p)`. They cost `c(h)`, the sum of TCP's waits up to
+//! then, and `h` intervals. Equation 3.11 is the expected delay:
 //!
 //! ```text
 //! sum over r = 0..n, h = 1..H of  C(n, r) p^(r+h) (1-p)^(n-r+1) r (c(h) + h i)
 //!     =  n p  sum over h = 1..H of  p^h (1-p) (c(h) + h i)
 //! ```
 //!
-//! The sum over `r`, the intervals that are lost at first, is the mean of a binomial distribution. So no binomial
-//! coefficient is needed and nothing overflows, as it did there (section 4.6) for large `n`. A transfer takes `T0` longer than
-//! that, which the equation leaves out and the text adds (section 3.3.6, figure 4.20).
+//! The sum over `r`, the intervals lost at first, is the mean of a binomial distribution. No
+//! binomial coefficient is needed, so nothing overflows for large `n`, as it did in the paper
+//! (section 4.6). A transfer takes `T0` longer: the equation leaves `T0` out, and the text adds it
+//! (section 3.3.6, figure 4.20).
 //!
-//! Where this differs from the paper:
+//! Differences from the paper:
 //!
-//! - TCP gives up after the `H` retries of its table, and the equation counts transfers that end so as if they had taken no time.
-//!   They are left out here, so that a worse link never seems to be a faster one; [`Prediction::gives_up`] says how many they are.
-//!   It makes no difference below `p = 0.4`, where the paper ends: a part in a million.
-//! - A node that has custody does not give up: equation 3.12 is summed without end.
+//! - TCP gives up after the `H` retries of its table. The equation counts such transfers as if they
+//!   had taken no time. This model leaves them out, so that a worse link never seems faster;
+//!   [`Prediction::gives_up`] is their share. Below `p = 0.4`, where the paper ends, the difference
+//!   is one part in a million.
+//! - A node with custody does not give up: equation 3.12 is summed without end.
 
 use std::time::Duration;
 
@@ -27,43 +30,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::Wink;
 
-/// What TCP waits before each retry, in seconds, where it begins with a fast retransmission: the first column of table
-/// 3.3. It has given up after nine minutes.
+/// TCP's wait before each retry, in seconds, after a fast retransmission: first column of table
+/// 3.3. TCP gives up after nine minutes.
 const WAITS: [f64; 15] = [
     0.2, 0.5, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0, 64.0, 64.0, 64.0, 64.0, 64.0, 64.0, 64.0,
 ];
 
-/// Retries after 0.2 and after 0.5 s come to nothing while the interval lasts that was lost (section 3.3.6).
+/// Retries after 0.2 s and 0.5 s fail while the lost interval still lasts (section 3.3.6).
 const FAST: Duration = Duration::from_millis(200);
 const SLOW: Duration = Duration::from_millis(500);
 
-/// Whose time is predicted.
+/// Transport whose duration is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Model {
-    /// A sender that knows when the link is up, and fills it then: `T0 / (1 - p)`, whatever the interval is (section
-    /// 3.3.7, figure 3.7).
+    /// Sender that knows when the link is up and fills it then: `T0 / (1 - p)` for every interval
+    /// (section 3.3.7, figure 3.7).
     Bound,
-    /// A node ahead of the link holds the data and sends a lost interval again in the next: equation 3.12. As
-    /// [`Tcp`](Self::Tcp) it lets the first retry cost nothing, and so it is below the bound, by `p T0` where the
-    /// intervals divide `T0`.
+    /// Node ahead of the link that holds the data and retransmits a lost interval in the next one:
+    /// equation 3.12. Like [`Tcp`](Self::Tcp), the model charges nothing for the first retry. It is
+    /// therefore below the bound, by `p T0` if the interval divides `T0`.
     Custody,
-    /// TCP from end to end: equation 3.11.
+    /// End-to-end TCP: equation 3.11.
     Tcp,
-    /// The same with `n` scaled by `1 + p` (equation 4.3), which came closer to what was measured.
+    /// [`Tcp`](Self::Tcp) with `n` scaled by `1 + p` (equation 4.3), which came closer to the
+    /// measurements.
     TcpScaled,
-    /// The same, but a lost interval pays for each of its retries, also for the one that succeeds: `p^(h-1)` for
-    /// `p^h`.
+    /// [`Tcp`](Self::Tcp), but a lost interval pays for every retry, including the successful one:
+    /// `p^(h-1)` instead of `p^h`.
     ///
-    /// The example of section 3.3.6 counts so: one interval that is lost and comes through at the first
-    /// retry takes 1.86 + 1.5 s; in equation 3.11 it costs nothing. The paper notes that its model
-    /// underestimates, most where `p` is low, and that scaling `n` by `1 / p` (equation 4.1) overflowed. That factor is
-    /// this one. With custody it makes equation 3.12 the bound.
+    /// The example of section 3.3.6 counts this way: one lost interval that comes through at the
+    /// first retry takes 1.86 + 1.5 s. In equation 3.11 it costs nothing. The paper notes that its
+    /// model underestimates, most at low `p`, and that scaling `n` by `1 / p` (equation 4.1)
+    /// overflowed. This model applies that factor. With custody it makes equation 3.12 the bound.
     TcpCharged,
 }
 
 impl Model {
-    /// All of them, the fastest first.
+    /// All models, fastest first.
     pub const ALL: [Self; 5] = [
         Self::Custody,
         Self::Bound,
@@ -73,23 +77,21 @@ impl Model {
     ];
 }
 
-/// Why nothing can be predicted.
+/// Input for which no prediction exists.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum PredictError {
-    /// The link is never up.
-    #[error("p must be from 0 to below 1: a link that is down in all intervals carries nothing")]
+    /// Link that is never up.
+    #[error("p must be from 0 to below 1: a link that is always down carries nothing")]
     NeverUp,
-    /// An interval without length.
+    /// Interval of length 0.
     #[error("the interval must be longer than 0")]
     NoInterval,
-    /// Nothing to transfer.
-    #[error(
-        "the time over a link that is always up must be longer than 0: it is how much there is to transfer"
-    )]
+    /// Transfer of length 0.
+    #[error("the duration over a link that is always up must be longer than 0")]
     NothingToSend,
 }
 
-/// A transfer over a link that winks.
+/// Transfer over a link with short outages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
     perfect: Duration,
@@ -98,10 +100,11 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Of a transfer that takes `perfect` over this link when it is always up.
+    /// Creates the prediction for a transfer that takes `perfect` over this link when it is always
+    /// up.
     ///
     /// # Errors
-    /// When the link is never up, or a time is 0.
+    /// A link that is never up, or a time of 0.
     pub fn new(perfect: Duration, wink: Wink) -> Result<Self, PredictError> {
         let p = wink.probability.get();
         if p >= 1.0 {
@@ -124,10 +127,10 @@ impl Prediction {
         self.perfect.as_nanos().div_ceil(self.interval.as_nanos()) as f64
     }
 
-    /// Seconds that the transfer is to be expected to take, if TCP does not [give up](Self::gives_up).
+    /// Expected duration in seconds, provided that TCP does not [give up](Self::gives_up).
     ///
-    /// It rises with `p`. It need not rise or fall with the interval: TCP's timers beat with it (figure 3.6), and
-    /// rounding up makes it jump (figure 3.8).
+    /// The duration rises with `p`. It is not monotonic in the interval: TCP's timers interfere
+    /// with it (figure 3.6), and rounding up causes jumps (figure 3.8).
     pub fn seconds(&self, model: Model) -> f64 {
         let (p, perfect) = (self.p, in_seconds(self.perfect));
         let delay = match model {
@@ -140,8 +143,8 @@ impl Prediction {
         perfect + delay
     }
 
-    /// Probability that TCP gives up before all has come through: that an interval is lost, and so are all its retries of
-    /// table 3.3 and the one after them.
+    /// Probability that TCP gives up before the transfer completes: an interval is lost, and so are
+    /// all its retries of table 3.3 and the one after them.
     pub fn gives_up(&self) -> f64 {
         let lost = libm::pow(self.p, (self.waits().len() + 2) as f64);
         -libm::expm1(self.intervals() * libm::log1p(-lost))
@@ -151,15 +154,15 @@ impl Prediction {
         in_seconds(self.interval)
     }
 
-    /// Equation 4.3, rounded up.
+    /// Intervals by equation 4.3, rounded up.
     fn scaled_intervals(&self) -> f64 {
         let exact = self.perfect.as_nanos() as f64 / self.interval.as_nanos() as f64;
         let scaled = exact * (1.0 + self.p);
-        // What p is off by as a float must not make it an interval more.
+        // The rounding error of p as a float must not add an interval.
         libm::ceil(scaled * (1.0 - 4.0 * f64::EPSILON)).max(self.intervals())
     }
 
-    /// What TCP waits before each retry.
+    /// TCP's waits before each retry.
     fn waits(&self) -> &'static [f64] {
         match self.interval {
             interval if interval <= FAST => &WAITS,
@@ -168,10 +171,11 @@ impl Prediction {
         }
     }
 
-    /// The delay to be expected of an interval, in seconds, if it gets through.
+    /// Expected delay of an interval that gets through, in seconds.
     ///
-    /// `free` is the weight of all that costs nothing, and `last` that of the worst of it. The first of TCP's waits comes
-    /// `p` times as often as that, and so on.
+    /// `free` is the weight of all cases without cost, and `last` the weight of the last of them.
+    /// The first of TCP's waits occurs `p` times as often as that, the second `p^2` times, and so
+    /// on.
     fn delay(&self, free: f64, last: f64) -> f64 {
         let (mut cost, mut delay) = (0.0, 0.0);
         let (mut weight, mut all) = (last, free);
@@ -185,7 +189,7 @@ impl Prediction {
     }
 }
 
-/// A duration in seconds, as it would be written: 1.86, not 1.8599999999999999.
+/// Duration in seconds in its shortest decimal form: 1.86, not 1.8599999999999999.
 pub fn in_seconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e9
 }

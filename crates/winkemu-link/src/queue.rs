@@ -7,7 +7,7 @@ use super::{
     config::{Aqm, QueueConfig},
 };
 
-/// A FIFO bounded in bytes or packets. The packet on the wire has left it.
+/// FIFO bounded in bytes or packets. The packet on the wire is not part of it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     packets: VecDeque<Packet>,
@@ -20,7 +20,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// A queue for a link of this bandwidth-delay product, in bytes.
+    /// Creates a queue for a link of this bandwidth-delay product, in bytes.
     pub(crate) fn new(config: &QueueConfig, bandwidth_delay_product: u64) -> Self {
         let (bytes_max, packets_max) = config.limits(bandwidth_delay_product);
         Self {
@@ -49,7 +49,7 @@ impl Queue {
         self.bytes_peak
     }
 
-    /// Adds a packet; hands what does not fit, this one or older ones, to `dropped`.
+    /// Adds a packet; hands the packets that do not fit, this one or older ones, to `dropped`.
     pub(crate) fn push(&mut self, packet: Packet, mut dropped: impl FnMut(Packet)) {
         let size = packet.bytes.len() as u64;
         while self.drop_head && !self.fits(size) {
@@ -70,7 +70,7 @@ impl Queue {
         self.bytes + size <= self.bytes_max && (self.packets.len() as u64) < self.packets_max
     }
 
-    /// The next packet to send; hands those that CoDel drops to `dropped`.
+    /// Takes the next packet to send; hands packets that CoDel drops to `dropped`.
     pub(crate) fn pop(&mut self, now: Nanos, dropped: impl FnMut(Packet)) -> Option<Packet> {
         match self.codel.take() {
             None => self.take(),
@@ -94,13 +94,13 @@ impl Queue {
 struct CoDel {
     target: Nanos,
     interval: Nanos,
-    /// When the delay will have been above target for an interval.
+    /// Time at which the delay will have been above target for an interval.
     first_above: Option<Nanos>,
     dropping: bool,
     drop_next: Nanos,
     count: u64,
     last_count: u64,
-    /// The largest packet seen: a backlog of one is no standing queue.
+    /// Largest packet seen: a backlog of one packet is no standing queue.
     bytes_largest: u64,
 }
 
@@ -145,7 +145,7 @@ impl CoDel {
         packet
     }
 
-    /// "If we're near the drop rate of last time, take up from there."
+    /// Starts to drop. "If we're near the drop rate of last time, take up from there."
     fn start_dropping(&mut self, now: Nanos) {
         self.dropping = true;
         let delta = self.count - self.last_count;
@@ -155,7 +155,8 @@ impl CoDel {
         self.last_count = self.count;
     }
 
-    /// RFC 8289, section 5.6: the dodequeue routine. Says whether the packet may be dropped.
+    /// RFC 8289, section 5.6: the dodequeue routine. Returns the packet, and whether CoDel may drop
+    /// it.
     fn next(&mut self, queue: &mut Queue, now: Nanos) -> (Option<Packet>, bool) {
         let Some(packet) = queue.take() else {
             self.first_above = None;

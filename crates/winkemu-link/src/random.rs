@@ -1,15 +1,15 @@
-//! Counter-based random numbers: every draw is a hash of what it is for.
+//! Counter-based random numbers: every draw is a hash of its purpose.
 //!
-//! A draw depends on (seed, link, direction, model, counter) and on nothing else. Turning one
-//! model on cannot move another's draws, nor can the timing of traffic: the counter is a
-//! packet's index or an interval's number. The mixing function is frozen; `tests` pins its
-//! first values, so that a seed means the same link next year.
+//! A draw depends on (seed, link, direction, model, counter) and on nothing else. Enabling one
+//! model cannot change another's draws, nor can the timing of traffic: the counter is a packet's
+//! index or an interval's number. The mixing function is frozen, and `tests` pins its first values,
+//! so a seed means the same link in every release.
 
 use splitmix::mix;
 
 use super::Direction;
 
-/// What a draw is for. The numbers are frozen: they are hashed into every draw.
+/// Purpose of a draw. The numbers are frozen, because they are hashed into every draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Model {
     PacketLoss = 1,
@@ -24,19 +24,19 @@ pub(crate) enum Model {
     OnOff = 10,
 }
 
-/// The stream of draws of one model in one place.
+/// Stream of draws of one model in one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream {
     key: u64,
 }
 
 impl Stream {
-    /// A stream of one direction.
+    /// Stream of one direction.
     pub(crate) fn of_direction(seed: u64, link: u64, direction: Direction, model: Model) -> Self {
         Self::new(seed, link, direction as u64 + 1, model)
     }
 
-    /// A stream that both directions share.
+    /// Stream shared by both directions.
     pub(crate) fn of_link(seed: u64, link: u64, model: Model) -> Self {
         Self::new(seed, link, 0, model)
     }
@@ -46,24 +46,24 @@ impl Stream {
         Self { key }
     }
 
-    /// The draw of this counter, all 64 bits.
+    /// Draw for this counter, all 64 bits.
     pub(crate) fn bits(self, counter: u64) -> u64 {
         mix(mix(counter) ^ self.key)
     }
 
-    /// The draw of this counter, uniform in 0..1 with 53 bits.
+    /// Draw for this counter, uniform in 0..1 with 53 bits.
     pub(crate) fn unit(self, counter: u64) -> f64 {
         (self.bits(counter) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Whether an event of this probability happens at this counter; exact for 0 and 1.
+    /// Reports whether an event of this probability happens at this counter; exact for 0 and 1.
     pub(crate) fn happens(self, counter: u64, probability: f64) -> bool {
         probability > 0.0 && self.unit(counter) < probability
     }
 
-    /// An exponentially distributed value with this mean.
+    /// Exponentially distributed value with this mean.
     ///
-    /// `libm` rather than the platform's logarithm: the same nanosecond on every machine.
+    /// Uses `libm` instead of the platform's logarithm: the same nanosecond on every machine.
     pub(crate) fn exponential(self, counter: u64, mean: f64) -> f64 {
         -libm::log(1.0 - self.unit(counter)) * mean
     }

@@ -1,20 +1,21 @@
-//! Bytes onto the wire at a rate that may change, in exact integer arithmetic.
+//! Serialiser: puts bytes onto the wire at a variable rate, in exact integer arithmetic.
 
 use super::{FOREVER, Nanos, config::RateModel, trace::Trace};
 
-/// Work is counted in billionths of a bit, so that a rate in bit/s is work per nanosecond.
+/// Work units per byte. One unit is a billionth of a bit, so a rate in bit/s is work per
+/// nanosecond.
 const WORK_PER_BYTE: u64 = 8_000_000_000;
 
-/// How fast the wire is at an instant, and until when that is known to hold.
+/// Rate of the wire at an instant, and the time until which it is known to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
     /// Bit/s; `None` without a limit, 0 when stopped.
     pub(crate) rate: Option<u64>,
-    /// The first instant at which to ask again.
+    /// First instant at which the rate may differ.
     pub(crate) until: Nanos,
 }
 
-/// The rate over time.
+/// Rate over time.
 #[derive(Debug, Clone)]
 pub(crate) enum RateSchedule {
     Unlimited,
@@ -44,23 +45,23 @@ impl RateSchedule {
     }
 }
 
-/// What [`Serialiser::step`] found at its deadline.
+/// Result of [`Serialiser::step`] at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The last bit left; the next packet may start now.
+    /// The last bit has left; the next packet may start now.
     Finished,
-    /// The pace may have changed: look it up and [`Serialiser::resume`].
+    /// The rate may have changed: look it up and call [`Serialiser::resume`].
     Repace,
 }
 
-/// Sends one packet at a time.
+/// Serialiser for one packet at a time.
 ///
-/// A packet's last bit leaves at the first whole nanosecond at or after its exact time. What
-/// that rounding gives away is kept as credit for the packet behind it, so a busy wire sends
-/// exactly `rate` bits a second for ever; an idle one starts afresh.
+/// A packet's last bit leaves at the first whole nanosecond at or after its exact time. The time
+/// lost by this rounding is credited to the next packet, so a busy wire sends exactly `rate` bits
+/// per second. An idle wire discards the credit.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Serialiser {
-    /// Work left of the packet being sent, as of `from`.
+    /// Work left of the current packet, as of `from`.
     left: u64,
     from: Nanos,
     rate: Option<u64>,
@@ -70,12 +71,12 @@ pub(crate) struct Serialiser {
 }
 
 impl Serialiser {
-    /// When to call [`Self::step`]; `None` while idle.
+    /// Time of the next [`Self::step`]; `None` while idle.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.deadline
     }
 
-    /// Begins a packet of so many bytes on the wire. Only when idle.
+    /// Starts a packet of `bytes` on the wire. The serialiser must be idle.
     pub(crate) fn start(&mut self, bytes: u64, now: Nanos, pace: Pace) {
         debug_assert!(self.deadline.is_none(), "one packet at a time");
         let work = bytes * WORK_PER_BYTE;
@@ -84,7 +85,7 @@ impl Serialiser {
         self.resume(now, pace);
     }
 
-    /// Goes on at this pace from `now`.
+    /// Continues at this rate from `now`.
     pub(crate) fn resume(&mut self, now: Nanos, pace: Pace) {
         self.from = now;
         self.rate = pace.rate;
@@ -102,7 +103,7 @@ impl Serialiser {
         let Some(deadline) = self.deadline else {
             return Step::Finished;
         };
-        // Below `left + rate`: the deadline never lies beyond the finish.
+        // No more than `left + rate`, because the deadline never lies beyond the finish.
         let done = self.rate.unwrap_or(0).saturating_mul(deadline - self.from);
         if self.finishes {
             self.credit += done.saturating_sub(self.left);
@@ -113,7 +114,7 @@ impl Serialiser {
         Step::Repace
     }
 
-    /// The wire went idle: nothing is owed to the next packet.
+    /// Records that the wire is idle and discards the credit.
     pub(crate) fn idle(&mut self) {
         self.credit = 0;
     }

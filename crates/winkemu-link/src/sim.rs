@@ -1,28 +1,28 @@
-//! A link in virtual time.
+//! Link in virtual time.
 
 use super::{Direction, Engine, LinkConfig, Nanos, Packet};
 
-/// A packet that came out of the link.
+/// Packet delivered by the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Time of delivery.
     pub at: Nanos,
-    /// Which way it went.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// The packet.
+    /// Packet itself.
     pub packet: Packet,
 }
 
-/// Runs a link as fast as it can be computed: the clock jumps from deadline to deadline.
+/// Runner that computes a link as fast as it can: the clock jumps from deadline to deadline.
 #[derive(Debug)]
 pub struct Sim {
-    /// The link.
+    /// Simulated link.
     pub engine: Engine,
     now: Nanos,
 }
 
 impl Sim {
-    /// A link at time 0.
+    /// Creates a link at time 0.
     pub fn new(config: &LinkConfig, seed: u64) -> Self {
         Self {
             engine: Engine::new(config, seed),
@@ -30,22 +30,22 @@ impl Sim {
         }
     }
 
-    /// The time.
+    /// Current virtual time.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// When something may arrive next; `None` when nothing is inside.
+    /// Time of the next possible arrival; `None` when the link holds no packet.
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.engine.poll_timeout()
     }
 
-    /// Sends a packet now.
+    /// Sends a packet at the current time.
     pub fn send(&mut self, direction: Direction, bytes: &[u8]) {
         self.engine.handle_packet(direction, bytes, self.now);
     }
 
-    /// Goes on to the next arrival, or to `until` if there is none before or at it.
+    /// Advances to the next arrival, or to `until` if none comes by then.
     pub fn step(&mut self, until: Nanos) -> Option<Arrival> {
         loop {
             if let Some((direction, packet)) = self.engine.poll_deliver(self.now) {
@@ -66,7 +66,7 @@ impl Sim {
         }
     }
 
-    /// Runs until `until` and hands each arrival to `arrive`; gives the packets' memory back.
+    /// Runs to `until`, hands each arrival to `arrive`, and recycles the packets' memory.
     pub fn run_until(&mut self, until: Nanos, mut arrive: impl FnMut(&Arrival)) {
         while let Some(arrival) = self.step(until) {
             arrive(&arrival);

@@ -1,8 +1,8 @@
-//! What happened to the packets.
+//! Counters of packets and of the causes of their loss.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a packet did not arrive.
+/// Cause of a packet's loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -10,9 +10,9 @@ pub enum Cause {
     QueueFull,
     /// CoDel dropped it.
     CoDel,
-    /// The link was down when it left the serialiser.
+    /// The link was down when the packet left the serialiser.
     Outage,
-    /// The link went down while it was in flight, and `in-flight` is `drop`.
+    /// The link went down while the packet was in flight, and `in-flight` is `drop`.
     OutageInFlight,
     /// Packet error ratio (`loss`).
     PacketLoss,
@@ -22,7 +22,7 @@ pub enum Cause {
     BurstLoss,
     /// Loss trace (`loss=@FILE`).
     LossTrace,
-    /// More was in flight than the emulator holds; see [`super::FLIGHT_BYTES_MAX`].
+    /// More bytes were in flight than the emulator holds; see [`super::FLIGHT_BYTES_MAX`].
     PipeFull,
 }
 
@@ -65,15 +65,15 @@ pub struct Drops {
 }
 
 impl Drops {
-    /// The counter of a cause.
-    pub fn of(&self, cause: Cause) -> u64 {
+    /// Counter of a cause.
+    pub fn by_cause(&self, cause: Cause) -> u64 {
         let mut copy = *self;
         *copy.counter(cause)
     }
 
-    /// All of them.
+    /// Total over all causes.
     pub fn total(&self) -> u64 {
-        Cause::ALL.iter().map(|cause| self.of(*cause)).sum()
+        Cause::ALL.iter().map(|cause| self.by_cause(*cause)).sum()
     }
 
     pub(crate) fn counter(&mut self, cause: Cause) -> &mut u64 {
@@ -91,25 +91,25 @@ impl Drops {
     }
 }
 
-/// Counts of one direction. `offered + duplicated = delivered + dropped.total() + held`, always.
+/// Counters of one direction. Always `offered + duplicated = delivered + dropped.total() + held`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStats {
-    /// Packets that came in.
+    /// Packets offered.
     pub offered: u64,
-    /// Bytes of these.
+    /// Bytes offered.
     pub offered_bytes: u64,
-    /// Packets that went out, duplicates included.
+    /// Packets delivered, duplicates included.
     pub delivered: u64,
-    /// Bytes of these.
+    /// Bytes delivered, duplicates included.
     pub delivered_bytes: u64,
-    /// Extra copies made.
+    /// Duplicates made.
     pub duplicated: u64,
     /// Packets with a bit flipped.
     pub corrupted: u64,
-    /// Packets that will not arrive.
+    /// Packets lost, by cause.
     pub dropped: Drops,
     /// Packets queued, being sent, or in flight.
     pub held: u64,
-    /// The most bytes ever queued.
+    /// Maximum bytes ever queued.
     pub queue_bytes_peak: u64,
 }

@@ -1,33 +1,33 @@
-//! Values that change in steps over time, and the texts they are read from.
+//! Values that change in steps over time, and their parsers.
 
 use serde::{Serialize, Serializer};
 use units::contacts::{Plan, PlanError, lines, seconds};
 
 use super::{FOREVER, Nanos};
 
-/// Why a trace could not be read.
+/// Unreadable trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// There is nothing in it.
-    #[error("it is empty; {expected}")]
+    /// Empty trace.
+    #[error("file is empty; {expected}")]
     Empty {
-        /// What the file should hold.
+        /// Expected content.
         expected: &'static str,
     },
-    /// Its times are dates, and there is no saying when the link begins.
-    #[error("it has dates only; {expected}")]
+    /// Contact plan with dates but without the time at which the link begins.
+    #[error("contact plan has dates only; {expected}")]
     Plan {
-        /// What the file should hold, too.
+        /// Expected content.
         expected: &'static str,
     },
-    /// A line is not what it should be.
+    /// Invalid line.
     #[error("line {line}: `{text}`: {expected}")]
     Line {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// The line as found.
+        /// Line as found.
         text: String,
-        /// What it should be.
+        /// Expected content of the line.
         expected: &'static str,
     },
 }
@@ -49,17 +49,18 @@ impl From<PlanError> for TraceError {
     }
 }
 
-/// A value that changes in steps, and starts again from the beginning after its last step.
+/// Value that changes in steps and repeats after its last step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace<T> {
     /// (from, value), sorted, the first at 0.
     steps: std::sync::Arc<[(Nanos, T)]>,
-    /// Length of one round; [`FOREVER`] when the last value stays.
+    /// Length of one round; [`FOREVER`] if the last value stays.
     period: Nanos,
 }
 
 impl<T: Copy> Trace<T> {
-    /// A trace of `(from, value)` steps that repeats every `period`, or whose last value stays.
+    /// Creates a trace of `(from, value)` steps that repeats every `period`; without one the last
+    /// value stays.
     ///
     /// `None` unless the first step is at 0, the times rise, and the period lies behind them.
     pub fn new(steps: &[(Nanos, T)], period: Option<Nanos>) -> Option<Self> {
@@ -72,7 +73,7 @@ impl<T: Copy> Trace<T> {
         })
     }
 
-    /// The value at `now`, and the first instant at which it may be another.
+    /// Value at `now`, and the first instant at which it may differ.
     pub fn at(&self, now: Nanos) -> (T, Nanos) {
         let start = now - now % self.period;
         let next = self.steps.partition_point(|(from, _)| *from <= now - start);
@@ -80,13 +81,12 @@ impl<T: Copy> Trace<T> {
         (self.steps[next - 1].1, start.saturating_add(end))
     }
 
-    /// The steps of one round.
+    /// Steps of one round.
     pub fn steps(&self) -> &[(Nanos, T)] {
         &self.steps
     }
 
-    /// The mean over one round, each value weighed by how long it holds; the last value when
-    /// it stays for ever.
+    /// Mean over one round, weighted by time; the last value if it stays for ever.
     pub fn mean(&self, value: impl Fn(T) -> f64) -> f64 {
         let last = self.steps[self.steps.len() - 1].1;
         if self.period == FOREVER {
@@ -102,7 +102,7 @@ impl<T: Copy> Trace<T> {
     }
 }
 
-/// Reports name a trace by its size; the file itself is the user's.
+/// Serialises as the number of steps. Reports do not repeat the user's file.
 impl<T> Serialize for Trace<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("trace of {} steps", self.steps.len()))
@@ -114,7 +114,7 @@ const STEPS_EXPECTED: &str =
 const MAHIMAHI_EXPECTED: &str =
     "expected a millisecond, not before the line above, at which 1504 B may pass";
 const REFERENCE_EXPECTED: &str =
-    "expected a first line `@ yyyy/mm/dd-hh:mm:ss` that says when the link begins";
+    "expected a first line `@ yyyy/mm/dd-hh:mm:ss` with the time at which the link begins";
 const LOSS_EXPECTED: &str = "expected one digit per packet: 0 arrives, 1 is lost";
 
 fn line_error(line: usize, text: &str, expected: &'static str) -> TraceError {
@@ -125,13 +125,13 @@ fn line_error(line: usize, text: &str, expected: &'static str) -> TraceError {
     }
 }
 
-/// Reads `seconds,value` lines; the value in its usual spelling (`10mbit`, `264ms`).
+/// Parses `seconds,value` lines, with values in their usual form (`10mbit`, `264ms`).
 ///
-/// A last line of `seconds,end` makes the trace start again at that time; without it the last
-/// value stays.
+/// A last line of `seconds,end` makes the trace repeat from that time; without it the last value
+/// stays.
 ///
 /// # Errors
-/// Naming the line that is not of this form.
+/// The first line that is not of this form.
 pub fn parse_steps<T: Copy>(
     text: &str,
     value: impl Fn(&str) -> Option<T>,
@@ -157,11 +157,13 @@ pub fn parse_steps<T: Copy>(
     Trace::new(&steps, period).ok_or(empty)
 }
 
-/// Reads a rate trace: `seconds,rate` lines, or mahimahi's format (a millisecond a line, each
-/// an opportunity to send 1504 B), which is taken as a rate per millisecond and repeats.
+/// Parses a rate trace of `seconds,rate` lines or in mahimahi format.
+///
+/// A mahimahi trace has a millisecond per line, each an opportunity to send 1504 B. The parser
+/// turns it into a rate per millisecond, which repeats.
 ///
 /// # Errors
-/// Naming the line that is of neither form.
+/// The first line that is of neither form.
 pub fn parse_rates(text: &str) -> Result<Trace<u64>, TraceError> {
     if lines(text)
         .next()
@@ -181,7 +183,7 @@ fn parse_mahimahi(text: &str) -> Result<Trace<u64>, TraceError> {
     let mut counts: Vec<u64> = Vec::new();
     for (number, line) in lines(text) {
         let ms = line.parse::<usize>().ok();
-        // Ten million milliseconds: near three hours, far above the traces in circulation.
+        // Limit of ten million milliseconds, or nearly three hours: far above published traces.
         let ms = ms.filter(|ms| ms + 1 >= counts.len() && *ms < 10_000_000);
         let ms = ms.ok_or_else(|| line_error(number, line, MAHIMAHI_EXPECTED))?;
         counts.resize(counts.len().max(ms + 1), 0);
@@ -197,10 +199,12 @@ fn parse_mahimahi(text: &str) -> Result<Trace<u64>, TraceError> {
     Trace::new(&steps, Some(counts.len() as u64 * MILLISECOND)).ok_or(empty)
 }
 
-/// Reads a contact plan: spans of time, from the beginning of the link or from when the plan says.
+/// Parses spans of time, counted from the start of the link or from the time that the contact plan
+/// names.
 ///
 /// # Errors
-/// Naming the line that cannot be read, or that a plan has dates but does not say at which of them the link begins.
+/// The first line that cannot be read, or a plan with dates that does not name the start of the
+/// link.
 pub fn parse_spans(text: &str) -> Result<Vec<(Nanos, Nanos)>, TraceError> {
     let plan = Plan::parse(text)?;
     if plan.reference() == Some(0) {
@@ -210,10 +214,10 @@ pub fn parse_spans(text: &str) -> Result<Vec<(Nanos, Nanos)>, TraceError> {
     Ok(plan.spans().map(|span| (span.start, span.end)).collect())
 }
 
-/// Reads a loss trace: a 0 or 1 for each packet, spaced and broken into lines as you like.
+/// Parses a loss trace: a 0 or 1 for each packet, with any spaces and line breaks.
 ///
 /// # Errors
-/// Naming the line with anything else in it.
+/// The first line with anything else.
 pub fn parse_losses(text: &str) -> Result<Vec<bool>, TraceError> {
     let mut losses = Vec::new();
     for (number, line) in lines(text) {

@@ -1,4 +1,4 @@
-//! What a packet costs in the engine: in and out, 1500 bytes, memory reused.
+//! Cost of a packet in the engine: in and out, 1500 bytes, with reused memory.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use winkemu::link::{Direction, Engine, LinkOptions, Nanos};
@@ -19,7 +19,7 @@ const LINKS: [(&str, &str); 6] = [
     ),
 ];
 
-/// 900 Mbit/s of full packets.
+/// Gap between full packets at 900 Mbit/s.
 const GAP: Nanos = 13_333;
 
 fn carry(engine: &mut Engine, now: &mut Nanos, packet: &[u8]) {
@@ -39,7 +39,7 @@ fn packets(criterion: &mut Criterion) {
         let config = options.resolve_without_files().expect("no files");
         group.bench_function(name, |bencher| {
             let (mut engine, mut now, packet) = (Engine::new(&config, 1), 0, [0; 1500]);
-            // Until the pipe is full, so that what is measured is the steady state.
+            // Fill the pipe first, so that the benchmark measures the steady state.
             for _ in 0..50_000 {
                 carry(&mut engine, &mut now, &packet);
             }

@@ -1,9 +1,9 @@
 //! winkemu: an exact and repeatable link emulator, and a lab around it.
 //!
-//! - [`link`]: the link itself, pure: packets and the time in, packets and a deadline out
-//! - [`presets`]: links by name
-//! - [`shell`]: a link between TUN interfaces, on a thread of its own
-//! - [`netns`]: network namespaces, and programs and interfaces in them
+//! - [`link`]: pure link engine; packets and the time in, packets and a deadline out
+//! - [`presets`]: named links
+//! - [`shell`]: link between TUN interfaces, on a thread of its own
+//! - [`netns`]: network namespaces with their programs and interfaces
 //! - [`lab`]: topologies of namespaces, scenarios on them, and their reports
 #![deny(unsafe_code)]
 
@@ -13,10 +13,10 @@ pub mod netns;
 pub mod presets;
 pub mod shell;
 
-/// Writes to standard output, all of it; that nobody reads any more, as after `head`, is no error.
+/// Writes a text to standard output. A reader that has gone away, such as `head`, is no error.
 ///
 /// # Errors
-/// When it cannot be written: a full disk.
+/// A failed write, such as on a full disk.
 pub fn write_stdout(text: &str) -> std::io::Result<()> {
     use std::io::{ErrorKind, Write as _};
     let mut out = std::io::stdout().lock();

@@ -1,4 +1,4 @@
-//! The command line of winkemu.
+//! Command line of winkemu.
 
 mod cli;
 

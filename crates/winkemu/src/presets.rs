@@ -1,25 +1,25 @@
-//! Links that people ask for by name, with the sources of their figures.
+//! Presets: named links, with the sources of their figures.
 
 use std::{fmt, str::FromStr};
 
 use crate::link::LinkOptions;
 
-/// A link by name.
+/// Named link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// What it is called.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// Where its figures come from.
+    /// Source of its figures.
     pub source: &'static str,
     both: &'static str,
     ab: &'static str,
     ba: &'static str,
 }
 
-/// All of them. A is the user's end, B the network's. The figures, and where each comes from, are in
-/// their `source`; `winkemu run --help` prints it and docs/winkemu.md lists it.
+/// All presets. A is the user's end, B the network's. `winkemu run --help` prints the sources, and
+/// docs/winkemu.md lists them.
 pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "geo",
@@ -48,7 +48,7 @@ pub const PRESETS: [Preset; 5] = [
         summary: "wireless LAN at the edge of its range: 20 Mbit/s, 5 ms, 5.5 % loss in bursts",
         source: "Gilbert channel of Paul 2006, section 6.1 (good stays good 0.9913, bad stays bad \
                  0.8509), and delay of section 6.2.1; the rate is not its 1 Mbit/s but what \
-                 802.11g leaves at range",
+                 802.11g achieves at range",
         both: "rate=20mbit,delay=5ms,jitter=2ms,queue=128p,gilbert=p=0.0087,q=0.1491",
         ab: "",
         ba: "",
@@ -57,8 +57,8 @@ pub const PRESETS: [Preset; 5] = [
         name: "hf",
         summary: "short-wave radio: 2400 bit/s, 4.8 s each way, bit errors of 1e-5",
         source: "the fastest coded serial-tone waveform of MIL-STD-188-110A, at the error rate it is \
-                 specified for; the delay is one block of its long interleaver, the least that a \
-                 packet waits: deinterleaving may add another",
+                 specified for; the delay is one block of its long interleaver, the minimum wait of \
+                 a packet: deinterleaving may add another",
         both: "rate=2400bit/s,delay=4.8s,ber=1e-5,queue=6kB",
         ab: "",
         ba: "",
@@ -75,9 +75,9 @@ pub const PRESETS: [Preset; 5] = [
 ];
 
 impl Preset {
-    /// Its options, to be put under the user's by [`LinkOptions::over`].
+    /// Options of the preset, to be put under the user's by [`LinkOptions::over`].
     pub fn options(&self) -> LinkOptions {
-        let path = |text: &str| text.parse().expect("presets are valid; a test sees to it");
+        let path = |text: &str| text.parse().expect("presets are valid, as a test checks");
         LinkOptions {
             both: path(self.both),
             ab: Some(path(self.ab)),
@@ -100,9 +100,9 @@ impl Preset {
     }
 }
 
-/// There is no preset of that name.
+/// Unknown preset.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no preset `{0}`; there are geo, leo, wifi, hf and field")]
+#[error("unknown preset `{0}`; presets are geo, leo, wifi, hf and field")]
 pub struct UnknownPreset(String);
 
 impl FromStr for Preset {

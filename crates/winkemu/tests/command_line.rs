@@ -1,4 +1,4 @@
-//! The program as users run it.
+//! Tests of the program as users run it.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{
@@ -20,7 +20,7 @@ use winkemu::{netns::Netns, shell::LinkReport};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_winkemu");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A namespace, as the program is told of it.
+/// Path of a namespace for the command line.
 fn path(netns: &Netns) -> String {
     format!(
         "/proc/{}/fd/{}",
@@ -29,7 +29,7 @@ fn path(netns: &Netns) -> String {
     )
 }
 
-/// A link that is up, between two new namespaces.
+/// Link that is up, between two new namespaces.
 struct Link {
     a: Netns,
     b: Netns,
@@ -65,7 +65,7 @@ impl Link {
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         stderr.read_line(&mut line).unwrap();
-        assert!(line.contains("the link is up"), "{line}");
+        assert!(line.contains("link up"), "{line}");
         Self {
             a,
             b,
@@ -75,7 +75,7 @@ impl Link {
         }
     }
 
-    /// Sends packets from A to B and waits for as many.
+    /// Sends packets from A to B and waits for each to arrive.
     fn carry(&self, count: usize) {
         let bind = |netns: &Netns, address: &str| {
             let socket = netns.enter(|| UdpSocket::bind(address)).unwrap().unwrap();
@@ -93,14 +93,14 @@ impl Link {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Waits for the end; gives the exit code and the output.
+    /// Waits for the end; returns the exit code and the output.
     fn wait(&mut self) -> (i32, String) {
         let mut text = String::new();
         self.stderr.read_to_string(&mut text).unwrap();
         (self.child.wait().unwrap().code().unwrap(), text)
     }
 
-    /// Waits for the end; gives the report, too.
+    /// Waits for the end; returns the exit code, the output and the report.
     fn end(mut self) -> (i32, String, LinkReport) {
         let (code, text) = self.wait();
         let json = self.json.as_ref().unwrap().path();
@@ -167,7 +167,7 @@ fn a_run_that_was_too_late_exits_with_3_and_says_why() {
 }
 
 #[test]
-fn a_link_for_use_by_hand_ends_well_however_busy_the_machine_was() {
+fn an_interactive_link_ends_well_however_busy_the_machine_was() {
     let mut link = Link::start_without_report(&["--late-after", "1ns", "--late-share", "10%"]);
     link.carry(20);
     link.signal(Signal::SIGINT);
@@ -185,7 +185,7 @@ fn real_time_is_used_as_far_as_permitted() {
     assert_eq!(code, 0, "{text}");
     let realtime = report.realtime.unwrap();
     let complete = realtime.missing().is_empty();
-    assert_eq!(complete, !text.contains("--rt had to do without"), "{text}");
+    assert_eq!(complete, !text.contains("--rt is incomplete"), "{text}");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn mistakes_have_their_exit_codes() {
     let taken = format!("{}/l1", path(&machine));
     let (number, text) = code(&["link", "--a", &a, "--b", &taken]);
     assert!(
-        number == 4 && text.contains("l1: the name is taken"),
+        number == 4 && text.contains("l1: name already in use"),
         "{text}"
     );
 }
@@ -227,7 +227,8 @@ fn a_trace_may_begin_with_a_byte_order_mark() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// A machine for `winkemu run` to run on: a namespace, so that tests leave the host alone.
+/// Runs `winkemu run` in a namespace that stands for the machine, so that tests do not change the
+/// host.
 fn run_on(machine: &Netns, options: &[&str], command: &[&str]) -> Output {
     let mut program = machine.command(PROGRAM);
     program.args(["run", "--late-after", "10s"]).args(options);
@@ -261,10 +262,10 @@ fn a_command_behind_the_link_reaches_this_machine() {
     );
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(text(&output), "far away");
-    // Connecting takes a round trip, the answer another.
+    // The connection takes one round trip, the answer another.
     assert!(begin.elapsed() >= Duration::from_millis(400));
     assert_eq!(server.join().unwrap().ip().to_string(), "10.0.0.2");
-    assert_eq!(machine.interfaces().unwrap(), ["lo"], "nothing is left");
+    assert_eq!(machine.interfaces().unwrap(), ["lo"], "interfaces are left");
 }
 
 #[test]
@@ -290,7 +291,7 @@ fn addresses_in_use_are_left_alone() {
 fn each_of_several_commands_has_a_subnet_of_its_own() {
     const MANY: usize = 6;
     let machine = Netns::new().unwrap();
-    // All of them are there before any ends.
+    // Each command waits until all of them run.
     let barrier = tempfile::tempdir().unwrap();
     let script = format!(
         "cd {}; touch here.$$; while [ $(ls | wc -l) -lt {MANY} ]; do sleep 0.05; done; echo $WINKEMU_HOST",
@@ -319,13 +320,13 @@ fn a_command_does_not_outlive_its_link() {
     let command = Pid::from_raw(line.trim().parse().unwrap());
     let deadline = Instant::now() + PATIENCE;
     while is_running(command) {
-        assert!(Instant::now() < deadline, "it still runs");
-        // It is no child of ours: there is nothing to wait for.
+        assert!(Instant::now() < deadline, "command still runs");
+        // The command is no child of this process, so it cannot be waited for.
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Whether a process is there and no zombie.
+/// Reports whether a process exists and is no zombie.
 fn is_running(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -362,13 +363,13 @@ fn a_server_of_its_own_is_waited_for_and_ended() {
     let output = run_on(&machine, &["--server", "exit 3"], &["true"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        text(&output).contains("the server ended"),
+        text(&output).contains("server command ended early"),
         "{}",
         text(&output)
     );
 }
 
-/// What `winkemu predict` exits with and writes: to stdout, to stderr.
+/// Runs `winkemu predict`; returns its exit code, stdout and stderr.
 fn predict(arguments: &str) -> (i32, String, String) {
     let arguments = ["predict"].into_iter().chain(arguments.split_whitespace());
     let output = Command::new(PROGRAM).args(arguments).output().unwrap();
@@ -417,7 +418,7 @@ fn predictions_that_make_no_sense_are_refused() {
         ("--p 0.1 --interval 40 --perfect 1s", "264ms"),
         (
             "--p 0.1 --interval 40ms --perfect 0",
-            "how much there is to transfer",
+            "always up must be longer than 0",
         ),
         ("--p 0.1 --interval 40ms", "--perfect <TIME>"),
         ("--p 0.1 --interval 40ms..1s --perfect 1s", "FROM..TO/STEP"),

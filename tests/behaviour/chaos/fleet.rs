@@ -1,4 +1,4 @@
-//! Who runs pepd, what happens to them, and what should be the same afterwards.
+//! The machines with pepd, their faults, and the state that must be restored afterwards.
 
 use std::{
     fs,
@@ -20,19 +20,19 @@ use pepd_tests::{
 use splitmix::SplitMix64;
 
 use crate::{
-    custody::{Folder, MIB},
+    custody::{Directory, MIB},
     survive::{crash, upgrade},
     tunnel::{PORT, SITE, STATED},
 };
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
-/// How long what is short stays so, and the link away.
+/// The duration of shortages and outages.
 const WHILE: Duration = Duration::from_secs(3);
 
-/// Two boats and a hub. The second boat's link is as good as its kind can be.
+/// Two boats and a hub. The second boat's link is perfect for its kind.
 pub struct Fleet<'a> {
     pub bed: &'a TunnelBed,
-    folder: Folder,
+    directory: Directory,
     pub boat: Pep,
     pub hub: Pep,
     pub well: Pep,
@@ -41,20 +41,20 @@ pub struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     pub fn start(bed: &'a TunnelBed) -> Self {
-        let folder = Folder::new(bed, Some(64 * MIB));
+        let directory = Directory::new(bed, Some(64 * MIB));
         let both = bed.peer(End::Hub, End::SecondBoat);
         let hub = bed.config(End::Hub, STATED, "", &format!("{both}{ADMIN}"));
-        // As the unit has it.
-        let state = format!("[identity]\nstate = \"{}\"", folder.path().display());
+        // As in the systemd unit.
+        let state = format!("[identity]\nstate = \"{}\"", directory.path().display());
         let hub = hub.replace("[identity]", &state);
         let hub = bed.start(End::Hub, &hub);
-        let boat = bed.start(End::Boat, &Self::boat_config(bed, &folder, 0));
+        let boat = bed.start(End::Boat, &Self::boat_config(bed, &directory, 0));
         let well = bed.config(End::SecondBoat, STATED, "", SITE);
         let well = bed.start(End::SecondBoat, &well);
-        hub.wait_counter("tunnel_peers_here", |peers| peers == 2);
+        hub.wait_counter("tunnel_peers_up", |peers| peers == 2);
         Self {
             bed,
-            folder,
+            directory,
             boat,
             hub,
             well,
@@ -62,8 +62,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn boat_config(bed: &TunnelBed, folder: &Folder, reloads: u64) -> String {
-        let custody = folder.path().join("custody");
+    fn boat_config(bed: &TunnelBed, directory: &Directory, reloads: u64) -> String {
+        let custody = directory.path().join("custody");
         let more = format!(
             "{SITE}[[site]]\nname = \"mail\"\nmatch = {{ dport = [{}] }}\n{ADMIN}\
              [custody]\nfolder = \"{}\"\nmemory = \"8MiB\"\n",
@@ -77,12 +77,12 @@ impl<'a> Fleet<'a> {
         [&self.boat, &self.hub]
     }
 
-    /// Whether that fault is one of the hub, which all boats have.
+    /// Returns whether a fault affects the hub, and so all boats.
     pub const fn is_of_hub(turn: u64) -> bool {
         matches!(turn % 9, 1 | 3)
     }
 
-    /// One fault, of each kind in turn, to its end.
+    /// Runs one fault, of each kind in turn, to its end.
     pub fn suffer(&mut self, turn: u64, random: &mut SplitMix64) {
         match turn % 9 {
             0 => crash(&self.boat),
@@ -96,20 +96,20 @@ impl<'a> Fleet<'a> {
             _ => {
                 self.bed.cut_link();
                 thread::sleep(WHILE);
-                self.bed.mend_link();
+                self.bed.restore_link();
             }
         }
     }
 
     pub fn reload(&mut self) {
         self.reloads += 1;
-        let config = Self::boat_config(self.bed, &self.folder, self.reloads);
+        let config = Self::boat_config(self.bed, &self.directory, self.reloads);
         fs::write(self.boat.path("pepd.toml"), config).expect("writable");
-        let told = self.boat.ask(&["reload"]);
-        assert!(told.contains("site.mail.match.dport"), "{told}");
+        let answer = self.boat.ask(&["reload"]);
+        assert!(answer.contains("site.mail.match.dport"), "{answer}");
     }
 
-    /// SYNs of a host that is not there.
+    /// Floods with SYNs from an unassigned address.
     fn be_flooded(&self) {
         let to = self.bed.server_at(Family::V4, PORT);
         let from: IpAddr = "10.5.0.2".parse().expect("an address");
@@ -119,16 +119,16 @@ impl<'a> Fleet<'a> {
         flood(&self.bed.host("client"), boat, syns);
     }
 
-    /// The disk.
+    /// Fills the disk.
     fn be_full(&self) {
-        let path = self.folder.path().join("others");
+        let path = self.directory.path().join("others");
         let mut others = fs::File::create(&path).expect("a file");
         while others.write_all(&[1; 65_536]).is_ok() {}
         thread::sleep(WHILE);
-        fs::remove_file(path).expect("it is ours");
+        fs::remove_file(path).expect("the file is removable");
     }
 
-    /// Of descriptors.
+    /// Exhausts descriptors.
     fn be_short(&self, random: &mut SplitMix64) {
         let left = random.below(20);
         self.boat
@@ -138,7 +138,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// What should be at its end as it was at the beginning.
+/// State that must be the same at the end as at the beginning.
 #[derive(Debug)]
 pub struct State {
     descriptors: [usize; 2],
@@ -147,20 +147,20 @@ pub struct State {
 }
 
 impl State {
-    pub fn of(pep: &Pep, host: &Host) -> Self {
+    pub fn new(pep: &Pep, host: &Host) -> Self {
         let first = fs::read_dir(format!("/proc/{}/fd", pep.supervisor()));
         Self {
             descriptors: [pep.descriptors(), first.expect("it runs").count()],
             resident: pep.resident_bytes(),
-            footprint: Footprint::of(host),
+            footprint: Footprint::measure(host),
         }
     }
 }
 
-/// Waits until flows have given back what they had, and compares.
+/// Waits until flows have released their resources, and compares.
 pub fn assert_nothing_leaks(before: &[State; 2], now: impl Fn() -> [State; 2]) {
     let mut after = now();
-    // What a flow had is given back a moment after its end.
+    // A flow's resources are released a moment after its end.
     let settled = wait_within(PATIENCE, || {
         after = now();
         let mut pairs = before.iter().zip(&after);
@@ -185,7 +185,8 @@ pub fn assert_nothing_leaks(before: &[State; 2], now: impl Fn() -> [State; 2]) {
     assert!(settled.is_some(), "descriptors");
 }
 
-/// Counters of the nft table, and what its sets remember for a while.
+/// Returns whether a line of the rules changes by itself: counters, and elements of sets with a
+/// timeout.
 fn is_counted(line: &str) -> bool {
     ["packets", "expires", "elements", "}"]
         .iter()

@@ -1,4 +1,4 @@
-//! What boosters do for packets that cross a real link, and that they change nothing else.
+//! Boosters on packets that cross a real link: their effect, and that they change nothing else.
 
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
@@ -15,15 +15,15 @@ use pepd_tests::{
 };
 use serde_json::Value;
 
-use super::{BOTH, Ends, Stream};
+use super::{BOTH, BothEnds, Stream};
 use crate::tunnel::PORT;
 
-/// Datagrams that are sent, and those in front until enough is known of the link.
+/// The number of sent datagrams, and of warm-up datagrams for the link estimate.
 const SENT: usize = 4500;
 const KNOWN: usize = 1500;
 const SPACING: Duration = Duration::from_millis(3);
 
-/// A count of a booster of a site.
+/// Returns a counter of a booster of a site.
 fn count(pep: &Pep, site: &str, name: &str) -> u64 {
     let status: Value = serde_json::from_str(&pep.ask(&["status", "--json"])).expect("JSON");
     let of = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
@@ -37,11 +37,11 @@ fn count(pep: &Pep, site: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn overcode_restores_what_the_link_loses_and_is_not_there_where_it_loses_nothing() {
+fn repair_packets_restore_losses_and_are_absent_without_losses() {
     for (loss, is_lossy) in [("0%", false), ("3%", true)] {
         let bed = TunnelBed::new(&format!("rate=20Mbit/s,delay=20ms,queue=200kB,loss={loss}"));
         let there = [(PORT, "boost = { fec = true }"), (PORT + 1, "")];
-        let ends = Ends::start(&bed, &there, &[(PORT, ""), (PORT + 1, "")]);
+        let ends = BothEnds::start(&bed, &there, &[(PORT, ""), (PORT + 1, "")]);
         let mut streams = [PORT, PORT + 1].map(|port| Stream::new(&bed, Family::V4, port));
         for _ in 0..SENT {
             for stream in &mut streams {
@@ -66,10 +66,10 @@ fn overcode_restores_what_the_link_loses_and_is_not_there_where_it_loses_nothing
     }
 }
 
-/// What is done at the near end, in front of what clients send, and at the far end.
+/// Boosters at the near end, for clients' packets, and at the far end.
 type Boost = (&'static str, &'static str);
 
-/// Each where it belongs, and many at once.
+/// Each booster at its proper end, and many at once.
 const BOOSTS: [Boost; 11] = [
     ("fec = true", ""),
     ("arq = true", ""),
@@ -87,7 +87,7 @@ const BOOSTS: [Boost; 11] = [
     ),
 ];
 
-/// A connection with bytes both ways at once, all of which come.
+/// Transfers bytes in both directions at once, and checks that all arrive.
 fn both_ways(bed: &TunnelBed, at: SocketAddr, boost: &Boost) {
     const LEN: u64 = 400_000;
     let exchange = |stream: &TcpStream, ours: u64, theirs: u64| {
@@ -121,7 +121,7 @@ fn connections_are_whole_whatever_boosts_them() {
         let boosts = boosts.map(|(boost, port)| (port, format!("boost = {{ {} }}", of(boost))));
         boosts.collect()
     };
-    let ends = Ends::start(&bed, &boosts(|boost| boost.0), &boosts(|boost| boost.1));
+    let ends = BothEnds::start(&bed, &boosts(|boost| boost.0), &boosts(|boost| boost.1));
     thread::scope(|scope| {
         for (boost, port) in BOOSTS.iter().zip(PORT..) {
             for family in BOTH {

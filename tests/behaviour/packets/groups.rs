@@ -1,4 +1,4 @@
-//! Groups of hosts (multicast), which have to be named to be carried.
+//! Multicast groups, which sites must name to be carried.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use pepd_tests::{
 };
 use socket2::{InterfaceIndexOrAddress, SockRef};
 
-use super::{ADMIN, Ends};
+use super::{ADMIN, BothEnds};
 use crate::tunnel::{LINK, STATED};
 
 const PORT: u16 = 7100;
@@ -29,7 +29,7 @@ fn site(peer: &str) -> String {
     )
 }
 
-/// A member of both groups by its only interface.
+/// Returns a member of both groups on the host's only interface.
 fn member(host: &Host, groups: [IpAddr; 2]) -> UdpSocket {
     let any: IpAddr = match groups[0] {
         IpAddr::V4(_) => [0; 4].into(),
@@ -49,18 +49,19 @@ fn member(host: &Host, groups: [IpAddr; 2]) -> UdpSocket {
         socket.set_nonblocking(true)?;
         Ok(socket)
     };
-    // An earlier one may be open for a moment yet, in a process that another test is about to start.
+    // An earlier socket may still be open for a moment, inherited by a process that another test is
+    // starting.
     wait_for("a member", || host.enter(join).ok())
 }
 
-/// The only interface of a host but loopback, of the namespace of the calling thread.
+/// Returns the only interface but loopback in the calling thread's namespace.
 fn interface() -> u32 {
     let all = if_nameindex().expect("interfaces");
     let mut others = all.iter().filter(|one| one.name().to_bytes() != b"lo");
     others.next().expect("an interface").index()
 }
 
-/// What somebody sends to a group, with so many hops to go.
+/// Sends to a group with a hop limit.
 fn speak(host: &Host, from: IpAddr, group: IpAddr, hops: u32) {
     let send = || -> io::Result<()> {
         let socket = UdpSocket::bind((from, 0))?;
@@ -80,7 +81,7 @@ fn speak(host: &Host, from: IpAddr, group: IpAddr, hops: u32) {
     host.enter(send).expect("a host may speak");
 }
 
-/// What a member has heard.
+/// Returns the datagrams that a member has received.
 fn heard(member: &UdpSocket) -> Vec<(String, IpAddr)> {
     let mut buffer = [0; 100];
     let heard = std::iter::from_fn(|| {
@@ -100,9 +101,9 @@ fn groups_that_are_named_are_carried_and_no_others() {
     let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", &site("boat")));
     let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, "", &site("hub")));
     for pep in [&boat, &hub] {
-        pep.wait_counter("tunnel_peers_here", |peers| peers == 1);
+        pep.wait_counter("tunnel_peers_up", |peers| peers == 1);
     }
-    let ends = Ends { boat, hub };
+    let ends = BothEnds { boat, hub };
     for (speaker, listener) in [("server", "client"), ("client", "server")] {
         for (family, group, other) in [
             (Family::V4, "239.1.2.3", "239.2.2.3"),
@@ -113,7 +114,7 @@ fn groups_that_are_named_are_carried_and_no_others() {
             let member = member(&bed.host(listener), [group, other]);
             let host = bed.host(speaker);
             let mut said = Vec::new();
-            wait_until("what was said to the group", || {
+            wait_until("the datagrams to the group", || {
                 for hops in [1, 2, 9] {
                     speak(&host, from, other, 9);
                     speak(&host, from, group, hops);
@@ -122,7 +123,7 @@ fn groups_that_are_named_are_carried_and_no_others() {
                 said.extend(heard(&member));
                 !said.is_empty()
             });
-            // One hop leads onto the speaker's own LAN alone, two to the first router.
+            // One hop reaches only the sender's own LAN, two the first router.
             let expected = (format!("to {group}, 9 hops"), from);
             assert!(said.iter().all(|one| *one == expected), "{said:?}");
         }
@@ -131,11 +132,11 @@ fn groups_that_are_named_are_carried_and_no_others() {
         let counters = pep.counters();
         assert!(counters["packets_taken"] > 0 && counters["packets_delivered"] > 0);
     }
-    // Nobody speaks to groups for the far machine itself.
+    // The far machine itself receives no group.
     let from = bed.address("client", Family::V4);
     bed.host("hub").ip(&format!("address add {from}/32 dev lo"));
     let group = "239.1.2.3".parse().expect("a group");
-    wait_until("what is refused", || {
+    wait_until("the refused datagrams", || {
         speak(&bed.host("client"), from, group, 9);
         ends.hub.counter("packets_undeliverable") > 0
     });

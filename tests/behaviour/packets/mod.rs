@@ -1,5 +1,5 @@
-//! Packets that are not split, from end to end through two pepds: what they are when they come out, and what becomes of them when
-//! an end is gone.
+//! Packets that are not split, end to end through two pepds: their content and headers on arrival,
+//! and their treatment when an end is down.
 
 mod boosters;
 mod errors;
@@ -26,7 +26,7 @@ use crate::{
     tunnel::{LINK, PORT, STATED},
 };
 
-/// A site: the port of its servers, and what else is said of it.
+/// A site: the port of its servers, and further keys.
 type Site<S> = (u16, S);
 
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
@@ -54,18 +54,19 @@ fn config_of_boat<S: AsRef<str>>(bed: &TunnelBed, there: &[Site<S>]) -> String {
 }
 
 /// Both ends.
-struct Ends {
+struct BothEnds {
     boat: Pep,
     hub: Pep,
 }
 
-impl Ends {
-    /// The boat has these sites toward servers, the hub those of what comes back.
+impl BothEnds {
+    /// Starts both ends: `there` are the boat's sites toward servers, `back` the hub's sites for
+    /// answers.
     fn start<S: AsRef<str>>(bed: &TunnelBed, there: &[Site<S>], back: &[Site<S>]) -> Self {
         let hub = bed.start(End::Hub, &config_of_hub(bed, back));
         let boat = bed.start(End::Boat, &config_of_boat(bed, there));
         for pep in [&boat, &hub] {
-            pep.wait_counter("tunnel_peers_here", |peers| peers == 1);
+            pep.wait_counter("tunnel_peers_up", |peers| peers == 1);
         }
         Self { boat, hub }
     }
@@ -79,14 +80,14 @@ impl Ends {
     }
 }
 
-/// A site of the default port at both ends.
-fn plain(bed: &TunnelBed) -> Ends {
-    Ends::start(bed, &[(PORT, "")], &[(PORT, "")])
+/// Starts both ends with a site of the default port.
+fn plain(bed: &TunnelBed) -> BothEnds {
+    BothEnds::start(bed, &[(PORT, "")], &[(PORT, "")])
 }
 
-/// What there is to be seen of a datagram at the server: how many hops it could still go, its type of service, and whose it is.
+/// Returns properties of a datagram at the server: remaining hops, type of service, and source.
 fn looks(bed: &TunnelBed, family: Family, service: u32) -> (u8, u8, SocketAddr) {
-    let wire = Packets::of(&bed.host("server"));
+    let wire = Packets::new(&bed.host("server"));
     let mut stream = Stream::new(bed, family, PORT);
     let client = socket2::SockRef::from(&stream.client);
     match family {
@@ -106,7 +107,7 @@ fn looks(bed: &TunnelBed, family: Family, service: u32) -> (u8, u8, SocketAddr) 
         _ => None,
     });
     let (hops, class) = found.expect("it has come by a wire");
-    // The answer is the host's own.
+    // The answer comes from the host's own address.
     let (_, source) = answered(&stream);
     assert_eq!(source, bed.server_at(family, PORT));
     (hops, class, from)
@@ -119,7 +120,7 @@ fn octets(bed: &TunnelBed, family: Family) -> Vec<u8> {
     }
 }
 
-/// Has the server answer: what has come to the client, and from whom.
+/// Makes the server answer; returns the client's datagram and its source.
 fn answered(stream: &Stream) -> (Vec<u8>, SocketAddr) {
     let to = stream.client.local_addr().expect("bound");
     let mut buffer = [0; 100];
@@ -137,7 +138,7 @@ fn answered(stream: &Stream) -> (Vec<u8>, SocketAddr) {
 #[test]
 fn packets_come_out_as_the_kernel_would_have_forwarded_them() {
     let bed = TunnelBed::new(LINK);
-    // Expedited forwarding, with each mark but that of congestion, which links may set.
+    // Expedited forwarding with each ECN codepoint but CE, which links may set.
     let services = [0xb8, 0xb9, 0xba, 0];
     let look = |family: Family| services.map(|service| looks(&bed, family, service));
     let without = BOTH.map(look);
@@ -156,7 +157,7 @@ fn packets_come_out_as_the_kernel_would_have_forwarded_them() {
     ends.stop();
 }
 
-/// The kernel takes several of a flow at one go, and parts them again.
+/// The kernel merges several datagrams of a flow, and splits them again.
 #[test]
 fn datagrams_that_come_at_once_come_as_they_were() {
     let bed = TunnelBed::new(LINK);
@@ -176,8 +177,8 @@ fn datagrams_that_come_at_once_come_as_they_were() {
     ends.stop();
 }
 
-/// How long a packet to the server may be, as the client was told.
-fn told(bed: &TunnelBed, family: Family) -> Option<usize> {
+/// Returns the client's path MTU to the server, if it has learned one.
+fn path_mtu(bed: &TunnelBed, family: Family) -> Option<usize> {
     let to = bed.address("server", family);
     let route = bed.host("client").ip(&format!("route get {to}"));
     let mut words = route.split_whitespace();
@@ -191,10 +192,11 @@ fn long_datagrams_come_whole_and_hosts_learn_what_fits() {
     let ends = plain(&bed);
     for family in BOTH {
         let mut stream = Stream::new(&bed, family, PORT);
-        // Linux lets no router break what fits the host's own link, so it has to be told.
-        let mtu = wait_for("the host to be told what fits", || {
+        // Linux lets no router fragment packets that fit the host's own link, so the host has to
+        // learn the MTU.
+        let mtu = wait_for("the path MTU to reach the host", || {
             stream.until_one_comes("a long one", 1440);
-            told(&bed, family)
+            path_mtu(&bed, family)
         });
         assert!((1280..1500).contains(&mtu), "{mtu}");
         for len in [1472, 4000, 20_000] {
@@ -206,7 +208,7 @@ fn long_datagrams_come_whole_and_hosts_learn_what_fits() {
     ends.stop();
 }
 
-/// A connection that is to be one from end to end, with these bytes each way.
+/// Checks a connection that crosses end to end, with `len` bytes in each direction.
 fn connection(bed: &TunnelBed, family: Family, len: u64, meanwhile: impl FnOnce()) {
     let listener = bed.host("server").listen(bed.server_at(family, PORT));
     let up = move || Payload::new(1, len);
@@ -272,7 +274,7 @@ fn connections_and_datagrams_outlive_crashes_and_restarts_of_either_end() {
         stream.until_one_comes("after a restart", 100);
     });
     let carried = |pep: &Pep| pep.counter("packets_delivered") + pep.counter("packets_taken");
-    stream.until("packets are carried again", || {
+    stream.until("packets to be carried", || {
         [&ends.boat, &ends.hub].iter().all(|pep| carried(pep) > 0)
     });
     assert_eq!(stream.wrong, 0);
@@ -280,7 +282,7 @@ fn connections_and_datagrams_outlive_crashes_and_restarts_of_either_end() {
 }
 
 #[test]
-fn without_the_peer_packets_pass_and_are_carried_again_when_it_is_back() {
+fn packets_pass_while_the_peer_is_down_and_are_carried_when_it_is_up() {
     let bed = TunnelBed::new(LINK);
     let mut ends = plain(&bed);
     let mut streams = BOTH.map(|family| Stream::new(&bed, family, PORT));
@@ -295,7 +297,7 @@ fn without_the_peer_packets_pass_and_are_carried_again_when_it_is_back() {
     }
     ends.hub = bed.start(End::Hub, &config_of_hub(&bed, &[(PORT, "")]));
     ends.boat
-        .wait_counter("tunnel_peers_here", |peers| peers == 1);
+        .wait_counter("tunnel_peers_up", |peers| peers == 1);
     for stream in &mut streams {
         stream.until("the hub delivers", || {
             ends.hub.counter("packets_delivered") > 0
@@ -307,14 +309,14 @@ fn without_the_peer_packets_pass_and_are_carried_again_when_it_is_back() {
         pep.assert_healthy();
     }
     ends.boat.stop();
-    // The one that was killed has left its rules, and this one has taken them over.
+    // The killed pepd has left its rules, and this one has taken them over.
     assert_eq!(ends.hub.terminate(), 0);
 }
 
 #[test]
 fn a_peer_that_takes_no_packets_leaves_them_to_the_kernel() {
     let bed = TunnelBed::new(LINK);
-    let ends = Ends::start(&bed, &[(PORT, "")], &[]);
+    let ends = BothEnds::start(&bed, &[(PORT, "")], &[]);
     let mut stream = Stream::new(&bed, Family::V4, PORT);
     stream.until_one_comes("a datagram", 1000);
     assert_eq!(ends.boat.counter("packets_taken"), 0);
@@ -326,14 +328,14 @@ fn packets_that_would_come_too_late_are_dropped() {
     const DEADLINE: Duration = Duration::from_millis(300);
     let bed = TunnelBed::new(LINK);
     let site = "packet = { deadline = \"300ms\", on_peer_loss = \"drop\" }";
-    let ends = Ends::start(&bed, &[(PORT, site)], &[(PORT, "")]);
+    let ends = BothEnds::start(&bed, &[(PORT, site)], &[(PORT, "")]);
     let mut stream = Stream::new(&bed, Family::V4, PORT);
     stream.until_one_comes("a datagram", 100);
     bed.cut_link();
     stream.run(400, 100, Duration::from_millis(5));
-    bed.mend_link();
+    bed.restore_link();
     stream.until_one_comes("after the outage", 100);
-    // What is too late at the peer's end counts there; the rest is the time that a busy machine takes.
+    // Packets that are late at the peer's end count there; the rest is the delay of a busy machine.
     let slowest = stream.slowest();
     assert!(
         slowest < DEADLINE + Duration::from_millis(700),
@@ -345,7 +347,7 @@ fn packets_that_would_come_too_late_are_dropped() {
 #[test]
 fn sites_of_packets_come_and_go_with_a_reload() {
     let bed = TunnelBed::new(LINK);
-    let ends = Ends::start(
+    let ends = BothEnds::start(
         &bed,
         &[(PORT, "")],
         &[(PORT, ""), (PORT + 1, ""), (PORT + 2, "")],
@@ -372,7 +374,7 @@ fn sites_of_packets_come_and_go_with_a_reload() {
             let expected = there.iter().any(|(taken, _)| *taken == port);
             let taken = || ends.boat.counter("packets_taken");
             ends.boat
-                .wait_counter("tunnel_peers_here", |peers| peers == 1);
+                .wait_counter("tunnel_peers_up", |peers| peers == 1);
             let before = taken();
             stream.until_one_comes("a datagram", 100);
             if expected {

@@ -1,4 +1,4 @@
-//! Packets of a peer that no site here has to do with: they are dropped, and whoever looks is told why.
+//! Packets of a peer that match no site here: pepd drops them, and reports the reason.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -9,10 +9,10 @@ use pepd_tests::{
 };
 use serde_json::Value;
 
-use super::Ends;
+use super::BothEnds;
 use crate::tunnel::{LINK, PORT};
 
-/// Has the server send something from this port.
+/// Sends a datagram from this port of the server.
 fn speak(bed: &TunnelBed, port: u16) {
     let (from, to) = (
         bed.server_at(Family::V4, port),
@@ -20,29 +20,29 @@ fn speak(bed: &TunnelBed, port: u16) {
     );
     let host = bed.host("server");
     let socket = wait_for("a socket", || host.enter(|| UdpSocket::bind(from)).ok());
-    // Nobody is there, which the next one is told.
+    // No program listens there, so the next call returns an ICMP error.
     let _ = socket.send_to(b"unasked", to);
 }
 
-/// What the boat says of its only peer.
-fn of_peer(ends: &Ends) -> Value {
+/// Returns the boat's status of its only peer.
+fn of_peer(ends: &BothEnds) -> Value {
     let status = ends.boat.ask(&["status", "--json"]);
     let status: Value = serde_json::from_str(&status).expect("JSON");
     status["peers"][0].clone()
 }
 
 #[test]
-fn who_lacks_a_site_that_the_peer_has_is_told_which_packets_it_drops() {
+fn an_end_without_the_peers_site_reports_the_packets_it_drops() {
     let bed = TunnelBed::new(LINK);
     let back = [(PORT, ""), (PORT + 1, "")];
-    let ends = Ends::start(&bed, &[(PORT, "")], &back);
-    wait_until("what the site takes", || {
+    let ends = BothEnds::start(&bed, &[(PORT, "")], &back);
+    wait_until("a packet of the site", || {
         speak(&bed, PORT);
         of_peer(&ends)["packets"][0]["delivered"].as_u64() > Some(0)
     });
     wait_until("what no site takes", || {
         speak(&bed, PORT + 1);
-        of_peer(&ends)["packets_foreign"].as_u64() > Some(2)
+        of_peer(&ends)["packets_unmatched"].as_u64() > Some(2)
     });
     let before = of_peer(&ends)["packets"][0]["delivered"].clone();
     let named = format!("udp from {}", bed.server_at(Family::V4, PORT + 1));
@@ -50,10 +50,10 @@ fn who_lacks_a_site_that_the_peer_has_is_told_which_packets_it_drops() {
     assert_eq!(line.level(), "WARN");
     assert!(line.message().contains(&named), "{}", line.message());
     let lines = ends.boat.log().events_since(0);
-    let told = lines
+    let matching = lines
         .iter()
         .filter(|line| line.message().contains("no site takes"));
-    assert_eq!(told.count(), 1, "once for all");
+    assert_eq!(matching.count(), 1, "once for all");
     let text = ends.boat.ask(&["status"]);
     assert!(text.contains("as no site here takes them: "), "{text}");
     assert!(text.contains(&named), "{text}");
@@ -74,9 +74,9 @@ fn who_lacks_a_site_that_the_peer_has_is_told_which_packets_it_drops() {
     );
     assert!(checked.contains(&named), "{checked}");
     assert!(checked.contains("no local site carries"), "{checked}");
-    // What was refused is of no site.
+    // Refused packets belong to no site.
     speak(&bed, PORT + 1);
     assert_eq!(of_peer(&ends)["packets"][0]["delivered"], before);
-    assert_eq!(ends.hub.counter("packets_foreign"), 0);
+    assert_eq!(ends.hub.counter("packets_unmatched"), 0);
     ends.stop();
 }

@@ -16,12 +16,13 @@ use pepd_tests::{
     wait::{PATIENCE, wait_for, wait_until},
 };
 
-/// Between two datagrams, where a test waits for something by sending.
+/// The interval between datagrams, where a test waits for something by sending.
 const SPACING: Duration = Duration::from_millis(5);
 
-/// A socket of a machine, which does not wait for datagrams.
+/// Returns a non-blocking socket of a machine.
 fn socket(host: &Host, address: SocketAddr) -> UdpSocket {
-    // An earlier one may be open for a moment yet, in a process that another test is about to start.
+    // An earlier socket may still be open for a moment, inherited by a process that another test is
+    // starting.
     let socket = wait_for("an address of this machine", || {
         host.enter(|| UdpSocket::bind(address)).ok()
     });
@@ -29,20 +30,20 @@ fn socket(host: &Host, address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// What the client has sent, and what has come to the server.
+/// Datagrams sent by the client, and received by the server.
 pub struct Stream {
     pub client: UdpSocket,
     pub server: UdpSocket,
     to: SocketAddr,
     sent: Vec<Instant>,
-    /// When each came for the first time.
+    /// First arrival time of each datagram.
     came: BTreeMap<usize, Instant>,
-    /// Datagrams that came again, or were not what was sent.
+    /// Duplicates, and datagrams with wrong content.
     pub wrong: usize,
 }
 
 impl Stream {
-    /// To that port of the server's.
+    /// Opens a stream to that port of the server.
     pub fn new(bed: &TunnelBed, family: Family, port: u16) -> Self {
         let client = SocketAddr::new(bed.address("client", family), 0);
         let to = bed.server_at(family, port);
@@ -62,16 +63,17 @@ impl Stream {
         bytes
     }
 
-    /// Sends one of so many bytes, 8 at least; its number.
+    /// Sends a datagram of `len` bytes, 8 or more; returns its number.
     pub fn send(&mut self, len: usize) -> usize {
         let number = self.sent.len();
         self.sent.push(Instant::now());
-        // What the kernel refuses (a host that cannot be reached for a moment, a packet that is too long for the path) is lost.
+        // Datagrams that the kernel refuses count as lost (a host that is unreachable for a moment,
+        // a packet that is too long for the path).
         let _ = self.client.send_to(&Self::content(number, len), self.to);
         number
     }
 
-    /// Takes what has come.
+    /// Receives all datagrams that have arrived.
     pub fn take(&mut self) {
         let mut buffer = vec![0; 65_536];
         loop {
@@ -95,19 +97,19 @@ impl Stream {
         }
     }
 
-    /// How many of these have not come.
+    /// Returns how many of these are missing.
     pub fn missing(&self, numbers: Range<usize>) -> usize {
         numbers.len() - self.came.range(numbers).count()
     }
 
-    /// The longest that one has taken.
+    /// Returns the maximum delay.
     pub fn slowest(&self) -> Duration {
         let took = self.came.iter();
         let took = took.map(|(number, came)| came.duration_since(self.sent[*number]));
         took.max().unwrap_or_default()
     }
 
-    /// Sends one after the other, so many.
+    /// Sends `count` datagrams at an interval.
     pub fn run(&mut self, count: usize, len: usize, spacing: Duration) {
         for _ in 0..count {
             self.send(len);
@@ -116,7 +118,7 @@ impl Stream {
         }
     }
 
-    /// Sends datagrams of these lengths without a pause; their numbers.
+    /// Sends datagrams of these lengths without a pause; returns their numbers.
     pub fn burst(&mut self, lengths: impl Iterator<Item = usize>) -> Range<usize> {
         let first = self.sent.len();
         lengths.for_each(|len| {
@@ -125,7 +127,7 @@ impl Stream {
         first..self.sent.len()
     }
 
-    /// Whether what has come of these has come in its order.
+    /// Returns whether these arrived in order, apart from missing ones.
     pub fn is_in_order(&self, numbers: Range<usize>) -> bool {
         let came = self.came.range(numbers);
         came.map(|(_, at)| at).is_sorted()
@@ -139,7 +141,7 @@ impl Stream {
         });
     }
 
-    /// Sends until one of those that are sent from now on comes.
+    /// Sends until one of the new datagrams arrives.
     pub fn until_one_comes(&mut self, what: &str, len: usize) -> usize {
         let from = self.sent.len();
         let deadline = Instant::now() + PATIENCE;
@@ -148,7 +150,7 @@ impl Stream {
             if let Some((number, _)) = self.came.range(from..).next() {
                 return *number;
             }
-            assert!(Instant::now() < deadline, "{what}: none comes");
+            assert!(Instant::now() < deadline, "{what}: no datagram arrives");
         }
     }
 }

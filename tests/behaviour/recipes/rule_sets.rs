@@ -1,6 +1,6 @@
 //! Rules as other programs install them on a gateway between `lan0` and `wan0`.
 
-/// OpenWrt's fw4: a zone whose input is rejected (guests), and that of the link.
+/// OpenWrt's fw4: a zone with rejected input (guests), and the zone of the link.
 pub const FW4: &str = r#"
 table inet fw4
 delete table inet fw4
@@ -103,7 +103,7 @@ pub const IPTABLES: &str = "
     iptables -P OUTPUT DROP
 ";
 
-/// Docker's, with one network of containers, and what a gateway's operator has added already.
+/// Docker's, with one network of containers, and rules that a gateway's operator has added.
 pub const DOCKER: &str = "
     iptables -N DOCKER
     iptables -N DOCKER-ISOLATION-STAGE-1
@@ -152,7 +152,7 @@ pub const TAILSCALE_DIVERTS_NO_MORE: &str = "
     iptables -t nat -D POSTROUTING -j ts-postrouting
 ";
 
-/// Routes of mwan3: table 1 is that of `wan0`, table 2 that of `wan1`.
+/// Routes of mwan3: table 1 for `wan0`, table 2 for `wan1`.
 pub const MWAN3_ROUTES: &str = "
     ip route add default via 10.2.0.2 dev wan0 table 1
     ip route add default via 10.6.0.2 dev wan1 table 2
@@ -165,7 +165,7 @@ pub const MWAN3_ROUTES: &str = "
     ip rule add pref 2061 fwmark 0x3d00/0x3f00 blackhole
 ";
 
-/// Marks of mwan3: what is connected goes by the main table, then one rule of the operator's.
+/// Marks of mwan3: connected networks use the main table, then follows one rule of the operator's.
 pub const MWAN3: &str = "
     iptables -t mangle -F
     iptables -t mangle -N mwan3_hook || true

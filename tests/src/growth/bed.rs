@@ -1,4 +1,4 @@
-//! A sender, a link, a router and a receiver; the sender's window is watched.
+//! A sender, a link, a router and a receiver, with a record of the sender's window.
 
 use std::{
     io,
@@ -18,33 +18,33 @@ use winkemu::{
 use super::Result;
 
 const PORT: u16 = 5000;
-/// Windows must not be limited by buffers.
+/// Buffers beyond any window.
 const BUFFER: usize = 256 << 20;
-/// At most so much waits in the socket beyond the window; it is filled up again from half of it on.
-/// Half holds what the ten acknowledgements of a rho of 10 let go in slow start.
+/// The maximum queued in the socket beyond the window; it is refilled when half is left. Half of it
+/// covers the bytes that ten acknowledgements with a rho of 10 release in slow start.
 const UNSENT: u32 = 32 << 20;
-/// How often the window is read; several times between acknowledgements that come in lots.
+/// The sampling interval of the window; several samples between bunched acknowledgements.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// How the receiver acknowledges.
+/// The receiver's acknowledgement policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Acknowledging {
     /// Each segment by itself.
     EachSegment,
-    /// Lots of segments at once: the receiver's interface gathers what comes within so long (GRO).
+    /// Many segments at once: the receiver's interface merges segments within this time (GRO).
     Stretched(Duration),
 }
 
-/// A window at some time.
+/// A sample of the window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
-    /// Since the connect.
+    /// Time since the connect.
     pub at: Duration,
-    /// What the kernel says.
+    /// The kernel's state of the socket.
     pub tcp: TcpInfo,
 }
 
-/// The namespaces, with everything ready for one connection.
+/// The namespaces, ready for one connection.
 #[derive(Debug)]
 pub(super) struct Bed {
     nodes: Topology,
@@ -57,7 +57,7 @@ impl Bed {
         Self::with_files(link, none, acknowledging)
     }
 
-    /// `files` gives the text of those that the link's options name.
+    /// Builds the bed; `files` are the contents of files that the link's options name.
     pub(super) fn with_files(
         link: &str,
         mut files: impl FnMut(&Path) -> io::Result<String>,
@@ -86,7 +86,7 @@ impl Bed {
         self.on_receiver("nft", &[&rules])
     }
 
-    /// Sends with a congestion control until `done` says so, and gives what was seen at each
+    /// Sends with a congestion control until `done` returns true, and returns a sample for each
     /// acknowledgement.
     pub(super) fn watch(
         self,
@@ -101,10 +101,10 @@ impl Bed {
         loop {
             let look = Look {
                 at: began.elapsed(),
-                tcp: TcpInfo::of(&socket)?,
+                tcp: TcpInfo::read(&socket)?,
             };
-            // Seldom: while a program writes, the kernel makes one of the acknowledgements that
-            // arrive, and a control that counts them sees too few.
+            // Writes seldom: during a write the kernel merges arriving acknowledgements, and a
+            // control that counts them sees too few.
             if is_half_empty(&socket)? {
                 while socket.send(&data).is_ok() {}
             }
@@ -119,7 +119,7 @@ impl Bed {
             }
             std::thread::sleep(LOOK);
         }
-        // A reset: what is still in the buffers is of no interest.
+        // A reset: the remaining bytes in buffers are not needed.
         socket.set_linger(Some(Duration::ZERO))?;
         drop(socket);
         receiving.join().map_err(|_| "the receiver panicked")?;
@@ -140,7 +140,7 @@ impl Bed {
         })?
     }
 
-    /// A route that says so, for a socket forgets.
+    /// Adds a route with quickack, because the socket option does not last.
     fn acknowledge_each(&self) -> Result<()> {
         let receiver = self.nodes.node("receiver");
         let net = self.nodes.node("sender").interface("router").ipv4.trunc();
@@ -152,7 +152,7 @@ impl Bed {
     }
 
     fn stretch(&self, wait: Duration) -> Result<()> {
-        // An interface gathers only what its peer sends piece by piece.
+        // An interface merges only segments that its peer sends one by one.
         let (router, receiver) = (self.nodes.node("router"), self.nodes.node("receiver"));
         router.netns().set_offloads("receiver", false)?;
         receiver.netns().set_offloads("router", true)?;
@@ -191,7 +191,8 @@ fn force_buffer(
     Ok(nix::sys::socket::setsockopt(socket, option, &BUFFER)?)
 }
 
-/// Linux calls a socket writable from half of `TCP_NOTSENT_LOWAT` on.
+/// Returns whether half is left: Linux reports a socket writable from half of `TCP_NOTSENT_LOWAT`
+/// on.
 fn is_half_empty(socket: &Socket) -> Result<bool> {
     let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
     Ok(poll(&mut polled, PollTimeout::ZERO)? > 0)

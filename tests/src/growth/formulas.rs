@@ -8,19 +8,20 @@ use super::{
     bed::{Acknowledging, Bed, Look},
 };
 
-/// The kernel's Hybla, and ours under its name, count in 1/128 of a segment per acknowledgement and
-/// drop what is smaller. Up to so many rho^2 that takes less than a tenth of the increment.
+/// The maximum rho^2 for exact checks. The kernel's Hybla, and pepd's under its name, count in
+/// 1/128 of a segment per acknowledgement and truncate. Up to this value truncation costs less than
+/// a tenth of the increment.
 const EXACT_UP_TO: f64 = 12.8;
-/// The window at which the kernel's Hybla stops.
+/// The maximum window of the kernel's Hybla.
 const WINDOW_MAX: u32 = 65_535;
-/// No measurement takes longer.
+/// The maximum duration of a measurement.
 const TIME_MAX: Duration = Duration::from_secs(40);
 /// Fast enough for windows of 12.8 rho^2 at a rho of 24.
 const RATE: &str = "200mbit";
 
 const RTT0_MS: f64 = 25.0;
 
-/// Measures the growth of `congestion`, which is to follow Hybla's formulas, at a round-trip time.
+/// Measures the growth of `congestion`, which should follow Hybla's formulas, at a round-trip time.
 ///
 /// # Errors
 /// When the link or the namespaces cannot be made, or the kernel has no such control.
@@ -35,14 +36,14 @@ fn link(ms: f64) -> String {
     format!("delay={}ms,rate={RATE},queue=100%bdp", ms / 2.0)
 }
 
-/// rho as Hybla has it: in eighths, from the least smoothed round trip, which is a little longer than
-/// the link's.
+/// Returns rho as Hybla computes it: in eighths, from the minimum smoothed round trip, which is a
+/// little longer than the link's.
 fn rho(looks: &[Look]) -> f64 {
-    let least = looks.iter().map(|look| look.tcp.srtt_us).min();
-    (f64::from(least.unwrap_or_default()) / 1e3 / RTT0_MS * 8.0).floor() / 8.0
+    let minimum = looks.iter().map(|look| look.tcp.srtt_us).min();
+    (f64::from(minimum.unwrap_or_default()) / 1e3 / RTT0_MS * 8.0).floor() / 8.0
 }
 
-/// The initial window and slow start.
+/// Measures the initial window and slow start.
 fn begin(congestion: &str, ms: f64) -> Result<Vec<Figure>> {
     let bed = Bed::new(&link(ms), Acknowledging::EachSegment)?;
     let first = std::cell::OnceCell::new();
@@ -73,7 +74,8 @@ fn begin(congestion: &str, ms: f64) -> Result<Vec<Figure>> {
     ])
 }
 
-/// rho^2 segments for each window of acknowledgements, from a small window on.
+/// Measures congestion avoidance: rho^2 segments per window of acknowledgements, from a small
+/// window on.
 fn avoidance(congestion: &str, ms: f64) -> Result<Figure> {
     let bed = Bed::new(&link(ms), Acknowledging::EachSegment)?;
     bed.drop_first_segment()?;
@@ -86,7 +88,7 @@ fn avoidance(congestion: &str, ms: f64) -> Result<Figure> {
         .filter(|look| look.tcp.total_retrans > 0 && look.tcp.ca_state == 0)
         .collect();
     let (Some(first), Some(last)) = (avoiding.first(), avoiding.last()) else {
-        return Err("the dropped segment was not sent again".into());
+        return Err("the dropped segment was not retransmitted".into());
     };
     let squared = |look: &Look| f64::from(look.tcp.snd_cwnd).powi(2);
     // dW = rho^2 / W for each acknowledgement, so W^2 grows by 2 rho^2.

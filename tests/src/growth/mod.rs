@@ -1,8 +1,8 @@
-//! How congestion windows grow, read from the kernel while a sender runs over an emulated link,
-//! beside the formulas that Hybla's authors give.
+//! Growth of congestion windows over an emulated link, as the kernel reports it, compared with the
+//! formulas of Hybla's authors.
 //!
-//! Formulas are per acknowledgement, and acknowledgements are counted, so that a busy machine
-//! changes what a round trip is, not whether a formula holds.
+//! The formulas are per acknowledgement, and acknowledgements are counted. So load on the machine
+//! changes the round trip, not the validity of a formula.
 
 mod bed;
 mod formulas;
@@ -13,5 +13,5 @@ pub use formulas::formulas;
 pub use report::{Figure, table};
 pub use stretch::stretch;
 
-/// What a measurement returns; an error ends the whole run.
+/// The result of a measurement; an error ends the whole run.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -1,24 +1,23 @@
-//! Figures beside what they should be.
+//! Measured figures and their expected values.
 
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
-/// Something measured, and what it should be.
+/// A measured figure and its expected value.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// What was measured.
+    /// The name.
     pub name: String,
-    /// What came out.
+    /// The measured value.
     pub measured: f64,
-    /// What was expected; a bound where there is no `most`.
+    /// The expected value; the minimum where `accepted` has no upper bound.
     pub expected: f64,
-    /// Least and most that will do, as shares of what was expected; `None` where the figure is
-    /// only shown.
+    /// The accepted range, as shares of the expected value; `None` where the figure is only shown.
     pub accepted: Option<(f64, f64)>,
 }
 
 impl Figure {
-    /// A figure that should be within `tolerance` of the expected, as a share of it.
+    /// Returns a figure that should be within `tolerance` of the expected, as a share of it.
     pub fn within(name: String, measured: f64, expected: f64, tolerance: f64) -> Self {
         let accepted = Some((1.0 - tolerance, 1.0 + tolerance));
         Self {
@@ -29,7 +28,7 @@ impl Figure {
         }
     }
 
-    /// A figure that should be at least this share of the expected.
+    /// Returns a figure with a minimum, as a share of the expected.
     pub fn at_least(name: String, measured: f64, expected: f64, share: f64) -> Self {
         Self {
             name,
@@ -39,7 +38,7 @@ impl Figure {
         }
     }
 
-    /// A figure that is shown for comparison.
+    /// Returns a figure that is shown for comparison.
     pub fn shown(name: String, measured: f64, expected: f64) -> Self {
         Self {
             name,
@@ -49,15 +48,15 @@ impl Figure {
         }
     }
 
-    /// Measured to expected.
+    /// Returns the ratio of measured to expected.
     pub fn ratio(&self) -> f64 {
         self.measured / self.expected
     }
 
-    /// Whether it is what it should be.
+    /// Returns whether the figure is in its range.
     pub fn is_met(&self) -> bool {
         self.accepted
-            .is_none_or(|(least, most)| (least..=most).contains(&self.ratio()))
+            .is_none_or(|(minimum, most)| (minimum..=most).contains(&self.ratio()))
     }
 
     fn verdict(&self) -> &'static str {
@@ -69,7 +68,7 @@ impl Figure {
     }
 }
 
-/// Figures as a table.
+/// Formats figures as a table.
 pub fn table(figures: &[Figure]) -> String {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN);

@@ -1,4 +1,4 @@
-//! Growth when one acknowledgement covers many segments.
+//! Window growth when one acknowledgement covers many segments.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use super::{
     bed::{Acknowledging, Bed, Look},
 };
 
-/// The receiver gathers segments for so long: some eighty at the higher rate.
+/// The time for which the receiver merges segments: about eighty at the higher rate.
 const GATHERED: Duration = Duration::from_millis(10);
-/// rho is 4. The link becomes ten times as fast after a while, so that the window, which has found its
-/// place by then, has a long way to go.
+/// A link with a rho of 4. Its rate rises tenfold later, so that the window, settled by then, grows
+/// for long.
 const LINK: &str = "delay=50ms,rate=@rise,queue=100kB";
 const RISE: &str = "0,10mbit\n4,100mbit\n";
-/// When the window is watched: after the rise, until it is half of what the link then holds.
+/// The start of the sampling: after the rise. It ends at half of the link's new capacity.
 const FROM: Duration = Duration::from_secs(5);
 const UNTIL: u32 = 400;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The slope of each control's window in congestion avoidance with stretched acknowledgements,
-/// beside that with an acknowledgement for each segment. The first of them must keep 0.8 of it.
+/// Measures the slope of the window in congestion avoidance with stretched acknowledgements, as a
+/// share of the slope with one acknowledgement per segment. With `must_keep` 0.8 is required.
 ///
 /// # Errors
 /// When the link or the namespaces cannot be made, or the kernel has no such control.
@@ -50,13 +50,13 @@ fn slope(congestion: &str, acknowledging: Acknowledging) -> Result<Slope> {
     })?;
     let rising: Vec<_> = looks.iter().filter(|look| look.at > FROM).collect();
     let (Some(first), Some(last)) = (rising.first(), rising.last()) else {
-        return Err(format!("{congestion}: nothing was acknowledged after the rise").into());
+        return Err(format!("{congestion}: no acknowledgement after the rise").into());
     };
     let squared = |look: &Look| f64::from(look.tcp.snd_cwnd).powi(2);
     let segments = f64::from(last.tcp.delivered - first.tcp.delivered);
     let acks = f64::from(last.tcp.segs_in - first.tcp.segs_in);
     Ok(Slope {
-        // As in the formulas, but for each segment that was delivered.
+        // As in the formulas, but per delivered segment.
         slope: (squared(last) - squared(first)) / (2.0 * segments),
         stretch: segments / acks,
     })

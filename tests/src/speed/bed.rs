@@ -1,4 +1,4 @@
-//! A client, a machine in the middle or two, and a server.
+//! A client, one or two machines in the middle, and a server.
 
 use std::{
     fs::{self, File},
@@ -21,38 +21,39 @@ use winkemu::{
 use super::{Result, strangers::Target};
 use crate::pep::carrier;
 
-/// Time for pepd to take over the traffic, or to end.
+/// The time limit for pepd to take over the traffic, or to end.
 const START_MAX: Duration = Duration::from_secs(10);
-/// No accept or read of a measurement takes longer unless something is broken.
+/// The time limit of an accept or read: only a failure takes longer.
 const STUCK: Duration = Duration::from_secs(20);
 
-/// What happens to connections in the middle.
+/// The treatment of connections in the middle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
-    /// The kernel forwards the packets; there are no rules and no pepd.
+    /// The kernel forwards the packets, without rules or pepd.
     Direct,
     /// pepd answers handshakes at once.
     Spoof,
-    /// pepd answers handshakes when the server has.
+    /// pepd answers handshakes once the server has.
     Defer,
     /// Two machines in the middle, with a tunnel between their pepds.
     Tunnel,
-    /// As `Spoof`, and flows end with their process.
+    /// Like `Spoof`, but flows end with their process.
     #[serde(rename = "spoof, no custody")]
     SpoofAlone,
-    /// As `Tunnel`, and nothing is held for hosts beyond what is in flight; flows end with their process.
+    /// Like `Tunnel`, but nothing is held for hosts beyond the bytes in flight, and flows end with
+    /// their process.
     #[serde(rename = "tunnel, no custody")]
     TunnelAlone,
-    /// As `Tunnel`, and datagrams are carried packet by packet.
+    /// Like `Tunnel`, with datagrams carried as packets.
     Packets,
-    /// As `Packets`, over a link that loses one in a hundred, with overcode.
+    /// Like `Packets`, over a link with 1 % loss, with repair packets.
     #[serde(rename = "packets, fec")]
     PacketsFec,
 }
 
 impl Variant {
-    /// The name in tables and configurations.
+    /// Returns the name in tables and configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -66,17 +67,17 @@ impl Variant {
         }
     }
 
-    /// Whether there is a tunnel.
+    /// Returns whether there is a tunnel.
     pub fn has_tunnel(self) -> bool {
         matches!(self, Self::Tunnel | Self::TunnelAlone) || self.carries_packets()
     }
 
-    /// Whether datagrams are carried packet by packet.
+    /// Returns whether datagrams are carried as packets.
     pub fn carries_packets(self) -> bool {
         matches!(self, Self::Packets | Self::PacketsFec)
     }
 
-    /// The same without custody, where there is such a variant.
+    /// Returns the variant without custody, if there is one.
     pub fn without_custody(self) -> Option<Self> {
         match self {
             Self::Spoof => Some(Self::SpoofAlone),
@@ -93,16 +94,16 @@ impl Variant {
     }
 }
 
-/// Namespaces in a row, with pepd in those between client and server or not.
+/// Namespaces in a row; pepd may run in those between client and server.
 #[derive(Debug)]
 pub struct Bed {
-    /// What happens in the middle.
+    /// The treatment of connections in the middle.
     pub variant: Variant,
     nodes: Topology,
     pepds: Vec<Process>,
-    /// Where the far end of a tunnel is.
+    /// The far end of a tunnel.
     target: Option<Target>,
-    /// pepd's configuration and log, for as long as the bed is used.
+    /// pepd's configuration and log, kept as long as the bed.
     _files: TempDir,
 }
 
@@ -110,7 +111,7 @@ impl Bed {
     /// Builds the namespaces and, unless the variant is direct, waits for pepd to be ready.
     ///
     /// # Errors
-    /// Without root, or when pepd does not come up within ten seconds; its log is quoted then.
+    /// Without root, or when pepd is not ready within ten seconds; the error quotes its log.
     pub fn new(variant: Variant, pepd_program: &Path) -> Result<Self> {
         let names: &[&str] = if variant.has_tunnel() {
             &["client", "near", "far", "server"]
@@ -120,7 +121,7 @@ impl Bed {
         let nodes = Topology::chain(names)?;
         let client = nodes.node("client").netns();
         client.set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
-        // A SYN that nobody answers fails after 15 s instead of two minutes.
+        // An unanswered SYN fails after 15 s instead of two minutes.
         client.set_sysctl("net.ipv4.tcp_syn_retries", "3")?;
         let files = tempfile::tempdir()?;
         let mut target = None;
@@ -144,34 +145,34 @@ impl Bed {
         })
     }
 
-    /// The ids of the processes that carry flows, where there is one or two.
+    /// Returns the ids of the one or two processes that carry flows.
     pub fn pepds(&self) -> Vec<u32> {
         let first = self.pepds.iter().map(Process::id);
         first.map(carrier).collect()
     }
 
-    /// The far end of the tunnel, where there is one.
+    /// Returns the far end of the tunnel, if there is one.
     pub(super) fn target(&self) -> Option<Target> {
         self.target
     }
 
-    /// The namespace next to the far end of a tunnel.
+    /// Returns the namespace next to the far end of a tunnel.
     pub(super) fn beside_the_far_end(&self) -> &Netns {
         self.nodes.node("near").netns()
     }
 
-    /// The client's namespace.
+    /// Returns the client's namespace.
     pub fn client(&self) -> &Netns {
         self.nodes.node("client").netns()
     }
 
-    /// The server's namespace.
+    /// Returns the server's namespace.
     pub fn server(&self) -> &Netns {
         self.nodes.node("server").netns()
     }
 
-    /// A listener on a port of the server that no earlier measurement used, so that connections
-    /// still in TIME_WAIT cannot get in the way.
+    /// Opens a listener on a new port of the server, so that connections of earlier measurements in
+    /// TIME_WAIT do not interfere.
     ///
     /// # Errors
     /// When the system refuses.
@@ -192,11 +193,11 @@ impl Bed {
     }
 }
 
-/// What every socket uses, pepd's too: one that paces, as some systems have by default, would
-/// make the figures those of its timers.
+/// The congestion control of every socket, including pepd's. One that paces, the default of some
+/// systems, would measure its timers.
 const CONGESTION: &str = "cubic";
 
-/// Connects from the namespace of the calling thread, without Nagle's delays.
+/// Connects from the namespace of the calling thread, with TCP_NODELAY.
 pub(super) fn connect(server: SocketAddr) -> Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_tcp_congestion(CONGESTION.as_bytes())?;
@@ -212,7 +213,7 @@ fn listener(address: Ipv4Addr) -> Result<Socket> {
     socket.set_tcp_congestion(CONGESTION.as_bytes())?;
     socket.bind(&SocketAddr::from((address, 0)).into())?;
     socket.listen(4096)?;
-    // Bounds accept(), and is inherited by what it returns.
+    // Limits accept(), and is inherited by accepted sockets.
     socket.set_read_timeout(Some(STUCK))?;
     Ok(socket)
 }
@@ -228,7 +229,7 @@ fn start_split(
     } else {
         "spoof"
     };
-    // All connections are of one host.
+    // All connections come from one host.
     let config = format!(
         "[intercept]\nlan = [\"client\"]\n[limits]\nheld_rate = 1000000\nheld_rate_per_source = 1000000\n\
          {}[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\ncongestion = [\"{CONGESTION}\"]\n",
@@ -244,9 +245,9 @@ fn start_split(
     )
 }
 
-/// Where the far end of a tunnel listens.
+/// The listening port of a tunnel's far end.
 const PORT: u16 = 5001;
-/// What the log says when pepd takes flows, and when it takes them into a tunnel.
+/// Log messages when pepd takes flows, and when it takes them into a tunnel.
 const READY: &str = "pepd is ready";
 const PEER: &str = "peer is there";
 
@@ -256,7 +257,7 @@ struct Pair {
     target: Target,
 }
 
-/// The far end first: it is called by the near one.
+/// Starts both ends, the far end first, because the near one calls it.
 fn start_pair(nodes: &Topology, variant: Variant, program: &Path, files: &Path) -> Result<Pair> {
     let near_key = keygen(program, &files.join("near.key"))?;
     let far_key = keygen(program, &files.join("far.key"))?;
@@ -316,7 +317,7 @@ fn start_pair(nodes: &Topology, variant: Variant, program: &Path, files: &Path) 
     Ok(Pair { pepds, target })
 }
 
-/// All datagrams of hosts.
+/// Returns a site for all datagrams of hosts.
 fn packet_site(peer: &str, more: &str) -> String {
     format!(
         "[[site]]\nname = \"bench\"\nmode = \"packet\"\npeer = \"{peer}\"\n\
@@ -324,7 +325,7 @@ fn packet_site(peer: &str, more: &str) -> String {
     )
 }
 
-/// Of what comes to the far end.
+/// Drops 1 % of the packets arriving at the far end.
 fn lose_one_in_a_hundred(far: &Netns) -> Result<()> {
     let rules = format!(
         "add table inet loss; add chain inet loss input {{ type filter hook prerouting priority -400; }}; \
@@ -337,7 +338,7 @@ fn lose_one_in_a_hundred(far: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Makes a private key. Returns the public one.
+/// Creates a private key and returns the public one.
 fn keygen(program: &Path, file: &Path) -> Result<String> {
     let made = Command::new(program)
         .arg("keygen")
@@ -350,7 +351,7 @@ fn keygen(program: &Path, file: &Path) -> Result<String> {
     Ok(String::from_utf8(made.stdout)?.trim().to_owned())
 }
 
-/// Starts a pepd of this name and waits until its log says `until`.
+/// Starts a pepd of this name and waits until its log contains `until`.
 fn start_pepd(
     netns: &Netns,
     name: &str,
@@ -364,7 +365,7 @@ fn start_pepd(
     let log = files.join(format!("{name}.log"));
     let mut command = netns.command(program);
     command.arg("run").arg("--config").arg(&file);
-    // A file, not a pipe: nobody has to spend processor time on reading it.
+    // A file, not a pipe: reading a pipe would cost CPU time.
     command.stderr(File::create(&log)?);
     let mut pepd = Process::spawn(&mut command)?;
     wait_until_logged(&mut pepd, &log, until)?;

@@ -16,51 +16,51 @@ use serde::Serialize;
 
 use super::{Bed, Result, meter};
 
-/// One read or write. Large enough that system calls cost nothing beside the copying.
+/// Bytes of one read or write, large enough that system calls cost little beside the copying.
 pub(super) const PIECE: usize = 256 * 1024;
-/// Time for windows and rings to grow before anything is counted.
+/// Time for windows and rings to grow before bytes are counted.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// How often the threads look whether the transfer is over, in milliseconds.
+/// The interval in which threads check for the end of the transfer, in milliseconds.
 const LOOK: u8 = 100;
 
-/// Which way the bytes go.
+/// The direction of the transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Way {
+pub(super) enum BulkDirection {
     /// From the client to the server.
     Up,
     /// From the server to the client.
     Down,
 }
 
-/// What one transfer reached.
+/// The result of one transfer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Throughput {
-    /// All flows together, counted at the receiver, in Gbit/s.
+    /// The goodput of all flows together, counted at the receiver, in Gbit/s.
     pub gbit_per_s: f64,
-    /// Processor seconds for each 1e9 bytes: of pepd, of both of them where there are two, or on a direct bed of the
-    /// two ends, which also receive and send each byte once.
+    /// CPU seconds per 1e9 bytes: of pepd, of both if there are two, or on a direct bed of the two
+    /// hosts, which also receive and send each byte once.
     pub cpu_s_per_gb: f64,
 }
 
-/// Transfers over `flows` connections at once for the given time, after a short warm-up, by writes of `message`
-/// bytes.
+/// Transfers over `flows` connections at once for the given time, after a short warm-up, by writes
+/// of `message` bytes.
 pub(super) fn transfer(
     bed: &Bed,
     flows: usize,
-    way: Way,
+    way: BulkDirection,
     message: usize,
     time: Duration,
 ) -> Result<Throughput> {
     let (clients, servers) = connected(bed, flows)?;
     if message < PIECE {
-        // As most programs have it, which write little at a time.
+        // As for most programs, which write little at a time.
         clients
             .iter()
             .try_for_each(|client| client.set_nodelay(false))?;
     }
     let (sources, sinks) = match way {
-        Way::Up => (clients, servers),
-        Way::Down => (servers, clients),
+        BulkDirection::Up => (clients, servers),
+        BulkDirection::Down => (servers, clients),
     };
     let run = Run::default();
     let threads = [
@@ -76,7 +76,7 @@ pub(super) fn transfer(
     throughput
 }
 
-/// What the threads of a transfer share.
+/// State shared by the threads of a transfer.
 #[derive(Debug, Clone, Default)]
 struct Run {
     over: Arc<AtomicBool>,
@@ -95,7 +95,7 @@ impl Run {
         Ok(thread.spawn(move || run.serve(&streams, step, piece))?)
     }
 
-    /// Lets each stream that is ready take one step, until the run is over.
+    /// Lets each ready stream take one step, until the run is over.
     fn serve(&self, streams: &[TcpStream], step: Step, piece: usize) -> Result<()> {
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
         for (index, stream) in streams.iter().enumerate() {
@@ -119,7 +119,7 @@ impl Run {
     }
 }
 
-/// What a thread does to a stream that is ready for it.
+/// The step of a thread on a ready stream.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     name: &'static str,
@@ -151,7 +151,7 @@ fn drain(mut stream: &TcpStream, buffer: &mut [u8], received: &AtomicU64) -> Res
 }
 
 fn fill(mut stream: &TcpStream, buffer: &mut [u8], _: &AtomicU64) -> Result<()> {
-    // However much was taken: the next call brings more of the same.
+    // A partial write suffices: the next call sends the same bytes.
     stream
         .write(buffer)
         .map_or_else(unless_would_block, |_| Ok(()))
@@ -188,7 +188,7 @@ fn measure(bed: &Bed, received: &AtomicU64, time: Duration) -> Result<Throughput
     let bytes = (bytes_after - bytes_before) as f64;
     if bytes == 0.0 {
         return Err(format!(
-            "nothing arrived in {took:?} on the {} bed",
+            "no bytes arrived in {took:?} on the {} bed",
             bed.variant.name()
         )
         .into());

@@ -1,4 +1,4 @@
-//! Datagrams as fast as they come through, packet by packet.
+//! The maximum rate of datagrams, carried as packets.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -18,40 +18,40 @@ use nix::{
 
 use super::{Bed, Result, meter};
 
-/// Datagrams of one system call.
+/// Datagrams per system call.
 const BATCH: usize = 32;
-/// What a receiver may be behind.
+/// Bytes that a receiver may lag behind.
 const BUFFER: usize = 16 << 20;
-/// The share that may be lost at a rate that comes through.
+/// The accepted loss at a sustained rate.
 const LOST_MAX: f64 = 0.01;
-/// The first rate that is tried, a second, and the last.
+/// The first rate to try, in datagrams per second, and the maximum.
 const FIRST: f64 = 20_000.0;
 const LAST: f64 = 2_000_000.0;
-/// Halvings of what is between a rate that comes through and one that does not.
+/// Bisection steps between a sustained rate and one that is not.
 const HALVINGS: u32 = 4;
-/// What is still under way has so long.
+/// The time for datagrams in flight to arrive.
 const AFTER: Duration = Duration::from_millis(150);
 
-/// What was reached.
+/// The result of a search.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reached {
-    /// The highest rate of which 99 % came, counted at the receiver.
+    /// The maximum rate with 99 % delivered, counted at the receiver.
     pub per_second: f64,
-    /// Processor time for each packet at half of that rate: of the busier pepd, where there are two.
+    /// CPU time per packet at half of that rate: of the busier pepd, if there are two.
     pub cpu_us: f64,
 }
 
-/// What is sent: datagrams of `len` bytes, of so many flows in turn, 1 to [`BATCH`].
+/// The sent datagrams: `len` bytes, of 1 to [`BATCH`] flows in turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind {
     pub len: usize,
     pub flows: usize,
 }
 
-/// Searches for the highest rate of such datagrams that comes through.
+/// Searches for the maximum sustained rate.
 ///
 /// # Errors
-/// When the system refuses something, or nothing comes through.
+/// When the system refuses something, or no rate is sustained.
 pub(super) fn search(bed: &Bed, kind: Kind, time: Duration) -> Result<Reached> {
     let flood = Flood::new(bed, kind)?;
     let (mut good, mut bad, mut best) = (0.0, f64::INFINITY, 0.0_f64);
@@ -99,7 +99,7 @@ fn cpu_times(bed: &Bed) -> Result<Vec<Duration>> {
 
 /// Sockets of both ends.
 struct Flood {
-    /// One for each flow.
+    /// One socket per flow.
     clients: Vec<UdpSocket>,
     server: UdpSocket,
     len: usize,
@@ -122,14 +122,14 @@ impl Flood {
         })
     }
 
-    /// How many were sent, and how many came.
+    /// Returns the numbers of datagrams sent and received.
     fn run(&self, per_second: f64, time: Duration) -> Result<(u64, u64)> {
         let over = AtomicBool::new(false);
         let came = AtomicU64::new(0);
         let sent = thread::scope(|scope| -> Result<u64> {
             let receiver = scope.spawn(|| self.receive(&over, &came));
             let sent = self.send(per_second, time);
-            // Until nothing comes any more.
+            // Until no more arrive.
             let mut last = 0;
             while last != came.load(Relaxed) {
                 last = came.load(Relaxed);
@@ -194,7 +194,7 @@ impl Flood {
 }
 
 impl Bed {
-    /// A socket of the server's for datagrams.
+    /// Opens a datagram socket of the server.
     fn datagrams(&self) -> Result<(UdpSocket, SocketAddr)> {
         let (listener, at) = self.listen()?;
         drop(listener);

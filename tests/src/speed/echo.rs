@@ -1,4 +1,4 @@
-//! Short exchanges: how long a connection and an answer take.
+//! Short exchanges: times of connecting and answering.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -15,24 +15,24 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::{Bed, Result, bed::connect, summary::median_us};
 
-/// How often the server looks whether it is still wanted, in milliseconds.
+/// The interval in which the server checks whether to stop, in milliseconds.
 const LOOK: u8 = 100;
-/// Rounds before timing begins, for caches, windows and the processor's clock.
+/// Rounds before timing begins, for caches, windows and the CPU's clock.
 const WARM_UP_ROUNDS: usize = 200;
 /// The event of the listener; streams have their index.
 const LISTENER: u64 = u64::MAX;
 
-/// Sends back what it receives, on any number of connections, from one thread.
+/// An echo server for any number of connections, on one thread.
 #[derive(Debug)]
 pub(super) struct EchoServer {
-    /// Where it listens.
+    /// The listening address.
     pub address: SocketAddr,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl EchoServer {
-    /// Starts one on a fresh port of the bed's server.
+    /// Starts a server on a new port of the bed's server.
     pub(super) fn start(bed: &Bed) -> Result<Self> {
         let (listener, address) = bed.listen()?;
         let over = Arc::new(AtomicBool::new(false));
@@ -49,7 +49,7 @@ impl EchoServer {
         })
     }
 
-    /// Closes all connections and returns what went wrong, if anything did.
+    /// Closes all connections and returns the first error, if any.
     pub(super) fn stop(mut self) -> Result<()> {
         self.over.store(true, Relaxed);
         let thread = self.thread.take().expect("taken here and in drop only");
@@ -123,7 +123,7 @@ impl Serving {
         match stream.read(buffer) {
             Ok(bytes) if bytes > 0 => Ok(stream.write_all(&buffer[..bytes])?),
             Err(err) if err.kind() == ErrorKind::WouldBlock => Ok(()),
-            // The end, or a reset: what the client saw of it is the client's to report.
+            // The end, or a reset: the client reports errors.
             _ => {
                 self.streams[index] = None;
                 self.free.push(index);
@@ -133,7 +133,7 @@ impl Serving {
     }
 }
 
-/// Sends messages of `size` bytes one at a time; the median round trip in microseconds.
+/// Sends messages of `size` bytes one at a time; returns the median round trip in microseconds.
 pub(super) fn ping_pong(bed: &Bed, size: usize, rounds: usize) -> Result<f64> {
     let server = EchoServer::start(bed)?;
     let mut stream = bed.connect(server.address, 1)?.remove(0);
@@ -150,7 +150,7 @@ pub(super) fn ping_pong(bed: &Bed, size: usize, rounds: usize) -> Result<f64> {
     Ok(median_us(&mut times))
 }
 
-/// Connects, exchanges one byte and closes, again and again; the median time of connecting and
+/// Connects, exchanges one byte and closes, repeatedly; returns the median time of connecting and
 /// exchanging in microseconds.
 pub(super) fn connect_echo(bed: &Bed, rounds: usize) -> Result<f64> {
     let server = EchoServer::start(bed)?;
@@ -165,7 +165,8 @@ pub(super) fn connect_echo(bed: &Bed, rounds: usize) -> Result<f64> {
     Ok(median_us(&mut times?[WARM_UP_ROUNDS..]))
 }
 
-/// Connections of one byte each way made and closed per second, by `clients` at once.
+/// Returns the connections per second that `clients` open and close together, with one byte in each
+/// direction.
 pub(super) fn short_connections(bed: &Bed, clients: usize, total: usize) -> Result<f64> {
     let server = EchoServer::start(bed)?;
     let began = Instant::now();
@@ -175,7 +176,8 @@ pub(super) fn short_connections(bed: &Bed, clients: usize, total: usize) -> Resu
     Ok(total as f64 / took.as_secs_f64())
 }
 
-/// Opens flows that have each carried a byte both ways; they stay open as long as both are held.
+/// Opens flows that have each carried a byte in both directions; they stay open as long as both
+/// results are held.
 pub(super) fn idle_flows(bed: &Bed, flows: usize) -> Result<(EchoServer, Vec<TcpStream>)> {
     let server = EchoServer::start(bed)?;
     let mut streams = bed.connect(server.address, flows)?;
@@ -205,7 +207,8 @@ fn visit_in_parallel(bed: &Bed, server: SocketAddr, clients: usize, total: usize
     })
 }
 
-/// One connection with one byte each way; the nanoseconds until the byte was back.
+/// Opens one connection with one byte in each direction; returns the nanoseconds until the byte was
+/// back.
 fn visit(server: SocketAddr) -> Result<u64> {
     let began = Instant::now();
     let mut stream = connect(server)?;

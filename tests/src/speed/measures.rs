@@ -1,4 +1,4 @@
-//! What is measured, and in which order.
+//! The measurements, in order.
 
 use std::{
     path::PathBuf,
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use super::{
     Bed, Report, Result, Variant,
-    bulk::{self, Throughput, Way},
+    bulk::{self, BulkDirection, Throughput},
     datagrams, echo,
     meter::{self, Resident},
     report::{Compare, Quantity},
@@ -21,52 +21,53 @@ use super::{
 const MANY_FLOWS: usize = 64;
 /// Bytes of each write of the measurement of messages.
 const WRITES: [usize; 4] = [64, 512, 4096, 65536];
-/// Lengths of datagrams, and of how many flows they are.
+/// Lengths of datagrams, with the number of their flows.
 const DATAGRAMS: [(usize, usize); 3] = [(200, 1), (200, 16), (1400, 1)];
 /// Sizes of ping-pong messages in bytes.
 const MESSAGE_SIZES: [usize; 3] = [1, 64, 1000];
 /// Round trips of each ping-pong, and connections of each connect-and-echo.
 const EXCHANGES: usize = 2000;
-/// Connections of each measurement of short ones, and how many clients make them.
+/// Connections of each measurement of short ones, and the number of clients.
 const SHORT_CONNECTIONS: usize = 4000;
 const SHORT_CLIENTS: [usize; 2] = [1, 32];
 /// Numbers of idle flows at which memory is read.
 const IDLE_FLOWS: [usize; 3] = [0, 100, 1000];
-/// Memory is read when it has not fallen for this long, and at the latest after the second.
+/// The wait without a fall of memory before it is read; `SETTLE_MAX` limits it.
 const SETTLED: Duration = Duration::from_secs(3);
 const SETTLE_MAX: Duration = Duration::from_secs(12);
 
 /// One kind of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// Throughput of one flow, and pepd's processor time for it
+    /// Throughput of one flow, and pepd's CPU time for it
     OneFlow,
-    /// Throughput of 64 flows together, and pepd's processor time for it
+    /// Throughput of 64 flows together, and pepd's CPU time for it
     ManyFlows,
-    /// Throughput of one flow whose client writes 64, 512, 4096 and 65536 bytes at a time, and processor time
+    /// Throughput of one flow whose client writes 64, 512, 4096 and 65536 bytes at a time, and CPU
+    /// time
     Messages,
     /// Round trips of 1, 64 and 1000 bytes on an open connection
     PingPong,
     /// Connecting and exchanging one byte
     ConnectEcho,
-    /// Connections made and closed per second, one after the other and by 32 clients
+    /// Connections opened and closed per second, one after the other and by 32 clients
     ShortConnections,
-    /// Datagrams of 200 and 1400 bytes a second that come through packet by packet, and processor time for each
+    /// Maximum rate of datagrams of 200 and 1400 bytes, carried as packets, and CPU time for each
     Datagrams,
-    /// What 100,000 datagrams a second by strangers leave of a flow of 100 Mbit/s in a tunnel
+    /// Goodput of a tunnelled flow of 100 Mbit/s under 100,000 unauthenticated datagrams per second
     Strangers,
     /// Resident memory with 0, 100 and 1000 idle flows
     IdleMemory,
 }
 
-/// What to measure, how often and where.
+/// A selection of measurements and variants.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// In this order.
+    /// Measurements, in this order.
     pub measures: Vec<Measure>,
-    /// In turns within each round.
+    /// Variants, in turns within each round.
     pub variants: Vec<Variant>,
-    /// Repetitions, of which the median counts.
+    /// Repetitions, whose median is used.
     pub rounds: usize,
     /// The length of each bulk transfer.
     pub transfer_time: Duration,
@@ -75,7 +76,7 @@ pub struct Plan {
 }
 
 impl Measure {
-    /// Whether it says something of that variant.
+    /// Returns whether the measurement applies to that variant.
     fn is_of(self, variant: Variant) -> bool {
         match self {
             Self::Datagrams => variant == Variant::Direct || variant.carries_packets(),
@@ -85,7 +86,7 @@ impl Measure {
 }
 
 impl Plan {
-    /// Carries it out. `progress` is told what begins.
+    /// Runs the plan. `progress` is called with the name of each step.
     ///
     /// # Errors
     /// When pepd does not start, or a connection fails or hangs.
@@ -100,7 +101,7 @@ impl Plan {
         let beds: Vec<Bed> = beds.collect::<Result<_>>()?;
         for measure in &self.measures {
             for round in 1..=self.rounds {
-                let name = measure.to_possible_value().expect("none is skipped");
+                let name = measure.to_possible_value().expect("no variant is skipped");
                 progress(&format!(
                     "{}, round {round} of {}",
                     name.get_name(),
@@ -134,7 +135,7 @@ impl Plan {
     }
 
     fn bulk(&self, bed: &Bed, flows: usize, name: &str, report: &mut Report) -> Result<()> {
-        for (way, arrow) in [(Way::Up, "up"), (Way::Down, "down")] {
+        for (way, arrow) in [(BulkDirection::Up, "up"), (BulkDirection::Down, "down")] {
             let reached = bulk::transfer(bed, flows, way, bulk::PIECE, self.transfer_time)?;
             record(report, bed.variant, &format!("{name} {arrow}"), reached);
         }
@@ -143,7 +144,7 @@ impl Plan {
 
     fn messages(&self, bed: &Bed, report: &mut Report) -> Result<()> {
         for size in WRITES {
-            let reached = bulk::transfer(bed, 1, Way::Up, size, self.transfer_time)?;
+            let reached = bulk::transfer(bed, 1, BulkDirection::Up, size, self.transfer_time)?;
             record(report, bed.variant, &format!("writes of {size} B"), reached);
         }
         Ok(())
@@ -184,7 +185,7 @@ impl Plan {
         Ok(())
     }
 
-    /// On a pepd of its own, because what earlier measurements left in memory must not count.
+    /// Measures on a separate pepd, because earlier measurements leave memory allocated.
     fn idle_memory(&self, variant: Variant, report: &mut Report) -> Result<()> {
         if variant == Variant::Direct || variant.has_tunnel() {
             return Ok(());
@@ -243,17 +244,17 @@ fn short_connections(bed: &Bed, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The least memory seen, once it has stopped falling.
+/// Returns the minimum memory, once it has stopped falling.
 fn settled_memory(pid: u32) -> Result<Resident> {
     let began = Instant::now();
-    let mut least = meter::resident(pid)?;
+    let mut minimum = meter::resident(pid)?;
     let mut fell = began;
     while fell.elapsed() < SETTLED && began.elapsed() < SETTLE_MAX {
         thread::sleep(Duration::from_millis(100));
         let now = meter::resident(pid)?;
-        if now.total < least.total {
-            (least, fell) = (now, Instant::now());
+        if now.total < minimum.total {
+            (minimum, fell) = (now, Instant::now());
         }
     }
-    Ok(least)
+    Ok(minimum)
 }

@@ -1,4 +1,4 @@
-//! What a process has used.
+//! Resource use of a process.
 
 use std::{fs, time::Duration};
 
@@ -6,20 +6,20 @@ use nix::{time::ClockId, unistd::Pid};
 
 use super::Result;
 
-/// Processor time of a process with all its threads since it began, to the nanosecond.
+/// Returns the CPU time of a process with all its threads since its start, in nanoseconds.
 pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(i32::try_from(pid)?))?;
     Ok(Duration::from(clock.now()?))
 }
 
-/// Resident memory in bytes: all of it, and the part that no file backs.
+/// Resident memory in bytes: all of it, and the anonymous part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resident {
-    /// Everything, the program's own code and shared memory included.
+    /// All memory, including the program's code and shared memory.
     pub total: u64,
     /// Heap and stacks.
     pub anonymous: u64,
-    /// Shared memory, in which pepd keeps its rings.
+    /// Shared memory, which contains pepd's rings.
     pub shared: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn resident(pid: u32) -> Result<Resident> {
     })
 }
 
-/// A field that the kernel prints as `NAME  123 kB`.
+/// Parses a field that the kernel prints as `NAME  123 kB`.
 fn status_bytes(status: &str, field: &str) -> Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_use_can_be_read() {
+    fn this_process_can_be_measured() {
         let own = std::process::id();
         assert!(resident(own).unwrap().total > 0);
         assert!(cpu_time(own).unwrap() > Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Tables, targets and JSON of what was measured.
+//! Tables, targets and JSON of the measurements.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use super::{Summary, Variant};
 
-/// What a figure of pepd is set against the direct one's of the same round.
+/// The comparison of a figure of pepd with the direct one of the same round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compare {
-    /// Divided by it.
+    /// The ratio.
     Ratio,
-    /// Less it.
+    /// The difference.
     Added,
-    /// There is no direct figure.
+    /// No direct figure exists.
     Nothing,
 }
 
-/// Something measured, with its unit.
+/// A measured quantity with its unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Quantity {
     name: String,
@@ -36,7 +36,7 @@ impl Quantity {
     }
 }
 
-/// The values of one quantity, a list for each variant, in order of the rounds.
+/// The values of one quantity: a list per variant, in order of the rounds.
 #[derive(Debug, Clone)]
 struct Series {
     quantity: Quantity,
@@ -50,10 +50,11 @@ impl Series {
     }
 
     fn summary(&self, variant: Variant) -> Option<Summary> {
-        self.of(variant).map(Summary::of)
+        self.of(variant).map(Summary::from_values)
     }
 
-    /// A variant against the direct path, or where that was not measured against itself without custody; round by round.
+    /// Returns a variant relative to the direct path, or if that was not measured to itself without
+    /// custody; round by round.
     fn compared(&self, variant: Variant) -> Option<Summary> {
         let measured: Vec<_> = self.values.iter().map(|(of, _)| *of).collect();
         let base = self.of(base(&measured, variant)?)?;
@@ -81,7 +82,7 @@ impl Series {
     fn json(&self) -> Value {
         let variants = self.values.iter().map(|(variant, values)| {
             let entry = json!({
-                "summary": Summary::of(values),
+                "summary": Summary::from_values(values),
                 "values": values,
                 "compared": self.compared(*variant),
             });
@@ -96,14 +97,15 @@ impl Series {
     }
 }
 
-/// What a variant is set against: the direct path, or where that was not measured itself without custody.
+/// Returns the baseline of a variant: the direct path, or if that was not measured itself without
+/// custody.
 fn base(measured: &[Variant], variant: Variant) -> Option<Variant> {
     let is_there = |base: &Variant| measured.contains(base) && *base != variant;
     let direct = Some(Variant::Direct).filter(is_there);
     direct.or_else(|| variant.without_custody().filter(is_there))
 }
 
-/// All that was measured.
+/// All measured values.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     series: Vec<Series>,
@@ -132,18 +134,18 @@ impl Report {
         }
     }
 
-    /// Whether every target that the measurements speak to is met.
+    /// Returns whether all measured targets are met.
     pub fn meets_its_targets(&self) -> bool {
         self.targets().iter().all(Target::is_met)
     }
 
-    /// Each target that the measurements speak to, with the figure that decides it.
+    /// Returns each measured target, with its figure.
     fn targets(&self) -> Vec<Target> {
         let pepd = self.variants.iter().filter(|v| **v != Variant::Direct);
         pepd.flat_map(|variant| self.targets_of(*variant)).collect()
     }
 
-    /// The report for machines: every value, the summaries and the targets.
+    /// Returns the report as JSON: every value, the summaries and the targets.
     pub fn json(&self) -> Value {
         json!({
             "quantities": self.series.iter().map(Series::json).collect::<Vec<_>>(),
@@ -193,7 +195,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// A table of medians with their spread, and one of targets.
+    /// Writes a table of medians with their spread, and one of targets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = markdown();
         let mut header = vec!["".to_owned(), "unit".to_owned()];
@@ -222,17 +224,17 @@ struct Target {
 }
 
 impl Target {
-    /// Whether the figure is on the right side of the bound.
+    /// Returns whether the figure meets the bound.
     fn is_met(&self) -> bool {
         match self.bound {
-            Bound::AtLeast(least) => self.figure >= least,
+            Bound::AtLeast(minimum) => self.figure >= minimum,
             Bound::AtMost(most) => self.figure <= most,
         }
     }
 
     fn row(&self) -> [String; 4] {
         let bound = match self.bound {
-            Bound::AtLeast(least) => format!(">= {least} {}", self.unit),
+            Bound::AtLeast(minimum) => format!(">= {minimum} {}", self.unit),
             Bound::AtMost(most) => format!("<= {most} {}", self.unit),
         };
         let met = if self.is_met() { "met" } else { "MISSED" };
@@ -246,7 +248,7 @@ impl Target {
 
     fn json(&self) -> Value {
         let (at_least, at_most) = match self.bound {
-            Bound::AtLeast(least) => (Some(least), None),
+            Bound::AtLeast(minimum) => (Some(minimum), None),
             Bound::AtMost(most) => (None, Some(most)),
         };
         json!({
@@ -262,15 +264,15 @@ enum Bound {
     AtMost(f64),
 }
 
-/// Which figure of a quantity a target is about; always a median of the rounds.
+/// The figure of a quantity that a target uses; always a median of the rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Figure {
     Itself,
     /// Share of the direct path's.
     Compared,
-    /// More than the direct path's.
+    /// Difference from the direct path's.
     Added,
-    /// Share of what one flow reached.
+    /// Share of one flow's.
     AgainstOneFlow,
 }
 
@@ -298,7 +300,7 @@ struct Limit {
     bound: Bound,
 }
 
-/// What custody may cost while the link is good.
+/// Returns the limits on the cost of custody while the link is good.
 fn limits_of_custody(quantity: &Quantity) -> Vec<Limit> {
     let bound = match quantity.compare {
         Compare::Ratio if quantity.name.ends_with(", CPU") => Bound::AtMost(1.03),
@@ -309,7 +311,7 @@ fn limits_of_custody(quantity: &Quantity) -> Vec<Limit> {
     vec![Limit { figure, bound }]
 }
 
-/// What is asked of a quantity.
+/// Returns the targets of a quantity.
 fn limits(variant: Variant, name: &str) -> Vec<Limit> {
     let limit = |figure, bound| Limit { figure, bound };
     if variant.has_tunnel() {

@@ -1,4 +1,4 @@
-//! What is left to an honest flow in a tunnel when strangers flood the far end.
+//! Goodput of an honest flow in a tunnel while unauthenticated senders flood the far end.
 
 use std::{
     io::{IoSlice, Read as _, Write as _},
@@ -19,39 +19,40 @@ use tunnel::{
 
 use super::{Bed, Result};
 
-/// What the honest flow offers: 100 Mbit/s, far below what pepd carries, in a piece every so often.
+/// Bytes of each write of the honest flow, which offers 100 Mbit/s, far below pepd's capacity.
 const PIECE: usize = 125_000;
 const EVERY: Duration = Duration::from_millis(10);
-/// What strangers send.
+/// Unauthenticated datagrams per second.
 const PER_SECOND: u32 = 100_000;
-/// Datagrams in each call, one call every millisecond.
+/// Datagrams per call, one call every millisecond.
 const BATCH: usize = 100;
-/// Different initiations, each by a stranger of its own who knows the public key of the far end.
+/// The number of different initiations, each from a separate sender that knows the far end's public
+/// key.
 const INITIATIONS: u64 = 1000;
-/// Before anything is counted.
+/// The time before bytes are counted.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// The far end of a tunnel, for those who are no peers of it.
+/// The far end of a tunnel, as an unauthenticated sender knows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
-    /// Where it listens.
+    /// The listening address.
     pub address: SocketAddr,
-    /// Its public key.
+    /// The public key.
     pub key: Key,
 }
 
-/// What came of it.
+/// The result under the flood.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flooded {
-    /// The goodput of the honest flow, of what it was without strangers.
+    /// The honest flow's goodput, as a share of that without the flood.
     pub left: f64,
-    /// What strangers sent in each second.
+    /// Flood datagrams per second.
     pub per_second: f64,
-    /// Bytes that they were answered, of those that they sent.
+    /// Bytes of answers, as a share of the flood's bytes.
     pub answered: f64,
 }
 
-/// Sends through the tunnel for a while, and again while strangers flood its far end.
+/// Sends through the tunnel for a while, and again during a flood of its far end.
 pub(super) fn flood(bed: &Bed, target: Target, time: Duration) -> Result<Flooded> {
     let alone = goodput(bed, time)?;
     let datagrams = datagrams(target)?;
@@ -65,7 +66,7 @@ pub(super) fn flood(bed: &Bed, target: Target, time: Duration) -> Result<Flooded
         let flood = scope.spawn(|| bed.beside_the_far_end().enter(|| strangers.send())?);
         let beside = goodput(bed, time);
         over.store(true, Relaxed);
-        let sent = flood.join().expect("strangers report errors")?;
+        let sent = flood.join().expect("the flood reports errors")?;
         Ok(Flooded {
             left: beside? / alone,
             per_second: sent.count as f64 / sent.took.as_secs_f64(),
@@ -74,7 +75,7 @@ pub(super) fn flood(bed: &Bed, target: Target, time: Duration) -> Result<Flooded
     })
 }
 
-/// Bytes per second at the receiver of one flow up that offers 100 Mbit/s.
+/// Returns the bytes per second at the receiver of one upload that offers 100 Mbit/s.
 fn goodput(bed: &Bed, time: Duration) -> Result<f64> {
     let (listener, address) = bed.listen()?;
     let client = bed.connect(address, 1)?.remove(0);
@@ -119,7 +120,7 @@ struct Strangers<'a> {
     over: &'a AtomicBool,
 }
 
-/// What was sent, and what came back.
+/// Bytes of the flood, and of the answers.
 struct Sent {
     count: u64,
     bytes: u64,
@@ -143,7 +144,7 @@ impl Strangers<'_> {
         let mut batches = self.datagrams.chunks_exact(BATCH).cycle();
         let mut due = began;
         while !self.over.load(Relaxed) {
-            let batch = batches.next().ok_or("there is nothing to send")?;
+            let batch = batches.next().ok_or("no datagrams to send")?;
             send_all(&socket, batch)?;
             sent.count += batch.len() as u64;
             sent.bytes += batch
@@ -175,7 +176,7 @@ fn send_all(socket: &UdpSocket, batch: &[Vec<u8>]) -> Result<()> {
         MsgFlags::empty(),
     );
     match sent {
-        // What finds no room is lost, as it would be on the way.
+        // Datagrams without room are lost, as on a real path.
         Ok(_) | Err(nix::Error::EAGAIN | nix::Error::ENOBUFS | nix::Error::ECONNREFUSED) => Ok(()),
         Err(err) => Err(err.into()),
     }
@@ -190,8 +191,8 @@ fn answers(socket: &UdpSocket) -> u64 {
     bytes
 }
 
-/// In turns: noise of 100 to 1,300 bytes, what looks like the data of a session, and initiations
-/// with a right mac1, which whoever knows the public key can make.
+/// Returns the flood's datagrams in turns: noise of 100 to 1,300 bytes, imitated session data, and
+/// initiations with a valid mac1, which needs only the public key.
 fn datagrams(target: Target) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     for stranger in 0..INITIATIONS {
@@ -207,7 +208,7 @@ fn datagrams(target: Target) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// The kind of a datagram that belongs to a session (docs/tunnel.md).
+/// The type of a datagram of a session (docs/protocol.md).
 const DATA: u8 = 5;
 
 fn initiation(stranger: u64, target: Target) -> Result<Vec<u8>> {
@@ -242,7 +243,7 @@ impl Store for Nothing {
 impl Stores for Nothing {
     type Store = Self;
 
-    fn of(&mut self, _: PeerId) -> &mut Self {
+    fn store_of(&mut self, _: PeerId) -> &mut Self {
         self
     }
 }

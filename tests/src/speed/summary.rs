@@ -1,26 +1,26 @@
-//! The middle and the spread of a few repetitions.
+//! Median and range of a few repetitions.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Median, least and greatest of the repetitions of one measurement.
+/// Median, minimum and maximum of the repetitions of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     /// The middle value, or the mean of the two in the middle.
     pub median: f64,
-    /// The least value.
+    /// The minimum.
     pub min: f64,
-    /// The greatest value.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Summary {
-    /// Of a list that holds at least one value.
+    /// Summarises a list of one or more values.
     ///
     /// # Panics
     /// When the list is empty.
-    pub fn of(values: &[f64]) -> Self {
+    pub fn from_values(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         Self {
@@ -30,18 +30,18 @@ impl Summary {
         }
     }
 
-    /// Of what `combine` makes of each pair: values of the same round belong together.
+    /// Summarises `combine` over pairs: values of the same round belong together.
     ///
     /// # Panics
     /// When the lists are empty.
     pub fn of_pairs(left: &[f64], right: &[f64], combine: impl Fn(f64, f64) -> f64) -> Self {
         let pairs = left.iter().zip(right);
-        Self::of(&pairs.map(|(l, r)| combine(*l, *r)).collect::<Vec<_>>())
+        Self::from_values(&pairs.map(|(l, r)| combine(*l, *r)).collect::<Vec<_>>())
     }
 }
 
 impl fmt::Display for Summary {
-    /// `12.3 (11.9..12.8)`, with as many digits as the size of the median deserves.
+    /// Formats `12.3 (11.9..12.8)`, with digits according to the median's size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = match self.median.abs() {
             x if x >= 100.0 => 0,
@@ -54,7 +54,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The median of unsorted nanoseconds, in microseconds.
+/// Returns the median of unsorted nanoseconds, in microseconds.
 ///
 /// # Panics
 /// When the list is empty.
@@ -78,13 +78,13 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle() {
-        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]).median, 2.0);
-        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
+        assert_eq!(Summary::from_values(&[3.0, 1.0, 2.0]).median, 2.0);
+        assert_eq!(Summary::from_values(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
     }
 
     #[test]
-    fn the_spread_is_least_and_greatest() {
-        let summary = Summary::of(&[3.0, 1.0, 2.0]);
+    fn the_range_is_minimum_and_maximum() {
+        let summary = Summary::from_values(&[3.0, 1.0, 2.0]);
         assert_eq!((summary.min, summary.max), (1.0, 3.0));
         assert_eq!(summary.to_string(), "2.00 (1.00..3.00)");
     }

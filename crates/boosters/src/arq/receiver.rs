@@ -58,7 +58,7 @@ pub struct Receiver {
     asked: u64,
     duplicates: u64,
     unreadable: u64,
-    begun_anew: u64,
+    restarted_at: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl Receiver {
 
     /// Another sender than before, or one that we have not heard of for long: nothing is missing.
     fn begin(&mut self, seq: u32, out: &mut Out) {
-        self.begun_anew += u64::from(self.begun);
+        self.restarted_at += u64::from(self.begun);
         self.begun = true;
         self.missing.clear();
         self.due.clear();
@@ -328,6 +328,6 @@ impl Booster for Receiver {
         each("asked", self.asked);
         each("duplicates", self.duplicates);
         each("unreadable", self.unreadable);
-        each("begun_anew", self.begun_anew);
+        each("begun_anew", self.restarted_at);
     }
 }

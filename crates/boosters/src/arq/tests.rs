@@ -286,7 +286,7 @@ fn messages_of_nothing_are_refused() {
 
 /// Overcode and repetition together over a link of 50 ms that loses one in twenty, a packet each 5 ms: how many of 20,000 are lost for good,
 /// and how often one was sent again.
-fn with_overcode(scheme: crate::fec::Scheme) -> (usize, u64) {
+fn with_overhead(scheme: crate::fec::Scheme) -> (usize, u64) {
     use crate::{
         rule::Rule,
         stack::{Layer, Stack},
@@ -347,7 +347,7 @@ fn what_overcode_restores_is_not_sent_again() {
         Scheme::Block { k: 20, depth: 1 },
         Scheme::Block { k: 20, depth: 4 },
     ] {
-        let (lost, again) = with_overcode(scheme);
+        let (lost, again) = with_overhead(scheme);
         println!("{scheme:?}: {lost} lost, {again} sent again");
         // A thousand are lost by the link, some of them before there is overcode.
         assert!(lost <= 3 && again < 100, "{lost} {again}");

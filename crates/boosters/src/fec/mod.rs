@@ -16,7 +16,7 @@ use std::time::Duration;
 use fec::{
     block::{self, BlockEncoder},
     control::{Control, ControlConfig, Counts},
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::Encoder,
     theory::block_of_window,
     window::{self, WindowEncoder},
@@ -212,10 +212,10 @@ impl Sender {
     /// Repair packets per packet, as they are sent in the long run.
     #[must_use]
     pub fn share(&self) -> f64 {
-        let overcode = self.control.overcode();
+        let overhead = self.control.overhead();
         let (rows, packets) = match self.config.scheme {
-            Scheme::Window { window } => overcode.rows_of_window(window.into()),
-            Scheme::Block { k, .. } => (overcode.rows(k.into()), k.into()),
+            Scheme::Window { window } => overhead.rows_of_window(window.into()),
+            Scheme::Block { k, .. } => (overhead.rows(k.into()), k.into()),
         };
         rows as f64 / packets as f64
     }
@@ -247,29 +247,29 @@ impl Sender {
 
     /// Packets that come from here on are protected, or not.
     fn follow(&mut self) {
-        let Some(overcode) = self.control.poll_overcode().cloned() else {
+        let Some(overhead) = self.control.poll_overhead().cloned() else {
             return;
         };
         if self.share() == 0.0 {
             self.encoder = None;
             self.bare = false;
         } else if let Some(encoder) = &mut self.encoder {
-            encoder.set_overcode(overcode);
+            encoder.set_overhead(overhead);
         } else {
-            self.encoder = Some(self.make(overcode));
+            self.encoder = Some(self.make(overhead));
         }
     }
 
     /// Another encoder, where there is one.
-    fn make_anew(&mut self) {
+    fn renew_encoder(&mut self) {
         if self.encoder.take().is_some() {
-            let overcode = self.control.overcode().clone();
-            self.encoder = Some(self.make(overcode));
+            let overhead = self.control.overhead().clone();
+            self.encoder = Some(self.make(overhead));
         }
     }
 
     /// Its numbers are far from those of the one before: the far end must not take one for the other.
-    fn make(&mut self, overcode: Overcode) -> Box<dyn Encoding> {
+    fn make(&mut self, overhead: Overhead) -> Box<dyn Encoding> {
         self.made += 1;
         let spread = self.config.seed.wrapping_add(self.made);
         let first = (spread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
@@ -279,7 +279,7 @@ impl Sender {
                 let config = window::EncoderConfig {
                     window,
                     payload_max,
-                    overcode,
+                    overhead,
                     // A pause is for us to see.
                     hold: Duration::MAX,
                     first_id: first,
@@ -293,7 +293,7 @@ impl Sender {
                     depth: depth.into(),
                     block_time: Duration::MAX,
                     payload_max,
-                    overcode,
+                    overhead,
                     first_block: first,
                     ..block::EncoderConfig::default()
                 };
@@ -418,7 +418,7 @@ impl Booster for Sender {
         if path.room != self.room {
             self.room = path.room;
             // What has been protected stays so; the next packets are by another encoder.
-            self.make_anew();
+            self.renew_encoder();
         }
         self.waiting_max = path.rtt.max(WAITING_MIN).min(self.config.waiting_max);
         self.count(path);
@@ -427,7 +427,7 @@ impl Booster for Sender {
 
     /// The far end has forgotten what came before: overcode over it would restore packets that hosts have, or none.
     fn reset(&mut self) {
-        self.make_anew();
+        self.renew_encoder();
         (self.bare, self.last) = (false, None);
     }
 

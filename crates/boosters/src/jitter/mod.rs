@@ -12,13 +12,13 @@
 //! `stamp` is when the packet came from its host, in microseconds modulo 2^32; `delay`, in milliseconds, is how long after the fastest path
 //! it is to be given out.
 
-mod least;
+mod minimum;
 #[cfg(test)]
 mod tests;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use self::least::Least;
+use self::minimum::Minimum;
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
@@ -110,7 +110,7 @@ pub struct Receiver {
     bytes: usize,
     bytes_max: usize,
     /// The least difference of the clocks that was seen: the fastest path.
-    least: Least,
+    minimum: Minimum,
     /// Since when all have been later than can be.
     astray: Option<i64>,
     lateness: Option<Lateness>,
@@ -128,7 +128,7 @@ struct Lateness {
     since: i64,
     packets: u32,
     /// The least difference of the clocks among them.
-    least: i64,
+    minimum: i64,
 }
 
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Receiver {
             next: 0,
             bytes: 0,
             bytes_max,
-            least: Least::default(),
+            minimum: Minimum::default(),
             astray: None,
             lateness: None,
             delayed: 0,
@@ -175,21 +175,21 @@ impl Receiver {
     /// By how much (µs) this end's clock is ahead of a stamp's, with the way in it. Stamps that jump begin all anew.
     fn offset(&mut self, now: i64, stamp: u32, out: &mut Out) -> i64 {
         let raw = (now as u32).wrapping_sub(stamp);
-        if let Some(least) = self.least.get() {
+        if let Some(minimum) = self.minimum.get() {
             // Modulo 2^32, as stamps are.
-            let beyond = i64::from(raw.wrapping_sub(least as u32) as i32);
+            let beyond = i64::from(raw.wrapping_sub(minimum as u32) as i32);
             if !self.is_other_clock(now, beyond) {
-                let offset = least + beyond;
+                let offset = minimum + beyond;
                 if beyond <= JUMP {
-                    self.least.add(now, offset);
+                    self.minimum.add(now, offset);
                 }
                 return offset;
             }
             self.restarts += 1;
-            self.least = Least::default();
+            self.minimum = Minimum::default();
             self.release(i64::MAX, out);
         }
-        self.least.add(now, raw.into());
+        self.minimum.add(now, raw.into());
         raw.into()
     }
 
@@ -216,14 +216,14 @@ impl Receiver {
         let lateness = self.lateness.get_or_insert(Lateness {
             since: now,
             packets: 0,
-            least: offset,
+            minimum: offset,
         });
         lateness.packets = lateness.packets.saturating_add(1);
-        lateness.least = lateness.least.min(offset);
+        lateness.minimum = lateness.minimum.min(offset);
         if now - lateness.since >= RESTART && lateness.packets >= SLOWER {
             self.slower += 1;
-            self.least = Least::default();
-            self.least.add(now, lateness.least);
+            self.minimum = Minimum::default();
+            self.minimum.add(now, lateness.minimum);
             self.lateness = None;
         }
     }
@@ -253,8 +253,8 @@ impl Receiver {
     /// When the first is due. It is found anew each time, as the fastest path changes; so the order is always that of the stamps.
     fn due(&self) -> Option<i64> {
         let ((time, _), held) = self.held.first_key_value()?;
-        let least = self.least.get().unwrap_or(0);
-        let due = time.saturating_add(least).saturating_add(held.delay);
+        let minimum = self.minimum.get().unwrap_or(0);
+        let due = time.saturating_add(minimum).saturating_add(held.delay);
         Some(due.min(held.end))
     }
 }
@@ -284,7 +284,7 @@ impl Booster for Receiver {
         };
         let now = micros(now);
         let offset = self.offset(now, stamp, out);
-        let lateness = offset - self.least.get().unwrap_or(offset);
+        let lateness = offset - self.minimum.get().unwrap_or(offset);
         self.note_lateness(now, offset, lateness > delay && lateness <= JUMP);
         if lateness > delay {
             self.late += 1;

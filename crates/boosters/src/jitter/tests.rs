@@ -191,10 +191,10 @@ fn a_path_that_changes_is_followed() {
     for (at, n) in &exit.times {
         // Those that are held when the path gets faster go, and those that are too late.
         let held = !(1980..2000).contains(n) && !(4000..4052).contains(n);
-        let least = path(*n) + if held { 60 * MS } else { 0 };
+        let minimum = path(*n) + if held { 60 * MS } else { 0 };
         let late = at - n * 20 * MS;
         assert!(late <= path(*n) + 66 * MS, "{n}: {late}");
-        assert!(late >= least, "{n}: {late}");
+        assert!(late >= minimum, "{n}: {late}");
     }
     // On the slower path they are too late for a second.
     let late = counter(&receiver, "late");

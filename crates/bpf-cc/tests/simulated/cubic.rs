@@ -1,4 +1,5 @@
-//! The kernel's default control, to share links with (RFC 9438), as far as it decides on shares.
+//! CUBIC (RFC 9438), the kernel's default, as a competitor on shared links; only its bandwidth
+//! share is modelled.
 
 use crate::program::View;
 
@@ -14,7 +15,7 @@ pub struct Cubic {
     epoch: Option<f64>,
     /// The window that Reno would have.
     friendly: f64,
-    /// Losses of one round are one.
+    /// Losses within one round trip count as one.
     recovers: u32,
 }
 

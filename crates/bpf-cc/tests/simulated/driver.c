@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A congestion control as an ordinary library: PROGRAM is its source, OPS what it registers. The
- * functions of the kernel that it calls are here, as small as they can be.
+ * A congestion control as an ordinary library: PROGRAM is its source, OPS its struct_ops. This file
+ * has minimal versions of the kernel functions that it calls.
  */
 #include PROGRAM
 
-/* Of the call under way: tests run in threads of one process. */
+/* State of the current call: tests run in threads of one process. */
 static _Thread_local struct stated_rtt0 {
 	u32 us;
 } stated_rtt0;
@@ -50,7 +50,7 @@ u32 tcp_reno_undo_cwnd(struct sock *sk)
 	return tcp_sk(sk)->snd_cwnd;
 }
 
-/* What the simulation sees of a socket, and what it tells it with an acknowledgement. */
+/* The socket fields that the simulation reads, and the values of an acknowledgement. */
 struct view {
 	u64 now_us;
 	u64 stated_rate;
@@ -136,7 +136,7 @@ void simulated_ack(void *socket, struct view *view)
 	take(socket, view);
 }
 
-/* A change of state; entering recovery or loss sets the threshold, as the kernel does. */
+/* Changes the state; entering recovery or loss sets the threshold, as the kernel does. */
 void simulated_state(void *socket, struct view *view)
 {
 	put(socket, view);

@@ -1,5 +1,5 @@
-//! Whatever a socket says, a window is sane. The functions run on this processor, where a division
-//! by zero is a fault.
+//! Windows stay sane for any values of a socket. The functions run on the host's CPU, where a
+//! division by zero is a fault.
 
 use bpf_cc::Control;
 use proptest::prelude::*;

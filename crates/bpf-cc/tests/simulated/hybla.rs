@@ -11,7 +11,7 @@ fn rho(rtt_us: u32) -> f64 {
     (f64::from(rtt_us) / f64::from(RTT0_US)).max(1.0)
 }
 
-/// A socket that was just connected, whose window is in use.
+/// Returns a newly connected socket that uses its whole window.
 fn socket(rtt_us: u32) -> Socket {
     let mut socket = Socket::new(Control::Hybla, rtt_us, 0);
     socket.view.acked = 1;
@@ -40,9 +40,9 @@ proptest! {
         acknowledge(&mut socket, acks);
         let grown = f64::from(socket.view.window - before);
         // rho is known in eighths, and 2^(n/8) to 1/128.
-        let least = f64::from(acks) * (0.99 * (rho(rtt_us) - 0.125).exp2() - 1.0) - 1.0;
+        let minimum = f64::from(acks) * (0.99 * (rho(rtt_us) - 0.125).exp2() - 1.0) - 1.0;
         let most = f64::from(acks) * (1.01 * rho(rtt_us).exp2() - 1.0) + 1.0;
-        prop_assert!((least..=most).contains(&grown), "{} not in {}..{}", grown, least, most);
+        prop_assert!((minimum..=most).contains(&grown), "{} not in {}..{}", grown, minimum, most);
     }
 
     #[test]

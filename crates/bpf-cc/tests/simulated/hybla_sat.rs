@@ -1,4 +1,4 @@
-//! What hybla_sat is for, over random links.
+//! Tests of hybla_sat over random links.
 
 use bpf_cc::Control;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ const MSS: f64 = 1448.0;
 struct Case {
     mbps: f64,
     rtt_ms: f64,
-    /// In bandwidth-delay products.
+    /// The buffer in bandwidth-delay products.
     buffer: f64,
     loss: f64,
     seed: u64,
@@ -41,7 +41,7 @@ impl Case {
     }
 }
 
-/// Links with some ten segments in flight or more.
+/// Links with about ten segments in flight or more.
 fn case(loss: std::ops::Range<f64>) -> impl Strategy<Value = Case> {
     (
         0.5f64..50.0,
@@ -59,7 +59,8 @@ fn case(loss: std::ops::Range<f64>) -> impl Strategy<Value = Case> {
         })
 }
 
-/// Share of what could arrive that does, over `rounds` round trips after the first twenty.
+/// Returns the delivered share of the link's capacity over `rounds` round trips after the first
+/// twenty.
 fn share(flow: &mut Flow, rounds: f64) -> f64 {
     let rtt = flow.link.rtt;
     flow.run(20.0 * rtt);
@@ -69,9 +70,9 @@ fn share(flow: &mut Flow, rounds: f64) -> f64 {
     arrived / (flow.link.rate * rounds * rtt / 1e6 * (1.0 - flow.link.loss))
 }
 
-/// Losses of a small window move its rate and its round trip from one round to the next. A queue
-/// of its own, found at the ends of five rounds, then seemed to be another flow's: the window
-/// grew as CUBIC's, far beyond the buffer.
+/// Regression: losses of a small window change its rate and round trip between rounds. Five rounds
+/// of its own queue then looked like another flow's, and the window grew like CUBIC's, far beyond
+/// the buffer.
 #[test]
 fn a_small_window_that_loses_at_random_sees_no_rivals() {
     for seed in 0..300 {
@@ -114,8 +115,8 @@ proptest! {
         let mut flow = case.flow(0.0, 0.0);
         let share = share(&mut flow, 100.0);
         prop_assert!(share > 0.8, "{}", share);
-        // The start is Hoe's estimate, not an explosion. A buffer of a few segments is smaller than
-        // a step of the search, and overflows with many of them.
+        // The start follows Hoe's estimate. A buffer of a few segments is smaller than a step of
+        // the search, and overflows with many of them.
         let (drops, offered) = (flow.link.dropped as f64, flow.link.offered as f64);
         let steps = if flow.link.buffer < 16.0 { offered / 12.0 } else { 0.0 };
         let bound = flow.link.bdp() + 20.0 + steps;
@@ -141,18 +142,19 @@ proptest! {
         case in case(0.0..1e-9),
         gathered_ms in 1.0f64..20.0,
     ) {
-        // Hoe's estimate needs several acknowledgements of the first flight; without it the window doubles.
+        // Hoe's estimate needs several acknowledgements of the first flight; without it the window
+        // doubles.
         let rounds = 50.0;
         let mut each = case.flow(0.0, 0.0);
         each.run(rounds * each.link.rtt);
         let mut stretched = case.flow(0.0, gathered_ms * 1e3);
         stretched.run(rounds * stretched.link.rtt);
         let ratio = f64::from(stretched.delivered()) / f64::from(each.delivered());
-        // Bunches of a twelfth of a round trip are answered by bursts, which a buffer of less than a
-        // bandwidth-delay product drops in part.
+        // Bursts follow bunches of a twelfth of a round trip; a buffer below one bandwidth-delay
+        // product drops a part.
         let bursts = gathered_ms > case.rtt_ms / 12.0 && case.buffer < 1.0;
-        let least = if bursts { 0.65 } else { 0.8 };
-        prop_assert!(ratio > least, "{}", ratio);
+        let minimum = if bursts { 0.65 } else { 0.8 };
+        prop_assert!(ratio > minimum, "{}", ratio);
     }
 
     #[test]
@@ -166,7 +168,7 @@ proptest! {
         let up = flow.now + seconds * 1e6;
         flow.link.outage = (flow.now, up);
         flow.run(seconds * 1e6);
-        // A segment asks after every timeout, of at most two round trips and a bit.
+        // A probe segment follows every timeout, which is little more than two round trips.
         flow.run(5.0 * rtt + 200_000.0);
         let before = flow.delivered();
         flow.run(10.0 * rtt);
@@ -176,7 +178,7 @@ proptest! {
     }
 }
 
-/// What a receiver does that wants all at once, or a path that bunches acknowledgements.
+/// Regression: a receiver that acknowledges all at once, or a path that bunches acknowledgements.
 #[test]
 fn acknowledgements_in_a_bunch_do_not_open_the_window_without_bound() {
     let mut socket = Socket::new(Control::HyblaSat, 600_000, 0);

@@ -1,5 +1,5 @@
-//! A path: segments wait their turn in a buffer, are serialised, and arrive after a while, or not;
-//! their acknowledgements come back over a return path of its own.
+//! A simulated path: a buffer, serialisation, delay and loss; acknowledgements have a return path
+//! of their own.
 
 use std::collections::VecDeque;
 
@@ -13,25 +13,24 @@ pub type Micros = f64;
 pub struct Link {
     /// Segments per second.
     pub rate: f64,
-    /// Round trip without a queue and without serialisation.
+    /// The round-trip time without queueing and serialisation.
     pub rtt: Micros,
-    /// Segments that may wait.
+    /// The buffer's capacity in segments.
     pub buffer: f64,
-    /// Share of segments that are lost beyond the buffer.
+    /// The share of segments lost apart from buffer overflows.
     pub loss: f64,
-    /// Loss in bursts: probabilities of a step into a burst and out of it with each segment.
+    /// Loss in bursts: probabilities per segment of entering and of leaving a burst.
     pub bursts: (f64, f64),
-    /// Bound of an extra delay that is drawn for each segment; segments do not overtake.
+    /// The maximum extra delay per segment; segments keep their order.
     pub jitter: Micros,
-    /// From when to when nothing arrives.
+    /// The begin and end of an outage.
     pub outage: (Micros, Micros),
-    /// Bound of a random delay of each acknowledgement: without, flows beside each other find the
-    /// buffer full in turns that never change.
+    /// The maximum random delay per acknowledgement. Without it parallel flows hit the full buffer
+    /// in a fixed order.
     pub noise: Micros,
-    /// Acknowledgements' path.
+    /// The return path of acknowledgements.
     pub back: Back,
-    /// Count of acknowledgements; times of the return path's next free moment and of the last
-    /// arrival.
+    /// Count of acknowledgements; times when the return path is next free and of the last arrival.
     answers: u64,
     back_free_at: Micros,
     answered_last: Micros,
@@ -40,28 +39,28 @@ pub struct Link {
     in_burst: bool,
     leaves: VecDeque<Micros>,
     draws: SplitMix64,
-    /// Sum over the segments of those that waited before them.
+    /// The sum over all segments of the queue length on arrival.
     pub waited: f64,
-    /// Time at which each segment came, and its delay in the buffer.
+    /// The arrival time of each segment, and its delay in the buffer.
     pub waits: Vec<(Micros, Micros)>,
-    /// Segments that came to the buffer, and those that found it full.
+    /// Segments offered to the buffer, and dropped by it.
     pub offered: u64,
     /// See `offered`.
     pub dropped: u64,
 }
 
-/// A return path. Without a queue and without bursts it takes no time: that is in [`Link::rtt`].
+/// A return path. One without a queue and bunches adds no time: its delay is in [`Link::rtt`].
 #[derive(Debug, Clone, Copy)]
 pub enum Back {
     Free,
-    /// A queue of others' data: its minimum and maximum delay, and the time it grows from one to
-    /// the other before it shrinks at once, as that of a loss-based sender does.
+    /// A queue of other flows: minimum and maximum delay, and the period of its growth. It then
+    /// drops to the minimum, as for a loss-based sender.
     Sawtooth(Micros, Micros, Micros),
-    /// Acknowledgements leave in bunches, so often.
+    /// Acknowledgements leave in bunches, at this interval.
     Bunched(Micros),
-    /// Acknowledgements per second, and how many may wait.
+    /// Acknowledgements per second, and the length of their queue.
     Slow(f64, f64),
-    /// Each so-manieth acknowledgement alone passes.
+    /// Only every n-th acknowledgement passes.
     Thinned(u64),
 }
 
@@ -92,12 +91,12 @@ impl Link {
         }
     }
 
-    /// Segments in flight that keep it busy without a queue.
+    /// Returns the segments in flight that fill the link without a queue.
     pub fn bdp(&self) -> f64 {
         self.rate * self.rtt / 1e6
     }
 
-    /// The delay in the queue below which so much of what came since `from` waited.
+    /// Returns the quantile `share` of the queueing delay since `from`.
     pub fn wait(&self, from: Micros, share: f64) -> Micros {
         let since = self.waits.iter().filter(|(at, _)| *at >= from);
         let mut waits: Vec<Micros> = since.map(|(_, wait)| *wait).collect();
@@ -106,7 +105,7 @@ impl Link {
         waits.get(place).copied().unwrap_or(0.0)
     }
 
-    /// Takes a segment at a time; when it is at the receiver, `None` if it is lost.
+    /// Accepts a segment; returns its arrival time at the receiver, or `None` if it is lost.
     pub fn carry(&mut self, now: Micros) -> Option<Micros> {
         while self.leaves.front().is_some_and(|left| *left <= now) {
             self.leaves.pop_front();
@@ -134,19 +133,18 @@ impl Link {
         Some(self.arrived_last)
     }
 
-    /// From 0 to 1; the same segments are lost with the same seed.
+    /// Returns a number from 0 to 1; with the same seed the same segments are lost.
     pub fn draw(&mut self) -> f64 {
         self.draws.unit()
     }
 
-    /// Time at which an acknowledgement that leaves the receiver now is back; `None` if it is
-    /// dropped.
+    /// Returns when an acknowledgement sent now arrives at the sender; `None` if it is dropped.
     pub fn answer(&mut self, now: Micros) -> Option<Micros> {
         self.answers += 1;
         let at = match self.back {
             Back::Free => now,
-            Back::Sawtooth(least, most, period) => {
-                least + (most - least) * (now / period).fract() + now
+            Back::Sawtooth(minimum, most, period) => {
+                minimum + (most - minimum) * (now / period).fract() + now
             }
             Back::Bunched(every) => (now / every).ceil() * every,
             Back::Slow(rate, buffer) => {

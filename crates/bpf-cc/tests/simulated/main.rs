@@ -1,5 +1,5 @@
-//! The programs in virtual time: compiled as ordinary functions, driven by a model of a sender and
-//! a link, from seeds that are printed. What the kernel does with them is in `load.rs`.
+//! Tests of the programs in virtual time: compiled as ordinary functions, driven by models of a
+//! sender and a link, with printed seeds. `load.rs` tests them in the kernel.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cubic;

@@ -1,5 +1,5 @@
-//! hybla_sat and steady over paths that are not just a link with a queue: return paths with delays
-//! of their own, jitter, bursts of loss, rates below the stated one, and others' flows.
+//! hybla_sat and steady over complex paths: delayed return paths, jitter, bursts of loss, rates
+//! below the stated one, and competing flows.
 
 use bpf_cc::Control;
 
@@ -11,7 +11,7 @@ use crate::{
 const MSS: f64 = 1448.0;
 const SECOND: Micros = 1e6;
 
-/// A link of so many Mbit/s of payload, with a buffer of so many bandwidth-delay products.
+/// Returns a link of `mbps` Mbit/s of payload whose buffer is given in bandwidth-delay products.
 fn link(mbps: f64, rtt_ms: f64, buffer: f64, loss: f64) -> Link {
     let rate = mbps * 125_000.0 / MSS;
     let rtt = rtt_ms * 1e3;
@@ -22,12 +22,12 @@ fn flow(control: Control, link: Link, stated_mbps: f64) -> Flow {
     Flow::new(control, link, (stated_mbps * 125_000.0) as u64, 0.0)
 }
 
-/// Measurements of a flow over some time.
+/// Measurements of a flow over an interval.
 #[derive(Debug)]
 struct Outcome {
-    /// Part of what could arrive that did.
+    /// The delivered share of the link's capacity.
     share: f64,
-    /// Share of the segments that found the buffer full.
+    /// The share of segments dropped at the full buffer.
     dropped: f64,
     /// 95th percentile of the delay in the queue.
     wait: Micros,
@@ -48,7 +48,7 @@ fn outcome(flow: &mut Flow, time: Micros) -> Outcome {
     }
 }
 
-/// Return paths that make acknowledgements late, bunch them or drop most of them.
+/// Return paths that delay, bunch or thin out acknowledgements.
 fn backs(rate: f64, rtt: Micros) -> [Back; 8] {
     [
         Back::Free,
@@ -58,7 +58,7 @@ fn backs(rate: f64, rtt: Micros) -> [Back; 8] {
         Back::Sawtooth(0.0, rtt, 60.0 * SECOND),
         Back::Bunched(50e3),
         Back::Thinned(4),
-        // One acknowledgement of twenty, and of fifty, gets through.
+        // One acknowledgement of twenty, and of fifty, arrives.
         Back::Slow(rate / 20.0, 20.0),
         Back::Slow(rate / 50.0, 10.0),
     ]
@@ -85,8 +85,8 @@ fn late_acknowledgements_cost_nothing() {
     }
 }
 
-/// Without time stamps a late acknowledgement is as good as a queue. Then what counts is that the
-/// window grows where giving way does not help.
+/// Without time stamps a late acknowledgement looks like a queue. The window must still grow where
+/// yielding does not help.
 #[test]
 fn without_time_stamps_a_busy_return_path_is_outgrown() {
     let mut link = link(9.65, 600.0, 1.0, 0.0);
@@ -98,7 +98,7 @@ fn without_time_stamps_a_busy_return_path_is_outgrown() {
     assert!(seen.share > 0.75, "{seen:?}");
 }
 
-/// A receiver whose clock ticks at another rate explains nothing.
+/// A receiver's clock of another rate does not explain a queue away.
 #[test]
 fn a_clock_that_does_not_tick_in_milliseconds_hides_no_queue() {
     for ticks in [0.1, 10.0, 1000.0] {
@@ -111,7 +111,7 @@ fn a_clock_that_does_not_tick_in_milliseconds_hides_no_queue() {
     }
 }
 
-/// The presets of winkemu that are not GEO: `leo`, `wifi` and `hf`.
+/// Covers the presets of winkemu other than GEO: `leo`, `wifi` and `hf`.
 #[test]
 fn jitter_and_bursts_cost_nothing() {
     for seed in 1..6 {
@@ -134,7 +134,7 @@ fn jitter_and_bursts_cost_nothing() {
     }
 }
 
-/// The bounds of the queue's delay: half a round trip, or 50 ms.
+/// Returns the bound of the queueing delay: half a round trip, or 50 ms.
 fn most_wait(rtt_ms: f64) -> Micros {
     (0.5 * rtt_ms).max(50.0) * 1e3
 }
@@ -157,7 +157,7 @@ fn a_link_that_passes_less_than_stated_is_filled_and_not_flooded() {
 }
 
 #[test]
-fn a_rate_that_falls_is_followed_and_found_again() {
+fn a_falling_rate_is_followed_and_recovered() {
     for rtt_ms in [40.0, 300.0, 600.0] {
         for loss in [0.0, 0.02] {
             let case = format!("{rtt_ms} ms, {loss}");
@@ -182,7 +182,7 @@ fn a_rate_that_falls_is_followed_and_found_again() {
     }
 }
 
-/// Goodput of a flow with hybla_sat beside so many with CUBIC, as a part of the link.
+/// Returns the share of the link of a hybla_sat flow beside `others` CUBIC flows.
 fn beside(others: usize, buffer: f64, seed: u64) -> f64 {
     let mut link = link(10.0, 100.0, buffer, 0.0);
     link.noise = 2e3;
@@ -197,7 +197,8 @@ fn beside(others: usize, buffer: f64, seed: u64) -> f64 {
     f64::from(flows[0].delivered() - before) / (link.rate * 120.0)
 }
 
-/// The mean over some seeds: a single run depends on who meets the full buffer first.
+/// Returns the mean over several seeds: in a single run chance decides which flow meets the full
+/// buffer.
 fn mean_beside(others: usize, buffer: f64) -> f64 {
     (1..4).map(|seed| beside(others, buffer, seed)).sum::<f64>() / 3.0
 }
@@ -210,7 +211,7 @@ fn a_link_is_shared_with_a_loss_based_flow() {
     }
 }
 
-/// A fair share is 0.25. Narrower bounds, beside the kernel's CUBIC: scenarios/sharing.toml.
+/// A fair share is 0.25. scenarios/sharing.toml has narrower bounds, beside the kernel's CUBIC.
 #[test]
 fn a_link_is_shared_with_three_loss_based_flows() {
     for buffer in [0.5, 1.0, 4.0] {
@@ -220,7 +221,7 @@ fn a_link_is_shared_with_three_loss_based_flows() {
 }
 
 #[test]
-fn once_the_others_are_gone_the_queue_is_small_again() {
+fn after_other_flows_end_the_queue_shrinks() {
     let link = link(10.0, 100.0, 4.0, 0.0);
     let mut flows = vec![
         flow(Control::HyblaSat, link.clone(), 10.0),
@@ -235,9 +236,9 @@ fn once_the_others_are_gone_the_queue_is_small_again() {
     assert!(seen.wait < 0.3 * alone.link.rtt, "{seen:?}");
 }
 
-/// A handover, say: no queue, but no time stamp that explains it either.
+/// Simulates a handover: no queue, but no time stamp that explains the delay.
 #[test]
-fn a_path_that_becomes_longer_is_filled_again() {
+fn a_path_that_becomes_longer_is_refilled() {
     for stated in [10.0, 0.0] {
         let mut flow = flow(Control::HyblaSat, link(10.0, 100.0, 1.0, 0.01), stated);
         flow.run(20.0 * SECOND);

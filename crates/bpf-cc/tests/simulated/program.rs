@@ -1,4 +1,4 @@
-//! A congestion control as a shared library, made by the C compiler from its source.
+//! A congestion control as a shared library, compiled from its source by the C compiler.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
@@ -14,17 +14,17 @@ pub const INFINITE: u32 = 0x7fff_ffff;
 pub struct Socket {
     library: &'static sys::Library,
     memory: Vec<u64>,
-    /// What the control sees and sets.
+    /// The socket fields that the control reads and sets.
     pub view: View,
 }
 
 impl Socket {
-    /// A socket whose handshake took `srtt_us`, as the control begins with it.
+    /// Creates a socket whose handshake measured `srtt_us`, and initialises the control.
     pub fn new(control: Control, srtt_us: u32, stated_rate: u64) -> Self {
         Self::begin(control, srtt_us, stated_rate, 0)
     }
 
-    /// The same, with RTT0 stated.
+    /// Creates a socket as [`new`](Self::new) does, with RTT0 stated.
     pub fn with_rtt0(control: Control, srtt_us: u32, rtt0_us: u32) -> Self {
         Self::begin(control, srtt_us, 0, rtt0_us)
     }
@@ -51,7 +51,7 @@ impl Socket {
         socket
     }
 
-    /// Hands over an acknowledgement, as the view describes it.
+    /// Delivers an acknowledgement with the values of the view.
     pub fn acknowledge(&mut self) {
         self.library.ack(&mut self.memory, &mut self.view);
     }
@@ -94,11 +94,11 @@ fn compile(control: Control) -> sys::Library {
 }
 
 mod sys {
-    //! The functions of `driver.c`.
+    //! Bindings to the functions of `driver.c`.
 
     use std::{ffi::c_void, path::Path};
 
-    /// As in `driver.c`.
+    /// The structure of the same name in `driver.c`.
     #[repr(C)]
     #[derive(Debug, Clone, Copy, Default)]
     pub struct View {
@@ -130,13 +130,13 @@ mod sys {
         init: Step,
         ack: Step,
         state: Step,
-        // The functions are in it.
+        // Keeps the functions loaded.
         _library: libloading::Library,
     }
 
     impl Library {
         pub fn open(path: &Path) -> Self {
-            // SAFETY: the library was just made from driver.c; it has no initialisers.
+            // SAFETY: the library was just compiled from driver.c; it has no initialisers.
             let library = unsafe { libloading::Library::new(path) }.unwrap();
             let step = |name: &str| -> Step {
                 // SAFETY: driver.c defines these functions with this type.
@@ -146,7 +146,7 @@ mod sys {
             let size = unsafe { library.get::<unsafe extern "C" fn() -> usize>(b"simulated_size") }
                 .unwrap();
             Self {
-                // SAFETY: it has no preconditions.
+                // SAFETY: the function has no preconditions.
                 size: unsafe { size() },
                 init: step("simulated_init"),
                 ack: step("simulated_ack"),
@@ -173,7 +173,7 @@ mod sys {
 
         fn call(&self, step: Step, socket: &mut [u64], view: &mut View) {
             assert!(size_of_val(socket) >= self.size);
-            // SAFETY: both are exclusively ours, aligned, and as large as the functions expect.
+            // SAFETY: both are exclusively borrowed, aligned, and as large as the functions expect.
             unsafe { step(socket.as_mut_ptr().cast(), view) };
         }
     }

@@ -1,5 +1,5 @@
-//! A sender that always has something to send, and whose losses are found perfectly (SACK): what
-//! is lost is no longer in flight once three segments sent after it have arrived.
+//! A sender that always has data, with ideal loss detection (SACK): a lost segment leaves the
+//! flight once three later segments have arrived.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ struct Segment {
     first_sent_at: Micros,
 }
 
-/// An acknowledgement of all that has arrived until it left.
+/// An acknowledgement of all segments that arrived before it left.
 struct Acknowledgement {
     left: Micros,
     heard: Micros,
@@ -33,7 +33,7 @@ struct Acknowledgement {
 enum Event {
     Send,
     Hear,
-    /// A segment beyond the window, whose acknowledgement shows what is lost (RFC 8985).
+    /// A probe beyond the window, whose acknowledgement reveals losses (RFC 8985).
     Probe,
     TimeOut,
 }
@@ -43,19 +43,19 @@ pub struct Flow {
     pub socket: Socket,
     pub link: Link,
     pub now: Micros,
-    /// Another control in the place of the socket's.
+    /// A CUBIC model that replaces the socket's control.
     cubic: Option<Cubic>,
-    /// Set where acknowledgements have time stamps.
+    /// True if acknowledgements carry time stamps.
     pub stamped: bool,
-    /// Of the receiver's clock, in a millisecond.
+    /// Ticks of the receiver's clock per millisecond.
     pub ticks: f64,
-    /// One acknowledgement covers what arrives within so long, as with GRO.
+    /// The interval in which one acknowledgement covers all arrivals, as with GRO.
     gathered: Micros,
-    /// In the order of sending, which is that of arrival.
+    /// Segments in flight, in the order of sending and arrival.
     flight: VecDeque<Segment>,
     /// Numbers of lost segments that were sent before all in `flight` and count as in flight, too.
     missing: VecDeque<u32>,
-    /// On their way, in the order of arrival; and when the last one left.
+    /// Acknowledgements in transit, in the order of arrival; and when the last one left.
     acknowledgements: VecDeque<Acknowledgement>,
     left_last: Micros,
     next_send: Micros,
@@ -66,7 +66,7 @@ pub struct Flow {
     first_sent_at: Micros,
     heard_at: Micros,
     probed: bool,
-    /// Count of times at which all in flight was given up.
+    /// Count of retransmission timeouts.
     pub timeouts: u32,
 }
 
@@ -99,7 +99,7 @@ impl Flow {
         }
     }
 
-    /// A flow with the kernel's own control.
+    /// Creates a flow with the kernel's default control.
     pub fn cubic(link: Link) -> Self {
         let mut flow = Self::new(Control::Hybla, link, 0, 0.0);
         flow.cubic = Some(Cubic::default());
@@ -108,12 +108,12 @@ impl Flow {
         flow
     }
 
-    /// Segments delivered so far.
+    /// Returns the segments delivered so far.
     pub fn delivered(&self) -> u32 {
         self.socket.view.delivered
     }
 
-    /// Lets so much time pass.
+    /// Advances the flow by `time`.
     pub fn run(&mut self, time: Micros) {
         run_together(std::slice::from_mut(self), time);
     }
@@ -122,7 +122,7 @@ impl Flow {
         (self.flight.len() + self.missing.len()) as u32
     }
 
-    /// The next event and its time.
+    /// Returns the next event and its time.
     fn next(&self) -> (Micros, Event) {
         let may_send = self.in_flight() < self.socket.view.window;
         let send = may_send.then_some(self.next_send.max(self.now));
@@ -150,7 +150,7 @@ impl Flow {
         }
     }
 
-    /// Sets aside what is lost at the head of the flight.
+    /// Moves lost segments at the head of the flight to `missing`.
     fn set_missing_aside(&mut self) {
         while self.flight.front().is_some_and(|s| s.arrives.is_none()) {
             let segment = self.flight.pop_front();
@@ -158,7 +158,7 @@ impl Flow {
         }
     }
 
-    /// Takes what has arrived out of the flight: how many, and the last of them.
+    /// Removes arrived segments from the flight; returns their number and the last one.
     fn take_arrived(&mut self, at: Micros) -> (u32, Option<Segment>) {
         let mut taken = (0, None);
         self.set_missing_aside();
@@ -170,7 +170,7 @@ impl Flow {
         taken
     }
 
-    /// How many of the missing are found to be, once so much has arrived.
+    /// Returns how many missing segments are detected as lost once `newest` has arrived.
     fn find_missing(&mut self, newest: u32) -> u32 {
         let before = self.missing.len();
         self.missing.retain(|number| number + REORDERING > newest);
@@ -236,7 +236,7 @@ impl Flow {
         let sending = last.sent_at - last.first_sent_at;
         view.interval_us = sending.max(at - last.delivered_before_at) as u64;
         view.in_flight = in_flight;
-        // The receiver's clock began some time else.
+        // The receiver's clock has another origin.
         view.stamp_ms = if self.stamped {
             ((acknowledgement.left / 1e3 * self.ticks) as u64 + 0xffff_0000) as u32
         } else {
@@ -257,7 +257,7 @@ impl Flow {
         self.socket.acknowledge();
     }
 
-    /// Nothing was heard for long: all in flight is lost, and one segment asks.
+    /// Handles a retransmission timeout: all in flight is lost, and one segment probes.
     fn time_out(&mut self, at: Micros) {
         self.now = at;
         self.heard_at = at;
@@ -275,7 +275,7 @@ impl Flow {
     }
 }
 
-/// Lets so much time pass for flows that share the link of the first.
+/// Advances flows that share the link of the first by `time`.
 pub fn run_together(flows: &mut [Flow], time: Micros) {
     let end = flows[0].now + time;
     loop {

@@ -1,4 +1,4 @@
-//! The constant window.
+//! Tests of the constant window.
 
 use bpf_cc::Control;
 use proptest::prelude::*;

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use fec::{
     block::{self, BlockDecoder, BlockEncoder},
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Decoder, Encoder},
     theory::{Channel, Draws},
     window::{self, WindowDecoder, WindowEncoder},
@@ -43,7 +43,7 @@ impl Code {
                     depth,
                     block_time: NEVER,
                     payload_max: PAYLOAD,
-                    overcode: Overcode::of_block(k, h),
+                    overhead: Overhead::of_block(k, h),
                     ..block::EncoderConfig::default()
                 };
                 Box::new(BlockEncoder::new(config).expect("a code"))
@@ -52,7 +52,7 @@ impl Code {
                 let config = window::EncoderConfig {
                     window,
                     payload_max: PAYLOAD,
-                    overcode: Overcode::of_block(k, h),
+                    overhead: Overhead::of_block(k, h),
                     hold: NEVER,
                     ..window::EncoderConfig::default()
                 };
@@ -85,7 +85,7 @@ impl Code {
 #[derive(Debug)]
 pub struct Outcome {
     /// Repair packets for each data packet.
-    pub overcode: f64,
+    pub overhead: f64,
     /// The share of data packets that the link lost.
     pub lost: f64,
     /// The share that stayed lost.
@@ -192,7 +192,7 @@ impl Receiver {
         }
         let residual = (count - in_order.len()) as f64 / count as f64;
         Outcome {
-            overcode: (self.slot - count) as f64 / count as f64,
+            overhead: (self.slot - count) as f64 / count as f64,
             lost: residual + recovery.len() as f64 / count as f64,
             residual,
             recovery: Delays::of(recovery),

@@ -70,7 +70,7 @@ fn show(channel: &str, code: Code, outcome: &Outcome) {
     println!(
         "| {channel} | {} | {:.1} % | {:.2e} of {:.2e} | {} | {} |",
         code.name(),
-        100.0 * outcome.overcode,
+        100.0 * outcome.overhead,
         outcome.residual,
         outcome.lost,
         delays(&outcome.recovery),

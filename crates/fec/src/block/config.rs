@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub use crate::scheme::ConfigError;
-use crate::{overcode::Overcode, scheme::in_range, symbol};
+use crate::{overhead::Overhead, scheme::in_range, symbol};
 
 /// The longest block time that makes sense: who waits longer for a lost packet would rather ask
 /// for it again, or notices.
@@ -39,8 +39,8 @@ pub struct EncoderConfig {
     /// ([`more`](super::BlockEncoder::more)); at least `depth` are. 0 to 65,536. Default: 0.
     pub kept: usize,
     /// How many repair packets follow a block. Default: (20, 6). See
-    /// [`set_overcode`](crate::scheme::Encoder::set_overcode).
-    pub overcode: Overcode,
+    /// [`set_overhead`](crate::scheme::Encoder::set_overcode).
+    pub overhead: Overhead,
     /// The number of the first block. Default: 0. An encoder that takes the place of another
     /// before the same decoder must begin with a random number, or with one that is far from all that
     /// the other has used: of blocks that the decoder remembers, new packets may otherwise be taken for
@@ -56,7 +56,7 @@ impl Default for EncoderConfig {
             block_time: BLOCK_TIME_MAX,
             payload_max: 1500,
             kept: 0,
-            overcode: Overcode::of_block(20, 6),
+            overhead: Overhead::of_block(20, 6),
             first_block: 0,
         }
     }

@@ -34,7 +34,7 @@ const fn products() -> [[Product; 256]; SYMBOLS_MAX + 1] {
     while k < SYMBOLS_MAX {
         let mut point = 0;
         while point < 256 {
-            let difference = Product::of((point ^ k) as u8);
+            let difference = Product::new((point ^ k) as u8);
             products[k + 1][point] = products[k][point].times(difference);
             point += 1;
         }
@@ -50,7 +50,7 @@ pub(super) fn row(row: usize, coefficients: &mut [u8]) {
     let to_data = &TO_DATA[k];
     let point = (k + row) as u8;
     for (data, coefficient) in coefficients.iter_mut().enumerate() {
-        let difference = Product::of(point ^ data as u8);
+        let difference = Product::new(point ^ data as u8);
         *coefficient = to_data[usize::from(point)].value_over(to_data[data], difference);
     }
 }
@@ -76,7 +76,7 @@ pub(super) fn interpolate(known: &[u8], missing: &[u8], wanted: &[u8], coefficie
     for (wanted, coefficients) in wanted.iter().zip(coefficients.chunks_exact_mut(k)) {
         let all = to_known(*wanted);
         for ((known, to_known), coefficient) in known.iter().zip(&each).zip(coefficients) {
-            *coefficient = all.value_over(*to_known, Product::of(wanted ^ known));
+            *coefficient = all.value_over(*to_known, Product::new(wanted ^ known));
         }
     }
 }

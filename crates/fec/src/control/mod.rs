@@ -10,7 +10,7 @@
 //!
 //! [`LossMeter`] turns the numbers of packets that arrive into runs of received and lost ones;
 //! [`Counts`] sum these up; [`Control`] remembers them for as long as the link has not changed, makes
-//! an [`Estimate`] of them, and an [`Overcode`](crate::overcode::Overcode) of that. Everything is
+//! an [`Estimate`] of them, and an [`Overhead`](crate::overcode::Overcode) of that. Everything is
 //! counted in packets; there is no clock.
 
 mod counts;

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{
     code::SYMBOLS_MAX,
-    overcode::Overcode,
+    overhead::Overhead,
     theory::{Channel, rows_needed_into},
 };
 
@@ -182,7 +182,7 @@ pub struct Control {
     congested: bool,
     lossy: bool,
     needed: Needed,
-    overcode: Overcode,
+    overhead: Overhead,
     changed: bool,
     manual: bool,
     /// For how many packets the rows do not become fewer.
@@ -206,12 +206,12 @@ impl Control {
         share("threshold", config.threshold)?;
         let overhead = config.overhead_max;
         in_range("overhead_max", overhead >= 0.0, overhead, "0 or more")?;
-        for (name, value, least, accepted) in [
+        for (name, value, minimum, accepted) in [
             ("block", config.block.into(), 1.0, "1 to 255"),
             ("depth", config.depth as f64, 1.0, "1 or more"),
             ("memory", config.memory as f64, 1000.0, "1000 or more"),
         ] {
-            in_range(name, value >= least, value, accepted)?;
+            in_range(name, value >= minimum, value, accepted)?;
         }
         let memory = config.memory.max((1.0 / (OFF * config.threshold)) as u64);
         Ok(Self {
@@ -220,7 +220,7 @@ impl Control {
             congested: false,
             lossy: false,
             needed: Needed::new(config.block),
-            overcode: Overcode::none(),
+            overhead: Overhead::none(),
             changed: false,
             manual: false,
             hold_packets: 0,
@@ -241,7 +241,7 @@ impl Control {
         in_range("k", manual.k > 0, manual.k.into(), "1 to 255")?;
         let mut control = Self::new(config)?;
         control.manual = true;
-        control.overcode = Overcode::of_block(manual.k, manual.h);
+        control.overhead = Overhead::of_block(manual.k, manual.h);
         control.changed = true;
         Ok(control)
     }
@@ -274,13 +274,13 @@ impl Control {
 
     /// How much overcode to send.
     #[must_use]
-    pub fn overcode(&self) -> &Overcode {
-        &self.overcode
+    pub fn overhead(&self) -> &Overhead {
+        &self.overhead
     }
 
     /// How much overcode to send, if that has changed since this was asked last.
-    pub fn poll_overcode(&mut self) -> Option<&Overcode> {
-        std::mem::take(&mut self.changed).then_some(&self.overcode)
+    pub fn poll_overhead(&mut self) -> Option<&Overhead> {
+        std::mem::take(&mut self.changed).then_some(&self.overhead)
     }
 
     /// How the link loses packets, as far as is known.
@@ -302,7 +302,7 @@ impl Control {
     #[must_use]
     pub fn standing(&self) -> Standing {
         let block = self.config.block.into();
-        let rows = self.overcode.rows(block);
+        let rows = self.overhead.rows(block);
         if self.manual {
             Standing::Manual
         } else if !self.lossy {
@@ -355,8 +355,8 @@ impl Control {
 
     fn apply(&mut self) {
         let block = usize::from(self.config.block);
-        if (1..=block).any(|k| self.rows(k) != self.overcode.rows(k)) {
-            self.overcode = Overcode::from_fn(|k| match k.checked_sub(block) {
+        if (1..=block).any(|k| self.rows(k) != self.overhead.rows(k)) {
+            self.overhead = Overhead::from_fn(|k| match k.checked_sub(block) {
                 None | Some(0) => self.rows(k),
                 Some(_) => (k * self.rows(block)).div_ceil(block).min(self.rows_max(k)),
             });
@@ -366,7 +366,7 @@ impl Control {
 
     /// The rows for `k` data packets, `block` at most.
     fn rows(&self, k: usize) -> usize {
-        let rows = self.overcode.rows(k);
+        let rows = self.overhead.rows(k);
         if !self.lossy {
             return 0;
         }

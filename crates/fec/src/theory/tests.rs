@@ -89,7 +89,7 @@ fn by_formula(p: f64, k: usize, h: usize) -> BlockOdds {
 
 #[test]
 fn independent_losses_follow_the_binomial_formula_down_to_very_unlikely_ones() {
-    let mut least: f64 = 1.0;
+    let mut minimum: f64 = 1.0;
     for p in [1e-4, 1e-3, 0.02, 0.1, 0.4] {
         for (k, h) in [
             (20, 6),
@@ -105,10 +105,10 @@ fn independent_losses_follow_the_binomial_formula_down_to_very_unlikely_ones() {
             let what = format!("{p} ({k}, {h}): {odds:?} {formula:?}");
             assert!(same(odds.failure, formula.failure, 1e-9), "{what}");
             assert!(same(odds.residual, formula.residual, 1e-9), "{what}");
-            least = least.min(odds.failure);
+            minimum = minimum.min(odds.failure);
         }
     }
-    assert!(least < 1e-200, "{least}");
+    assert!(minimum < 1e-200, "{minimum}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub use crate::scheme::ConfigError;
-use crate::{overcode::Overcode, scheme::in_range, symbol};
+use crate::{overhead::Overhead, scheme::in_range, symbol};
 
 /// The most packets of a window. A repair packet costs a multiplication and addition for each, and
 /// in simulation 128 packets did as well as 2,000.
@@ -27,7 +27,7 @@ pub struct EncoderConfig {
     /// bytes longer.
     pub payload_max: usize,
     /// How many repair packets there are for the data packets. Default: 7 for 100.
-    pub overcode: Overcode,
+    pub overhead: Overhead,
     /// How long a packet may be without any repair packet. Default: 20 ms. Where data is too
     /// sparse for the overcode to bring one by then, one is made out of turn, so that there is more
     /// overcode than was asked for.
@@ -49,7 +49,7 @@ impl Default for EncoderConfig {
         Self {
             window: 128,
             payload_max: 1500,
-            overcode: Overcode::of_block(100, 7),
+            overhead: Overhead::of_block(100, 7),
             hold: Duration::from_millis(20),
             delay: Duration::ZERO,
             apart: Duration::ZERO,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     kernel::Kernel,
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Encoder, TooLong},
     wire::Header,
 };
@@ -20,8 +20,8 @@ const AT_ONCE: usize = 6;
 
 /// Gives repair packets over the last packets of a stream.
 ///
-/// They come evenly spaced, as many to the data packets as the [`Overcode`] says
-/// ([`Overcode::rows_of_window`]). When data pauses, by what the caller says
+/// They come evenly spaced, as many to the data packets as the [`Overhead`] says
+/// ([`Overhead::rows_of_window`]). When data pauses, by what the caller says
 /// ([`handle_drained`](Encoder::handle_drained)) or because a packet has been without repair packet
 /// for too long, the last packets get what they lack: the last one, the last two, and so on up to
 /// the last window, each have as many repair packets behind their first as the overcode
@@ -91,7 +91,7 @@ impl WindowEncoder {
         };
         Ok(Self {
             kernel,
-            ratio: config.overcode.rows_of_window(window),
+            ratio: config.overhead.rows_of_window(window),
             packets: vec![kept; window],
             len: 0,
             next: config.first_id,
@@ -155,7 +155,7 @@ impl WindowEncoder {
         let lack = (1..=self.len).map(|last| {
             let first = &self.packets[(self.place + window - last) % window];
             let behind = self.given.wrapping_sub(first.given) as usize;
-            self.config.overcode.rows(last).saturating_sub(behind)
+            self.config.overhead.rows(last).saturating_sub(behind)
         });
         let lack = lack.max().unwrap_or(0);
         self.stats.repairs_tail += lack as u64;
@@ -257,12 +257,12 @@ impl Encoder for WindowEncoder {
         Some((header, symbol))
     }
 
-    fn set_overcode(&mut self, overcode: Overcode) {
+    fn set_overhead(&mut self, overhead: Overhead) {
         let (_, packets) = self.ratio;
-        self.ratio = overcode.rows_of_window(self.packets.len());
+        self.ratio = overhead.rows_of_window(self.packets.len());
         // The same share of a repair packet.
         self.part = self.part * self.ratio.1 / packets;
-        self.config.overcode = overcode;
+        self.config.overhead = overhead;
         if self.ratio.0 == 0 {
             self.bare_since = None;
         }

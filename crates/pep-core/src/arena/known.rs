@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use super::name_hash;
 use crate::{
     arena::{Part, Words},
-    outage::{Knowledge, Latest, Outage, Past, Source},
+    outage::{Latest, LinkMonitor, Outage, Past, Source},
 };
 
 /// [`name_hash`] of the gateway that has answered; 0, none has.
@@ -25,7 +25,7 @@ const LASTED: usize = 24;
 const TIME_BITS: u32 = 56;
 
 /// Bytes of all of it.
-pub(super) const KNOWN_BYTES: usize = OUTAGES + OUTAGE_BYTES * Knowledge::REMEMBERED;
+pub(super) const KNOWN_BYTES: usize = OUTAGES + OUTAGE_BYTES * LinkMonitor::REMEMBERED;
 
 /// What is known of the link, in shared memory: in words, of which zeros mean that nothing is.
 ///
@@ -88,7 +88,7 @@ impl<'a, W: Words> Known<'a, W> {
     pub fn read(&self, since_boot: Duration) -> Past {
         let count = self.words.load(COUNT);
         let first = (count + 1)
-            .saturating_sub(Knowledge::REMEMBERED as u64)
+            .saturating_sub(LinkMonitor::REMEMBERED as u64)
             .max(1);
         let mut past = Past {
             count,
@@ -118,7 +118,7 @@ impl<'a, W: Words> Known<'a, W> {
     }
 
     fn place(number: u64) -> usize {
-        OUTAGES + OUTAGE_BYTES * (number % Knowledge::REMEMBERED as u64) as usize
+        OUTAGES + OUTAGE_BYTES * (number % LinkMonitor::REMEMBERED as u64) as usize
     }
 }
 

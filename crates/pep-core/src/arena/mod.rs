@@ -5,7 +5,7 @@
 //! - [`Header`], what is written of a flow, in an order that is valid after every single store; [`Record`],
 //!   the same as it is read
 //! - [`Endings`], which tunnels' flows have ended of late, and how
-//! - [`recover_half`], how far a half really is, by the kernel's own counters
+//! - [`recover_direction`], how far a half really is, by the kernel's own counters
 //!
 //! ```text
 //!   page 0        magic | version | slots | extent bytes | headers | tables | extents | generation | worker | order | endings,
@@ -26,12 +26,12 @@ mod recover;
 #[cfg(test)]
 mod tests;
 
-pub use crate::relay::HalfRecord;
+pub use crate::relay::DirectionRecord;
 pub use ended::{ENDINGS, Ending, Endings};
 pub use known::Known;
 pub use layout::{FormatError, Layout, OFF_MAX, PAGE, Seal, VERSION};
 pub use record::{Flags, Header, Identity, Kind, Record, SlotState, name_hash};
-pub use recover::{Counters, Disagreement, RecoveredHalf, recover_half};
+pub use recover::{Counters, Disagreement, RecoveredDirection, recover_direction};
 
 /// Shared memory, as words at offsets that are multiples of eight.
 ///

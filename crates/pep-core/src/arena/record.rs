@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::{
     arena::{Part, Words},
-    relay::{Direction, HalfRecord, Side},
+    relay::{Direction, DirectionRecord, Side},
 };
 
 const STATE: usize = 0;
@@ -13,8 +13,8 @@ const KIND: usize = 24;
 const SITE: usize = 32;
 const BORN: usize = 40;
 const TOKEN: usize = 48;
-const HALVES: usize = 64;
-const HALF_BYTES: usize = 64;
+const DIRECTIONS: usize = 64;
+const DIRECTION_BYTES: usize = 64;
 const HEAD: usize = 0;
 const TAIL: usize = 8;
 const BASE: usize = 16;
@@ -122,7 +122,7 @@ pub struct Record {
     /// What it is.
     pub identity: Identity,
     /// Up and down.
-    pub halves: [HalfRecord; 2],
+    pub halves: [DirectionRecord; 2],
 }
 
 /// The header of a slot in shared memory, 512 bytes:
@@ -182,8 +182,8 @@ impl<'a, W: Words> Header<'a, W> {
 
     /// Writes where the bytes of a half are, and how far it has come. Tail before head: `head <= tail` at every
     /// instant. Base before size: with the new base and the old size the map is still the old one.
-    pub fn write_half(&self, direction: Direction, half: &HalfRecord) {
-        let start = HALVES + direction as usize * HALF_BYTES;
+    pub fn write_direction(&self, direction: Direction, half: &DirectionRecord) {
+        let start = DIRECTIONS + direction as usize * DIRECTION_BYTES;
         self.words.store(start + TAIL, half.tail);
         self.words.store(start + HEAD, half.head);
         self.words.store(start + BASE, half.base);
@@ -243,13 +243,13 @@ impl<'a, W: Words> Header<'a, W> {
                 flags: Flags::from_word(self.words.load(FLAGS)),
                 class: self.words.load(CLASS),
             },
-            halves: Direction::ALL.map(|direction| self.read_half(direction)),
+            halves: Direction::ALL.map(|direction| self.read_direction(direction)),
         })
     }
 
-    fn read_half(&self, direction: Direction) -> HalfRecord {
-        let start = HALVES + direction as usize * HALF_BYTES;
-        HalfRecord {
+    fn read_direction(&self, direction: Direction) -> DirectionRecord {
+        let start = DIRECTIONS + direction as usize * DIRECTION_BYTES;
+        DirectionRecord {
             head: self.words.load(start + HEAD),
             tail: self.words.load(start + TAIL),
             base: self.words.load(start + BASE),

@@ -12,7 +12,7 @@
 //! as both lie where one call may have brought them. Where they do not, something else has happened, and the flow is
 //! reset: bytes are never guessed.
 
-use super::HalfRecord;
+use super::DirectionRecord;
 
 /// What the kernel says of a leg that nobody reads or writes any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,9 +34,9 @@ pub struct Counters {
 
 /// A half that can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecoveredHalf {
+pub struct RecoveredDirection {
     /// Where it really is. FIN has gone in or out as it says here.
-    pub half: HalfRecord,
+    pub half: DirectionRecord,
     /// Bytes by which what was written was behind, or had less than had come.
     pub repaired: u64,
 }
@@ -80,12 +80,12 @@ pub enum Disagreement {
 ///
 /// # Errors
 /// When these cannot both be: the flow is to be reset.
-pub fn recover_half(
-    published: &HalfRecord,
+pub fn recover_direction(
+    published: &DirectionRecord,
     source: &Counters,
     sink: &Counters,
-) -> Result<RecoveredHalf, Disagreement> {
-    let HalfRecord {
+) -> Result<RecoveredDirection, Disagreement> {
+    let DirectionRecord {
         head, tail, size, ..
     } = *published;
     if !size.is_power_of_two() {
@@ -106,7 +106,7 @@ pub fn recover_half(
     if fin_out && !(given == read && source.fin_received) && !sink.closed {
         return Err(Disagreement::EarlyFin);
     }
-    let half = HalfRecord {
+    let half = DirectionRecord {
         head: given,
         tail: read,
         fin_in: source.fin_received,
@@ -114,11 +114,11 @@ pub fn recover_half(
         ..*published
     };
     let repaired = (read - tail) + (given - head);
-    Ok(RecoveredHalf { half, repaired })
+    Ok(RecoveredDirection { half, repaired })
 }
 
 /// Bytes that the sink has got, and whether FIN has gone after them.
-fn given(published: &HalfRecord, source: &Counters, sink: &Counters) -> (u64, bool) {
+fn given(published: &DirectionRecord, source: &Counters, sink: &Counters) -> (u64, bool) {
     if !sink.closed {
         return (sink.written, sink.fin_sent);
     }

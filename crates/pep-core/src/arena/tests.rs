@@ -151,11 +151,11 @@ fn a_record_is_read_back_once_its_state_is_written_and_not_before() {
         cookies: [5, 6],
         identity: identity(),
         halves: [
-            HalfRecord {
+            DirectionRecord {
                 size: 16,
-                ..HalfRecord::default()
+                ..DirectionRecord::default()
             },
-            HalfRecord {
+            DirectionRecord {
                 head: 1,
                 tail: 2,
                 base: 3,
@@ -171,7 +171,7 @@ fn a_record_is_read_back_once_its_state_is_written_and_not_before() {
         let header = Header::new(&memory, PAGE);
         header.write_identity(&expected.identity);
         for direction in Direction::ALL {
-            header.write_half(direction, &expected.halves[direction as usize]);
+            header.write_direction(direction, &expected.halves[direction as usize]);
         }
         for side in Side::ALL {
             header.write_cookie(side, expected.cookies[side as usize]);
@@ -275,7 +275,7 @@ impl World {
 
     fn publish(&self, direction: Direction) {
         let half = self.relay.half(direction);
-        self.header().write_half(direction, &half.into());
+        self.header().write_direction(direction, &half.into());
     }
 
     /// A number below `below` (xorshift64).
@@ -390,7 +390,7 @@ impl World {
             for direction in Direction::ALL {
                 let source = &counters[direction.source() as usize];
                 let sink = &counters[direction.sink() as usize];
-                let found = recover_half(&record.halves[direction as usize], source, sink)?;
+                let found = recover_direction(&record.halves[direction as usize], source, sink)?;
                 self.repaired += found.repaired;
                 halves[direction as usize] = found.half;
             }
@@ -449,12 +449,12 @@ fn without_the_kernels_counters_bytes_are_lost_or_repeated() {
     assert!((0..1200).filter(|fuel| wrong(*fuel)).count() > 20);
 }
 
-fn half(head: u64, tail: u64) -> HalfRecord {
-    HalfRecord {
+fn half(head: u64, tail: u64) -> DirectionRecord {
+    DirectionRecord {
         head,
         tail,
         size: 16,
-        ..HalfRecord::default()
+        ..DirectionRecord::default()
     }
 }
 
@@ -468,7 +468,7 @@ fn leg(read: u64, written: u64) -> Counters {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let recover = |read, written| recover_half(&half(5, 10), &leg(read, 0), &leg(0, written));
+    let recover = |read, written| recover_direction(&half(5, 10), &leg(read, 0), &leg(0, written));
     assert_eq!(recover(10, 5).unwrap().repaired, 0);
     let both = recover(21, 12).unwrap();
     assert_eq!(
@@ -478,9 +478,9 @@ fn what_cannot_be_is_refused() {
     for (read, written) in [(9, 5), (22, 5), (10, 4), (10, 11)] {
         assert!(recover(read, written).is_err(), "{read} {written}");
     }
-    let no_ring = HalfRecord::default();
+    let no_ring = DirectionRecord::default();
     assert_eq!(
-        recover_half(&no_ring, &leg(0, 0), &leg(0, 0)),
+        recover_direction(&no_ring, &leg(0, 0), &leg(0, 0)),
         Err(Disagreement::Ring { size: 0 })
     );
     let early = Counters {
@@ -488,7 +488,7 @@ fn what_cannot_be_is_refused() {
         ..leg(0, 7)
     };
     assert_eq!(
-        recover_half(&half(5, 10), &leg(10, 0), &early),
+        recover_direction(&half(5, 10), &leg(10, 0), &early),
         Err(Disagreement::EarlyFin)
     );
 }
@@ -504,13 +504,13 @@ fn a_closed_sink_had_the_fin_if_it_counts_one_more_than_there_was() {
         closed: true,
         ..leg(0, written)
     };
-    let with_fin = recover_half(&half(5, 10), &source, &closed(11)).unwrap();
+    let with_fin = recover_direction(&half(5, 10), &source, &closed(11)).unwrap();
     assert!(with_fin.half.fin_out);
     assert_eq!(with_fin.half.head, 10);
-    let without = recover_half(&half(5, 10), &source, &closed(8)).unwrap();
+    let without = recover_direction(&half(5, 10), &source, &closed(8)).unwrap();
     assert_eq!((without.half.fin_out, without.half.head), (false, 8));
     // It takes nothing any more, whatever it has.
-    let moot = recover_half(&half(5, 10), &leg(10, 0), &closed(11)).unwrap();
+    let moot = recover_direction(&half(5, 10), &leg(10, 0), &closed(11)).unwrap();
     assert_eq!((moot.half.fin_out, moot.half.head), (false, 5));
 }
 

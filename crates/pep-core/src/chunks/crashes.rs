@@ -134,7 +134,7 @@ impl Process {
     }
 
     fn come_back(&mut self) {
-        let Some(start) = self.map.elsewhere().next() else {
+        let Some(start) = self.map.on_disk().next() else {
             return;
         };
         if !self.map.promise() {
@@ -184,7 +184,7 @@ impl Process {
             }
             Op::Drain(count) => {
                 // What is on the disk comes back before its turn.
-                let until = self.map.elsewhere().next().unwrap_or(self.map.tail());
+                let until = self.map.on_disk().next().unwrap_or(self.map.tail());
                 let count = count.min(until - self.map.head());
                 self.moved[1] += count;
                 self.stored();
@@ -231,12 +231,12 @@ fn recovered(shared: &Shared, head: u64, tail: u64) -> ChunkMap {
         .expect("it is whole at every instant")
         .with_window(WINDOW);
     assert_eq!((map.head(), map.tail(), map.highest()), (head, tail, tail));
-    let elsewhere: BTreeSet<_> = map.elsewhere().collect();
-    assert!(elsewhere.is_subset(&shared.disk));
+    let on_disk: BTreeSet<_> = map.on_disk().collect();
+    assert!(on_disk.is_subset(&shared.disk));
     for position in (head..tail).step_by(GRAIN as usize) {
-        let is_elsewhere = |start: &u64| (*start..start + CHUNK).contains(&position);
+        let is_on_disk = |start: &u64| (*start..start + CHUNK).contains(&position);
         let Some(at) = map.held(position, GRAIN) else {
-            assert!(elsewhere.iter().any(is_elsewhere), "{position}");
+            assert!(on_disk.iter().any(is_on_disk), "{position}");
             continue;
         };
         assert_eq!(shared.memory.get(&at.first.start), Some(&position));
@@ -245,7 +245,7 @@ fn recovered(shared: &Shared, head: u64, tail: u64) -> ChunkMap {
 }
 
 /// Looks at every instant of a process.
-fn look(process: &mut Process) {
+fn check_process(process: &mut Process) {
     for (shared, [tail, head]) in std::mem::take(&mut process.instants) {
         // As the kernel has counted, or as was written down.
         recovered(&shared, head, tail);
@@ -260,7 +260,7 @@ proptest! {
         let mut process = Process::new();
         for op in &ops {
             process.apply(op);
-            look(&mut process);
+            check_process(&mut process);
         }
     }
 
@@ -277,7 +277,7 @@ proptest! {
                     match map.held(position, 1) {
                         Some(at) => prop_assert!(at.first.end <= EXTENT),
                         None => {
-                            let start = map.elsewhere().filter(|start| *start <= position).last().expect("there it is");
+                            let start = map.on_disk().filter(|start| *start <= position).last().expect("there it is");
                             prop_assert!(disk.contains(&start) && start + CHUNK <= tail);
                         }
                     }
@@ -311,7 +311,7 @@ fn bytes_that_are_elsewhere_are_left_out_and_nothing_else() {
     let recover = |words: [u64; 5], disk: &[u64], head, tail| {
         let disk = disk.iter().copied().collect();
         let map = ChunkMap::recover(EXTENT, words, &disk, (head, tail));
-        map.map(|map| map.elsewhere().collect::<Vec<_>>()).ok()
+        map.map(|map| map.on_disk().collect::<Vec<_>>()).ok()
     };
     let at = |chunk: u64| chunk * CHUNK + 7;
     let [first, second, third] = [0, 1, 2].map(at);
@@ -346,10 +346,10 @@ fn the_order_of_stores_matters() {
         let mut process = Process::new();
         process.apply(&Op::Receive(2 * CHUNK));
         before.iter().for_each(|op| process.apply(op));
-        look(&mut process);
+        check_process(&mut process);
         process.wrong_order = true;
         process.apply(&last);
-        let found = std::panic::AssertUnwindSafe(|| look(&mut process));
+        let found = std::panic::AssertUnwindSafe(|| check_process(&mut process));
         assert!(std::panic::catch_unwind(found).is_err(), "{last:?}");
     }
 }

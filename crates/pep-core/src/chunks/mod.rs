@@ -382,7 +382,7 @@ impl ChunkMap {
             }
         }
         if self.is_clear() {
-            self.begin_anew();
+            self.rewind();
         }
     }
 
@@ -392,7 +392,7 @@ impl ChunkMap {
     }
 
     /// No byte is held: the next one goes to the beginning of a chunk.
-    fn begin_anew(&mut self) {
+    fn rewind(&mut self) {
         while let Some(last) = self.chunks.pop_back() {
             if let Some(chunk) = last {
                 self.let_go(chunk);
@@ -410,7 +410,7 @@ impl ChunkMap {
         assert!(count <= self.len(), "{count} out of {self:?}");
         self.head += count;
         if self.is_clear() {
-            self.begin_anew();
+            self.rewind();
         }
         while self.base + CHUNK <= self.head
             && let Some(first) = self.chunks.pop_front()
@@ -458,7 +458,7 @@ impl ChunkMap {
     /// All pages were given back. Of no effect unless the map [is clear](Self::is_clear).
     pub fn reset(&mut self) {
         if self.is_clear() {
-            self.begin_anew();
+            self.rewind();
             self.free.clear();
             self.clean.clear();
             self.fresh = 0;

@@ -21,7 +21,7 @@ pub struct Torn {
 
 impl ChunkMap {
     /// The map of which a predecessor has written down these words, of all chunks of the extent in their order, and that holds the
-    /// bytes from `head` to `tail`; full chunks that no word names may begin at positions that are `elsewhere`. What had come ahead is
+    /// bytes from `head` to `tail`; full chunks that no word names may begin at positions that are `on_disk`. What had come ahead is
     /// given up. Its [changes](Self::changes) are those to what was written down; of the extent only [what it
     /// occupies](Self::occupied) may keep its pages. Chunks that are not here are as if they had been [released](Self::release).
     ///
@@ -33,7 +33,7 @@ impl ChunkMap {
     pub fn recover(
         extent: u64,
         words: impl IntoIterator<Item = u64>,
-        elsewhere: &BTreeSet<u64>,
+        on_disk: &BTreeSet<u64>,
         (head, tail): (u64, u64),
     ) -> Result<Self, Torn> {
         let torn = Torn { head, tail };
@@ -64,7 +64,7 @@ impl ChunkMap {
             return Ok(map);
         }
         let is_full = |start: &&u64| ends(**start) > head && ends(**start) <= tail;
-        let known = here.keys().chain(elsewhere.iter().filter(is_full));
+        let known = here.keys().chain(on_disk.iter().filter(is_full));
         map.base = first_of_chunk(head, known.copied().next().ok_or(torn)?).ok_or(torn)?;
         let mut missed = here.len();
         while map.base + map.chunks.len() as u64 * CHUNK < tail {
@@ -72,7 +72,7 @@ impl ChunkMap {
             let chunk = here.get(&start).copied();
             if chunk.is_some() {
                 missed -= 1;
-            } else if elsewhere.contains(&start) && ends(start) <= tail {
+            } else if on_disk.contains(&start) && ends(start) <= tail {
                 map.released += 1;
             } else {
                 return Err(torn);
@@ -92,7 +92,7 @@ impl ChunkMap {
     }
 
     /// Where chunks begin of which the bytes between head and tail are not here.
-    pub fn elsewhere(&self) -> impl Iterator<Item = u64> {
+    pub fn on_disk(&self) -> impl Iterator<Item = u64> {
         let starts = (self.base..self.tail).step_by(CHUNK as usize);
         let chunks = starts.zip(&self.chunks);
         chunks.filter_map(|(start, chunk)| chunk.is_none().then_some(start))

@@ -3,14 +3,15 @@
 /// Minimum buffer of each direction of a flow in a tunnel, in bytes.
 pub const TUNNEL_EXTENT_MIN: u64 = 1 << 20;
 
-/// Room for flows in a process. Their buffers take addresses at the start, and memory as they fill.
+/// Room for flows in a process. Flow buffers reserve addresses at the start, and take memory as
+/// they fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// Bytes of addresses for all buffers.
     pub bytes: u64,
-    /// Flows beyond `limits.flows` that there is room for: those that the kernel had answered for
-    /// us when the gate closed. Until the rule is in place, for 100 ms, at 10,000 a second on a
-    /// large machine.
+    /// Flows beyond `limits.flows` that have room: those that the kernel had already answered when
+    /// the gate closed. Sized for the 100 ms until the rule is in place, at 10,000 flows a second
+    /// on a large machine.
     pub slack_flows: u32,
 }
 
@@ -18,10 +19,11 @@ impl Addresses {
     /// Room on the architecture that pepd is compiled for.
     pub const HERE: Self = Self::of_bits(usize::BITS);
 
-    /// Room where addresses have so many bits.
+    /// Room with addresses of `bits` bits.
     pub const fn of_bits(bits: u32) -> Self {
         if bits < 64 {
-            // Kernels leave a process 2 GiB or 3 GiB; code, stacks and heap need some of it.
+            // A 32-bit kernel leaves a process 2 GiB or 3 GiB; code, stacks and heap need some of
+            // it.
             Self {
                 bytes: 1 << 30,
                 slack_flows: 128,
@@ -42,14 +44,14 @@ impl Addresses {
             .saturating_sub(self.slack_flows)
     }
 
-    /// Bytes of the buffer of each direction with which that many flows fit: `wanted`, halved until
-    /// they do, but at least `least`.
-    pub fn extent(self, flows: u32, wanted: u64, least: u64) -> u64 {
+    /// Bytes of the buffer of each direction that let `flows` flows fit: `wanted`, halved until
+    /// they fit, but no less than `minimum`.
+    pub fn extent(self, flows: u32, wanted: u64, minimum: u64) -> u64 {
         let mut extent = wanted;
-        while extent > least && self.flows(extent) < flows {
+        while extent > minimum && self.flows(extent) < flows {
             extent /= 2;
         }
-        extent.max(least)
+        extent.max(minimum)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `[admin]`: how a running pepd is asked and told.
+//! `[admin]`: the administration interface of a running pepd.
 
 use std::{
     net::SocketAddr,
@@ -14,42 +14,42 @@ use crate::reading::{
 };
 
 section! {
-    /// `[admin]`: how a running pepd is asked and told.
+    /// `[admin]`: the administration interface of a running pepd.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Admin(s) {
-        /// Its socket. It costs one descriptor, and only who may use it can.
+        /// Administration socket. Takes one descriptor; its mode limits access.
         socket: AdminSocket = socket(), AdminSocket::Auto;
-        /// Who may use it.
+        /// Access mode of the socket.
         mode: AdminMode = AdminMode::WORDS, AdminMode::Owner;
-        /// Where it answers what only reads by TCP: any user of this machine may ask there.
+        /// Address of the read-only HTTP endpoint. Open to any user of this machine.
         http: Option<SocketAddr> = WordOr("off", None, Loopback), None;
     }
 }
 
-/// Where the socket is.
+/// Location of the administration socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminSocket {
-    /// In the folder that systemd made for us (`RuntimeDirectory=`), or else in `/run/pepd`, named after
-    /// `intercept.table`.
+    /// In the directory that systemd created for pepd (`RuntimeDirectory=`), or else in
+    /// `/run/pepd`. Named after `intercept.table`.
     Auto,
-    /// Here.
+    /// At this path.
     Path(PathBuf),
-    /// There is none.
+    /// No socket.
     Off,
 }
 
 words! {
-    /// Who may use the socket.
+    /// Access mode of the administration socket.
     pub enum AdminMode {
         /// The user that pepd runs as (0600).
         Owner = "0600",
-        /// Its group too (0660).
+        /// The user and the group of pepd (0660).
         Group = "0660",
     }
 }
 
 impl AdminMode {
-    /// As a file has it.
+    /// File mode bits.
     pub fn bits(self) -> u32 {
         match self {
             Self::Owner => 0o600,
@@ -68,15 +68,15 @@ fn socket() -> impl Reading<Value = AdminSocket> {
 }
 
 impl Admin {
-    /// Takes its path for relative to `folder`, where it is relative.
-    pub(super) fn resolve_paths(&mut self, folder: &Path) {
+    /// Resolves a relative path of the socket against `directory`.
+    pub(super) fn resolve_paths(&mut self, directory: &Path) {
         if let AdminSocket::Path(path) = &mut self.socket {
-            *path = folder.join(&*path);
+            *path = directory.join(&*path);
         }
     }
 }
 
-/// An address and a port that nobody but this machine reaches.
+/// A loopback address and a port.
 struct Loopback;
 
 impl Reading for Loopback {

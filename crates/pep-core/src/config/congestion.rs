@@ -1,10 +1,10 @@
-//! What congestion controls ask of the site that names them.
+//! Requirements of congestion controls on the site that names them.
 
 use super::{CongestionName, Link};
 use crate::reading::Section;
 use crate::site::{RTT0_DEFAULT, Site};
 
-/// Reports what the site lacks for those it names.
+/// Reports requirements that the site does not meet.
 pub(super) fn check(section: &Section<'_>, site: &Site, link: Option<&Link>) {
     let whole = CongestionName::takes_the_whole_link;
     if let Some(name) = site.congestion.iter().find(|name| whole(name)) {

@@ -1,4 +1,4 @@
-//! `[intercept]`: where connections come in and how they are caught.
+//! `[intercept]`: interfaces from which connections come, and the rules that redirect them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Marks used beside one per LAN interface: client leg, server leg, passed SYN, local.
+    /// Marks used in addition to one per LAN interface: client leg, server leg, passed SYN, local.
     pub const FIXED: u32 = 4;
 
     /// Marks from `first` upwards in `mask`; `None` unless the bits of `mask` are adjacent and
@@ -39,7 +39,7 @@ impl Marks {
         self.first
     }
 
-    /// The bits of a mark that are ours, all adjacent; the others are left as they are.
+    /// The adjacent bits of a mark that pepd uses; other bits stay unchanged.
     pub const fn mask(self) -> u32 {
         self.mask
     }
@@ -53,14 +53,14 @@ impl Marks {
         }
     }
 
-    /// How many marks there are, at least 1.
+    /// Number of marks, 1 or more.
     pub const fn room(self) -> u64 {
         ((self.mask - self.first) >> self.mask.trailing_zeros()) as u64 + 1
     }
 }
 
 section! {
-    /// `[intercept]`: where connections come in and how they are caught.
+    /// `[intercept]`: interfaces from which connections come, and the rules that redirect them.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Intercept(s) {
         /// Interfaces on which hosts' connections arrive, 1 to [`LAN_MAX`](Self::LAN_MAX).
@@ -68,28 +68,30 @@ section! {
         /// First of the TCP ports on 127.0.0.1 and ::1 to which connections are redirected, one
         /// per site ([`Config::listen_port`](super::Config::listen_port)).
         listen_port: u16 = short(1..=u16::MAX), 5000;
-        /// Name of our nft table, for IPv4 and IPv6 together.
+        /// Name of pepd's nft table, for IPv4 and IPv6 together.
         table: TableName =
             text("the name of an nft table"), "pepd".parse().expect("a valid table name");
         /// Marks of packets and sockets.
         marks: Marks = read_marks(s);
-        /// First of the routing tables we fill: one for local delivery and one per LAN interface.
+        /// First of the routing tables that pepd fills: one for local delivery and one per LAN
+        /// interface.
         route_table: u32 = Integer(256..=2_000_000_000), 5000;
-        /// Priority of our policy rules.
+        /// Priority of pepd's policy rules.
         rule_priority: u32 = Integer(1..=32_765), 100;
-        /// How sites that do not say otherwise answer SYNs.
+        /// Default SYN handling of sites.
         syn: SynHandling = SynHandling::WORDS, SynHandling::Spoof;
-        /// How long a held SYN (`syn = "defer"`) is kept after the client last sent it.
+        /// Lifetime of a held SYN (`syn = "defer"`) after the client last sent it.
         syn_lease: Duration =
             Span(Duration::from_secs(1)..=Duration::from_secs(300)), Duration::from_secs(35);
     }
 }
 
 impl Intercept {
-    /// The most interfaces in [`lan`](Self::lan): each takes a mark, a routing table and a TUN.
+    /// Maximum number of interfaces in [`lan`](Self::lan): each takes a mark, a routing table and a
+    /// TUN.
     pub const LAN_MAX: usize = 64;
 
-    /// Reads the section. Without `lan` the list is empty, and the error is reported.
+    /// Reads the section. Without `lan`, reports the error and leaves the list empty.
     pub(super) fn read(mut section: Section<'_>) -> Self {
         let intercept = Self::read_keys(&mut section);
         intercept.check_marks(&section);
@@ -143,7 +145,7 @@ fn read_lan(section: &mut Section<'_>) -> Vec<IfName> {
     lan
 }
 
-/// The usual users of marks (Kubernetes, Tailscale, WireGuard, mwan3) keep to the lower 24 bits.
+/// Kubernetes, Tailscale, WireGuard and mwan3 use marks in the lower 24 bits.
 const MARKS: Marks = Marks {
     first: 0x5000_0000,
     mask: 0xff00_0000,

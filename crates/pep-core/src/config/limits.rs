@@ -1,4 +1,4 @@
-//! `[limits]`: what pepd never exceeds.
+//! `[limits]`: upper bounds on pepd's resources.
 
 use std::time::Duration;
 
@@ -12,90 +12,90 @@ use crate::reading::{
 use crate::site::custody::MEMORY;
 
 section! {
-    /// `[limits]`: what pepd never exceeds. Beyond it connections pass unaccelerated, and are
-    /// counted.
+    /// `[limits]`: upper bounds on pepd's resources. Connections beyond a limit pass unaccelerated,
+    /// and are counted.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Limits(s, addresses: Addresses, tunnels: bool) {
-        /// The ring of one direction of a flow to begin with, up to [`ring_max`](Self::ring_max).
+        /// Initial ring of one direction of a flow; grows up to [`ring_max`](Self::ring_max).
         ring_initial: ByteSize =
             PowerOfTwo(ByteSize::kib(4)..=ByteSize::mib(16)), ByteSize::kib(64);
         /// Flows at one time.
         flows: u32 = Integer(1..=1_000_000), flows_fair(addresses, ring_initial, tunnels);
         /// SYNs held at one time (`syn = "defer"`).
         held: u32 = Integer(1..=100_000), 2048;
-        /// SYNs per second that are held, of all hosts, and as many at once.
+        /// SYNs per second that pepd holds, of all hosts; also the burst.
         held_rate: u32 = Integer(1..=1_000_000), 10_000;
         /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time. `None`: a
-        /// quarter of what there may be in all, but at least 256.
+        /// quarter of all flows, but no fewer than 256.
         flows_per_host: Option<u32> = some(Integer(1..=flows)), None;
         /// Bytes of all rings together: an upper bound, not a reservation.
         memory: ByteSize = Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)),
             MEMORY.min(ByteSize(addresses.bytes / 4));
-        /// The ring of one direction of a flow at most.
+        /// Maximum ring of one direction of a flow.
         ring_max: ByteSize = PowerOfTwo(ByteSize::kib(64)..=ByteSize::mib(16)), ByteSize::mib(1);
-        /// SYNs held for one client address.
+        /// SYNs held for one host (an IPv4 address, or an IPv6 /64).
         held_per_source: u32 = Integer(1..=held), 1024.min(held);
         /// SYNs held for one destination address.
         held_per_destination: u32 = Integer(1..=held), 512.min(held);
-        /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at
-        /// once.
+        /// SYNs per second that pepd holds for one host (an IPv4 address, or an IPv6 /64); also the
+        /// burst.
         held_rate_per_source: u32 = Integer(1..=held_rate), 5000.min(held_rate);
-        /// Descriptors kept back for everything that is not a flow (netlink, nft, logs).
+        /// Descriptors reserved for everything that is not a flow (netlink, nft, logs).
         descriptors: u32 = Integer(16..=10_000), 64;
-        /// Bytes one flow may move before others get their turn.
+        /// Bytes that one flow may move before other flows get their turn.
         relay_budget: ByteSize = Size(ByteSize::kib(4)..=ByteSize::mib(64)), ByteSize::mib(1);
-        /// How long a worker may stay awake for the next bytes of a flow; 0 never stays awake.
+        /// Maximum time that a worker busy-polls for the next bytes of a flow; 0 disables it.
         busy_poll: Duration =
             Span(Duration::ZERO..=Duration::from_millis(1)), Duration::from_micros(50);
-        /// Connections the kernel may have completed before pepd accepts them, per site, address
-        /// family and processor; the kernel caps it at `net.core.somaxconn`.
+        /// Connections that the kernel may complete before pepd accepts them, per site, address
+        /// family and CPU. The kernel caps it at `net.core.somaxconn`.
         backlog: u32 = Integer(1..=65_535), 4096;
     }
 }
 
 impl Default for Limits {
-    /// Without tunnels, where addresses are no concern.
+    /// Limits without tunnels, with unlimited addresses.
     fn default() -> Self {
         Section::missing(|s| Self::read_keys(s, Addresses::of_bits(64), false))
     }
 }
 
-/// What a host may have where nothing is said: a browser with many pages open has some hundred connections.
-pub const HOST_FLOWS_LEAST: u32 = 256;
+/// Minimum default of flows per host: a browser with many open pages has some hundred connections.
+pub const HOST_FLOWS_MIN: u32 = 256;
 
 impl Limits {
-    /// How many flows a host may have where `flows` may be open in all, which may be fewer than [`flows`](Self::flows) as descriptors
-    /// are short. `None`: as many as all together.
+    /// Flows that one host may have while `flows` may be open in all. `flows` is below
+    /// [`flows`](Self::flows) when descriptors are short. `None`: no limit per host.
     pub fn flows_per_host(&self, flows: u32) -> Option<u32> {
-        let default = || (flows / 4).max(HOST_FLOWS_LEAST);
+        let default = || (flows / 4).max(HOST_FLOWS_MIN);
         let most = self.flows_per_host.unwrap_or_else(default);
         (most < flows).then_some(most)
     }
 
-    /// Bytes of the initial rings of that many flows.
+    /// Bytes of the initial rings of `flows` flows.
     pub fn initial_rings(&self, flows: u32) -> u64 {
         2 * u64::from(flows) * self.ring_initial.bytes()
     }
 }
 
 /// Minimum buffer of each direction of a flow, in bytes: its ring, or more in a tunnel.
-fn extent_least(ring_initial: ByteSize, tunnels: bool) -> u64 {
+fn extent_min(ring_initial: ByteSize, tunnels: bool) -> u64 {
     let tunnel = if tunnels { TUNNEL_EXTENT_MIN } else { 0 };
     ring_initial.bytes().max(tunnel)
 }
 
-/// Bytes that the buffer of each direction can grow to where [`Limits::flows`] is not stated.
+/// Size to which the buffer of each direction can grow where [`Limits::flows`] is not configured.
 const EXTENT_FAIR: u64 = 256 << 10;
 
-/// Flows at one time where nothing is stated: with all else at its default, what 20,000
-/// descriptors carry; fewer where addresses are short.
+/// Default number of flows. With all else at its default, the number that 20,000 descriptors carry;
+/// fewer where addresses are short.
 fn flows_fair(addresses: Addresses, ring_initial: ByteSize, tunnels: bool) -> u32 {
-    let extent = extent_least(ring_initial, tunnels).max(EXTENT_FAIR);
+    let extent = extent_min(ring_initial, tunnels).max(EXTENT_FAIR);
     addresses.flows(extent).clamp(1, 8192)
 }
 
 impl Limits {
-    /// Reads them for a process that has these addresses, with or without flows in tunnels.
+    /// Reads the section for a process with these addresses, with or without flows in tunnels.
     pub(super) fn read(mut section: Section<'_>, addresses: Addresses, tunnels: bool) -> Self {
         let limits = Self::read_keys(&mut section, addresses, tunnels);
         limits.check(&section);
@@ -104,16 +104,16 @@ impl Limits {
         limits
     }
 
-    /// Every flow needs addresses for its first buffers.
+    /// Reports flows that have no addresses for their first buffers.
     fn check_addresses(&self, section: &Section<'_>, addresses: Addresses, tunnels: bool) {
-        let least = extent_least(self.ring_initial, tunnels);
-        let most = addresses.flows(least);
+        let minimum = extent_min(self.ring_initial, tunnels);
+        let most = addresses.flows(minimum);
         if self.flows > most {
-            let (room, least) = (ByteSize(addresses.bytes), ByteSize(least));
+            let (room, minimum) = (ByteSize(addresses.bytes), ByteSize(minimum));
             section.error(
                 "flows",
                 format!(
-                    "{} flows with two buffers of at least {least} do not fit the {room} of addresses \
+                    "{} flows with two buffers of at least {minimum} do not fit the {room} of addresses \
                      that pepd has for them on this CPU; accepted: at most {most}",
                     self.flows
                 ),
@@ -132,18 +132,18 @@ impl Limits {
         }
     }
 
-    /// One error, whose remedy is enough: the initial rings of all flows and the full rings
-    /// of one both have to fit.
+    /// Reports one error with a sufficient remedy: the initial rings of all flows, and the full
+    /// rings of one flow, have to fit.
     fn check_memory(&self, section: &Section<'_>) {
         let (memory, rings) = (self.memory, self.initial_rings(self.flows));
         let full = 2 * self.ring_max.bytes();
-        let least = ByteSize(rings.max(full));
+        let minimum = ByteSize(rings.max(full));
         if full > memory.bytes() {
             section.error(
                 "memory",
                 format!(
                     "{memory} does not hold one flow with two full rings (`ring_max` {}); \
-                     accepted: at least \"{least}\"",
+                     accepted: at least \"{minimum}\"",
                     self.ring_max,
                 ),
             );
@@ -153,7 +153,7 @@ impl Limits {
                 "memory",
                 format!(
                     "{memory} does not hold two initial rings ({}) for each of {} flows; accepted: \
-                     memory of at least \"{least}\", or `flows` of at most {flows}",
+                     memory of at least \"{minimum}\", or `flows` of at most {flows}",
                     self.ring_initial, self.flows,
                 ),
             );
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(stated.flows_per_host(100), None);
     }
 
-    /// Limits as a process with addresses of so many bits reads them; errors as text.
+    /// Reads limits for addresses of `bits` bits; returns errors as text.
     fn read(text: &str, bits: u32, tunnels: bool) -> Result<Limits, String> {
         let findings = Findings::new(text);
         let document = DeTable::parse(text).expect("TOML");

@@ -1,10 +1,10 @@
-//! What is checked of `[link]` once everything else is known.
+//! Checks of `[link]` that need the rest of the configuration.
 
 use super::{Config, CongestionName};
 use crate::reading::Findings;
 
-/// Warns where nothing sends at a stated rate: what a dedicated link allows is only to do so
-/// whatever happens.
+/// Warns about `dedicated` where nothing sends at a configured rate: a dedicated link only permits
+/// that.
 pub(super) fn check_dedicated(config: &Config, findings: &Findings) {
     let link = config.link.as_ref();
     let Some(link) = link.filter(|link| link.dedicated) else {

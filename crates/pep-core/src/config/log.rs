@@ -1,9 +1,9 @@
-//! `[log]`: what is written to standard error, and how.
+//! `[log]`: destination, form and level of log lines.
 
 use crate::reading::{section, words};
 
 words! {
-    /// The form of log lines.
+    /// Form of log lines.
     pub enum LogFormat {
         /// For people.
         Text = "text",
@@ -13,16 +13,16 @@ words! {
 }
 
 words! {
-    /// The least important lines that are still written.
+    /// Minimum severity of log lines.
     #[derive(PartialOrd, Ord)]
     pub enum LogLevel {
-        /// Only what needs an operator now.
+        /// Faults that need an operator now.
         Error = "error",
-        /// And what may need one.
+        /// Also faults that may need an operator.
         Warn = "warn",
-        /// And a line for each flow that ends.
+        /// Also a line for each flow that ends.
         Info = "info",
-        /// And why each flow did what it did.
+        /// Also the reasons for pepd's decisions about each flow.
         Debug = "debug",
         /// Everything.
         Trace = "trace",
@@ -30,12 +30,12 @@ words! {
 }
 
 section! {
-    /// `[log]`: what is written to standard error, and how. Options of the command line go before.
+    /// `[log]`: log lines on standard error. Command-line options take precedence.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LogConfig(s) {
-        /// The form of lines.
+        /// Form of log lines.
         format: LogFormat = LogFormat::WORDS, LogFormat::Text;
-        /// The least important lines that are written; `RUST_LOG` goes before it.
+        /// Minimum severity of log lines; `RUST_LOG` takes precedence.
         level: LogLevel = LogLevel::WORDS, LogLevel::Info;
     }
 }

@@ -1,8 +1,8 @@
-//! The configuration: TOML text to checked types which cannot hold a nonsensical value.
+//! The configuration: TOML text, parsed into checked types that cannot hold an invalid value.
 //!
-//! A section is a table of its keys; those that sites need are in [`crate::site`]. Nothing else
-//! sees TOML. `docs/configuration.md` is the reference for operators; tests keep it and the tables
-//! in agreement.
+//! A section is a table of its keys; sections that sites need are in [`crate::site`]. Nothing else
+//! sees TOML. `docs/configuration.md` is the reference for operators; tests compare it with the
+//! tables.
 
 mod addresses;
 mod admin;
@@ -24,7 +24,7 @@ pub use crate::site::boost::{
     DataFilter, DivAcks, DivAcksMode, Fec, FecScheme, Jitter, Rule, Snoop, When,
 };
 pub use crate::site::custody::Custody;
-pub use crate::site::link::{Elsewhere, Link};
+pub use crate::site::link::{Link, OtherRoutes};
 pub use crate::site::names::{CongestionName, IfName, NameError, TableName};
 pub use crate::site::timeouts::{Keepalive, Timeouts};
 pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
@@ -43,52 +43,51 @@ use crate::site::{Mode, PacketPolicy, Site, SiteId, SiteTable};
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where connections come in.
+    /// Interfaces and rules that catch connections.
     pub intercept: Intercept,
-    /// The bad hop, where it is described.
+    /// The bad hop, if configured.
     pub link: Option<Link>,
-    /// What is never exceeded.
+    /// Resource limits.
     pub limits: Limits,
-    /// What is held while the link is away.
+    /// Data held while the link is down.
     pub custody: Custody,
-    /// Timers of flows whose site says nothing else. Sites hold their own copy.
+    /// Timers of flows whose site sets none. Sites hold their own copy.
     pub timeouts: Timeouts,
-    /// After SIGTERM, how long flows may still run before they are reset (`timeouts.drain`), 0
-    /// to 1 h. Default 10 s: short transfers finish, and service managers wait longer (90 s).
+    /// Time that flows may still run after SIGTERM before pepd resets them (`timeouts.drain`), 0 to
+    /// 1 h. Default 10 s: short transfers finish, and service managers wait longer (90 s).
     pub drain: Duration,
-    /// What is logged.
+    /// Logging.
     pub log: LogConfig,
-    /// How it is asked and told while it runs.
+    /// Administration interface.
     pub admin: Admin,
-    /// The policies, in order of precedence, with the built-in `default` at the end.
+    /// Sites in order of precedence, with the built-in `default` at the end.
     pub sites: SiteTable,
-    /// The far ends of tunnels, in the order of their names.
+    /// Far ends of tunnels, in the order of their names.
     pub peers: Vec<Peer>,
-    /// Who we are to them; there is one wherever there are peers.
+    /// The local end's identity towards peers; always `Some` where there are peers.
     pub identity: Option<Identity>,
-    /// What is allowed but can hardly be meant.
+    /// Values that are accepted but are probably mistakes.
     pub warnings: Vec<ConfigWarning>,
     lines: Lines,
 }
 
-/// A site of mode `packet`, with what only such a site has.
+/// A site of mode `packet` with its packet policy and peer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PacketSite<'a> {
-    /// Which one it is.
+    /// Number of the site.
     pub id: SiteId,
-    /// All of it.
+    /// The whole site.
     pub site: &'a Site,
-    /// How its packets are carried.
+    /// Policy of its packets.
     pub policy: &'a PacketPolicy,
-    /// The peer at the far end, by its place in [`Config::peers`].
+    /// Index in [`Config::peers`] of the peer at the far end.
     pub peer: usize,
 }
 
 /// Reads and checks a configuration.
 ///
 /// # Errors
-/// Everything that is wrong with it, in the order of the lines. Where the text is not TOML,
-/// only that: nothing can be said of the rest.
+/// All errors, in the order of the lines. Where the text is not TOML, only that error.
 pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     let findings = Findings::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
@@ -105,8 +104,8 @@ pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
 }
 
 impl Config {
-    /// Bytes of the smallest extent of the arena with which flows can begin.
-    pub fn extent_least(&self) -> u64 {
+    /// Bytes of the smallest extent of the arena with which flows can start.
+    pub fn extent_min(&self) -> u64 {
         let initial = self.limits.ring_initial.bytes();
         if self.peers.is_empty() {
             initial
@@ -115,7 +114,7 @@ impl Config {
         }
     }
 
-    /// Reads every section. Its result means something only if there are no errors.
+    /// Reads every section. The result is meaningful only without errors.
     fn read(mut root: Section<'_>, findings: &Findings) -> Self {
         let intercept = Intercept::read(root.section("intercept"));
         let link = Link::read(root.section("link"));
@@ -129,10 +128,10 @@ impl Config {
         }
         let limits = Limits::read(root.section("limits"), Addresses::HERE, !names.is_empty());
         let custody = Custody::read(root.section("custody"), limits.memory);
-        if names.is_empty() && custody.folder.is_some() {
+        if names.is_empty() && custody.directory.is_some() {
             let message =
                 "has no effect: there are no peers, and flows that are split take nothing to disk";
-            findings.warning("custody.folder", message);
+            findings.warning("custody.directory", message);
         }
         let context = Context {
             custody: &custody,
@@ -168,18 +167,18 @@ impl Config {
         config
     }
 
-    /// Takes the paths of files in it for relative to `folder`, where they are relative.
-    pub fn resolve_paths(&mut self, folder: &Path) {
-        self.custody.resolve_paths(folder);
-        peers::resolve_paths(self.identity.as_mut(), &mut self.peers, folder);
-        self.admin.resolve_paths(folder);
+    /// Resolves relative paths of files against `directory`.
+    pub fn resolve_paths(&mut self, directory: &Path) {
+        self.custody.resolve_paths(directory);
+        peers::resolve_paths(self.identity.as_mut(), &mut self.peers, directory);
+        self.admin.resolve_paths(directory);
         if let Some(contacts) = self.link.as_mut().and_then(|link| link.contacts.as_mut()) {
-            *contacts = folder.join(&*contacts);
+            *contacts = directory.join(&*contacts);
         }
     }
 
-    /// The peer at the far end of a site's tunnel, by its place in [`peers`](Self::peers); `None`
-    /// for other modes.
+    /// Index in [`peers`](Self::peers) of the peer at the far end of a site's tunnel; `None` for
+    /// other modes.
     pub fn peer_of(&self, site: SiteId) -> Option<usize> {
         let site = self.sites.get(site)?;
         let name = site.peer.as_ref()?;
@@ -187,9 +186,9 @@ impl Config {
         peer.filter(|_| site.mode == Mode::Tunnel)
     }
 
-    /// The sites of mode `packet`, in order, 0 to 16, each with its peer by its place in
-    /// [`peers`](Self::peers). The place of a site in this list is the number of its mark, its
-    /// routing table and its TUN.
+    /// The sites of mode `packet`, in order, 0 to 16, each with the index of its peer in
+    /// [`peers`](Self::peers). The index of a site in this list numbers its mark, routing table and
+    /// TUN.
     pub fn packet_sites(&self) -> impl Iterator<Item = PacketSite<'_>> {
         self.sites.iter().filter_map(|(id, site)| {
             let name = site.peer.as_ref()?;
@@ -202,39 +201,39 @@ impl Config {
         })
     }
 
-    /// True where some site holds SYNs until the server has answered.
+    /// Reports whether a site holds SYNs until the server has answered.
     pub fn defers(&self) -> bool {
         self.sites.iter().any(|(_, site)| site.is_deferred())
     }
 
-    /// SYNs that may be held at one time, each with a descriptor: none where no site defers.
+    /// Maximum number of SYNs held at one time, each with a descriptor: 0 where no site defers.
     pub fn held_most(&self) -> u32 {
         if self.defers() { self.limits.held } else { 0 }
     }
 
-    /// Descriptors needed when everything is full: two per flow, one per held SYN, the rest.
+    /// Descriptors needed at full load: two per flow, one per held SYN, and the reserve.
     pub fn descriptors_needed(&self) -> u64 {
         let limits = &self.limits;
         2 * u64::from(limits.flows) + u64::from(self.held_most()) + u64::from(limits.descriptors)
     }
 
-    /// The line, from 1, on which the file sets a key (written as in [`ConfigError::key`]), or
-    /// else of the section around it; 1 where the file has neither.
+    /// Line, from 1, on which the file sets a key (written as in [`ConfigError::key`]), or else of
+    /// the enclosing section. 1 where the file has neither.
     pub fn line_of(&self, key: &str) -> usize {
         self.lines.line_of(key)
     }
 
-    /// The port at which peers reach us by TCP, where they may and it was stated.
+    /// TCP port for peers, where the local end listens for TCP and `listen` is configured.
     pub fn peers_port(&self) -> Option<u16> {
         let by_tcp = self.peers.iter().any(|peer| peer.carrier != Carrier::Udp);
         let listen = self.identity.as_ref()?.listen?;
         by_tcp.then_some(listen.port())
     }
 
-    /// The loopback port of a site's listeners: never that of the peers.
+    /// Loopback port of a site's listeners, never the port of peers.
     ///
     /// # Panics
-    /// When the site is not one of this configuration's.
+    /// When the site is not part of this configuration.
     pub fn listen_port(&self, site: SiteId) -> u16 {
         assert!(
             site.index() < self.sites.len(),
@@ -246,13 +245,14 @@ impl Config {
         if self.peers_port() != Some(port) {
             return port;
         }
-        // The one behind the others, or before them where there is none.
+        // The port after the others, or before them where none is left.
         let behind = u16::try_from(self.sites.len()).ok();
         let behind = behind.and_then(|sites| first.checked_add(sites));
         behind.unwrap_or(first - 1)
     }
 
-    /// The loopback ports of all sites, from the least to the greatest; others may be between.
+    /// Range of the loopback ports of all sites, from the lowest to the highest. Other ports may
+    /// lie between.
     pub fn listen_ports(&self) -> RangeInclusive<u16> {
         let ports = self.sites.iter().map(|(id, _)| self.listen_port(id));
         let first = self.intercept.listen_port;

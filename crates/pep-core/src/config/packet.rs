@@ -1,4 +1,4 @@
-//! Sites whose packets are looked at one by one: modes `packet` and `block`.
+//! Sites that handle single packets: modes `packet` and `block`.
 
 use units::{ByteSize, duration};
 
@@ -6,10 +6,10 @@ use super::{Config, Marks, PacketSite, sites::Context};
 use crate::reading::{Findings, Section};
 use crate::site::{Matcher, Mode, PacketPolicy, Site};
 
-/// The most sites of mode `packet`: each takes a mark, a routing table and a TUN.
+/// Maximum number of sites of mode `packet`: each takes a mark, a routing table and a TUN.
 pub(super) const SITES_MAX: usize = 16;
 
-/// Keys that are of TCP legs.
+/// Keys of TCP legs.
 const OF_LEGS: [&str; 19] = [
     "congestion",
     "congestion_lan",
@@ -32,7 +32,7 @@ const OF_LEGS: [&str; 19] = [
     "on_interception_loss",
 ];
 
-/// Reads `[site.packet]` and `[site.boost]`, and checks what a site that has them needs.
+/// Reads `[site.packet]` and `[site.boost]`, and checks the requirements of a site that has them.
 pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
     let packet = s.section("packet");
     let boost = s.section("boost");
@@ -70,8 +70,8 @@ fn check_legs(section: &Section<'_>, mode: Mode) {
 }
 
 impl Context<'_> {
-    /// Of the rest of the site nothing keeps a peer from any host here, and no packet out of the
-    /// tunnel.
+    /// Warns about a site whose match restricts neither the hosts that the peer can reach nor the
+    /// packets that enter the tunnel.
     fn check_width(&self, index: usize, site: &Site) {
         if site.matcher == Matcher::default() {
             self.findings.warning(
@@ -82,7 +82,8 @@ impl Context<'_> {
         }
     }
 
-    /// One-armed, what a peer sends goes out by the interface by which hosts' packets come in.
+    /// Warns about loops on a one-armed machine, where a peer's packets leave by the interface on
+    /// which hosts' packets arrive.
     fn check_loops(&self, index: usize, site: &Site) {
         let link = self.link.map(|link| &link.interface);
         let one_armed = link.is_some_and(|link| self.intercept.lan.contains(link));
@@ -95,7 +96,7 @@ impl Context<'_> {
         }
     }
 
-    /// Each site of mode `packet` takes a mark.
+    /// Limits sites of mode `packet`, each of which takes a mark.
     pub(super) fn check_packet_sites(&self, sites: &[Site]) {
         let of_packets = sites
             .iter()
@@ -133,7 +134,7 @@ impl Context<'_> {
     }
 }
 
-/// What is queued and kept for packets may not be more than all flows may have.
+/// Limits the queues and caches of packets to the memory of all flows.
 pub(super) fn check_memory(config: &Config, findings: &Findings) {
     let of_site = |site: PacketSite<'_>| site.policy.memory(config.peers[site.peer].rate);
     let needed = config.packet_sites().map(of_site).sum();
@@ -150,7 +151,7 @@ pub(super) fn check_memory(config: &Config, findings: &Findings) {
     }
 }
 
-/// What is sent again comes a round trip later at the earliest.
+/// Warns about ARQ waits that end before a retransmission can arrive, one round trip later.
 pub(super) fn check_waits(config: &Config, findings: &Findings) {
     for site in config.packet_sites() {
         let rtt = config.peers[site.peer].rtt;

@@ -1,4 +1,4 @@
-//! `[peer.NAME]` and `[identity]`: the far ends of tunnels, and who we are to them.
+//! `[peer.NAME]` and `[identity]`: far ends of tunnels, and the local end's identity.
 
 use std::{
     fmt,
@@ -25,42 +25,43 @@ section! {
     /// `[peer.NAME]`: a pepd at the far end of a tunnel.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Peer(s, given: String, link: Option<&Link>, key: &mut Option<PublicKey>) {
-        /// Its name in this file; appears in logs.
+        /// Name in the configuration; appears in logs.
         name: String = given;
-        /// Where we call it. `None`: it calls us.
+        /// Address at which pepd calls the peer. `None`: the peer calls.
         endpoint: Option<Endpoint> = some(Endpoints), None;
-        /// By what it is reached.
+        /// Transport to the peer.
         carrier: Carrier = Carrier::WORDS, Carrier::Auto;
-        /// By which it is known.
+        /// Public key that identifies the peer.
         public_key: PublicKey =
             { *key = s.require("public_key", text(KEY)); key.unwrap_or(PublicKey([0; 32])) };
-        /// The file with the key that both ends share.
+        /// File with the key that both ends share.
         psk_file: Option<PathBuf> = some(path("the path of a file")), None;
-        /// How fast we may send to it, in IP packets. `None`: measured.
+        /// Rate at which pepd may send to the peer, in IP packets. `None`: measured.
         rate: Option<Rate> = rate_or_auto(), link.and_then(|link| link.rate);
-        /// Rate at which it sends to us, in IP packets. `None`: unknown.
+        /// Rate at which the peer sends, in IP packets. `None`: unknown.
         rate_down: Option<Rate> = rate_or_auto(), link.and_then(|link| link.rate_down);
-        /// The round trip to it to begin with, by default that of `[link]`. `None`: unknown.
+        /// Initial round-trip time to the peer, by default that of `[link]`. `None`: unknown.
         rtt: Option<Duration> = some(round_trip()), link.and_then(|link| link.rtt);
-        /// Nobody else uses the link to it, so that nothing is gained by silence during an outage.
+        /// True where nothing else uses the link to the peer, so that silence during an outage
+        /// helps no one.
         dedicated: bool = Switch, link.is_some_and(|link| link.dedicated);
-        /// What becomes of new flows while it is gone.
+        /// Handling of new flows while the peer is down.
         on_peer_loss: OnPeerLoss = OnPeerLoss::WORDS, OnPeerLoss::Split;
-        /// After how long without a sign of life it counts as gone.
+        /// Time without a packet from the peer after which it counts as down.
         lost_after: Duration =
             Span(Duration::from_secs(1)..=Duration::from_secs(3600)), Duration::from_secs(10);
-        /// How many flows it may have open here, where that is stated
+        /// Maximum number of flows that the peer may have open here, if configured
         /// ([`flows_max`](Self::flows_max)).
         flows: Option<u32> = some(Integer(1..=1_000_000)), None;
     }
 }
 
 words! {
-    /// What becomes of new flows of a tunnel whose peer is gone.
+    /// Handling of new flows of a tunnel whose peer is down.
     pub enum OnPeerLoss {
-        /// They are split, as with that mode.
+        /// pepd splits them, as in that mode.
         Split = "split",
-        /// They are taken over, and wait for the peer.
+        /// pepd accepts them; they wait for the peer.
         Hold = "hold",
         /// The kernel forwards them.
         Bypass = "bypass",
@@ -68,7 +69,7 @@ words! {
 }
 
 words! {
-    /// By what a peer is reached.
+    /// Transport to a peer.
     pub enum Carrier {
         /// UDP, and TCP while UDP does not get through.
         Auto = "auto",
@@ -80,30 +81,31 @@ words! {
 }
 
 section! {
-    /// `[identity]`: who we are to peers.
+    /// `[identity]`: the local end's identity towards peers.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Identity(s, stated: PathBuf) {
-        /// The file with our private key.
+        /// File with the local private key.
         key_file: PathBuf = stated;
-        /// Where peers reach us. `None`: any address and a port that the kernel chooses.
+        /// Address on which pepd listens for peers. `None`: any address and a port that the kernel
+        /// chooses.
         listen: Option<SocketAddr> = some(Listen), None;
-        /// The folder in which what was learnt of the ways to peers outlasts us. `None`: that of
-        /// systemd (`StateDirectory=`), if any.
-        state: Option<PathBuf> = some(path("the path of a folder")), None;
+        /// Directory for path measurements that outlive the process. `None`: that of systemd
+        /// (`StateDirectory=`), if any.
+        state: Option<PathBuf> = some(path("the path of a directory")), None;
     }
 }
 
-/// Where a peer is called: a host, by name or address, and a port.
+/// Address of a peer: a host, by name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its name or address.
+    /// Host name or address.
     pub host: String,
-    /// Its port, of UDP and of TCP.
+    /// Port for UDP and TCP.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// Where it is, if that is stated by address.
+    /// Socket address, if the host is given by address.
     pub fn address(&self) -> Option<SocketAddr> {
         let ip = self.host.parse().ok()?;
         Some(SocketAddr::new(ip, self.port))
@@ -119,8 +121,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Reads all `[peer.NAME]` sections. Those without a readable key are left out, and reported; the names
-/// are complete.
+/// Reads all `[peer.NAME]` sections. Reports and leaves out those without a readable key; the list
+/// of names is complete.
 pub(super) fn read_peers(
     sections: Vec<(String, Section<'_>)>,
     link: Option<&Link>,
@@ -150,8 +152,9 @@ pub(super) fn read_peers(
 }
 
 impl Peer {
-    /// How many flows it may have open here. Where nothing else is said, one of several peers has half of
-    /// `limits.flows`, so that others and hosts of ours find room beside it; the only one has all.
+    /// Maximum number of flows that the peer may have open here. Default: all of `limits.flows` for
+    /// a single peer. With several peers, half of it each, which leaves room for other peers and
+    /// local hosts.
     pub fn flows_max(&self, limit: u32, peers: usize) -> u32 {
         let part = if peers > 1 { limit.div_ceil(2) } else { limit };
         self.flows.unwrap_or(part)
@@ -166,7 +169,7 @@ impl Peer {
 
 const KEY: &str = "the peer's public key, as its `pepd keygen` printed it";
 
-/// Reads `[identity]`, where there is one.
+/// Reads `[identity]`, if present.
 pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<Identity> {
     if !section.is_present() {
         return None;
@@ -194,12 +197,12 @@ pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<
     is_there.then_some(identity)
 }
 
-/// Paths in a file are relative to the folder it is in.
-pub(super) fn resolve_paths(identity: Option<&mut Identity>, peers: &mut [Peer], folder: &Path) {
+/// Resolves relative paths against the directory of the file.
+pub(super) fn resolve_paths(identity: Option<&mut Identity>, peers: &mut [Peer], directory: &Path) {
     let files = peers.iter_mut().filter_map(|peer| peer.psk_file.as_mut());
     let own = identity.map(|identity| [Some(&mut identity.key_file), identity.state.as_mut()]);
     for file in files.chain(own.into_iter().flatten().flatten()) {
-        *file = folder.join(&*file);
+        *file = directory.join(&*file);
     }
 }
 
@@ -234,7 +237,7 @@ impl Reading for Endpoints {
     }
 }
 
-/// An address of ours and a port.
+/// A local address and a port.
 struct Listen;
 
 impl Reading for Listen {

@@ -7,7 +7,7 @@ use crate::site::{Close, Given, Mode, Site, SiteTable, SynHandling, WhileDown};
 /// The name of the built-in last site.
 const FALLBACK: &str = "default";
 
-/// What sites take from the rest of the file.
+/// Parts of the configuration that sites refer to.
 pub(super) struct Context<'a> {
     pub(super) custody: &'a Custody,
     pub(super) intercept: &'a Intercept,
@@ -31,7 +31,8 @@ impl Context<'_> {
         SiteTable::new(sites, Site::built_in(FALLBACK, &self.given()))
     }
 
-    /// Of too many sites none is read: each is compared with all before it, which takes its time.
+    /// Rejects too many sites before any is read: each is compared with all before it, which takes
+    /// time.
     fn check_count(&self, sites: usize) -> bool {
         let most = SiteTable::SITES_MAX - 1;
         if sites > most {
@@ -55,8 +56,8 @@ impl Context<'_> {
     fn read_site(&self, mut section: Section<'_>) -> Site {
         let s = &mut section;
         let stated = s.read("mode", Mode::WORDS);
-        // What is wrong with it is said already; what else is to be said depends on it. Nothing is
-        // asked of what is left alone.
+        // An unreadable `mode` is already reported, and other checks depend on it. Bypassed flows
+        // need no checks.
         let is_unknown = s.has("mode") && stated.is_none();
         let mode = match is_unknown {
             true => Mode::Bypass,
@@ -86,8 +87,9 @@ impl Context<'_> {
                 let message =
                     "has no effect: only mode \"tunnel\" keeps bytes while the link is away";
                 section.warning(key, message);
-            } else if key == "disk" && section.has(key) && self.custody.folder.is_none() {
-                let message = "has no effect: `custody.folder` is missing, so nothing goes to disk";
+            } else if key == "disk" && section.has(key) && self.custody.directory.is_none() {
+                let message =
+                    "has no effect: `custody.directory` is missing, so nothing goes to disk";
                 section.warning(key, message);
             }
         }
@@ -138,7 +140,7 @@ impl Context<'_> {
         }
     }
 
-    /// First match wins, so a site behind a wider one is dead text.
+    /// Warns about sites that can never match, as the first match wins.
     fn check_order(&self, sites: &[Site]) {
         for (index, site) in sites.iter().enumerate() {
             let key = format!("site[{}]", index + 1);
@@ -164,7 +166,7 @@ impl Context<'_> {
     }
 }
 
-/// What a tunnel needs, and what only a tunnel has.
+/// Checks requirements of tunnels, and keys that only tunnels have.
 fn check_tunnel(section: &Section<'_>, site: &mut Site) {
     if site.mode != Mode::Tunnel {
         if section.has("class") && site.mode != Mode::Packet {
@@ -192,11 +194,11 @@ fn check_tunnel(section: &Section<'_>, site: &mut Site) {
         );
         section.warning("syn", message);
     }
-    // Also what is split while the peer is gone.
+    // Also applies to flows that are split while the peer is down.
     site.syn = SynHandling::Spoof;
 }
 
-/// What is only of use to some.
+/// Warns about keys without effect in the site's mode.
 fn check_while_down(section: &Section<'_>, site: &Site) {
     for key in ["while_down", "on_interception_loss"] {
         if site.mode == Mode::Bypass && section.has(key) {

@@ -1,9 +1,9 @@
-//! Text that is not TOML: the parser's errors, given the line and key an operator looks for.
+//! Text that is not TOML: parser errors with the line and key that an operator looks for.
 
 use super::ConfigError;
 use crate::reading::Findings;
 
-/// One error per line: after the first, the parser is only guessing.
+/// Reports one error per line, as the parser guesses after the first.
 pub(super) fn errors(
     text: &str,
     findings: &Findings,
@@ -26,14 +26,14 @@ pub(super) fn errors(
 
 fn message(error: &toml::de::Error) -> String {
     let message = error.message().lines().collect::<Vec<_>>().join("; ");
-    // What operators trip over: a rate or duration without quotes.
+    // A frequent mistake: a rate or duration without quotes.
     match message.strip_prefix("string values must be quoted") {
         Some(_) => "not TOML: text, rates, sizes and durations must be in quotes".to_owned(),
         None => format!("not TOML: {message}"),
     }
 }
 
-/// The key that a line seems to set, with its section: a guess, as the line is broken.
+/// Key that a line seems to set, with its section. A guess, as the line is broken.
 fn key_at(text: &str, line: usize) -> String {
     let lines: Vec<&str> = text.lines().take(line).map(str::trim).collect();
     let header = lines.iter().rev().find(|line| line.starts_with('['));
@@ -48,7 +48,7 @@ fn key_at(text: &str, line: usize) -> String {
     }
 }
 
-/// The name in a header, without brackets, and without a comment behind it.
+/// Name in a header, without brackets and trailing comment.
 fn section_of(header: &str) -> &str {
     let name = header.trim_start_matches('[');
     let end = name.find([']', '#']).unwrap_or(name.len());

@@ -11,7 +11,7 @@ fn bounds(memory: u64, disk: u64) -> Bounds {
 }
 
 fn host(number: u8) -> Host {
-    Host::of([10, 0, 0, number].into())
+    Host::from_address([10, 0, 0, number].into())
 }
 
 /// Flows of a host.
@@ -96,10 +96,10 @@ fn who_comes_when_a_host_has_taken_all_it_could_gets_something() {
         let site = ledger.add_site(bounds(0, of_site));
         let hoarder = flows_of(&mut ledger, site, 1, 500);
         contend(&mut ledger, &hoarder, Place::Disk);
-        for (number, least) in [(2, 70), (3, 20), (4, 6)] {
+        for (number, minimum) in [(2, 70), (3, 20), (4, 6)] {
             let late = flows_of(&mut ledger, site, number, 1);
             let held = contend(&mut ledger, &late, Place::Disk) / MIB;
-            assert!(held >= least, "host {number}: {held} MiB");
+            assert!(held >= minimum, "host {number}: {held} MiB");
         }
     }
 }
@@ -300,9 +300,9 @@ proptest! {
         }
         let other = other.unwrap_or_else(|| flows_of(&mut ledger, site, 2, 1)[0]);
         while ledger.try_take(other, Place::Disk, 10) {}
-        let least = if alone { MOST / 15 } else { MOST / 5 };
+        let minimum = if alone { MOST / 15 } else { MOST / 5 };
         let held = ledger.held(other, Place::Disk);
-        prop_assert!(held >= least, "{}", held);
+        prop_assert!(held >= minimum, "{}", held);
         for flow in &flows {
             let surplus = ledger.surplus(*flow, Place::Memory);
             ledger.give_back(*flow, Place::Memory, surplus);

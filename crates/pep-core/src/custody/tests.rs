@@ -39,12 +39,12 @@ fn flows_that_want_all_at_the_same_time_get_the_same() {
             }
         }
         let held = flows.iter().map(|flow| ledger.held(*flow, Place::Memory));
-        let (least, most) = held.fold((u64::MAX, 0), |(least, most), held| {
-            (least.min(held), most.max(held))
+        let (minimum, most) = held.fold((u64::MAX, 0), |(minimum, most), held| {
+            (minimum.min(held), most.max(held))
         });
-        assert!(most - least <= 64 << 10, "{least} to {most}");
+        assert!(most - minimum <= 64 << 10, "{minimum} to {most}");
         let part = 64 * MIB * SHARE / (SHARE * count + 1);
-        assert!(least + REOPEN + (64 << 10) > part, "{least} of {part}");
+        assert!(minimum + REOPEN + (64 << 10) > part, "{minimum} of {part}");
     }
 }
 
@@ -63,8 +63,8 @@ fn who_came_first_moves_his_surplus_away_and_then_all_have_the_same() {
         }
     }
     let held = flows.map(|flow| ledger.held(flow, Place::Memory));
-    let least = held.iter().min().unwrap();
-    assert!(held.iter().all(|held| held - least < MIB), "{held:?}");
+    let minimum = held.iter().min().unwrap();
+    assert!(held.iter().all(|held| held - minimum < MIB), "{held:?}");
 }
 
 #[test]

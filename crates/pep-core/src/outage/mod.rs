@@ -46,7 +46,7 @@ pub enum Source {
     /// Tunnels: a peer is heard, or none is.
     Tunnel,
     /// Nobody: it is taken to be there.
-    Nobody,
+    Assumed,
 }
 
 impl Source {
@@ -56,7 +56,7 @@ impl Source {
         Self::Plan,
         Self::Probe,
         Self::Tunnel,
-        Self::Nobody,
+        Self::Assumed,
     ];
 
     /// From its number (`as u64`).
@@ -72,21 +72,21 @@ impl Source {
             Self::Plan => "plan",
             Self::Probe => "probe",
             Self::Tunnel => "tunnel",
-            Self::Nobody => "nobody",
+            Self::Assumed => "assumed",
         }
     }
 }
 
 /// Who can hear that the link is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Witness {
+pub enum Detector {
     /// The probe of the gateway. Its silence says more than that of tunnels, whose peers may have ended.
     Probe,
     /// All tunnels together.
     Tunnel,
 }
 
-impl Witness {
+impl Detector {
     const ALL: [Self; 2] = [Self::Probe, Self::Tunnel];
 
     fn source(self) -> Source {
@@ -110,11 +110,11 @@ pub struct State {
 
 /// What tunnels are told of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum TunnelLink {
     /// It is there, as far as anybody knows.
-    There,
+    Up,
     /// It is away. Whoever hears their peer all the same knows better.
-    Away,
+    Down,
     /// An operator wants nothing to be sent, whoever is heard.
     Off,
 }
@@ -196,14 +196,14 @@ impl Order {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Testimony {
+struct Report {
     up: bool,
     at: Duration,
 }
 
 /// What is known of a link. All times are by the steady clock unless they say otherwise.
 #[derive(Debug, Clone)]
-pub struct Knowledge {
+pub struct LinkMonitor {
     order: Option<Order>,
     carrier: Option<bool>,
     contacts: Option<Contacts>,
@@ -211,9 +211,9 @@ pub struct Knowledge {
     planned: Option<bool>,
     /// Since when, Unix time.
     edge: Option<Duration>,
-    testimonies: [Option<Testimony>; 2],
+    reports: [Option<Report>; 2],
     /// When operator, interface or plan last said something new.
-    told: Duration,
+    changed: Duration,
     /// What is heard so soon after the link went away by plan was on its way.
     echo: Duration,
     state: State,
@@ -222,33 +222,33 @@ pub struct Knowledge {
     down: Duration,
 }
 
-impl Knowledge {
+impl LinkMonitor {
     /// Outages that are remembered.
     pub const REMEMBERED: usize = 32;
 
     /// Nothing is known but the plan, if there is one. `echo`: how long packets may be heard that were sent before
     /// the link went away, a round trip or so.
     pub fn new(now: Now, contacts: Option<Contacts>, echo: Duration) -> Self {
-        let mut knowledge = Self {
+        let mut monitor = Self {
             order: None,
             carrier: None,
             contacts,
             planned: None,
             edge: None,
-            testimonies: [None; 2],
-            told: now.steady,
+            reports: [None; 2],
+            changed: now.steady,
             echo,
             state: State {
                 up: true,
-                by: Source::Nobody,
+                by: Source::Assumed,
                 since: now.steady,
             },
             outages: VecDeque::new(),
             count: 0,
             down: Duration::ZERO,
         };
-        knowledge.poll(now);
-        knowledge
+        monitor.poll(now);
+        monitor
     }
 
     /// Goes on with what a process before has known, and with what operator and interface say now. It is to be polled once witnesses have
@@ -265,7 +265,7 @@ impl Knowledge {
             },
             None => State {
                 up: true,
-                by: Source::Nobody,
+                by: Source::Assumed,
                 since: now.steady,
             },
         };
@@ -279,7 +279,7 @@ impl Knowledge {
         self.poll(now);
         let until = lasting.map(|lasting| now.steady.saturating_add(lasting));
         self.order = up.map(|up| Order { up, until });
-        self.told = now.steady;
+        self.changed = now.steady;
     }
 
     /// When the operator's word ends, where that is certain. `None` where there is none.
@@ -293,7 +293,7 @@ impl Knowledge {
         if self.carrier != Some(up) {
             // One that has always been there is no news.
             if self.carrier.is_some() || !up {
-                self.told = now.steady;
+                self.changed = now.steady;
             }
             self.carrier = Some(up);
         }
@@ -306,15 +306,15 @@ impl Knowledge {
     }
 
     /// A witness heard something, last at `at`; or has not heard at `at` what it should have.
-    pub fn testify(&mut self, witness: Witness, up: bool, at: Duration) {
-        self.testimonies[witness as usize] = Some(Testimony { up, at });
+    pub fn testify(&mut self, detector: Detector, up: bool, at: Duration) {
+        self.reports[detector as usize] = Some(Report { up, at });
     }
 
     /// A witness has nothing to listen to any more. What it has heard no longer counts; that it has
     /// missed something does, until it hears again.
-    pub fn withdraw(&mut self, witness: Witness) {
-        let testimony = &mut self.testimonies[witness as usize];
-        *testimony = testimony.filter(|it| !it.up);
+    pub fn withdraw(&mut self, detector: Detector) {
+        let report = &mut self.reports[detector as usize];
+        *report = report.filter(|it| !it.up);
     }
 
     /// Takes note of the time. Returns the state when the link has come or gone.
@@ -348,17 +348,17 @@ impl Knowledge {
 
     /// Whether new flows have to do without it, as of the last poll. That no tunnel hears anything is not enough, as it may be
     /// the peers that are away.
-    pub fn is_away(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         !self.state.up && self.state.by != Source::Tunnel
     }
 
     /// What tunnels are told, which have ears of their own: what operator, interface and plan say.
-    pub fn told(&self) -> Told {
-        let known_away = self.carrier == Some(false) || self.planned == Some(false);
+    pub fn tunnel_link(&self) -> TunnelLink {
+        let known_down = self.carrier == Some(false) || self.planned == Some(false);
         match self.order {
-            Some(Order { up: false, .. }) => Told::Off,
-            None if known_away => Told::Away,
-            _ => Told::There,
+            Some(Order { up: false, .. }) => TunnelLink::Off,
+            None if known_down => TunnelLink::Down,
+            _ => TunnelLink::Up,
         }
     }
 
@@ -395,7 +395,7 @@ impl Knowledge {
     fn end_order(&mut self, now: Now) {
         if let Some(until) = self.ordered_until().filter(|until| *until <= now.steady) {
             self.order = None;
-            self.told = self.told.max(until);
+            self.changed = self.changed.max(until);
         }
     }
 
@@ -409,7 +409,7 @@ impl Knowledge {
         (self.planned, self.edge) = (planned, edge);
         // Noticed late, it has been so for a while.
         let late = edge.map_or(Duration::ZERO, |edge| now.wall.saturating_sub(edge));
-        self.told = self.told.max(now.steady.saturating_sub(late));
+        self.changed = self.changed.max(now.steady.saturating_sub(late));
     }
 
     fn decide(&self) -> (bool, Source) {
@@ -419,35 +419,35 @@ impl Knowledge {
         if self.carrier == Some(false) {
             return (false, Source::Carrier);
         }
-        if let Some(witness) = self.witness(true) {
-            return (true, witness);
+        if let Some(detector) = self.detector(true) {
+            return (true, detector);
         }
         if self.planned == Some(false) {
             return (false, Source::Plan);
         }
-        if let Some(witness) = self.witness(false) {
-            return (false, witness);
+        if let Some(detector) = self.detector(false) {
+            return (false, detector);
         }
         let by = match (self.planned, self.carrier) {
             (Some(_), _) => Source::Plan,
             (None, Some(_)) => Source::Carrier,
-            (None, None) => Source::Nobody,
+            (None, None) => Source::Assumed,
         };
         (true, by)
     }
 
     /// One that says so, and speaks of now.
-    fn witness(&self, up: bool) -> Option<Source> {
+    fn detector(&self, up: bool) -> Option<Source> {
         let echo = match self.planned {
             Some(false) if up => self.echo,
             _ => Duration::ZERO,
         };
-        let from = self.told + echo;
-        let says = |witness: &Witness| {
-            let testimony = self.testimonies[*witness as usize];
-            testimony.is_some_and(|it| it.up == up && it.at >= from)
+        let from = self.changed + echo;
+        let says = |detector: &Detector| {
+            let report = self.reports[*detector as usize];
+            report.is_some_and(|it| it.up == up && it.at >= from)
         };
-        Witness::ALL.into_iter().find(says).map(Witness::source)
+        Detector::ALL.into_iter().find(says).map(Detector::source)
     }
 
     fn record(&mut self, now: Now, up: bool, by: Source) {

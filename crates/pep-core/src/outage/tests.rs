@@ -33,33 +33,33 @@ fn contacts(spans: &[(u64, u64)]) -> Contacts {
 
 use units::contacts::Plan;
 
-fn knowledge(spans: &[(u64, u64)]) -> Knowledge {
+fn monitor(spans: &[(u64, u64)]) -> LinkMonitor {
     let plan = (!spans.is_empty()).then(|| contacts(spans));
-    Knowledge::new(now(s(0)), plan, ECHO)
+    LinkMonitor::new(now(s(0)), plan, ECHO)
 }
 
-fn after(knowledge: &mut Knowledge, at: Duration) -> (bool, Source) {
-    knowledge.poll(now(at));
-    (knowledge.state().up, knowledge.state().by)
+fn after(monitor: &mut LinkMonitor, at: Duration) -> (bool, Source) {
+    monitor.poll(now(at));
+    (monitor.state().up, monitor.state().by)
 }
 
 #[test]
 fn who_knows_best_is_believed() {
-    let mut link = knowledge(&[(0, 100), (200, 300)]);
+    let mut link = monitor(&[(0, 100), (200, 300)]);
     assert_eq!(after(&mut link, s(1)), (true, Source::Plan));
-    link.testify(Witness::Probe, false, s(2));
-    link.testify(Witness::Tunnel, false, s(2));
+    link.testify(Detector::Probe, false, s(2));
+    link.testify(Detector::Tunnel, false, s(2));
     assert_eq!(after(&mut link, s(2)), (false, Source::Probe));
-    assert!(link.is_away() && link.told() == Told::There);
-    link.testify(Witness::Tunnel, true, s(3));
+    assert!(link.is_down() && link.tunnel_link() == TunnelLink::Up);
+    link.testify(Detector::Tunnel, true, s(3));
     assert_eq!(after(&mut link, s(3)), (true, Source::Tunnel));
     link.carrier(now(s(4)), false);
     assert_eq!(after(&mut link, s(4)), (false, Source::Carrier));
-    assert_eq!(link.told(), Told::Away);
+    assert_eq!(link.tunnel_link(), TunnelLink::Down);
     link.order(now(s(5)), Some(false), None);
-    assert_eq!(link.told(), Told::Off);
+    assert_eq!(link.tunnel_link(), TunnelLink::Off);
     link.order(now(s(5)), Some(true), Some(s(10)));
-    assert_eq!(link.told(), Told::There);
+    assert_eq!(link.tunnel_link(), TunnelLink::Up);
     assert_eq!(after(&mut link, s(5)), (true, Source::Operator));
     assert_eq!(after(&mut link, s(15)), (false, Source::Carrier));
     link.carrier(now(s(16)), true);
@@ -68,49 +68,49 @@ fn who_knows_best_is_believed() {
         (true, Source::Plan),
         "what witnesses said is of another time"
     );
-    assert_eq!(link.told(), Told::There);
+    assert_eq!(link.tunnel_link(), TunnelLink::Up);
 }
 
 #[test]
 fn tunnels_that_have_ended_say_nothing_and_silent_ones_that_the_link_is_down() {
-    let mut link = knowledge(&[]);
-    link.testify(Witness::Tunnel, true, s(1));
+    let mut link = monitor(&[]);
+    link.testify(Detector::Tunnel, true, s(1));
     assert_eq!(after(&mut link, s(1)), (true, Source::Tunnel));
-    link.withdraw(Witness::Tunnel);
-    assert_eq!(after(&mut link, s(2)), (true, Source::Nobody));
-    link.testify(Witness::Tunnel, false, s(3));
-    link.withdraw(Witness::Tunnel);
+    link.withdraw(Detector::Tunnel);
+    assert_eq!(after(&mut link, s(2)), (true, Source::Assumed));
+    link.testify(Detector::Tunnel, false, s(3));
+    link.withdraw(Detector::Tunnel);
     assert_eq!(after(&mut link, s(4)), (false, Source::Tunnel));
 }
 
 #[test]
 fn what_is_heard_just_after_a_contact_was_on_its_way() {
-    let mut link = knowledge(&[(0, 100), (200, 300)]);
+    let mut link = monitor(&[(0, 100), (200, 300)]);
     assert_eq!(after(&mut link, s(100)), (false, Source::Plan));
-    link.testify(Witness::Tunnel, true, s(100) + ECHO / 2);
+    link.testify(Detector::Tunnel, true, s(100) + ECHO / 2);
     assert_eq!(after(&mut link, s(101)), (false, Source::Plan));
-    link.testify(Witness::Tunnel, true, s(102));
+    link.testify(Detector::Tunnel, true, s(102));
     assert_eq!(
         after(&mut link, s(102)),
         (true, Source::Tunnel),
         "the plan is wrong"
     );
-    assert_eq!(link.told(), Told::Away);
+    assert_eq!(link.tunnel_link(), TunnelLink::Down);
 }
 
 #[test]
 fn a_plan_that_has_run_out_says_nothing() {
-    let mut link = knowledge(&[(10, 20)]);
+    let mut link = monitor(&[(10, 20)]);
     assert_eq!(after(&mut link, s(0)), (false, Source::Plan));
     assert_eq!(link.next_planned(now(s(0))), Some(WALL + s(10)));
     assert_eq!(after(&mut link, s(19)), (true, Source::Plan));
-    assert_eq!(after(&mut link, s(20)), (true, Source::Nobody));
+    assert_eq!(after(&mut link, s(20)), (true, Source::Assumed));
     assert_eq!(link.deadline(now(s(20))), None);
 }
 
 #[test]
 fn a_clock_that_jumps_moves_the_plan_only() {
-    let mut link = knowledge(&[(0, 100), (200, 300)]);
+    let mut link = monitor(&[(0, 100), (200, 300)]);
     let jumped = Now {
         steady: s(50),
         wall: WALL + s(150),
@@ -127,13 +127,13 @@ fn a_clock_that_jumps_moves_the_plan_only() {
 
 #[test]
 fn outages_are_remembered_up_to_a_number() {
-    let mut link = knowledge(&[]);
+    let mut link = monitor(&[]);
     for n in 0..40 {
         link.order(now(s(10 * n)), Some(false), Some(s(3)));
         link.poll(now(s(10 * n)));
         link.poll(now(s(10 * n + 3)));
     }
-    assert_eq!(link.outages().len(), Knowledge::REMEMBERED);
+    assert_eq!(link.outages().len(), LinkMonitor::REMEMBERED);
     assert!(
         link.outages()
             .all(|outage| outage.lasted == Some(s(3)) && outage.by == Source::Operator)
@@ -186,7 +186,7 @@ fn no_order_is_lost_in_a_word_for_being_long_or_short() {
 enum Event {
     Order(Option<bool>, Option<u64>),
     Carrier(bool),
-    Testify(Witness, bool),
+    Testify(Detector, bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -194,7 +194,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         2 => (prop::option::of(any::<bool>()), lasting).prop_map(|(up, lasting)| Event::Order(up, lasting)),
         1 => any::<bool>().prop_map(Event::Carrier),
-        4 => (prop::sample::select(&Witness::ALL[..]), any::<bool>()).prop_map(|(who, up)| Event::Testify(who, up)),
+        4 => (prop::sample::select(&Detector::ALL[..]), any::<bool>()).prop_map(|(who, up)| Event::Testify(who, up)),
     ]
 }
 
@@ -222,11 +222,11 @@ fn plan() -> impl Strategy<Value = Vec<(u64, u64)>> {
     })
 }
 
-fn apply(link: &mut Knowledge, at: u64, event: &Event) {
+fn apply(link: &mut LinkMonitor, at: u64, event: &Event) {
     match *event {
         Event::Order(up, lasting) => link.order(now(ms(at)), up, lasting.map(|ten| ms(10 * ten))),
         Event::Carrier(up) => link.carrier(now(ms(at)), up),
-        Event::Testify(witness, up) => link.testify(witness, up, ms(at)),
+        Event::Testify(detector, up) => link.testify(detector, up, ms(at)),
     }
 }
 
@@ -259,7 +259,7 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
                 }
                 carrier = Some(up);
             }
-            Event::Testify(witness, up) => said[witness as usize] = Some((up, *when)),
+            Event::Testify(detector, up) => said[detector as usize] = Some((up, *when)),
         }
     }
     let told = told.into_iter().max().unwrap_or(0);
@@ -280,7 +280,7 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
         (_, _, _, _, Some(who)) => (false, who),
         (_, _, _, Some(true), _) => (true, Source::Plan),
         (_, Some(true), ..) => (true, Source::Carrier),
-        _ => (true, Source::Nobody),
+        _ => (true, Source::Assumed),
     }
 }
 
@@ -288,7 +288,7 @@ proptest! {
     /// Polled at deadlines and with events only, it is at every time what follows from all that has happened.
     #[test]
     fn it_is_what_follows_from_all_that_has_happened(spans in plan(), events in history()) {
-        let mut link = knowledge(&spans);
+        let mut link = monitor(&spans);
         let mut ups = vec![];
         for (index, (at, event)) in events.iter().enumerate() {
             apply(&mut link, *at, event);
@@ -333,7 +333,7 @@ proptest! {
         let kept = crate::arena::Layout::known(&memory);
         // The machine was on for a day before the first one.
         let boot = |at: Duration| s(86_400) + at;
-        let mut link = knowledge(&[]);
+        let mut link = monitor(&[]);
         let mut at = 0;
         for (time, event) in &events {
             at = *time;
@@ -344,7 +344,7 @@ proptest! {
             }
         }
         let at = ms(at + pause);
-        let mut next = knowledge(&[]);
+        let mut next = monitor(&[]);
         next.resume(now(at), kept.read(boot(at)), None, None);
         prop_assert_eq!(next.outages().collect::<Vec<_>>(), link.outages().collect::<Vec<_>>());
         prop_assert_eq!(next.totals(now(at)), link.totals(now(at)));
@@ -362,7 +362,7 @@ proptest! {
     /// However often it is polled, and however late, once polled it is the same.
     #[test]
     fn polling_late_or_often_comes_to_the_same(spans in plan(), events in history(), steps in prop::collection::vec(1..9000u64, 1..40)) {
-        let (mut lazy, mut eager) = (knowledge(&spans), knowledge(&spans));
+        let (mut lazy, mut eager) = (monitor(&spans), monitor(&spans));
         for (at, event) in &events {
             apply(&mut lazy, *at, event);
             apply(&mut eager, *at, event);
@@ -374,6 +374,6 @@ proptest! {
         }
         lazy.poll(now(ms(at)));
         prop_assert_eq!((lazy.state().up, lazy.state().by), (eager.state().up, eager.state().by));
-        prop_assert_eq!(lazy.told(), eager.told());
+        prop_assert_eq!(lazy.tunnel_link(), eager.tunnel_link());
     }
 }

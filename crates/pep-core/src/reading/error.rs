@@ -1,4 +1,4 @@
-//! What is wrong, or doubtful, in a configuration, and where.
+//! Errors and warnings of a configuration, with their location.
 
 /// One error in a configuration. All errors of a file are reported together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -6,14 +6,14 @@
 pub struct ConfigError {
     /// The line, counted from 1.
     pub line: usize,
-    /// The dotted key, with entries of lists counted from 1: `site[2].match.dport[1]`. A
-    /// guess where the text is not TOML.
+    /// Dotted key, with list items counted from 1: `site[2].match.dport[1]`. A guess where the text
+    /// is not TOML.
     pub key: String,
-    /// What is wrong, and what would be accepted.
+    /// Description of the error, and the accepted values.
     pub message: String,
 }
 
-/// Something in a configuration which is allowed but can hardly be meant.
+/// A value that is accepted but is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {key}: {message}")]
 pub struct ConfigWarning {
@@ -21,6 +21,6 @@ pub struct ConfigWarning {
     pub line: usize,
     /// The dotted key, as in [`ConfigError::key`].
     pub key: String,
-    /// What is doubtful, and what to do about it.
+    /// Description of the doubt, and its remedy.
     pub message: String,
 }

@@ -1,12 +1,12 @@
-//! Collects what is wrong with a file while it is read, so that all of it is reported at once.
+//! Collects errors while a file is read, so that pepd reports all of them at once.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
 use super::{ConfigError, ConfigWarning};
 
-/// The line, from 1, of each key of the file.
+/// Line, from 1, of each key of the file.
 ///
-/// All are equal: where a key stands is no part of what a configuration means.
+/// All values compare equal: lines are no part of the meaning of a configuration.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines(BTreeMap<String, usize>);
 
@@ -17,7 +17,7 @@ impl PartialEq for Lines {
 }
 
 impl Lines {
-    /// The line of `key`, or of what encloses it; 1 for the file as a whole.
+    /// Line of `key` or of the nearest enclosing key; 1 for the file as a whole.
     pub(crate) fn line_of(&self, mut key: &str) -> usize {
         loop {
             if let Some(line) = self.0.get(key) {
@@ -51,17 +51,17 @@ impl Findings {
         }
     }
 
-    /// The line, from 1, of a byte of the text.
+    /// Line, from 1, of a byte of the text.
     pub(crate) fn line_at(&self, offset: usize) -> usize {
         1 + self.line_starts.partition_point(|start| *start <= offset)
     }
 
-    /// Remembers where a key stands, for findings that come to light later.
+    /// Records the line of a key for later findings.
     pub(crate) fn met(&self, key: &str, line: usize) {
         self.lines.borrow_mut().0.insert(key.to_owned(), line);
     }
 
-    /// The line of a key, or of the nearest section around it that the file has.
+    /// Line of a key, or of the nearest enclosing section in the file.
     pub(crate) fn line_of(&self, key: &str) -> usize {
         self.lines.borrow().line_of(key)
     }
@@ -86,12 +86,12 @@ impl Findings {
         });
     }
 
-    /// How many errors there are so far.
+    /// Number of errors so far.
     pub(crate) fn count(&self) -> usize {
         self.errors.borrow().len()
     }
 
-    /// Warnings and lines, or all errors in the order of the file.
+    /// Returns warnings and lines, or all errors in the order of the file.
     pub(crate) fn finish(self) -> Result<(Vec<ConfigWarning>, Lines), Vec<ConfigError>> {
         let mut errors = self.errors.into_inner();
         errors.sort_by_key(|error| error.line);

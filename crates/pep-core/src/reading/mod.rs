@@ -1,5 +1,5 @@
-//! Reading of TOML: tables whose keys are taken one by one, checked values, and what is wrong with
-//! them, each with its line.
+//! TOML reader: tables whose keys are taken one by one, checked values, and errors with their
+//! lines.
 
 mod error;
 mod findings;

@@ -1,6 +1,8 @@
-//! The raw layer: a TOML table whose keys are taken one by one; what is left over is unknown.
+//! Raw layer: a TOML table whose keys are taken one by one; the remaining keys are unknown.
 //!
 //! Serde stops at the first error; an operator wants all of them, each with its line.
+
+use std::borrow::Cow;
 
 use toml::{
     Spanned,
@@ -9,9 +11,9 @@ use toml::{
 
 use super::{findings::Findings, values::Reading};
 
-/// Sections with keys of theirs that operators look for in another section.
+/// Keys that operators look for in the wrong section, by the section that has them.
 ///
-/// Of a key that several sections have, the first is named.
+/// For a key that several sections have, the first is named.
 const HOMES: [(&str, &[&str]); 5] = [
     (
         "[link]",
@@ -23,7 +25,7 @@ const HOMES: [(&str, &[&str]); 5] = [
             "contacts",
             "gateway",
             "gateway_every",
-            "elsewhere",
+            "other_routes",
         ],
     ),
     (
@@ -76,6 +78,16 @@ const HOMES: [(&str, &[&str]); 5] = [
     ),
 ];
 
+/// Keys that had another name in the release before: section, former name and name.
+///
+/// The next release drops them.
+const RENAMED: [(&str, &str, &str); 2] = [
+    ("custody", "folder", "directory"),
+    ("link", "elsewhere", "other_routes"),
+];
+
+type Entry<'a> = (&'a Spanned<Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
+
 /// One table of the file.
 pub(crate) struct Section<'a> {
     path: String,
@@ -95,7 +107,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// What `read` makes of a section that the file does not have: every default.
+    /// Returns the result of `read` for an absent section: every default.
     pub(crate) fn missing<T>(read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let findings = Findings::new("");
         read(&mut Section {
@@ -115,13 +127,20 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether the file has this table.
+    /// Reports whether the file has this table.
     pub(crate) fn is_present(&self) -> bool {
         self.table.is_some()
     }
 
-    /// Whether the file has this key.
+    /// Reports whether the file has this key, under its current or former name.
     pub(crate) fn has(&self, key: &str) -> bool {
+        let former = RENAMED
+            .iter()
+            .find(|(path, _, name)| *path == self.path && *name == key);
+        self.contains(key) || former.is_some_and(|(_, former, _)| self.contains(former))
+    }
+
+    fn contains(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
@@ -130,12 +149,12 @@ impl<'a> Section<'a> {
         self.findings.error(&self.path_of(key), message);
     }
 
-    /// Reports what is doubtful at a key of this table.
+    /// Reports a warning at a key of this table.
     pub(crate) fn warning(&self, key: &str, message: impl Into<String>) {
         self.findings.warning(&self.path_of(key), message);
     }
 
-    /// The value of a key, if it is there and can be read; reports why it cannot.
+    /// Value of a key, if present and valid; reports an error otherwise.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a reading is made where it is used"
@@ -169,7 +188,7 @@ impl<'a> Section<'a> {
         None
     }
 
-    /// A list of values; one value alone is a list of it.
+    /// A list of values; a single value counts as a list of one.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a reading is made where it is used"
@@ -190,7 +209,8 @@ impl<'a> Section<'a> {
         Some(items.iter().enumerate().filter_map(read_item).collect())
     }
 
-    /// As [`list`](Self::list); a missing key is an error. Also whether every item was readable.
+    /// As [`list`](Self::list); a missing key is an error. Also returns whether every item was
+    /// valid.
     pub(crate) fn require_list<R: Reading>(
         &mut self,
         key: &'static str,
@@ -205,14 +225,14 @@ impl<'a> Section<'a> {
         list.map(|items| (items, self.findings.count() == errors))
     }
 
-    /// The table under a key; an empty one when it is missing or is no table.
+    /// Table under a key; an empty one when missing or not a table.
     pub(crate) fn section(&mut self, key: &'static str) -> Section<'a> {
         let value = self.take(key);
         self.child(self.path_of(key), value)
     }
 
-    /// The table under a key, which may also be `true` for an empty one; `None` where it is
-    /// `false`, missing or neither.
+    /// Table under a key, which may also be `true` for an empty one; `None` where it is `false`,
+    /// missing or neither.
     pub(crate) fn switched(&mut self, key: &'static str) -> Option<Section<'a>> {
         let value = self.take(key)?;
         match value.get_ref() {
@@ -230,13 +250,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether the key holds text. Does not take it.
+    /// Reports whether the key holds text. Does not take it.
     pub(crate) fn is_text(&self, key: &str) -> bool {
         let value = self.table.and_then(|table| table.get(key));
         value.is_some_and(|value| value.get_ref().is_str())
     }
 
-    /// The tables of `[[key]]`.
+    /// Tables of `[[key]]`.
     pub(crate) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.take(key) else {
             return Vec::new();
@@ -254,7 +274,7 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// The tables under a key by the names the file gives them: `[key.NAME]`.
+    /// Tables under a key, by the names in the file: `[key.NAME]`.
     pub(crate) fn named_tables(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
         let parent = self.section(key);
         let entries = parent.table.into_iter().flatten();
@@ -268,19 +288,24 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// What `read` takes from it, where that is all there may be.
+    /// Returns the result of `read`, and reports all keys that it does not take.
     pub(crate) fn whole<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let taken = read(&mut self);
         self.finish();
         taken
     }
 
-    /// Reports the keys that nothing asked for.
+    /// Reports the keys that were not taken.
     pub(crate) fn finish(self) {
         for (key, _) in self.table.into_iter().flatten() {
             let name = key.get_ref().as_ref();
-            if !self.known.contains(&name) {
-                let line = self.findings.line_at(key.span().start);
+            let line = self.findings.line_at(key.span().start);
+            if let Some(new) = self.name_of_former(name) {
+                if self.contains(new) {
+                    let message = format!("is the former name of `{new}`, which is stated too");
+                    self.findings.error_at(line, &self.path_of(name), message);
+                }
+            } else if !self.known.contains(&name) {
                 self.findings
                     .error_at(line, &self.path_of(name), self.unknown(name));
             }
@@ -299,10 +324,35 @@ impl<'a> Section<'a> {
 
     fn take(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.known.push(key);
-        let (name, value) = self.table?.get_key_value(key)?;
+        let (name, value) = self
+            .table?
+            .get_key_value(key)
+            .or_else(|| self.under_former_name(key))?;
         self.findings
             .met(&self.path_of(key), self.findings.line_at(name.span().start));
         Some(value)
+    }
+
+    /// Value under the key's former name, with a warning that gives the new one.
+    fn under_former_name(&self, key: &str) -> Option<Entry<'a>> {
+        let (_, former, _) = RENAMED
+            .iter()
+            .find(|(path, _, name)| *path == self.path && *name == key)?;
+        let found = self.table?.get_key_value(*former)?;
+        self.findings.met(
+            &self.path_of(former),
+            self.findings.line_at(found.0.span().start),
+        );
+        let message = format!("is called `{key}` now; the next release refuses the former name");
+        self.warning(former, message);
+        Some(found)
+    }
+
+    fn name_of_former(&self, former: &str) -> Option<&'static str> {
+        let renamed = RENAMED
+            .iter()
+            .find(|(path, name, _)| *path == self.path && *name == former);
+        renamed.map(|(_, _, name)| *name)
     }
 
     fn child(&self, path: String, value: Option<&'a Spanned<DeValue<'a>>>) -> Section<'a> {
@@ -341,15 +391,15 @@ impl<'a> Section<'a> {
     }
 }
 
-/// What a value is, with its article.
+/// Type of a value, with its article.
 pub(crate) fn kind(value: &Spanned<DeValue<'_>>) -> &'static str {
     super::values::kind(value.get_ref())
 }
 
-/// The one of `candidates` that `name` most likely stands for, if any is near.
+/// Returns the candidate that `name` most likely stands for, if one is near.
 pub fn closest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let distance = |candidate: &str| strsim::damerau_levenshtein(name, candidate);
-    // A third of the letters wrong, or one missing part, is still a slip; more is another word.
+    // Up to a third of wrong letters, or one missing part, is a typo; more is another word.
     let near = |candidate: &str| {
         distance(candidate) <= (candidate.len() / 3).max(1)
             || (name.len() >= 3 && candidate.starts_with(name))
@@ -364,7 +414,7 @@ mod tests {
     use super::{HOMES, closest};
     use crate::config::parse;
 
-    /// Error for a file that has this key in this section.
+    /// Errors for a file that has this key in this section.
     fn errors(section: &str, key: &str) -> Vec<String> {
         let errors = parse(&format!("{section}\n{key} = 2020-01-01\n")).expect_err("a date");
         errors.iter().map(ToString::to_string).collect()

@@ -1,13 +1,14 @@
-//! Sections as tables, a row a field and its key, its range and its default; and choices, a row a
-//! value and its word.
+//! Sections as tables, one row per field with key, range and default; enums as tables of value and
+//! word.
 
 /// Declares a struct, one row for each field, and `read_keys`, which takes the keys from a section
 /// in the order of the rows.
 ///
 /// - `field: Type = reading, default;` is the key of that name.
-/// - `field: Type = value;` is made in some other way.
+/// - `field: Type = value;` is computed.
 ///
-/// Expressions may use the section, what else `read_keys` is handed, and the fields of rows above.
+/// Expressions may use the section, the other arguments of `read_keys`, and the fields of earlier
+/// rows.
 macro_rules! section {
     (
         $(#[$meta:meta])*
@@ -27,7 +28,7 @@ macro_rules! section {
         }
 
         impl $name {
-            /// Takes its keys. The caller finishes the section.
+            /// Takes the keys of the section. The caller finishes the section.
             pub(crate) fn read_keys(
                 $section: &mut $crate::reading::Section<'_>
                 $(, $given: $of)*
@@ -66,7 +67,7 @@ macro_rules! words {
         }
 
         impl std::fmt::Display for $name {
-            /// Writes it as configurations have it.
+            /// Writes the word used in configurations.
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(match self {
                     $(Self::$variant => $word,)+

@@ -1,4 +1,4 @@
-//! How single values are read: each reading knows what it accepts and says so.
+//! Readers of single values; each describes the values that it accepts.
 
 use std::{
     fmt::Display, marker::PhantomData, ops::RangeInclusive, path::PathBuf, str::FromStr,
@@ -12,13 +12,13 @@ use super::raw::closest;
 
 /// Turns a TOML value into a checked one.
 pub(crate) trait Reading {
-    /// What comes out.
+    /// Type of the result.
     type Value;
 
-    /// What is accepted, to follow "expected".
+    /// Accepted values, to follow "expected".
     fn expected(&self) -> String;
 
-    /// The value, or what is wrong with it and what is accepted.
+    /// Returns the value, or the error and the accepted values.
     fn read(&self, value: &DeValue<'_>) -> Result<Self::Value, String>;
 
     /// The message for a value of the wrong type.
@@ -32,7 +32,7 @@ pub(crate) trait Reading {
     }
 }
 
-/// What a value is, with its article.
+/// Type of a value, with its article.
 pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
@@ -159,7 +159,7 @@ impl Reading for Share {
     }
 }
 
-/// Text that parses as a type whose error says what is accepted.
+/// Text that parses as a type whose error names the accepted values.
 pub(crate) struct Text<T>(&'static str, PhantomData<T>);
 
 /// A [`Text`]; `expected` describes it.
@@ -200,7 +200,7 @@ impl Reading for NonEmpty {
     }
 }
 
-/// The path of a file or folder.
+/// Path of a file or directory.
 pub(crate) fn path(expected: &'static str) -> impl Reading<Value = PathBuf> {
     Map(NonEmpty(expected), PathBuf::from)
 }
@@ -258,7 +258,7 @@ impl<T: Copy, R: Reading<Value = T>> Reading for WordOr<T, R> {
     }
 }
 
-/// Another reading, its result converted.
+/// Another reading with a converted result.
 pub(crate) struct Map<R, F>(pub(crate) R, pub(crate) F);
 
 impl<R: Reading, U, F: Fn(R::Value) -> U> Reading for Map<R, F> {
@@ -273,7 +273,7 @@ impl<R: Reading, U, F: Fn(R::Value) -> U> Reading for Map<R, F> {
     }
 }
 
-/// Another reading, of a key that need not have a value.
+/// Another reading, of a key that may have no value.
 pub(crate) fn some<R: Reading>(reading: R) -> impl Reading<Value = Option<R::Value>> {
     Map(reading, Some)
 }
@@ -412,5 +412,5 @@ impl Reading for BitRate {
     }
 }
 
-/// Numbers below this need a unit, in bit/s: they were more probably meant as another one.
+/// Numbers below this, in bit/s, need a unit: they were probably meant in another one.
 const BARE_RATE_MIN: u64 = 1000;

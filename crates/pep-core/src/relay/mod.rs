@@ -17,12 +17,12 @@
 //! assert_eq!((direction, data.len()), (Direction::Up, 10));
 //! ```
 
-mod half;
+mod direction;
 mod idle;
 #[cfg(test)]
 mod tests;
 
-pub use half::{Ending, Half, HalfRecord, HalfState};
+pub use direction::{DirectionRecord, DirectionState, Ending, RelayDirection};
 pub use idle::{IdleClock, IdleEvent};
 
 use trace::{Event, Trace};
@@ -179,7 +179,7 @@ pub struct PerSide<T> {
 
 impl<T> PerSide<T> {
     /// The value of a side.
-    pub fn of(&self, side: Side) -> &T {
+    pub fn by_side(&self, side: Side) -> &T {
         match side {
             Side::Client => &self.client,
             Side::Server => &self.server,
@@ -214,8 +214,8 @@ impl Leg {
 /// The relay of one flow.
 #[derive(Debug)]
 pub struct Relay {
-    up: Half,
-    down: Half,
+    up: RelayDirection,
+    down: RelayDirection,
     legs: PerSide<Leg>,
     reset_by: Option<Side>,
     /// Served first; alternates, so that neither half starves the other.
@@ -230,7 +230,7 @@ pub struct Relay {
 impl Relay {
     /// A relay between two connected legs. `share` must cover two initial rings.
     pub fn new(limits: RelayLimits, share: Share) -> Self {
-        let half = || Half::new(RingMap::new(limits.ring_initial, limits.ring_max));
+        let half = || RelayDirection::new(RingMap::new(limits.ring_initial, limits.ring_max));
         debug_assert!(share.bytes() >= 2 * limits.ring_initial);
         Self {
             up: half(),
@@ -254,14 +254,14 @@ impl Relay {
     pub fn resume(
         limits: RelayLimits,
         share: Share,
-        halves: &[HalfRecord; 2],
+        halves: &[DirectionRecord; 2],
         broken: PerSide<Option<Ending>>,
     ) -> Self {
         debug_assert!(share.bytes() >= halves.iter().map(|half| half.size).sum());
-        let half = |half: &HalfRecord| {
+        let half = |half: &DirectionRecord| {
             let span = half.head..half.tail;
             let ring = RingMap::resume(span, half.base, half.size, limits.ring_max);
-            Half::resume(ring, half.fin_out)
+            RelayDirection::resume(ring, half.fin_out)
         };
         let mut relay = Self {
             up: half(&halves[0]),
@@ -269,7 +269,7 @@ impl Relay {
             ..Self::new(limits, share)
         };
         for side in Side::ALL {
-            if let Some(ending) = broken.of(side) {
+            if let Some(ending) = broken.by_side(side) {
                 relay.handle_broken(side, *ending);
             }
         }
@@ -277,14 +277,14 @@ impl Relay {
     }
 
     /// One of its halves.
-    pub fn half(&self, direction: Direction) -> &Half {
+    pub fn half(&self, direction: Direction) -> &RelayDirection {
         match direction {
             Direction::Up => &self.up,
             Direction::Down => &self.down,
         }
     }
 
-    fn half_mut(&mut self, direction: Direction) -> &mut Half {
+    fn direction_mut(&mut self, direction: Direction) -> &mut RelayDirection {
         match direction {
             Direction::Up => &mut self.up,
             Direction::Down => &mut self.down,
@@ -339,16 +339,18 @@ impl Relay {
             let answers = self.answers(direction);
             return (!answers).then_some(Action::ShutDown { direction });
         }
-        (half.wants_to_send() && self.legs.of(direction.sink()).writable).then(|| Action::Send {
-            direction,
-            data: half.ring.data(),
+        (half.wants_to_send() && self.legs.by_side(direction.sink()).writable).then(|| {
+            Action::Send {
+                direction,
+                data: half.ring.data(),
+            }
         })
     }
 
     /// Whether a FIN of this half would answer the client's while some of what the client has sent has not gone to the server: it waits
     /// until everything has.
     fn answers(&self, direction: Direction) -> bool {
-        direction == Direction::Down && self.up.state() == HalfState::Draining(Ending::Fin)
+        direction == Direction::Down && self.up.state() == DirectionState::Draining(Ending::Fin)
     }
 
     /// The server does not have everything that the client sent before its FIN, and never will: the
@@ -360,7 +362,7 @@ impl Relay {
 
     fn receive(&self, direction: Direction) -> Option<Action> {
         let half = self.half(direction);
-        if !half.wants_to_receive() || !self.legs.of(direction.source()).readable {
+        if !half.wants_to_receive() || !self.legs.by_side(direction.source()).readable {
             return None;
         }
         if self.turn_left == 0 {
@@ -389,11 +391,11 @@ impl Relay {
     /// cannot do so again.
     fn may_break(&self, side: Side) -> bool {
         let done = |direction| match self.half(direction).state() {
-            HalfState::Open => false,
-            HalfState::Draining(_) => direction.source() == side,
-            HalfState::Shut | HalfState::Reset => true,
+            DirectionState::Open => false,
+            DirectionState::Draining(_) => direction.source() == side,
+            DirectionState::Shut | DirectionState::Reset => true,
         };
-        self.legs.of(side).broken.is_none() && !Direction::ALL.into_iter().all(done)
+        self.legs.by_side(side).broken.is_none() && !Direction::ALL.into_iter().all(done)
     }
 
     fn end(&self) -> Option<End> {
@@ -405,7 +407,7 @@ impl Relay {
 
     /// The source gave `count` bytes, at least 1.
     pub fn handle_received(&mut self, direction: Direction, count: u64) {
-        self.half_mut(direction).on_received(count);
+        self.direction_mut(direction).on_received(count);
         self.note(direction, "received", count);
         self.turn_left = self.turn_left.saturating_sub(count);
         self.first = direction.other();
@@ -421,9 +423,9 @@ impl Relay {
     /// instead be what the kernel says after it has told the error once.
     pub fn handle_end_of_stream(&mut self, direction: Direction) {
         let side = direction.source();
-        match self.legs.of(side).broken {
+        match self.legs.by_side(side).broken {
             None | Some(Ending::Fin) => {
-                self.half_mut(direction).on_end(Ending::Fin);
+                self.direction_mut(direction).on_end(Ending::Fin);
                 self.note(direction, "finished", 0);
             }
             Some(Ending::Reset) => self.handle_reset(side),
@@ -433,27 +435,29 @@ impl Relay {
     /// A receive failed: the leg is dead, and all that had arrived was received before.
     pub fn handle_reset(&mut self, side: Side) {
         self.handle_broken(side, Ending::Reset);
-        self.half_mut(Direction::from(side)).on_end(Ending::Reset);
+        self.direction_mut(Direction::from(side))
+            .on_end(Ending::Reset);
     }
 
     /// The leg takes nothing any more; a send failed, or the kernel said so. What has
     /// arrived on it may still be received. `ending` is how its own stream will be found to end:
     /// by FIN if that came before the leg broke.
     pub fn handle_broken(&mut self, side: Side, ending: Ending) {
-        if self.legs.of(side).broken.is_none() {
+        if self.legs.by_side(side).broken.is_none() {
             self.note(Direction::from(side), "source_broken", 0);
         }
         let leg = self.legs.of_mut(side);
         leg.broken.get_or_insert(ending);
         leg.readable = true;
         self.reset_by.get_or_insert(side);
-        self.half_mut(Direction::from(side.other())).on_sink_reset();
+        self.direction_mut(Direction::from(side.other()))
+            .on_sink_reset();
     }
 
     /// The sink took `count` bytes, at least 1. The ring grows where that would have saved calls
     /// and the budget allows it.
     pub fn handle_sent(&mut self, direction: Direction, count: u64) {
-        let grows = self.half_mut(direction).on_sent(count);
+        let grows = self.direction_mut(direction).on_sent(count);
         self.note(direction, "sent", count);
         if grows {
             self.grow(direction);
@@ -466,7 +470,7 @@ impl Relay {
             return;
         }
         if self.share.try_grow(ring.size()) {
-            self.half_mut(direction).ring.grow();
+            self.direction_mut(direction).ring.grow();
             self.note(direction, "ring_grown", self.half(direction).ring.size());
         } else {
             self.growth_denied += 1;
@@ -482,7 +486,7 @@ impl Relay {
 
     /// FIN was sent to the sink.
     pub fn handle_shut_down(&mut self, direction: Direction) {
-        self.half_mut(direction).on_shut_down();
+        self.direction_mut(direction).on_shut_down();
         self.note(direction, "shut_down", 0);
     }
 
@@ -514,7 +518,7 @@ impl Relay {
     pub fn handle_idle(&mut self) -> [(Direction, bool); 2] {
         Direction::ALL.map(|direction| {
             let initial = self.limits.ring_initial;
-            let ring = &mut self.half_mut(direction).ring;
+            let ring = &mut self.direction_mut(direction).ring;
             if !ring.is_empty() {
                 return (direction, false);
             }

@@ -30,8 +30,8 @@ struct Kernel {
     outgoing: VecDeque<u8>,
     read: Vec<u8>,
     fin_queued: bool,
-    told_blocked_receive: bool,
-    told_blocked_send: bool,
+    reported_blocked_receive: bool,
+    reported_blocked_send: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -59,7 +59,7 @@ impl Kernel {
         if self.dead {
             return Outcome::EndOfStream;
         }
-        self.told_blocked_receive = true;
+        self.reported_blocked_receive = true;
         Outcome::Blocked
     }
 
@@ -72,7 +72,7 @@ impl Kernel {
         }
         let space = Self::CAPACITY - self.outgoing.len();
         if space == 0 {
-            self.told_blocked_send = true;
+            self.reported_blocked_send = true;
             return Outcome::Blocked;
         }
         Outcome::Bytes(space.min(wanted))
@@ -221,11 +221,11 @@ impl World {
                 return self.peer_resets(side);
             }
         }
-        self.tell_readable(side);
+        self.report_readable(side);
     }
 
-    fn tell_readable(&mut self, side: Side) {
-        if std::mem::take(&mut self.legs.of_mut(side).told_blocked_receive) {
+    fn report_readable(&mut self, side: Side) {
+        if std::mem::take(&mut self.legs.of_mut(side).reported_blocked_receive) {
             self.relay.handle_readable(side);
         }
     }
@@ -234,7 +234,7 @@ impl World {
         let kernel = self.legs.of_mut(side);
         let count = count.min(kernel.outgoing.len());
         kernel.read.extend(kernel.outgoing.drain(..count));
-        if count > 0 && std::mem::take(&mut kernel.told_blocked_send) {
+        if count > 0 && std::mem::take(&mut kernel.reported_blocked_send) {
             self.relay.handle_writable(side);
         }
     }
@@ -246,14 +246,14 @@ impl World {
         }
         kernel.die();
         let wait = self.wait;
-        if *wait.broken.of(side) {
+        if *wait.broken.by_side(side) {
             let ending = self.legs.of_mut(side).error.take().unwrap();
             self.relay.handle_broken(side, ending);
         }
         // An error makes a socket readable and writable.
-        self.legs.of_mut(side).told_blocked_receive = false;
+        self.legs.of_mut(side).reported_blocked_receive = false;
         self.relay.handle_readable(side);
-        self.legs.of_mut(side).told_blocked_send = false;
+        self.legs.of_mut(side).reported_blocked_send = false;
         self.relay.handle_writable(side);
     }
 
@@ -272,8 +272,8 @@ impl World {
 
     fn check_prefixes(&self) {
         for direction in Direction::ALL {
-            let sent = &self.legs.of(direction.source()).stream;
-            let read = &self.legs.of(direction.sink()).read;
+            let sent = &self.legs.by_side(direction.source()).stream;
+            let read = &self.legs.by_side(direction.sink()).read;
             assert!(
                 sent.starts_with(read),
                 "{direction:?}: {read:?} of {sent:?}"
@@ -283,8 +283,8 @@ impl World {
 
     fn check_complete(&self, direction: Direction) {
         let (source, sink) = (
-            self.legs.of(direction.source()),
-            self.legs.of(direction.sink()),
+            self.legs.by_side(direction.source()),
+            self.legs.by_side(direction.sink()),
         );
         assert_eq!(sink.read, source.stream[..source.arrived], "{direction:?}");
         assert_eq!(self.relay.half(direction).undelivered(), 0);
@@ -327,7 +327,7 @@ proptest! {
         prop_assert_eq!(world.end, Some(End::Closed));
         for direction in Direction::ALL {
             world.check_complete(direction);
-            prop_assert!(world.legs.of(direction.sink()).fin_queued);
+            prop_assert!(world.legs.by_side(direction.sink()).fin_queued);
         }
     }
 
@@ -350,7 +350,7 @@ proptest! {
         world.settle();
         prop_assert_eq!(world.end, Some(End::Reset(by)));
         world.check_complete(Direction::from(by));
-        prop_assert!(!world.legs.of(by.other()).fin_queued, "a reset is not a clean end");
+        prop_assert!(!world.legs.by_side(by.other()).fin_queued, "a reset is not a clean end");
     }
 
     /// Either side may reset at any moment, also after its FIN, also both.
@@ -374,7 +374,7 @@ proptest! {
         let by: Vec<_> = resets.iter().map(|(side, _)| *side).collect();
         match end {
             End::Closed => Direction::ALL.into_iter().for_each(|direction| {
-                if !world.legs.of(direction.sink()).dead {
+                if !world.legs.by_side(direction.sink()).dead {
                     world.check_complete(direction);
                 }
             }),
@@ -476,7 +476,7 @@ fn a_read_of_0_on_a_broken_leg_is_its_reset() {
     relay.handle_end_of_stream(Direction::Down);
     assert_eq!(
         relay.half(Direction::Down).state(),
-        HalfState::Draining(Ending::Reset)
+        DirectionState::Draining(Ending::Reset)
     );
     relay.handle_sent(Direction::Down, 3);
     assert_eq!(relay.poll_action(), Action::End(End::Reset(Side::Server)));

@@ -183,14 +183,14 @@ impl Level {
     /// what flows want, so nothing changes: once it is back they begin again with the shares they had.
     pub fn handle_interval<T: AsMut<Sharer>>(&mut self, elapsed: Duration, flows: &mut [T]) -> u64 {
         self.note_queue(elapsed, flows);
-        if !is_away(flows) {
+        if !is_down(flows) {
             let demands = flows
                 .iter_mut()
                 .map(|flow| flow.as_mut().demand(elapsed, self.level));
             self.demands.clear();
             self.demands.extend(demands);
             let level = water_level(self.capacity(), &mut self.demands);
-            self.level = level.max(least(self.rate));
+            self.level = level.max(minimum_share(self.rate));
         }
         self.level
     }
@@ -221,14 +221,14 @@ impl Level {
 /// The level at which a flow begins that is one of `active` ones, until its demand is known: an equal share,
 /// or the level of the others if that is less.
 pub fn newcomer_level(rate: u64, level: u64, active: u64) -> u64 {
-    (rate / active.max(1)).max(least(rate)).min(level)
+    (rate / active.max(1)).max(minimum_share(rate)).min(level)
 }
 
-fn least(rate: u64) -> u64 {
+fn minimum_share(rate: u64) -> u64 {
     (rate / LEVEL_PARTS_MAX).max(1).min(rate)
 }
 
-fn is_away<T: AsMut<Sharer>>(flows: &mut [T]) -> bool {
+fn is_down<T: AsMut<Sharer>>(flows: &mut [T]) -> bool {
     let mut backlogged = false;
     let stuck = flows.iter_mut().all(|flow| {
         let flow = flow.as_mut();

@@ -317,7 +317,7 @@ proptest! {
             prop_assert!(*sum <= ALL + flows.len() as u64);
         }
         let full = flows.iter().filter(|flow| flow.source > fair + 1).map(|flow| flow.sent);
-        let (least, most) = full.fold((u64::MAX, 0), |(a, b), sent| (a.min(sent), b.max(sent)));
-        prop_assert!(least == u64::MAX || least + 1 >= most, "{flows:?}");
+        let (minimum, most) = full.fold((u64::MAX, 0), |(a, b), sent| (a.min(sent), b.max(sent)));
+        prop_assert!(minimum == u64::MAX || minimum + 1 >= most, "{flows:?}");
     }
 }

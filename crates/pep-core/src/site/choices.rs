@@ -148,7 +148,7 @@ words! {
 
 impl KeepWhen {
     /// Where nothing is stated, of flows of this class.
-    pub(super) const fn of(class: Class) -> Self {
+    pub(super) const fn for_class(class: Class) -> Self {
         match class {
             Class::DelayTolerant => Self::Always,
             _ => Self::Outage,

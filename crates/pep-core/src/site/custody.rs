@@ -20,7 +20,7 @@ section! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Custody(s, of_flows: ByteSize) {
         /// Where bytes go for which there is no memory. Default none: hosts wait instead.
-        folder: Option<PathBuf> = some(path("the path of a folder")), None;
+        directory: Option<PathBuf> = some(path("the path of a directory")), None;
         /// Whether flows outlive the process that carries them: a crash, a restart, an upgrade.
         survive: bool = Switch, true;
         /// Bytes in the folder at most.
@@ -52,22 +52,22 @@ impl Custody {
     /// Reads the section, where flows may take this much memory.
     pub(crate) fn read(mut section: Section<'_>, of_flows: ByteSize) -> Self {
         let custody = Self::read_keys(&mut section, of_flows);
-        if section.has("disk") && !section.has("folder") {
-            let message = "has no effect: there is no `folder` for it, so nothing goes to disk";
+        if section.has("disk") && !section.has("directory") {
+            let message = "has no effect: there is no `directory` for it, so nothing goes to disk";
             section.warning("disk", message);
         }
         section.finish();
         custody
     }
 
-    pub(crate) fn resolve_paths(&mut self, folder: &Path) {
-        if let Some(own) = &mut self.folder {
-            *own = folder.join(&*own);
+    pub(crate) fn resolve_paths(&mut self, directory: &Path) {
+        if let Some(own) = &mut self.directory {
+            *own = directory.join(&*own);
         }
     }
 
     /// Bytes on disk at most: none where there is no folder.
     pub fn disk_bytes(&self) -> u64 {
-        self.folder.as_ref().map_or(0, |_| self.disk.bytes())
+        self.directory.as_ref().map_or(0, |_| self.disk.bytes())
     }
 }

@@ -28,7 +28,7 @@ section! {
         /// True where nothing else uses the link. Statements of sites and peers take precedence.
         dedicated: bool = Switch, false;
         /// Fate of new flows of mode `split` whose route leads by another interface.
-        elsewhere: Elsewhere = Elsewhere::WORDS, Elsewhere::Pass;
+        other_routes: OtherRoutes = OtherRoutes::WORDS, OtherRoutes::Pass;
         /// The file that says when it is there (a contact plan, [`units::contacts`]).
         contacts: Option<PathBuf> = some(path("the path of a contact plan")), None;
         /// Who beyond the link is asked whether it is there.
@@ -41,7 +41,7 @@ section! {
 
 words! {
     /// Fate of new flows that do not cross the link, as their route leads by another interface.
-    pub enum Elsewhere {
+    pub enum OtherRoutes {
         /// The kernel forwards them.
         Pass = "pass",
         /// pepd carries them as if they crossed it: the route leads by an interface above the

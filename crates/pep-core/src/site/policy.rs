@@ -150,7 +150,7 @@ section! {
         /// What becomes of new flows while pepd's rules redirect SYNs that never arrive.
         on_interception_loss: InterceptionLoss = InterceptionLoss::WORDS, InterceptionLoss::Pass;
         /// When they are taken into custody.
-        custody: KeepWhen = KeepWhen::WORDS, KeepWhen::of(class);
+        custody: KeepWhen = KeepWhen::WORDS, KeepWhen::for_class(class);
         /// How packets are carried, in [`Mode::Packet`]; there alone it is `Some`.
         packet: Option<PacketPolicy> = None;
     }

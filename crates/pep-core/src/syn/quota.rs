@@ -68,7 +68,7 @@ impl Quota {
 }
 
 fn keys(flow: &FlowTuple) -> (Host, IpAddr) {
-    (Host::of(flow.client.ip()), flow.destination.ip())
+    (Host::from_address(flow.client.ip()), flow.destination.ip())
 }
 
 /// Counts that take no room where they are zero.

@@ -75,8 +75,8 @@ impl fmt::Display for LegStatus {
         if let Some(rtt) = self.rtt_s {
             write!(f, ", rtt {}", milliseconds(rtt))?;
         }
-        if let Some(least) = self.rtt_min_s {
-            write!(f, " (least {})", milliseconds(least))?;
+        if let Some(minimum) = self.rtt_min_s {
+            write!(f, " (least {})", milliseconds(minimum))?;
         }
         let (in_flight, cwnd) = (self.in_flight, self.cwnd);
         write!(f, ", {in_flight} of {cwnd} segments under way")?;

@@ -11,7 +11,7 @@ pub const LASTING: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 /// The same unless something else is asked for.
 pub const LASTING_DEFAULT: Duration = Duration::from_secs(10);
 /// Bytes of both directions, at most: least, and most.
-pub const BYTES: (u64, u64) = (10_000, 2 * pep_core::greeting::PROBE_MAX);
+pub const BYTES: (u64, u64) = (10_000, 2 * pep_core::stream_header::PROBE_MAX);
 /// The same unless something else is asked for.
 pub const BYTES_DEFAULT: u64 = 50_000_000;
 
@@ -114,15 +114,15 @@ pub struct Report {
     /// Round trips while nothing was sent.
     pub idle: Option<Spread>,
     /// From here to the peer.
-    pub up: Way,
+    pub up: Direction,
     /// From the peer.
-    pub down: Way,
+    pub down: Direction,
     /// Why packets from here did not arrive, as far as it can be told.
     pub causes: Causes,
     /// Packets from here that went again, as a share.
-    pub resent: Option<f64>,
+    pub retransmitted: Option<f64>,
     /// Repair packets per packet of ordinary flows that the loss asks for.
-    pub overcode: f64,
+    pub fec_overhead: f64,
     /// Times that nothing came from the peer for long.
     pub outages: u64,
     /// What a configuration would say.
@@ -131,7 +131,7 @@ pub struct Report {
 
 /// One direction, while it was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Way {
+pub struct Direction {
     /// For so long.
     pub seconds: f64,
     /// Bytes that arrived.
@@ -158,7 +158,7 @@ pub struct Way {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The least.
-    pub least_s: f64,
+    pub min_s: f64,
     /// Half of them were shorter.
     pub median_s: f64,
     /// 19 of 20 were shorter.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Causes, Phase, Progress, Report, Spread, Way};
+use super::{Causes, Direction, Phase, Progress, Report, Spread};
 use crate::text::{bits, bytes, percent};
 
 /// Of the first column, and of the others.
@@ -38,22 +38,26 @@ impl fmt::Display for Report {
         )?;
         let ways = [&self.up, &self.down];
         line(f, "", ["up", "down"].map(ToOwned::to_owned))?;
-        line(f, "rate", ways.map(|way| told(way.rate, bits)))?;
-        let median = ways.map(|way| told(way.rate_median, bits));
+        line(f, "rate", ways.map(|way| or_dash(way.rate, bits)))?;
+        let median = ways.map(|way| or_dash(way.rate_median, bits));
         line(f, "  median of half seconds", median)?;
-        let p95 = ways.map(|way| told(way.rate_p95, bits));
+        let p95 = ways.map(|way| or_dash(way.rate_p95, bits));
         line(f, "  95th percentile", p95)?;
-        let arrived = |way: &Way| format!("{} in {:.1} s", bytes(way.bytes), way.seconds);
+        let arrived = |way: &Direction| format!("{} in {:.1} s", bytes(way.bytes), way.seconds);
         line(f, "arrived", ways.map(arrived))?;
-        line(f, "packets lost", ways.map(|way| told(way.loss, percent)))?;
-        let burst = |way: &Way| told(way.burst, |burst| format!("{burst:.1}"));
+        line(
+            f,
+            "packets lost",
+            ways.map(|way| or_dash(way.loss, percent)),
+        )?;
+        let burst = |way: &Direction| or_dash(way.burst, |burst| format!("{burst:.1}"));
         line(f, "  in a row, on average", ways.map(burst))?;
         let [up, down] = ways.map(|way| way.rtt);
         line(f, "round trip, idle", [spread(self.idle), String::new()])?;
         line(f, "round trip, loaded", [spread(up), spread(down)])?;
-        line(f, "  queue", ways.map(|way| told(way.queue_s, precise)))?;
+        line(f, "  queue", ways.map(|way| or_dash(way.queue_s, precise)))?;
         write!(f, "\n{}", self.causes)?;
-        if let Some(resent) = self.resent {
+        if let Some(resent) = self.retransmitted {
             writeln!(f, "sent again: {} of the packets up", percent(resent))?;
         }
         writeln!(f, "outages meanwhile: {}", self.outages)?;
@@ -93,7 +97,7 @@ fn line(f: &mut fmt::Formatter<'_>, name: &str, values: [String; 2]) -> fmt::Res
     writeln!(f, "{}", text.trim_end())
 }
 
-fn told(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
+fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 

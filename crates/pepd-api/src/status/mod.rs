@@ -185,8 +185,8 @@ pub struct PeerStatus {
     #[serde(default)]
     pub received_bytes: u64,
     /// Whether it is there.
-    pub here: bool,
-    /// Why there is no session with it, where something is amiss: `unanswered`, `untaken`, `keys`
+    pub up: bool,
+    /// Why there is no session with it, where something is amiss: `unanswered`, `answers_rejected`, `keys`
     /// or `version`.
     #[serde(default)]
     pub no_session: Option<String>,
@@ -211,10 +211,10 @@ pub struct PeerStatus {
     pub packets_refused: u64,
     /// Packets of its that were dropped, as no site takes what answers them.
     #[serde(default)]
-    pub packets_foreign: u64,
+    pub packets_unmatched: u64,
     /// The last of these: protocol and addresses.
     #[serde(default)]
-    pub foreign_last: Option<String>,
+    pub unmatched_last: Option<String>,
     /// Packets of its that were dropped, as no router lets them go on.
     #[serde(default)]
     pub packets_martian: u64,
@@ -296,7 +296,7 @@ pub struct SessionStatus {
     /// The share of our packets that the link loses, 0 to 1: before error correction.
     pub loss: f64,
     /// Repair packets per packet of normal streams.
-    pub overcode: f64,
+    pub fec_overhead: f64,
     /// Packets sent, of all kinds.
     pub packets_sent: u64,
     /// What they took on the link.
@@ -304,7 +304,7 @@ pub struct SessionStatus {
     /// Repair packets among them.
     pub repairs_sent: u64,
     /// Segments that were lost in spite of error correction, and went again.
-    pub segments_resent: u64,
+    pub segments_retransmitted: u64,
     /// Packets received, of all kinds.
     pub packets_received: u64,
     /// Segments that error correction restored here.
@@ -352,7 +352,7 @@ pub struct Limits {
     #[serde(default)]
     pub flows_per_host: Option<u32>,
     /// Hosts that have as many, whose new flows the kernel forwards: those with the most, at most
-    /// [`HOSTS_TOLD`].
+    /// [`HOSTS_MAX`].
     #[serde(default)]
     pub hosts_at_cap: Vec<HostAtCap>,
     /// Bytes of memory for flows.
@@ -362,7 +362,7 @@ pub struct Limits {
 }
 
 /// Hosts that a status lists; the counter `hosts_at_cap` says how many there are.
-pub const HOSTS_TOLD: usize = 16;
+pub const HOSTS_MAX: usize = 16;
 
 /// A host that has as many flows as one may have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -47,13 +47,16 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Re
 
 /// What a peer sends though no site here takes it.
 fn write_strangers(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
-    let (name, count) = (short(&peer.name), peer.packets_foreign);
+    let (name, count) = (short(&peer.name), peer.packets_unmatched);
     if count == 0 {
         return Ok(());
     }
     writeln!(f, "dropped of {name}, as no site here takes them: {count}")?;
     // Two addresses of IPv6 would be too long for a line.
-    let last = peer.foreign_last.iter().flat_map(|last| last.split(" to "));
+    let last = peer
+        .unmatched_last
+        .iter()
+        .flat_map(|last| last.split(" to "));
     let words = ["the last one: ", "to "].into_iter().zip(last);
     words
         .into_iter()

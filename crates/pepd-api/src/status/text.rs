@@ -15,9 +15,9 @@ impl fmt::Display for Status {
         let draining = if self.draining { ", draining" } else { "" };
         writeln!(f, "{draining}")?;
         self.write_link(f)?;
-        let [flows, descriptors] =
-            [self.limits.flows, self.limits.descriptors].map(|part| of(part, |n| n.to_string()));
-        let memory = of(self.limits.memory, bytes);
+        let [flows, descriptors] = [self.limits.flows, self.limits.descriptors]
+            .map(|part| used_of_limit(part, |n| n.to_string()));
+        let memory = used_of_limit(self.limits.memory, bytes);
         writeln!(
             f,
             "flows {flows}, memory {memory}, descriptors {descriptors}"
@@ -25,7 +25,7 @@ impl fmt::Display for Status {
         self.write_hosts(f)?;
         if !self.peers.is_empty() {
             let [memory, disk] =
-                [self.custody.memory, self.custody.disk].map(|part| of(part, bytes));
+                [self.custody.memory, self.custody.disk].map(|part| used_of_limit(part, bytes));
             writeln!(f, "held for peers: memory {memory}, disk {disk}")?;
         }
         self.write_sites(f)?;
@@ -108,7 +108,7 @@ impl Status {
         writeln!(
             f,
             "\n{:<NAME$} {:<7} {:<4} {:>6} {:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",
-            "peer", "is", "by", "flows", "rtt", "rate", "loss", "FEC", "resent", "outages",
+            "peer", "state", "over", "flows", "rtt", "rate", "loss", "FEC", "rexmit", "outages",
         )?;
         self.peers.iter().try_for_each(|peer| {
             peer_line(f, peer)?;
@@ -144,10 +144,10 @@ fn line(
 }
 
 fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
-    let is = match (&peer.session, peer.here) {
+    let is = match (&peer.session, peer.up) {
         (Some(session), true) => session.path.as_str(),
-        (_, true) => "here",
-        (_, false) => "away",
+        (_, true) => "up",
+        (_, false) => "down",
     };
     let (name, flows) = (short(&peer.name), peer.flows);
     let Some(session) = &peer.session else {
@@ -162,8 +162,8 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
         milliseconds(session.rtt_s),
         bits(session.rate as f64),
         percent(session.loss),
-        percent(session.overcode),
-        session.segments_resent,
+        percent(session.fec_overhead),
+        session.segments_retransmitted,
         session.outages,
     )?;
     match session.stated_rate.filter(|_| session.passes_less()) {
@@ -214,14 +214,14 @@ fn place(peer: &PeerStatus) -> String {
 /// Why there is no session, in words.
 pub fn no_session(why: &str) -> &'static str {
     match why {
-        "unanswered" => "does not answer our handshakes",
-        "untaken" => "takes none of our answers (psk_file?)",
-        "keys" => "its answers do not fit (psk_file?)",
+        "unanswered" => "does not answer handshakes",
+        "answers_rejected" => "rejects handshake responses (psk_file?)",
+        "keys" => "sends responses that do not verify (psk_file?)",
         _ => "speaks another version",
     }
 }
 
-fn of(part: Used, show: impl Fn(u64) -> String) -> String {
+fn used_of_limit(part: Used, show: impl Fn(u64) -> String) -> String {
     format!("{} of {}", show(part.used), show(part.most))
 }
 
@@ -247,7 +247,7 @@ mod tests {
             "(from peers)",
             "stopped",
             ":65535, last heard 1s ago\n  received 1.00 TiB, sent 1.00 GiB\n",
-            "away",
+            "down",
             "\n  never heard\n",
             "  at 192.0.2.1:5001 (hub.example:5001, 2 addresses), last heard 1h1min ago\n  \
              received 1.00 KiB, sent 2.00 KiB\n",

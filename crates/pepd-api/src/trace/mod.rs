@@ -34,11 +34,11 @@ pub struct Look {
     /// How far it has come, as in [`FlowStatus`].
     pub state: String,
     /// Whether the link is known to be away.
-    pub link_away: bool,
+    pub link_down: bool,
     /// From the client to the server.
-    pub up: Way,
+    pub up: DirectionSample,
     /// From the server to the client.
-    pub down: Way,
+    pub down: DirectionSample,
     /// As in [`FlowStatus`].
     pub client_leg: Option<LegStatus>,
     /// Likewise.
@@ -49,7 +49,7 @@ pub struct Look {
 
 /// One direction of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Way {
+pub struct DirectionSample {
     /// Bytes that have come so far.
     pub bytes: u64,
     /// Of these, since the last look that was told.

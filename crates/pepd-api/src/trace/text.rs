@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{End, Look, TraceEvent, WaitsFor, Way, What};
+use super::{DirectionSample, End, Look, TraceEvent, WaitsFor, What};
 use crate::{
     flows::{FlowStatus, LegStatus},
     text::{bytes, milliseconds, span},
@@ -54,7 +54,7 @@ impl fmt::Display for Look {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (up, down) = (&self.up, &self.down);
         write!(f, "{}  up {up}, down {down}", self.state)?;
-        if self.link_away {
+        if self.link_down {
             write!(f, "; the link is away")?;
         }
         if self.missed > 0 {
@@ -79,14 +79,18 @@ impl fmt::Display for Look {
             ("down", down, ["server", "client"]),
         ] {
             if let Some(waits) = way.waits_for {
-                writeln!(f, "{INDENT}{name} waits for {}", waits.of(hosts, way, self))?;
+                writeln!(
+                    f,
+                    "{INDENT}{name} waits for {}",
+                    waits.describe(hosts, way, self)
+                )?;
             }
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for DirectionSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", bytes(self.bytes))?;
         if self.moved > 0 {
@@ -124,7 +128,7 @@ fn brief(leg: &LegStatus) -> String {
 
 impl WaitsFor {
     /// In words, from one host to the other, of a direction of the flow.
-    fn of(self, [from, to]: [&str; 2], way: &Way, look: &Look) -> String {
+    fn describe(self, [from, to]: [&str; 2], way: &DirectionSample, look: &Look) -> String {
         let segments = match to {
             "client" => &look.client_leg,
             _ => &look.server_leg,
@@ -198,7 +202,7 @@ mod tests {
             })
         };
         let look = json!({
-            "at": 1_795_435_201.25, "event": "look", "state": "relaying", "link_away": true, "missed": 3,
+            "at": 1_795_435_201.25, "event": "look", "state": "relaying", "link_down": true, "missed": 3,
             "up": {"bytes": 2048, "moved": 1024, "held": 512, "kernel": 512, "source_ended": true, "ended": false,
                 "waits_for": "congestion_window"},
             "down": {"bytes": 0, "moved": 0, "held": 0, "kernel": 0, "source_ended": false, "ended": false,

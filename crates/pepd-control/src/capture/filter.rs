@@ -7,7 +7,7 @@ use socket2::SockFilter;
 
 /// The two ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends(pub SocketAddr, pub SocketAddr);
+pub struct Endpoints(pub SocketAddr, pub SocketAddr);
 
 /// Loads of a byte, half a word and a word at a fixed place; of half a word behind the IPv4 header, whose length is loaded first;
 /// an AND; jumps if equal and if any bit is set; the end.
@@ -36,8 +36,10 @@ enum Step {
 }
 
 /// The program for these connections, both ways; without any, one that lets nothing through.
-pub fn program(connections: &[Ends]) -> Vec<SockFilter> {
-    let ways = connections.iter().flat_map(|Ends(a, b)| [(a, b), (b, a)]);
+pub fn program(connections: &[Endpoints]) -> Vec<SockFilter> {
+    let ways = connections
+        .iter()
+        .flat_map(|Endpoints(a, b)| [(a, b), (b, a)]);
     let parts = ways.flat_map(|(from, to)| assemble(&part(*from, *to)));
     parts.chain([SockFilter::new(RET, 0, 0, 0)]).collect()
 }
@@ -99,8 +101,10 @@ mod tests {
     use super::*;
 
     /// What the kernel would do, of the instructions that there are. The steps of a part, by themselves.
-    fn lets_through(connections: &[Ends], packet: &[u8]) -> bool {
-        let ways = connections.iter().flat_map(|Ends(a, b)| [(a, b), (b, a)]);
+    fn lets_through(connections: &[Endpoints], packet: &[u8]) -> bool {
+        let ways = connections
+            .iter()
+            .flat_map(|Endpoints(a, b)| [(a, b), (b, a)]);
         let mut parts = ways.map(|(from, to)| part(*from, *to));
         parts.any(|steps| runs_through(&steps, packet))
     }
@@ -172,7 +176,7 @@ mod tests {
             ],
         ] {
             let [a, b, other] = [a, b, other].map(|text| text.parse::<SocketAddr>().unwrap());
-            let ends = [Ends(a, b)];
+            let ends = [Endpoints(a, b)];
             assert!(lets_through(&ends, &packet(a, b)));
             assert!(lets_through(&ends, &packet(b, a)));
             let with_port = |mut address: SocketAddr| {
@@ -187,7 +191,10 @@ mod tests {
                 (a, a),
             ] {
                 assert!(!lets_through(&ends, &packet(from, to)), "{from} {to}");
-                assert!(lets_through(&[ends[0], Ends(to, from)], &packet(from, to)));
+                assert!(lets_through(
+                    &[ends[0], Endpoints(to, from)],
+                    &packet(from, to)
+                ));
             }
             let whole = packet(a, b);
             assert!(!lets_through(&ends, &whole[..whole.len() - 18]));

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use filter::Ends;
+use filter::Endpoints;
 use pcapng::Writer;
 use pepd_api::flows::FlowStatus;
 use pepd_sys::packet::{COOKED_LEN, PacketSocket, Seen, Statistics};
@@ -100,11 +100,11 @@ impl Captured {
 }
 
 /// The connections of a flow that are here. Those of a transparent flow have the same addresses, by different interfaces.
-pub fn connections(flow: &FlowStatus) -> Vec<Ends> {
+pub fn connections(flow: &FlowStatus) -> Vec<Endpoints> {
     let legs = [&flow.client_leg, &flow.server_leg].into_iter().flatten();
     let ends = legs.filter_map(|leg| {
         let address = |text: &Option<String>| text.as_ref()?.parse::<SocketAddr>().ok();
-        Some(Ends(address(&leg.local)?, address(&leg.remote)?))
+        Some(Endpoints(address(&leg.local)?, address(&leg.remote)?))
     });
     let mut ends: Vec<_> = ends.collect();
     ends.dedup();
@@ -115,7 +115,7 @@ pub fn connections(flow: &FlowStatus) -> Vec<Ends> {
 ///
 /// # Errors
 /// When the system does not let us.
-pub fn open(connections: &[Ends]) -> Result<PacketSocket, CaptureError> {
+pub fn open(connections: &[Endpoints]) -> Result<PacketSocket, CaptureError> {
     PacketSocket::open(&filter::program(connections), BUFFER).map_err(|err| match err.kind() {
         io::ErrorKind::PermissionDenied => CaptureError::Forbidden(err),
         _ => CaptureError::Socket(err),

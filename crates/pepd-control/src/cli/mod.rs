@@ -64,10 +64,10 @@ impl Cli {
     /// The command line of this process. One that is wrong, or asks for help, ends the process.
     pub fn of_process() -> Self {
         let words: Vec<_> = env::args_os().collect();
-        Self::of(&words).unwrap_or_else(|err| err.exit())
+        Self::from_words(&words).unwrap_or_else(|err| err.exit())
     }
 
-    fn of(words: &[OsString]) -> Result<Self, Error> {
+    fn from_words(words: &[OsString]) -> Result<Self, Error> {
         let command = words.get(1).and_then(|word| word.to_str());
         let takes_config = command.is_some_and(|word| BY_CONFIG.contains(&word));
         Self::try_parse_from(words).map_err(|err| if takes_config { with_tip(err) } else { err })
@@ -222,7 +222,7 @@ mod tests {
     fn a_file_without_its_option_is_told_with_it() {
         let told = |words: &str| {
             let words: Vec<_> = words.split(' ').map(OsString::from).collect();
-            Cli::of(&words).expect_err("wrong").to_string()
+            Cli::from_words(&words).expect_err("wrong").to_string()
         };
         for words in ["pepd check x.toml", "pepd run --log-level debug x.toml"] {
             let told = told(words);

@@ -42,7 +42,7 @@ pub struct RunArgs {
     pub discard_flows: bool,
     /// Where to give signs of life: the number of a pipe
     #[arg(long, hide = true, requires = "worker")]
-    pub pulse: Option<i32>,
+    pub heartbeat: Option<i32>,
     /// How many processes before did not go on
     #[arg(long, hide = true, requires = "worker", default_value_t = 0)]
     pub hangs: u64,

@@ -15,7 +15,7 @@ use hyper::Method;
 use pepd_api::{exit::ExitStatus, flows::FlowStatus, trace::End};
 
 use super::{
-    asking::socket_of,
+    requests::socket_of,
     trace::{Shown, Watched, target},
 };
 use crate::{

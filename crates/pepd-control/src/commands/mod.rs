@@ -4,10 +4,10 @@
 //! - `capture`, the packets of a flow
 //! - `files`, keys, and settings of PEPsal
 
-mod asking;
 mod capture;
 mod files;
 mod qlog;
+mod requests;
 mod trace;
 
 use std::error::Error;
@@ -24,17 +24,17 @@ use crate::{
 /// Carries out a command, and prints what comes of it, or why nothing does.
 pub fn carry_out(command: &Command) -> ExitStatus {
     let done = match command {
-        Command::Link(args) => asking::link(args),
-        Command::Status(args) => asking::status(args),
-        Command::Top(args) => asking::top(args),
-        Command::Flows(args) => asking::flows(args),
+        Command::Link(args) => requests::link(args),
+        Command::Status(args) => requests::status(args),
+        Command::Top(args) => requests::top(args),
+        Command::Flows(args) => requests::flows(args),
         Command::Trace(args) => trace::trace(args),
-        Command::Probe(args) => asking::probe(args),
+        Command::Probe(args) => requests::probe(args),
         Command::Capture(args) => capture::capture(args),
-        Command::Custody(args) => asking::custody(args),
-        Command::Reload(args) => asking::reload(args),
-        Command::Site(args) => asking::site(args),
-        Command::Drain(args) => asking::drain(args),
+        Command::Custody(args) => requests::custody(args),
+        Command::Reload(args) => requests::reload(args),
+        Command::Site(args) => requests::site(args),
+        Command::Drain(args) => requests::drain(args),
         Command::Keygen(args) => files::keygen(args),
         Command::Migrate(args) => files::migrate(args),
     };

@@ -12,7 +12,7 @@ use pepd_api::{
     trace::{End, TraceEvent, What},
 };
 
-use super::{asking::socket_of, qlog};
+use super::{qlog, requests::socket_of};
 use crate::{
     cli::TraceArgs,
     client::{AskError, Followed, Follower},
@@ -114,7 +114,7 @@ impl Watched {
     ) -> Result<Followed, AskError> {
         let target = format!("{}/trace", target(&self.flow));
         let request = (Method::GET, target.as_str(), String::new());
-        follower.follow(request, left, |data| match self.tell(data) {
+        follower.follow(request, left, |data| match self.print(data) {
             Ok(goes_on) => goes_on,
             Err(err) => {
                 self.error = Some(err);
@@ -142,7 +142,7 @@ impl Watched {
     }
 
     /// Returns whether it goes on.
-    fn tell(&mut self, data: &str) -> Result<bool, Box<dyn Error>> {
+    fn print(&mut self, data: &str) -> Result<bool, Box<dyn Error>> {
         let event: TraceEvent = serde_json::from_str(data)?;
         let printed = match self.shown {
             Shown::Json => try_print(format_args!("{data}\n")),

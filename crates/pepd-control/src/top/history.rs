@@ -39,7 +39,7 @@ pub(super) struct Point {
     /// The same after error correction.
     pub(super) after: Option<f64>,
     /// The highest overcode.
-    pub(super) overcode: Option<f64>,
+    pub(super) fec_overhead: Option<f64>,
     /// Bytes held for hosts, in memory, on disk and in the kernel.
     pub(super) held: f64,
 }
@@ -135,7 +135,7 @@ impl History {
         let counts = status.peers.iter().filter_map(|peer| {
             let session = peer.session.as_ref()?;
             let data = session.packets_sent.saturating_sub(session.repairs_sent);
-            Some((peer.name.clone(), [data, session.segments_resent]))
+            Some((peer.name.clone(), [data, session.segments_retransmitted]))
         });
         self.counts.push_back((now, counts.collect()));
         while (self.counts.front()).is_some_and(|(at, _)| now - at > LOST_OVER_S + self.interval_s)
@@ -155,7 +155,9 @@ impl History {
                 .iter()
                 .filter_map(|peer| self.lost_after(peer))
                 .reduce(f64::max),
-            overcode: sessions().map(|session| session.overcode).reduce(f64::max),
+            fec_overhead: sessions()
+                .map(|session| session.fec_overhead)
+                .reduce(f64::max),
             held: (held.memory + held.disk + held.kernel) as f64,
         });
         while (self.points.front()).is_some_and(|point| now - point.at > KEPT_S) {
@@ -381,7 +383,7 @@ mod tests {
             let mut status = status();
             let session = status.peers[0].session.as_mut().expect("a session");
             (session.packets_sent, session.repairs_sent) = (sent, repairs);
-            session.segments_resent = resent;
+            session.segments_retransmitted = resent;
             status
         };
         let lost = |history: &History| history.lost_after(&history.status().unwrap().peers[0]);

@@ -128,7 +128,7 @@ pub fn run(socket: &Path, interval: Duration) -> Result<(), TopError> {
     let (socket, wanted) = (socket.to_owned(), Arc::clone(&shown.wanted));
     let source = socket.display().to_string();
     let name = thread::Builder::new().name("top-asking".to_owned());
-    let asking = name.spawn(move || keep_asking(&socket, interval, &wanted, &woken, &tell));
+    let asking = name.spawn(move || keep_polling(&socket, interval, &wanted, &woken, &tell));
     asking.map_err(TopError::System)?;
     let history = History::new(source, interval.as_secs_f64());
     let ui = Ui {
@@ -146,7 +146,7 @@ pub fn run(socket: &Path, interval: Duration) -> Result<(), TopError> {
 
 /// What the terminal is told by others.
 #[derive(Debug)]
-enum Told {
+enum TopEvent {
     /// An answer has come, or none.
     Answer(Box<Answer>),
     /// A signal wants it to end.
@@ -158,7 +158,7 @@ struct Shown {
     /// Which flows are wanted with each status.
     wanted: Arc<Mutex<Option<String>>>,
     wake: Sender<()>,
-    told: Receiver<Told>,
+    told: Receiver<TopEvent>,
 }
 
 impl Shown {
@@ -175,10 +175,10 @@ impl Shown {
             let mut changed = last.is_none_or(|last| last.elapsed() >= REDRAW);
             loop {
                 match self.told.try_recv() {
-                    Ok(Told::Answer(answer)) => {
+                    Ok(TopEvent::Answer(answer)) => {
                         history.take(began.elapsed().as_secs_f64(), *answer);
                     }
-                    Ok(Told::End) => return Ok(()),
+                    Ok(TopEvent::End) => return Ok(()),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return Err(TopError::Broken),
                 }
@@ -220,12 +220,12 @@ impl Shown {
 }
 
 /// Asks for as long as somebody wants to know.
-fn keep_asking(
+fn keep_polling(
     socket: &Path,
     interval: Duration,
     wanted: &Mutex<Option<String>>,
     woken: &Receiver<()>,
-    tell: &Sender<Told>,
+    tell: &Sender<TopEvent>,
 ) {
     loop {
         let flows = wanted.lock().clone();
@@ -233,7 +233,7 @@ fn keep_asking(
         let flows = flows.filter(|_| status.is_ok());
         let flows = flows.map(|target| question(socket, &target).map_err(|err| err.to_string()));
         let answer = Answer { status, flows };
-        if tell.send(Told::Answer(Box::new(answer))).is_err() {
+        if tell.send(TopEvent::Answer(Box::new(answer))).is_err() {
             return;
         }
         match woken.recv_timeout(interval) {
@@ -251,7 +251,7 @@ fn question<T: DeserializeOwned>(socket: &Path, target: &str) -> Result<T, TopEr
 }
 
 /// Signals that would end the program leave the terminal as it was, too.
-fn watch_signals(tell: Sender<Told>) -> Result<(), TopError> {
+fn watch_signals(tell: Sender<TopEvent>) -> Result<(), TopError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(TopError::System)?;
     let kinds = [
@@ -277,7 +277,7 @@ fn watch_signals(tell: Sender<Told>) -> Result<(), TopError> {
             }
         });
         // It may have ended by itself.
-        let _ = tell.send(Told::End);
+        let _ = tell.send(TopEvent::End);
         if is_terminal_gone() {
             // Nothing is left to restore, and crossterm reads the end of it for ever.
             process::exit(128 + libc::SIGHUP);

@@ -258,14 +258,14 @@ fn term(mask: u32, term: &Term) -> String {
             let names = one_or_set(names.iter().map(quoted));
             format!("fib daddr . mark oifname {names}")
         }
-        Term::RoutedElsewhere(name) => {
+        Term::RoutedByOther(name) => {
             format!("fib daddr . mark oif exists fib daddr . mark oifname != \"{name}\"")
         }
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
         Term::ToNear(family) => format!("{} daddr @{}", family.payload(), family.near_set()),
-        Term::NoForeignMark => format!("meta mark & {:#010x} == 0", !mask),
+        Term::NoOtherMark => format!("meta mark & {:#010x} == 0", !mask),
         Term::KeepMark(family) => in_marks("update", *family),
         Term::ForgetMark(family) => in_marks("delete", *family),
         Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),

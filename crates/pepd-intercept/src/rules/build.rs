@@ -1,14 +1,14 @@
 //! From the configuration to chains.
 
 use pep_core::{
-    config::{Config, Elsewhere, IfName},
+    config::{Config, IfName, OtherRoutes},
     site::{Matcher, Mode, PortRange, Site, SiteId},
 };
 use pepd_sys::{gate::Gate, marks::MarkSet};
 
 use super::{
-    Chain, Counter, ELSEWHERE, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, Prefixes, Rule,
-    Ruleset, Term, chain, elsewhere, gate, host_at_cap, lans, lost_chain, no_route,
+    Chain, Counter, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, OTHER_ROUTE, Prefixes, Rule,
+    Ruleset, Term, chain, gate, host_at_cap, lans, lost_chain, no_route, other_route,
     packets::{PacketLane, lanes, takes_tcp},
     rule,
 };
@@ -91,7 +91,7 @@ impl Builder<'_> {
             let accounted = [
                 Counter::Aborted(family),
                 Counter::Handshakes(family),
-                Counter::Foreign(family),
+                Counter::OtherMarks(family),
             ];
             sites.chain(held).chain(accounted)
         };
@@ -120,8 +120,8 @@ impl Builder<'_> {
         if self.features.fib {
             chains.push(chain(NO_ROUTE, None, no_route(NoRoute::Asked)));
         }
-        let elsewhere = self.link_alone().map(elsewhere);
-        chains.extend(elsewhere.map(|rules| chain(ELSEWHERE, None, rules)));
+        let other_routes = self.link_alone().map(other_route);
+        chains.extend(other_routes.map(|rules| chain(OTHER_ROUTE, None, rules)));
         let lost = self.flow_sites().map(|(id, _)| lost_chain(id));
         chains.extend(lost.map(|name| chain(&name, None, Vec::new())));
         chains.extend(self.rate_chain());
@@ -160,7 +160,7 @@ impl Builder<'_> {
         let link = self.config.link.as_ref()?;
         // One-armed, what is routed to the LAN crosses the link.
         let may_be = !self.may_be_one_armed();
-        let passes = link.elsewhere == Elsewhere::Pass && self.features.fib && may_be;
+        let passes = link.other_routes == OtherRoutes::Pass && self.features.fib && may_be;
         passes.then_some(link.interface.as_str())
     }
 
@@ -177,7 +177,7 @@ impl Builder<'_> {
         let mut sites = self.config.sites.iter();
         let tunnels = sites.any(|(_, site)| matches!(site.mode, Mode::Tunnel | Mode::Packet));
         let link = self.config.link.as_ref();
-        match tunnels && link.is_none_or(|link| link.elsewhere == Elsewhere::Pass) {
+        match tunnels && link.is_none_or(|link| link.other_routes == OtherRoutes::Pass) {
             true => self.features.families(),
             false => &[],
         }
@@ -253,7 +253,7 @@ impl Builder<'_> {
         let jump = |chain: &str| Jump(chain.to_owned());
         let deliver = |conditions: &[Term]| [conditions, &self.deliver()].concat();
         let full = [SocketTransparent, SocketMark(self.marks.client_leg())];
-        let elsewhere = match self.features.seen {
+        let other_routes = match self.features.seen {
             true => goto(NOT_FROM_LAN),
             false => Accept,
         };
@@ -261,7 +261,7 @@ impl Builder<'_> {
         rules.extend(self.released());
         rules.push(rule(
             "not from hosts",
-            [NotFrom(self.host_names()), elsewhere],
+            [NotFrom(self.host_names()), other_routes],
         ));
         rules.extend(self.to_packets("of no flow", &[lan(), NotTcpOrIcmp], true));
         rules.extend([
@@ -303,7 +303,7 @@ impl Builder<'_> {
                     Syn,
                     Of(family),
                     Term::NotBehind,
-                    Count(Counter::Foreign(family)),
+                    Count(Counter::OtherMarks(family)),
                 ];
                 rule("its source is not there: the kernel may drop it", foreign)
             }));
@@ -423,7 +423,7 @@ impl Builder<'_> {
                 [
                     Term::Mark(self.marks.server_leg()),
                     Term::Syn,
-                    Term::Count(Counter::Called),
+                    Term::Count(Counter::Connecting),
                 ],
             ),
         ];
@@ -552,7 +552,7 @@ impl Builder<'_> {
             ));
         }
         rules.extend(self.end_to_end());
-        let passes = [Term::Count(Counter::PassedElsewhere), Term::Accept];
+        let passes = [Term::Count(Counter::PassedOtherRoute), Term::Accept];
         rules.extend(self.near_rules(&[Term::Syn], &passes));
         for (id, site) in self.config.sites.iter() {
             rules.extend(self.site(id, site));
@@ -610,7 +610,7 @@ impl Builder<'_> {
             let lans = self.interfaces(&site.matcher);
             let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
             let syn = [Term::From(lans), Term::Syn];
-            rules.push(on(&syn, Term::Jump(ELSEWHERE.to_owned())));
+            rules.push(on(&syn, Term::Jump(OTHER_ROUTE.to_owned())));
         }
         if site.is_deferred() {
             rules.extend(self.interfaces(&site.matcher).map(|(index, lan)| {
@@ -701,7 +701,7 @@ fn family_conditions(family: Family, matcher: &Matcher) -> Option<Vec<Term>> {
         if nets.is_empty() {
             continue;
         }
-        let prefixes = Prefixes::of(family, nets);
+        let prefixes = Prefixes::for_family(family, nets);
         if prefixes.is_empty() {
             return None;
         }

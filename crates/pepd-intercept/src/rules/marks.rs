@@ -113,12 +113,12 @@ impl Builder<'_> {
                 rule("that of an earlier SYN with the same addresses", forget)
             }));
         }
-        rules.push(rule("nothing to keep", [Term::NoForeignMark, Term::Return]));
+        rules.push(rule("nothing to keep", [Term::NoOtherMark, Term::Return]));
         if let Some(link) = self.link_alone() {
             let beside = vec![
                 // As the server leg will be routed.
                 Term::SetMark(self.marks.server_leg()),
-                Term::RoutedElsewhere(link.to_owned()),
+                Term::RoutedByOther(link.to_owned()),
                 Term::SetMark(self.marks.passed()),
             ];
             rules.extend(keep("by that mark it does not leave by the link", beside));

@@ -195,7 +195,7 @@ impl Builder<'_> {
         )];
         if self.features.ipv6 {
             let local: Ipv6Net = "fe80::/10".parse().expect("a prefix");
-            let local = Term::Destination(Prefixes::of(Family::V6, &[IpNet::V6(local)]));
+            let local = Term::Destination(Prefixes::for_family(Family::V6, &[IpNet::V6(local)]));
             rules.push(rule("nothing that is forwarded", [local, Term::Return]));
         }
         rules.extend(self.errors_of_routers());

@@ -99,7 +99,7 @@ fn sites_decide_in_their_order_whatever_their_mode() {
     );
     // Only what takes TCP is asked of SYNs.
     let sites = rules_of(&ruleset, "sites");
-    let passing = [Counter::PassedEndToEnd, Counter::PassedElsewhere].map(Term::Count);
+    let passing = [Counter::PassedEndToEnd, Counter::PassedOtherRoute].map(Term::Count);
     let passes = |rule: &&&[Term]| rule.iter().any(|term| passing.contains(term));
     let sites = sites[1..].iter().skip_while(passes);
     let goes_on = |rule: &&&[Term]| !matches!(rule.last(), Some(Term::Jump(_)));

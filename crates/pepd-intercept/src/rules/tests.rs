@@ -13,9 +13,9 @@ fn terms_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
 /// The rules by which sites are chosen, without those of connections that are left to the kernel.
 fn sites_of(ruleset: &Ruleset) -> Vec<&[Term]> {
     let mut rules = terms_of(ruleset, "sites");
-    let passes = [Counter::PassedEndToEnd, Counter::PassedElsewhere].map(Term::Count);
+    let passes = [Counter::PassedEndToEnd, Counter::PassedOtherRoute].map(Term::Count);
     let leaves = |term: &Term| match term {
-        Term::Jump(chain) => is_lost_chain(chain) || chain == ELSEWHERE,
+        Term::Jump(chain) => is_lost_chain(chain) || chain == OTHER_ROUTE,
         term => passes.contains(term),
     };
     rules.retain(|terms| !terms.iter().any(leaves));
@@ -208,7 +208,7 @@ fn what_does_not_cross_the_link_is_left_to_the_kernel() {
         let rules = terms_of(&ruleset, "sites");
         let passes = rules
             .iter()
-            .filter(|terms| terms.contains(&Term::Count(Counter::PassedElsewhere)));
+            .filter(|terms| terms.contains(&Term::Count(Counter::PassedOtherRoute)));
         let sites = ruleset.chains.iter().find(|chain| chain.name == "sites");
         // Of the first site.
         let mut rules_of_first = sites
@@ -216,7 +216,7 @@ fn what_does_not_cross_the_link_is_left_to_the_kernel() {
             .rules
             .iter()
             .take_while(|rule| rule.comment != "default");
-        let jump = Term::Jump(ELSEWHERE.to_owned());
+        let jump = Term::Jump(OTHER_ROUTE.to_owned());
         let jumps = rules_of_first.any(|rule| rule.terms.contains(&jump));
         (
             passes.map(|terms| terms.to_vec()).collect::<Vec<_>>(),
@@ -232,7 +232,7 @@ fn what_does_not_cross_the_link_is_left_to_the_kernel() {
     };
     let passes = |hosts: &[&str]| {
         let hosts = names(hosts);
-        let ends = [Term::Count(Counter::PassedElsewhere), Term::Accept];
+        let ends = [Term::Count(Counter::PassedOtherRoute), Term::Accept];
         let begin = [
             Term::From(hosts.clone()),
             Term::Syn,

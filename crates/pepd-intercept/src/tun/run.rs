@@ -47,7 +47,7 @@ impl Single {
 impl From<Vec<u8>> for Single {
     fn from(packet: Vec<u8>) -> Self {
         Self {
-            datagram: Datagram::of(&packet),
+            datagram: Datagram::parse(&packet),
             packet,
         }
     }
@@ -148,7 +148,7 @@ impl Run {
 
 impl Datagram {
     /// What a packet is, if the kernel's copy of its headers would be the same: without options and extensions, whole, and with a checksum, which is right.
-    fn of(packet: &[u8]) -> Option<Self> {
+    fn parse(packet: &[u8]) -> Option<Self> {
         let ip = Ip::parse(packet)?;
         let plain = if ip.version == 4 { 20 } else { 40 };
         if ip.protocol != protocol::UDP

@@ -1,8 +1,8 @@
-//! Where the bytes of all flows are: one sparse memfd, mapped once. What is where in it, and in which order it
-//! is written, says [`pep_core::arena`].
+//! Storage for the bytes of all flows: one sparse memfd, mapped once. [`pep_core::arena`] defines
+//! its layout and the order of writes.
 //!
-//! Whoever holds the memfd and the sockets can carry on after a crash: positions may lag behind the kernel's
-//! own counters by the one call that was under way, and by no more.
+//! The process that holds the memfd and the sockets can continue after a crash. Published positions
+//! lag behind the kernel's counters by at most the one call in progress.
 
 mod slot;
 #[cfg(test)]
@@ -34,25 +34,25 @@ use pepd_sys::{keys, memory::SharedMemory};
 
 pub use slot::Slot;
 
-/// What an arena is made for.
+/// Dimensions of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Flows at most.
     pub slots: u32,
-    /// Bytes of each extent; a power of two of at least one page.
+    /// Bytes of each extent: a power of two, one page or more.
     pub extent: u64,
-    /// Bytes of each extent that a slot may keep from one flow to the next, since every flow has
-    /// taken so many from the budget; a multiple of a page.
+    /// Bytes of each extent that a slot may keep from one flow to the next: a multiple of a page.
+    /// Each flow takes this amount from the budget when it begins.
     pub initial: u64,
 }
 
-/// Why the memory that a predecessor has left is not used.
+/// Reason why the memory of a predecessor is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It is not what this pepd uses.
+    /// Wrong format or version.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// It cannot be mapped.
+    /// The mapping failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -62,33 +62,33 @@ pub enum OpenError {
 pub struct Arena {
     memory: SharedMemory,
     layout: Layout,
-    /// As [`Geometry::initial`].
+    /// See [`Geometry::initial`].
     initial: u64,
     free: Mutex<FreeSlots>,
-    /// The number of the next flow that ends.
+    /// Number of the next flow that ends.
     next_ending: AtomicU64,
 }
 
-/// Slots without a flow. The one freed last is taken first: its pages are in the cache.
+/// Slots without a flow. The slot freed last is taken first: its pages are in the cache.
 #[derive(Debug)]
 struct FreeSlots {
-    /// With bytes that may still have pages.
+    /// Free slots whose extents may still have pages.
     used: Vec<(u32, Used)>,
     /// Without pages.
     clean: Vec<u32>,
 }
 
-/// The number of the first flow that ends.
+/// Number of the first flow that ends.
 const FIRST_ENDING: u64 = 1;
 
-/// How much of each extent may have pages.
+/// Bytes of each extent that may have pages.
 type Used = [u64; 2];
 
 impl Arena {
-    /// An arena without flows.
+    /// Creates an arena without flows.
     ///
     /// # Errors
-    /// When there is no memory or address space for it.
+    /// Fails without memory or address space for it.
     pub fn new(geometry: Geometry) -> io::Result<Arc<Self>> {
         let Geometry {
             slots,
@@ -106,14 +106,15 @@ impl Arena {
         Ok(Self::begin(memory, layout, initial, free, FIRST_ENDING))
     }
 
-    /// The arena that a predecessor has left, with its flows: their slots are to be [attached](Self::attach).
+    /// Opens the arena of a predecessor, with its flows. The caller [attaches](Self::attach) their
+    /// slots.
     ///
     /// # Errors
-    /// When it is none, or one of another version, or cannot be mapped.
+    /// Fails if the memfd is no arena, has another version, or cannot be mapped.
     pub fn open(fd: OwnedFd, initial: u64) -> Result<Arc<Self>, OpenError> {
         let memory = SharedMemory::open(fd)?;
         let layout = Layout::read(&memory, memory.len())?;
-        // Slots were trimmed before they became free.
+        // Slots are trimmed before they become free.
         let has_flow = |slot: &u32| Header::new(&memory, layout.header(*slot)).has_flow();
         let used = (0..layout.slots()).rev().filter(|slot| !has_flow(slot));
         let free = FreeSlots {
@@ -126,7 +127,7 @@ impl Arena {
         Ok(Self::begin(memory, layout, initial, free, next))
     }
 
-    /// What the memfd is called, as /proc shows it.
+    /// Name of the memfd in /proc.
     pub const NAME: &str = "pepd-arena";
 
     fn begin(
@@ -146,77 +147,80 @@ impl Arena {
         })
     }
 
-    /// Ends what this process does to the arena when the fuse burns.
+    /// Stops all writes of this process to the arena when the crash point fires.
     #[cfg(any(test, feature = "testing"))]
-    pub fn end_with(&self, fuse: &Arc<pepd_sys::fuse::Fuse>) {
-        self.memory.end_with(fuse);
+    pub fn end_with(&self, crash_point: &Arc<pepd_sys::crash_point::CrashPoint>) {
+        self.memory.end_with(crash_point);
     }
 
-    /// How much there is room for.
+    /// Returns the layout, which gives the number of slots.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// How many processes have used it one after the other, this one included.
+    /// Returns the number of processes that have used the arena in turn, including this one.
     pub fn generation(&self) -> u64 {
         Layout::generation(&self.memory)
     }
 
-    /// What an operator has said of the link, to whichever process ([`pep_core::outage::Order`]).
+    /// Returns the link order an operator gave to this process or a predecessor
+    /// ([`pep_core::outage::Order`]).
     pub fn order(&self) -> u64 {
         Layout::order(&self.memory)
     }
 
-    /// Keeps that for the processes to come.
+    /// Stores the operator's link order for successors.
     pub fn set_order(&self, order: u64) {
         Layout::set_order(&self.memory, order);
     }
 
-    /// Sites that an operator has switched off, by their hashed names, to whichever process.
+    /// Returns hashed names of the sites that an operator has switched off, in this process or a
+    /// predecessor.
     pub fn off(&self) -> Vec<u64> {
         Layout::off(&self.memory).collect()
     }
 
-    /// Keeps that for the processes to come. Returns whether there was room.
+    /// Stores a site's switch for successors. Returns whether there was room.
     pub fn set_off(&self, name: u64, off: bool) -> bool {
         Layout::set_off(&self.memory, name, off)
     }
 
-    /// The outages that are known of, to whichever process; `since_boot` is now, by the clock of
-    /// `keep_outage`.
+    /// Returns the outages recorded by this process and its predecessors. `since_boot` is the
+    /// current time by the clock of `keep_outage`.
     pub fn outages(&self, since_boot: Duration) -> Past {
         Layout::known(&self.memory).read(since_boot)
     }
 
-    /// Keeps the last one for the processes to come: to be called when it begins, and when it is over.
+    /// Stores the latest outage for successors. Call it when an outage begins and when it ends.
     pub(crate) fn keep_outage(&self, latest: &Latest, since_boot: Duration) {
         Layout::known(&self.memory).write(latest, since_boot);
     }
 
-    /// Whether that gateway has ever answered, whichever process.
+    /// Returns whether a gateway has ever answered this process or a predecessor.
     pub fn gateway_answers(&self, gateway: IpAddr) -> bool {
         Layout::known(&self.memory).gateway_answers(gateway)
     }
 
-    /// Keeps for the processes to come that it has.
+    /// Records for successors that a gateway has answered.
     pub(crate) fn keep_gateway(&self, gateway: IpAddr) {
         Layout::known(&self.memory).set_gateway(gateway);
     }
 
-    /// A key that is nowhere but here.
+    /// Returns a key that exists only in this arena.
     pub fn seal(&self) -> Seal {
         Layout::seal(&self.memory)
     }
 
-    /// Publishes how a flow in a tunnel ends, before its slot is free.
+    /// Publishes how a tunnelled flow ends, before its slot becomes free.
     pub fn publish_ending(&self, ending: &Ending) {
         let number = self.next_ending.fetch_add(1, Relaxed);
         Layout::endings(&self.memory).write(number, ending);
     }
 
-    /// The flows that have ended last of those with a peer, by the [hash](pep_core::arena::name_hash) of its name; the oldest one first.
+    /// Returns the last flows that ended with a peer, the oldest first. `peer` is the
+    /// [hash](pep_core::arena::name_hash) of its name.
     pub fn endings(&self, peer: u64) -> impl Iterator<Item = Ending> {
-        // To read of memory that was never written takes pages, too.
+        // Reading memory that was never written also allocates pages.
         let any = self.next_ending.load(Relaxed) != FIRST_ENDING;
         let of_peer = |ending: &Ending| ending.peer == peer;
         let endings = any.then(|| Layout::endings(&self.memory).read(of_peer));
@@ -224,12 +228,13 @@ impl Arena {
         endings.map(|(_, ending)| ending)
     }
 
-    /// What is published of the flow in a slot, if there is one and it makes sense.
+    /// Returns the published record of the flow in a slot, if there is a consistent one.
     pub fn record(&self, slot: u32) -> Option<Record> {
         self.header(slot).read()
     }
 
-    /// How many bytes of a half of a flow in a tunnel are in its chunks, of those of this range. The others are elsewhere.
+    /// Returns how many bytes of `range`, in one direction of a tunnelled flow, are in its chunks.
+    /// The other bytes are stored elsewhere.
     pub fn in_chunks(&self, slot: u32, direction: Direction, range: Range<u64>) -> u64 {
         let words = (0..self.layout.chunks()).map(|chunk| {
             let offset = self.layout.chunk(slot, direction, chunk);
@@ -243,30 +248,30 @@ impl Arena {
         held.sum()
     }
 
-    /// Slots in which a predecessor had flows.
+    /// Returns slots in which a predecessor had flows.
     pub fn occupied(&self) -> Vec<u32> {
         let slots = 0..self.layout.slots();
         slots.filter(|slot| self.header(*slot).has_flow()).collect()
     }
 
-    /// A slot in which a predecessor had a flow. To be called once for each that is
-    /// [occupied](Self::occupied), before any flow begins here.
+    /// Returns a slot in which a predecessor had a flow. Call it once for each
+    /// [occupied](Self::occupied) slot, before any flow begins in this process.
     pub fn attach(self: &Arc<Self>, index: u32) -> Slot {
         Slot {
             arena: Arc::clone(self),
             index,
-            // Nobody knows.
+            // Unknown: assume that all of it has pages.
             used: [self.layout.extent_bytes(); 2],
             has_chunks: true,
         }
     }
 
-    /// The memfd that outlives a crash of whoever else holds it.
+    /// Returns the memfd, which outlives a crash of this process while another process holds it.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
     }
 
-    /// A slot for a flow, or `None` when all are taken.
+    /// Takes a slot for a flow; `None` when all are taken.
     pub(crate) fn take_slot(self: &Arc<Self>) -> Option<Slot> {
         let mut free = self.free.lock();
         let recent = free.used.pop();
@@ -279,13 +284,13 @@ impl Arena {
         })
     }
 
-    /// Gives back the pages of slots without a flow, of up to `most` of them: so that a call is
-    /// short. To be called now and then.
+    /// Releases the pages of up to `most` slots without a flow, so that one call is short. Call it
+    /// periodically.
     pub fn sweep(&self, most: usize) {
         let used: Vec<_> = {
             let mut free = self.free.lock();
             let count = most.min(free.used.len());
-            // The oldest ones; the newest may be taken again at once.
+            // The oldest ones: the newest may be taken again at once.
             free.used.drain(..count).collect()
         };
         for (index, used) in used {
@@ -304,7 +309,7 @@ impl Arena {
         self.layout.extent(slot, direction)
     }
 
-    /// Keeping the pages is only a waste.
+    /// Keeping the pages only wastes memory.
     fn punch_or_warn(&self, index: u32, direction: Direction, range: Range<u64>) {
         if range.is_empty() {
             return;

@@ -3,7 +3,7 @@
 use std::{io, ops::Range, os::fd::AsFd, sync::Arc};
 
 use pep_core::{
-    arena::{Flags, HalfRecord, Header, Identity, Record, Words as _},
+    arena::{DirectionRecord, Flags, Header, Identity, Record, Words as _},
     relay::{Direction, Side},
     ring::Ranges,
 };
@@ -11,18 +11,18 @@ use pepd_sys::memory::SharedMemory;
 
 use super::{Arena, SlotState, Used, length};
 
-/// The memory of one flow; free again when dropped.
+/// Memory of one flow, released on drop.
 #[derive(Debug)]
 pub struct Slot {
     pub(super) arena: Arc<Arena>,
     pub(super) index: u32,
     pub(super) used: Used,
-    /// Its tables of chunks may have words in them.
+    /// Whether its chunk tables may contain words.
     pub(super) has_chunks: bool,
 }
 
 impl Slot {
-    /// Its number, from 0.
+    /// Returns the slot number, counted from 0.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -31,54 +31,55 @@ impl Slot {
         self.arena.header(self.index)
     }
 
-    /// What was published of its flow, if there is one and it makes sense.
+    /// Returns the published record of its flow, if there is a consistent one.
     pub fn record(&self) -> Option<Record> {
         self.arena.record(self.index)
     }
 
-    /// Publishes the state, after everything that belongs to it was published.
+    /// Publishes the state, after everything that belongs to it.
     pub fn publish_state(&self, state: SlotState) {
         self.header().write_state(state);
     }
 
-    /// Publishes what the flow is, before its first state.
+    /// Publishes the flow's identity, before its first state.
     pub fn publish_identity(&self, identity: &Identity) {
         self.header().write_identity(identity);
     }
 
-    /// Publishes what has become of the flow's stream.
+    /// Publishes the state of the flow's stream.
     pub fn publish_flags(&self, flags: Flags) {
         self.header().write_flags(flags);
     }
 
-    /// Publishes which socket a leg of the flow is (SO_COOKIE); 0 is nobody's.
+    /// Publishes the socket cookie of a leg (SO_COOKIE); 0 means no socket.
     pub fn publish_cookie(&self, side: Side, cookie: u64) {
         self.header().write_cookie(side, cookie);
     }
 
-    /// Publishes where the bytes of a half are, and how far it has come.
-    pub fn publish_half(&self, direction: Direction, half: &HalfRecord) {
-        self.header().write_half(direction, half);
+    /// Publishes ring and position of one direction.
+    pub fn publish_direction(&self, direction: Direction, half: &DirectionRecord) {
+        self.header().write_direction(direction, half);
     }
 
-    /// How many bytes each direction has room for.
+    /// Returns the capacity of each direction in bytes.
     pub fn extent_bytes(&self) -> u64 {
         self.arena.layout.extent_bytes()
     }
 
-    /// How many chunks that is.
+    /// Returns the number of chunks per direction.
     pub fn chunks(&self) -> usize {
         self.arena.layout.chunks()
     }
 
-    /// What was published of a chunk of one direction.
+    /// Returns the published word of a chunk of one direction.
     pub fn chunk(&self, direction: Direction, chunk: usize) -> u64 {
         let offset = self.arena.layout.chunk(self.index, direction, chunk);
         self.arena.memory.load(offset)
     }
 
-    /// Publishes which bytes are in a chunk of one direction: the position of the first of them and 1; or 0, none. Before
-    /// any of them is there, and as long as any of them is needed.
+    /// Publishes the bytes held by a chunk of one direction: the position of its first byte plus 1,
+    /// or 0 for none. Publish the word before any byte is stored, and keep it while any byte is
+    /// needed.
     pub fn publish_chunk(&mut self, direction: Direction, chunk: usize, word: u64) {
         self.has_chunks = true;
         let offset = self.arena.layout.chunk(self.index, direction, chunk);
@@ -92,7 +93,7 @@ impl Slot {
         for direction in Direction::ALL {
             for chunk in 0..self.chunks() {
                 let offset = self.arena.layout.chunk(self.index, direction, chunk);
-                // A word that is stored has a page.
+                // A stored word has a page.
                 if self.arena.memory.load(offset) != 0 {
                     self.arena.memory.store(offset, 0);
                 }
@@ -100,10 +101,10 @@ impl Slot {
         }
     }
 
-    /// Receives from a socket into the ring of a half.
+    /// Receives from a socket into the ring of one direction.
     ///
     /// # Errors
-    /// As recvmsg(2). EFAULT: there is no memory for a page; nothing was lost.
+    /// As recvmsg(2). EFAULT: no memory for a page; no byte was lost.
     pub fn receive(
         &mut self,
         fd: impl AsFd,
@@ -111,13 +112,13 @@ impl Slot {
         space: &Ranges,
     ) -> io::Result<u64> {
         let used = &mut self.used[direction as usize];
-        // A call that fails half way may have touched all of it.
+        // A call that fails halfway may have touched the whole space.
         *used = (*used).max(space.first.end).max(space.second.end);
         let extent = self.arena.extent(self.index, direction);
         self.arena.memory.receive(fd.as_fd(), extent, space)
     }
 
-    /// Sends to a socket from the ring of a half.
+    /// Sends to a socket from the ring of one direction.
     ///
     /// # Errors
     /// As sendmsg(2).
@@ -126,10 +127,10 @@ impl Slot {
         self.arena.memory.send(fd.as_fd(), extent, data)
     }
 
-    /// Copies bytes that are in the ring of a half, as many as `into` has room for.
+    /// Copies bytes from the ring of one direction until `into` is full.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// Panics if `data` is shorter than `into`.
     pub fn read(&self, direction: Direction, data: &Ranges, into: &mut [u8]) {
         let extent = self.arena.extent(self.index, direction);
         let (first, second) = into.split_at_mut(length(&data.first).min(into.len()));
@@ -140,10 +141,10 @@ impl Slot {
         }
     }
 
-    /// Copies bytes into the ring of a half. There has to be a page, or memory for one.
+    /// Copies bytes into the ring of one direction. The space must have pages, or memory for them.
     ///
     /// # Panics
-    /// When the space is not of that length.
+    /// Panics if the space has another length than `bytes`.
     pub fn write(&mut self, direction: Direction, space: &Ranges, bytes: &[u8]) {
         assert_eq!(space.len(), bytes.len() as u64);
         let used = &mut self.used[direction as usize];
@@ -156,19 +157,20 @@ impl Slot {
         }
     }
 
-    /// Gives back the pages of a ring that is empty.
+    /// Releases the pages of an empty ring.
     pub fn punch(&mut self, direction: Direction) {
         let used = std::mem::take(&mut self.used[direction as usize]);
         self.arena.punch_or_warn(self.index, direction, 0..used);
     }
 
-    /// Gives back the pages of a part of an extent that no byte is in.
+    /// Releases the pages of a part of an extent that contains no byte.
     pub fn give_back(&mut self, direction: Direction, range: Range<u64>) {
         self.arena.punch_or_warn(self.index, direction, range);
     }
 
-    /// Gives back the pages that rings have grown into, beyond [`Geometry::initial`](super::Geometry::initial); to be
-    /// called when no byte is in the rings. Costs nothing where none has grown.
+    /// Releases the pages that rings have grown into, beyond
+    /// [`Geometry::initial`](super::Geometry::initial). Call it when the rings are empty. Costs
+    /// nothing if none has grown.
     pub fn trim(&mut self) {
         let initial = self.arena.initial;
         for direction in Direction::ALL {
@@ -181,8 +183,8 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// The next flow takes from the budget what its rings have to begin with; pages beyond that
-    /// would be nobody's. It becomes free once that holds for a successor, too.
+    /// The next flow takes the initial size of its rings from the budget; no flow would account for
+    /// pages beyond that. The slot becomes free once this holds for a successor, too.
     fn drop(&mut self) {
         self.trim();
         self.clear_chunks();

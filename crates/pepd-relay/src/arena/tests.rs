@@ -6,7 +6,7 @@ use std::{
 
 use nix::sys::stat::fstat;
 use pep_core::{
-    arena::{Flags, HalfRecord, Identity, Kind, PAGE},
+    arena::{DirectionRecord, Flags, Identity, Kind, PAGE},
     budget::{MemoryBudget, Share},
     relay::{Relay, RelayLimits},
     ring::Ranges,
@@ -80,7 +80,7 @@ fn pages_are_given_back_when_idle_and_when_free() {
         slot.receive(&leg, direction, &ranges(0..1 << 16, 0..0))
             .unwrap();
     }
-    // One page of headers may come on top.
+    // One page of headers may be added.
     assert!(pages(&arena) >= before + 4);
     slot.punch(Direction::Up);
     let with_one = pages(&arena);
@@ -96,14 +96,14 @@ fn pages_are_given_back_when_idle_and_when_free() {
     assert_eq!(again.len(), 3);
 }
 
-/// What a flow took from the budget when it began is all that its slot may have pages for.
+/// A slot has pages for no more than its flow took from the budget when it began.
 #[test]
 fn a_slot_that_is_taken_again_has_no_pages_of_grown_rings() {
     let arena = Arena::new(GEOMETRY).unwrap();
     let (mut peer, leg) = UnixStream::pair().unwrap();
     let mut slot = arena.take_slot().unwrap();
     let index = slot.index();
-    // The headers have their page.
+    // Allocates the page of the headers.
     slot.publish_state(SlotState::Accepted);
     for direction in Direction::ALL {
         peer.write_all(&[1; 40_000]).unwrap();
@@ -114,7 +114,7 @@ fn a_slot_that_is_taken_again_has_no_pages_of_grown_rings() {
     drop(slot);
     let slot = arena.take_slot().unwrap();
     assert_eq!(slot.index(), index, "the one in the cache");
-    // Ten pages each way, of which one stays.
+    // Ten pages per direction, of which one stays.
     assert_eq!(pages(&arena), grown - 2 * 9);
 }
 
@@ -134,15 +134,15 @@ fn the_header_follows_the_half() {
     relay.handle_end_of_stream(Direction::Down);
     slot.publish_identity(&identity());
     let half = relay.half(Direction::Down);
-    slot.publish_half(Direction::Down, &half.into());
+    slot.publish_direction(Direction::Down, &half.into());
     slot.publish_state(SlotState::Relaying);
     let record = slot.record().unwrap();
-    let half = HalfRecord {
+    let half = DirectionRecord {
         head: 40,
         tail: 100,
         size: 4096,
         fin_in: true,
-        ..HalfRecord::default()
+        ..DirectionRecord::default()
     };
     assert_eq!(record.halves[Direction::Down as usize], half);
     assert_eq!(record.state, SlotState::Relaying);
@@ -151,7 +151,7 @@ fn the_header_follows_the_half() {
     assert_eq!(arena.record(index), None);
 }
 
-/// The same memory, as a successor gets it.
+/// Opens the same memory as a successor does.
 fn successor(arena: &Arena) -> Result<Arc<Arena>, OpenError> {
     let fd = arena.fd().try_clone_to_owned().unwrap();
     Arena::open(fd, GEOMETRY.initial)
@@ -237,7 +237,7 @@ fn more_than_there_is_is_refused() {
     assert!(Arena::new(geometry).is_err());
 }
 
-/// Every alignment of both ends, across the wrap and not, against a plain array.
+/// Compares every alignment of both ends, with and without a wrap, with a plain array.
 #[test]
 fn bytes_are_copied_in_and_out_and_leave_their_neighbours_alone() {
     let arena = Arena::new(GEOMETRY).unwrap();

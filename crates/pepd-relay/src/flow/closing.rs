@@ -1,21 +1,21 @@
 //! The end of a flow.
 
 use pep_core::{
-    relay::{Direction, End, HalfState, Side},
+    relay::{Direction, DirectionState, End, Side},
     stats::EndReason,
 };
 
 use super::{Flow, LegIo, tail};
 
 impl Flow {
-    /// Ends the flow after what its legs still have to deliver.
+    /// Closes the flow after its legs have delivered all remaining bytes.
     pub(super) async fn close(&mut self, end: End) {
-        // A host that reads slowly may keep the legs for long; their bytes are the kernel's now.
+        // A slow reader may keep the legs for long, and their bytes are in the kernel by now.
         self.slot.trim();
         self.relay.handle_end();
         match end {
             End::Closed => {
-                // Should the task be dropped from here on, the kernel goes on delivering.
+                // If the task is dropped from here on, the kernel still delivers the rest.
                 self.ending = EndReason::Closed;
                 self.legs.iter().for_each(LegIo::close_with_fin);
                 self.delivered_within_orphan(&Side::ALL).await;
@@ -35,6 +35,7 @@ impl Flow {
 
     fn has_tail(&self, side: Side) -> bool {
         let half = self.relay.half(Direction::from(side.other()));
-        self.leg(side).has_tail(half.state() == HalfState::Shut)
+        self.leg(side)
+            .has_tail(half.state() == DirectionState::Shut)
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for the server to answer.
+//! Connecting the server leg.
 
 use std::{
     future::{Future, poll_fn},
@@ -18,29 +18,29 @@ use pepd_sys::{
 };
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::{Ends, Flow, FlowContext, LegIo, relaying};
+use super::{Flow, FlowContext, FlowInfo, LegIo, relaying};
 
-/// What came first.
+/// First event while a server leg connects.
 enum Answer {
     Server(Option<io::Error>),
-    ClientGone(io::Error),
+    ClientClosed(io::Error),
     Timeout,
 }
 
 impl Flow {
-    /// Waits until the server leg is connected. The client's bytes wait in its socket; a client
-    /// that resets ends it.
+    /// Waits until the server leg is connected. The client's bytes wait in its socket. A reset by
+    /// the client ends the wait.
     pub(super) async fn connect(&mut self) -> Result<(), EndReason> {
-        // A server on this machine, or as near as that, has answered before connect() was back;
-        // the event loop would tell us one turn later.
+        // A server on this machine, or about as near, has answered before connect() returns. The
+        // event loop would report it one turn later.
         if socket::is_established(self.leg(Side::Server).fd()).unwrap_or(false) {
-            self.wakefulness.on_near();
+            self.busy_poll.on_near();
             return self.on_connected();
         }
         match self.answer().await {
             Answer::Server(None) => self.on_connected(),
             Answer::Server(Some(err)) => self.on_connect_error(err),
-            Answer::ClientGone(err) => {
+            Answer::ClientClosed(err) => {
                 self.failure = Some(err);
                 Err(EndReason::ClientReset)
             }
@@ -49,7 +49,7 @@ impl Flow {
     }
 
     fn on_connected(&mut self) -> Result<(), EndReason> {
-        let family = Family::of(&self.ends.destination);
+        let family = Family::from_address(&self.ends.destination);
         self.context.silence.on_answer(family);
         let fd = self.leg(Side::Server).fd();
         leg::on_connected(fd, &self.ends.site, family).map_err(|err| {
@@ -63,7 +63,7 @@ impl Flow {
         let prompt = limit.min(PROMPT);
         match self.answer_until(pin!(sleep(prompt))).await {
             Some(answer) => answer,
-            // Boxed, since every flow has room for all it may ever wait for.
+            // Boxed: otherwise every flow reserves space for this rare wait.
             None => Box::pin(self.late_answer(limit - prompt)).await,
         }
     }
@@ -73,8 +73,8 @@ impl Flow {
         let silence = async {
             let since = Instant::now();
             sleep(self.context.silence.patience()).await;
-            if !self.context.outage.is_away() {
-                let family = Family::of(&self.ends.destination);
+            if !self.context.outage.is_down() {
+                let family = Family::from_address(&self.ends.destination);
                 self.context.silence.on_silence(family, since);
             }
             std::future::pending::<Answer>().await
@@ -89,7 +89,7 @@ impl Flow {
         }
     }
 
-    /// `None` when nothing has come by the end.
+    /// Waits for an answer; `None` at the timeout.
     async fn answer_until(&self, mut end: Pin<&mut Sleep>) -> Option<Answer> {
         poll_fn(|cx| {
             if let Poll::Ready(answer) = self.poll_legs(cx) {
@@ -100,8 +100,8 @@ impl Flow {
         .await
     }
 
-    /// An ICMP error that came while connect() was still running, as it may on a short path. The
-    /// kernel then notes it (`sk_err_soft`), but neither fails the socket nor wakes anybody.
+    /// Returns an ICMP error that arrived while connect() was still running, as on a short path.
+    /// The kernel only notes it (`sk_err_soft`): it neither fails the socket nor wakes a waiter.
     fn unannounced_error(&self) -> Option<Answer> {
         let err = self.leg(Side::Server).take_error()?;
         Some(Answer::Server(Some(err)))
@@ -113,14 +113,15 @@ impl Flow {
             return Poll::Ready(Answer::Server(server.take_error()));
         }
         let client = self.leg(Side::Client);
-        client.poll_broken(cx).map(Answer::ClientGone)
+        client.poll_broken(cx).map(Answer::ClientClosed)
     }
 
-    /// A server that answered and then reset was connected, and may have sent something before.
+    /// Handles a connect error. A server that answered and then reset was connected, and may have
+    /// sent data first.
     fn on_connect_error(&mut self, err: io::Error) -> Result<(), EndReason> {
         let reason = reason(&err);
         if reason == EndReason::Refused {
-            let family = Family::of(&self.ends.destination);
+            let family = Family::from_address(&self.ends.destination);
             self.context.silence.on_answer(family);
         }
         if reason == EndReason::ServerReset {
@@ -136,7 +137,7 @@ impl Flow {
     }
 }
 
-/// Waits for the server to answer on a leg whose client is somebody else's concern.
+/// Waits for the server to answer on a leg without a local client leg.
 pub async fn connected(
     leg: &LegIo,
     unanswered: &Unanswered,
@@ -147,7 +148,7 @@ pub async fn connected(
     if let Ok(answer) = timeout(prompt, answered(leg)).await {
         return answer;
     }
-    // An ICMP error that came while connect() was still running wakes nobody.
+    // An ICMP error that arrived while connect() was still running wakes no waiter.
     if let Some(err) = leg.take_error() {
         return Err(err);
     }
@@ -164,8 +165,8 @@ async fn answered(leg: &LegIo) -> Result<(), io::Error> {
     leg.take_error().map_or(Ok(()), Err)
 }
 
-/// Begins to connect for a flow; from another port of the client's where its own is taken.
-/// `publish` gets each socket before it connects.
+/// Starts connecting for a flow, from another port if the client's own is in use. `publish`
+/// receives each socket before it connects.
 ///
 /// # Errors
 /// As [`ReservedLeg::connect`].
@@ -173,7 +174,7 @@ pub fn connect(
     context: &FlowContext,
     leg: ReservedLeg,
     family: Family,
-    (ends, syn): (&Ends, FromSyn),
+    (ends, syn): (&FlowInfo, FromSyn),
     publish: impl Fn(BorrowedFd<'_>),
 ) -> io::Result<OwnedFd> {
     publish(leg.as_fd());
@@ -191,7 +192,8 @@ pub fn connect(
     }
 }
 
-/// The client's address and port are in use here: by a connection that is not quite over.
+/// Returns whether the client's address and port are in use on this host, by a connection not quite
+/// closed.
 fn is_address_taken(err: &io::Error) -> bool {
     matches!(
         err.raw_os_error(),
@@ -199,7 +201,7 @@ fn is_address_taken(err: &io::Error) -> bool {
     )
 }
 
-/// What an error of connect() says of the server.
+/// Maps an error of connect() to the reason why the flow ends.
 pub fn reason(err: &io::Error) -> EndReason {
     match err.raw_os_error() {
         Some(libc::ECONNREFUSED) => EndReason::Refused,
@@ -207,7 +209,7 @@ pub fn reason(err: &io::Error) -> EndReason {
         Some(libc::ECONNRESET | libc::EPIPE) => EndReason::ServerReset,
         Some(
             libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN
-            // ICMP: prohibited by a filter, no such protocol.
+            // ICMP: prohibited by a filter, or protocol unreachable.
             | libc::EACCES | libc::EPERM | libc::ENOPROTOOPT | libc::EPROTO,
         ) => EndReason::Unreachable,
         _ => EndReason::Error,

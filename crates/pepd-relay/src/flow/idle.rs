@@ -1,4 +1,4 @@
-//! The timer of a flow on which nothing moves.
+//! Idle timer of a flow.
 
 use std::{
     future::Future,
@@ -10,18 +10,19 @@ use std::{
 use pep_core::relay::{IdleClock, IdleEvent};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Far beyond any flow's life: the timer of one that has nothing to wait for.
+/// Longer than any flow's life: the timer of a flow without a deadline.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A flow's one timer, and what it means. Where the timer is belongs to the flow's task: no flow has
-/// an allocation for it.
+/// Single timer of a flow, with its meaning. The flow's task stores the timer, so that no flow
+/// needs an allocation for it.
 pub struct Idle<'a> {
     clock: IdleClock,
     timer: Pin<&'a mut Sleep>,
 }
 
 impl<'a> Idle<'a> {
-    /// Of a flow that expires after `limit` without a byte, if there is one. `timer` is one of [`timer`].
+    /// Creates the timer of a flow that expires after `limit` without a byte, if there is a limit.
+    /// `timer` comes from [`timer`].
     pub fn new(limit: Option<Duration>, timer: Pin<&'a mut Sleep>) -> Self {
         Self {
             clock: IdleClock::new(limit),
@@ -36,7 +37,7 @@ impl<'a> Idle<'a> {
         }
     }
 
-    /// Ready when time has told something; to be asked again then.
+    /// Returns ready when a deadline has passed. The caller polls again afterwards.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<IdleEvent> {
         self.timer.as_mut().poll(cx).map(|()| {
             let (event, next) = self.clock.handle_timeout();
@@ -47,7 +48,7 @@ impl<'a> Idle<'a> {
     }
 }
 
-/// The timer of a flow that begins now.
+/// Returns the timer of a new flow.
 pub fn timer() -> Sleep {
     sleep(IdleClock::QUIET)
 }

@@ -1,4 +1,4 @@
-//! A connected leg in the event loop.
+//! Connected leg in the event loop.
 
 use std::{
     io,
@@ -10,27 +10,27 @@ use std::{
 use pepd_sys::{leg, reactor};
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// A leg whose readiness the event loop watches.
+/// Leg whose readiness the event loop watches.
 ///
-/// Attempts come first; readiness is waited for only after one would have blocked. The event loop
-/// reports edges, and forgets one only in an attempt that blocked after it, so that
-/// none is lost.
+/// Attempts come first: a flow waits for readiness only after an attempt would have blocked. The
+/// event loop reports edges, and clears one only in an attempt that blocked after it, so that none
+/// is lost.
 #[derive(Debug)]
 pub struct LegIo(AsyncFd<Arc<OwnedFd>>);
 
 impl LegIo {
-    /// Closes the leg where it fails.
+    /// Registers a leg; closes it on failure.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         reactor::register(Arc::new(fd), interest).map(Self)
     }
 
-    /// The socket, out of the event loop; `None` while others look at it.
+    /// Returns the socket, removed from the event loop; `None` while other owners exist.
     pub(crate) fn into_fd(self) -> Option<OwnedFd> {
         Arc::into_inner(self.0.into_inner())
     }
 
-    /// The socket, for those who only look at it.
+    /// Returns the shared socket, for read-only inspection.
     pub fn shared(&self) -> &Arc<OwnedFd> {
         self.0.get_ref()
     }
@@ -40,7 +40,7 @@ impl LegIo {
         self.0.get_ref().as_fd()
     }
 
-    /// Attempts a call whatever is known of readiness: what is not known yet may be so.
+    /// Attempts a call regardless of the known readiness, which may be out of date.
     pub fn attempt<T>(
         &self,
         interest: Interest,
@@ -54,22 +54,22 @@ impl LegIo {
         if attempted { result } else { call(self.fd()) }
     }
 
-    /// Ready when an attempt to receive may succeed.
+    /// Returns ready when an attempt to receive may succeed.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_read_ready(cx).map(drop)
     }
 
-    /// Ready when an attempt to send may succeed.
+    /// Returns ready when an attempt to send may succeed.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_write_ready(cx).map(drop)
     }
 
-    /// Ready with the error when the leg has broken; not to be mixed with a wait by
-    /// [`poll_writable`](Self::poll_writable). It forgets that the leg is writable, which
-    /// [`attempt`](Self::attempt) does not mind.
+    /// Returns ready with the error when the leg has failed. Do not combine it with
+    /// [`poll_writable`](Self::poll_writable): it clears the writable state, which
+    /// [`attempt`](Self::attempt) ignores.
     ///
-    /// A leg on which both ends have sent FIN is reported as hung up, too, but without an
-    /// error: it is whole, cannot break any more, and may still have something to be read.
+    /// A leg on which both ends have sent FIN is also reported as hung up, but without an error: it
+    /// cannot fail any more, and may still have unread data.
     pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let mut guard = match self.0.poll_write_ready(cx) {

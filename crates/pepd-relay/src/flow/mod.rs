@@ -1,8 +1,9 @@
-//! One flow: two legs, a slot of the arena, and the [`Relay`] that decides.
+//! Flow: two legs, a slot of the arena, and the [`Relay`] that makes the decisions.
 //!
-//! A flow is one task. Whatever happens to the task, the flow ends properly: when it is dropped
-//! before its end both hosts get RST, and the log its line.
+//! A flow is one task. A task that is dropped before its end still closes the flow properly: both
+//! hosts get RST, and the end is logged.
 
+mod busy_poll;
 mod closing;
 mod connecting;
 pub mod idle;
@@ -18,7 +19,6 @@ pub mod tail;
 #[cfg(test)]
 mod tests;
 pub mod waiting;
-mod wakefulness;
 mod watchers;
 
 use std::{
@@ -36,7 +36,7 @@ use pep_core::{
     stats::EndReason,
     syn::FlowTuple,
 };
-use pepd_intercept::foreign::ForeignMarks;
+use pepd_intercept::other_marks::OtherMarks;
 use pepd_sys::{held::HeldLegs, leg::SiteRuntime, stats::Counters, unanswered::Unanswered};
 
 use crate::{
@@ -44,8 +44,9 @@ use crate::{
     limits::{Admission, Permit},
     outage::LinkWatch,
     share::{FlowShare, SharedLink},
-    survive::pulse::Pulse,
+    survive::heartbeat::Heartbeat,
 };
+use busy_poll::BusyPoll;
 pub use connecting::{connect, connected, reason};
 pub use leg_io::LegIo;
 pub use published::{born, publish_cookie, publish_leg};
@@ -55,58 +56,57 @@ pub use relaying::SHORTAGE_RETRY;
 pub use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
 pub use silence::Silence;
-use wakefulness::Wakefulness;
 pub use watchers::{Ended, Watch, Watched, Watchers};
 
-/// What all flows share.
+/// State shared by all flows.
 #[derive(Debug)]
 pub struct FlowContext {
     /// Memory for their bytes.
     pub arena: Arc<Arena>,
-    /// How much of it they may use.
+    /// Budget for their memory.
     pub budget: Arc<MemoryBudget>,
     /// Sizes.
     pub limits: RelayLimits,
-    /// How long a flow may wait awake.
+    /// Maximum busy polling time of a wait.
     pub busy_poll: Duration,
-    /// Who is let in.
+    /// Admission control.
     pub admission: Arc<Admission>,
-    /// What has happened.
+    /// Event counters.
     pub counters: Arc<Counters>,
-    /// Server legs of sites that defer, where there is one.
+    /// Held server legs, if a site defers.
     pub held: Option<Arc<HeldLegs>>,
-    /// Marks that other programs have set on hosts' SYNs, where hosts' connections are redirected.
-    pub foreign: Option<ForeignMarks>,
-    /// Where flows hear of next hops that do not answer.
+    /// Marks that other programs have set on hosts' SYNs, where connections are redirected.
+    pub foreign: Option<OtherMarks>,
+    /// Collector of unanswered next hops.
     pub unanswered: Arc<Unanswered>,
-    /// Answers of servers, and their silence over IPv6.
+    /// Server answers, and silence over IPv6.
     pub silence: Silence,
-    /// Whether the threads go on.
-    pub pulse: Pulse,
-    /// Whether the link is there.
+    /// Liveness of the threads.
+    pub heartbeat: Heartbeat,
+    /// State of the link.
     pub outage: Arc<LinkWatch>,
-    /// The link, where its rate is stated.
+    /// Shared link, if its rate is configured.
     pub link: Option<Arc<SharedLink>>,
-    /// Who waits for the end of which flow.
+    /// Subscribers to the end of flows.
     pub watchers: Arc<Watchers>,
-    /// Traces that are asked for.
+    /// Requested traces.
     pub recorders: Arc<Recorders>,
 }
 
 impl FlowContext {
-    /// Memory for one flow, or `None` when all is taken.
+    /// Takes memory for one flow; `None` when none is left.
     pub fn take_memory(&self) -> Option<FlowMemory> {
         let slot = self.arena.take_slot()?;
         let share = Share::take(&self.budget, self.initial_bytes())?;
         Some(FlowMemory { slot, share })
     }
 
-    /// Whether the budget has room for one more flow.
+    /// Returns whether the budget has room for one more flow.
     pub fn next_flow_fits(&self) -> bool {
         self.budget.has(self.initial_bytes())
     }
 
-    fn share_of(&self, ends: &Ends) -> Option<FlowShare> {
+    fn share_of(&self, ends: &FlowInfo) -> Option<FlowShare> {
         let terms = ends.site.share_terms(&ends.destination)?;
         let link = Arc::clone(self.link.as_ref()?);
         Some(FlowShare::new(link, terms))
@@ -120,38 +120,38 @@ impl FlowContext {
 /// Memory of one flow.
 #[derive(Debug)]
 pub struct FlowMemory {
-    /// Its place in the arena.
+    /// Slot in the arena.
     pub slot: Slot,
-    /// Its part of the budget.
+    /// Share of the budget.
     pub share: Share,
 }
 
-/// Who talks to whom, under which policy.
+/// Endpoints and policy of a flow.
 #[derive(Debug, Clone)]
-pub struct Ends {
+pub struct FlowInfo {
     /// The client's address.
     pub client: SocketAddr,
-    /// Where it wants to go.
+    /// Destination that the client connects to.
     pub destination: SocketAddr,
-    /// The site that took the flow, or as whose its server leg is made.
+    /// Site that took the flow, or whose policy its server leg has.
     pub site: Arc<SiteRuntime>,
-    /// The peer that has sent it, if one has: no site of ours took it then.
+    /// Peer that sent the flow. If set, no local site took it.
     pub peer: Option<Arc<str>>,
 }
 
-/// A server leg that is not known to have failed.
+/// Server leg not known to have failed.
 #[derive(Debug)]
 pub enum ServerLeg {
     /// connect() has begun.
     Connecting(OwnedFd),
-    /// It is connected.
+    /// Connected.
     Connected(OwnedFd),
 }
 
-/// Serves an accepted client to the end of its flow.
+/// Serves an accepted client until its flow ends.
 pub async fn serve(
     context: Arc<FlowContext>,
-    ends: Ends,
+    ends: FlowInfo,
     memory: FlowMemory,
     client: OwnedFd,
     server: ServerLeg,
@@ -170,56 +170,61 @@ pub async fn serve(
     flow.relay_and_close().await;
 }
 
-/// Ends a flow that cannot begin: the client gets RST at once.
-pub fn refuse(context: &FlowContext, ends: &Ends, client: OwnedFd, err: &io::Error) {
+/// Refuses a flow that cannot begin: resets the client at once.
+pub fn refuse(context: &FlowContext, ends: &FlowInfo, client: OwnedFd, err: &io::Error) {
     drop(client);
-    tell_refused(context, ends, reason(err), Some(err));
+    log_refused(context, ends, reason(err), Some(err));
 }
 
-/// Resets a client whose site wants no flows while the link is away.
-pub fn refuse_while_away(context: &FlowContext, ends: &Ends, client: OwnedFd) {
+/// Resets a client whose site refuses flows while the link is down.
+pub fn refuse_while_down(context: &FlowContext, ends: &FlowInfo, client: OwnedFd) {
     drop(client);
-    tell_refused(context, ends, EndReason::LinkDown, None);
+    log_refused(context, ends, EndReason::LinkDown, None);
 }
 
-fn tell_refused(context: &FlowContext, ends: &Ends, reason: EndReason, error: Option<&io::Error>) {
+fn log_refused(
+    context: &FlowContext,
+    ends: &FlowInfo,
+    reason: EndReason,
+    error: Option<&io::Error>,
+) {
     let end = FlowEnd {
         reason,
         error,
         ..FlowEnd::default()
     };
-    end.tell(context, ends);
+    end.record(context, ends);
 }
 
 /// One flow.
 #[derive(Debug)]
 struct Flow {
     context: Arc<FlowContext>,
-    ends: Ends,
+    ends: FlowInfo,
     legs: [LegIo; 2],
     slot: Slot,
     relay: Relay,
     began: Instant,
-    wakefulness: Wakefulness,
-    /// Where it shares the link.
+    busy_poll: BusyPoll,
+    /// Share of the link's rate, if the flow shares it.
     share: Option<FlowShare>,
-    /// Of the leg that crosses the link.
+    /// Receive window of the leg that crosses the link.
     receive_window: ReceiveWindow,
-    /// Bytes up and down that are in the counters already.
+    /// Bytes up and down already added to the counters.
     counted: [u64; 2],
-    /// The first error of a leg.
+    /// First error of a leg.
     failure: Option<io::Error>,
     recorded: Attached,
-    /// How a flow that is dropped now has ended.
+    /// End reason if the flow is dropped now.
     ending: EndReason,
     _permit: Permit,
 }
 
 impl Flow {
-    /// `None` when the event loop does not take it; that is logged.
+    /// Creates a flow; logs and returns `None` if the event loop rejects a leg.
     fn new(
         context: Arc<FlowContext>,
-        ends: Ends,
+        ends: FlowInfo,
         memory: FlowMemory,
         client: OwnedFd,
         server: OwnedFd,
@@ -229,20 +234,22 @@ impl Flow {
         Self::with_relay(context, ends, slot, relay, [client, server])
     }
 
-    /// The same with a relay that may be anywhere.
+    /// Creates a flow with a relay in any state.
     fn with_relay(
         context: Arc<FlowContext>,
-        ends: Ends,
+        ends: FlowInfo,
         slot: Slot,
         relay: Relay,
         [client, server]: [OwnedFd; 2],
     ) -> Option<Self> {
-        let permit = context.admission.admit(&ends.site.tally, ends.host());
+        let permit = context
+            .admission
+            .admit(&ends.site.site_counters, ends.host());
         let legs = LegIo::new(client).and_then(|client| Ok([client, LegIo::new(server)?]));
         let legs = match legs {
             Ok(legs) => legs,
             Err(err) => {
-                tell_refused(&context, &ends, reason(&err), Some(&err));
+                log_refused(&context, &ends, reason(&err), Some(&err));
                 return None;
             }
         };
@@ -255,7 +262,7 @@ impl Flow {
         );
         Some(Self {
             relay,
-            wakefulness: Wakefulness::new(context.busy_poll),
+            busy_poll: BusyPoll::new(context.busy_poll),
             slot,
             share: context.share_of(&ends),
             receive_window,
@@ -271,7 +278,7 @@ impl Flow {
         })
     }
 
-    /// Relays to the end, once both legs are connected.
+    /// Relays until the end, once both legs are connected.
     async fn relay_and_close(&mut self) {
         match self.relay().await {
             Ok(end) => self.close(end).await,
@@ -279,7 +286,7 @@ impl Flow {
         }
     }
 
-    /// Passes on what the relay has traced, where that is asked for.
+    /// Passes the relay's trace to the recorders, if there are any.
     fn record(&mut self) {
         let Self { ends, recorded, .. } = self;
         let is_ours = |what| what == Recorded::Flow(Watched::from(&*ends));
@@ -299,7 +306,7 @@ impl Flow {
         Direction::ALL.map(|direction| self.relay.half(direction).delivered())
     }
 
-    /// Adds the bytes moved since the last time to the counters.
+    /// Adds the bytes moved since the last call to the counters.
     fn count_bytes(&mut self) {
         let now = self.delivered();
         let [up, down] = std::mem::replace(&mut self.counted, now);
@@ -307,7 +314,7 @@ impl Flow {
             return;
         }
         let moved = [now[0] - up, now[1] - down];
-        self.ends.site.tally.relay(moved);
+        self.ends.site.site_counters.relay(moved);
         self.context.counters.update(|stats| {
             stats.up_bytes += moved[0];
             stats.down_bytes += moved[1];
@@ -336,11 +343,11 @@ impl Drop for Flow {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        end.tell(&self.context, &self.ends);
+        end.record(&self.context, &self.ends);
     }
 }
 
-/// What is told of a flow at its end.
+/// Statistics and reason of a flow's end.
 pub struct FlowEnd<'a> {
     /// Reason.
     pub reason: EndReason,
@@ -348,17 +355,17 @@ pub struct FlowEnd<'a> {
     pub up: u64,
     /// Bytes delivered to the client.
     pub down: u64,
-    /// Bytes of the client that the server never got.
+    /// Bytes of the client that were not delivered to the server.
     pub up_undelivered: u64,
-    /// Bytes of the server that the client never got.
+    /// Bytes of the server that were not delivered to the client.
     pub down_undelivered: u64,
-    /// Times that a ring was not allowed to grow.
+    /// Number of denied ring growths.
     pub growth_denied: u64,
-    /// Bytes up and down that streams carried for these, where they were compressed.
+    /// Bytes up and down on the streams that carried them, if compressed.
     pub carried: Option<[u64; 2]>,
     /// Time since it began.
     pub duration: Duration,
-    /// Error that ended it, if one did.
+    /// Error that ended the flow, if any.
     pub error: Option<&'a io::Error>,
 }
 
@@ -379,16 +386,16 @@ impl Default for FlowEnd<'_> {
 }
 
 impl FlowEnd<'_> {
-    /// Tells all who want to know.
-    pub fn tell(&self, context: &FlowContext, ends: &Ends) {
+    /// Counts and logs the end, and notifies the watchers.
+    pub fn record(&self, context: &FlowContext, ends: &FlowInfo) {
         self.count(context, ends);
         self.log(ends);
-        context.watchers.tell(ends, self);
+        context.watchers.notify(ends, self);
     }
 
-    /// Bytes delivered are counted while the flow lives.
-    fn count(&self, context: &FlowContext, ends: &Ends) {
-        ends.site.tally.end(self.reason);
+    /// Counts the end. Delivered bytes are counted while the flow lives.
+    fn count(&self, context: &FlowContext, ends: &FlowInfo) {
+        ends.site.site_counters.end(self.reason);
         context.counters.update(|stats| {
             stats.on_flow_end(self.reason);
             stats.up_undelivered_bytes += self.up_undelivered;
@@ -397,7 +404,7 @@ impl FlowEnd<'_> {
         });
     }
 
-    fn log(&self, ends: &Ends) {
+    fn log(&self, ends: &FlowInfo) {
         ends.span().in_scope(|| {
             if let Some(err) = self.error {
                 tracing::debug!(error = %err, "a leg failed");
@@ -417,14 +424,14 @@ impl FlowEnd<'_> {
     }
 }
 
-impl Ends {
-    /// The host behind us whose flow it is; none where a peer has sent it.
+impl FlowInfo {
+    /// Returns the local host of the flow; `None` for a flow from a peer.
     pub fn host(&self) -> Option<Host> {
         let is_ours = self.peer.is_none();
-        is_ours.then(|| Host::of(self.client.ip()))
+        is_ours.then(|| Host::from_address(self.client.ip()))
     }
 
-    /// The four addresses by which the kernel and the holder of SYNs know it.
+    /// Returns the four addresses by which the kernel and the SYN holder identify the flow.
     pub const fn tuple(&self) -> FlowTuple {
         FlowTuple {
             client: self.client,
@@ -432,8 +439,8 @@ impl Ends {
         }
     }
 
-    /// The flow's span. Made when something is to be said, not kept: a flow that is silent for
-    /// hours then costs no memory in the log.
+    /// Creates the flow's span. It is not kept: a flow that is silent for hours uses no memory in
+    /// the log.
     fn span(&self) -> tracing::Span {
         let peer = self.peer.as_deref();
         let site = peer.is_none().then_some(self.site.name.as_str());

@@ -1,4 +1,4 @@
-//! What is published of a flow, for a successor of this process.
+//! Records of a flow published for a successor of this process.
 
 use std::{
     io,
@@ -7,23 +7,23 @@ use std::{
 };
 
 use pep_core::{
-    arena::{Flags, HalfRecord, Identity, Kind, name_hash},
+    arena::{DirectionRecord, Flags, Identity, Kind, name_hash},
     relay::{Direction, Side},
 };
 use socket2::SockRef;
 
-use super::{Ends, Flow, FlowContext, FlowMemory};
+use super::{Flow, FlowContext, FlowInfo, FlowMemory};
 use crate::arena::{Slot, SlotState};
 
-/// A moment in milliseconds since 1970: now.
+/// Returns the current time in milliseconds since 1970.
 pub fn born() -> u64 {
     let born = SystemTime::now().duration_since(UNIX_EPOCH);
     let born = born.map_or(0, |since| since.as_millis());
     u64::try_from(born).unwrap_or(0)
 }
 
-/// What a flow with both of its legs here is.
-fn identity(ends: &Ends) -> Identity {
+/// Builds the identity of a flow that has both legs locally.
+fn identity(ends: &FlowInfo) -> Identity {
     Identity {
         kind: Kind::Split,
         site: name_hash(&ends.site.name),
@@ -37,12 +37,13 @@ fn identity(ends: &Ends) -> Identity {
     }
 }
 
-/// Publishes which socket a leg is. The server's before connect(): a successor resets connections that are nobody's.
+/// Publishes the socket of a leg. Publish the server's before connect(): a successor resets
+/// unpublished connections.
 pub fn publish_leg(slot: &Slot, side: Side, leg: BorrowedFd<'_>) {
     publish_cookie(slot, side, SockRef::from(&leg).cookie());
 }
 
-/// The same of a socket that has been asked.
+/// Publishes a cookie that was already read.
 pub fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
     match cookie {
         Ok(cookie) => slot.publish_cookie(side, cookie),
@@ -51,15 +52,15 @@ pub fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
 }
 
 impl FlowMemory {
-    /// Publishes a flow whose client was accepted, and which has no server leg yet.
-    pub fn publish_accepted(&self, context: &FlowContext, ends: &Ends, client: BorrowedFd<'_>) {
-        let ring = HalfRecord {
+    /// Publishes a flow whose client was accepted and which has no server leg yet.
+    pub fn publish_accepted(&self, context: &FlowContext, ends: &FlowInfo, client: BorrowedFd<'_>) {
+        let ring = DirectionRecord {
             size: context.limits.ring_initial,
-            ..HalfRecord::default()
+            ..DirectionRecord::default()
         };
         self.slot.publish_identity(&identity(ends));
         for direction in Direction::ALL {
-            self.slot.publish_half(direction, &ring);
+            self.slot.publish_direction(direction, &ring);
         }
         self.slot.publish_cookie(Side::Server, 0);
         publish_leg(&self.slot, Side::Client, client);
@@ -68,8 +69,8 @@ impl FlowMemory {
 }
 
 impl Flow {
-    pub(super) fn publish_half(&self, direction: Direction) {
+    pub(super) fn publish_direction(&self, direction: Direction) {
         let half = self.relay.half(direction);
-        self.slot.publish_half(direction, &half.into());
+        self.slot.publish_direction(direction, &half.into());
     }
 }

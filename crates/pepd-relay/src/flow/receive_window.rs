@@ -1,9 +1,9 @@
 //! Growth of a link leg's receive buffer beyond `net.ipv4.tcp_rmem`.
 //!
-//! The kernel tunes a receive buffer to twice what the application takes in a round trip (dynamic
-//! right-sizing), and stops at the third number of `tcp_rmem`: 6 MiB on most systems, of which half
-//! is window. A link of 50 Mbit/s and 600 ms behind a modem with a deep queue holds more. From
-//! there on pepd continues by the same rule, up to what the link needs.
+//! The kernel tunes a receive buffer to twice the bytes the application reads in a round trip
+//! (dynamic right-sizing). It stops at the third number of `tcp_rmem`: 6 MiB on most systems, of
+//! which half is window. A link of 50 Mbit/s and 600 ms behind a modem with a deep queue holds
+//! more. From there on pepd applies the same rule, up to the link's need.
 
 use std::{io, os::fd::BorrowedFd};
 
@@ -16,7 +16,7 @@ const LOOK_EVERY: u64 = 1 << 20;
 /// Receive buffer of one link leg.
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
-    /// As the kernel counts it, which is twice what SO_RCVBUF takes; 0 where pepd leaves it alone.
+    /// Maximum as the kernel counts it, twice the value of SO_RCVBUF; 0 where pepd leaves it alone.
     most: u64,
     until_look: u64,
     /// Bytes beyond the kernel's own limit, taken from `limits.memory`.
@@ -24,7 +24,7 @@ pub(super) struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// Counts what the buffer of a flow that was taken over has grown by already.
+    /// Creates the state, and accounts for the growth of a buffer that was taken over.
     pub(super) fn new(buffer: ReceiveBuffer, mut extra: Share, fd: BorrowedFd<'_>) -> Self {
         let most = match buffer {
             ReceiveBuffer::Grown(bytes) => bytes.saturating_mul(2),
@@ -41,7 +41,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Shrinks a buffer that has grown to the kernel's limit: the flow is quiet.
+    /// Shrinks a grown buffer to the kernel's limit, since the flow is quiet.
     pub(super) fn on_quiet(&mut self, fd: BorrowedFd<'_>) {
         let bytes = self.extra.bytes();
         if bytes == 0 || receive::set_size(fd, receive::autotuned_most()).is_err() {
@@ -50,20 +50,20 @@ impl ReceiveWindow {
         self.extra.give_back(bytes);
     }
 
-    /// Grows the buffer where what arrives asks for it.
+    /// Grows the buffer if the received rate needs it.
     pub(super) fn on_received(&mut self, fd: BorrowedFd<'_>, bytes: u64) {
         self.until_look = self.until_look.saturating_sub(bytes);
         if self.until_look > 0 || self.most == 0 {
             return;
         }
         self.until_look = LOOK_EVERY;
-        if let Err(err) = self.look(fd) {
+        if let Err(err) = self.read_counters(fd) {
             tracing::debug!(error = %err, "receive buffer of a link leg cannot be grown");
             self.most = 0;
         }
     }
 
-    fn look(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn read_counters(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let limit = receive::autotuned_most();
         let Some(wanted) = receive::state(fd)?.wanted(limit, self.most) else {
             return Ok(());

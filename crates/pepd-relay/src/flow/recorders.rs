@@ -1,4 +1,4 @@
-//! Traces that operators ask for: from the threads that carry flows to whoever writes them down.
+//! Traces requested by operators, passed from the threads that carry flows to the reader.
 //!
 //! ```text
 //!   Flow, each turn ---------+                               GET /v1/flows/FLOW/qlog
@@ -6,8 +6,8 @@
 //!   tunnels' thread ---------+    (a bounded channel)
 //! ```
 //!
-//! Where no trace is asked for, a turn costs one load. A reader that is slow loses events, which
-//! are counted, and never holds up a flow.
+//! Without a request, a turn costs one load. A slow reader loses events, which are counted, and
+//! never delays a flow.
 
 use std::{
     sync::{
@@ -23,8 +23,8 @@ use trace::{Taken, Trace};
 
 use super::Watched;
 
-/// Weight of the events that an object keeps between two calls of [`Attached::take`], and of those
-/// that wait for a reader: some 5 MB each.
+/// Maximum weight of the events that an object keeps between two calls of [`Attached::take`], and
+/// of those that wait for a reader: some 5 MB each.
 const WEIGHT_MAX: usize = 49_152;
 
 /// The object of a trace.
@@ -32,8 +32,8 @@ const WEIGHT_MAX: usize = 49_152;
 pub enum Recorded {
     /// A flow between two legs.
     Flow(Watched),
-    /// Sessions with a peer, by the [`name_hash`](pep_core::arena::name_hash) of its name; and a
-    /// flow in its tunnel by its slot in the arena, if one is meant.
+    /// Sessions with a peer, by the [`name_hash`](pep_core::arena::name_hash) of its name;
+    /// optionally one flow of its tunnel, by its slot in the arena.
     Tunnel {
         /// Hash of the peer's name.
         peer: u64,
@@ -47,31 +47,31 @@ pub enum Recorded {
 pub struct Chunk {
     /// Events, timed since the recording began.
     pub taken: Taken,
-    /// The stream of the flow that is meant, where it has another than before.
+    /// Stream of the selected flow, if it has changed.
     pub stream: Option<u64>,
 }
 
-/// One end of a recording, at the object's.
+/// Sending end of a recording, at the traced object.
 #[derive(Debug)]
 pub struct Recorder {
     what: Recorded,
     began: Instant,
     chunks: mpsc::UnboundedSender<Chunk>,
-    /// Weight of the events in the channel, which bounds it, and events that found no room there.
+    /// Weight of the events in the channel, which bounds it, and number of events that did not fit.
     waiting: AtomicUsize,
     missed: AtomicU64,
-    /// Number of the stream that the reader knows, plus 1; 0 for none.
+    /// Number of the stream known to the reader, plus 1; 0 for none.
     stream: AtomicU64,
 }
 
 impl Recorder {
-    /// Takes the count of events that found no room since the last chunk.
+    /// Takes the count of events dropped since the last chunk.
     pub fn take_missed(&self) -> u64 {
         self.missed.swap(0, Ordering::Relaxed)
     }
 
-    /// Passes events on, of an object whose clock shows `now`. `stream` is the stream of the flow
-    /// that is meant, as far as it has one.
+    /// Sends events of an object whose clock shows `now`. `stream` is the stream of the selected
+    /// flow, if any.
     fn give(&self, now: Duration, taken: &Taken, stream: Option<u64>) {
         let told = stream.map_or(0, |stream| stream.saturating_add(1));
         let stream = stream.filter(|_| self.stream.load(Ordering::Relaxed) != told);
@@ -91,22 +91,22 @@ impl Recorder {
             *at = (since + *at).saturating_sub(now);
         }
         taken.missed += self.missed.swap(0, Ordering::Relaxed);
-        // A reader that has gone takes its recorder along.
+        // When the reader has gone, its recorder ends, too.
         if self.chunks.send(Chunk { taken, stream }).is_ok() && told > 0 {
             self.stream.store(told, Ordering::Relaxed);
         }
     }
 }
 
-/// All recordings under way. Whoever begins them bounds how many there are.
+/// All recordings in progress. The caller of [`record`](Self::record) bounds their number.
 #[derive(Debug, Default)]
 pub struct Recorders {
-    /// Raised whenever the list changes.
+    /// Incremented whenever the list changes.
     changes: AtomicU64,
     list: Mutex<Vec<Arc<Recorder>>>,
 }
 
-/// The reader's end of a recording, which is over when this is dropped.
+/// Reader's end of a recording, which ends on drop.
 #[derive(Debug)]
 pub struct Recording {
     recorders: Arc<Recorders>,
@@ -115,7 +115,7 @@ pub struct Recording {
 }
 
 impl Recorders {
-    /// Begins a recording. Its events are timed since `began`.
+    /// Starts a recording. Its events are timed since `began`.
     pub fn record(self: &Arc<Self>, what: Recorded, began: Instant) -> Recording {
         let (sender, chunks) = mpsc::unbounded_channel();
         let recorder = Arc::new(Recorder {
@@ -151,7 +151,7 @@ impl Recording {
         Arc::clone(&self.recorder)
     }
 
-    /// The next events; `None` never comes while this lives.
+    /// Returns the next events; never `None` while this lives.
     pub async fn next(&mut self) -> Option<Chunk> {
         let chunk = self.chunks.recv().await?;
         let weight = chunk.taken.weight.max(1);
@@ -168,22 +168,22 @@ impl Drop for Recording {
     }
 }
 
-/// The recorders of one object.
+/// Recorders attached to one object.
 #[derive(Debug, Default)]
 pub struct Attached {
-    /// The changes of the list that are known.
+    /// Change number of the list at the last update.
     seen: u64,
     recorders: Vec<Arc<Recorder>>,
 }
 
 impl Attached {
-    /// Returns whether there was any recorder at the last [`update`](Self::update).
+    /// Returns whether there was a recorder at the last [`update`](Self::update).
     pub fn is_any(&self) -> bool {
         !self.recorders.is_empty()
     }
 
-    /// Looks whether recordings of the object have begun or ended, which costs one load where none
-    /// has. Returns whether there is any.
+    /// Updates the attached recorders; costs one load if none has changed. Returns whether there is
+    /// any.
     pub fn update(&mut self, all: &Recorders, is_of: impl Fn(Recorded) -> bool) -> bool {
         let changes = all.changes.load(Ordering::Acquire);
         if changes != self.seen {
@@ -195,9 +195,9 @@ impl Attached {
         self.is_any()
     }
 
-    /// Gives all recorders what is in the traces of the object, whose clock shows `now`, and begins
-    /// traces that are off; ends them where there is no recorder. `stream_of` tells the stream of
-    /// the flow in this slot.
+    /// Sends the object's traces to all recorders. Starts traces that are off, and ends them
+    /// without a recorder. `now` is the object's clock; `stream_of` returns the stream of the flow
+    /// in a slot.
     pub fn take<'a>(
         &self,
         now: Duration,
@@ -297,7 +297,7 @@ mod tests {
         attached.take(Duration::ZERO, [&mut trace], |_| None);
         let chunk = recording.next().await.expect("it goes on");
         assert_eq!((chunk.taken.events.len(), chunk.taken.missed), (1, 20));
-        // What an object itself has no room for counts, too.
+        // Events dropped by the object itself count, too.
         push(&mut trace, fits + 5);
         attached.take(Duration::ZERO, [&mut trace], |_| None);
         let chunk = recording.next().await.expect("it goes on");

@@ -1,4 +1,4 @@
-//! Moving bytes: performs what the [`Relay`](pep_core::relay::Relay) decides.
+//! Byte transfer: carries out the decisions of the [`Relay`](pep_core::relay::Relay).
 
 use std::{
     future::poll_fn,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use pep_core::{
-    relay::{Action, Direction, End, Ending, HalfState, IdleEvent, Side, Wait},
+    relay::{Action, Direction, DirectionState, End, Ending, IdleEvent, Side, Wait},
     ring::Ranges,
     stats::EndReason,
 };
@@ -28,14 +28,14 @@ use super::{
 };
 use crate::{arena::SlotState, limits::Resource};
 
-/// A page or a socket buffer that is not to be had is asked for again so soon.
+/// Retry interval while a page or a socket buffer cannot be allocated.
 pub const SHORTAGE_RETRY: Duration = Duration::from_millis(10);
 
 /// Whether an attempt moved a byte.
 type Moved = bool;
 
 impl Flow {
-    /// Relays until both halves are final, or the flow has been idle for too long.
+    /// Relays until both directions are final, or the idle timeout.
     pub(super) async fn relay(&mut self) -> Result<End, EndReason> {
         self.slot.publish_state(SlotState::Relaying);
         let timer = pin!(idle::timer());
@@ -75,7 +75,7 @@ impl Flow {
         }
     }
 
-    /// Tells the relay's trace the time, where it is on.
+    /// Sets the time of the relay's trace, if it is on.
     fn note_time(&mut self) {
         let trace = self.relay.trace();
         if trace.is_on() {
@@ -105,7 +105,7 @@ impl Flow {
                 if side == self.ends.site.link_side {
                     self.receive_window.on_received(leg.fd(), count);
                 }
-                self.wakefulness.on_received(count);
+                self.busy_poll.on_received(count);
                 moved = true;
             }
             Err(err) if err.kind() == ErrorKind::WouldBlock => {
@@ -117,7 +117,7 @@ impl Flow {
                 None => self.on_failure(side, err, Flow::on_reset),
             },
         }
-        self.publish_half(direction);
+        self.publish_direction(direction);
         Ok(moved)
     }
 
@@ -140,7 +140,7 @@ impl Flow {
                 None => self.on_failure(side, err, Flow::on_broken),
             },
         }
-        self.publish_half(direction);
+        self.publish_direction(direction);
         Ok(moved)
     }
 
@@ -152,11 +152,12 @@ impl Flow {
         }
     }
 
-    /// Waits until a FIN of this half may go. Where it answers the client's, that is when the server has acknowledged everything, so that
-    /// the client's close means what it would without us. Returns whether it has.
+    /// Waits until the FIN of this direction may be sent. If it answers the client's FIN, pepd
+    /// first waits until the server has acknowledged everything: the client's close keeps its
+    /// end-to-end meaning. Returns whether the FIN may be sent.
     async fn confirmed(&mut self, direction: Direction) -> bool {
         let server = self.leg(Side::Server);
-        let answers = self.relay.half(direction.other()).state() == HalfState::Shut;
+        let answers = self.relay.half(direction.other()).state() == DirectionState::Shut;
         if direction == Direction::Up || !answers || !server.has_tail(true) {
             return true;
         }
@@ -178,13 +179,13 @@ impl Flow {
         let side = direction.sink();
         match SockRef::from(&self.leg(side).fd()).shutdown(Shutdown::Write) {
             Ok(()) => self.relay.handle_shut_down(direction),
-            // ENOTCONN: it was reset in the meantime, and the error is still pending.
+            // ENOTCONN: the leg was reset in the meantime, and the error is still pending.
             Err(err) => {
                 let err = self.leg(side).take_error().unwrap_or(err);
                 self.on_failure(side, err, Flow::on_broken);
             }
         }
-        self.publish_half(direction);
+        self.publish_direction(direction);
     }
 
     fn on_failure(&mut self, side: Side, err: io::Error, tell: fn(&mut Self, Side, &io::Error)) {
@@ -202,19 +203,19 @@ impl Flow {
 
     async fn wait(&mut self, wait: Wait, idle: &mut Idle<'_>) -> Result<(), EndReason> {
         let began = Instant::now();
-        let result = if self.wakefulness.stays_awake() && self.wait_awake(&wait, began).await {
+        let result = if self.busy_poll.stays_awake() && self.wait_awake(&wait, began).await {
             Ok(())
         } else {
             self.wait_asleep(&wait, idle).await
         };
-        self.wakefulness.on_waited(began.elapsed());
+        self.busy_poll.on_waited(began.elapsed());
         result
     }
 
-    /// Asks the legs again and again, after whatever else the worker has to do. Returns whether
-    /// one was ready before the time for that was over.
+    /// Polls the legs repeatedly, after all other work of the worker. Returns whether one became
+    /// ready within the limit.
     async fn wait_awake(&mut self, wait: &Wait, began: Instant) -> bool {
-        while began.elapsed() < self.wakefulness.limit() {
+        while began.elapsed() < self.busy_poll.limit() {
             yield_now().await;
             if poll_fn(|cx| Poll::Ready(self.poll_sides(wait, cx))).await {
                 return true;
@@ -244,10 +245,10 @@ impl Flow {
 
     fn poll_side(&mut self, side: Side, wait: &Wait, cx: &mut Context<'_>) -> bool {
         let leg = &self.legs[side as usize];
-        let readable = *wait.readable.of(side) && leg.poll_readable(cx).is_ready();
-        let writable = *wait.writable.of(side) && leg.poll_writable(cx).is_ready();
+        let readable = *wait.readable.by_side(side) && leg.poll_readable(cx).is_ready();
+        let writable = *wait.writable.by_side(side) && leg.poll_writable(cx).is_ready();
         let mut broken = false;
-        if *wait.broken.of(side)
+        if *wait.broken.by_side(side)
             && let Poll::Ready(err) = leg.poll_broken(cx)
         {
             self.note_time();
@@ -287,15 +288,15 @@ impl Flow {
         self.receive_window.on_quiet(link_leg.fd());
         for (direction, empty) in self.relay.handle_idle() {
             if empty {
-                self.publish_half(direction);
+                self.publish_direction(direction);
                 self.slot.punch(direction);
             }
         }
     }
 }
 
-/// How the stream of a leg that fails by `err` will be found to end: Linux says EPIPE where
-/// the peer's FIN came before its RST (`tcp_reset`).
+/// Returns how the stream of a leg that fails with `err` ends. Linux reports EPIPE where the peer's
+/// FIN came before its RST (`tcp_reset`).
 pub(super) fn ending(err: &io::Error) -> Ending {
     match err.raw_os_error() {
         Some(libc::EPIPE) => Ending::Fin,

@@ -1,4 +1,4 @@
-//! Flows that a process before this one has begun.
+//! Flows taken over from a predecessor.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use pep_core::{
-    arena::{Counters, Disagreement, HalfRecord, recover_half},
+    arena::{Counters, DirectionRecord, Disagreement, recover_direction},
     budget::Share,
     relay::{Direction, Ending, PerSide, Relay, Side},
 };
@@ -17,48 +17,50 @@ use pepd_sys::{
     socket,
 };
 
-use super::{Ends, Flow, FlowContext, FlowMemory, ServerLeg, publish_leg, refuse, serve, waiting};
+use super::{
+    Flow, FlowContext, FlowInfo, FlowMemory, ServerLeg, publish_leg, refuse, serve, waiting,
+};
 use crate::{arena::SlotState, survive::Survivor};
 
-/// Why a flow is reset instead of being taken over.
+/// Reason why a flow is reset instead of taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
-    /// Its leg was not among the sockets of the process before.
+    /// Leg missing among the predecessor's sockets.
     #[error("a leg is missing")]
     Leg,
-    /// Bytes were received before it was published that any may have been.
+    /// Bytes were received before the published state permitted any.
     #[error("it has moved bytes before it began")]
     Early,
-    /// What was published and what the kernel says contradict each other.
+    /// Published state and kernel counters contradict each other.
     #[error(transparent)]
     Disagreement(#[from] Disagreement),
 }
 
-/// A flow to be taken over, by [`resume`].
+/// Flow to be taken over by [`resume`].
 #[derive(Debug)]
 pub struct Resumed {
-    ends: Ends,
+    ends: FlowInfo,
     memory: FlowMemory,
     client: OwnedFd,
     server: Option<OwnedFd>,
-    /// Where both halves are, once both legs were connected.
+    /// Positions of both directions, once both legs were connected.
     relay: Option<RelayState>,
     born: u64,
-    /// Bytes by which what was published of it lagged behind.
+    /// Bytes by which the published positions lagged behind.
     pub repaired: u64,
 }
 
 #[derive(Debug)]
 struct RelayState {
-    halves: [HalfRecord; 2],
+    halves: [DirectionRecord; 2],
     broken: PerSide<Option<Ending>>,
 }
 
 impl Resumed {
-    /// What becomes of a survivor with both of its legs here, as one of `site`.
+    /// Prepares a survivor with both legs in this process, as a flow of `site`.
     ///
     /// # Errors
-    /// When it cannot go on.
+    /// Fails if the flow cannot continue.
     pub fn new(
         context: &FlowContext,
         survivor: Survivor,
@@ -70,7 +72,7 @@ impl Resumed {
             legs: [client, server],
             counters,
         } = survivor;
-        let ends = Ends {
+        let ends = FlowInfo {
             client: record.identity.client,
             destination: record.identity.destination,
             site,
@@ -102,8 +104,9 @@ impl Resumed {
         })
     }
 
-    /// A flow that was accepted just before the process ended. `None` where its client is gone already, or there is no memory.
-    pub fn accepted(context: &FlowContext, ends: Ends, client: OwnedFd) -> Option<Self> {
+    /// Prepares a flow that was accepted just before the process ended. `None` if its client has
+    /// gone, or without memory.
+    pub fn accepted(context: &FlowContext, ends: FlowInfo, client: OwnedFd) -> Option<Self> {
         let memory = context.take_memory()?;
         memory.publish_accepted(context, &ends, client.as_fd());
         let born = memory.slot.record()?.identity.born;
@@ -120,11 +123,11 @@ impl Resumed {
 }
 
 impl RelayState {
-    fn new(published: &[HalfRecord; 2], told: &[Counters; 2]) -> Result<(Self, u64), Lost> {
+    fn new(published: &[DirectionRecord; 2], told: &[Counters; 2]) -> Result<(Self, u64), Lost> {
         let recover = |direction: Direction| {
             let source = &told[direction.source() as usize];
             let sink = &told[direction.sink() as usize];
-            recover_half(&published[direction as usize], source, sink)
+            recover_direction(&published[direction as usize], source, sink)
         };
         let [up, down] = [recover(Direction::Up)?, recover(Direction::Down)?];
         let halves = [up.half, down.half];
@@ -150,7 +153,7 @@ impl RelayState {
     }
 }
 
-/// Serves a flow that a process before this one has begun, to its end.
+/// Serves a flow begun by a predecessor until its end.
 pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
     let Resumed {
         ends,
@@ -164,7 +167,7 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
     let Some(RelayState { halves, broken }) = relay else {
         return begin_again(context, ends, memory, client, server).await;
     };
-    // It was there when the state was.
+    // Present when the state was read.
     let Some(server) = server else { return };
     let FlowMemory { slot, share } = memory;
     let relay = Relay::resume(context.limits, share, &halves, broken);
@@ -175,15 +178,16 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
     flow.began = now.checked_sub(age(born)).unwrap_or(now);
     flow.counted = flow.delivered();
     for direction in Direction::ALL {
-        flow.publish_half(direction);
+        flow.publish_direction(direction);
     }
     flow.relay_and_close().await;
 }
 
-/// No byte has moved: a server leg that still connects goes on with that, and else another one begins.
+/// Continues a flow in which no byte has moved: keeps a server leg that is still connecting, or
+/// starts another one.
 async fn begin_again(
     context: Arc<FlowContext>,
-    ends: Ends,
+    ends: FlowInfo,
     memory: FlowMemory,
     client: OwnedFd,
     server: Option<OwnedFd>,
@@ -191,7 +195,7 @@ async fn begin_again(
     let usable = |leg: &OwnedFd| !socket::is_closed(leg.as_fd()).unwrap_or(true);
     let server = match server.filter(usable) {
         Some(server) => Ok(server),
-        None if context.outage.is_away() && ends.site.waits_for_link() => {
+        None if context.outage.is_down() && ends.site.waits_for_link() => {
             let (again, to) = (Arc::clone(&context), ends.clone());
             let begin = move |memory: &FlowMemory| connect_again(&again, &to, memory);
             return waiting::serve_when_back(context, ends, memory, client, begin).await;
@@ -210,17 +214,21 @@ async fn begin_again(
     }
 }
 
-fn connect_again(context: &FlowContext, ends: &Ends, memory: &FlowMemory) -> io::Result<OwnedFd> {
+fn connect_again(
+    context: &FlowContext,
+    ends: &FlowInfo,
+    memory: &FlowMemory,
+) -> io::Result<OwnedFd> {
     if !leg::may_be_host(ends.destination.ip()) {
         return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
     }
-    let family = Family::of(&ends.destination);
+    let family = Family::from_address(&ends.destination);
     let leg = ReservedLeg::new(&ends.site, family)?;
     let publish = |leg: std::os::fd::BorrowedFd<'_>| publish_leg(&memory.slot, Side::Server, leg);
     super::connect(context, leg, family, (ends, FromSyn::default()), publish)
 }
 
-/// How old a flow is that was [`born`](super::born) then, in whichever process.
+/// Returns the age of a flow [`born`](super::born) at that time, in any process.
 pub fn age(born: u64) -> Duration {
     let born = UNIX_EPOCH + Duration::from_millis(born);
     SystemTime::now().duration_since(born).unwrap_or_default()

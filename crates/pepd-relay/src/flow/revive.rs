@@ -1,7 +1,9 @@
-//! Legs over the link on which nothing moves: what [`revival`](pep_core::outage::revival) decides for those that are stuck, as the
-//! link is away most likely, and [`patience`](pep_core::outage::patience) for those whose receiver pauses.
+//! Idle legs over the link: applies [`revival`](pep_core::outage::revival) to legs that are stuck,
+//! most likely because the link is down, and [`patience`](pep_core::outage::patience) to legs whose
+//! receiver pauses.
 //!
-//! Each worker cares for its own, since nobody else may use a socket while it is made to send a probe.
+//! Each worker handles its own legs: no other thread may use a socket that is being made to send a
+//! probe.
 
 use std::{
     cell::RefCell,
@@ -26,41 +28,43 @@ use tokio::{
 
 use super::FlowContext;
 
-/// How often each leg is looked at.
+/// Interval between two looks at each leg.
 const SCAN: Duration = Patience::LOOK;
-/// With many legs that are stuck, a probe is sent so often, and no oftener, by each worker.
+/// Minimum interval between two probes of one worker, when many legs are stuck.
 const BETWEEN_PROBES: Duration = Duration::from_millis(5);
 
 thread_local! {
     static LEGS: RefCell<Legs> = RefCell::default();
 }
 
-/// Those of a worker.
+/// Legs of one worker.
 #[derive(Debug, Default)]
 struct Legs {
     list: Vec<Leg>,
-    /// There are some, after there were none.
+    /// Notified when the first leg is added to an empty list.
     some: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct Leg {
     socket: Weak<OwnedFd>,
-    /// Cap on its retransmissions, while all is well; without one it is not revived.
+    /// Maximum of its retransmission timeout in normal operation; without one the leg is not
+    /// revived.
     rto_max: Option<Duration>,
-    /// Patience, where it has a user timeout.
+    /// Patience, if the leg has a user timeout.
     patience: Option<Patience>,
-    /// What was acknowledged a scan ago, where more was under way.
+    /// Acknowledged bytes at the last scan, if more were in flight.
     acked: Option<u64>,
-    /// Where it seems stuck.
+    /// State of the revival, if the leg seems stuck.
     revival: Option<Revival>,
 }
 
-/// The least cap on retransmissions that the kernel takes. Always, it would be a mistake wherever queues are long;
-/// but what is stuck has none to wait in, and when it is heard of again this is how soon what is lost is found out.
+/// Lowest maximum of the retransmission timeout that the kernel accepts. It would be harmful as a
+/// permanent value wherever queues are long. A stuck leg has no queue to wait in, and this bound
+/// limits the time to detect losses once the link is up again.
 const RTO_MAX_STUCK: Duration = Duration::from_secs(1);
 
-/// From now on the worker that calls this cares for a leg of a flow of its own, which has these timeouts.
+/// Adds a leg of a flow with these timeouts to the calling worker's list.
 pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
     let (rto_max, user_timeout) = (timeouts.rto_max, timeouts.user_timeout);
     if rto_max.is_none() && user_timeout.is_none() {
@@ -80,7 +84,7 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
     });
 }
 
-/// Cares for the legs of this worker for as long as it runs.
+/// Looks after the legs of this worker for as long as it runs.
 pub async fn run(context: Arc<FlowContext>) {
     let some = LEGS.with_borrow(|legs| Arc::clone(&legs.some));
     let began = Instant::now();
@@ -106,7 +110,8 @@ pub async fn run(context: Arc<FlowContext>) {
 }
 
 impl Legs {
-    /// Looks at all legs, or at those that are stuck. Returns how many are, and how many were made to send.
+    /// Looks at all legs, or only at stuck ones. Returns the number of stuck legs, and the number
+    /// of legs made to send.
     fn care(&mut self, now: Duration, stuck: u32, scan: bool) -> (u32, u64) {
         let period = Revival::PERIOD.max(BETWEEN_PROBES * stuck);
         let (mut stuck, mut probes) = (0, 0);
@@ -146,18 +151,19 @@ impl Legs {
 }
 
 impl Leg {
-    /// As tightly as its state asks for. A kernel that has no such cap was complained of when the leg was made.
+    /// Sets the maximum of the retransmission timeout that its state calls for. pepd already warned
+    /// of a kernel without this option when it made the leg.
     fn cap_retransmissions(&self, socket: BorrowedFd<'_>, rto_max: Duration) {
         let stuck = self.revival.map(|_| RTO_MAX_STUCK.min(rto_max));
         let _ = socket::set_rto_max(socket, stuck.unwrap_or(rto_max));
     }
 
-    /// The user timeout that it needs from now on, if it is another one.
+    /// Returns the leg's new user timeout, if it changes.
     fn user_timeout(&mut self, now: Duration, vitals: &Vitals) -> Option<Duration> {
         self.patience.as_mut()?.care(now, vitals)
     }
 
-    /// What to do for it.
+    /// Decides the action for the leg.
     fn care(&mut self, now: Duration, vitals: &Vitals, period: Duration) -> Care {
         if self.revival.is_none() {
             let waited = self.acked == Some(vitals.acked);

@@ -1,8 +1,8 @@
-//! Whether servers answer over IPv6.
+//! Detection of servers that do not answer over IPv6.
 //!
-//! Many networks have routes of IPv6 that lead nowhere. A host notices when its SYN stays without
-//! an answer, and tries IPv4 (RFC 8305); a SYN that pepd answers at once takes that from it. So
-//! where no server answers over IPv6, its SYNs pass to the kernel until one does.
+//! Many networks have IPv6 routes that lead nowhere. A host notices an unanswered SYN and falls
+//! back to IPv4 (RFC 8305); a SYN that pepd answers at once defeats this. So while no server
+//! answers over IPv6, pepd passes its SYNs to the kernel until one does.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -13,25 +13,26 @@ use parking_lot::Mutex;
 use pepd_sys::leg::Family;
 use tokio::sync::watch;
 
-/// Time for which a server does not answer, and no other of its family, at least: the kernel has
-/// called it twice by then, and a path over a satellite takes 0.6 s.
+/// Minimum time without an answer from any server of the family: the kernel has sent two SYNs by
+/// then, and a satellite path takes 0.6 s.
 const PATIENCE_MIN: Duration = Duration::from_secs(3);
-/// Round trips of the link for which it does not, where that is longer.
+/// Round trips of the link without an answer, if that is longer.
 const ROUND_TRIPS: u32 = 3;
 
-/// Bound of a false alarm: by one dead server, or by a host that dials dead addresses. The next one
-/// takes twice the patience, [so many times](DOUBLINGS_MAX) at most.
+/// Maximum duration of a false alarm, caused by one dead server or by a host that dials dead
+/// addresses. The next false alarm needs twice the patience, up to [this number of
+/// doublings](DOUBLINGS_MAX).
 const FALSE_ALARM: Duration = Duration::from_secs(60);
 const DOUBLINGS_MAX: u32 = 4;
 
-/// What is known of servers' answers.
+/// Recent answers and silences of servers.
 #[derive(Debug)]
 pub struct Silence {
     began: Instant,
     patience: Duration,
     doublings: AtomicU32,
     families: [Answers; 2],
-    /// Since IPv6 has begun to pass.
+    /// Set while IPv6 SYNs pass.
     passing: Mutex<Passing>,
     passes: watch::Sender<bool>,
 }
@@ -39,7 +40,7 @@ pub struct Silence {
 #[derive(Debug, Default)]
 struct Passing {
     began: Option<Instant>,
-    /// Answers that the rules had counted by then.
+    /// Answers counted by the rules when passing began.
     counted: Option<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Default for Silence {
 }
 
 impl Silence {
-    /// Nothing is known yet; `rtt` is what the operator states of the link.
+    /// Creates the initial state. `rtt` is the round trip configured for the link.
     pub fn new(rtt: Option<Duration>) -> Self {
         let patience = rtt.map_or(PATIENCE_MIN, |rtt| PATIENCE_MIN.max(ROUND_TRIPS * rtt));
         Self {
@@ -70,12 +71,12 @@ impl Silence {
         }
     }
 
-    /// Time after which a server that has not answered counts as silent.
+    /// Returns the time after which an unanswered server counts as silent.
     pub fn patience(&self) -> Duration {
         self.patience * 2_u32.pow(self.doublings.load(Relaxed))
     }
 
-    /// Notes that a server has answered.
+    /// Notes an answer of a server.
     pub fn on_answer(&self, family: Family) {
         self.on_answer_at(family, Instant::now());
     }
@@ -88,7 +89,8 @@ impl Silence {
         }
     }
 
-    /// Notes that a server called at `since` has not answered for so [long](Self::patience).
+    /// Notes that a server contacted at `since` has not answered for its
+    /// [patience](Self::patience).
     pub fn on_silence(&self, family: Family, since: Instant) {
         let answers = &self.families[family as usize];
         let has_answered = answers.last.load(Relaxed) > self.ms(since);
@@ -97,19 +99,19 @@ impl Silence {
         }
     }
 
-    /// Whether new flows of IPv6 are to pass, and when that changes.
+    /// Returns a receiver for whether new IPv6 flows pass, and for its changes.
     pub fn passes(&self) -> watch::Receiver<bool> {
         self.passes.subscribe()
     }
 
-    /// Takes the count of SYN-ACKs of IPv6 that the rules have seen. One more while its SYNs pass
-    /// shows that servers answer.
+    /// Takes the count of IPv6 SYN-ACKs seen by the rules. An increase while IPv6 SYNs pass shows
+    /// that servers answer.
     pub fn on_count(&self, count: u64) {
         if !*self.passes.borrow() {
             return;
         }
         let mut passing = self.passing.lock();
-        // Rules that were put back count anew.
+        // Reinstalled rules count from 0 again.
         let before = passing.counted.replace(count).unwrap_or(count);
         let has_grown = count > before;
         drop(passing);
@@ -118,14 +120,15 @@ impl Silence {
         }
     }
 
-    /// Where nothing is heard over IPv4 either, it is the link that is away.
+    /// Updates the decision. If nothing answers over IPv4 either, the link is down, and IPv6 is not
+    /// to blame.
     fn update(&self) {
         let [v4, v6] = &self.families;
         let passes = v6.silent.load(Relaxed) && !v4.silent.load(Relaxed);
         self.passes.send_if_modified(|sent| {
             let is_change = *sent != passes;
             if is_change {
-                // Within, such that no count of before is taken for one of now.
+                // Sent under the lock, so that no earlier count is taken for a new one.
                 self.on_change(passes, Instant::now());
             }
             *sent = passes;
@@ -171,7 +174,7 @@ mod tests {
         assert!(!passes(&silence), "another server has answered since");
         silence.on_silence(Family::V6, at(600));
         assert!(passes(&silence));
-        // The first count says how many there were before.
+        // The first count is the baseline.
         for (count, still) in [(7, true), (7, true), (0, true), (1, false)] {
             silence.on_count(count);
             assert_eq!(passes(&silence), still, "{count}");

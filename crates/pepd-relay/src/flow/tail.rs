@@ -1,8 +1,8 @@
-//! The end of a leg: what the kernel still has for its host is delivered before the leg goes.
+//! Tail of a leg: bytes in the kernel's send queue are delivered before the leg is closed.
 //!
-//! A socket that is closed with bytes to send becomes an orphan, which the kernel gives up after
-//! some probes of a window that stays closed (`tcp_orphan_retries`); kept open, it asks for as long as
-//! the host answers (RFC 1122, 4.2.2.17). So legs are kept until their bytes are acknowledged.
+//! A socket closed with unsent bytes becomes an orphan. The kernel drops it after some probes of a
+//! window that stays closed (`tcp_orphan_retries`). Kept open, it probes for as long as the host
+//! answers (RFC 1122, 4.2.2.17). So pepd keeps legs until their bytes are acknowledged.
 
 use std::{io, time::Duration};
 
@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep};
 
 use super::LegIo;
 
-/// The kernel does not tell when the last byte is acknowledged, so it is asked: at first often,
-/// since most tails are gone within a round trip, then less.
+/// The kernel does not notify of the last acknowledgement, so pepd polls: often at first, since
+/// most tails are delivered within a round trip, then less often.
 const ASK_FIRST: Duration = Duration::from_millis(1);
 const ASK_LAST: Duration = Duration::from_millis(500);
 
-/// Waits until nobody has a tail any more, for up to `limit`.
+/// Waits until no leg has a tail, for up to `limit`.
 pub async fn delivered(limit: Duration, has_tail: impl Fn() -> bool) {
     let give_up = Instant::now() + limit;
     let mut pause = ASK_FIRST;
@@ -28,8 +28,8 @@ pub async fn delivered(limit: Duration, has_tail: impl Fn() -> bool) {
 }
 
 impl LegIo {
-    /// Whether there are bytes that the leg's host has not acknowledged but still may. `fin` is whether it was
-    /// shut down: that counts like a byte.
+    /// Returns whether the leg has bytes that its host has not acknowledged but still may. `fin`:
+    /// the leg was shut down, and its FIN counts as a byte.
     pub fn has_tail(&self, fin: bool) -> bool {
         let fd = self.fd();
         let tail = || -> io::Result<bool> {
@@ -38,7 +38,7 @@ impl LegIo {
         tail().unwrap_or(false)
     }
 
-    /// From here on a close of the leg, by us or by the kernel, delivers what is left.
+    /// Makes every later close of the leg, by pepd or by the kernel, deliver the remaining bytes.
     pub fn close_with_fin(&self) {
         if let Err(err) = leg::set_reset_on_close(self.fd(), false) {
             tracing::debug!(error = %err, "cannot close a leg in order");
@@ -46,7 +46,8 @@ impl LegIo {
     }
 }
 
-/// Why a flow has ended whose leg on this side has broken, with this error if there was one.
+/// Returns the end reason of a flow whose leg on this side failed, with this error if there was
+/// one.
 pub fn broken(failure: Option<&io::Error>, by: Side) -> EndReason {
     match (failure.and_then(io::Error::raw_os_error), by) {
         (Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH), _) => {

@@ -1,4 +1,4 @@
-//! Flows between plain TCP sockets on loopback; the kernel is real, interception is left out.
+//! Flows between plain TCP sockets on loopback, with the real kernel and without interception.
 
 use std::{
     fs::File,
@@ -18,7 +18,7 @@ use crate::arena::Geometry;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A flow on a thread of its own, and the two hosts it joins.
+/// Flow on its own thread, with the two hosts that it connects.
 struct Rig {
     client: TcpStream,
     server: TcpStream,
@@ -53,7 +53,7 @@ fn context() -> Arc<FlowContext> {
         foreign: None,
         unanswered: Arc::default(),
         silence: Default::default(),
-        pulse: Default::default(),
+        heartbeat: Default::default(),
         outage: crate::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
@@ -61,7 +61,7 @@ fn context() -> Arc<FlowContext> {
     })
 }
 
-/// More than a host takes that does not read, less than that and the buffer of its leg.
+/// More than a host that does not read takes, less than that plus the buffer of its leg.
 const TAIL_BYTES: usize = 400_000;
 
 fn wait_until(holds: impl Fn() -> bool) {
@@ -72,7 +72,7 @@ fn wait_until(holds: impl Fn() -> bool) {
     }
 }
 
-/// A host, and the leg that leads to it.
+/// Returns a host and the leg that leads to it.
 fn host() -> (TcpStream, OwnedFd) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -86,8 +86,8 @@ fn host() -> (TcpStream, OwnedFd) {
     (host, leg.into())
 }
 
-fn ends(site: SiteRuntime) -> Ends {
-    Ends {
+fn ends(site: SiteRuntime) -> FlowInfo {
+    FlowInfo {
         client: ([127, 0, 0, 1], 1).into(),
         destination: ([127, 0, 0, 1], 2).into(),
         site: Arc::new(site),
@@ -206,7 +206,7 @@ fn both_directions_at_once_are_complete() {
     assert_eq!((stats.ended_closed, stats.flows_open), (1, 0));
 }
 
-/// Both FINs are on the server leg while bytes of it still wait: that is no reset.
+/// Both FINs are on the server leg while bytes of it still wait: no reset.
 #[test]
 fn a_download_after_a_half_close_survives_a_slow_reader() {
     let mut rig = Rig::new();
@@ -228,7 +228,7 @@ fn a_download_after_a_half_close_survives_a_slow_reader() {
     assert_eq!(rig.flow.end().ended_closed, 1);
 }
 
-/// Kept open until the last byte is acknowledged, which here is never.
+/// Kept open until the last byte is acknowledged, which never happens here.
 #[test]
 fn what_a_ring_grew_by_is_given_back_when_the_flow_closes() {
     let mut rig = Rig::new();
@@ -281,7 +281,7 @@ fn a_client_reset_reaches_the_server() {
     assert_eq!(rig.flow.end().ended_client_reset, 1);
 }
 
-/// Nothing is read from the client any more and nothing is to be sent to it.
+/// No bytes are left to read from the client or to send to it.
 #[test]
 fn a_client_that_resets_after_its_fin_is_noticed() {
     let mut rig = Rig::new();
@@ -297,7 +297,7 @@ fn a_reset_reaches_a_sender_that_is_stalled() {
     let mut rig = Rig::new();
     rig.client.set_nonblocking(true).unwrap();
     let chunk = pattern(1 << 16);
-    // Until every buffer on the way is full, as it stays while the server reads nothing.
+    // Until every buffer on the path is full, and stays full while the server reads nothing.
     let mut full_since = Instant::now();
     while full_since.elapsed() < Duration::from_millis(200) {
         match rig.client.write(&chunk) {
@@ -342,7 +342,7 @@ fn a_refusal_resets_the_client_at_once() {
 #[test]
 fn a_client_that_is_gone_ends_the_connecting() {
     let (client, client_leg) = host();
-    // A backlog of one that is full: SYNs are dropped.
+    // The backlog of one is full: the kernel drops SYNs.
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
         .unwrap();

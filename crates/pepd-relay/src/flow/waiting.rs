@@ -1,23 +1,26 @@
-//! Flows that begin while the link is known to be away: their bytes wait in their client's socket.
+//! Flows that begin while the link is known to be down: their bytes wait in the client's socket.
 
 use std::{future::poll_fn, io, os::fd::OwnedFd, sync::Arc};
 
 use pep_core::{arena::SlotState, stats::EndReason};
 use tokio::time::sleep;
 
-use super::{Ends, FlowContext, FlowEnd, FlowMemory, LegIo, ServerLeg, refuse, serve};
+use super::{FlowContext, FlowEnd, FlowInfo, FlowMemory, LegIo, ServerLeg, refuse, serve};
 
-/// Serves an accepted client as soon as the link is back; `connect` begins to connect to its server.
+/// Serves an accepted client as soon as the link is up; `connect` starts connecting to its server.
 ///
-/// It waits for as long as sent data would (`user_timeout`), and ends sooner when the client resets.
+/// The flow waits for as long as sent data would (`user_timeout`), and ends sooner when the client
+/// resets.
 pub async fn serve_when_back(
     context: Arc<FlowContext>,
-    ends: Ends,
+    ends: FlowInfo,
     memory: FlowMemory,
     client: OwnedFd,
     connect: impl FnOnce(&FlowMemory) -> io::Result<OwnedFd>,
 ) {
-    let permit = context.admission.admit(&ends.site.tally, ends.host());
+    let permit = context
+        .admission
+        .admit(&ends.site.site_counters, ends.host());
     context.counters.update(|stats| stats.link_waited += 1);
     let client = match wait(&context, &ends, client).await {
         Ok(client) => client,
@@ -27,10 +30,10 @@ pub async fn serve_when_back(
                 reason,
                 ..FlowEnd::default()
             };
-            return end.tell(&context, &ends);
+            return end.record(&context, &ends);
         }
     };
-    // Counted again in a moment, as one that is served.
+    // Admitted again in a moment, when the flow is served.
     drop(permit);
     match connect(&memory) {
         Ok(server) => serve(context, ends, memory, client, ServerLeg::Connecting(server)).await,
@@ -42,7 +45,11 @@ pub async fn serve_when_back(
 }
 
 /// Until the link is back.
-async fn wait(context: &FlowContext, ends: &Ends, client: OwnedFd) -> Result<OwnedFd, EndReason> {
+async fn wait(
+    context: &FlowContext,
+    ends: &FlowInfo,
+    client: OwnedFd,
+) -> Result<OwnedFd, EndReason> {
     let client = LegIo::new(client).map_err(|_| EndReason::Error)?;
     let limit = async {
         match ends.site.timeouts.user_timeout {

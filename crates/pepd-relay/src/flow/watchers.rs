@@ -1,4 +1,4 @@
-//! Who waits for the end of which flow. Where nobody does, the end of a flow costs one load.
+//! Subscriptions to the end of flows. Without a subscriber, the end of a flow costs one load.
 
 use std::{
     net::SocketAddr,
@@ -16,29 +16,29 @@ use pep_core::{
 };
 use tokio::sync::oneshot;
 
-use super::{Ends, FlowEnd};
+use super::{FlowEnd, FlowInfo};
 
-/// How a flow has ended.
+/// End of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Why.
+    /// End reason.
     pub reason: EndReason,
     /// Bytes delivered up and down by this process.
     pub bytes: [u64; 2],
     /// Bytes taken up and down that were not delivered.
     pub undelivered: [u64; 2],
-    /// How long it lasted in this process.
+    /// Duration of the flow in this process.
     pub duration: Duration,
-    /// What went wrong with a leg, where that was it.
+    /// Error of a leg, if one ended the flow.
     pub error: Option<String>,
 }
 
-/// By what a flow is known: hosts of two peers may have the same addresses.
+/// Key of a watched flow: hosts of two peers may have the same addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watched {
     client: SocketAddr,
     destination: SocketAddr,
-    /// [`name_hash`] of the peer that has sent it; 0 where it is a host's.
+    /// [`name_hash`] of the peer that sent the flow; 0 for a flow of a local host.
     from: u64,
 }
 
@@ -55,8 +55,8 @@ impl From<&Identity> for Watched {
     }
 }
 
-impl From<&Ends> for Watched {
-    fn from(ends: &Ends) -> Self {
+impl From<&FlowInfo> for Watched {
+    fn from(ends: &FlowInfo) -> Self {
         Self {
             client: ends.client,
             destination: ends.destination,
@@ -65,15 +65,15 @@ impl From<&Ends> for Watched {
     }
 }
 
-/// All who wait for the end of a flow. Whoever lets them in bounds how many there are.
+/// All subscriptions to the end of flows. The caller of [`watch`](Self::watch) bounds their number.
 #[derive(Debug, Default)]
 pub struct Watchers {
-    /// How many there are in `waiting`.
+    /// Number of entries in `waiting`.
     count: AtomicUsize,
     waiting: Mutex<Vec<(Watched, oneshot::Sender<Ended>)>>,
 }
 
-/// One of them, until it is dropped.
+/// One subscription, ended by dropping it.
 #[derive(Debug)]
 pub struct Watch {
     watchers: Arc<Watchers>,
@@ -81,7 +81,7 @@ pub struct Watch {
 }
 
 impl Watchers {
-    /// Waits for the end of a flow from now on.
+    /// Subscribes to the end of a flow.
     pub fn watch(self: &Arc<Self>, watched: Watched) -> Watch {
         let (tell, ended) = oneshot::channel();
         let mut waiting = self.waiting.lock();
@@ -94,7 +94,7 @@ impl Watchers {
         }
     }
 
-    pub(super) fn tell(&self, ends: &Ends, end: &FlowEnd<'_>) {
+    pub(super) fn notify(&self, ends: &FlowInfo, end: &FlowEnd<'_>) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -108,14 +108,14 @@ impl Watchers {
         drop(waiting);
         let told: Vec<(Watched, oneshot::Sender<Ended>)> = told;
         for (_, tell) in told {
-            // Who has gone meanwhile misses nothing.
+            // A subscriber that has gone misses nothing.
             let _ = tell.send(end.into());
         }
     }
 }
 
 impl Watch {
-    /// Returns when the flow has ended; `None` when nobody will tell.
+    /// Returns when the flow has ended; `None` if its end will not be reported.
     pub async fn ended(&mut self) -> Option<Ended> {
         (&mut self.ended).await.ok()
     }
@@ -148,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    fn ends(client: &str, peer: Option<&str>) -> Ends {
-        Ends {
+    fn ends(client: &str, peer: Option<&str>) -> FlowInfo {
+        FlowInfo {
             client: client.parse().unwrap(),
             destination: "198.51.100.1:80".parse().unwrap(),
             site: Arc::new(pepd_sys::leg::testing::site()),
@@ -172,9 +172,9 @@ mod tests {
             error: Some(&failure),
             ..FlowEnd::default()
         };
-        watchers.tell(&other, &end);
+        watchers.notify(&other, &end);
         assert_eq!(watchers.count.load(Ordering::Relaxed), 3);
-        watchers.tell(&watched, &end);
+        watchers.notify(&watched, &end);
         for watch in [&mut first, &mut second] {
             let ended = watch.ended().await.expect("it is told");
             assert_eq!(

@@ -1,4 +1,4 @@
-//! How many descriptors there may be, and how many are needed.
+//! File descriptors: the number available and the number needed.
 
 use std::fs;
 
@@ -10,10 +10,10 @@ use units::counted;
 
 /// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
 const OTHERS_LATER: usize = 8 + ADMIN;
-/// The admin socket, and those who ask.
+/// The admin socket and its clients.
 const ADMIN: usize = 17;
 
-/// An event loop: two epoll descriptors, an eventfd, a copy of the pipe for signals.
+/// Event loop: two epoll descriptors, an eventfd, a copy of the pipe for signals.
 const EVENT_LOOP: u64 = 4;
 /// The claim (two), the memory of the rings, netlink, signals, the watch for neighbours; the
 /// supervisor, and in the keeper, this process.
@@ -24,7 +24,7 @@ const DEFER: u64 = 8;
 const TUNNELS: u64 = EVENT_LOOP + 10;
 /// The TUN of a site in mode `packet`, and its watch.
 const PACKETS: u64 = 2;
-/// A socket of each family that hears groups, and its watch.
+/// A multicast socket of each family, and its watch.
 const GROUPS: u64 = 4;
 /// Kept for running nft: pipes for input, output and errors, both ends, and a pidfd; as many again
 /// since acceptors may be faster.
@@ -32,7 +32,7 @@ pub const SPARE: usize = 16;
 /// Two legs.
 const FLOW: u64 = 2;
 
-/// As many descriptors as the hard limit allows. Returns how many that are.
+/// Raises the soft limit to the hard limit. Returns the number of descriptors now available.
 pub fn raise() -> u64 {
     let limit = getrlimit(Resource::RLIMIT_NOFILE);
     let Ok((soft, hard)) = limit else { return 1024 };
@@ -45,23 +45,23 @@ pub fn raise() -> u64 {
     }
 }
 
-/// Number without which pepd does not start: to carry one flow, and to remove all rules at the end.
-/// So many are open at the start.
+/// Returns the number without which pepd does not start: enough to carry one flow and to remove all
+/// rules at the end. `open` are open at the start.
 pub fn to_start(config: &Config, open: u64) -> u64 {
-    // Where not even those that are open can be listed, there are three at least.
-    open.max(3) + least(config, threads::count() as u64, families())
+    // If open descriptors cannot be listed, assume the three standard ones.
+    open.max(3) + minimum(config, threads::count() as u64, families())
 }
 
-/// Number with which `limits.flows` can be reached, where so many are open at the start. May be
-/// some more than a running pepd counts, never fewer.
+/// Returns the number with which `limits.flows` can be reached, with `open` at the start. May be
+/// somewhat more than a running pepd counts, never fewer.
 pub fn in_full(config: &Config, open: u64) -> u64 {
     let kept = u64::from(config.limits.descriptors);
     config.descriptors_needed() + without_flows(config, open).saturating_sub(kept)
 }
 
-/// Number of those that are no flow's, where so many are open at the start.
+/// Returns the number that belong to no flow, with `open` at the start.
 pub fn without_flows(config: &Config, open: u64) -> u64 {
-    // Each listener has one leg ready at most.
+    // Each listener has at most one leg in reserve.
     let reserves = listeners(config, threads::count() as u64, families());
     to_start(config, open) - FLOW + reserves + OTHERS_LATER as u64
 }
@@ -76,31 +76,32 @@ fn families() -> u64 {
     setup::families().count() as u64
 }
 
-/// What is needed besides those that are open at the start, with so many workers.
-fn least(config: &Config, workers: u64, families: u64) -> u64 {
+/// Returns the number needed besides those open at the start, for this number of workers.
+fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let listeners = listeners(config, workers, families);
     let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
     let defer = if config.defers() { DEFER } else { 0 };
     let packets = PACKETS * config.packet_sites().count() as u64;
-    // And the one for what passes, and for groups.
+    // One more for passed packets, and those for groups.
     let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
     let event_loops = (1 + workers) * EVENT_LOOP;
-    // While rules are put in place or removed, nft has those that are kept ready for it.
+    // While nft installs or removes rules, it uses the spare ones.
     listeners + event_loops + tunnels + defer + packets + ALWAYS + SPARE as u64 + FLOW
 }
 
-/// Descriptors open now: listeners, event loops, netlink, TUNs.
+/// Returns the number of open descriptors: listeners, event loops, netlink, TUNs.
 pub fn open() -> u64 {
     fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// Descriptors of no flow that are opened later, where listeners make so many legs ahead.
+/// Returns the number of descriptors outside flows that are opened later, with `reserved_legs` made
+/// ahead by listeners.
 pub fn later(reserved_legs: usize) -> u64 {
     (reserved_legs + SPARE + OTHERS_LATER) as u64
 }
 
-/// Warns that descriptors allow `cap` flows only: `available` in all, of which `others` are kept
-/// for what is no flow.
+/// Warns that descriptors allow only `cap` flows: `available` in all, of which `others` are kept
+/// for other uses.
 pub fn warn_of_few(config: &Config, cap: u32, available: u64, others: u64) {
     let more = others.saturating_sub(config.limits.descriptors.into());
     let needed = config.descriptors_needed() + more;
@@ -121,13 +122,16 @@ mod tests {
 
     #[test]
     fn more_sites_processors_and_devices_need_more_descriptors() {
-        let smallest = least(&config(""), 1, 1);
+        let smallest = minimum(&config(""), 1, 1);
         let site = "[[site]]\nname = \"a\"\n";
-        assert_eq!(least(&config(site), 1, 1), smallest + 1);
-        assert_eq!(least(&config(""), 2, 2), smallest + 3 + EVENT_LOOP);
-        assert_eq!(least(&config("syn = \"defer\"\n"), 1, 1), smallest + DEFER);
+        assert_eq!(minimum(&config(site), 1, 1), smallest + 1);
+        assert_eq!(minimum(&config(""), 2, 2), smallest + 3 + EVENT_LOOP);
+        assert_eq!(
+            minimum(&config("syn = \"defer\"\n"), 1, 1),
+            smallest + DEFER
+        );
         let bypass = "[[site]]\nname = \"a\"\nmode = \"bypass\"\nsyn = \"defer\"\n";
-        assert_eq!(least(&config(bypass), 1, 1), smallest);
+        assert_eq!(minimum(&config(bypass), 1, 1), smallest);
     }
 
     #[test]
@@ -141,7 +145,7 @@ mod tests {
             let (all, others) = (in_full(&config, 6), without_flows(&config, 6));
             let cap = |all| crate::limits::flow_cap(&config, all, others);
             assert_eq!(cap(all), config.limits.flows, "{text}");
-            // Held SYNs have a third of what there is.
+            // Held SYNs get a third of the room.
             assert!(
                 config.defers() || cap(all - 1) < config.limits.flows,
                 "{text}"

@@ -1,4 +1,4 @@
-//! The contact plan, in its file.
+//! Contact plan file.
 
 use std::{
     fs, io,
@@ -9,22 +9,22 @@ use std::{
 use pep_core::outage::Contacts;
 use units::contacts::{Plan, PlanError};
 
-/// No plan is longer: ten thousand contacts.
+/// Maximum size: ten thousand contacts.
 const LENGTH_MAX: u64 = 1 << 20;
 
-/// Why a plan is of no use.
+/// Reason why a plan is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ContactsError {
     /// The file cannot be read.
     #[error("{0}: cannot be read: {1}")]
     Unreadable(PathBuf, io::Error),
-    /// There is more in it than is ever needed.
+    /// Too long.
     #[error("{0}: is longer than 1 MiB; remove contacts that are past")]
     TooLong(PathBuf),
-    /// It is no plan.
+    /// Syntax error in the plan.
     #[error("{0}: {1}")]
     Invalid(PathBuf, PlanError),
-    /// It does not say from when its times count.
+    /// Relative times without an epoch.
     #[error(
         "{0}: its times are in seconds, but it does not say from when they count; expected a first line \
          `@ yyyy/mm/dd-hh:mm:ss` (UTC)"
@@ -35,7 +35,7 @@ pub enum ContactsError {
 /// Reads a plan.
 ///
 /// # Errors
-/// When it cannot be read, or is none.
+/// Fails if the file cannot be read, or is no valid plan.
 pub fn read(path: &Path) -> Result<Contacts, ContactsError> {
     let unreadable = |err| ContactsError::Unreadable(path.to_owned(), err);
     if fs::metadata(path).map_err(unreadable)?.len() > LENGTH_MAX {
@@ -52,7 +52,7 @@ pub(super) fn read_or_warn(path: &Path) -> Option<Contacts> {
     contacts.inspect_err(warn).ok()
 }
 
-/// A plan that may be written anew at any time.
+/// Contact plan that may be rewritten at any time.
 #[derive(Debug)]
 pub(super) struct ContactsFile {
     path: PathBuf,
@@ -60,13 +60,14 @@ pub(super) struct ContactsFile {
 }
 
 impl ContactsFile {
-    /// One that has been read just now.
+    /// Notes the state of a file that has just been read.
     pub(super) fn new(path: PathBuf) -> Self {
         let seen = modified(&path);
         Self { path, seen }
     }
 
-    /// What is in it, when that may be something new. One that cannot be read is told of once; the last one holds.
+    /// Returns the plan if the file has changed. An unreadable file is logged once, and the last
+    /// plan stays in force.
     pub(super) fn changed(&mut self) -> Option<Contacts> {
         let now = modified(&self.path);
         if now == self.seen || now.is_none() {
@@ -91,8 +92,8 @@ mod tests {
 
     #[test]
     fn a_plan_is_read_again_when_it_is_written_and_errors_say_what_to_do() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("plan");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("plan");
         assert!(matches!(read(&path), Err(ContactsError::Unreadable(..))));
         fs::write(&path, "10,20\n").unwrap();
         let err = read(&path).unwrap_err().to_string();

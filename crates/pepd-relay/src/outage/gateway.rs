@@ -1,4 +1,5 @@
-//! The gateway beyond the link, asked whether it is there ([`pep_core::outage::probing`]): for pepds without tunnels.
+//! Probes of the gateway beyond the link ([`pep_core::outage::probing`]), for pepds without
+//! tunnels.
 
 use std::{
     convert::Infallible,
@@ -20,14 +21,14 @@ use tokio::{
 
 use super::LinkWatch;
 
-/// How long an answer may take beyond two round trips of an idle link: as queues are long on a bad one.
+/// Extra time for an answer, beyond two round trips of an idle link: queues are long on a bad one.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// More than an answer takes, with the longest IP header.
 const PACKET_BYTES_MAX: usize = 256;
 
-/// Asks, for as long as it is polled.
+/// Sends probes for as long as it is polled.
 pub(super) async fn watch(watch: &LinkWatch, link: &Link, gateway: IpAddr) {
-    let mut retry = Retry::of(
+    let mut retry = Retry::watching(
         "the gateway cannot be asked",
         "others say whether the link is there",
     );
@@ -50,7 +51,7 @@ async fn ask(watch: &LinkWatch, link: &Link, gateway: IpAddr) -> io::Result<Infa
     }
     loop {
         if let Some(question) = probing.poll_question(began.elapsed()) {
-            // What cannot be sent is not answered; that is told below.
+            // An unsent probe stays unanswered; the silence is reported below.
             if let Err(errno) = send(socket.as_raw_fd(), &question, MsgFlags::empty()) {
                 tracing::debug!(error = %errno, %gateway, "the gateway cannot be asked");
             }
@@ -70,7 +71,7 @@ async fn ask(watch: &LinkWatch, link: &Link, gateway: IpAddr) -> io::Result<Infa
     }
 }
 
-/// What came from the gateway. Errors that a router has sent, or the interface has, are no more than silence.
+/// Receives a packet of the gateway. Errors from a router or from the interface count as silence.
 async fn receive(socket: &AsyncFd<OwnedFd>) -> io::Result<Vec<u8>> {
     let mut packet = vec![0; PACKET_BYTES_MAX];
     let read = |socket: &OwnedFd| {
@@ -95,7 +96,8 @@ fn is_of_the_way(err: &io::Error) -> bool {
     ) || err.raw_os_error() == Some(libc::EPROTO)
 }
 
-/// Raw, as the kernel's own sockets for pings are forbidden to everybody by default, and pepd may have these anyway.
+/// Opens a raw socket: the kernel's ping sockets are forbidden to all users by default, and pepd
+/// has the right to open raw ones anyway.
 fn socket(link: &Link, gateway: IpAddr) -> io::Result<OwnedFd> {
     let (domain, protocol) = match gateway {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
@@ -103,7 +105,7 @@ fn socket(link: &Link, gateway: IpAddr) -> io::Result<OwnedFd> {
     };
     let socket = Socket::new(domain, Type::RAW.nonblocking(), Some(protocol))?;
     socket.bind_device(Some(link.interface.as_str().as_bytes()))?;
-    // To and from nobody else. Without a route this fails, and is tried again.
+    // Exchanges packets with the gateway only. Fails without a route, and is retried.
     socket.connect(&SocketAddr::new(gateway, 0).into())?;
     Ok(socket.into())
 }

@@ -1,5 +1,5 @@
-//! The state of the link's interface: it tells long before silence would, with modems that let their interface follow
-//! the link.
+//! State of the link's interface. With modems that tie their interface to the link, it reports an
+//! outage long before silence does.
 
 use std::{convert::Infallible, io};
 
@@ -13,7 +13,7 @@ use pepd_sys::notices::{Group, Notices, Retry};
 
 use super::LinkWatch;
 
-/// Passes on what becomes of an interface, for as long as it is polled.
+/// Passes on the state of an interface, for as long as it is polled.
 pub(super) async fn watch(link: &LinkWatch, interface: &IfName) {
     let mut retry = Retry::new("outages are noticed by silence only");
     loop {
@@ -24,7 +24,7 @@ pub(super) async fn watch(link: &LinkWatch, interface: &IfName) {
 
 async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> {
     let notices = Notices::open(Group::Link)?;
-    // It may have changed since somebody looked, or while nobody did.
+    // It may have changed since the last look, or while no watch was open.
     let now = is_up(interface);
     if let Some(up) = now {
         link.carrier(up);
@@ -48,8 +48,8 @@ async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> 
     }
 }
 
-/// State of the interface now; `None` where the kernel does not say. One that is not there, such as
-/// that of a modem that is still to be plugged in, is down.
+/// Returns the state of the interface; `None` where the kernel does not report it. A missing
+/// interface, such as an unplugged modem's, is down.
 pub(super) fn is_up(interface: &IfName) -> Option<bool> {
     let mut all = getifaddrs().ok()?;
     let found = all.find(|entry| entry.interface_name == interface.as_str());
@@ -57,19 +57,19 @@ pub(super) fn is_up(interface: &IfName) -> Option<bool> {
     Some(found.is_some_and(|found| found.flags.contains(carries)))
 }
 
-/// What a notice says of this interface.
+/// Returns the state of this interface according to a notice.
 fn carries(notice: &RouteNetlinkMessage, interface: &str) -> Option<bool> {
     match notice {
-        RouteNetlinkMessage::NewLink(link) if is_called(link, interface) => {
+        RouteNetlinkMessage::NewLink(link) if has_name(link, interface) => {
             let carries = LinkFlags::Up | LinkFlags::Running;
             Some(link.header.flags.contains(carries))
         }
-        RouteNetlinkMessage::DelLink(link) if is_called(link, interface) => Some(false),
+        RouteNetlinkMessage::DelLink(link) if has_name(link, interface) => Some(false),
         _ => None,
     }
 }
 
-fn is_called(link: &LinkMessage, interface: &str) -> bool {
+fn has_name(link: &LinkMessage, interface: &str) -> bool {
     link.attributes
         .iter()
         .any(|attribute| matches!(attribute, LinkAttribute::IfName(name) if name == interface))

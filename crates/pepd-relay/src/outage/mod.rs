@@ -1,12 +1,12 @@
-//! Whether the link is there: who is asked, what follows, who is told. What follows is decided by
-//! [`pep_core::outage`].
+//! State of the link: its sources, its effects and its subscribers. [`pep_core::outage`] makes the
+//! decisions.
 //!
 //! ```text
 //!   operator (admin socket) --.                         .--> new flows of sites: `while_down`
 //!   interface (rtnetlink) -----+                        |
 //!   gateway (ICMP echo) -------+--> LinkWatch, its task +--> rules: sites that are bypassed
 //!   contact plan (file) -------+                        '--> tunnels: hints
-//!   tunnels: who is heard ----'
+//!   tunnels: peers heard ------'
 //! ```
 
 mod contacts;
@@ -26,7 +26,7 @@ use std::{
 use parking_lot::Mutex;
 use pep_core::{
     config::Config,
-    outage::{Knowledge, Now, Order, Source, State, Told, Witness, probing::Probing},
+    outage::{Detector, LinkMonitor, Now, Order, Source, State, TunnelLink, probing::Probing},
     site::{SiteId, WhileDown},
 };
 use pepd_api::link::LinkReport;
@@ -40,34 +40,37 @@ use crate::arena::Arena;
 use contacts::ContactsFile;
 pub use contacts::{ContactsError, read as read_contacts};
 
-/// The clock of plans may be set, so the plan is looked at so often in any case.
+/// The clock of plans may be set, so the plan is looked at this often in any case.
 const LOOK: Duration = Duration::from_secs(1);
-/// What was sent before the link went away is heard for a round trip; where none is stated, for so long.
+/// Time after which packets sent before an outage still arrive: a round trip, or this value if none
+/// is configured.
 const ECHO: Duration = Duration::from_secs(2);
 
-/// What is known of the link, for whoever asks.
+/// Known state of the link, shared by all users.
 #[derive(Debug)]
 pub struct LinkWatch {
-    knowledge: Mutex<Knowledge>,
-    /// Where it is kept for the process to come.
+    monitor: Mutex<LinkMonitor>,
+    /// Storage of the state for the next process.
     arena: Option<Arc<Arena>>,
     clock: Clock,
     /// For tunnels.
-    told: watch::Sender<Told>,
-    /// For new flows and rules: whether it is away.
+    told: watch::Sender<TunnelLink>,
+    /// State for new flows and rules: true while the link is down.
     away: watch::Sender<bool>,
-    /// Somebody has said something.
+    /// Notified when a source has reported.
     said: Notify,
-    /// Who is asked whether it is there, and whether it has not answered for long enough to say so.
+    /// Gateway to probe; the second field is true once it has been silent for long enough to be
+    /// called mute.
     gateway: Option<IpAddr>,
     gateway_is_mute: AtomicBool,
-    /// Whose flows the kernel forwards while the link is away.
+    /// Sites whose flows the kernel forwards while the link is down.
     bypassing: BTreeSet<SiteId>,
 }
 
 impl LinkWatch {
-    /// Of a configuration's link, with what is kept in the arena of what an operator has said to the process before, and of what that
-    /// one knew. A plan that cannot be read is told of, and not followed until it can.
+    /// Creates the watch of a configuration's link. It restores from the arena the operator's last
+    /// order and the state known to the predecessor. An unreadable plan is logged, and ignored
+    /// until it can be read.
     pub fn new(config: &Config, arena: Option<Arc<Arena>>) -> Arc<Self> {
         let link = config.link.as_ref();
         let contacts = link.and_then(|link| link.contacts.as_ref());
@@ -77,18 +80,18 @@ impl LinkWatch {
         let bypassing = sites.filter(|(_, site)| site.while_down == WhileDown::Bypass);
         let echo = rtt.map_or(ECHO, |rtt| 2 * rtt);
         let clock = Clock::new();
-        let mut knowledge = Knowledge::new(clock.now(), contacts, echo);
+        let mut monitor = LinkMonitor::new(clock.now(), contacts, echo);
         let carrier = link.and_then(|link| interface::is_up(&link.interface));
         if let Some(arena) = &arena {
-            go_on(&mut knowledge, arena, (config, carrier), clock.now());
+            go_on(&mut monitor, arena, (config, carrier), clock.now());
         }
         if carrier == Some(false) {
-            knowledge.carrier(clock.now(), false);
+            monitor.carrier(clock.now(), false);
         }
-        tell(knowledge.poll(clock.now()));
-        let (told, away) = (knowledge.told(), knowledge.is_away());
+        log_news(monitor.poll(clock.now()));
+        let (told, away) = (monitor.tunnel_link(), monitor.is_down());
         let watch = Self {
-            knowledge: Mutex::new(knowledge),
+            monitor: Mutex::new(monitor),
             arena,
             clock,
             told: watch::Sender::new(told),
@@ -98,82 +101,82 @@ impl LinkWatch {
             gateway_is_mute: AtomicBool::new(false),
             bypassing: bypassing.map(|(id, _)| id).collect(),
         };
-        watch.keep(&watch.knowledge.lock());
+        watch.keep(&watch.monitor.lock());
         Arc::new(watch)
     }
 
-    /// Whether new flows have to do without it ([`Knowledge::is_away`]).
-    pub fn is_away(&self) -> bool {
+    /// Returns whether new flows must do without the link ([`LinkMonitor::is_away`]).
+    pub fn is_down(&self) -> bool {
         *self.away.borrow()
     }
 
-    /// The same, as it changes.
+    /// Returns a receiver of [`is_down`](Self::is_down).
     pub fn away(&self) -> watch::Receiver<bool> {
         self.away.subscribe()
     }
 
-    /// Waits until that is not so any more.
+    /// Waits until the link is up.
     pub(crate) async fn is_back(&self) {
         // The sender is ours.
         let _ = self.away().wait_for(|away| !away).await;
     }
 
-    /// What tunnels are told of it ([`Knowledge::told`]), as it changes.
-    pub fn told(&self) -> watch::Receiver<Told> {
+    /// Returns a receiver of the state reported to tunnels ([`LinkMonitor::told`]).
+    pub fn tunnel_link(&self) -> watch::Receiver<TunnelLink> {
         self.told.subscribe()
     }
 
-    /// Sites whose flows the kernel is to forward now.
+    /// Returns the sites whose flows the kernel forwards now.
     pub fn bypassed(&self) -> BTreeSet<SiteId> {
-        if self.is_away() {
+        if self.is_down() {
             self.bypassing.clone()
         } else {
             BTreeSet::new()
         }
     }
 
-    /// An operator says how it is, for that long or until further notice; `None`: others know better. Returns that for
-    /// [the next process](Self::new).
+    /// Sets the operator's order for `lasting`, or until further notice; `None` withdraws it.
+    /// Returns the order for [the next process](Self::new).
     pub fn order(&self, up: Option<bool>, lasting: Option<Duration>) -> Option<Order> {
         let lasts = lasting.map(duration::format);
         match up {
             Some(up) => tracing::info!(up, lasts, "an operator says how the link is"),
             None => tracing::info!("an operator leaves to others how the link is"),
         }
-        self.with(|knowledge, now| knowledge.order(now, up, lasting));
+        self.with(|monitor, now| monitor.order(now, up, lasting));
         self.said.notify_one();
         let until = lasting.map(|lasting| since_boot().saturating_add(lasting));
         up.map(|up| Order { up, until })
     }
 
-    /// Some peer was heard so long ago (`Some`), or none is any more.
+    /// Notes when a peer was last heard; `None` if none is heard any more.
     pub fn hear(&self, ago: Option<Duration>) {
-        self.with(|knowledge, now| {
+        self.with(|monitor, now| {
             let at = now.steady.saturating_sub(ago.unwrap_or_default());
-            knowledge.testify(Witness::Tunnel, ago.is_some(), at);
+            monitor.testify(Detector::Tunnel, ago.is_some(), at);
         });
     }
 
-    /// No peer has a session any more: what was heard of them says nothing of the link now.
+    /// Notes that no peer has a session: when they were last heard no longer reflects the link.
     pub fn hear_nothing(&self) {
-        self.with(|knowledge, _| knowledge.withdraw(Witness::Tunnel));
+        self.with(|monitor, _| monitor.withdraw(Detector::Tunnel));
     }
 
-    /// Whether it has ever answered, a process before this one.
+    /// Returns whether the gateway has ever answered a predecessor.
     fn gateway_has_answered(&self, gateway: IpAddr) -> bool {
         let arena = self.arena.as_ref();
         arena.is_some_and(|arena| arena.gateway_answers(gateway))
     }
 
-    /// The gateway answers, or does not any more.
+    /// Notes whether the gateway answers.
     fn probe(&self, up: bool) {
         if let (true, Some(arena), Some(gateway)) = (up, &self.arena, self.gateway) {
             arena.keep_gateway(gateway);
         }
-        self.with(|knowledge, now| knowledge.testify(Witness::Probe, up, now.steady));
+        self.with(|monitor, now| monitor.testify(Detector::Probe, up, now.steady));
     }
 
-    /// The gateway has never answered, or does by now. Told once.
+    /// Notes whether the gateway has never answered. Logs each change once.
     fn gateway_is_mute(&self, mute: bool) {
         if self.gateway_is_mute.swap(mute, Relaxed) == mute {
             return;
@@ -193,7 +196,7 @@ impl LinkWatch {
 
     /// For people and programs.
     pub fn report(&self) -> LinkReport {
-        let report = self.with(|knowledge, now| LinkReport::of(knowledge, now));
+        let report = self.with(|monitor, now| LinkReport::from_monitor(monitor, now));
         LinkReport {
             gateway: self.gateway.map(|gateway| gateway.to_string()),
             gateway_never_answered: self.gateway_is_mute.load(Relaxed),
@@ -222,10 +225,10 @@ impl LinkWatch {
     async fn follow_time(&self, mut file: Option<&mut ContactsFile>) {
         loop {
             if let Some(contacts) = file.as_mut().and_then(|file| file.changed()) {
-                self.with(|knowledge, now| knowledge.replan(now, Some(contacts)));
+                self.with(|monitor, now| monitor.replan(now, Some(contacts)));
             }
-            let deadline = self.with(|knowledge, now| {
-                let deadline = knowledge.deadline(now);
+            let deadline = self.with(|monitor, now| {
+                let deadline = monitor.deadline(now);
                 deadline.map(|at| at.saturating_sub(now.steady))
             });
             let pause = deadline.map_or(LOOK, |pause| pause.min(LOOK));
@@ -236,41 +239,41 @@ impl LinkWatch {
         }
     }
 
-    /// The interface has come or gone.
+    /// Notes that the interface has gone up or down.
     fn carrier(&self, up: bool) {
-        self.with(|knowledge, now| knowledge.carrier(now, up));
+        self.with(|monitor, now| monitor.carrier(now, up));
     }
 
-    /// Changes what is known, and tells of what follows.
-    fn with<T>(&self, change: impl FnOnce(&mut Knowledge, Now) -> T) -> T {
-        let mut knowledge = self.knowledge.lock();
+    /// Changes the state and publishes the effects.
+    fn with<T>(&self, change: impl FnOnce(&mut LinkMonitor, Now) -> T) -> T {
+        let mut monitor = self.monitor.lock();
         let now = self.clock.now();
-        let before = tell(knowledge.poll(now));
-        let result = change(&mut knowledge, now);
-        if tell(knowledge.poll(now)) || before {
-            self.keep(&knowledge);
+        let before = log_news(monitor.poll(now));
+        let result = change(&mut monitor, now);
+        if log_news(monitor.poll(now)) || before {
+            self.keep(&monitor);
         }
-        // Under the lock, so that the last one told is the last one known.
-        tell_change(&self.told, knowledge.told());
-        tell_change(&self.away, knowledge.is_away());
+        // Under the lock, so that the last state sent is the last one known.
+        log_change(&self.told, monitor.tunnel_link());
+        log_change(&self.away, monitor.is_down());
         result
     }
 
     /// For the process to come.
-    fn keep(&self, knowledge: &Knowledge) {
-        if let (Some(arena), Some(latest)) = (&self.arena, knowledge.latest(self.clock.now())) {
+    fn keep(&self, monitor: &LinkMonitor) {
+        if let (Some(arena), Some(latest)) = (&self.arena, monitor.latest(self.clock.now())) {
             arena.keep_outage(&latest, since_boot());
         }
     }
 }
 
-fn tell_change<T: Copy + PartialEq>(listeners: &watch::Sender<T>, now: T) {
+fn log_change<T: Copy + PartialEq>(listeners: &watch::Sender<T>, now: T) {
     listeners.send_if_modified(|told| std::mem::replace(told, now) != now);
 }
 
-/// Goes on with what the process before knew.
+/// Continues from the predecessor's state.
 fn go_on(
-    knowledge: &mut Knowledge,
+    monitor: &mut LinkMonitor,
     arena: &Arena,
     (config, carrier): (&Config, Option<bool>),
     now: Now,
@@ -287,28 +290,28 @@ fn go_on(
         let until = left.map(|left| now.steady + left);
         Order { until, ..order }
     });
-    knowledge.resume(now, past, order, carrier);
-    // Who was not heard then is not yet.
+    monitor.resume(now, past, order, carrier);
+    // A gateway that had not answered then has not answered yet.
     let answers = |gateway| arena.gateway_answers(gateway);
     let is_asked = link.and_then(|link| link.gateway).is_some_and(answers);
-    let State { up, by, .. } = knowledge.state();
+    let State { up, by, .. } = monitor.state();
     match (up, by) {
         (false, Source::Probe) if is_asked => {
-            knowledge.testify(Witness::Probe, false, now.steady);
+            monitor.testify(Detector::Probe, false, now.steady);
         }
         (false, Source::Tunnel) if !config.peers.is_empty() => {
-            knowledge.testify(Witness::Tunnel, false, now.steady);
+            monitor.testify(Detector::Tunnel, false, now.steady);
         }
         _ => {}
     }
 }
 
 /// Whether there was something to tell.
-fn tell(news: Option<State>) -> bool {
+fn log_news(news: Option<State>) -> bool {
     match news {
         Some(State {
             up: true,
-            by: Source::Nobody,
+            by: Source::Assumed,
             ..
         }) => tracing::info!(
             "the link is back, as far as known: nobody says any more that it is away"
@@ -320,13 +323,13 @@ fn tell(news: Option<State>) -> bool {
     news.is_some()
 }
 
-/// By the machine's clock that only goes forward: the same for all processes.
+/// Returns the machine's monotonic clock, the same for all processes.
 fn since_boot() -> Duration {
     let clock = nix::time::ClockId::CLOCK_BOOTTIME;
     clock.now().map(Duration::from).unwrap_or_default()
 }
 
-/// Its steady time began with the machine's, so that outages of before this process have their places in it.
+/// Clock whose steady time starts at boot, so that it can place outages before this process.
 #[derive(Debug)]
 struct Clock {
     began: Instant,
@@ -350,7 +353,7 @@ impl Clock {
     }
 }
 
-/// A link for tests, of which nothing is known.
+/// Returns a link for tests, in an unknown state.
 #[cfg(any(test, feature = "testing"))]
 pub fn unknown_link() -> Arc<LinkWatch> {
     let text = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"lo\"\n";
@@ -371,11 +374,11 @@ mod tests {
         let site = "[[site]]\nname = \"a\"\nwhile_down = \"bypass\"\n";
         let config = Arc::new(config(site));
         let link = LinkWatch::new(&config, None);
-        let mut told = link.told();
+        let mut told = link.tunnel_link();
         tokio::spawn(Arc::clone(&link).run(config));
-        assert!(!link.is_away() && link.bypassed().is_empty());
+        assert!(!link.is_down() && link.bypassed().is_empty());
         link.order(Some(false), Some(Duration::from_millis(20)));
-        assert!(link.is_away() && *told.borrow_and_update() == Told::Off);
+        assert!(link.is_down() && *told.borrow_and_update() == TunnelLink::Off);
         assert_eq!(link.bypassed(), BTreeSet::from([SiteId(0)]));
         link.is_back().await;
         assert_eq!(link.report().outages, 1);
@@ -385,11 +388,11 @@ mod tests {
     async fn tunnels_that_hear_nothing_are_not_told_so() {
         let link = unknown_link();
         link.hear(None);
-        assert!(!link.report().up && !link.is_away());
+        assert!(!link.report().up && !link.is_down());
         link.hear(Some(Duration::ZERO));
         assert!(link.report().up);
         link.carrier(false);
-        assert!(!link.report().up && link.is_away());
+        assert!(!link.report().up && link.is_down());
     }
 
     #[tokio::test]
@@ -409,8 +412,8 @@ mod tests {
     async fn a_gateway_that_is_silent_is_told_to_flows_and_not_to_tunnels() {
         let link = unknown_link();
         link.probe(false);
-        assert!(link.is_away() && *link.told().borrow() == Told::There);
+        assert!(link.is_down() && *link.tunnel_link().borrow() == TunnelLink::Up);
         link.hear(Some(Duration::ZERO));
-        assert!(!link.is_away(), "something is heard from beyond the link");
+        assert!(!link.is_down(), "something is heard from beyond the link");
     }
 }

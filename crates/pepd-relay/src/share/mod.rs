@@ -1,10 +1,11 @@
-//! Sharing the link's rate among the flows that send into it: who they are.
+//! Sharing of the link's rate among the flows that send into it: registration.
 //!
-//! A flow is listed when it begins to send, and then sends at the level (see [`pep_core::share`]): the
-//! [`Sampler`] asks the kernel every 100 ms what the sockets of all listed flows have sent, and sets
-//! SO_MAX_PACING_RATE of those whose rate is to change. So flows count nothing, and one that waits for its socket
-//! for long is paced at the present level all the same. A flow of which nothing is left to send or to be
-//! acknowledged is no longer listed; all that it costs then is a flag to look at when it sends again.
+//! A flow is listed when it begins to send, and then sends at the level (see [`pep_core::share`]).
+//! Every 100 ms the [`Sampler`] reads from the kernel how much the sockets of all listed flows have
+//! sent, and sets SO_MAX_PACING_RATE where the rate changes. So flows count nothing themselves, and
+//! a flow that waits for its socket for long is still paced at the current level. A flow with
+//! nothing left to send or to be acknowledged is removed from the list. Its only cost is then a
+//! flag to check when it sends again.
 //!
 //! ```text
 //!   flow                     SharedLink                   Sampler, while two are listed
@@ -37,12 +38,12 @@ use units::Rate;
 
 pub use sampler::Sampler;
 
-/// The link, as far as flows share its rate.
+/// Link whose rate flows share.
 #[derive(Debug)]
 pub struct SharedLink {
     /// Bytes of IP packets per second.
     rate: u64,
-    /// What each flow may have of that.
+    /// Share of the rate per flow.
     level: AtomicU64,
     /// Flows listed, newcomers included.
     listed: AtomicU64,
@@ -51,7 +52,7 @@ pub struct SharedLink {
 }
 
 impl SharedLink {
-    /// A link that nobody uses.
+    /// Creates a link without senders.
     pub fn new(rate: Rate) -> Arc<Self> {
         let rate = rate.bytes_per_second().max(1);
         Arc::new(Self {
@@ -63,17 +64,18 @@ impl SharedLink {
         })
     }
 
-    /// The rate at which each flow may send now, in bit/s of IP packets.
+    /// Returns the rate at which each flow may send now, in bit/s of IP packets.
     pub fn level_bits(&self) -> u64 {
         self.level.load(Relaxed).saturating_mul(8)
     }
 
-    /// Flows that send into the link. One that does so alone is told until another comes.
+    /// Returns the number of flows that send into the link. A flow that sends alone stays counted
+    /// until another comes.
     pub fn senders(&self) -> u64 {
         self.listed.load(Relaxed)
     }
 
-    /// Whether there is anything to share.
+    /// Returns whether there are flows to share the rate.
     fn is_crowded(&self) -> bool {
         self.senders() > 1
     }
@@ -84,7 +86,7 @@ impl SharedLink {
         }
     }
 
-    /// The sender is listed and begins.
+    /// Lists a sender that begins.
     fn list(&self, sender: &Arc<Sender>) {
         self.newcomers.lock().push(Arc::clone(sender));
         let listed = self.listed.fetch_add(1, Relaxed) + 1;
@@ -100,16 +102,16 @@ impl SharedLink {
     }
 }
 
-/// A flow that sends, or has sent, into the link.
+/// Flow that sends, or has sent, into the link.
 #[derive(Debug)]
 struct Sender {
-    /// Its leg; gone when the flow has ended.
+    /// Leg of the flow; dangling when the flow has ended.
     leg: Weak<OwnedFd>,
     terms: Terms,
     listed: AtomicBool,
-    /// The leg had sent nothing before it was listed, and has not been looked at.
+    /// True until the first sample of a leg that had sent nothing before it was listed.
     begins: AtomicBool,
-    /// The SO_MAX_PACING_RATE that was set last; 0 when none was.
+    /// SO_MAX_PACING_RATE set last; 0 if none was.
     pace: AtomicU64,
 }
 
@@ -120,7 +122,7 @@ impl Sender {
     /// Paces its packets at `level` of the link's `rate`.
     fn pace_at(&self, level: u64, rate: u64) {
         let pace = u128::from(self.terms.full) * u128::from(level) / u128::from(rate);
-        // The kernel takes 0 for "not at all". Not above `full`, which fits.
+        // The kernel takes 0 as "do not send". Not above `full`, which fits.
         let pace = u64::try_from(pace).unwrap_or(self.terms.full).max(1);
         let last = self.pace.load(Relaxed);
         let near = pace.abs_diff(last) <= last / Self::FINE && level < rate;
@@ -134,19 +136,19 @@ impl Sender {
     }
 }
 
-/// A flow's part in sharing the link.
+/// Membership of one flow in the sharing of the link.
 #[derive(Debug)]
 pub struct FlowShare {
     link: Arc<SharedLink>,
     terms: Terms,
-    /// Nothing has been sent yet.
+    /// True before the first byte is sent.
     begins: bool,
-    /// None while there was nothing to send for long.
+    /// `None` after a long time with nothing to send.
     sender: Option<Arc<Sender>>,
 }
 
 impl FlowShare {
-    /// Of a flow that has not sent anything.
+    /// Creates the share of a flow that has not sent anything.
     pub fn new(link: Arc<SharedLink>, terms: Terms) -> Self {
         Self {
             link,
@@ -156,7 +158,7 @@ impl FlowShare {
         }
     }
 
-    /// The flow has just sent something by `leg`.
+    /// Notes that the flow has just sent bytes by `leg`.
     pub fn on_sent(&mut self, leg: &Arc<OwnedFd>) {
         let begins = mem::take(&mut self.begins);
         let sender = self.sender.get_or_insert_with(|| {
@@ -168,13 +170,13 @@ impl FlowShare {
                 pace: AtomicU64::new(0),
             })
         });
-        // Whoever takes it from the list looks at the socket afterwards, and finds what was sent.
+        // Whoever removes it from the list looks at the socket afterwards, and sees the bytes sent.
         if !sender.listed.load(SeqCst) && !sender.listed.swap(true, SeqCst) {
             self.link.list(sender);
         }
     }
 
-    /// The flow has not sent anything for a while.
+    /// Notes that the flow has not sent anything for a while.
     pub(crate) fn on_quiet(&mut self) {
         self.sender.take_if(|sender| !sender.listed.load(Relaxed));
     }

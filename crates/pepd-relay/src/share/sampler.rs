@@ -1,4 +1,4 @@
-//! What the flows have sent, and the level that follows.
+//! Sampling of the flows' progress, and the level derived from it.
 
 use std::{
     io, mem,
@@ -16,10 +16,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{Sender, SharedLink};
 
-/// While nothing moves, which may be for hours, flows are looked at less and less often, down to this.
+/// Maximum sampling interval while nothing moves, possibly for hours.
 const INTERVAL_STUCK: Duration = Duration::from_secs(1);
 
-/// The task that sets the pace of all flows that share the link. It sleeps while there is one at most.
+/// Task that sets the pacing rate of all flows that share the link. It sleeps while there are fewer
+/// than two.
 #[derive(Debug)]
 pub struct Sampler {
     link: Arc<SharedLink>,
@@ -33,9 +34,9 @@ pub struct Sampler {
 struct Watched {
     sender: Arc<Sender>,
     sharer: Sharer,
-    /// Its rate cannot be told yet.
+    /// True while its rate is not known yet.
     new: bool,
-    /// Its socket as it was seen last.
+    /// Progress of its socket at the last sample.
     seen: Option<Progress>,
 }
 
@@ -46,7 +47,7 @@ impl AsMut<Sharer> for Watched {
 }
 
 impl Sampler {
-    /// Of this link, for which there should be no other.
+    /// Creates the sampler of a link. Each link has exactly one.
     pub fn new(link: Arc<SharedLink>) -> Self {
         Self {
             level: Level::new(link.rate),
@@ -75,7 +76,7 @@ impl Sampler {
         }
     }
 
-    /// Whoever is left has the link for itself, and is not looked at until somebody comes.
+    /// Leaves a single remaining flow the whole link, and does not sample until another comes.
     fn rest(&mut self) {
         self.admit_newcomers();
         self.level = Level::new(self.link.rate);
@@ -86,7 +87,7 @@ impl Sampler {
         self.publish();
     }
 
-    /// Whether anybody has sent anything.
+    /// Samples all flows. Returns whether any has sent.
     fn sample(&mut self) -> bool {
         self.admit_newcomers();
         let now = Instant::now();
@@ -94,7 +95,7 @@ impl Sampler {
         self.sampled = now;
         let before = self.flows.len();
         let mut moved = false;
-        self.flows.retain_mut(|flow| match flow.look() {
+        self.flows.retain_mut(|flow| match flow.sample() {
             Some(usage) => {
                 moved |= usage.new || usage.sent > 0;
                 flow.sharer.handle_usage(usage);
@@ -114,7 +115,7 @@ impl Sampler {
         self.flows.extend(newcomers.map(|sender| Watched {
             sharer: Sharer::default(),
             new: true,
-            // The burst with which a flow begins is not paced, but counts.
+            // The initial burst of a flow is not paced, but counts.
             seen: sender.begins.swap(false, Relaxed).then(Progress::default),
             sender,
         }));
@@ -130,8 +131,8 @@ impl Sampler {
 }
 
 impl Watched {
-    /// What the flow has done since the last time; `None` when it is done and no longer listed.
-    fn look(&mut self) -> Option<Usage> {
+    /// Returns the flow's usage since the last sample; `None` when it is done and no longer listed.
+    fn sample(&mut self) -> Option<Usage> {
         let now = self.progress()?;
         let last = self.seen.replace(now).unwrap_or(now);
         let new = mem::take(&mut self.new);
@@ -146,21 +147,21 @@ impl Watched {
         })
     }
 
-    /// `None` when the flow has ended.
+    /// Returns the socket's progress; `None` when the flow has ended.
     fn progress(&self) -> Option<Progress> {
         let leg = self.sender.leg.upgrade()?;
         let progress: io::Result<_> = socket::progress(leg.as_fd());
         progress.ok()
     }
 
-    /// Takes the sender from the list, unless it has sent something in the meantime. Either it sees that it is
-    /// no longer listed, or we see what it has sent.
+    /// Removes the sender from the list, unless it has sent in the meantime. Either it sees that it
+    /// is no longer listed, or the sampler sees the bytes sent.
     fn leaves(&self, last: Progress) -> bool {
         self.sender.listed.store(false, SeqCst);
         if self.progress().is_none_or(|now| now == last) {
             return true;
         }
-        // When it has seen it, it is among the newcomers, and no longer ours.
+        // If it has seen it, it is among the newcomers and no longer the sampler's.
         self.sender.listed.swap(true, SeqCst)
     }
 }

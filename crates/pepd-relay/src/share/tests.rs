@@ -1,4 +1,4 @@
-//! Senders on loopback; the kernel's sockets and their pacing are real.
+//! Senders on loopback, with the kernel's real sockets and pacing.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -34,13 +34,13 @@ fn link() -> Arc<SharedLink> {
     SharedLink::new(Rate::from_bits_per_second(LINK_BITS).unwrap())
 }
 
-/// A flow as far as its link leg is concerned, and the server.
+/// Link leg of a flow, and the server.
 struct Flow {
     share: FlowShare,
     leg: Arc<OwnedFd>,
     stream: TcpStream,
     server: TcpStream,
-    /// Only what it has sent already is still on its way.
+    /// True if the flow writes nothing more; bytes in its socket are still sent.
     silent: bool,
 }
 
@@ -81,7 +81,7 @@ impl Flow {
     }
 }
 
-/// Lets flows send whatever they can until something holds.
+/// Lets flows send as much as they can until a condition holds.
 async fn send_until(flows: &mut [Flow], holds: impl Fn(&[Flow]) -> bool) {
     let sending = async {
         while !holds(flows) {
@@ -126,7 +126,7 @@ async fn flows_that_want_everything_are_paced_alike() {
     wait_until(|| link.senders() == 1 && link.level_bits() == LINK_BITS).await;
 }
 
-/// Seconds' worth is in its socket, and nothing more is written to it.
+/// Several seconds' worth is in its socket, and nothing more is written to it.
 #[tokio::test]
 async fn a_flow_that_waits_for_its_socket_is_paced_anew() {
     let link = link();

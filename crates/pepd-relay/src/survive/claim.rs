@@ -1,9 +1,11 @@
-//! Several pepds in one network namespace: each says what it uses, so that the next one can tell.
+//! Claims of several pepds in one network namespace: each publishes what it uses, for the next one
+//! to check.
 //!
-//! A claim is an abstract Unix socket to which nobody talks. Its name says what is claimed, all
-//! can read it in `/proc/net/unix`, it exists in this network namespace only, and it ends with the
-//! process, however that ends, and with its [keeper](crate::survive::keeper): as long as that lives, the name says whose
-//! sockets there are to be taken over. What a pepd without a keeper left is claimed by nobody.
+//! A claim is an abstract Unix socket without traffic. Its name states what is claimed, and all
+//! processes can read it in `/proc/net/unix`. It exists in this network namespace only. It ends
+//! with the process, in whichever way that ends, and with its [keeper](crate::survive::keeper).
+//! While the keeper lives, the name states whose sockets can be taken over. Resources left by a
+//! pepd without a keeper are unclaimed.
 
 use std::{
     fs, io,
@@ -25,17 +27,17 @@ use tokio::{io::Interest, time::timeout};
 
 use crate::survive::discovery;
 
-/// What the names of claims begin with.
+/// Prefix of the names of claims.
 const PREFIX: &str = "pepd/";
-/// Beginning of the names by which pepds say on which interfaces they take connections.
+/// Prefix of the names that list the interfaces on which a pepd takes connections.
 const LAN_PREFIX: &str = "pepd-lan/";
 /// Room for the name of an abstract socket, in bytes.
 const NAME_MAX: usize = 107;
 
-/// Why nothing was claimed.
+/// Reason why the claim failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// Change the key, or stop the other.
+    /// Remedy: change the key, or stop the other pepd.
     #[error(
         "another pepd (process {process}) uses {what} already: stop it, or give this one \
          another `{key}`"
@@ -43,12 +45,12 @@ pub enum ClaimError {
     Taken {
         /// The other's process id.
         process: u32,
-        /// What both want.
+        /// Resource that both want.
         what: String,
-        /// The key that says so.
+        /// Configuration key of the resource.
         key: &'static str,
     },
-    /// Wait, or go back to the settings that it had.
+    /// Remedy: wait, or restore the predecessor's settings.
     #[error(
         "a pepd that has ended (process {process}) has left flows that use {what}, and this one cannot take them over, as \
          other settings of [intercept] differ: go back to those, or give them up (kill -9 {keeper}), or wait a minute"
@@ -56,9 +58,9 @@ pub enum ClaimError {
     Abandoned {
         /// The other's process id.
         process: u32,
-        /// Of the process that keeps its sockets.
+        /// Process that keeps its sockets.
         keeper: u32,
-        /// What both want.
+        /// Resource that both want.
         what: String,
     },
     /// Descriptors are short, or `/proc` is missing.
@@ -66,7 +68,7 @@ pub enum ClaimError {
     System(#[from] io::Error),
 }
 
-/// What a running pepd uses, for as long as this lives.
+/// Claim of a running pepd, held for as long as this lives.
 #[derive(Debug)]
 pub struct Claim {
     socket: UnixDatagram,
@@ -76,17 +78,19 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims what a configuration uses, and finds the keepers of flows that are to be taken over. Patiently: the claim of a
-    /// daemon killed just now may not be gone yet. `keeper` is the process that keeps our sockets, where one does.
+    /// Claims the resources of a configuration, and finds the keepers of flows to be taken over.
+    /// Retries for a while: the claim of a pepd that was just killed may still exist. `keeper` is
+    /// the process that keeps this process's sockets, if there is one.
     ///
     /// # Errors
-    /// [`ClaimError::Taken`] when a running pepd of this network namespace uses part of it,
-    /// [`ClaimError::Abandoned`] when one that has ended does, and cannot be succeeded.
+    /// [`ClaimError::Taken`] when a running pepd of this network namespace uses some of them.
+    /// [`ClaimError::Abandoned`] when a pepd that has ended left flows that use them and cannot be
+    /// succeeded.
     pub async fn take(
         config: &Config,
         keeper: Option<u32>,
     ) -> Result<(Self, Vec<u32>), ClaimError> {
-        let uses = Uses::of(config, process::id(), keeper.unwrap_or(0));
+        let uses = Uses::new(config, process::id(), keeper.unwrap_or(0));
         if let Err(ClaimError::Taken { process, .. }) = uses.left(&others()?) {
             if discovery::is_unguarded(process) {
                 discovery::relieve(process);
@@ -101,10 +105,10 @@ impl Claim {
         Ok((Self { socket, lan, uses }, keepers))
     }
 
-    /// Says that another process keeps our sockets now.
+    /// Publishes a new keeper of this process's sockets.
     ///
     /// # Errors
-    /// When there is no descriptor for it; the claim is as it was.
+    /// Fails without a descriptor for it; the claim stays unchanged.
     pub fn set_keeper(&mut self, keeper: u32) -> io::Result<()> {
         let uses = Uses {
             keeper,
@@ -120,7 +124,8 @@ fn bind(name: &str) -> io::Result<UnixDatagram> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
-/// The process and its LAN interfaces, or as many as fit: five of the longest names.
+/// Returns the name that holds the process and its LAN interfaces, or as many as fit: five of the
+/// longest names.
 fn lan_name(process: u32, config: &Config) -> String {
     let mut name = format!("{LAN_PREFIX}{process}");
     for interface in &config.intercept.lan {
@@ -133,19 +138,19 @@ fn lan_name(process: u32, config: &Config) -> String {
     name
 }
 
-/// The process and the interfaces of such a name; `None` for the name of something else.
+/// Returns the process and the interfaces in such a name; `None` for other names.
 fn parse_lan(name: &str) -> Option<(u32, Vec<&str>)> {
     let (process, interfaces) = name.strip_prefix(LAN_PREFIX)?.split_once('/')?;
     Some((process.parse().ok()?, interfaces.split('/').collect()))
 }
 
-/// A running pepd, with a configuration of its own, that takes connections of an interface of this
-/// configuration as well: its process and the interface.
+/// Finds a running pepd with another configuration that takes connections of an interface of this
+/// one. Returns its process and the interface.
 ///
 /// # Errors
-/// When descriptors are short, or `/proc` is missing.
+/// Fails when descriptors are short, or `/proc` is missing.
 pub fn rival(config: &Config) -> io::Result<Option<(u32, String)>> {
-    let uses = Uses::of(config, process::id(), 0);
+    let uses = Uses::new(config, process::id(), 0);
     let sockets = sockets()?;
     let conflicts = |other: &Uses| uses.conflict(other).is_some();
     let own: Vec<_> = names(&sockets)
@@ -154,7 +159,7 @@ pub fn rival(config: &Config) -> io::Result<Option<(u32, String)>> {
         .map(|other| other.process)
         .collect();
     let is_ours = |name: &&str| config.intercept.lan.iter().any(|lan| lan.as_str() == *name);
-    // The name of one that has ended lives as long as what keeps its sockets.
+    // The name of an ended process lives as long as its keeper.
     let runs = |process: u32| fs::exists(format!("/proc/{process}")).unwrap_or(false);
     let mut others = names(&sockets).filter_map(parse_lan);
     Ok(others.find_map(|(process, lan)| {
@@ -164,21 +169,22 @@ pub fn rival(config: &Config) -> io::Result<Option<(u32, String)>> {
     }))
 }
 
-/// A process that uses something of what a configuration uses, or keeps its flows for the next one.
+/// Returns a process that uses resources of a configuration, or keeps its flows for the next
+/// process.
 ///
 /// # Errors
-/// When descriptors are short, or `/proc` is missing.
+/// Fails when descriptors are short, or `/proc` is missing.
 pub fn user_of(config: &Config) -> io::Result<Option<u32>> {
-    let uses = Uses::of(config, process::id(), 0);
+    let uses = Uses::new(config, process::id(), 0);
     let user = others()?
         .into_iter()
         .find(|other| uses.conflict(other).is_some());
     Ok(user.map(|other| other.process))
 }
 
-/// Ends what keeps the sockets of processes that have ended and used what a configuration uses.
+/// Ends the keepers of ended processes that used resources of a configuration.
 pub fn end_keepers_of(config: &Config) {
-    let uses = Uses::of(config, process::id(), 0);
+    let uses = Uses::new(config, process::id(), 0);
     let found = others().map(|others| uses.left(&others));
     let Ok(Ok(keepers)) = found else {
         return;
@@ -190,7 +196,7 @@ pub fn end_keepers_of(config: &Config) {
     }
 }
 
-/// Waits until a process has ended, and with it its claim, but not for long.
+/// Waits briefly until a process, and with it its claim, has ended.
 async fn end_of(process: u32) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
     let process = i32::try_from(process).map_err(io::Error::other)?;
@@ -200,7 +206,7 @@ async fn end_of(process: u32) -> io::Result<()> {
     ended.map(drop)
 }
 
-/// The claims in this network namespace.
+/// Returns the claims in this network namespace.
 fn others() -> io::Result<Vec<Uses>> {
     Ok(names(&sockets()?).filter_map(Uses::parse).collect())
 }
@@ -209,17 +215,17 @@ fn sockets() -> io::Result<String> {
     fs::read_to_string("/proc/thread-self/net/unix")
 }
 
-/// The names of the abstract ones.
+/// Returns the names of abstract sockets.
 fn names(sockets: &str) -> impl Iterator<Item = &str> {
     let names = sockets.lines().filter_map(|line| line.rsplit_once(" @"));
     names.map(|(_, name)| name)
 }
 
-/// What a pepd uses that another in the same network namespace cannot use.
+/// Resources of a pepd that another in the same network namespace cannot use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Uses {
     process: u32,
-    /// The process that keeps its sockets; 0 where none does.
+    /// Process that keeps its sockets; 0 where none does.
     keeper: u32,
     table: String,
     ports: RangeInclusive<u32>,
@@ -229,7 +235,7 @@ struct Uses {
 }
 
 impl Uses {
-    fn of(config: &Config, process: u32, keeper: u32) -> Self {
+    fn new(config: &Config, process: u32, keeper: u32) -> Self {
         let intercept = &config.intercept;
         let (first, last) = config.listen_ports().into_inner();
         let tuns = (intercept.lan.len() + config.packet_sites().count()) as u32;
@@ -245,7 +251,7 @@ impl Uses {
         }
     }
 
-    /// At most 106 bytes; the name of an abstract socket has room for 107.
+    /// Encodes the claim. At most 106 bytes; the name of an abstract socket has room for 107.
     fn to_name(&self) -> String {
         let Self { process, table, .. } = self;
         let range = |range: &RangeInclusive<u32>| {
@@ -257,7 +263,7 @@ impl Uses {
         format!("{PREFIX}{process}+{keeper}/{table}/{ports}/{first:x}+{count}/{mask:x}/{tables}")
     }
 
-    /// `None` for the name of something else.
+    /// Decodes a claim; `None` for other names.
     fn parse(name: &str) -> Option<Self> {
         let fields: Vec<_> = name.strip_prefix(PREFIX)?.split('/').collect();
         let [processes, table, ports, first_marks, mask, tables] = fields.as_slice() else {
@@ -286,7 +292,8 @@ impl Uses {
         })
     }
 
-    /// Keepers of those that have ended and whose flows we take over, when nobody else is in the way.
+    /// Returns keepers of ended processes whose flows this process takes over, if no other pepd
+    /// conflicts.
     fn left(&self, others: &[Self]) -> Result<Vec<u32>, ClaimError> {
         let mut found = Vec::new();
         for other in others {
@@ -309,7 +316,8 @@ impl Uses {
         Ok(found)
     }
 
-    /// Whether packets of the other's flows come to us as they came to it. Sites and interfaces may have been added.
+    /// Returns whether packets of the other's flows reach this process as they reached the other.
+    /// Sites and interfaces may have been added.
     fn succeeds(&self, other: &Self) -> bool {
         self.table == other.table
             && self.mask == other.mask
@@ -317,7 +325,7 @@ impl Uses {
             && self.route_tables.start() == other.route_tables.start()
     }
 
-    /// The key whose values collide, and what is used by both.
+    /// Returns the key whose values collide, and the resource used by both.
     fn conflict(&self, other: &Self) -> Option<(&'static str, String)> {
         if self.table == other.table {
             return Some(("intercept.table", format!("the nft table {}", self.table)));
@@ -336,7 +344,7 @@ impl Uses {
         Some(("intercept.mark", format!("the mark {mark:#x}")))
     }
 
-    /// A mark of ours that the other would take for one of its own.
+    /// Returns a mark of this process that the other would take for one of its own.
     fn mark_mistaken_by(&self, other: &Self) -> Option<u32> {
         let theirs = |mark: &&u32| other.marks.contains(&(*mark & other.mask));
         self.marks.iter().find(theirs).copied()
@@ -348,7 +356,7 @@ fn marks(all: Marks, count: u32) -> Vec<u32> {
     (0..count).map_while(|index| all.get(index)).collect()
 }
 
-/// The first number in both.
+/// Returns the first number in both ranges.
 fn overlap(a: &RangeInclusive<u32>, b: &RangeInclusive<u32>) -> Option<u32> {
     let first = *a.start().max(b.start());
     (a.contains(&first) && b.contains(&first)).then_some(first)
@@ -365,7 +373,7 @@ mod tests {
 
     fn uses(keys: &str) -> Uses {
         let text = format!("[intercept]\nlan = [\"lan0\", \"lan1\"]\n{keys}\n");
-        Uses::of(&pep_core::config::parse(&text).expect("valid"), 1, 0)
+        Uses::new(&pep_core::config::parse(&text).expect("valid"), 1, 0)
     }
 
     const APART: &str =
@@ -486,7 +494,7 @@ mod tests {
             "table = \"b\"\nlisten_port = 5001\nroute_table = 5003\nmark = 0x1000000\n\
              mark_mask = 0xf000000\n",
         );
-        // 0x51 of ours, seen through the other's mask, is its 0x1.
+        // 0x51 of this process, seen through the other's mask, is its 0x1.
         let found = uses("").conflict(&narrow);
         assert_eq!(
             found,

@@ -1,4 +1,4 @@
-//! What was really read from a leg and written to it, whoever did so.
+//! Exact counts of bytes read from a leg and written to it, by any process.
 //!
 //! ```text
 //!   FIN received = TCP_CM_INQ - SIOCINQ
@@ -6,9 +6,10 @@
 //!   written      = tcpi_bytes_acked + SIOCOUTQ - (SYN, where we connected) - FIN sent
 //! ```
 //!
-//! `tcpi_bytes_received` counts what has come in order, and the FIN; SIOCINQ never counts that. `tcpi_bytes_acked`
-//! counts a SYN of ours only where we connected, and our FIN; SIOCOUTQ is all that is not acknowledged, a FIN included, so that the
-//! sum does not depend on what was acknowledged, lost or sent again.
+//! `tcpi_bytes_received` counts data received in order, and the FIN; SIOCINQ never counts the FIN.
+//! `tcpi_bytes_acked` counts the local FIN, and the local SYN only on a leg that pepd connected.
+//! SIOCOUTQ is everything unacknowledged, a FIN included. So the sum does not depend on what was
+//! acknowledged, lost or retransmitted.
 
 use std::{
     io::{self, ErrorKind},
@@ -21,20 +22,21 @@ use pepd_sys::socket::{Totals, totals, unacknowledged, unread, unread_with_fin};
 /// States of `include/net/tcp_states.h`.
 const SYN_SENT: u8 = 2;
 const CLOSE: u8 = 7;
-/// FIN_WAIT1, FIN_WAIT2, TIME_WAIT, LAST_ACK and CLOSING: our FIN was given.
+/// FIN_WAIT1, FIN_WAIT2, TIME_WAIT, LAST_ACK and CLOSING: the local end has shut down.
 const FIN_GIVEN: [u8; 5] = [4, 5, 6, 9, 11];
 
-/// Calls until two of them agree: while nobody reads or writes, at most a window of data can come.
+/// Maximum number of reads until two of them agree: while no process reads or writes, at most a
+/// window of data can arrive.
 const TRIES: usize = 1000;
 
-/// What the kernel says of a leg that nobody reads or writes. `connected` is whether we connected it, and did
-/// not accept it; `fin_published` whether it was written that FIN was given to it: in CLOSE the state no longer
-/// tells.
+/// Reads the kernel's counters of a leg that no process reads or writes. `connected` is true if
+/// pepd connected the leg, false if it accepted it. `fin_published` is true if the record says that
+/// the leg was shut down: in CLOSE the state no longer shows it.
 ///
 /// The socket's pending error, if it has one, is taken.
 ///
 /// # Errors
-/// When it is no TCP socket, or cannot be asked, or never stands still.
+/// Fails for a socket that is not TCP, cannot be queried, or never stands still.
 pub fn counters(leg: BorrowedFd<'_>, connected: bool, fin_published: bool) -> io::Result<Counters> {
     for _ in 0..TRIES {
         let before = totals(leg)?;
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
     use pepd_sys::leg::set_reset_on_close;
 
-    /// Two ends: the one that connected comes first.
+    /// Returns two ends; the one that connected comes first.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let connected = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -149,7 +151,7 @@ mod tests {
             ..NONE
         };
         expect(&a, true, true, sent);
-        // Not yet written down: the state tells.
+        // Not yet published: the state shows it.
         expect(&a, true, false, sent);
         expect(
             &b,
@@ -196,7 +198,7 @@ mod tests {
                 ..closed
             },
         );
-        // As long as nobody has written down that FIN was given, it may be a byte.
+        // Before it is published that the leg was shut down, it may be a byte.
         expect(
             &b,
             false,

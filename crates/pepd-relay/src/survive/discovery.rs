@@ -1,8 +1,9 @@
-//! Whose flows there are to be taken over.
+//! Discovery of flows to be taken over.
 //!
-//! A [claim](crate::survive::claim) says which process carries flows and which one keeps its sockets. The
-//! keeper's parent is the former for as long as that lives, and somebody else from the very moment on at which it is
-//! through with its last system call: process ids alone may be another's by then.
+//! A [claim](crate::survive::claim) names the process that carries flows and the keeper of its
+//! sockets. The former is the keeper's parent for as long as it lives. The parent changes at the
+//! moment at which the process has completed its last system call. Process ids alone may already
+//! belong to another process by then.
 
 use std::{ffi::CStr, fs};
 
@@ -11,21 +12,22 @@ use nix::{
     unistd::Pid,
 };
 
-/// What the process is called that restarts the one that carries flows.
+/// Process name of the supervisor, which restarts the process that carries flows.
 pub const SUPERVISOR: &CStr = c"pepd-supervisor";
 
-/// Whether a process has ended and left its sockets to that keeper, as far as is to be seen from here.
+/// Returns whether a process has ended and left its sockets to that keeper, as far as visible from
+/// this process.
 pub(super) fn has_left(process: u32, keeper: u32) -> bool {
     is_keeper(keeper) && parent(keeper).is_some_and(|parent| parent != process)
 }
 
-/// Whether a process carries flows and nobody would restart it: its supervisor was killed.
+/// Returns whether a process carries flows without a supervisor, because that was killed.
 pub(super) fn is_unguarded(process: u32) -> bool {
     let carries = || children(process).into_iter().any(is_keeper);
-    parent(process).is_some_and(|guard| !is_called(guard, SUPERVISOR) && carries())
+    parent(process).is_some_and(|guard| !has_name(guard, SUPERVISOR) && carries())
 }
 
-/// Asks a process that nobody would restart to leave its flows to a successor.
+/// Asks an unsupervised process to leave its flows to a successor.
 pub(super) fn relieve(process: u32) {
     tracing::warn!(
         process,
@@ -34,17 +36,17 @@ pub(super) fn relieve(process: u32) {
     let Ok(process) = i32::try_from(process) else {
         return;
     };
-    // It may just have ended: so much the better.
+    // ESRCH: the process has just ended, as wanted.
     if let Err(err) = kill(Pid::from_raw(process), Signal::SIGUSR2) {
         tracing::debug!(error = %err, "cannot be asked");
     }
 }
 
 fn is_keeper(process: u32) -> bool {
-    is_called(process, pepd_sys::keeper::NAME)
+    has_name(process, pepd_sys::keeper::NAME)
 }
 
-fn is_called(process: u32, name: &CStr) -> bool {
+fn has_name(process: u32, name: &CStr) -> bool {
     fs::read(format!("/proc/{process}/comm"))
         .is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes())
 }
@@ -84,7 +86,7 @@ mod tests {
         assert!(is_keeper(keeper.id()));
         assert!(!has_left(process::id(), keeper.id()));
         assert!(is_unguarded(process::id()));
-        // Its parent is somebody else than the one that is asked for.
+        // Its parent is another process than the one passed.
         assert!(has_left(1, keeper.id()));
         assert!(!has_left(1, process::id()), "not a keeper");
         assert!(!has_left(1, 0));

@@ -1,4 +1,4 @@
-//! What a predecessor had open, by what it is: numbers of descriptors mean nothing to another process.
+//! Descriptors of a predecessor, found by kind: their numbers mean nothing to another process.
 
 use std::{
     collections::HashMap,
@@ -17,35 +17,36 @@ use socket2::{Protocol, SockRef, Socket};
 
 use crate::arena::Arena;
 
-/// Name of the memory in which the ways to peers are kept.
+/// Name of the memory in which the paths to peers are kept.
 pub const PATHS: &str = "pepd-paths";
 
-/// What processes before this one had open. Dropped before it is [used](Self::into_flows), it is left open: whoever fails to
-/// start resets no flow.
+/// Descriptors of predecessors. If dropped before it is [used](Self::into_flows), the sockets stay
+/// open with the keeper: a process that fails to start resets no flow.
 #[derive(Debug, Default)]
 pub struct Inheritance {
-    /// The memory of their flows.
+    /// Memory of their flows.
     arena: Option<OwnedFd>,
-    /// What they knew of the ways to peers, where that is in no file.
+    /// Known paths to peers, where they are kept in no file.
     paths: Option<OwnedFd>,
-    /// TCP sockets that listen, by cookie. Clients may wait in their queues.
+    /// TCP listeners, by cookie. Clients may wait in their queues.
     listeners: HashMap<u64, Socket>,
     /// Other TCP sockets, by cookie.
     legs: HashMap<u64, OwnedFd>,
-    /// Listeners that were given away as copies: these stay open should we fail to start.
+    /// Listeners given away as copies: the originals stay open in case the start fails.
     taken: Vec<Socket>,
     /// Of eBPF programs.
     maps: Vec<OwnedFd>,
-    /// Processes that have ended and whose sockets these are.
+    /// Processes that keep the sockets of ended ones.
     keepers: Vec<OwnedFd>,
     any: bool,
 }
 
 impl Inheritance {
-    /// Everything that these keepers have open.
+    /// Takes all descriptors of these keepers.
     ///
     /// # Errors
-    /// When we may not look into one of them, or have too few descriptors. What was taken so far is left open.
+    /// Fails without permission to inspect a keeper, or with too few descriptors. Descriptors taken
+    /// so far stay open in the keeper.
     pub fn take(keepers: &[u32]) -> io::Result<Self> {
         let mut inheritance = Self::default();
         for keeper in keepers {
@@ -54,7 +55,7 @@ impl Inheritance {
         Ok(inheritance)
     }
 
-    /// Whether nobody was there to inherit from.
+    /// Returns whether there was no predecessor.
     pub fn is_empty(&self) -> bool {
         !self.any
     }
@@ -100,13 +101,14 @@ impl Inheritance {
         Ok(())
     }
 
-    /// Sockets that are not of TCP go with their keeper.
+    /// Only TCP sockets are inherited; the others close with their keeper.
     fn sort(&mut self, fd: OwnedFd) {
         let socket = Socket::from(fd);
         if !matches!(socket.protocol(), Ok(Some(Protocol::TCP))) {
             return;
         }
-        // Two keepers may have the same one: a process has ended between taking over and ending the keeper before.
+        // Two keepers may have the same one: a process ended between taking over and ending the
+        // keeper before.
         let Ok(cookie) = socket.cookie() else {
             return;
         };
@@ -117,20 +119,20 @@ impl Inheritance {
         }
     }
 
-    /// The maps of its eBPF programs, some of which may keep congestion controls registered.
+    /// Takes the maps of its eBPF programs, some of which may keep congestion controls registered.
     pub fn take_maps(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.maps)
     }
 
-    /// What was known of the ways to peers.
+    /// Takes the known paths to peers.
     pub fn take_paths(&mut self) -> Option<OwnedFd> {
         self.paths.take()
     }
 
-    /// Copies of those that listen at an address.
+    /// Returns copies of the listeners at an address.
     ///
     /// # Errors
-    /// When there are too few descriptors.
+    /// Fails with too few descriptors.
     pub fn take_listeners(&mut self, address: SocketAddr) -> io::Result<Vec<Socket>> {
         let there = self.extract(|local| local == address);
         let copies = there.iter().map(Socket::try_clone).collect();
@@ -138,8 +140,9 @@ impl Inheritance {
         copies
     }
 
-    /// Closes those that are in the way of others at these ports, as they do not listen at `addresses`.
-    pub fn make_way(&mut self, ports: &[u16], addresses: &[SocketAddr], client_mark: u32) {
+    /// Closes inherited listeners at these ports that do not listen at `addresses`, since they
+    /// conflict with new ones.
+    pub fn close_conflicting(&mut self, ports: &[u16], addresses: &[SocketAddr], client_mark: u32) {
         let gone =
             self.extract(|local| ports.contains(&local.port()) && !addresses.contains(&local));
         self.empty(&gone, client_mark);
@@ -154,7 +157,7 @@ impl Inheritance {
         all.map(|(_, socket)| socket).collect()
     }
 
-    /// Takes the clients that wait in queues of sites' listeners, which have `client_mark`, out of them.
+    /// Accepts the clients that wait in queues of the sites' listeners, which have `client_mark`.
     fn empty(&mut self, listeners: &[Socket], client_mark: u32) {
         let of_sites = listeners
             .iter()
@@ -166,7 +169,7 @@ impl Inheritance {
         }
     }
 
-    /// Ends the keepers: what is not a leg, a listener or the memory of flows is closed with them.
+    /// Ends the keepers; everything but legs, listeners and the memory of flows closes with them.
     pub fn end_keepers(&mut self) {
         for keeper in self.keepers.drain(..) {
             if let Err(err) = end(keeper.as_fd()) {
@@ -175,8 +178,8 @@ impl Inheritance {
         }
     }
 
-    /// The memory of flows, and their sockets by cookie, to be used or closed. Nobody listens any more where those
-    /// listeners were that are left.
+    /// Returns the memory of flows, and their sockets by cookie, to be used or closed. The
+    /// remaining listeners are closed.
     pub fn into_flows(mut self, client_mark: u32) -> (Option<OwnedFd>, HashMap<u64, OwnedFd>) {
         self.taken.clear();
         let left = self.extract(|_| true);
@@ -200,7 +203,7 @@ impl Drop for Inheritance {
 fn end(keeper: BorrowedFd<'_>) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
     process::pidfd_kill(keeper)?;
-    // Its sockets are closed, and the port of tunnels free, once it is gone.
+    // Once it has ended, its sockets are closed, and the port of tunnels is free.
     let mut fds = [PollFd::new(keeper, PollFlags::POLLIN)];
     poll(
         &mut fds,
@@ -209,7 +212,8 @@ fn end(keeper: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a socket was accepted by a listener of ours, by what it has inherited from it: the others are not shared.
+/// Returns whether a socket was accepted by one of pepd's listeners, judged by the options it
+/// inherited: the options of other sockets differ.
 pub fn is_accepted(leg: BorrowedFd<'_>, client_mark: u32) -> bool {
     let socket = SockRef::from(&leg);
     socket.reuse_port().unwrap_or(false) && socket.mark().is_ok_and(|mark| mark == client_mark)

@@ -1,4 +1,4 @@
-//! The process that keeps our sockets open when we end.
+//! Keeper: process that keeps pepd's sockets open when pepd ends.
 
 use std::{
     io,
@@ -14,10 +14,10 @@ use nix::{
     unistd::Pid,
 };
 
-/// How long flows wait for a successor. Then their sockets close, and the kernel forwards.
+/// Time that flows wait for a successor. Then their sockets close, and the kernel forwards.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why keepers are of no use here.
+/// Reason why keepers do not work on this system.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "flows end with pepd's process, as the next one could not take their sockets over ({0}): allow the system call pidfd_getfd \
@@ -25,10 +25,11 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 )]
 pub struct UselessError(io::Error);
 
-/// Whether what a keeper keeps can be had by others: tries it with one.
+/// Checks whether other processes can take the descriptors of a keeper, by trying it with one.
 ///
 /// # Errors
-/// Where a filter of system calls or a security module forbids it, before Linux 5.6, and when there is no process for it.
+/// Fails where a filter of system calls or a security module forbids it, before Linux 5.6, and if
+/// no process can be started.
 pub fn are_useful() -> Result<(), UselessError> {
     let keeper = Keeper::new(Duration::ZERO);
     keeper
@@ -36,7 +37,7 @@ pub fn are_useful() -> Result<(), UselessError> {
         .map_err(UselessError)
 }
 
-/// A keeper of this process, which ends when this is dropped, unless it was [left](Self::leave).
+/// Keeper of this process. It ends on drop, unless it was [left](Self::leave).
 #[derive(Debug)]
 pub struct Keeper {
     process: Pid,
@@ -44,10 +45,10 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Makes one.
+    /// Starts a keeper.
     ///
     /// # Errors
-    /// When there is no memory, or no process, for it.
+    /// Fails without memory, or a process, for it.
     pub fn new(patience: Duration) -> io::Result<Self> {
         Ok(Self {
             process: pepd_sys::keeper::spawn(patience)?,
@@ -55,27 +56,27 @@ impl Keeper {
         })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.process.as_raw().unsigned_abs()
     }
 
-    /// Whether a successor could have what it keeps: whether we may take a descriptor from it.
+    /// Checks that a successor could take its descriptors, by taking one from it.
     fn check(&self) -> io::Result<()> {
         let keeper = pepd_sys::process::pidfd_open(self.process)?;
         let shared = keeper.as_raw_fd();
-        // It shares our table: what we have just opened, it has.
+        // It shares this process's descriptor table, so it has the descriptor just opened.
         pepd_sys::process::pidfd_getfd(keeper.as_fd(), shared).map(drop)
     }
 
-    /// Whether somebody has killed it.
+    /// Returns whether the keeper was killed.
     pub fn has_ended(&mut self) -> bool {
         let status = waitpid(self.process, Some(WaitPidFlag::WNOHANG));
         self.ended |= !matches!(status, Ok(WaitStatus::StillAlive));
         self.ended
     }
 
-    /// It outlives this process.
+    /// Lets it outlive this process.
     pub fn leave(mut self) {
         self.ended = true;
     }

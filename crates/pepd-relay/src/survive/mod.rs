@@ -1,22 +1,23 @@
-//! Flows that outlive the process that carries them, and what a successor of it makes of them.
+//! Flows that outlive the process that carries them, and their recovery by a successor.
 //!
-//! The sockets live on as another process shares the table of descriptors, the bytes as they are in the
-//! [arena](crate::arena), and how far each half is follows from the kernel's own [counters]: see
-//! [`pep_core::arena`].
+//! The sockets survive because another process shares the descriptor table. The bytes survive in
+//! the [arena](crate::arena). The position of each direction follows from the kernel's own
+//! [counters]: see [`pep_core::arena`].
 //!
-//! - [`claim`], which process takes hosts' connections; [`keeper`], the one that keeps the sockets;
-//!   the supervisor, the one that starts the next
-//! - [`handed`], by which configuration; [`stop`], whether a signal drains or ends at once
-//! - [`pulse`], by which that one knows that it goes on
-//! - [`discovery`], whose flows there are; [`inheritance`], their sockets; [`recovery`], which is which
+//! - [`claim`], the process that takes hosts' connections; [`keeper`], the process that keeps the
+//!   sockets; the supervisor, the process that starts the next one
+//! - [`inherited_text`], its configuration; [`stop`], whether a signal drains or ends at once
+//! - [`heartbeat`], by which the supervisor monitors the process
+//! - [`discovery`], the flows to take over; [`inheritance`], their sockets; [`recovery`], their
+//!   state
 
 pub mod claim;
 pub mod counters;
 pub mod discovery;
-pub mod handed;
+pub mod heartbeat;
 pub mod inheritance;
+pub mod inherited_text;
 pub mod keeper;
-pub mod pulse;
 pub mod recovery;
 pub mod stop;
 
@@ -26,24 +27,24 @@ use pep_core::arena::{Counters, Record};
 
 use crate::arena::Slot;
 
-/// A flow whose process has ended, with legs as they are or as others see them.
+/// Flow whose process has ended, with its legs as sockets or in the form that a caller needs.
 #[derive(Debug)]
 pub struct Survivor<L = OwnedFd> {
-    /// Its memory. The flow ends where this is dropped.
+    /// Memory of the flow. The flow ends where this is dropped.
     pub slot: Slot,
-    /// What was published of it.
+    /// Published record of the flow.
     pub record: Record,
-    /// The client's and the server's leg, where they are here: non-blocking, closed by RST when dropped.
+    /// Legs of client and server, if present: non-blocking, closed by RST when dropped.
     pub legs: [Option<L>; 2],
-    /// What the kernel says of each leg.
+    /// Kernel counters of each leg.
     pub counters: [Option<Counters>; 2],
 }
 
 impl<L> Survivor<L> {
-    /// The same with its legs seen in another way.
+    /// Converts its legs.
     ///
     /// # Errors
-    /// The first one of `see`.
+    /// Returns the first error of `see`.
     pub fn try_with<M, E>(self, mut see: impl FnMut(L) -> Result<M, E>) -> Result<Survivor<M>, E> {
         let [client, server] = self.legs.map(|leg| leg.map(&mut see).transpose());
         Ok(Survivor {

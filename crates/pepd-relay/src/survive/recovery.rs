@@ -1,4 +1,4 @@
-//! Which flows there were, by what was published of them and by the sockets that live on.
+//! Recovery of flows from their published records and from the surviving sockets.
 
 use std::{
     collections::HashMap,
@@ -15,20 +15,20 @@ use pep_core::{
 use super::{Survivor, counters::counters, inheritance::is_accepted};
 use crate::arena::{Arena, SlotState};
 
-/// Which flows there were.
+/// Result of the recovery.
 #[derive(Debug)]
 pub struct Recovery<L = OwnedFd> {
-    /// Those of which something was published.
+    /// Flows with a published record.
     pub survivors: Vec<Survivor<L>>,
-    /// Clients that were accepted so late that nothing was.
+    /// Clients accepted so late that no record was published.
     pub accepted: Vec<L>,
-    /// Flows of which too little is known.
+    /// Flows with too little information.
     pub lost: u64,
 }
 
 impl Recovery {
-    /// Sorts out what is in the memory of flows, and the sockets by their cookies. Those that are nobody's are closed:
-    /// connections of which nobody ever knew. `client_mark` is that of clients' legs.
+    /// Matches the memory of flows with the sockets, by cookie. Sockets that match no flow are
+    /// closed: such connections have moved no data. `client_mark` is the mark of clients' legs.
     pub fn new(arena: &Arc<Arena>, legs: HashMap<u64, OwnedFd>, client_mark: u32) -> Self {
         let told = |leg: &OwnedFd, connected, fin_published| {
             counters(leg.as_fd(), connected, fin_published)
@@ -42,7 +42,8 @@ impl Recovery {
 }
 
 impl<L> Recovery<L> {
-    /// The same of legs as others see them, of which [`counters`] tells in that way; all that are nobody's are taken for accepted.
+    /// Does the same with legs in any form, whose kernel [`counters`] `told` returns. All legs that
+    /// match no flow count as accepted.
     pub fn sort(
         arena: &Arc<Arena>,
         mut legs: HashMap<u64, L>,
@@ -56,7 +57,8 @@ impl<L> Recovery<L> {
         for slot in arena.occupied() {
             recovery.add(arena, slot, &mut legs, &told);
         }
-        // One that its client has reset is over. What it had sent would look like all there is, as the error has been taken with its counters.
+        // A flow that its client has reset is over. Its received data would look complete, since
+        // reading the counters has taken the error.
         let is_over = |leg: &L| told(leg, false, false).is_ok_and(|counters| counters.aborted);
         recovery.accepted = legs.into_values().filter(|leg| !is_over(leg)).collect();
         recovery
@@ -80,7 +82,7 @@ impl<L> Recovery<L> {
         };
         let legs = record.cookies.map(|cookie| legs.remove(&cookie));
         if record.state == SlotState::Closed {
-            // Its process was closing them, by RST or by FIN as they were told.
+            // Its process was closing the legs, by RST or FIN as decided.
             return;
         }
         let counters = Side::ALL.map(|side| {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Signals this soon after the first one are copies of it: `timeout` and init programs of
-/// containers send theirs to the process and to its group.
+/// containers signal the process and its group.
 const COPIES: Duration = Duration::from_secs(1);
 
 /// Requests to end that have arrived so far.
@@ -19,7 +19,7 @@ pub enum Stop {
     Drain,
     /// A copy of the first one.
     Copy,
-    /// Another one, by an operator who does not want to wait.
+    /// Later request, from an operator who does not want to wait.
     AtOnce,
 }
 

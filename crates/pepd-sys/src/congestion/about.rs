@@ -1,8 +1,8 @@
-//! What each congestion control is, in a line.
+//! One-line descriptions of congestion controls.
 
 use bpf_cc::Control;
 
-/// Those of Linux.
+/// Congestion controls of Linux.
 const OF_LINUX: [(&str, &str); 17] = [
     (
         "bbr",
@@ -12,7 +12,7 @@ const OF_LINUX: [(&str, &str); 17] = [
     ("cdg", "yields to growing delay"),
     (
         "cubic",
-        "Linux's usual one: the window follows a cubic of the time since a loss",
+        "Linux's default: the window follows a cubic of the time since a loss",
     ),
     (
         "dctcp",
@@ -24,7 +24,7 @@ const OF_LINUX: [(&str, &str); 17] = [
     ("illinois", "larger steps while delay is low"),
     ("lp", "takes only what others leave"),
     ("nv", "keeps queues short; for data centres"),
-    ("reno", "the classic: half the window at each loss"),
+    ("reno", "the classic: halves the window at each loss"),
     ("scalable", "steps in proportion to the window"),
     ("vegas", "keeps a few segments queued, by delay"),
     (
@@ -35,20 +35,20 @@ const OF_LINUX: [(&str, &str); 17] = [
     ("yeah", "fast while queues are short, else reno"),
 ];
 
-/// What the control of this name is; of one of ours what ours is.
+/// Returns the description of a control; for pepd's own that of [`Control::about`].
 pub fn about(name: &str) -> &'static str {
     if let Ok(control) = name.parse::<Control>() {
         return control.about();
     }
-    if is_one_of_ours_elsewhere(name) {
-        return "one of pepd's, as another process has registered it";
+    if is_suffixed_name(name) {
+        return "a control of pepd, registered by another process";
     }
     let found = OF_LINUX.iter().find(|(known, _)| *known == name);
-    found.map_or("not known to pepd", |(_, about)| about)
+    found.map_or("unknown to pepd", |(_, about)| about)
 }
 
-/// Such a name is given where the usual one is taken: `hybla_bpf`, `hybla_bpf2`.
-fn is_one_of_ours_elsewhere(name: &str) -> bool {
+/// Matches the suffixed names used where the plain one is taken: `hybla_bpf`, `hybla_bpf2`.
+fn is_suffixed_name(name: &str) -> bool {
     let stem = name.split_once("_bpf").map(|(stem, _)| stem);
     stem.is_some_and(|stem| stem.parse::<Control>().is_ok())
 }
@@ -58,11 +58,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_are_known_by_whatever_name() {
+    fn pepds_controls_are_known_by_any_name() {
         assert_eq!(about("hybla"), Control::Hybla.about());
-        let elsewhere = "one of pepd's, as another process has registered it";
+        let elsewhere = "a control of pepd, registered by another process";
         assert_eq!(about("hybla_sat_bpf2"), elsewhere);
-        assert_eq!(about("zebra_bpf"), "not known to pepd");
+        assert_eq!(about("zebra_bpf"), "unknown to pepd");
         assert!(OF_LINUX.is_sorted());
     }
 }

@@ -1,4 +1,4 @@
-//! What congestion controls there are, and how each can be had.
+//! The congestion controls available on this machine, and their sources.
 
 use std::{cell::OnceCell, fmt, io};
 
@@ -6,17 +6,16 @@ use bpf_cc::{Control, LoadError, check_requirements, kernel};
 use pep_core::config::{CongestionName, closest};
 use socket2::{Domain, Socket, Type};
 
-/// How a control can be had.
+/// The source of a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
-    /// The kernel has it.
+    /// Built into the kernel, or a loaded module.
     Kernel,
-    /// The kernel has a module for it, which it loads when asked.
+    /// A kernel module that is not loaded yet.
     Module,
-    /// pepd loads it, as an eBPF program.
+    /// An eBPF program that pepd loads.
     Program(Control),
-    /// It is registered, but not the kernel's: a program of another process, with which it will be
-    /// gone.
+    /// A program of another process, which disappears when that process ends.
     Foreign,
 }
 
@@ -31,37 +30,37 @@ impl fmt::Display for Means {
     }
 }
 
-/// Why a control cannot be had.
+/// The reason why a control is not available.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WhyNot {
-    /// Nobody has one of this name; perhaps another was meant.
+    /// No control has this name; possibly a typo.
     #[error("`{name}` is not known{}", meant.as_ref().map_or(String::new(), |name| format!(" (did you mean `{name}`?)")))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What is like it.
+        /// The closest known name.
         meant: Option<String>,
     },
-    /// It is ours, but cannot be loaded.
+    /// A control of pepd that cannot be loaded.
     #[error("`{control}`: {err}")]
     Program {
-        /// Which one.
+        /// The control.
         control: Control,
-        /// Why not.
+        /// The reason.
         err: LoadError,
     },
-    /// The kernel has it and does not let us use it.
+    /// The kernel has the control and does not permit its use.
     #[error("`{name}`: the kernel refuses it: {reason}")]
     Refused {
-        /// Which one.
+        /// The control's name.
         name: String,
-        /// What the kernel says.
+        /// The kernel's error.
         reason: String,
     },
 }
 
 impl WhyNot {
-    /// One line for `pepd run`, `check` and `reload` alike: `chosen` is used, and why.
+    /// Returns one line for `pepd run`, `check` and `reload` alike: `chosen` is used, and why.
     pub fn instead(&self, chosen: &CongestionName) -> String {
         let (name, why) = match self {
             Self::Unknown { name, meant } => {
@@ -81,11 +80,11 @@ impl WhyNot {
     }
 }
 
-/// One that sockets can choose now.
+/// A control that sockets can choose now.
 #[derive(Debug, Clone)]
 struct Registered {
     name: String,
-    /// Asked for when it is needed: the answer may take a search through all of the kernel's symbols.
+    /// Computed on demand: the check may search all of the kernel's symbols.
     native: OnceCell<bool>,
 }
 
@@ -95,31 +94,31 @@ impl Registered {
     }
 }
 
-/// What this machine has. Asking it changes nothing.
+/// The congestion controls of this machine; queries change nothing.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
     registered: Vec<Registered>,
     default: String,
-    /// Loaded or not; `None` where it cannot be told.
+    /// Modules, loaded or not; `None` where they cannot be listed.
     modules: Option<Vec<String>>,
-    /// Why this process cannot load programs.
+    /// The reason why this process cannot load programs.
     obstacle: Option<LoadError>,
 }
 
-/// What a list of controls comes to.
+/// The result of a search through a list of controls.
 #[derive(Debug)]
 pub struct Choice<'a> {
-    /// The one to use; `None` if none of them can be had.
+    /// The first available control; `None` if none is.
     pub chosen: Option<(&'a CongestionName, Means)>,
-    /// Those before it.
+    /// Unavailable controls before it.
     pub passed_over: Vec<WhyNot>,
 }
 
 impl Catalogue {
-    /// Asks the kernel.
+    /// Reads the kernel's state.
     ///
     /// # Errors
-    /// When /proc is not there.
+    /// When /proc is not mounted.
     pub fn of_machine() -> io::Result<Self> {
         let registered = kernel::available()?.into_iter().map(|name| Registered {
             name,
@@ -133,37 +132,37 @@ impl Catalogue {
         })
     }
 
-    /// The one of sockets that ask for none.
+    /// Returns the kernel's default control.
     pub fn default(&self) -> &str {
         &self.default
     }
 
-    /// Those that sockets can choose now.
+    /// Returns the controls that sockets can choose now.
     pub fn registered(&self) -> impl Iterator<Item = &str> {
         self.registered.iter().map(|found| found.name.as_str())
     }
 
-    /// Of these the kernel's own.
+    /// Returns the registered controls that are the kernel's own.
     pub(crate) fn native(&self) -> impl Iterator<Item = &str> {
         let native = self.registered.iter().filter(|found| found.is_native());
         native.map(|found| found.name.as_str())
     }
 
-    /// Those for which there are modules that are not loaded.
+    /// Returns the controls with modules that are not loaded.
     pub(crate) fn unloaded_modules(&self) -> impl Iterator<Item = &str> {
         let names = self.modules.iter().flatten().map(String::as_str);
         names.filter(|name| self.find(name).is_none())
     }
 
-    /// Why this process cannot load programs, if so.
+    /// Returns the reason why this process cannot load programs, if so.
     pub(crate) fn obstacle(&self) -> Option<&LoadError> {
         self.obstacle.as_ref()
     }
 
-    /// How a control can be had, by a process that has the privileges.
+    /// Returns the source of a control, for a process with the privileges.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it is not available.
     pub fn means(&self, name: &str) -> Result<Means, WhyNot> {
         let registered = self.find(name);
         if registered.is_some_and(Registered::is_native) {
@@ -173,7 +172,7 @@ impl Catalogue {
             return Ok(Means::Module);
         }
         match (name.parse(), &self.obstacle) {
-            // Another process may have what this one lacks.
+            // Another process may have the missing capabilities.
             (Ok(control), None | Some(LoadError::Capabilities(_))) => Ok(Means::Program(control)),
             (Ok(control), Some(err)) => Err(WhyNot::Program {
                 control,
@@ -184,7 +183,7 @@ impl Catalogue {
         }
     }
 
-    /// What a list comes to: the first that can be had.
+    /// Returns the first available control of a list.
     pub fn choose<'a>(&self, wanted: &'a [CongestionName]) -> Choice<'a> {
         let mut passed_over = Vec::new();
         let chosen = wanted.iter().find_map(|name| {
@@ -203,14 +202,14 @@ impl Catalogue {
         }
     }
 
-    /// What there is, in words.
+    /// Returns a list of the available controls, for messages.
     pub(crate) fn inventory(&self) -> String {
         let kernel: Vec<_> = self.native().chain(self.unloaded_modules()).collect();
         let ours = Control::names().join(", ");
         format!("the kernel has {}; pepd has {ours}", kernel.join(", "))
     }
 
-    /// Why nothing of a list can be had, in one line.
+    /// Returns the reason why no control of a list is available, in one line.
     pub fn explain(&self, passed_over: &[WhyNot]) -> String {
         let why: Vec<_> = passed_over.iter().map(ToString::to_string).collect();
         let is_unknown = |why: &WhyNot| matches!(why, WhyNot::Unknown { .. });
@@ -225,8 +224,8 @@ impl Catalogue {
         self.registered.iter().find(|found| found.name == name)
     }
 
-    /// Where the modules cannot be listed, asking for the control is the only way to know; if
-    /// there is a module it is loaded then.
+    /// Returns whether a module for the control exists. Without a list of modules the only test is
+    /// to request the control, which loads its module.
     fn has_module(&self, name: &str) -> bool {
         match &self.modules {
             Some(modules) => modules.iter().any(|module| module == name),
@@ -246,7 +245,7 @@ impl Catalogue {
     }
 }
 
-/// Why the kernel does not give a socket this control; `None` if it does.
+/// Returns the kernel's error for a socket that requests this control; `None` on success.
 pub(super) fn asks_in_vain(name: &str) -> Option<io::Error> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
     let asked = socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes()));

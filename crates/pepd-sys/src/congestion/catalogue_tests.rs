@@ -2,7 +2,7 @@ use bpf_cc::Missing;
 
 use super::*;
 
-/// A machine with these native controls, these programs of others, and these modules.
+/// Returns a machine with these native controls, programs of other processes, and modules.
 pub(in super::super) fn machine(
     native: &[&str],
     foreign: &[&str],
@@ -34,7 +34,7 @@ fn names(names: &[&str]) -> Vec<CongestionName> {
 }
 
 #[test]
-fn the_kernels_own_goes_before_ours() {
+fn the_kernels_own_precedes_pepds() {
     let has = machine(&["reno", "hybla"], &[], &["vegas", "hybla"], None);
     assert_eq!(has.means("hybla").ok(), Some(Means::Kernel));
     assert_eq!(has.means("vegas").ok(), Some(Means::Module));
@@ -43,16 +43,16 @@ fn the_kernels_own_goes_before_ours() {
 }
 
 #[test]
-fn what_another_process_has_loaded_is_not_relied_upon_where_we_have_our_own() {
+fn a_program_of_another_process_is_not_used_if_pepd_has_its_own() {
     let has = machine(&["reno"], &["hybla", "theirs"], &["hybla"], None);
-    // Its module could not be loaded: the name is taken.
+    // The module cannot be loaded then: the name is taken.
     let program = Means::Program(Control::Hybla);
     assert_eq!(has.means("hybla").ok(), Some(program));
     assert_eq!(has.means("theirs").ok(), Some(Means::Foreign));
 }
 
 #[test]
-fn without_btf_ours_cannot_be_had_and_the_next_is_taken() {
+fn without_btf_pepds_controls_are_unavailable_and_the_next_is_chosen() {
     let has = machine(&["reno", "cubic"], &[], &[], Some(LoadError::NoBtf));
     let wanted = names(&["hybla", "cubic", "nonesuch"]);
     let choice = has.choose(&wanted);
@@ -113,7 +113,7 @@ fn this_machine_has_reno() {
     assert!(here.means("nonesuch").is_err());
 }
 
-/// `pep-core` decides on names, `bpf-cc` has the controls.
+/// `pep-core` decides by names, `bpf-cc` has the controls: both must agree.
 #[test]
 fn what_a_name_needs_is_what_its_control_needs() {
     for control in Control::ALL {

@@ -1,4 +1,4 @@
-//! The congestion controls that sites get: the kernel's, and ours, which are loaded here and held.
+//! Congestion controls of sites: the kernel's, and pepd's own, which are loaded and held here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,50 +16,50 @@ use pep_core::{
 
 use super::{Catalogue, Means, WhyNot, catalogue::asks_in_vain};
 
-/// Why a site gets none.
+/// The reason why a site has no congestion control.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlsError {
-    /// None of its list can be had.
-    #[error("site `{site}`: no congestion control of `{key}` can be had: {why}")]
+    /// No control of the list is available.
+    #[error("site `{site}`: no congestion control of `{key}` is available: {why}")]
     None {
         /// The site's name.
         site: String,
-        /// Which list.
+        /// The key of the list.
         key: &'static str,
-        /// Why not, for each of the list.
+        /// The reason for each control of the list.
         why: String,
     },
-    /// The kernel does not say what it has.
-    #[error("cannot ask the kernel for its congestion controls")]
+    /// The kernel's controls cannot be read.
+    #[error("cannot read the list of congestion controls from the kernel")]
     Kernel(#[source] io::Error),
 }
 
-/// What one leg of a site's flows gets.
+/// The control of one leg of a site's flows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Obtained {
-    /// As sockets name it; `None` is the kernel's default.
+    /// The registered name; `None` is the kernel's default.
     name: Option<CongestionName>,
-    /// It is this one of ours.
+    /// The control, if it is pepd's own.
     program: Option<Control>,
 }
 
-/// What a site gets.
+/// The controls of a site.
 #[derive(Debug)]
 struct OfSite {
     link: Obtained,
     host: Obtained,
-    /// Of the link leg.
+    /// RTT0 of the link leg.
     rtt0: Duration,
 }
 
-/// What the sites get. While this lives new sockets can choose it.
+/// The controls of all sites, which new sockets can choose while this value lives.
 #[derive(Debug, Default)]
 pub struct Controls {
     loaded: Arc<Loaded>,
     of_sites: BTreeMap<SiteId, OfSite>,
 }
 
-/// RTT0 to be stated of the sockets of one leg, which also keeps its control loaded.
+/// The RTT0 for sockets of one leg; also keeps the control loaded.
 #[derive(Clone)]
 pub struct Rtt0 {
     loaded: Arc<Loaded>,
@@ -68,11 +68,11 @@ pub struct Rtt0 {
 }
 
 impl Controls {
-    /// Finds a control for each leg of each site, and loads those of ours that are needed. What of a list
-    /// cannot be had is warned of.
+    /// Finds a control for each leg of each site, and loads those of pepd that are needed. Warns of
+    /// unavailable controls.
     ///
     /// # Errors
-    /// When nothing of a list can be had.
+    /// When no control of a list is available.
     pub fn obtain(config: &Config) -> Result<Self, ControlsError> {
         let catalogue = Catalogue::of_machine().map_err(ControlsError::Kernel)?;
         let mut search = Search::new(catalogue);
@@ -93,22 +93,23 @@ impl Controls {
         })
     }
 
-    /// Unregisters ours. To be called before the process ends, which the kernel may not notice.
+    /// Unregisters pepd's own. Must be called before the process ends, which the kernel may not
+    /// notice.
     pub fn unregister(&self) {
         self.loaded.unregister();
     }
 
-    /// What a site's link leg chooses; `None` leaves it the kernel's default.
+    /// Returns the control of a site's link leg; `None` is the kernel's default.
     pub fn link(&self, site: SiteId) -> Option<&CongestionName> {
         self.of_sites.get(&site)?.link.name.as_ref()
     }
 
-    /// What a site's host leg chooses; `None` leaves it the kernel's default.
+    /// Returns the control of a site's host leg; `None` is the kernel's default.
     pub fn host(&self, site: SiteId) -> Option<&CongestionName> {
         self.of_sites.get(&site)?.host.name.as_ref()
     }
 
-    /// What is to be stated of a site's link leg, if anything is.
+    /// Returns the RTT0 to set on a site's link leg, if any.
     pub fn rtt0(&self, site: SiteId) -> Option<Rtt0> {
         let of_site = self.of_sites.get(&site)?;
         let control = of_site.link.program?;
@@ -120,7 +121,7 @@ impl Controls {
     }
 }
 
-/// The kernel's own hybla has one RTT0 for all sockets.
+/// Warns if RTT0 has no effect: the kernel's hybla has one RTT0 for all sockets.
 fn warn_of_rtt0(site: &Site, link: &Obtained) {
     if let (Some(name), None) = (&link.name, link.program)
         && site.rtt0 != RTT0_DEFAULT
@@ -129,16 +130,16 @@ fn warn_of_rtt0(site: &Site, link: &Obtained) {
         let site = &site.name;
         tracing::warn!(
             site,
-            "`rtt0` has no effect on the {name} of this kernel, which has a parameter of its module instead"
+            "`rtt0` has no effect on the {name} of this kernel; set the parameter of its module instead"
         );
     }
 }
 
 impl Rtt0 {
-    /// States it: before the socket connects or, for those to be accepted, for their listener.
+    /// Sets RTT0: before the socket connects or, for accepted sockets, on their listener.
     ///
     /// # Errors
-    /// When the kernel refuses: memory is short, or a privilege.
+    /// When memory is short, or a privilege is missing.
     pub fn state(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.loaded.set_rtt0(self.control, socket, self.rtt0)
     }
@@ -157,14 +158,14 @@ impl fmt::Debug for Rtt0 {
     }
 }
 
-/// Going through the lists of all sites.
+/// A search through the lists of all sites.
 struct Search {
     catalogue: Catalogue,
     loaded: Loaded,
-    /// Trying again would give the same answer, more slowly.
+    /// Failed controls: another attempt would fail again, more slowly.
     refused: BTreeMap<Control, LoadError>,
-    /// What was warned of.
-    told: BTreeSet<String>,
+    /// Warnings already logged.
+    logged: BTreeSet<String>,
 }
 
 impl Search {
@@ -173,7 +174,7 @@ impl Search {
             catalogue,
             loaded: Loaded::default(),
             refused: BTreeMap::new(),
-            told: BTreeSet::new(),
+            logged: BTreeSet::new(),
         }
     }
 
@@ -208,7 +209,7 @@ impl Search {
             Means::Program(control) => self.load(control),
             Means::Foreign => {
                 self.warn_once(format!(
-                    "`{name}` is an eBPF program of another process: when that is gone, flows fail"
+                    "`{name}` is an eBPF program of another process: flows fail once that process ends"
                 ));
                 of_kernel(name)
             }
@@ -217,7 +218,7 @@ impl Search {
         }
     }
 
-    /// The kernel has a module and does not load it for us: ours does the same.
+    /// Loads pepd's own control where the kernel has a module, but does not load it.
     fn instead_of_module(
         &mut self,
         name: &CongestionName,
@@ -241,7 +242,7 @@ impl Search {
                 if is_new {
                     tracing::info!(%control, registered_as = name, "congestion control loaded");
                 }
-                let name = name.parse().expect("what the kernel takes is a name");
+                let name = name.parse().expect("a registered name is valid");
                 Ok(Obtained {
                     name: Some(name),
                     program: Some(control),
@@ -260,16 +261,16 @@ impl Search {
         }
     }
 
-    /// Many sites may name the same.
+    /// Logs a warning once, as many sites may name the same control.
     fn warn_once(&mut self, message: String) {
-        if !self.told.contains(&message) {
+        if !self.logged.contains(&message) {
             tracing::warn!("{message}");
-            self.told.insert(message);
+            self.logged.insert(message);
         }
     }
 }
 
-/// Asking for it loads its module.
+/// Requests a control of the kernel, which loads its module.
 fn of_kernel(name: &CongestionName) -> Result<Obtained, WhyNot> {
     match asks_in_vain(name.as_str()) {
         Some(err) => Err(WhyNot::Refused {

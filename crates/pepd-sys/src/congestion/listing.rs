@@ -1,4 +1,4 @@
-//! `pepd cc list`: every control there is, or could be.
+//! The output of `pepd cc list`: every control, available or not.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use serde::Serialize;
 
 use super::{Catalogue, about::about};
 
-/// Of which kind a control is.
+/// The source of a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The kernel has it.
+    /// Built into the kernel, or a loaded module.
     Kernel,
-    /// The kernel has a module for it, which is not loaded.
+    /// A kernel module that is not loaded.
     Module,
-    /// pepd loads it as an eBPF program where a site names it.
+    /// An eBPF program that pepd loads where a site names it.
     Ebpf,
-    /// The same under another name: a program of another process has this one.
+    /// An eBPF program of pepd, under another name: a program of another process has this one.
     Taken,
-    /// A program of another process, which pepd does not know.
+    /// A program of another process, unknown to pepd.
     Foreign,
-    /// It is one of pepd's, which cannot be loaded.
+    /// A control of pepd that cannot be loaded.
     Missing,
 }
 
@@ -38,19 +38,19 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One control.
+/// A row of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// Its name in configurations.
+    /// The name in configurations.
     pub name: String,
-    /// Of which kind it is.
+    /// The source.
     pub kind: Kind,
-    /// What it is.
+    /// A description.
     pub about: &'static str,
-    /// The name that its sockets would show, where that is another.
+    /// The name that sockets show, if different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registered_as: Option<String>,
-    /// Why it is missing.
+    /// The reason, if the control is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -61,14 +61,14 @@ impl Entry {
     }
 }
 
-/// All of them, to be printed as a table.
+/// All rows, for display as a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Listing(pub Vec<Entry>);
 
 impl Listing {
-    /// What there is on a machine: the kernel's, ours, and those of others.
-    pub fn of(catalogue: &Catalogue) -> Self {
+    /// Lists the controls of the kernel, of pepd and of other processes.
+    pub fn from_catalogue(catalogue: &Catalogue) -> Self {
         let native = catalogue.native().map(|name| plain(name, Kind::Kernel));
         let modules = catalogue.unloaded_modules();
         let modules = modules.map(|name| plain(name, Kind::Module));
@@ -117,7 +117,7 @@ fn ours(control: Control, catalogue: &Catalogue) -> Entry {
 
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<15} {:<16} what it is", "name", "from")?;
+        writeln!(f, "{:<15} {:<16} description", "name", "from")?;
         for entry in &self.0 {
             writeln!(f, "{:<15} {:<16} {}", entry.name, entry.kind, entry.about)?;
         }
@@ -129,21 +129,21 @@ impl fmt::Display for Listing {
 }
 
 impl Listing {
-    /// What a table has no room for, a line each.
+    /// Writes notes that do not fit the table, one line each.
     fn notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for entry in &self.0 {
             if let Some(registered_as) = &entry.registered_as {
                 let name = &entry.name;
                 writeln!(
                     f,
-                    "{name}: another process has the name; pepd's own would be `{registered_as}`"
+                    "{name}: taken by another process; pepd's own would be `{registered_as}`"
                 )?;
             }
         }
-        let mut told: Vec<&str> = Vec::new();
+        let mut written: Vec<&str> = Vec::new();
         for why in self.0.iter().filter_map(|entry| entry.why.as_deref()) {
-            if !told.contains(&why) {
-                told.push(why);
+            if !written.contains(&why) {
+                written.push(why);
                 writeln!(f, "{}: {why}", self.names_of(why).join(", "))?;
             }
         }
@@ -167,7 +167,7 @@ mod tests {
     };
 
     fn kinds(catalogue: &Catalogue) -> Vec<(String, Kind)> {
-        let entries = Listing::of(catalogue).0.into_iter();
+        let entries = Listing::from_catalogue(catalogue).0.into_iter();
         entries.map(|entry| (entry.name, entry.kind)).collect()
     }
 
@@ -192,15 +192,15 @@ mod tests {
         ];
         let expected: Vec<_> = expected.map(|(name, kind)| (name.to_owned(), kind)).into();
         assert_eq!(kinds(&machine), expected);
-        let text = Listing::of(&machine).to_string();
-        let note = "hybla: another process has the name; pepd's own would be `hybla_bpf2`";
+        let text = Listing::from_catalogue(&machine).to_string();
+        let note = "hybla: taken by another process; pepd's own would be `hybla_bpf2`";
         assert!(text.contains(note), "{text}");
     }
 
     #[test]
     fn what_is_missing_has_its_reason_once() {
         let machine = machine(&["reno"], &[], &["hybla"], Some(no_perfmon()));
-        let listing = Listing::of(&machine);
+        let listing = Listing::from_catalogue(&machine);
         let text = listing.to_string();
         let reason = "\nhybla_sat, steady, westwood, vegas, compound: eBPF congestion controls need \
                       CAP_PERFMON, which this process lacks";
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn machines_read_kinds_as_words() {
         let machine = machine(&["reno"], &["steady"], &[], None);
-        let json = serde_json::to_value(Listing::of(&machine)).expect("JSON");
+        let json = serde_json::to_value(Listing::from_catalogue(&machine)).expect("JSON");
         let of = |name: &str| {
             let entries = json.as_array().expect("a list").iter();
             let mut entries = entries.filter(|entry| entry["name"] == name);

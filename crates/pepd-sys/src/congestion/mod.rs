@@ -1,10 +1,10 @@
-//! Congestion controls: which there are on this machine, which one a leg gets, and loading our own.
+//! Congestion controls: those of this machine, the choice for each leg, and loading pepd's own.
 //!
-//! - [`catalogue`], what there is, without changing anything
-//! - [`about`], what each is
-//! - [`listing`], all of it, to be printed
-//! - [`controls`], those that the sites get, loaded and held
-//! - [`privileges`], giving up what only loading needs
+//! - [`catalogue`], a read-only view of the available controls
+//! - [`about`], descriptions
+//! - [`listing`], the table for `pepd cc list`
+//! - [`controls`], the controls of the sites, loaded and held
+//! - [`privileges`], dropping the privileges for loading
 
 pub mod about;
 pub mod catalogue;

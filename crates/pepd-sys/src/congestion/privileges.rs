@@ -1,26 +1,27 @@
-//! Giving up what only the loading of programs needs.
+//! Dropping the privileges for loading programs.
 
 use caps::{CapSet, Capability, errors::CapsError};
 
-/// CAP_SYS_ADMIN stands in for the other two, so that it has to go with them.
+/// Capabilities for loading. CAP_SYS_ADMIN implies the other two, so it is dropped as well.
 const OF_LOADING: [Capability; 3] = [
     Capability::CAP_BPF,
     Capability::CAP_PERFMON,
     Capability::CAP_SYS_ADMIN,
 ];
 
-/// Gives up, for good, the capabilities by which programs are loaded, of the calling thread and of all
-/// threads and programs that it starts from now on.
+/// Drops the capabilities for loading programs, for good, from the calling thread and from all
+/// threads and programs that it starts later.
 pub fn drop_those_of_loading() {
     for capability in OF_LOADING {
-        or_tell(capability, give_up(capability));
+        or_log(capability, drop_capability(capability));
     }
 }
 
-fn give_up(capability: Capability) -> Result<(), CapsError> {
-    // Without CAP_SETPCAP the bounding set stays as it is; what root starts then has it again.
+fn drop_capability(capability: Capability) -> Result<(), CapsError> {
+    // Without CAP_SETPCAP the bounding set stays unchanged; programs started as root then regain
+    // the capability.
     if let Err(err) = caps::drop(None, CapSet::Bounding, capability) {
-        tracing::debug!(%capability, %err, "the bounding set keeps a capability");
+        tracing::debug!(%capability, %err, "cannot drop a capability from the bounding set");
     }
     for set in [
         CapSet::Effective,
@@ -33,8 +34,8 @@ fn give_up(capability: Capability) -> Result<(), CapsError> {
     Ok(())
 }
 
-fn or_tell(capability: Capability, done: Result<(), CapsError>) {
+fn or_log(capability: Capability, done: Result<(), CapsError>) {
     if let Err(err) = done {
-        tracing::warn!(%capability, %err, "a capability stays where it is not needed any more");
+        tracing::warn!(%capability, %err, "cannot drop a capability that is no longer needed");
     }
 }

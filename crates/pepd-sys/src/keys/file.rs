@@ -1,4 +1,4 @@
-//! Files with a key.
+//! Key files.
 
 use std::{
     env,
@@ -11,48 +11,48 @@ use std::{
 
 use pep_core::key::{KeyError, SecretKey};
 
-/// Why a key file cannot be read or written.
+/// The reason why a key file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It is there already.
-    #[error("{}: is there already; --force replaces it, and the key in it is then gone", .0.display())]
+    /// The file exists already.
+    #[error("{}: exists already; --force replaces it, and the old key is lost", .0.display())]
     Exists(PathBuf),
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("{}: cannot be read: {err}", path.display())]
     Unreadable {
-        /// Which file.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         err: io::Error,
     },
-    /// It cannot be made or written.
+    /// The file cannot be created or written.
     #[error("{}: cannot be written: {err}", path.display())]
     Unwritable {
-        /// Which file.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         err: io::Error,
     },
-    /// It has no key in it.
+    /// The file holds no key.
     #[error("{}: {err}", path.display())]
     NoKey {
-        /// Which file.
+        /// The path.
         path: PathBuf,
-        /// What it has instead.
+        /// The error in its content.
         err: KeyError,
     },
 }
 
-/// What the names of credentials begin with, as our unit has it.
+/// The prefix of credential names in pepd's systemd unit.
 const CREDENTIALS: &str = "pepd_";
 
-/// No key file is longer.
+/// The maximum length of a key file.
 const LENGTH_MAX: u64 = 64 << 10;
 
-/// The key in a file.
+/// Reads the key of a file.
 ///
 /// # Errors
-/// When it cannot be read, or is not one line of base64 besides comments.
+/// When the file cannot be read, or is not one line of base64 besides comments.
 pub fn read(path: &Path) -> Result<SecretKey, KeyFileError> {
     let unreadable = |err| KeyFileError::Unreadable {
         path: path.to_owned(),
@@ -76,16 +76,16 @@ pub fn read(path: &Path) -> Result<SecretKey, KeyFileError> {
     only_line(&text).parse().map_err(no_key)
 }
 
-/// What systemd has read for us of a file that this user may not read: our unit names the folder of the configuration, so that only root
-/// has to own what is in it (`LoadCredential=`, systemd.exec(5)).
+/// Opens systemd's copy of a file that this user may not read. The unit names the configuration
+/// directory in `LoadCredential=` (systemd.exec(5)), so its files can belong to root.
 fn credential(path: &Path) -> Option<File> {
-    let folder = env::var_os("CREDENTIALS_DIRECTORY")?;
+    let directory = env::var_os("CREDENTIALS_DIRECTORY")?;
     let mut name = OsString::from(CREDENTIALS);
     name.push(path.file_name()?);
-    File::open(Path::new(&folder).join(name)).ok()
+    File::open(Path::new(&directory).join(name)).ok()
 }
 
-/// The only line that counts; nothing where there are several.
+/// Returns the only significant line; an empty one if there are several.
 fn only_line(text: &str) -> &str {
     let lines = text.lines().map(str::trim);
     let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -95,16 +95,16 @@ fn only_line(text: &str) -> &str {
     }
 }
 
-/// Whether others than its owner may read or write the file. A file that is not there is not.
+/// Returns whether users other than the owner may read or write the file; false if it is missing.
 pub fn is_open_to_others(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
 }
 
-/// Writes a key to a file that only its owner may read. With `force` an old one is replaced, at once or not
-/// at all.
+/// Writes a key to a file that only its owner may read. With `force` an existing file is replaced
+/// atomically.
 ///
 /// # Errors
-/// When the file is there and `force` is not given, or when it cannot be written.
+/// When the file exists and `force` is not given, or when it cannot be written.
 pub fn write(path: &Path, key: &SecretKey, force: bool) -> Result<(), KeyFileError> {
     if !force {
         return create(path, key).map_err(|err| match err.kind() {
@@ -127,7 +127,7 @@ fn unwritable(path: &Path, err: io::Error) -> KeyFileError {
     }
 }
 
-/// A name in the same folder that nobody else has.
+/// Returns an unused name in the same directory.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path
         .file_name()
@@ -155,9 +155,9 @@ mod tests {
     use crate::keys::generate;
 
     #[test]
-    fn a_key_is_written_for_its_owner_only_and_read_again() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("a.key");
+    fn a_key_is_written_for_its_owner_only_and_read_back() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.key");
         let key = generate().expect("randomness");
         write(&path, &key, false).expect("writable");
         assert_eq!(read(&path).expect("readable"), key);
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn a_key_is_replaced_only_when_that_is_asked_for() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("a.key");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.key");
         let (first, second) = (generate().expect("random"), generate().expect("random"));
         write(&path, &first, false).expect("writable");
         let err = write(&path, &second, false).expect_err("is there");
@@ -177,14 +177,14 @@ mod tests {
         assert_eq!(read(&path).expect("readable"), first);
         write(&path, &second, true).expect("writable");
         assert_eq!(read(&path).expect("readable"), second);
-        let files = fs::read_dir(folder.path()).expect("readable").count();
-        assert_eq!(files, 1, "nothing is left beside it");
+        let files = fs::read_dir(directory.path()).expect("readable").count();
+        assert_eq!(files, 1, "no temporary file is left");
     }
 
     #[test]
     fn comments_do_not_count_and_anything_else_is_no_key() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("a.key");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.key");
         let key = generate().expect("random");
         let line = key.reveal();
         fs::write(&path, format!("# the hub's\n\n  {line}  \n")).expect("writable");

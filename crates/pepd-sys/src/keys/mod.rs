@@ -1,7 +1,7 @@
-//! Keys: making them, and the files they are in.
+//! Keys: generation, and key files.
 //!
-//! A key file is text: one line with the key in base64. Lines that begin with `#`, and blank ones, do
-//! not count.
+//! A key file is text: one line with the key in base64. Lines that begin with `#`, and blank ones,
+//! are ignored.
 
 mod file;
 
@@ -10,15 +10,15 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 pub use file::{KeyFileError, is_open_to_others, read, write};
 
-/// The operating system gives no random bytes.
+/// The operating system provides no random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the operating system gives no random bytes")]
+#[error("the operating system provides no random bytes")]
 pub struct NoRandomness;
 
-/// Random bytes of the operating system, for keys and seeds.
+/// Returns random bytes of the operating system, for keys and seeds.
 ///
 /// # Errors
-/// When it has none, which on Linux it says only in the first moments after booting.
+/// When the system has none; on Linux only in the first moments after booting.
 pub fn random() -> Result<[u8; KEY_BYTES], NoRandomness> {
     let mut bytes = [0; KEY_BYTES];
     SystemRandom::new()
@@ -27,7 +27,7 @@ pub fn random() -> Result<[u8; KEY_BYTES], NoRandomness> {
     Ok(bytes)
 }
 
-/// A new private key for X25519, or a new key to be shared by two peers: any 32 bytes are one.
+/// Generates an X25519 private key or a pre-shared key: any 32 bytes are valid.
 ///
 /// # Errors
 /// As [`random`].
@@ -35,7 +35,7 @@ pub fn generate() -> Result<SecretKey, NoRandomness> {
     random().map(SecretKey::new)
 }
 
-/// The public key that belongs to a private one (RFC 7748), by the code that the handshakes use.
+/// Returns the public key of a private one (RFC 7748), with the code that the handshakes use.
 pub fn public_key(private: &SecretKey) -> PublicKey {
     PublicKey(tunnel::crypto::public_key(private.bytes()))
 }

@@ -1,4 +1,4 @@
-//! The MSS that rules of other programs give to forwarded SYNs.
+//! MSS clamping by other programs' rules for forwarded SYNs.
 
 use std::{
     io,
@@ -9,33 +9,33 @@ use socket2::Socket;
 
 use super::Family;
 
-/// MSS of each family to which rules of other programs lower that of forwarded SYNs, as last seen.
+/// The MSS to which other programs' rules lower forwarded SYNs, per family, as last seen.
 ///
-/// Operators write such rules where a link takes less than its interface says (PPPoE, LTE). Those
-/// SYNs would be hosts' own, which server legs replace: these have no more than that either.
+/// Operators write such rules where a link's MTU is below its interface's (PPPoE, LTE). They match
+/// the hosts' SYNs, which server legs replace, so server legs apply the same limit.
 #[derive(Debug, Default)]
 pub struct Clamps([AtomicU16; 2]);
 
 impl Clamps {
-    /// Sets it, in bytes; `None` where there is no such rule. Returns true where that is a change.
+    /// Sets the MSS in bytes, `None` if there is no such rule. Returns true if it changed.
     pub fn set(&self, family: Family, mss: Option<u16>) -> bool {
         let mss = mss.unwrap_or(0);
-        self.of(family).swap(mss, Relaxed) != mss
+        self.for_family(family).swap(mss, Relaxed) != mss
     }
 
-    /// Lowers the MSS of a socket that is to connect; `own` is what it has already.
+    /// Lowers the MSS of a socket before it connects; `own` is its present setting.
     ///
     /// # Errors
-    /// What the kernel has against it; less than 88 bytes, for one.
+    /// When the kernel rejects the value, for example below 88 bytes.
     pub fn apply(&self, socket: &Socket, family: Family, own: Option<u16>) -> io::Result<()> {
-        match self.of(family).load(Relaxed) {
+        match self.for_family(family).load(Relaxed) {
             0 => Ok(()),
             mss if own.is_some_and(|own| own <= mss) => Ok(()),
             mss => socket.set_tcp_mss(mss.into()),
         }
     }
 
-    fn of(&self, family: Family) -> &AtomicU16 {
+    fn for_family(&self, family: Family) -> &AtomicU16 {
         &self.0[usize::from(family == Family::V6)]
     }
 }

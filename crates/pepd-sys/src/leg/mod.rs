@@ -1,8 +1,8 @@
-//! The legs of a flow: listeners, server legs, and what the kernel is told about them.
+//! The legs of a flow: listeners, server legs, and their socket options.
 //!
-//! The options of the client leg are set on the listener, from which accepted sockets inherit
-//! them. A server leg is reserved first, which costs the descriptor, and connected later, so that
-//! nobody accepts a client for which there is no second descriptor.
+//! The options of the client leg are set on the listener, from which accepted sockets inherit them.
+//! A server leg is reserved first, which takes the descriptor, and connected later. So pepd accepts
+//! no client without a second descriptor.
 
 mod clamp;
 mod options;
@@ -24,7 +24,7 @@ use std::{
 use pep_core::site::{DscpPolicy, Source, SynHandling};
 use socket2::{SockAddr, SockRef, Socket, Type};
 
-// connect() takes loopback and unspecified addresses to be this machine.
+// The kernel's connect() treats loopback and unspecified addresses as this machine.
 pub use pep_core::site::may_be_host;
 
 pub use crate::family::Family;
@@ -33,12 +33,12 @@ pub use options::{Congestion, LegOptions, OptionError, PayloadRate, set_pacing_o
 pub use site::SiteRuntime;
 pub use terms::Terms;
 
-/// `count` non-blocking listeners of a site on loopback at [`SiteRuntime::port`], over which the
-/// kernel spreads connections (SO_REUSEPORT), with the options of its client legs. `inherited` are
-/// there already.
+/// Returns `count` non-blocking listeners of a site on loopback at [`SiteRuntime::port`], with the
+/// options of its client legs. The kernel spreads connections over them (SO_REUSEPORT). `inherited`
+/// ones are reused.
 ///
 /// # Errors
-/// What could not be set or bound; an address in use most of all.
+/// The option or bind that failed; most often an address in use.
 pub fn listeners(
     site: &SiteRuntime,
     family: Family,
@@ -51,7 +51,7 @@ pub fn listeners(
         set_listener_options(socket, site, family)?;
     }
     if bound.is_empty() {
-        // The first is bound alone, so that a port that another process has is an error even where
+        // The first is bound exclusively: a port of another process must be an error even where
         // that process shares its port.
         let first = bound_listener(site, family, false)?;
         first.set_reuse_port(true).map_err(step("SO_REUSEPORT"))?;
@@ -86,7 +86,7 @@ fn bound_listener(
     Ok(socket)
 }
 
-/// What may be set on a listener that has clients in its queue.
+/// Sets the options that may change on a listener with queued clients.
 fn set_listener_options(
     socket: &Socket,
     site: &SiteRuntime,
@@ -104,31 +104,37 @@ fn set_listener_options(
     Ok(())
 }
 
-/// Fields that a server leg takes over from the SYN of its client.
+/// Fields that a server leg copies from its client's SYN.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FromSyn {
     /// The DSCP; 0 where the site does not keep it.
     pub dscp: u8,
-    /// Bits of the mark that another program has set, none of pepd's.
+    /// Bits of the mark set by another program, none of pepd's.
     pub mark: u32,
 }
 
-/// The server leg of a flow: non-blocking, options set, bound as the site says, connect() begun.
+/// Creates the server leg of a flow: non-blocking, options set, bound as the site requires,
+/// connecting.
 ///
 /// The leg is connected when it becomes writable and [`so_error`] is `None`.
 ///
 /// # Errors
-/// As [`ReservedLeg::connect`], and whatever keeps a socket from being made.
+/// As [`ReservedLeg::connect`], and any error in creating a socket.
 pub fn server_leg(
     site: &SiteRuntime,
     destination: SocketAddr,
     client: SocketAddr,
     syn: FromSyn,
 ) -> io::Result<OwnedFd> {
-    ReservedLeg::new(site, Family::of(&destination))?.connect(site, destination, client, syn)
+    ReservedLeg::new(site, Family::from_address(&destination))?.connect(
+        site,
+        destination,
+        client,
+        syn,
+    )
 }
 
-/// A server leg that goes nowhere yet.
+/// A server leg without a destination yet.
 #[derive(Debug)]
 pub struct ReservedLeg {
     socket: Socket,
@@ -142,11 +148,11 @@ impl AsFd for ReservedLeg {
 }
 
 impl ReservedLeg {
-    /// Makes the socket with every option that does not depend on the flow.
+    /// Creates the socket with every option that does not depend on the flow.
     ///
     /// # Errors
-    /// EMFILE, ENFILE, ENOBUFS or ENOMEM when there is no descriptor or memory; else a
-    /// required option that the kernel refuses.
+    /// EMFILE, ENFILE, ENOBUFS or ENOMEM when there is no descriptor or memory; else a required
+    /// option that the kernel refuses.
     pub fn new(site: &SiteRuntime, family: Family) -> io::Result<Self> {
         let socket = new_socket(&site.server, family)?;
         if site.source == Source::Client {
@@ -161,11 +167,11 @@ impl ReservedLeg {
         Ok(Self { socket, family })
     }
 
-    /// Begins to connect, from the client's address and port where the site says so.
+    /// Starts to connect, from the client's address and port where the site requires that.
     ///
     /// # Errors
-    /// EADDRINUSE or EADDRNOTAVAIL when the client's address and port are taken here,
-    /// ENETUNREACH or EHOSTUNREACH when there is no route, EACCES when one forbids.
+    /// EADDRINUSE or EADDRNOTAVAIL when the client's address and port are in use. ENETUNREACH or
+    /// EHOSTUNREACH when there is no route, EACCES when a route forbids it.
     pub fn connect(
         self,
         site: &SiteRuntime,
@@ -179,10 +185,11 @@ impl ReservedLeg {
         self.start(site, destination, syn)
     }
 
-    /// As [`connect`](Self::connect), but from a free port of the client's address.
+    /// Starts to connect as [`connect`](Self::connect) does, but from a free port of the client's
+    /// address.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`connect`](Self::connect).
     pub fn connect_from_any_port(
         self,
         site: &SiteRuntime,
@@ -190,7 +197,8 @@ impl ReservedLeg {
         client: IpAddr,
         syn: FromSyn,
     ) -> io::Result<OwnedFd> {
-        // The port is chosen by connect(), which knows the destination: more are free then.
+        // Defers the choice of the port to connect(), which knows the destination: more ports are
+        // free then.
         let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
         crate::socket::set_int(self.socket.as_fd(), level, name, 1)?;
         self.socket.bind(&SocketAddr::new(client, 0).into())?;
@@ -223,14 +231,13 @@ impl ReservedLeg {
 /// Takes the pending error of a socket, if there is one (SO_ERROR).
 ///
 /// # Errors
-/// When the socket cannot be asked.
+/// When the option cannot be read.
 pub fn so_error(fd: BorrowedFd<'_>) -> io::Result<Option<io::Error>> {
     SockRef::from(&fd).take_error()
 }
 
-/// The leg is connected: retransmissions are capped as the site says, and an ICMP error is a hint,
-/// not the end. With IP_RECVERR the kernel would end an established connection at the first
-/// unreachable of an outage.
+/// Prepares a connected leg: caps retransmissions as the site requires, and clears IP_RECVERR. With
+/// it the kernel would end an established connection at the first ICMP unreachable of an outage.
 ///
 /// # Errors
 /// When the option cannot be cleared.
@@ -242,8 +249,8 @@ pub fn on_connected(fd: BorrowedFd<'_>, site: &SiteRuntime, family: Family) -> i
     Ok(())
 }
 
-/// Whether close() is to send RST and drop what was not delivered (`true`, as all legs begin), or
-/// FIN after all of it (`false`).
+/// Sets whether close() sends RST and drops undelivered data (`true`, the initial state of all
+/// legs), or FIN after all data (`false`).
 ///
 /// # Errors
 /// When the option cannot be set.
@@ -251,7 +258,7 @@ pub fn set_reset_on_close(fd: BorrowedFd<'_>, reset: bool) -> io::Result<()> {
     SockRef::from(&fd).set_linger(reset.then_some(Duration::ZERO))
 }
 
-/// The DSCP of the SYN by which an accepted leg came, where it was saved; 0 otherwise.
+/// Returns the DSCP of an accepted leg's SYN, if it was saved; 0 otherwise.
 pub fn syn_dscp(fd: BorrowedFd<'_>) -> u8 {
     let mut buffer = [0; 256];
     match crate::socket::saved_syn(fd, &mut buffer) {
@@ -298,8 +305,8 @@ fn set_leg_options(
 }
 
 fn reset_on_drop(socket: &Socket) -> Result<(), OptionError> {
-    // Until the flow has ended well, whoever closes this socket resets it: when pepd is killed,
-    // the kernel does, and a FIN from it would make half a download look like all of it.
+    // Until the flow has ended properly, closing this socket sends RST. If pepd is killed the
+    // kernel closes it, and a FIN would make half a download look complete.
     set_reset_on_close(socket.as_fd(), true).map_err(step("SO_LINGER"))
 }
 

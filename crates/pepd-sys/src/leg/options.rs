@@ -1,4 +1,4 @@
-//! Socket options of a leg. The required ones fail; those that end in `_or_warn` do not.
+//! Socket options of a leg. Required ones return errors; functions ending in `_or_warn` only warn.
 
 use std::{
     collections::BTreeSet,
@@ -24,12 +24,12 @@ use crate::congestion::Rtt0;
 pub struct OptionError {
     /// The option, or the call.
     pub name: &'static str,
-    /// Why not.
+    /// The error.
     pub source: io::Error,
 }
 
 impl From<OptionError> for io::Error {
-    /// Keeps the error number: EMFILE must be known as such.
+    /// Keeps the error number: callers test for EMFILE.
     fn from(err: OptionError) -> Self {
         match err.source.raw_os_error() {
             Some(number) => Self::from_raw_os_error(number),
@@ -41,9 +41,9 @@ impl From<OptionError> for io::Error {
 /// The congestion control of a leg.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Congestion {
-    /// The kernel's own choice.
+    /// The kernel's default.
     System,
-    /// This one, which the kernel has.
+    /// A control registered in the kernel.
     Named(CongestionName),
 }
 
@@ -53,7 +53,7 @@ impl From<Option<&CongestionName>> for Congestion {
     }
 }
 
-/// A rate of packets, as the rate of payload that it comes to over each version of IP.
+/// The payload rate that a packet rate allows over each version of IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PayloadRate {
     /// Over IPv4.
@@ -71,10 +71,10 @@ impl PayloadRate {
     }
 }
 
-/// Everything that is set on a leg whatever the flow.
+/// Options of a leg that do not depend on the flow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LegOptions {
-    /// SO_MARK, which keeps our own packets out of our own rules.
+    /// SO_MARK, which exempts pepd's packets from its own rules.
     pub mark: u32,
     /// TCP_CONGESTION.
     pub congestion: Congestion,
@@ -86,29 +86,29 @@ pub struct LegOptions {
     pub mss: Option<u16>,
     /// TCP_NOTSENT_LOWAT, in bytes.
     pub notsent_lowat: Option<u32>,
-    /// RTT0 of an eBPF congestion control, where it is not the usual one.
+    /// RTT0 of an eBPF congestion control, where it is not the default.
     pub rtt0: Option<Rtt0>,
     /// SO_MAX_PACING_RATE.
     pub pacing: Option<PayloadRate>,
     /// TCP_USER_TIMEOUT.
     pub user_timeout: Option<Duration>,
-    /// TCP_RTO_MAX_MS. Only with a user timeout: the kernel counts retransmissions, and capped ones
-    /// alone end a flow within seconds.
+    /// TCP_RTO_MAX_MS. Only with a user timeout: without one the kernel counts retransmissions, and
+    /// capped ones end a flow within seconds.
     pub rto_max: Option<Duration>,
-    /// Time that a connect may last; raises TCP_SYNCNT where a cap shortens the SYN's backoff.
+    /// The connect timeout; raises TCP_SYNCNT where a cap shortens the SYN's backoff.
     pub connect: Duration,
     /// SO_KEEPALIVE and its times.
     pub keepalive: Option<Keepalive>,
 }
 
-/// Time after which the kernel repeats a SYN for the first time (TCP_TIMEOUT_INIT).
+/// The kernel's initial retransmission timeout of SYNs (TCP_TIMEOUT_INIT).
 const SYN_RTO: Duration = Duration::from_secs(1);
-/// Longest wait between SYNs, where `rto_max` is shorter. A server may be dead, so that they back
-/// off as those of hosts do; but a flow is not to miss the end of an outage by much.
+/// The maximum wait between SYNs, where `rto_max` is shorter. SYNs to a dead server must back off
+/// as those of hosts do, but not far beyond the end of an outage.
 const SYN_RTO_MAX: Duration = Duration::from_secs(16);
 
 impl LegOptions {
-    /// Sets them all.
+    /// Sets all options.
     ///
     /// # Errors
     /// The first required option that the kernel refuses.
@@ -116,8 +116,8 @@ impl LegOptions {
         self.apply_with(socket, family, self.rto_max)
     }
 
-    /// Sets them all for a leg that is to connect, and whose SYNs back off;
-    /// [`cap_retransmissions`](Self::cap_retransmissions) is to be called once it has.
+    /// Sets all options for a leg that will connect, whose SYNs back off; call
+    /// [`cap_retransmissions`](Self::cap_retransmissions) once it has.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -147,7 +147,8 @@ impl LegOptions {
 
     fn set_required(&self, socket: &Socket) -> Result<(), OptionError> {
         let step = |name| move |source| OptionError { name, source };
-        // A restart, or a client that uses its port again, must not meet our TIME_WAIT.
+        // TIME_WAIT of an earlier socket must not block a restart, or a client that reuses its
+        // port.
         socket
             .set_reuse_address(true)
             .map_err(step("SO_REUSEADDR"))?;
@@ -178,7 +179,7 @@ impl LegOptions {
         or_warn("SO_KEEPALIVE", socket.set_tcp_keepalive(&times));
     }
 
-    /// The forced variants, since `net.core.wmem_max` knows nothing of the link.
+    /// Sets buffers with the forced variants, since `net.core.wmem_max` is not sized for the link.
     fn set_buffers_or_warn(&self, socket: &Socket) {
         let fd = socket.as_fd();
         if let Some(bytes) = self.buffers.send {
@@ -217,7 +218,7 @@ impl LegOptions {
     /// Caps the time between retransmissions of a leg that has connected.
     pub fn cap_retransmissions(&self, socket: BorrowedFd<'_>) {
         if let Some(rto_max) = self.rto_max.filter(|_| self.user_timeout.is_some()) {
-            // `pepd run` says at its start where the kernel has no such option.
+            // `pepd run` warns at its start if the kernel lacks the option.
             let _ = crate::socket::set_rto_max(socket, rto_max);
         }
     }
@@ -231,7 +232,7 @@ impl LegOptions {
             socket.set_tcp_user_timeout(Some(user_timeout)),
         );
         let Some(rto_max) = rto_max else { return };
-        // `pepd run` says at its start where the kernel has no such option.
+        // `pepd run` warns at its start if the kernel lacks the option.
         if crate::socket::set_rto_max(socket.as_fd(), rto_max).is_ok() {
             let retries = self.syn_retries(rto_max);
             let (fd, level) = (socket.as_fd(), libc::IPPROTO_TCP);
@@ -240,8 +241,8 @@ impl LegOptions {
         }
     }
 
-    /// Retransmissions of a SYN that last as long as the connect timeout: the first after a second,
-    /// then each after twice the time, up to `rto_max`. The kernel's default is 6, its maximum 127.
+    /// Returns the SYN retransmissions that span the connect timeout: the first after a second,
+    /// each next after twice the time, up to `rto_max`. The kernel's default is 6, its maximum 127.
     pub(super) fn syn_retries(&self, rto_max: Duration) -> i32 {
         let (mut retries, mut wait) = (0, SYN_RTO);
         let mut lasts = wait;
@@ -254,7 +255,7 @@ impl LegOptions {
     }
 }
 
-/// How fast a leg may send from now on, in bytes of payload per second.
+/// Sets the maximum rate of a leg, in bytes of payload per second.
 pub fn set_pacing_or_warn(fd: BorrowedFd<'_>, bytes_per_second: u64) {
     let (level, name) = (libc::SOL_SOCKET, crate::socket::SO_MAX_PACING_RATE);
     let result = crate::socket::set_ulong(fd, level, name, bytes_per_second);

@@ -1,17 +1,17 @@
-//! Receive buffers of legs that grow beyond the kernel's own limit.
+//! Receive buffers of legs beyond the limit of the kernel's autotuning.
 //!
-//! A window of more than `65535 << scale` cannot be advertised, and the kernel fixes the scale by
-//! `net.ipv4.tcp_rmem` when the handshake begins: 8 MiB where its limit is 6 MiB. A larger buffer
-//! before the handshake would scale further, but be advertised whole from the first segment on.
+//! A window above `65535 << scale` cannot be advertised. The kernel derives the scale from
+//! `net.ipv4.tcp_rmem` when the handshake begins: 8 MiB where the limit is 6 MiB. A larger buffer
+//! before the handshake would raise the scale, but be advertised whole from the first segment on.
 
 use std::{io, os::fd::BorrowedFd, sync::OnceLock};
 
 use crate::socket;
 
-/// Limit of the kernel's autotuning where `net.ipv4.tcp_rmem` cannot be read.
+/// The assumed autotuning limit where `net.ipv4.tcp_rmem` cannot be read.
 const LIMIT: u64 = 6 << 20;
 
-/// Largest size in bytes to which the kernel's autotuning grows a receive buffer.
+/// Returns the size in bytes to which the kernel's autotuning grows a receive buffer.
 pub fn autotuned_most() -> u64 {
     static READ: OnceLock<u64> = OnceLock::new();
     *READ.get_or_init(|| {
@@ -24,7 +24,7 @@ pub fn autotuned_most() -> u64 {
     })
 }
 
-/// Sets the size in bytes as the kernel counts it, and lets the window follow.
+/// Sets the size in bytes as the kernel counts it, and unclamps the window.
 ///
 /// # Errors
 /// When the kernel refuses it.
@@ -33,10 +33,10 @@ pub fn set_size(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     socket::unclamp_window(fd)
 }
 
-/// Size in bytes as the kernel counts it.
+/// Returns the size in bytes as the kernel counts it.
 ///
 /// # Errors
-/// When the socket cannot be asked.
+/// When the option cannot be read.
 pub fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     socket::receive_buffer(fd)
 }
@@ -48,10 +48,10 @@ pub struct State {
     taken_in_a_round_trip: u64,
 }
 
-/// Asks the kernel for the state of a receive buffer.
+/// Reads the state of a receive buffer.
 ///
 /// # Errors
-/// When the socket cannot be asked.
+/// When the options cannot be read.
 pub fn state(fd: BorrowedFd<'_>) -> io::Result<State> {
     Ok(State {
         size: socket::receive_buffer(fd)?,
@@ -60,11 +60,11 @@ pub fn state(fd: BorrowedFd<'_>) -> io::Result<State> {
 }
 
 impl State {
-    /// Size that the buffer should have, where that is more than it has and autotuning, which ends
-    /// at `limit`, cannot give it.
+    /// Returns the size that the buffer should have, if that is larger and the buffer has reached
+    /// `limit`, where autotuning ends.
     ///
-    /// The kernel's rule: a window of twice what is taken in a round trip, so that the sender may
-    /// double its own; and as much again for what the kernel spends on each packet.
+    /// The kernel's rule: a window of twice the bytes read in a round trip, so that the sender can
+    /// double its own. The kernel's overhead per packet needs as much again.
     pub fn wanted(&self, limit: u64, most: u64) -> Option<u64> {
         let wanted = self.taken_in_a_round_trip.saturating_mul(4).min(most);
         (self.size >= limit && wanted > self.size).then_some(wanted)
@@ -88,7 +88,11 @@ mod tests {
             taken_in_a_round_trip,
         };
         let wanted = |size, taken| state(size, taken).wanted(6 << 20, 64 << 20);
-        assert_eq!(wanted(1 << 20, 3 << 20), None, "the kernel still tunes it");
+        assert_eq!(
+            wanted(1 << 20, 3 << 20),
+            None,
+            "autotuning covers this size"
+        );
         assert_eq!(wanted(6 << 20, 1 << 20), None, "large enough");
         assert_eq!(wanted(6 << 20, 3 << 20), Some(12 << 20));
         assert_eq!(wanted(12 << 20, 40 << 20), Some(64 << 20), "the most");

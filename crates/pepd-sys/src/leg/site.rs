@@ -1,4 +1,4 @@
-//! A site as the legs of its flows need it.
+//! Runtime parameters of a site for the legs of its flows.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,67 +15,69 @@ use super::{
     clamp::Clamps,
     options::{Congestion, LegOptions, PayloadRate},
 };
-use crate::{congestion::Controls, leg::Terms, marks::MarkSet, tally::Tally};
+use crate::{congestion::Controls, leg::Terms, marks::MarkSet, site_counters::SiteCounters};
 
-/// A site as the legs of its flows need it.
+/// Runtime parameters of a site for the legs of its flows.
 #[derive(Debug, Clone)]
 pub struct SiteRuntime {
-    /// Its place in the configuration.
+    /// The index in the configuration.
     pub id: SiteId,
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The loopback port of its listeners.
     pub port: u16,
-    /// Connections waiting to be accepted, at most.
+    /// The maximum number of connections waiting to be accepted.
     pub backlog: i32,
     /// Options of client legs.
     pub client: LegOptions,
     /// Options of server legs.
     pub server: LegOptions,
-    /// Whose address the server sees.
+    /// The source address of server legs.
     pub source: Source,
-    /// When SYNs are answered.
+    /// The time at which SYNs are answered.
     pub syn: SynHandling,
     /// The DSCP of both legs.
     pub dscp: DscpPolicy,
     /// Timers of the flows.
     pub timeouts: Timeouts,
-    /// Which of their legs crosses the link.
+    /// The leg that crosses the link.
     pub link_side: Side,
-    /// Whether their bytes are compressed in a tunnel.
+    /// True if bytes are compressed in a tunnel.
     pub compress: bool,
-    /// When more of their bytes is kept than may soon be sent, and for how long.
+    /// The condition for keeping more bytes than may soon be sent.
     pub keep: KeepWhen,
-    /// The same.
+    /// The maximum time for which they are kept.
     pub hold: Duration,
-    /// When clients' FINs are answered.
+    /// The time at which clients' FINs are answered.
     pub close: Close,
-    /// What becomes of those that begin while the link is away.
+    /// The treatment of flows that begin while the link is down.
     pub while_down: WhileDown,
-    /// How they share it, over IPv4 and over IPv6.
+    /// The terms of sharing the link, over IPv4 and over IPv6.
     pub share: [Option<Terms>; 2],
-    /// What they have come to.
-    pub tally: Arc<Tally>,
-    /// The MSS that server legs have at most.
+    /// Counters of the site.
+    pub site_counters: Arc<SiteCounters>,
+    /// The maximum MSS of server legs.
     pub clamps: Arc<Clamps>,
-    /// Options of its flows that do not cross the link, where there may be some.
+    /// Options of flows that bypass the link, if there may be any.
     pub beside: Option<Arc<Self>>,
 }
 
 impl SiteRuntime {
-    /// Whether new flows wait while the link is away. With `defer` their server has answered, so that it is there.
+    /// Returns whether new flows wait while the link is down. With `defer` the server has answered
+    /// already, so the link is up.
     pub fn waits_for_link(&self) -> bool {
         self.while_down == WhileDown::Custody && self.syn == SynHandling::Spoof
     }
 
-    /// Options for a flow of this site, which leads by another interface than the link or not.
+    /// Returns the options for a flow of this site; `is_elsewhere` if its route uses another
+    /// interface than the link.
     pub fn on_way(self: &Arc<Self>, is_elsewhere: bool) -> Arc<Self> {
         let beside = self.beside.as_ref().filter(|_| is_elsewhere);
         Arc::clone(beside.unwrap_or(self))
     }
 
-    /// The sites whose flows come to us, in the order of the configuration; `clamps` are for their
-    /// server legs.
+    /// Returns the sites that accept flows locally, in the order of the configuration; `clamps` are
+    /// for their server legs.
     pub fn all(config: &Config, controls: &Controls, clamps: &Arc<Clamps>) -> Vec<Arc<Self>> {
         config
             .sites
@@ -88,7 +90,8 @@ impl SiteRuntime {
             .collect()
     }
 
-    /// A flow of a split site may leave by another uplink, to which nothing of the link applies.
+    /// Adds options without the link's settings for flows of a split site that leave by another
+    /// uplink.
     fn with_beside(self, site: &Site) -> Self {
         if site.mode != Mode::Split || site.link_leg != LinkLeg::Server {
             return self;
@@ -110,8 +113,8 @@ impl SiteRuntime {
         }
     }
 
-    /// The server legs of flows that peers open: as those of the built-in site, but none of them
-    /// crosses the link.
+    /// Returns the options for server legs of flows from peers: as those of the built-in site, but
+    /// none of them crosses the link.
     pub fn far(config: &Config, controls: &Controls, clamps: &Arc<Clamps>) -> Self {
         let last = config.sites.iter().next_back();
         let (id, site) = last.expect("the built-in site");
@@ -123,8 +126,8 @@ impl SiteRuntime {
         Self::new(config, controls, clamps, id, &site)
     }
 
-    /// Connections that carry tunnels themselves: as the link legs of the first site with a tunnel, or of the
-    /// built-in site.
+    /// Returns the options of TCP connections that carry tunnels: as the link legs of the first
+    /// site with a tunnel, or of the built-in site.
     pub fn tunnel_leg(config: &Config, controls: &Controls) -> LegOptions {
         let mut sites = config.sites.iter();
         let first = sites.find(|(id, _)| config.peer_of(*id).is_some());
@@ -182,13 +185,13 @@ impl SiteRuntime {
             while_down: site.while_down,
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
-            tally: Arc::default(),
+            site_counters: Arc::default(),
             clamps: Arc::clone(clamps),
             beside: None,
         }
     }
 
-    /// Options of the legs that cross the link.
+    /// Returns the options of the legs that cross the link.
     pub fn link_leg(&self) -> &LegOptions {
         match self.link_side {
             Side::Client => &self.client,
@@ -196,12 +199,12 @@ impl SiteRuntime {
         }
     }
 
-    /// How flows to this destination share the link, if they do.
+    /// Returns the terms on which flows to this destination share the link, if they do.
     pub fn share_terms(&self, destination: &SocketAddr) -> Option<Terms> {
         self.share[usize::from(destination.is_ipv6())]
     }
 
-    /// Whether the DSCP of the client's SYN goes onto both legs.
+    /// Returns whether both legs copy the DSCP of the client's SYN.
     pub fn keeps_dscp(&self) -> bool {
         self.dscp == DscpPolicy::Keep
     }
@@ -227,8 +230,9 @@ fn link_leg(config: &Config, site: &Site, mark: u32) -> LegOptions {
     }
 }
 
-/// No user timeout on this leg: a host that reads nothing for an hour, and answers our probes, is
-/// slow, not dead (RFC 1122, 4.2.2.17). Nor a cap on retransmissions, which needs one.
+/// Returns the options of the host leg. No user timeout: a host that reads nothing for an hour, but
+/// answers probes, is slow, not dead (RFC 1122, 4.2.2.17). No cap on retransmissions either, which
+/// requires one.
 fn host_leg(site: &Site, mark: u32) -> LegOptions {
     LegOptions {
         mark,

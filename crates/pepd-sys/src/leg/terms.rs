@@ -5,17 +5,17 @@ use pep_core::{
     site::{IpVersion, Site},
 };
 
-/// What the packets of a site's flows are like, so that a rate of the link can be told as one of payload.
+/// Packet properties of a site's flows, for converting the link's rate to a payload rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Payload in bytes per second where the link has no other flow.
+    /// The payload rate in bytes per second on a link without other flows.
     pub full: u64,
-    /// Bytes of each packet that are no payload.
+    /// Header bytes of each packet.
     pub headers: u64,
 }
 
 impl Terms {
-    /// `None` where the site's flows do not share.
+    /// Returns the terms; `None` where the site's flows do not share.
     pub fn new(site: &Site, link: Option<&Link>, ip: IpVersion) -> Option<Self> {
         let full = site.payload_rate(link, ip)?.bytes_per_second();
         site.shares(link).then_some(Self {

@@ -27,7 +27,7 @@ pub(super) fn options() -> LegOptions {
     }
 }
 
-/// A site that connects from our own address.
+/// Returns a site that connects from pepd's own address.
 pub fn site() -> SiteRuntime {
     SiteRuntime {
         keep: KeepWhen::Outage,
@@ -49,6 +49,6 @@ pub fn site() -> SiteRuntime {
         clamps: Arc::default(),
         beside: None,
         share: [None; 2],
-        tally: Arc::default(),
+        site_counters: Arc::default(),
     }
 }

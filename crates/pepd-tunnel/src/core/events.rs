@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pep_core::greeting::Opening;
+use pep_core::stream_header::Opening;
 use pepd_relay::limits::Resource;
 use tunnel::{
     endpoint::{Carrier, DownReason, PeerEvent},
@@ -19,7 +19,7 @@ use crate::{
 
 /// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon
 /// be sent.
-const AWAY_AFTER: Duration = Duration::from_secs(1);
+const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// Longer than a peer pauses that has nothing to send: after so much silence one is not there that
 /// nothing is sent to.
 const UNHEARD_AFTER: Duration = Duration::from_secs(5);
@@ -45,13 +45,13 @@ impl Core {
             PeerEvent::Up => {
                 peer.silent_since = None;
                 // It was cleared when the session began, before its first bytes were placed.
-                peer.table.set_away(self.off);
+                peer.table.set_link_down(self.off);
                 self.keep_off(index);
                 self.join_packets(index);
                 let peer = &mut self.peers.list[index];
                 peer.table.wake_waiting();
                 let flows = self.resume(index);
-                self.set_here(index, true);
+                self.set_up(index, true);
                 // Who waits for this may begin flows at once, which are to find it so.
                 let peer = self.peer_name(index);
                 tracing::info!(peer, "peer is there: a session has begun");
@@ -86,12 +86,12 @@ impl Core {
                     self.peers.credits.on_end(index);
                     self.join_packets(index);
                 }
-                self.set_here(index, next);
+                self.set_up(index, next);
             }
             PeerEvent::Roamed(remote) => {
                 let (address, carrier) = (remote.address, remote.carrier);
                 let was = peer.carrier.replace(carrier);
-                if !tcp::tell_of_carrier(&peer.config, was, remote) {
+                if !tcp::log_carrier(&peer.config, was, remote) {
                     tracing::info!(peer = name, %address, %carrier, "peer sends from this address now");
                 }
             }
@@ -108,8 +108,10 @@ impl Core {
         let (name, table) = (peer.config.name.as_str(), &mut peer.table);
         match event {
             Event::Opened {
-                stream, greeting, ..
-            } => self.on_opened(shared, index, stream, &greeting),
+                stream,
+                stream_header,
+                ..
+            } => self.on_opened(shared, index, stream, &stream_header),
             Event::Readable { stream, until } => {
                 if let Some(until) = table.drop_probed(stream, until) {
                     self.allow(index, stream, until);
@@ -120,11 +122,11 @@ impl Core {
             Event::Acked { stream, until } => table.on_acked(stream, until),
             Event::Finished { stream } => table.on_finished(stream),
             Event::Reset { stream, code } => {
-                table.on_gone(stream, Some(code));
+                table.on_stream_end(stream, Some(code));
                 self.give_place(index);
             }
             Event::Closed { stream } => {
-                table.on_gone(stream, None);
+                table.on_stream_end(stream, None);
                 self.give_place(index);
             }
             Event::LinkDown if self.off => {}
@@ -136,11 +138,11 @@ impl Core {
                 let silence = peer.silent_since.take();
                 let silence = silence.map(|since| base.elapsed() - since);
                 tracing::debug!(peer = name, ?silence, "peer is heard again");
-                peer.table.set_away(false);
+                peer.table.set_link_down(false);
                 for flow in peer.table.flows() {
                     self.line_up(Key { peer: index, flow });
                 }
-                if self.set_here(index, true) {
+                if self.set_up(index, true) {
                     let name = self.peers.list[index].config.name.as_str();
                     tracing::info!(peer = name, ?silence, "peer is back: its flows go on");
                 }
@@ -171,17 +173,17 @@ impl Core {
     fn on_opened(&mut self, shared: &Shared, index: usize, stream: StreamId, opening: &[u8]) {
         let peer = &mut self.peers.list[index];
         match Opening::parse(opening) {
-            Ok(Opening::Roll(flows)) => {
-                peer.table.on_roll(flows);
+            Ok(Opening::Inventory(flows)) => {
+                peer.table.on_inventory(flows);
                 if let Some(session) = self.endpoint.session(peer.id) {
                     session.finish(stream);
                 }
             }
             Ok(Opening::Probe(down)) => self.on_probed(index, stream, down),
-            Ok(Opening::Flow(greeting)) => match greeting.resume {
-                Some(resume) => self.on_resumed(shared, index, stream, (greeting, resume)),
-                None if peer.table.find(greeting.token) == Known::Not => {
-                    self.begin(shared, index, stream, greeting);
+            Ok(Opening::Flow(stream_header)) => match stream_header.resume {
+                Some(resume) => self.on_resumed(shared, index, stream, (stream_header, resume)),
+                None if peer.table.find(stream_header.token) == Known::Not => {
+                    self.begin(shared, index, stream, stream_header);
                 }
                 None => {
                     let peer = peer.config.name.as_str();
@@ -205,7 +207,7 @@ impl Core {
         if !peer.table.is_at_cap() {
             // Nor is there for others; the gate closes.
             self.context.admission.on_short(Resource::Memory);
-        } else if !std::mem::replace(&mut peer.told_of_cap, true) {
+        } else if !std::mem::replace(&mut peer.cap_logged, true) {
             let flows = peer.table.len();
             let peer = peer.config.name.as_str();
             tracing::warn!(
@@ -227,11 +229,11 @@ impl Core {
     }
 
     /// Whether the peer is there from now on. Returns whether that is news.
-    fn set_here(&mut self, index: usize, is_here: bool) -> bool {
-        let is_news = self.statuses.set(index, is_here);
-        let here = self.statuses.here() as u64;
+    fn set_up(&mut self, index: usize, is_up: bool) -> bool {
+        let is_news = self.statuses.set(index, is_up);
+        let here = self.statuses.count_up() as u64;
         let counters = &self.context.counters;
-        counters.update(|stats| stats.tunnel_peers_here = here);
+        counters.update(|stats| stats.tunnel_peers_up = here);
         is_news
     }
 
@@ -240,7 +242,7 @@ impl Core {
     pub(crate) fn await_peers(&mut self) {
         let now = self.base.elapsed();
         for (index, peer) in self.peers.list.iter_mut().enumerate() {
-            if self.statuses.is_here(index) {
+            if self.statuses.is_up(index) {
                 peer.silent_since = Some(now);
             }
         }
@@ -249,20 +251,20 @@ impl Core {
     /// What is looked after every second.
     pub(crate) fn tick(&mut self) {
         self.count();
-        self.tell_who_is_heard();
+        self.report_heard_peers();
         self.sweep_connections();
         self.custody.age();
-        self.tell_facts();
-        self.tell_of_trouble();
+        self.send_facts();
+        self.log_trouble();
         let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);
             let silence = self.silence(index, now);
             let peer = &mut self.peers.list[index];
             let has_session = self.endpoint.session(peer.id).is_some();
-            let is_silent = silence.is_some_and(|silence| silence >= AWAY_AFTER);
+            let is_silent = silence.is_some_and(|silence| silence >= DOWN_AFTER);
             let away = !has_session || is_silent || self.off;
-            if peer.table.set_away(away) && away {
+            if peer.table.set_link_down(away) && away {
                 let (name, flows) = (peer.config.name.as_str(), peer.table.len());
                 tracing::debug!(
                     peer = name,
@@ -278,7 +280,7 @@ impl Core {
     }
 
     /// For those who ask how peers are.
-    fn tell_facts(&mut self) {
+    fn send_facts(&mut self) {
         let now = self.now();
         for (index, peer) in self.peers.list.iter().enumerate() {
             let session = self.endpoint.session(peer.id);
@@ -297,7 +299,7 @@ impl Core {
                 received_bytes: peer.received_bytes,
             };
             let flows = peer.table.len() as u64;
-            let status = self.statuses.of(index);
+            let status = self.statuses.status(index);
             status.set_known(facts, contact, flows);
             status.set_addresses(self.endpoint.addresses(peer.id));
             if let Some(packets) = &peer.packets {
@@ -318,7 +320,7 @@ impl Core {
     }
 
     /// Whether any peer is, and when. Those of which there is no session know nothing of the link.
-    fn tell_who_is_heard(&mut self) {
+    fn report_heard_peers(&mut self) {
         let now = self.now();
         let mut peers = self.peers.list.iter().filter_map(|peer| {
             let heard = self.endpoint.peer_state(peer.id)?.heard?;
@@ -351,7 +353,7 @@ impl Core {
             stats.tunnel_datagrams_refused = refused;
             stats.tunnel_peers_by_tcp = by_tcp as u64;
             stats.tunnel_tcp_connections = connections as u64;
-            stats.tunnel_tcp_strangers = self.tcp.strangers_gone;
+            stats.tunnel_tcp_unauthenticated = self.tcp.strangers_closed;
         });
     }
 
@@ -366,7 +368,7 @@ impl Core {
 
     fn on_silence(&mut self, index: usize, silence: Duration) {
         let lost_after = self.peers.list[index].config.lost_after;
-        if silence < lost_after || !self.set_here(index, false) {
+        if silence < lost_after || !self.set_up(index, false) {
             return;
         }
         let peer = &self.peers.list[index];
@@ -400,7 +402,7 @@ mod tests {
                 sleep(Duration::from_millis(1)).await;
             }
             rig.near.borrow_mut().tick();
-            assert_eq!(Rig::stats(&rig.near).tunnel_peers_here, 1);
+            assert_eq!(Rig::stats(&rig.near).tunnel_peers_up, 1);
         });
     }
 
@@ -412,10 +414,10 @@ mod tests {
             core.statuses.set(0, true);
             core.await_peers();
             core.tick();
-            assert!(core.statuses.is_here(0));
+            assert!(core.statuses.is_up(0));
             core.base -= lost_after;
             core.tick();
-            assert!(!core.statuses.is_here(0));
+            assert!(!core.statuses.is_up(0));
         });
     }
 }

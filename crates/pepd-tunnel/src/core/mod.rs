@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{arena::name_hash, greeting::Opening, hosts::Host, key::PublicKey};
+use pep_core::{arena::name_hash, hosts::Host, key::PublicKey, stream_header::Opening};
 use pepd_relay::flow::{Attached, FlowContext};
 use tokio::time::Instant;
 use tunnel::{
@@ -39,9 +39,9 @@ pub(super) use peers::Peers;
 use super::{
     credit::{self, Usage},
     far,
-    flow::Workshop,
+    flow::PackingBuffers,
     peers::Statuses,
-    table::{Custody, Entry, Table},
+    table::{Custody, FlowBuffers, Table},
     tcp::Connections,
 };
 use crate::{
@@ -59,7 +59,7 @@ pub(super) struct Core {
     /// For flows that the peers open.
     pub(super) far: Rc<far::Sites>,
     /// For flows that compress.
-    pub(super) workshop: Rc<RefCell<Workshop>>,
+    pub(super) packing_buffers: Rc<RefCell<PackingBuffers>>,
     /// Where UDP does not get through.
     pub(super) tcp: Connections,
     /// What is held because links are away.
@@ -100,7 +100,7 @@ impl Core {
             peers,
             statuses,
             far: Rc::new(far),
-            workshop: Rc::default(),
+            packing_buffers: Rc::default(),
             tcp,
             custody,
             base: Instant::now(),
@@ -118,7 +118,7 @@ impl Core {
     }
 
     /// The peer with that [`name_hash`], and its name.
-    pub(super) fn peer_called(&self, hash: u64) -> Option<(usize, Arc<str>)> {
+    pub(super) fn peer_of_hash(&self, hash: u64) -> Option<(usize, Arc<str>)> {
         let mut names = self.peers.list.iter().map(|peer| peer.config.name.as_str());
         let index = names.position(|name| name_hash(name) == hash)?;
         Some((index, self.peer_name(index).into()))
@@ -154,7 +154,7 @@ impl Core {
         }
     }
 
-    pub(super) fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+    pub(super) fn entry(&mut self, key: Key) -> Option<&mut FlowBuffers> {
         self.peers.list[key.peer].table.get(key.flow)
     }
 
@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// A flow with its stream and the session of that, if it has one.
-    fn joined(&mut self, key: Key) -> Option<(&mut Entry, &mut Session, StreamId)> {
+    fn joined(&mut self, key: Key) -> Option<(&mut FlowBuffers, &mut Session, StreamId)> {
         let peer = &mut self.peers.list[key.peer];
         let entry = peer.table.get(key.flow)?;
         let stream = entry.stream()?;
@@ -183,9 +183,12 @@ impl Core {
         let entry = peer.table.get(key.flow).ok_or(TooManyStreams)?;
         entry.publish_opened();
         let announced = entry.announcement().ok_or(TooManyStreams)?;
-        let opening = Opening::Flow(announced.greeting.clone()).emit();
+        let opening = Opening::Flow(announced.stream_header.clone()).emit();
         let stream = session.open(announced.class, announced.site, &opening)?;
-        session.set_host(stream, Host::of(announced.greeting.client.ip()).number());
+        session.set_host(
+            stream,
+            Host::from_address(announced.stream_header.client.ip()).number(),
+        );
         peer.table.bind(key.flow, stream);
         self.line_up(key);
         self.wake_driver();
@@ -273,7 +276,7 @@ impl Core {
         let now = self.now();
         let peer = &self.peers.list[index];
         if let Some(session) = self.endpoint.session(peer.id) {
-            let usage = Usage::of(session, &peer.table);
+            let usage = Usage::new(session, &peer.table);
             let round = || credit::round(session);
             let until = self.peers.credits.grant(index, now, round, &usage);
             session.allow_session(until);
@@ -344,7 +347,7 @@ impl Core {
             }
             if self.off {
                 // For how long nobody knows: what hosts send is kept at once.
-                peer.table.set_away(true);
+                peer.table.set_link_down(true);
             } else if was_off && hint == LinkHint::Down {
                 peer.silent_since.get_or_insert(self.base.elapsed());
             }

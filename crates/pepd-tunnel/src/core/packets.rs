@@ -15,7 +15,7 @@ impl Core {
         (peer, chain): (usize, usize),
         packet: &[u8],
     ) -> Taken {
-        let silence = match self.statuses.is_here(peer) {
+        let silence = match self.statuses.is_up(peer) {
             true => self.silence(peer, self.base.elapsed()),
             false => Some(Duration::MAX),
         };

@@ -39,7 +39,7 @@ pub(crate) struct PeerShell {
     /// Since when nothing comes from it, though there is a session.
     pub(super) silent_since: Option<Duration>,
     /// That it has as many flows as it may was told.
-    pub(super) told_of_cap: bool,
+    pub(super) cap_logged: bool,
     /// Why there is no session with it.
     pub(super) trouble: Trouble,
     /// Hash of its name.
@@ -80,7 +80,7 @@ impl Peers {
             sent_bytes: 0,
             received_bytes: 0,
             silent_since: None,
-            told_of_cap: false,
+            cap_logged: false,
             trouble: Trouble::default(),
             recorded: Attached::default(),
         });
@@ -109,7 +109,7 @@ impl Peers {
 impl Stores for Peers {
     type Store = PeerShell;
 
-    fn of(&mut self, peer: PeerId) -> &mut PeerShell {
+    fn store_of(&mut self, peer: PeerId) -> &mut PeerShell {
         self.of_id(peer)
     }
 }

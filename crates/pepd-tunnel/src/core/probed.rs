@@ -1,6 +1,6 @@
 //! Probes of the path: streams of no flow, opened here or by the peer.
 
-use pep_core::greeting::Opening;
+use pep_core::stream_header::Opening;
 use tunnel::{
     class::Class,
     session::TooManyStreams,
@@ -56,7 +56,7 @@ impl Core {
     }
 
     /// How the path is now, and how far the probe; `None` where there is no session any more.
-    pub(crate) fn look(&mut self, index: usize) -> Option<Look> {
+    pub(crate) fn sample(&mut self, index: usize) -> Option<Look> {
         let peer = &mut self.peers.list[index];
         let session = self.endpoint.session(peer.id)?;
         let beyond = peer.table.probed().map_or(0, |stream| {

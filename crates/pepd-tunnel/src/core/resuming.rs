@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use pep_core::{
     arena::Kind,
-    greeting::{Greeting, Opening, Resume},
     hosts::Host,
+    stream_header::{Opening, Resume, StreamHeader},
 };
 use tunnel::{
     class::Class,
@@ -26,12 +26,12 @@ impl Core {
     /// they go on in the last one, and that is told once.
     pub(super) fn resume(&mut self, index: usize) -> usize {
         let peer = &mut self.peers.list[index];
-        let Some(waiting) = peer.table.call_roll() else {
+        let Some(waiting) = peer.table.send_inventory() else {
             return 0;
         };
-        let roll = Opening::Roll(waiting.len() as u64).emit();
+        let inventory = Opening::Inventory(waiting.len() as u64).emit();
         if let Some(session) = self.endpoint.session(peer.id)
-            && let Ok(stream) = session.open(Class::Normal, 0, &roll)
+            && let Ok(stream) = session.open(Class::Normal, 0, &inventory)
         {
             session.finish(stream);
         }
@@ -62,18 +62,18 @@ impl Core {
         let (Some(announced), Some(session)) = (announced, self.endpoint.session(peer.id)) else {
             return false;
         };
-        let greeting = Greeting {
+        let stream_header = StreamHeader {
             resume: Some(resume),
-            ..announced.greeting.clone()
+            ..announced.stream_header.clone()
         };
-        let client = greeting.client;
+        let client = stream_header.client;
         let Resume { down, up, .. } = resume;
         let perhaps_new = resume.perhaps_new;
-        let opening = Opening::Flow(greeting).emit();
+        let opening = Opening::Flow(stream_header).emit();
         let Ok(stream) = session.open(announced.class, announced.site, &opening) else {
             return false;
         };
-        session.set_host(stream, Host::of(client.ip()).number());
+        session.set_host(stream, Host::from_address(client.ip()).number());
         tracing::debug!(%client, stream, down, up, perhaps_new, "a flow asks its peer to go on");
         if let Some(receive) = peer.table.reopen(key.flow, stream) {
             session.limit_receive(stream, receive);
@@ -131,11 +131,11 @@ impl Core {
         shared: &Shared,
         index: usize,
         stream: StreamId,
-        (greeting, resume): (Greeting, Resume),
+        (stream_header, resume): (StreamHeader, Resume),
     ) {
         let table = &mut self.peers.list[index].table;
-        let known = table.find(greeting.token);
-        let (client, Resume { down, up, .. }) = (greeting.client, resume);
+        let known = table.find(stream_header.token);
+        let (client, Resume { down, up, .. }) = (stream_header.client, resume);
         let perhaps_new = resume.perhaps_new;
         tracing::debug!(%client, stream, down, up, perhaps_new, ?known, "the peer asks for a flow to go on");
         match known {
@@ -143,7 +143,7 @@ impl Core {
             Known::Bound => self.refuse(index, stream, ResetCode::Internal),
             Known::Ended(code) => self.refuse(index, stream, code),
             Known::Not if resume.perhaps_new => {
-                if let Some(flow) = self.begin(shared, index, stream, greeting) {
+                if let Some(flow) = self.begin(shared, index, stream, stream_header) {
                     self.rejoin(index, flow, stream, &resume);
                 }
             }
@@ -172,7 +172,7 @@ impl Core {
         shared: &Shared,
         index: usize,
         stream: StreamId,
-        greeting: Greeting,
+        stream_header: StreamHeader,
     ) -> Option<FlowId> {
         let peer = &mut self.peers.list[index];
         let Some(flow) = peer.table.opened(stream) else {
@@ -180,22 +180,22 @@ impl Core {
             self.refuse(index, stream, ResetCode::Limit);
             return None;
         };
-        peer.table.introduce(flow, greeting.token);
-        let host = Host::of(greeting.client.ip());
+        peer.table.introduce(flow, stream_header.token);
+        let host = Host::from_address(stream_header.client.ip());
         peer.table.set_host(flow, host);
         if let Some(session) = self.endpoint.session(peer.id) {
             session.set_host(stream, host.number());
         }
         if let Some(entry) = peer.table.get(flow) {
             let name = &peer.config.name;
-            let identity = recover::identity(Kind::Far, Class::Normal, name, &greeting);
+            let identity = recover::identity(Kind::Far, Class::Normal, name, &stream_header);
             entry.publish(&identity, None);
         }
         let key = Key { peer: index, flow };
-        let permit = self.context.admission.admit(self.far.tally(), None);
+        let permit = self.context.admission.admit(self.far.site_counters(), None);
         let counters = &self.context.counters;
         counters.update(|stats| stats.tunnel_flows_far += 1);
-        let flow = far::serve(Rc::clone(shared), key, greeting, permit);
+        let flow = far::serve(Rc::clone(shared), key, stream_header, permit);
         tokio::task::spawn_local(flow);
         Some(key.flow)
     }

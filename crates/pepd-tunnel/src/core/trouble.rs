@@ -53,7 +53,7 @@ impl Trouble {
         match self.failed {
             Some(HandshakeError::Keys) => Some(NoSession::Keys),
             Some(HandshakeError::Version(_)) => Some(NoSession::Version),
-            None if state.untaken >= TRIES => Some(NoSession::Untaken),
+            None if state.answers_rejected >= TRIES => Some(NoSession::AnswersRejected),
             None if state.unanswered >= TRIES => Some(NoSession::Unanswered),
             None => None,
         }
@@ -62,11 +62,11 @@ impl Trouble {
 
 impl Core {
     /// Tells what keeps sessions from beginning, and remembers it for those who ask.
-    pub(super) fn tell_of_trouble(&mut self) {
+    pub(super) fn log_trouble(&mut self) {
         let now = self.base.elapsed();
         while let Some((kind, from)) = self.endpoint.take_stranger() {
             if self.peers.strangers[kind as usize].is_over(now) {
-                tell_of_stranger(kind, &from.address.to_string(), from.carrier);
+                log_stranger(kind, &from.address.to_string(), from.carrier);
             }
         }
         for index in 0..self.peers.list.len() {
@@ -81,14 +81,14 @@ impl Core {
                 Some((found, state))
             });
             self.statuses
-                .of(index)
+                .status(index)
                 .set_trouble(found.as_ref().map(|(found, _)| *found));
             let Some((found, state)) = found else {
                 continue;
             };
             if peer.trouble.pauses[found as usize].is_over(now) {
-                let address = called_at(&state, self.endpoint.addresses(peer.id));
-                tell(
+                let address = endpoints_text(&state, self.endpoint.addresses(peer.id));
+                log_trouble_of(
                     &peer.config.name,
                     found,
                     peer.trouble.failed,
@@ -101,14 +101,14 @@ impl Core {
 }
 
 /// Addresses at which a peer is called.
-fn called_at(state: &PeerState, addresses: &[SocketAddr]) -> String {
+fn endpoints_text(state: &PeerState, addresses: &[SocketAddr]) -> String {
     let was = state.remote.map(|remote| remote.address);
     let was = was.filter(|was| !addresses.contains(was));
     let all: Vec<_> = was.into_iter().chain(addresses.iter().copied()).collect();
     listed(&all)
 }
 
-fn tell(
+fn log_trouble_of(
     name: &str,
     found: NoSession,
     failed: Option<HandshakeError>,
@@ -125,9 +125,9 @@ fn tell(
              `peer.{name}.public_key` has to be what `pepd keygen --public` prints there, and the `public_key` of us that it has what \
              that prints here; its log says which"
         ),
-        NoSession::Untaken => tracing::warn!(
+        NoSession::AnswersRejected => tracing::warn!(
             peer = name,
-            tries = state.untaken,
+            tries = state.answers_rejected,
             "peer takes none of this pepd's answers: the psk_file for this tunnel differs between \
              the two pepds, or one of them has none, or the answers do not get there. Compare \
              both files (`peer.{name}.psk_file` here)"
@@ -149,7 +149,7 @@ fn tell(
     }
 }
 
-fn tell_of_stranger(kind: Stranger, address: &str, carrier: Carrier) {
+fn log_stranger(kind: Stranger, address: &str, carrier: Carrier) {
     match kind {
         Stranger::NotForUs => tracing::warn!(
             address,

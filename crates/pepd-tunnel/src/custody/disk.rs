@@ -65,9 +65,9 @@ pub trait Disk: fmt::Debug + Send + 'static {
 
 /// A folder of the machine's.
 #[derive(Debug)]
-pub struct Folder(pub(super) PathBuf);
+pub struct Directory(pub(super) PathBuf);
 
-impl Disk for Folder {
+impl Disk for Directory {
     type File = fs::File;
 
     fn create(&self, name: &str) -> io::Result<fs::File> {

@@ -33,7 +33,7 @@ struct Sealed {
 
 /// Files that are of no use.
 #[derive(Debug, Default)]
-struct Foreign {
+struct UnusableFiles {
     files: u64,
     bytes: u64,
 }
@@ -81,7 +81,7 @@ impl<D: Disk> Segments<D> {
     /// is known of what cannot be read now.
     pub(crate) fn inherit(&mut self) -> Left {
         let mut left = Left::default();
-        let mut foreign = Foreign::default();
+        let mut foreign = UnusableFiles::default();
         let names = self.disk.names().unwrap_or_else(|err| {
             tracing::error!(error = %err, "cannot look into the spill folder: what is there is lost");
             Vec::new()
@@ -104,7 +104,7 @@ impl<D: Disk> Segments<D> {
                 Err(err) if is_no_file(&err) => {
                     tracing::warn!(
                         name,
-                        "has the name of a file of pepd's in `custody.folder` and is none: remove it"
+                        "has the name of a file of pepd's in `custody.directory` and is none: remove it"
                     );
                 }
                 Err(err) => {
@@ -112,7 +112,7 @@ impl<D: Disk> Segments<D> {
                 }
             }
         }
-        let Foreign { files, bytes } = foreign;
+        let UnusableFiles { files, bytes } = foreign;
         if files > 0 {
             tracing::warn!(
                 files,

@@ -15,7 +15,7 @@ use nix::{
 use units::ByteSize;
 
 use super::{
-    folder::{Fault, FolderError, check_mode, check_place, file_system},
+    directory::{DirectoryError, Fault, check_mode, check_place, file_system},
     segments::{is_segment, of_this_version},
 };
 
@@ -75,15 +75,15 @@ impl Odd {
 ///
 /// # Errors
 /// When a start as this user would refuse it, as far as can be told without writing there.
-pub fn look(path: &Path, most: u64) -> Result<Look, FolderError> {
-    try_look(path, most).map_err(|fault| FolderError::new(path, fault))
+pub fn inspect(path: &Path, most: u64) -> Result<Look, DirectoryError> {
+    try_look(path, most).map_err(|fault| DirectoryError::new(path, fault))
 }
 
 fn try_look(path: &Path, most: u64) -> Result<Look, Fault> {
     let mut look = Look::default();
     check_place(path)?;
     match fs::symlink_metadata(path) {
-        Ok(data) => look.at_folder(path, &data, most)?,
+        Ok(data) => look.inspect_directory(path, &data, most)?,
         Err(err) if err.kind() == io::ErrorKind::NotFound => look.at_parent(path, most)?,
         Err(err) => return Err(err.into()),
     }
@@ -108,9 +108,9 @@ impl Look {
         Ok(())
     }
 
-    fn at_folder(&mut self, path: &Path, data: &Metadata, most: u64) -> Result<(), Fault> {
+    fn inspect_directory(&mut self, path: &Path, data: &Metadata, most: u64) -> Result<(), Fault> {
         if !data.is_dir() {
-            return Err(Fault::NoFolder);
+            return Err(Fault::NotADirectory);
         }
         let (owner, us) = (data.uid(), geteuid().as_raw());
         check_mode(data)?;
@@ -130,7 +130,7 @@ impl Look {
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
         let mut taken = 0;
         match opened {
-            Ok(folder) => taken = self.at_content(path, folder)?,
+            Ok(directory) => taken = self.at_content(path, directory)?,
             Err(_) if owner != us => {}
             Err(err) => return Err(err.into()),
         }
@@ -139,9 +139,9 @@ impl Look {
     }
 
     /// Returns how many bytes of the budget are there already.
-    fn at_content(&mut self, path: &Path, folder: File) -> Result<u64, Fault> {
+    fn at_content(&mut self, path: &Path, directory: File) -> Result<u64, Fault> {
         // Shared, and for this instant: a pepd that starts just now tries again.
-        let is_used = Flock::lock(folder, FlockArg::LockSharedNonblock).is_err();
+        let is_used = Flock::lock(directory, FlockArg::LockSharedNonblock).is_err();
         let (mut files, mut bytes, mut others) = (0_u64, 0, 0_u64);
         for entry in fs::read_dir(path)? {
             let entry = entry?;
@@ -217,24 +217,24 @@ impl Look {
 }
 
 /// As this user, by what the system says of it.
-fn may_write(folder: &Path) -> io::Result<()> {
+fn may_write(directory: &Path) -> io::Result<()> {
     let needed = AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK;
-    Ok(eaccess(folder, needed)?)
+    Ok(eaccess(directory, needed)?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
-    use super::{super::folder::claim_within, *};
+    use super::{super::directory::claim_within, *};
 
     const MIB: u64 = 1 << 20;
 
     fn fault(path: &Path) -> String {
-        look(path, MIB).unwrap_err().to_string()
+        inspect(path, MIB).unwrap_err().to_string()
     }
 
-    fn folder() -> tempfile::TempDir {
+    fn directory() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
     }
 
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_a_start_would_refuse_is_refused_in_the_same_words() {
-        let parent = folder();
+        let parent = directory();
         let path = parent.path().join("custody");
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
@@ -274,9 +274,9 @@ mod tests {
 
     #[test]
     fn looking_makes_and_removes_nothing() {
-        let parent = folder();
+        let parent = directory();
         let path = parent.path().join("custody");
-        let told = look(&path, MIB).unwrap();
+        let told = inspect(&path, MIB).unwrap();
         assert!(told.state.starts_with("will be made, "), "{told:?}");
         assert!(!path.exists());
 
@@ -286,7 +286,7 @@ mod tests {
         fs::write(path.join("notes.txt"), "").unwrap();
         symlink("nowhere", path.join("pepd-spill-x.segment")).unwrap();
         let before = seen(&path);
-        let told = look(&path, MIB).unwrap();
+        let told = inspect(&path, MIB).unwrap();
         assert_eq!(seen(&path), before);
         assert!(told.state.starts_with("is there, "), "{told:?}");
         let [note] = &told.notes[..] else {
@@ -331,28 +331,28 @@ mod tests {
 
     #[test]
     fn a_folder_in_use_is_no_error_and_can_still_be_had_by_its_pepd() {
-        let parent = folder();
+        let parent = directory();
         let path = parent.path().join("custody");
         let claimed = claim_within(&path, std::time::Duration::ZERO).unwrap();
-        let told = look(&path, MIB).unwrap();
+        let told = inspect(&path, MIB).unwrap();
         assert!(
             told.notes[0].contains("a pepd that runs uses it"),
             "{told:?}"
         );
         drop(claimed);
-        assert_eq!(look(&path, MIB).unwrap().notes, [""; 0]);
+        assert_eq!(inspect(&path, MIB).unwrap().notes, [""; 0]);
         claim_within(&path, std::time::Duration::ZERO).unwrap();
     }
 
     #[test]
     fn too_little_room_and_another_owner_are_warned_of() {
-        let path = folder();
+        let path = directory();
         fs::set_permissions(path.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let told = look(path.path(), u64::MAX).unwrap();
+        let told = inspect(path.path(), u64::MAX).unwrap();
         let room = |text: &&String| text.contains("lower `custody.disk`");
         assert_eq!(told.warnings.iter().filter(room).count(), 1, "{told:?}");
         if chown(path.path(), Some(12_345), None).is_ok() {
-            let told = look(path.path(), 0).unwrap();
+            let told = inspect(path.path(), 0).unwrap();
             let owner = |text: &&String| text.contains("belongs to user 12345");
             assert_eq!(told.warnings.iter().filter(owner).count(), 1, "{told:?}");
         }
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn memory_is_not_taken_for_a_disk() {
-        let Ok(told) = look(Path::new("/dev/shm/pepd-none"), 0) else {
+        let Ok(told) = inspect(Path::new("/dev/shm/pepd-none"), 0) else {
             return; // no such folder here
         };
         let kind = nix::sys::statfs::statfs("/dev/shm")

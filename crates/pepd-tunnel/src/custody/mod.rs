@@ -15,8 +15,8 @@
 //! What was written does not outlive the key, which is in memory only: in that of flows, so that a process that goes on with these can go on
 //! with [what it finds](Left), too. It is synced so that a disk that fails says so while the bytes are still in memory.
 
+mod directory;
 mod disk;
-mod folder;
 mod left;
 mod look;
 mod seal;
@@ -32,10 +32,10 @@ use std::{
 use pepd_sys::threads::IdleThread;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use disk::{Disk, Folder};
-pub use folder::{Claimed, FolderError, claim};
+pub use directory::{Claimed, DirectoryError, claim};
+use disk::{Directory, Disk};
 pub use left::Left;
-pub use look::{Look, look};
+pub use look::{Look, inspect};
 pub(crate) use seal::RECORD;
 pub use seal::{Label, Record, Seal};
 use segments::Segments;
@@ -102,7 +102,7 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
         most: u64,
         seal: Seal,
     ) -> (Self, Replies<T>, Left) {
-        let mut segments = Segments::new(Folder(claimed.path.clone()), seal, most);
+        let mut segments = Segments::new(Directory(claimed.path.clone()), seal, most);
         let left = segments.inherit();
         let (spill, replies) = Self::over(segments, thread, claimed);
         (spill, replies, left)

@@ -16,7 +16,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use parking_lot::Mutex;
 use pep_core::relay::Direction;
 
-use super::{folder::claim_within, *};
+use super::{directory::claim_within, *};
 
 const MIB: u64 = 1 << 20;
 
@@ -55,9 +55,9 @@ fn write<D: Disk>(segments: &mut Segments<D>, number: u64) -> Result<Spot, Write
     segments.write(label(number), &mut filled(number))
 }
 
-fn on_disk(folder: &Path) -> u64 {
+fn on_disk(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let files = fs::read_dir(folder).unwrap();
+    let files = fs::read_dir(directory).unwrap();
     files
         .map(|file| file.unwrap().metadata().unwrap().blocks() * 512)
         .sum()
@@ -65,8 +65,8 @@ fn on_disk(folder: &Path) -> u64 {
 
 #[test]
 fn records_come_back_as_they_were_and_their_room_is_free_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut segments = Segments::new(Folder(folder.path().into()), seal(), 64 * MIB);
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = Segments::new(Directory(directory.path().into()), seal(), 64 * MIB);
     let spots: Vec<_> = (0..300).map(|n| write(&mut segments, n).unwrap()).collect();
     segments.sync().unwrap();
     assert_eq!(segments.used(), 300 * RECORD);
@@ -80,22 +80,22 @@ fn records_come_back_as_they_were_and_their_room_is_free_again() {
     assert!(matches!(other, Err(ReadError::Damaged(_))));
     for spot in &spots[..299] {
         segments.forget(*spot);
-        assert!(on_disk(folder.path()) <= segments.used() + 4096);
+        assert!(on_disk(directory.path()) <= segments.used() + 4096);
     }
     assert!(segments.used() <= RECORD * 44, "{}", segments.used());
     segments.read(spots[299], label(299), &mut record).unwrap();
     segments.forget(spots[299]);
-    assert_eq!((segments.used(), on_disk(folder.path())), (0, 0));
+    assert_eq!((segments.used(), on_disk(directory.path())), (0, 0));
 }
 
 #[test]
 fn the_quota_is_never_exceeded() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let most = 200 * RECORD + 1;
-    let mut segments = Segments::new(Folder(folder.path().into()), seal(), most);
+    let mut segments = Segments::new(Directory(directory.path().into()), seal(), most);
     let spots: Vec<_> = (0..200).map(|n| write(&mut segments, n).unwrap()).collect();
     assert!(matches!(write(&mut segments, 200), Err(WriteError::Quota)));
-    assert!(on_disk(folder.path()) <= most);
+    assert!(on_disk(directory.path()) <= most);
     segments.forget(spots[17]);
     let again = write(&mut segments, 201).unwrap();
     assert!(matches!(write(&mut segments, 202), Err(WriteError::Quota)));
@@ -106,13 +106,13 @@ fn the_quota_is_never_exceeded() {
 
 #[test]
 fn an_end_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut segments = Segments::new(Folder(folder.path().into()), seal(), 64 * MIB);
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = Segments::new(Directory(directory.path().into()), seal(), 64 * MIB);
     for number in 0..200 {
         write(&mut segments, number).unwrap();
     }
     drop(segments);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// A file system of so many bytes that is full soon; `None` where we may not mount.
@@ -120,17 +120,17 @@ struct Small(tempfile::TempDir);
 
 impl Small {
     fn new(kib: u64) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let options = format!("size={kib}k,mode=0700");
         let flags = MsFlags::empty();
         let mounted = mount(
             Some("none"),
-            folder.path(),
+            directory.path(),
             Some("tmpfs"),
             flags,
             Some(options.as_str()),
         );
-        mounted.is_ok().then_some(Self(folder))
+        mounted.is_ok().then_some(Self(directory))
     }
 }
 
@@ -147,7 +147,7 @@ fn a_disk_that_is_full_takes_more_once_there_is_room() {
         return;
     };
     let path = small.0.path();
-    let mut segments = Segments::new(Folder(path.into()), seal(), 64 * MIB);
+    let mut segments = Segments::new(Directory(path.into()), seal(), 64 * MIB);
     let mut spots = Vec::new();
     let full = loop {
         match write(&mut segments, spots.len() as u64) {
@@ -155,7 +155,7 @@ fn a_disk_that_is_full_takes_more_once_there_is_room() {
             Err(err) => break err,
         }
     };
-    assert!(matches!(&full, WriteError::Disk(err) if folder::is_full(err)));
+    assert!(matches!(&full, WriteError::Disk(err) if directory::is_full(err)));
     assert!(spots.len() > 20, "{}", spots.len());
     let mut record = Record::default();
     for (number, spot) in (0..).zip(&spots) {
@@ -196,9 +196,9 @@ impl Faults {
 }
 
 /// A disk that works when it is told to, so that tests are the same every time.
-pub(crate) struct Slow<T>(Worker<Faulty, T>, Replies<T>);
+pub(crate) struct ManualDisk<T>(Worker<Faulty, T>, Replies<T>);
 
-impl<T: fmt::Debug + Copy + Send + 'static> Slow<T> {
+impl<T: fmt::Debug + Copy + Send + 'static> ManualDisk<T> {
     /// Of at most so many bytes.
     pub(crate) fn new(disk: &Faulty, most: u64) -> (Spill<T>, Self) {
         let (spill, slow, _) = Self::of(disk, most, 1);
@@ -421,8 +421,8 @@ fn folders_that_are_not_ours_alone_are_refused_with_what_to_do() {
 
 #[test]
 fn what_others_have_left_is_removed_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     let left = ["pepd-spill-v1-00-1-0.segment", "pepd-spill-v9-x.segment"];
     for name in left.into_iter().chain(["notes.txt"]) {
@@ -431,7 +431,7 @@ fn what_others_have_left_is_removed_and_nothing_else() {
     let odd = ["pepd-spill-link.segment", "pepd-spill-folder.segment"];
     std::os::unix::fs::symlink("notes.txt", path.join(odd[0])).unwrap();
     fs::create_dir(path.join(odd[1])).unwrap();
-    let mut other = Segments::new(Folder(path.into()), Seal::new(&[9; 32], 1), 64 * MIB);
+    let mut other = Segments::new(Directory(path.into()), Seal::new(&[9; 32], 1), 64 * MIB);
     write(&mut other, 1).unwrap();
     mem::forget(other);
     let claimed = claim_within(path, Duration::ZERO).unwrap();
@@ -445,8 +445,8 @@ fn what_others_have_left_is_removed_and_nothing_else() {
 }
 
 /// What a process has written that ends without more ado.
-fn left_by(folder: &Path, generation: u32, numbers: impl Iterator<Item = u64>) -> Vec<Spot> {
-    let mut segments = Segments::new(Folder(folder.into()), seal_of(generation), 64 * MIB);
+fn left_by(directory: &Path, generation: u32, numbers: impl Iterator<Item = u64>) -> Vec<Spot> {
+    let mut segments = Segments::new(Directory(directory.into()), seal_of(generation), 64 * MIB);
     segments.inherit();
     let spots = numbers.map(|number| write(&mut segments, number).unwrap());
     let spots = spots.collect();
@@ -456,14 +456,14 @@ fn left_by(folder: &Path, generation: u32, numbers: impl Iterator<Item = u64>) -
 
 #[test]
 fn what_a_predecessor_has_left_is_found_by_what_it_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
     // Those whose length is a chunk's, of three flows.
     let numbers = || (0..300).step_by(5);
     left_by(path, 1, numbers());
     // A successor has written some of them again, and others.
     left_by(path, 2, (250..400).step_by(5));
-    let mut segments = Segments::new(Folder(path.into()), seal_of(3), 64 * MIB);
+    let mut segments = Segments::new(Directory(path.into()), seal_of(3), 64 * MIB);
     let mut left = segments.inherit();
     assert_eq!((left.count(), left.torn), (80, 0));
     assert_eq!(segments.used(), 80 * RECORD);
@@ -483,8 +483,8 @@ fn what_a_predecessor_has_left_is_found_by_what_it_is() {
 
 #[test]
 fn records_that_were_written_half_are_not_taken_for_records() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
     left_by(path, 1, [0, 5, 10].into_iter());
     left_by(path, 2, [15, 20].into_iter());
     let names = || fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
@@ -497,7 +497,7 @@ fn records_that_were_written_half_are_not_taken_for_records() {
     let odd = names().next().unwrap();
     let odd = fs::OpenOptions::new().write(true).open(odd).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&odd, b"x", 0).unwrap();
-    let mut segments = Segments::new(Folder(path.into()), seal_of(3), 64 * MIB);
+    let mut segments = Segments::new(Directory(path.into()), seal_of(3), 64 * MIB);
     let left = segments.inherit();
     assert_eq!(left.torn, 3, "{left:?}");
     let spots: Vec<_> = left.rest().collect();

@@ -50,11 +50,11 @@ impl Joint {
     pub(super) fn on_last_byte(&mut self, core: &mut Core, cx: &mut Context<'_>) {
         self.source = Source::Finished;
         self.answer = Some(Answer::new());
-        self.tell_end(core, cx);
+        self.report_end(core, cx);
     }
 
     /// Tells the peer of the leg's end, if that is not held back.
-    pub(super) fn tell_end(&mut self, core: &mut Core, cx: &mut Context<'_>) {
+    pub(super) fn report_end(&mut self, core: &mut Core, cx: &mut Context<'_>) {
         let Some(answer) = &mut self.answer else {
             return;
         };
@@ -95,7 +95,7 @@ impl Joint {
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return;
         };
-        if entry.is_away() && !entry.finished && self.is_delivered(entry) {
+        if entry.is_link_down() && !entry.finished && self.is_delivered(entry) {
             entry.publish_answered();
             match leg.finish() {
                 Ok(()) => {

@@ -4,7 +4,7 @@ use std::io;
 
 use pep_core::{relay::Side, stats::EndReason};
 use pepd_relay::flow::{FlowEnd, tail};
-use tunnel::{parcel::UnpackError, wire::ResetCode};
+use tunnel::{compression::UnpackError, wire::ResetCode};
 
 use super::{Joint, Sink};
 use crate::table::Loss;
@@ -66,7 +66,7 @@ impl Joint {
     fn on_malformed(&mut self, err: UnpackError) {
         let core = self.core.borrow();
         let counters = &core.context.counters;
-        counters.update(|stats| stats.tunnel_parcels_refused += 1);
+        counters.update(|stats| stats.tunnel_compression_blocks_refused += 1);
         let (peer, client) = (core.peer_name(self.key.peer), self.ends.client);
         tracing::warn!(peer, %client, error = %err, "a flow is reset: what the peer has compressed cannot be read");
         self.failure = Some(io::Error::new(io::ErrorKind::InvalidData, err));
@@ -98,7 +98,7 @@ impl Joint {
         });
         let [up, down] = std::mem::replace(&mut self.counted, now);
         let moved = [now[0] - up, now[1] - down];
-        self.ends.site.tally.relay(moved);
+        self.ends.site.site_counters.relay(moved);
         core.context.counters.update(|stats| {
             stats.up_bytes += moved[0];
             stats.down_bytes += moved[1];
@@ -139,7 +139,7 @@ impl Drop for Joint {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        end.tell(&core.context, &self.ends);
+        end.record(&core.context, &self.ends);
     }
 }
 

@@ -25,7 +25,7 @@ use std::{
 
 use pep_core::{arena::Counters, relay::Side, stats::EndReason};
 use pepd_relay::{
-    flow::{Ends, age},
+    flow::{FlowInfo, age},
     limits::Permit,
 };
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ use answering::Answer;
 use packing::Packing;
 
 use crate::table::Key;
-pub(super) use packing::Workshop;
+pub(super) use packing::PackingBuffers;
 
 /// What comes from the leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(super) struct Joint {
     core: Shared,
     key: Key,
     leg: Option<Box<dyn Leg>>,
-    ends: Ends,
+    ends: FlowInfo,
     /// Whose leg it is.
     side: Side,
     source: Source,
@@ -82,7 +82,7 @@ pub(super) struct Joint {
 
 impl Joint {
     /// One whose leg is the client's or the server's, by `side`.
-    pub(super) fn new(core: Shared, key: Key, ends: Ends, side: Side, permit: Permit) -> Self {
+    pub(super) fn new(core: Shared, key: Key, ends: FlowInfo, side: Side, permit: Permit) -> Self {
         Self {
             core,
             key,
@@ -111,12 +111,12 @@ impl Joint {
 
     /// The stream's bytes are compressed, both ways. To be said before any are moved.
     pub(super) fn compress(&mut self) {
-        let workshop = Rc::clone(&self.core.borrow().workshop);
-        self.packing = Some(Box::new(Packing::new(workshop)));
+        let packing_buffers = Rc::clone(&self.core.borrow().packing_buffers);
+        self.packing = Some(Box::new(Packing::new(packing_buffers)));
     }
 
     /// Who talks to whom.
-    pub(super) fn ends(&self) -> &Ends {
+    pub(super) fn ends(&self) -> &FlowInfo {
         &self.ends
     }
 

@@ -14,24 +14,24 @@ use std::{
 };
 
 use pep_core::{ring::Ranges, stats::Stats};
-use tunnel::parcel::{
-    Codec, HEADER_MAX, PARCEL_MAX, PLAIN_MAX, Packed, Packer, UnpackError, Unpacker,
+use tunnel::compression::{
+    BLOCK_MAX, Codec, HEADER_MAX, PLAIN_MAX, Packed, Packer, UnpackError, Unpacker,
 };
 
-use crate::table::Entry;
+use crate::table::FlowBuffers;
 
 /// A parcel is not made for less room than this while earlier ones wait for acknowledgements: those that come one by one make little
 /// room each, and small parcels shrink less, and cost more for each byte.
 const ROOM: u64 = 16 << 10;
 /// Nor ever for less than this, which there is as soon as all is acknowledged.
-const ROOM_LEAST: u64 = 2 << 10;
+const ROOM_MIN: u64 = 2 << 10;
 
 /// Memory that is not worth giving back.
 const SLACK: usize = 4 << 10;
 
 /// What all flows that compress use in turn.
 #[derive(Debug, Default)]
-pub(crate) struct Workshop {
+pub(crate) struct PackingBuffers {
     codec: Codec,
     /// From the leg, or from the ring.
     input: Vec<u8>,
@@ -50,17 +50,17 @@ const GRAIN: u64 = 4 << 10;
 
 /// What was packed.
 #[derive(Debug, Default)]
-struct Tally {
+struct SiteCounters {
     plain: u64,
     packed: u64,
-    parcels: u64,
+    blocks: u64,
     stored: u64,
 }
 
 /// The compressed bytes of a flow, both ways.
 #[derive(Debug)]
 pub(super) struct Packing {
-    workshop: Rc<RefCell<Workshop>>,
+    packing_buffers: Rc<RefCell<PackingBuffers>>,
     packer: Packer,
     unpacker: Unpacker,
     /// Bytes for the leg that it has not taken, and how many of them it has.
@@ -72,15 +72,15 @@ pub(super) struct Packing {
     marks: VecDeque<Mark>,
     /// Bytes of the leg that the peer is known to have.
     acked: u64,
-    tally: Tally,
+    site_counters: SiteCounters,
     /// Why the stream cannot be unpacked.
     failure: Option<UnpackError>,
 }
 
 impl Packing {
-    pub(super) fn new(workshop: Rc<RefCell<Workshop>>) -> Self {
+    pub(super) fn new(packing_buffers: Rc<RefCell<PackingBuffers>>) -> Self {
         Self {
-            workshop,
+            packing_buffers,
             packer: Packer::new(),
             unpacker: Unpacker::new(),
             pending: Vec::new(),
@@ -88,19 +88,19 @@ impl Packing {
             plain: [0; 2],
             marks: VecDeque::new(),
             acked: 0,
-            tally: Tally::default(),
+            site_counters: SiteCounters::default(),
             failure: None,
         }
     }
 
     /// Where the next parcel goes; empty when there is too little room.
-    pub(super) fn space(entry: &mut Entry) -> Ranges {
-        let least = if entry.is_acknowledged() {
-            ROOM_LEAST
+    pub(super) fn space(entry: &mut FlowBuffers) -> Ranges {
+        let minimum = if entry.is_acknowledged() {
+            ROOM_MIN
         } else {
             ROOM
         };
-        entry.space_of(least, PARCEL_MAX as u64)
+        entry.space_of(minimum, BLOCK_MAX as u64)
     }
 
     /// Receives what is at hand and makes a parcel of it, in that space. Returns how many bytes the stream carries more; of none
@@ -108,27 +108,27 @@ impl Packing {
     pub(super) fn receive(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
-        entry: &mut Entry,
+        entry: &mut FlowBuffers,
         space: &Ranges,
     ) -> Poll<io::Result<u64>> {
-        let workshop = &mut *self.workshop.borrow_mut();
-        workshop.input.resize(PLAIN_MAX, 0);
+        let packing_buffers = &mut *self.packing_buffers.borrow_mut();
+        packing_buffers.input.resize(PLAIN_MAX, 0);
         let room = space.len() as usize - HEADER_MAX;
-        let room = &mut workshop.input[..room.min(PLAIN_MAX)];
+        let room = &mut packing_buffers.input[..room.min(PLAIN_MAX)];
         let count = ready!(read(room))?;
         if count == 0 {
             return Poll::Ready(Ok(0));
         }
-        let (plain, out) = (&room[..count], &mut workshop.output);
+        let (plain, out) = (&room[..count], &mut packing_buffers.output);
         out.clear();
-        let packed = self.packer.pack(&mut workshop.codec, plain, out);
+        let packed = self.packer.pack(&mut packing_buffers.codec, plain, out);
         entry.write(space, out);
         let (plain, carried) = (count as u64, out.len() as u64);
         self.plain[0] += plain;
-        self.tally.plain += plain;
-        self.tally.packed += carried;
-        self.tally.parcels += 1;
-        self.tally.stored += u64::from(packed == Packed::Stored);
+        self.site_counters.plain += plain;
+        self.site_counters.packed += carried;
+        self.site_counters.blocks += 1;
+        self.site_counters.stored += u64::from(packed == Packed::Stored);
         Poll::Ready(Ok(carried))
     }
 
@@ -148,20 +148,20 @@ impl Packing {
 
     /// Unpacks what has come, if the leg has taken what came before. Returns how many bytes the stream carried for that; none
     /// more than once it has [failed](Self::failure).
-    pub(super) fn unpack(&mut self, entry: &Entry) -> u64 {
+    pub(super) fn unpack(&mut self, entry: &FlowBuffers) -> u64 {
         if !self.pending.is_empty() || self.failure.is_some() {
             return 0;
         }
-        let workshop = &mut *self.workshop.borrow_mut();
-        let input = &mut workshop.input;
+        let packing_buffers = &mut *self.packing_buffers.borrow_mut();
+        let input = &mut packing_buffers.input;
         let read = entry.send(|slot, direction, data| {
-            input.resize(data.len().min(PARCEL_MAX as u64) as usize, 0);
+            input.resize(data.len().min(BLOCK_MAX as u64) as usize, 0);
             slot.read(direction, data, input);
         });
         if read.is_none() {
             return 0;
         }
-        let (codec, output) = (&mut workshop.codec, &mut workshop.output);
+        let (codec, output) = (&mut packing_buffers.codec, &mut packing_buffers.output);
         output.clear();
         let taken = self.unpacker.unpack(codec, input, output);
         if !output.is_empty() {
@@ -186,7 +186,7 @@ impl Packing {
         self.plain[1] += count as u64;
         if self.given == self.pending.len() {
             // Others may have the memory.
-            self.workshop.borrow_mut().output = std::mem::take(&mut self.pending);
+            self.packing_buffers.borrow_mut().output = std::mem::take(&mut self.pending);
             self.given = 0;
         }
         Poll::Ready(Ok(count as u64))
@@ -243,10 +243,10 @@ impl Packing {
 
     /// Adds what was packed since the last time to the counters.
     pub(super) fn count(&mut self, stats: &mut Stats) {
-        let tally = std::mem::take(&mut self.tally);
-        stats.tunnel_plain_bytes += tally.plain;
-        stats.tunnel_packed_bytes += tally.packed;
-        stats.tunnel_parcels += tally.parcels;
-        stats.tunnel_parcels_stored += tally.stored;
+        let site_counters = std::mem::take(&mut self.site_counters);
+        stats.tunnel_uncompressed_bytes += site_counters.plain;
+        stats.tunnel_compressed_bytes += site_counters.packed;
+        stats.tunnel_compression_blocks += site_counters.blocks;
+        stats.tunnel_compression_blocks_stored += site_counters.stored;
     }
 }

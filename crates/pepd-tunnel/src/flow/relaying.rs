@@ -20,7 +20,7 @@ use tokio::time::sleep;
 use tunnel::wire::ResetCode;
 
 use super::{Joint, Sink, Source, ending::Over, packing::Packing};
-use crate::{core::Core, table::Entry};
+use crate::{core::Core, table::FlowBuffers};
 
 /// What one receive call takes from a leg at most: beyond it other flows wait too long.
 const RECEIVE_MAX: u64 = 128 << 10;
@@ -93,7 +93,7 @@ impl Joint {
         let sent = self.poll_send(core, cx)?;
         self.shut_down_if_finished(core);
         let received = self.poll_receive(core, cx)?;
-        self.tell_end(core, cx);
+        self.report_end(core, cx);
         self.answer_early(core);
         self.drop_late(core);
         if self.is_blind(core) {
@@ -216,7 +216,7 @@ impl Joint {
     }
 
     /// Whether the leg has everything that the peer gave so far.
-    pub(super) fn is_delivered(&self, entry: &Entry) -> bool {
+    pub(super) fn is_delivered(&self, entry: &FlowBuffers) -> bool {
         let pending = self.packing.as_ref().map(|packing| packing.is_pending());
         entry.is_delivered() && pending != Some(true)
     }

@@ -75,7 +75,7 @@ async fn exchange(rig: &Rig) {
 fn both_directions_are_whole_and_each_half_closes_by_itself() {
     Rig::run(|rig| async move {
         exchange(&rig).await;
-        assert_eq!(Rig::stats(&rig.near).tunnel_parcels, 0);
+        assert_eq!(Rig::stats(&rig.near).tunnel_compression_blocks, 0);
     });
 }
 
@@ -86,9 +86,9 @@ fn compressed_flows_are_whole_too() {
         exchange(&rig).await;
         for (end, plain) in [(&rig.near, 700_001), (&rig.far, 900_000)] {
             let stats = Rig::stats(end);
-            assert_eq!(stats.tunnel_plain_bytes, plain);
-            assert!(stats.tunnel_packed_bytes < plain / 10, "{stats:?}");
-            assert_eq!(stats.tunnel_parcels_refused, 0);
+            assert_eq!(stats.tunnel_uncompressed_bytes, plain);
+            assert!(stats.tunnel_compressed_bytes < plain / 10, "{stats:?}");
+            assert_eq!(stats.tunnel_compression_blocks_refused, 0);
         }
     });
 }
@@ -136,7 +136,10 @@ fn a_flow_whose_peer_compresses_nonsense_is_reset_and_counted() {
         assert!(is_reset(&mut client).await);
         rig.wait_idle().await;
         let stats = Rig::stats(&rig.far);
-        assert_eq!((stats.tunnel_parcels_refused, stats.ended_error), (1, 1));
+        assert_eq!(
+            (stats.tunnel_compression_blocks_refused, stats.ended_error),
+            (1, 1)
+        );
     });
 }
 
@@ -163,7 +166,7 @@ fn a_compressed_flow_whose_host_stalls_loses_nothing() {
         drop(server);
         sender.await.unwrap();
         let stats = Rig::stats(&rig.near);
-        assert!(stats.tunnel_packed_bytes < 3_030_000, "{stats:?}");
+        assert!(stats.tunnel_compressed_bytes < 3_030_000, "{stats:?}");
     });
 }
 
@@ -294,7 +297,7 @@ fn a_flow_outlives_an_outage_with_every_byte() {
         let (first, rest) = received.split_at_mut(300_000);
         server.read_exact(first).await.unwrap();
         rig.cut_wire(30).await;
-        rig.mend_wire();
+        rig.restore_wire();
         server.read_exact(rest).await.unwrap();
         assert!(received == expected);
     });

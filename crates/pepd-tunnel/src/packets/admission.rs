@@ -10,7 +10,7 @@ use pep_core::site::{Protocol, is_martian};
 use super::{Carried, groups::ends};
 
 /// How often it is said that no site takes what the peer sends: once a site is missing at one end, this goes on.
-const TELL_EVERY: Duration = Duration::from_secs(600);
+const LOG_EVERY: Duration = Duration::from_secs(600);
 
 /// What of a peer's packets was dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    fn of(ip: &Ip<'_>) -> Self {
+    fn new(ip: &Ip<'_>) -> Self {
         let key = ip.key();
         let is_icmp = [Protocol::ICMP, Protocol::ICMPV6].contains(&Protocol(key.protocol));
         let kind = ip.payload().first().copied();
@@ -83,7 +83,7 @@ impl Admission {
         });
         if found.is_none() {
             self.strangers.foreign += 1;
-            self.strangers.last = Ip::parse(packet).as_ref().map(Stranger::of);
+            self.strangers.last = Ip::parse(packet).as_ref().map(Stranger::new);
         }
         found
     }
@@ -104,7 +104,7 @@ impl Admission {
     pub(super) fn poll_line(&mut self, now: Duration) -> Option<(Stranger, u64)> {
         let foreign = self.strangers.foreign;
         let before = match self.told {
-            Some((at, before)) if now < at + TELL_EVERY || before == foreign => return None,
+            Some((at, before)) if now < at + LOG_EVERY || before == foreign => return None,
             Some((_, before)) => before,
             None => 0,
         };

@@ -95,7 +95,7 @@ pub(super) fn needs(site: &PacketSite<'_>) -> impl Iterator<Item = Need> + use<>
 
 impl Packets {
     /// Says once in a session which boosters are off as the peer does not understand them.
-    pub(super) fn tell_of_missing(&mut self) {
+    pub(super) fn log_missing_peer_site(&mut self) {
         let Some(abilities) = self.exchange.abilities().filter(|_| !self.told) else {
             return;
         };
@@ -115,7 +115,7 @@ impl Packets {
     }
 
     /// Says now and then that the peer sends what no site takes: without a word of it, what is missing is hard to find.
-    pub(super) fn tell_of_strangers(&mut self, now: Duration) {
+    pub(super) fn log_strangers(&mut self, now: Duration) {
         let Some((packet, count)) = self.admission.poll_line(now) else {
             return;
         };

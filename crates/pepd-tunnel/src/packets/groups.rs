@@ -168,12 +168,12 @@ impl Groups {
             families,
             own: BTreeSet::new(),
         };
-        groups.look();
+        groups.refresh();
         Ok(groups)
     }
 
     /// Interfaces may have come, or be others by the same name, and have other addresses.
-    pub fn look(&mut self) {
+    pub fn refresh(&mut self) {
         let interfaces = getifaddrs().into_iter().flatten();
         let own = interfaces.filter_map(|interface| {
             let address = interface.address?;

@@ -44,7 +44,7 @@ const REPLIES: u8 = 64;
 
 /// The least silence after which packets pass, however soon they would be late: shorter ones are winks. A connection may not live
 /// through the change, where NAT gives what passes another address.
-const AWAY_AFTER: Duration = Duration::from_secs(1);
+const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// What is between the interfaces of a peer's sites and its session.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Packets {
             class: crate::class(site.class),
             answers: Answers::new(&site.matcher),
             without_peer: policy.on_peer_loss,
-            patience: policy.deadline.max(AWAY_AFTER),
+            patience: policy.deadline.max(DOWN_AFTER),
             overhead: settings::overhead(&policy.boost),
         };
         let needs = sites.iter().flat_map(|site| facts::needs(site));
@@ -213,9 +213,9 @@ impl Packets {
             let site = &mut |packet: &[u8]| admission.site_of(sites, packet);
             self.exchange.on_time(now, site);
         }
-        self.tell_of_strangers(now);
+        self.log_strangers(now);
         if self.queues.is_some() {
-            self.tell_of_missing();
+            self.log_missing_peer_site();
         }
         let (Some(session), Some(queues)) = (session, &self.queues) else {
             return;

@@ -8,9 +8,9 @@ use pepd_intercept::tun::{Run, Single};
 const RUNS_MAX: usize = 32;
 
 /// Which interface packets come in by.
-type Of = (usize, usize);
+type Interfaces = (usize, usize);
 /// From which host to which.
-type Ends = Option<(IpAddr, IpAddr)>;
+type HostPair = Option<(IpAddr, IpAddr)>;
 /// From which port to which.
 type Ports = [u8; 4];
 
@@ -22,8 +22,8 @@ pub(crate) struct Runs {
 
 #[derive(Debug)]
 struct Underway {
-    of: Of,
-    ends: Ends,
+    of: Interfaces,
+    ends: HostPair,
     /// None where nothing goes with it: what is between the same hosts may be of its flow.
     ports: Option<Ports>,
     run: Run,
@@ -33,7 +33,7 @@ struct Underway {
 
 impl Runs {
     /// Adds a packet, behind all others that may be of its flow.
-    pub(crate) fn push(&mut self, of: Of, ends: Ends, packet: Vec<u8>) {
+    pub(crate) fn push(&mut self, of: Interfaces, ends: HostPair, packet: Vec<u8>) {
         let mut packet = Single::from(packet);
         let ports = packet.ports();
         let list = self.list.iter_mut();
@@ -62,7 +62,7 @@ impl Runs {
     }
 
     /// All of them, in their order.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = (Of, Run)> + '_ {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = (Interfaces, Run)> + '_ {
         self.list
             .drain(..)
             .map(|underway| (underway.of, underway.run))

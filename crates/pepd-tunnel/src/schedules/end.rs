@@ -17,11 +17,11 @@ use pep_core::{
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
-    flow::Ends,
+    flow::FlowInfo,
     survive::recovery::Recovery,
 };
 use pepd_sys::{
-    fuse::Fuse,
+    crash_point::CrashPoint,
     leg::{SiteRuntime, testing::site},
 };
 use tokio::task::LocalSet;
@@ -38,11 +38,11 @@ use super::{
     plan::{Broken, Plan},
 };
 use crate::{
-    Handed, Inherited,
+    AcceptedFlow, Inherited,
     core::{BEGINNING, Core, Peers, Shared},
     custody::{
         Left,
-        tests::{Faulty, Slow},
+        tests::{Faulty, ManualDisk},
     },
     far, near,
     peers::Statuses,
@@ -79,8 +79,8 @@ pub(super) fn policy(plan: &Plan) -> SiteRuntime {
 pub(super) struct Process {
     pub(super) core: Shared,
     local: LocalSet,
-    pub(super) fuse: Arc<Fuse>,
-    disk: Option<Slow<Key>>,
+    pub(super) crash_point: Arc<CrashPoint>,
+    disk: Option<ManualDisk<Key>>,
     custody: Rc<Custody>,
     site: Arc<SiteRuntime>,
     peer: PeerId,
@@ -117,7 +117,7 @@ impl Machine {
 
     /// A pepd starts, and goes on with what there is.
     pub(super) fn start(&mut self, plan: &Plan, now: Duration) {
-        let fuse = Arc::new(Fuse::default());
+        let crash_point = Arc::new(CrashPoint::default());
         let (context, is_first) = match self.memory.take() {
             None => {
                 let geometry = Geometry {
@@ -143,9 +143,9 @@ impl Machine {
                 )
             }
         };
-        context.arena.end_with(&fuse);
+        context.arena.end_with(&crash_point);
         if plan.broken == Some(Broken::Stores) {
-            fuse.lose(50);
+            crash_point.lose(50);
         }
         let (own, other) = [(1, 2), (2, 1)][self.index];
         let generation = self.before.len() as u64;
@@ -171,7 +171,7 @@ impl Machine {
         };
         let opened = plan
             .disk
-            .map(|most| Slow::of(&self.disk, most, generation as u32));
+            .map(|most| ManualDisk::of(&self.disk, most, generation as u32));
         let (spill, disk, left) = match opened {
             Some((spill, disk, left)) => (Some(spill), Some(disk), left),
             None => (None, None, Left::default()),
@@ -187,7 +187,7 @@ impl Machine {
         let mut table = Table::new(&context, sizes, SLOTS);
         let servers = Reached {
             kernel: self.kernel.clone(),
-            fuse: Arc::clone(&fuse),
+            crash_point: Arc::clone(&crash_point),
             buffers: plan.buffers,
         };
         let site = policy(plan);
@@ -206,7 +206,7 @@ impl Machine {
         let process = Process {
             core,
             local: LocalSet::new(),
-            fuse,
+            crash_point,
             disk,
             custody,
             site: Arc::new(site),
@@ -224,7 +224,7 @@ impl Machine {
     fn take_over(&self, process: &Process, left: Left, broken: Option<Broken>) {
         let _guard = process.local.enter();
         let arena = Arc::clone(&process.core.borrow().context.arena);
-        let kept = self.kernel.kept(&process.fuse);
+        let kept = self.kernel.kept(&process.crash_point);
         let wrong = u64::from(broken == Some(Broken::Counters));
         let told = |leg: &Connection, _, fin_published| {
             let mut counters = leg.counters(fin_published);
@@ -258,7 +258,7 @@ impl Machine {
         let Some(mut process) = self.process.take() else {
             return;
         };
-        process.fuse.light(0);
+        process.crash_point.arm(0);
         let context = Arc::clone(&process.core.borrow().context);
         self.memory = Some(context.arena.fd().try_clone_to_owned().unwrap());
         self.before.push(context.counters.snapshot());
@@ -398,7 +398,7 @@ impl Process {
         let now = self.clock(now);
         let sent = self.core.borrow_mut().poll_transmit(now, into).is_some();
         Core::dispatch(&self.core);
-        sent && !self.fuse.has_burnt()
+        sent && !self.crash_point.has_fired()
     }
 
     /// The disk does what it was asked to. Whether there was something.
@@ -406,7 +406,7 @@ impl Process {
         let Some(disk) = &mut self.disk else {
             return false;
         };
-        if self.fuse.has_burnt() {
+        if self.crash_point.has_fired() {
             return false;
         }
         let answers = disk.work();
@@ -429,11 +429,11 @@ impl Process {
         // Where there is none, it waits in the queue of the listener.
         let memory = context.take_memory().expect("a slot and memory");
         let site = Arc::clone(&self.site);
-        let handed = Handed {
+        let handed = AcceptedFlow {
             peer: 0,
             site: SiteId(0),
             class: Class::Normal,
-            ends: Ends {
+            ends: FlowInfo {
                 client: ([10, 0, 0, 1], flow + 1).into(),
                 destination: ([10, 0, 0, 2], flow + 1).into(),
                 site,
@@ -441,7 +441,7 @@ impl Process {
             },
             dscp: 0,
             memory,
-            permit: context.admission.admit(&self.site.tally, None),
+            permit: context.admission.admit(&self.site.site_counters, None),
         };
         let leg = Ok(Box::new(client) as Box<_>);
         let served = near::serve(Rc::clone(&self.core), handed, leg);
@@ -457,6 +457,6 @@ impl Process {
 
     /// Accepts a client, if it is still there to do so.
     pub(super) fn accept(&self, socket: &Socket) {
-        self.serve(Connection::new(socket, &self.fuse));
+        self.serve(Connection::new(socket, &self.crash_point));
     }
 }

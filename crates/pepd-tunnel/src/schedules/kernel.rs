@@ -21,9 +21,9 @@ use pep_core::{
 };
 use pepd_relay::{
     arena::Slot,
-    flow::{Ends, FlowContext},
+    flow::{FlowContext, FlowInfo},
 };
-use pepd_sys::{fuse::Fuse, unanswered::Unanswered};
+use pepd_sys::{crash_point::CrashPoint, unanswered::Unanswered};
 
 use crate::{
     far::Servers,
@@ -205,13 +205,13 @@ impl Kernel {
     }
 
     /// What a keeper has, by cookies; those that no process has closed.
-    pub(super) fn kept(&self, fuse: &Arc<Fuse>) -> HashMap<u64, Connection> {
+    pub(super) fn kept(&self, crash_point: &Arc<CrashPoint>) -> HashMap<u64, Connection> {
         let inner = self.0.lock();
         let kept = inner
             .sockets
             .iter()
             .filter(|(_, socket)| socket.lock().is_held);
-        let kept = kept.map(|(cookie, socket)| (*cookie, Connection::new(socket, fuse)));
+        let kept = kept.map(|(cookie, socket)| (*cookie, Connection::new(socket, crash_point)));
         kept.collect()
     }
 }
@@ -220,14 +220,14 @@ impl Kernel {
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: Shared,
-    fuse: Arc<Fuse>,
+    crash_point: Arc<CrashPoint>,
 }
 
 impl Connection {
-    pub(super) fn new(socket: &Shared, fuse: &Arc<Fuse>) -> Self {
+    pub(super) fn new(socket: &Shared, crash_point: &Arc<CrashPoint>) -> Self {
         Self {
             socket: Arc::clone(socket),
-            fuse: Arc::clone(fuse),
+            crash_point: Arc::clone(crash_point),
         }
     }
 
@@ -245,7 +245,7 @@ impl Connection {
     /// The kernel tells of an error once (SO_ERROR).
     fn take_error(&self, socket: &mut Socket) -> Option<i32> {
         socket.error?;
-        self.fuse.call(|| socket.error.take()).flatten()
+        self.crash_point.call(|| socket.error.take()).flatten()
     }
 
     /// Pending, until something happens with the socket.
@@ -272,7 +272,7 @@ impl Connection {
                 None => Self::wait(&mut socket, cx),
             };
         }
-        let received = self.fuse.call(|| {
+        let received = self.crash_point.call(|| {
             let mut buffer = vec![0; count as usize];
             bytes(socket.content(), socket.outward(), socket.read, &mut buffer);
             take(&buffer);
@@ -298,7 +298,7 @@ impl Connection {
         if count == 0 {
             return Self::wait(&mut socket, cx);
         }
-        let sent = self.fuse.call(|| {
+        let sent = self.crash_point.call(|| {
             let mut buffer = vec![0; count as usize];
             give(&mut buffer);
             let mut expected = vec![0; count as usize];
@@ -390,7 +390,7 @@ impl Leg for Connection {
             let code = self.take_error(&mut socket).unwrap_or(libc::ENOTCONN);
             return Err(io::Error::from_raw_os_error(code));
         }
-        self.fuse.call(|| {
+        self.crash_point.call(|| {
             socket.fin_given = true;
             socket.is_news = true;
         });
@@ -405,14 +405,15 @@ impl Leg for Connection {
     }
 
     fn close_with_fin(&self) {
-        self.fuse.call(|| self.socket.lock().closes_well = true);
+        self.crash_point
+            .call(|| self.socket.lock().closes_well = true);
     }
 }
 
 /// The keeper has it as long as the process does not close it, and when that has ended.
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.fuse.call(|| self.socket.lock().close());
+        self.crash_point.call(|| self.socket.lock().close());
     }
 }
 
@@ -420,7 +421,7 @@ impl Drop for Connection {
 #[derive(Debug)]
 pub(super) struct Reached {
     pub(super) kernel: Kernel,
-    pub(super) fuse: Arc<Fuse>,
+    pub(super) crash_point: Arc<CrashPoint>,
     pub(super) buffers: [u64; 2],
 }
 
@@ -428,22 +429,22 @@ impl Servers for Reached {
     fn connect(
         &self,
         _: &FlowContext,
-        ends: &Ends,
+        ends: &FlowInfo,
         _dscp: u8,
         publish: &dyn Fn(io::Result<u64>),
     ) -> io::Result<Box<dyn Leg>> {
         let gone = || io::Error::from_raw_os_error(libc::EINTR);
         let flow = u64::from(ends.destination.port()) - 1;
         let socket = self
-            .fuse
+            .crash_point
             .call(|| self.kernel.socket(flow, Side::Server, self.buffers));
         let socket = socket.ok_or_else(gone)?;
         publish(Ok(socket.lock().cookie));
-        let begun = self.fuse.call(|| {
+        let begun = self.crash_point.call(|| {
             socket.lock().called = true;
             self.kernel.0.lock().calls.push(Arc::clone(&socket));
         });
         begun.ok_or_else(gone)?;
-        Ok(Box::new(Connection::new(&socket, &self.fuse)))
+        Ok(Box::new(Connection::new(&socket, &self.crash_point)))
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What is pepd's is pepd's own code; the kernel and the hosts are simulated ([`kernel`], [`hosts`]), the link is winkemu's. A
-//! [`Fuse`](pepd_sys::fuse::Fuse) ends a process before any store to the arena and any call.
+//! [`CrashPoint`](pepd_sys::fuse::Fuse) ends a process before any store to the arena and any call.
 //!
 //! `PEPD_TEST_SEED=n` runs that schedule alone, tells what happens, and writes both ends' traces as
 //! qlog, as the first one that fails does; `PEPD_TEST_SCHEDULES=n` runs so many, and

@@ -368,8 +368,8 @@ impl Plan {
         let bytes: u64 = lens.clone().map(|host| host.len).sum();
         let by_link = Duration::from_secs_f64(bytes as f64 * 8.0 / self.rate as f64);
         // Each turn of a host moves some bytes.
-        let least = self.buffers[0].min(self.buffers[1]).min(20_000);
-        let turns = lens.map(|host| millis(2 * host.pace * (host.len / least + 2)));
+        let minimum = self.buffers[0].min(self.buffers[1]).min(20_000);
+        let turns = lens.map(|host| millis(2 * host.pace * (host.len / minimum + 2)));
         let by_hosts = turns.max().unwrap_or_default();
         self.calm() + 8 * by_link + 4 * by_hosts + 200 * self.delay + Duration::from_secs(60)
     }

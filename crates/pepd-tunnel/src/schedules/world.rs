@@ -204,13 +204,13 @@ impl World {
         };
         self.summary.resumed = both(&|stats| stats.tunnel_flows_resumed);
         self.summary.recovered = both(&|stats| stats.flows_recovered);
-        self.summary.repaired = both(&|stats| stats.bytes_repaired);
+        self.summary.repaired = both(&|stats| stats.bytes_corrected);
         self.summary.spilled = both(&|stats| stats.custody_spilled_bytes);
         self.summary.expired = both(&|stats| stats.ended_expired);
         self.summary.damaged = both(&|stats| stats.custody_flows_damaged);
         self.summary.packed = [
-            both(&|stats| stats.tunnel_plain_bytes),
-            both(&|stats| stats.tunnel_packed_bytes),
+            both(&|stats| stats.tunnel_uncompressed_bytes),
+            both(&|stats| stats.tunnel_compressed_bytes),
         ];
         self.summary.flows = self.flows.len() as u64;
         self.summary.whole = checks::whole(&self);
@@ -229,7 +229,7 @@ impl World {
         self.now
     }
 
-    fn tell(&self, what: impl FnOnce() -> String) {
+    fn trace(&self, what: impl FnOnce() -> String) {
         if self.trace {
             println!("{:>12.6} {}", self.now.as_secs_f64(), what());
         }
@@ -290,7 +290,7 @@ impl World {
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         assert!(self.turns < TURNS, "nothing gets on at {:?}", self.now);
         self.fail();
-        self.tell_of_outages();
+        self.log_outages();
         self.begin_flows();
         let mut moved = self.hosts_turn();
         self.answer();
@@ -329,12 +329,12 @@ impl World {
             if self.restarts[end].is_some_and(|at| at <= self.now) {
                 self.restarts[end] = None;
                 self.machines[end].start(&self.plan, self.now);
-                self.tell(|| format!("{end}: a pepd starts"));
+                self.trace(|| format!("{end}: a pepd starts"));
             }
         }
         while let Some(crash) = self.crashes.pop_if(|crash| crash.at <= self.now) {
             if let Some(process) = &self.machines[crash.end].process {
-                process.fuse.light(crash.steps);
+                process.crash_point.arm(crash.steps);
                 self.gone[crash.end] = crash.gone;
             }
         }
@@ -350,12 +350,12 @@ impl World {
 
     /// The process of an end has ended, if it has.
     fn bury(&mut self, end: usize) {
-        let burnt = |process: &Process| process.fuse.has_burnt();
+        let burnt = |process: &Process| process.crash_point.has_fired();
         if self.machines[end].process.as_ref().is_some_and(burnt) {
             self.machines[end].end();
             self.restarts[end] = Some(self.now + self.gone[end]);
             self.summary.crashes += 1;
-            self.tell(|| format!("{end}: its pepd has ended"));
+            self.trace(|| format!("{end}: its pepd has ended"));
         }
     }
 
@@ -375,7 +375,7 @@ impl World {
             return;
         };
         for flow in &mut self.flows {
-            if flow.waiting.is_some() && process.has_room() && !process.fuse.has_burnt() {
+            if flow.waiting.is_some() && process.has_room() && !process.crash_point.has_fired() {
                 let socket = flow.waiting.take().expect("one");
                 socket.lock().is_held = true;
                 process.accept(&socket);
@@ -399,7 +399,7 @@ impl World {
         for socket in self.machines[1].kernel.calls() {
             let flow = socket.lock().flow as usize;
             self.flows[flow].servers += 1;
-            self.tell(|| format!("flow {flow}: its server is called"));
+            self.trace(|| format!("flow {flow}: its server is called"));
             let at = self.now + self.plan.flows[flow].answers_after;
             self.add_host(Arc::clone(&socket));
             self.answers.push((at, socket));
@@ -454,7 +454,7 @@ impl World {
     }
 
     /// Whether an outage is under way; those who are to know are told.
-    fn tell_of_outages(&mut self) {
+    fn log_outages(&mut self) {
         let mut outages = self.plan.outages.iter();
         let out = outages.any(|(from, to)| (*from..*to).contains(&self.now));
         if std::mem::replace(&mut self.out, out) != out && self.plan.told {

@@ -1,4 +1,4 @@
-//! What custody needs.
+//! Resources of custody.
 
 use std::path::Path;
 
@@ -13,23 +13,23 @@ use crate::{
     table::Key,
 };
 
-/// What there is for what is held while links are away.
+/// Resources for bytes held while links are down.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) bounds: Bounds,
-    /// Of each site.
+    /// Limits of each site.
     pub(crate) sites: Vec<Bounds>,
-    /// With a thread for it.
-    folder: Option<(Claimed, IdleThread)>,
+    /// The directory, with a thread for it.
+    directory: Option<(Claimed, IdleThread)>,
 }
 
-/// What there is on disk.
+/// Custody on disk.
 #[derive(Debug)]
 pub(crate) struct OnDisk {
     pub(crate) spill: Option<Spill<Key>>,
-    /// Of the disk.
+    /// Completed operations of the disk.
     pub(crate) answers: Option<Replies<Key>>,
-    /// Of processes before this one.
+    /// Segments of previous processes.
     pub(crate) left: Left,
 }
 
@@ -40,36 +40,37 @@ impl Kept {
             disk: site.disk.map_or(u64::MAX, ByteSize::bytes),
             ..Bounds::NONE
         });
-        let with_thread = |folder: &Path| -> Result<_, TunnelError> {
+        let with_thread = |directory: &Path| -> Result<_, TunnelError> {
             let thread = IdleThread::new("pepd-custody".to_owned());
             Ok((
-                custody::claim(folder)?,
+                custody::claim(directory)?,
                 thread.map_err(TunnelError::Thread)?,
             ))
         };
-        let folder = custody.folder.as_deref().map(with_thread).transpose();
+        let directory = custody.directory.as_deref().map(with_thread).transpose();
         Ok(Self {
             bounds: Bounds {
                 memory: custody.memory.bytes(),
                 disk: custody.disk_bytes(),
             },
             sites: sites.collect(),
-            folder: folder?,
+            directory: directory?,
         })
     }
 
-    /// What is on disk is sealed by the key of the flows' memory: who goes on with these can read it.
+    /// Opens the custody directory. The key of the flows' memory seals its segments: a process that
+    /// takes over this memory can read them.
     pub(crate) fn open(&mut self, arena: &Arena) -> OnDisk {
-        let Some(folder) = self.folder.take() else {
+        let Some(directory) = self.directory.take() else {
             return OnDisk {
                 spill: None,
                 answers: None,
                 left: Left::default(),
             };
         };
-        // Of so many processes none is left that could seal by the same number.
+        // The generation makes the nonces unique: no earlier process with this number still seals.
         let seal = Seal::new(&arena.seal(), arena.generation() as u32);
-        let (spill, answers, left) = Spill::open(folder, self.bounds.disk, seal);
+        let (spill, answers, left) = Spill::open(directory, self.bounds.disk, seal);
         OnDisk {
             spill: Some(spill),
             answers: Some(answers),

@@ -35,55 +35,55 @@ use super::{
     tcp,
     udp::Bound,
 };
-use crate::custody::FolderError;
+use crate::custody::DirectoryError;
 
 pub(super) use kept::Kept;
 pub use room::extent;
 
-/// Why there are no tunnels.
+/// Reasons for which the tunnels cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TunnelError {
-    /// A key file is missing or has no key in it.
+    /// A key file is missing or contains no key.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// What does not fit into memory has no place.
-    #[error("custody.folder: {0}")]
-    Folder(#[from] FolderError),
-    /// What goes to disk has no thread.
-    #[error("cannot start a thread for `custody.folder`: {0}")]
+    /// The custody directory cannot be used.
+    #[error("custody.directory: {0}")]
+    Directory(#[from] DirectoryError),
+    /// The thread for disk operations cannot be started.
+    #[error("cannot start a thread for `custody.directory`: {0}")]
     Thread(io::Error),
-    /// There is no seed.
+    /// No random seed is available.
     #[error(transparent)]
     Randomness(#[from] NoRandomness),
-    /// A peer has our own key, or another's.
+    /// A peer has the local key, or another peer's.
     #[error("peer `{name}`: {err}")]
     Peer {
-        /// Its name.
+        /// Name of the peer.
         name: String,
-        /// What is wrong with it.
+        /// The conflict.
         err: tunnel::endpoint::AddPeerError,
     },
-    /// The port is in use, most likely.
+    /// Listening by UDP failed, most likely because the port is in use.
     #[error("cannot listen for peers at {address} (`identity.listen`): {err}")]
     Listen {
-        /// Where.
+        /// Address and port.
         address: String,
-        /// Why not.
+        /// Error of the kernel.
         err: io::Error,
     },
-    /// Another program has the port, most likely.
+    /// Listening by TCP failed, most likely because another program uses the port.
     #[error(
-        "cannot listen for peers by TCP at {address} (`identity.listen`): {err}; with `carrier = \"udp\"` for all peers we do not"
+        "cannot listen for peers by TCP at {address} (`identity.listen`): {err}; with `carrier = \"udp\"` for all peers, pepd needs no TCP port"
     )]
     ListenTcp {
-        /// Where.
+        /// Address and port.
         address: SocketAddr,
-        /// Why not.
+        /// Error of the kernel.
         err: io::Error,
     },
 }
 
-/// What is needed to start.
+/// Everything that the tunnels need to start.
 #[derive(Debug)]
 pub struct Prepared {
     pub(super) endpoint: Endpoint,
@@ -94,26 +94,26 @@ pub struct Prepared {
     pub(super) statuses: Statuses,
     pub(super) routes: Vec<(SiteId, usize, Class)>,
     pub(super) far: far::Sites,
-    /// Of flows with each peer.
+    /// Sizes of flows, by peer.
     pub(super) sizes: Vec<Sizes>,
-    /// What is remembered of the ways to peers, where it is kept.
+    /// Record of paths to peers, if one is kept.
     pub(super) paths: Option<Paths>,
-    /// How many flows each peer may open.
+    /// Maximum of flows that each peer may open.
     pub(super) flows: Vec<u32>,
-    /// What is held while links are away.
+    /// Custody in memory and on disk.
     pub(super) custody: Kept,
-    /// Of each peer's sites in mode `packet`.
+    /// Packets of sites in mode `packet`, by peer.
     pub(super) packets: Vec<Option<Packets>>,
-    /// Groups whose packets are carried.
+    /// Multicast groups whose packets are carried.
     pub(super) groups: Option<Named>,
 }
 
 impl Prepared {
-    /// Reads keys, binds sockets; `None` where the configuration has no peers. `before`: what the
-    /// process before knew of the ways to peers, where no folder is stated for that.
+    /// Reads keys and binds sockets; `None` if the configuration has no peers. `before` is the
+    /// previous process's record of paths, for configurations without a state directory.
     ///
     /// # Errors
-    /// When a key is missing or an address in use.
+    /// If a key is missing or an address is in use.
     pub fn new(
         config: &Config,
         controls: &Controls,
@@ -132,8 +132,8 @@ impl Prepared {
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls, clamps);
         let paths = match state(identity) {
-            Some(folder) => Some(Paths::prepare(&folder)),
-            // Without it a peer that we do not call is missed, as ever.
+            Some(directory) => Some(Paths::prepare(&directory)),
+            // Without a record, pepd waits for peers that it cannot call.
             None => Paths::inherit(before).ok(),
         };
         let peers = config.peers.iter().enumerate().map(|(index, peer)| {
@@ -163,8 +163,7 @@ impl Prepared {
         }))
     }
 
-    /// With the memory of flows that there is, which may be a predecessor's that had less room for
-    /// each.
+    /// Adapts to the existing memory of flows: a predecessor's may have less room for each flow.
     pub(super) fn fit(&mut self, extent: u64) {
         for (_, peer) in &mut self.peers {
             let credit = &mut peer.session.stream_credit;
@@ -184,8 +183,8 @@ impl Prepared {
         let mut added = Peers::default();
         let mut packets = packets.into_iter();
         for (index, (peer, config)) in peers.iter().enumerate() {
-            let (base, least) = (config.session.session_credit, sizes[index].first);
-            added.credits.add(&context.budget, base, least);
+            let (base, minimum) = (config.session.session_credit, sizes[index].first);
+            added.credits.add(&context.budget, base, minimum);
             let id = endpoint
                 .add_peer(config.clone())
                 .map_err(|err| TunnelError::Peer {
@@ -202,15 +201,14 @@ impl Prepared {
     }
 }
 
-/// Where what was learnt is kept: where it is configured, or where systemd says
-/// (`StateDirectory=`).
+/// Returns the state directory: the configured one, or systemd's (`StateDirectory=`).
 fn state(identity: &Identity) -> Option<PathBuf> {
     let by_systemd = || {
-        let folders = std::env::var_os("STATE_DIRECTORY")?;
-        std::env::split_paths(&folders).next()
+        let directories = std::env::var_os("STATE_DIRECTORY")?;
+        std::env::split_paths(&directories).next()
     };
     let state = identity.state.clone().or_else(by_systemd);
-    state.filter(|folder| !folder.as_os_str().is_empty())
+    state.filter(|directory| !directory.as_os_str().is_empty())
 }
 
 fn flows(config: &Config) -> Vec<u32> {
@@ -234,13 +232,13 @@ fn bind(identity: &Identity, mark: u32) -> Result<Bound, TunnelError> {
     })
 }
 
-/// Bytes that the kernel takes ahead of what TCP may send: little, or what is urgent waits behind
-/// them.
+/// Bytes that the kernel takes ahead of the congestion window. Low, because urgent datagrams wait
+/// behind them.
 const UNSENT: u32 = 32 << 10;
-/// By which nothing is acknowledged for so long, a connection is given up.
+/// Time without an acknowledgement after which a connection is closed.
 const TCP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// As the link legs of flows: of the first site with a tunnel, or of the built-in one.
+/// Socket options like those of link legs: of the first site with a tunnel, or of the built-in one.
 fn tcp_options(
     config: &Config,
     identity: &Identity,
@@ -256,7 +254,7 @@ fn tcp_options(
             user_timeout: Some(TCP_TIMEOUT),
             keepalive: None,
             buffers: Buffers {
-                // pepd reads it at once, and a peer has one: nothing is gained by growth.
+                // pepd reads at once and a peer has one connection: a growing buffer gains nothing.
                 receive: match leg.buffers.receive {
                     ReceiveBuffer::Grown(most) => ReceiveBuffer::Fixed(most),
                     fixed => fixed,
@@ -270,7 +268,7 @@ fn tcp_options(
     }
 }
 
-/// Listens by TCP, too, if a peer may come by it.
+/// Listens by TCP too if a peer may use it.
 fn listen_by_tcp(
     config: &Config,
     identity: &Identity,
@@ -312,11 +310,11 @@ fn peer_config(config: &Config, index: usize, peer: &Peer) -> Result<PeerConfig,
     })
 }
 
-/// The round trip of RFC 9002, section 6.2.2, where none is known.
+/// Round trip assumed when none is known (RFC 9002, section 6.2.2).
 const RTT_UNKNOWN: Duration = Duration::from_millis(333);
-/// Headers of UDP.
+/// Length of a UDP header.
 const UDP: usize = 8;
-/// What every path carries (RFC 8200, section 5).
+/// Minimum MTU of every IPv6 path (RFC 8200, section 5).
 const IPV6_MTU_MIN: usize = 1280;
 
 fn session_config(
@@ -362,12 +360,12 @@ fn session_config(
     }
 }
 
-/// Whether there are sites in mode `packet` with that peer.
+/// Returns whether there are sites in mode `packet` with that peer.
 fn has_packets(config: &Config, peer: usize) -> bool {
     config.packet_sites().any(|site| site.peer == peer)
 }
 
-/// When to stop sending into silence: never on a link that is ours alone, gently on others.
+/// Returns the reaction to silence: never stop sending on a dedicated link, stop gently on others.
 fn outages(config: &Config, index: usize, peer: &Peer) -> Outages {
     match peer.rate {
         Some(_) if is_dedicated(config, index, peer) => Outages::Never,
@@ -376,14 +374,14 @@ fn outages(config: &Config, index: usize, peer: &Peer) -> Outages {
     }
 }
 
-/// Whether the link to a peer is ours alone.
+/// Returns whether pepd has the link to a peer to itself.
 fn is_dedicated(config: &Config, index: usize, peer: &Peer) -> bool {
     let sites = config.sites.iter();
     let mut of_peer = sites.filter(|(id, _)| config.peer_of(*id) == Some(index));
     peer.dedicated || of_peer.any(|(_, site)| site.dedicated)
 }
 
-/// What sessions with a peer and flows in them are told.
+/// Returns the parameters of sessions with a peer and of flows in them.
 #[cfg(test)]
 pub(super) fn sizes_and_session(config: &Config, peer: usize) -> (SessionConfig, Sizes) {
     let session = session_config(config, peer, &config.peers[peer], None);

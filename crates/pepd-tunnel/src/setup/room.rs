@@ -1,4 +1,4 @@
-//! How much of a flow there is room for, and what of it may wait.
+//! Buffer sizes of flows.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use pep_core::{
 use super::{RTT_UNKNOWN, is_dedicated};
 use crate::{credit, table::Sizes};
 
-/// Buffer of each direction of a flow where nothing is known of the link, and its maximum; bytes.
+/// Buffer per direction of a flow if nothing is known of the link, and its maximum; bytes.
 const EXTENT_UNKNOWN: u64 = 4 << 20;
 const EXTENT_MAX: u64 = 16 << 20;
-/// And what it may where there is memory for it: how fast the peer's way to us is only its own end states.
+/// Maximum with ample memory: only the peer knows the rate of its path to the local end.
 const EXTENT_AMPLE: u64 = 8 << 20;
-/// There is if so many flows of each peer that nobody reads are all that peers may have.
+/// Memory is ample if this many unread flows of each peer exhaust the credit of peers.
 const AMPLE_FLOWS: u64 = 64;
 
-/// Bytes of memory that each direction of a flow with any peer has room for.
+/// Returns the bytes of memory that each direction of a flow has room for, with any peer.
 pub fn extent(config: &Config) -> u64 {
     let peers = config.peers.iter().enumerate();
     let extents = peers.map(|(index, peer)| extent_of(config, index, peer));
     extents.max().unwrap_or(TUNNEL_EXTENT_MIN)
 }
 
-/// Of a flow with that peer, of memory that is used when it is needed.
+/// Returns the room of a flow with that peer; memory is used only when needed.
 pub(super) fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
     let (memory, peers) = (config.limits.memory.bytes(), config.peers.len() as u64);
     let part = memory / credit::ALL / AMPLE_FLOWS / peers.max(1);
@@ -35,9 +35,10 @@ pub(super) fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
     needed.max(ample).max(config.limits.ring_max.bytes())
 }
 
-/// What a flow with that peer needs, as far as known: eight times what the link has in flight, as the window of a session. Bytes that were
-/// lost are on their way again while those behind them wait, here and at the peer: where 8 % are lost, some of each round trip are
-/// lost thrice. On a link that is ours alone it is as much as there may be: while the way back is down, nothing acknowledges what arrives.
+/// Returns the estimated need of a flow with that peer: eight times the bandwidth-delay product, as
+/// the window of a session. Retransmitted bytes are in flight while those behind them wait, here
+/// and at the peer: at 8 % loss some bytes of each round trip are lost thrice. On a dedicated link
+/// it is the maximum: while the return path is down, nothing acknowledges received bytes.
 fn needed(config: &Config, index: usize, peer: &Peer) -> u64 {
     let rate = peer
         .rate
@@ -50,8 +51,8 @@ fn needed(config: &Config, index: usize, peer: &Peer) -> u64 {
     needed.clamp(TUNNEL_EXTENT_MIN, EXTENT_MAX)
 }
 
-/// What a flow takes from its leg ahead of what is sent: what the link takes in so long, but enough for the turns that flows and
-/// datagrams take, and no great part of what is in flight.
+/// Time of bytes at the link's rate that a flow reads from its leg ahead of sending. The bounds
+/// cover the turns of flows and datagrams, and keep the bytes well below those in flight.
 const AHEAD: Duration = Duration::from_millis(20);
 const UNSENT_MIN: u64 = 128 << 10;
 const UNSENT_TURNS: u64 = 512 << 10;
@@ -66,7 +67,7 @@ pub(super) fn sizes(config: &Config) -> Vec<Sizes> {
     sizes.collect()
 }
 
-/// What the peer may have on its way before it is known what it needs.
+/// Returns the bytes that the peer may have in flight before its need is known.
 pub(super) fn first(config: &Config, index: usize, peer: &Peer) -> u64 {
     chunks::window(needed(config, index, peer).next_power_of_two())
 }

@@ -13,18 +13,18 @@
 
 use std::time::Duration;
 
-use pep_core::greeting::{Answer, Greeting};
+use pep_core::stream_header::{Answer, StreamHeader};
 use tunnel::{class::Class, wire::StreamId};
 
 /// What the near end opens streams of a flow with.
 #[derive(Debug)]
-pub(crate) struct Announcement {
+pub(crate) struct StreamOpening {
     pub(crate) class: Class,
     /// By which the link is shared.
     pub(crate) site: u32,
     /// When the flow began ([`born`](pepd_relay::flow::born)).
     pub(crate) born: u64,
-    pub(crate) greeting: Greeting,
+    pub(crate) stream_header: StreamHeader,
 }
 
 /// A position of a stream, and the one of the flow that is the same.
@@ -66,7 +66,7 @@ pub(super) struct Binding {
     /// The peer has heard of it.
     pub(super) known: bool,
     /// At the near end.
-    pub(super) announcement: Option<Box<Announcement>>,
+    pub(super) announcement: Option<Box<StreamOpening>>,
     /// None while it is not known what the peer has.
     out: Option<Origin>,
     inn: Origin,

@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     custody::{
         Answered, RECORD, Reply, Spill,
-        tests::{Faulty, Slow},
+        tests::{Faulty, ManualDisk},
     },
     rig::context_with,
     table::tests::identity,
@@ -33,7 +33,7 @@ fn byte(at: u64) -> u8 {
 struct World {
     table: Table,
     custody: Rc<Custody>,
-    slow: Slow<Key>,
+    slow: ManualDisk<Key>,
     disk: Faulty,
     /// Bytes beyond the beginning in memory, and on disk, that may be held.
     bounds: Bounds,
@@ -54,7 +54,7 @@ impl World {
     fn new(memory: u64, disk_most: u64) -> Self {
         let context = context_with(4, BUDGET, 2 * MIB, INITIAL);
         let disk = Faulty::default();
-        let (spill, slow) = Slow::new(&disk, disk_most);
+        let (spill, slow) = ManualDisk::new(&disk, disk_most);
         let bounds = Bounds {
             memory,
             disk: disk_most,
@@ -102,7 +102,7 @@ impl World {
         (table, custody)
     }
 
-    fn entry(&mut self) -> &mut Entry {
+    fn entry(&mut self) -> &mut FlowBuffers {
         self.table.get(self.flow).unwrap()
     }
 
@@ -190,8 +190,8 @@ impl World {
     /// One of the things that may happen at any time.
     fn step(&mut self, choice: u64, draw: &mut Draw) {
         match choice {
-            0 => drop(self.table.set_away(true)),
-            1 => drop(self.table.set_away(false)),
+            0 => drop(self.table.set_link_down(true)),
+            1 => drop(self.table.set_link_down(false)),
             2 => {
                 let faults = &self.disk.0;
                 let fault = [&faults.create, &faults.write, &faults.sync];
@@ -206,7 +206,7 @@ impl World {
     }
 
     /// From now on the disk does what it is asked to.
-    fn mend_disk(&self) {
+    fn restore_disk(&self) {
         let faults = &self.disk.0;
         for fault in [&faults.create, &faults.write, &faults.sync] {
             fault.store(false, Relaxed);
@@ -230,7 +230,7 @@ impl World {
 
     /// The link is there: everything is sent, as it comes.
     fn deliver(&mut self) {
-        self.table.set_away(false);
+        self.table.set_link_down(false);
         for _ in 0..1_000_000 {
             if self.acked == self.given {
                 return;
@@ -256,7 +256,7 @@ fn an_upload_goes_on_while_the_link_is_away_and_is_delivered_later() {
         128 << 10,
         "as long as the link is there, no more than may be sent"
     );
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(30 * MIB);
     assert_eq!(world.given, 30 * MIB);
     let stats = world.stats();
@@ -286,7 +286,7 @@ fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
     world.entry().make_room();
     world.disk_works();
     assert_eq!(world.stats().custody_spilled_bytes, 0);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     while world.given < 16 * chunk {
         assert!(world.give(16 * chunk - world.given) > 0, "there is room");
     }
@@ -301,7 +301,7 @@ fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
     // What may be sent at once stays.
     assert_eq!(world.stats().custody_spilled_bytes, 14 * chunk);
     // The disk says nothing, and what is needed first is there.
-    world.table.set_away(false);
+    world.table.set_link_down(false);
     for _ in 0..20 {
         world.send(MIB);
         world.ack(MIB);
@@ -322,7 +322,7 @@ fn what_was_sent_before_the_outage_was_noticed_leaves_room_to_take_more() {
         }
         let sent = world.sent;
         assert!(sent >= MIB / 2, "{sent}");
-        world.table.set_away(true);
+        world.table.set_link_down(true);
         world.upload(30 * MIB);
         assert_eq!(world.given, 30 * MIB, "{sent} were sent");
         assert!(world.stats().custody_memory_bytes <= memory);
@@ -351,7 +351,7 @@ fn while_the_link_is_there_little_memory_keeps_nothing_waiting_for_good() {
 #[test]
 fn what_is_held_for_too_long_expires_and_its_room_is_free() {
     let mut world = World::new(MIB, 64 * MIB);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(8 * MIB);
     for _ in 0..7 * 3600 - 1 {
         world.second();
@@ -373,14 +373,14 @@ fn what_is_held_for_too_long_expires_and_its_room_is_free() {
 #[test]
 fn a_disk_that_is_full_or_fails_closes_the_window_and_no_more() {
     let mut world = World::new(MIB, 4 * MIB);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(30 * MIB);
     assert!((4 * MIB..6 * MIB).contains(&world.given), "{}", world.given);
     assert!(world.disk.0.bytes() <= 4 * MIB);
     world.deliver();
 
     let mut world = World::new(MIB, 64 * MIB);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.disk.0.write.store(true, Relaxed);
     world.upload(30 * MIB);
     assert!(world.given < 2 * MIB, "{}", world.given);
@@ -394,7 +394,7 @@ fn a_disk_that_is_full_or_fails_closes_the_window_and_no_more() {
     assert_eq!(world.given, 30 * MIB);
     // Now it cannot be read for a while.
     world.disk.0.read.store(true, Relaxed);
-    world.table.set_away(false);
+    world.table.set_link_down(false);
     for _ in 0..20 {
         world.send(MIB);
         world.ack(MIB);
@@ -408,7 +408,7 @@ fn a_disk_that_is_full_or_fails_closes_the_window_and_no_more() {
 #[test]
 fn without_a_disk_a_flow_has_its_part_of_memory() {
     let mut world = World::new(MIB, 0);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(30 * MIB);
     assert!(
         (MIB / 2..MIB + (128 << 10)).contains(&world.given),
@@ -421,10 +421,10 @@ fn without_a_disk_a_flow_has_its_part_of_memory() {
 #[test]
 fn what_the_disk_never_gives_back_ends_the_flow() {
     let mut world = World::new(MIB, 64 * MIB);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(8 * MIB);
     world.disk.0.read.store(true, Relaxed);
-    world.table.set_away(false);
+    world.table.set_link_down(false);
     for _ in 0..60 {
         world.send(MIB);
         world.ack(MIB);
@@ -438,11 +438,11 @@ fn what_the_disk_never_gives_back_ends_the_flow() {
 #[test]
 fn memory_that_somebody_else_wrote_to_is_not_handed_on() {
     let mut world = World::new(16 * MIB, 0);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(MIB);
     world.second();
     world.entry().damage(300_000);
-    world.table.set_away(false);
+    world.table.set_link_down(false);
     for _ in 0..60 {
         world.send(MIB);
         world.ack(MIB);
@@ -488,7 +488,7 @@ fn whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded() {
             assert!(world.disk.0.bytes() <= disk, "seed {seed}");
             assert_eq!(world.entry().loss(), None, "seed {seed}");
         }
-        world.mend_disk();
+        world.restore_disk();
         world.deliver();
         assert_eq!(world.stats().custody_disk_bytes, 0, "seed {seed}");
     }

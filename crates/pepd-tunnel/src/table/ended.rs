@@ -36,7 +36,7 @@ impl Ended {
     }
 
     /// Those of a peer, by the [hash](pep_core::arena::name_hash) of its name: what is written down of them.
-    pub(super) fn of(arena: &Arc<Arena>, peer: u64) -> Self {
+    pub(super) fn for_peer(arena: &Arc<Arena>, peer: u64) -> Self {
         let mut ended = Self {
             peer,
             ..Self::new(arena)
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn the_last_ones_are_remembered() {
         let arena = &context(1, 1 << 20).arena;
-        let mut ended = Ended::of(arena, 5);
+        let mut ended = Ended::for_peer(arena, 5);
         for token in 0..MOST as u128 + 10 {
             ended.insert(token, ResetCode::Ended);
             ended.insert(token, ResetCode::Host);
@@ -92,12 +92,12 @@ mod tests {
     #[test]
     fn a_successor_knows_those_of_the_same_peer() {
         let arena = &context(1, 1 << 20).arena;
-        Ended::of(arena, 5).insert(1, ResetCode::Ended);
-        Ended::of(arena, 6).insert(2, ResetCode::Host);
-        let mut ended = Ended::of(arena, 5);
+        Ended::for_peer(arena, 5).insert(1, ResetCode::Ended);
+        Ended::for_peer(arena, 6).insert(2, ResetCode::Host);
+        let mut ended = Ended::for_peer(arena, 5);
         assert_eq!((ended.get(1), ended.get(2)), (Some(ResetCode::Ended), None));
         ended.insert(1, ResetCode::Expired);
-        assert_eq!(Ended::of(arena, 5).get(1), Some(ResetCode::Expired));
-        assert_eq!(Ended::of(arena, 6).get(2), Some(ResetCode::Host));
+        assert_eq!(Ended::for_peer(arena, 5).get(1), Some(ResetCode::Expired));
+        assert_eq!(Ended::for_peer(arena, 6).get(2), Some(ResetCode::Host));
     }
 }

@@ -13,14 +13,14 @@ use pep_core::{
 use pepd_relay::flow::FlowMemory;
 use tunnel::wire::{ResetCode, StreamId};
 
-pub(crate) use keeping::{Keeper, Loss, Policy};
+pub(crate) use keeping::{CustodyHandle, Loss, Policy};
 pub(super) use keeping::{Keeping, WINDOW};
 
 use super::{Sizes, binding::Binding};
 
 /// A flow as its session sees it.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct FlowBuffers {
     /// The peer's last byte is readable.
     pub(crate) finished: bool,
     /// The leg has given its last byte.
@@ -38,9 +38,9 @@ pub(crate) struct Entry {
     pub(super) flags: Flags,
     pub(super) outward: Direction,
     /// From the leg to the peer: what the peer may lack, and what has not been sent.
-    pub(super) out: ChunkMap,
+    pub(super) outgoing: ChunkMap,
     /// From the peer to the leg: what the leg has not taken, and what has come ahead.
-    pub(super) inn: ChunkMap,
+    pub(super) incoming: ChunkMap,
     /// The position after the last byte that was sent; changed while a session reads.
     pub(super) sent: Cell<u64>,
     /// Bytes from the leg that may wait to be sent.
@@ -57,13 +57,13 @@ pub(crate) struct Entry {
     pub(super) keeping: Keeping,
 }
 
-impl Entry {
+impl FlowBuffers {
     pub(super) fn new(
         memory: FlowMemory,
         outward: Direction,
         sizes: Sizes,
         initial: u64,
-        keeper: Keeper,
+        keeper: CustodyHandle,
     ) -> Self {
         Self {
             finished: false,
@@ -75,8 +75,8 @@ impl Entry {
             waker: None,
             flags: Flags::default(),
             outward,
-            out: ChunkMap::new(memory.slot.extent_bytes()).with_window(WINDOW),
-            inn: ChunkMap::new(memory.slot.extent_bytes()),
+            outgoing: ChunkMap::new(memory.slot.extent_bytes()).with_window(WINDOW),
+            incoming: ChunkMap::new(memory.slot.extent_bytes()),
             sent: Cell::new(0),
             unsent_max: sizes.unsent,
             waits: Cell::new(false),
@@ -104,43 +104,43 @@ impl Entry {
         self.room(1, most)
     }
 
-    /// The same for bytes that have to be `least` at least.
-    pub(crate) fn space_of(&mut self, least: u64, most: u64) -> Ranges {
-        let space = self.room(least, most);
-        if space.len() < least {
+    /// The same for bytes that have to be `minimum` at least.
+    pub(crate) fn space_of(&mut self, minimum: u64, most: u64) -> Ranges {
+        let space = self.room(minimum, most);
+        if space.len() < minimum {
             return Ranges::default();
         }
         space
     }
 
-    fn room(&mut self, least: u64, most: u64) -> Ranges {
+    fn room(&mut self, minimum: u64, most: u64) -> Ranges {
         let (asked, room) = (most, self.appetite());
-        self.waits.set(room < least || self.is_behind());
+        self.waits.set(room < minimum || self.is_behind());
         let most = asked.min(room);
-        let mut len = self.out.stretch(most);
-        let reserved = self.out.reserved_for(self.out.tail() + len);
+        let mut len = self.outgoing.stretch(most);
+        let reserved = self.outgoing.reserved_for(self.outgoing.tail() + len);
         let charged = self.charged_for_leg();
         let more = reserved.saturating_sub(charged);
         if more > 0 && !self.try_grow(more) {
-            len = self.out.stretch_within(most, charged);
+            len = self.outgoing.stretch_within(most, charged);
             if len == 0 {
                 self.give_spares_back();
             }
         }
-        if len < least.min(asked) {
+        if len < minimum.min(asked) {
             self.make_room();
         }
         self.take_space(len)
     }
 
     fn take_space(&mut self, len: u64) -> Ranges {
-        let space = self.out.space(len);
+        let space = self.outgoing.space(len);
         self.publish_chunks(self.outward);
         space
     }
 
     fn unsent(&self) -> u64 {
-        self.out.tail().saturating_sub(self.sent.get())
+        self.outgoing.tail().saturating_sub(self.sent.get())
     }
 
     /// The leg's bytes are received by this.
@@ -177,32 +177,32 @@ impl Entry {
 
     /// How many bytes the leg has given.
     pub(crate) fn given(&self) -> u64 {
-        self.out.tail()
+        self.outgoing.tail()
     }
 
     /// The leg has given `count` bytes. Returns the position after them.
     pub(crate) fn on_received(&mut self, count: u64) -> u64 {
-        self.out.fill(count);
-        self.publish_half(self.outward);
-        self.out.tail()
+        self.outgoing.fill(count);
+        self.publish_direction(self.outward);
+        self.outgoing.tail()
     }
 
     /// The peer has heard of the flow, and has all bytes of its stream below `until`.
     pub(super) fn on_acked(&mut self, until: u64) {
         self.binding.known = true;
         if let Some(until) = self.binding.sent_at(until) {
-            self.give_up(until);
+            self.abandon(until);
             self.wake();
         }
     }
 
     /// The peer has all bytes of the flow below `until`.
-    pub(super) fn give_up(&mut self, until: u64) {
-        let fresh = until.saturating_sub(self.out.head());
-        self.out.drain(fresh.min(self.out.len()));
+    pub(super) fn abandon(&mut self, until: u64) {
+        let fresh = until.saturating_sub(self.outgoing.head());
+        self.outgoing.drain(fresh.min(self.outgoing.len()));
         // What the peer has does not wait to be sent, whoever sent it: a predecessor may have.
-        self.sent.set(self.sent.get().max(self.out.head()));
-        self.publish_half(self.outward);
+        self.sent.set(self.sent.get().max(self.outgoing.head()));
+        self.publish_direction(self.outward);
         self.publish_chunks(self.outward);
         self.settle(self.outward);
     }
@@ -216,7 +216,7 @@ impl Entry {
         }
         let len = into.len() as u64;
         let from = self.binding.sent_at(from + begun as u64);
-        let Some((from, data)) = from.and_then(|from| Some((from, self.out.held(from, len)?)))
+        let Some((from, data)) = from.and_then(|from| Some((from, self.outgoing.held(from, len)?)))
         else {
             return false;
         };
@@ -235,10 +235,10 @@ impl Entry {
     /// [new](super::Table::on_readable); and how many more the leg may take.
     pub(super) fn on_readable(&mut self, until: u64) -> (bool, u64) {
         let answered = self.binding.is_answered(until);
-        let until = self.binding.received_at(until).min(self.inn.highest());
-        let more = until.saturating_sub(self.inn.tail());
-        self.inn.fill(more);
-        self.publish_half(self.outward.other());
+        let until = self.binding.received_at(until).min(self.incoming.highest());
+        let more = until.saturating_sub(self.incoming.tail());
+        self.incoming.fill(more);
+        self.publish_direction(self.outward.other());
         self.wake();
         (answered, more)
     }
@@ -248,53 +248,53 @@ impl Entry {
         &self,
         send: impl FnOnce(&pepd_relay::arena::Slot, Direction, &Ranges) -> T,
     ) -> Option<T> {
-        let data = self.inn.data();
+        let data = self.incoming.data();
         (!data.is_empty()).then(|| send(&self.memory.slot, self.outward.other(), &data))
     }
 
     /// The leg took `count` bytes. Returns the position up to which the peer may send.
     pub(crate) fn on_sent(&mut self, count: u64) -> u64 {
-        self.inn.drain(count);
+        self.incoming.drain(count);
         let inward = self.outward.other();
-        self.publish_half(inward);
+        self.publish_direction(inward);
         self.publish_chunks(inward);
         self.settle(inward);
-        self.inn.allowed()
+        self.incoming.allowed()
     }
 
     /// Bytes for the leg that have come, with those that are missing before others.
     pub(super) fn taken(&self) -> u64 {
-        self.inn.highest() - self.inn.head()
+        self.incoming.highest() - self.incoming.head()
     }
 
     /// Those of them that the leg may take.
     pub(super) fn waiting(&self) -> u64 {
-        self.inn.tail() - self.inn.head()
+        self.incoming.tail() - self.incoming.head()
     }
 
     /// Whether the peer has everything that the leg gave.
     pub(crate) fn is_acknowledged(&self) -> bool {
-        self.out.is_empty()
+        self.outgoing.is_empty()
     }
 
     /// Whether the leg has everything that the peer gave so far.
     pub(crate) fn is_delivered(&self) -> bool {
-        self.inn.is_empty()
+        self.incoming.is_empty()
     }
 
     /// Bytes that were passed on: from the leg to the peer, from the peer to the leg.
     pub(crate) fn delivered(&self) -> [u64; 2] {
         let mut delivered = [0; 2];
-        delivered[self.outward as usize] = self.out.head();
-        delivered[self.outward.other() as usize] = self.inn.head();
+        delivered[self.outward as usize] = self.outgoing.head();
+        delivered[self.outward.other() as usize] = self.incoming.head();
         delivered
     }
 
     /// Bytes up and down that are held.
     pub(crate) fn held(&self) -> [u64; 2] {
         let mut held = [0; 2];
-        held[self.outward as usize] = self.out.len();
-        held[self.outward.other() as usize] = self.inn.len();
+        held[self.outward as usize] = self.outgoing.len();
+        held[self.outward.other() as usize] = self.incoming.len();
         held
     }
 
@@ -321,9 +321,9 @@ impl Entry {
 
     fn map(&mut self, direction: Direction) -> &mut ChunkMap {
         if direction == self.outward {
-            &mut self.out
+            &mut self.outgoing
         } else {
-            &mut self.inn
+            &mut self.incoming
         }
     }
 
@@ -387,7 +387,7 @@ impl Entry {
         let begun = self.binding.place_prologue(from, bytes);
         let (from, bytes) = (from + begun as u64, &bytes[begun..]);
         let from = self.binding.received_at(from);
-        let known = self.inn.tail().saturating_sub(from);
+        let known = self.incoming.tail().saturating_sub(from);
         let known = usize::try_from(known).ok();
         let Some(bytes) = known.and_then(|known| bytes.get(known..)) else {
             return 0;
@@ -395,9 +395,9 @@ impl Entry {
         if bytes.is_empty() {
             return 0;
         }
-        let from = from.max(self.inn.tail());
-        let (before, len) = (self.inn.highest(), bytes.len() as u64);
-        let Some(space) = self.inn.place(from, len) else {
+        let from = from.max(self.incoming.tail());
+        let (before, len) = (self.incoming.highest(), bytes.len() as u64);
+        let Some(space) = self.incoming.place(from, len) else {
             // Beyond what was allowed, which the session does not let through.
             tracing::error!(from, len, "a byte has arrived that was not allowed");
             self.end(ResetCode::Internal);
@@ -407,7 +407,7 @@ impl Entry {
         self.publish_chunks(inward);
         self.settle(inward);
         self.memory.slot.write(inward, &space, bytes);
-        self.inn.highest() - before
+        self.incoming.highest() - before
     }
 }
 

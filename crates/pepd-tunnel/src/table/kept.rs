@@ -17,7 +17,7 @@ use crate::{
 /// After a failure the disk is left alone for so many seconds.
 const PAUSE: u32 = 2;
 /// How often the log tells of a disk that fails, in seconds.
-const TOLD: u32 = 60;
+const LOGGED_EVERY_S: u32 = 60;
 
 /// What all flows share that keep something.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Custody {
         self.pause.set(PAUSE);
         self.counters.update(|stats| stats.custody_disk_errors += 1);
         if self.quiet.get() == 0 {
-            self.quiet.set(TOLD);
+            self.quiet.set(LOGGED_EVERY_S);
             tracing::error!(
                 error = %err,
                 "custody on disk: cannot {what}; flows wait with what they have, their hosts' windows are closed \

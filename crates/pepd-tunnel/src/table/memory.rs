@@ -95,7 +95,7 @@ impl End {
     }
 
     fn grant(&mut self, now: Duration) {
-        let usage = Usage::of(&self.session, &self.table);
+        let usage = Usage::new(&self.session, &self.table);
         let round = || credit::round(&self.session);
         let until = self.credits.grant(0, now, round, &usage);
         self.session.allow_session(until);
@@ -246,7 +246,7 @@ fn while_only_the_way_back_is_down_a_dedicated_link_is_used_and_the_memory_comes
         "rate=10mbit,delay=300ms,queue=100%bdp",
         Some("outages=10s+10s"),
     );
-    for (peer, least, most) in [("dedicated = true", 0.9, 14.0), ("", 0.0, 4.0)] {
+    for (peer, minimum, most) in [("dedicated = true", 0.9, 14.0), ("", 0.0, 4.0)] {
         let mut run = Run::new(&format!("{GEO}\n{peer}"), link, back);
         run.until(Duration::from_secs(5));
         let (bytes, peaks) = run.measure(10, 18);
@@ -254,7 +254,7 @@ fn while_only_the_way_back_is_down_a_dedicated_link_is_used_and_the_memory_comes
         let held = peaks[0] as f64 / 750e3;
         println!("{peer}: {share:.3} of the rate, {held:.1} of the path's content held");
         assert!(
-            share > least && share < 1.0 && held < most,
+            share > minimum && share < 1.0 && held < most,
             "{peer}: {share:.3}, {held:.1}"
         );
         let (_, peaks) = run.measure(30, 40);

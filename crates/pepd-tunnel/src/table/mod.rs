@@ -13,11 +13,11 @@
 mod binding;
 mod ended;
 mod entry;
+mod inventory;
 mod kept;
 mod probing;
 mod published;
 mod resuming;
-mod roll;
 mod session;
 
 use std::{
@@ -29,8 +29,8 @@ use std::{
 };
 
 use pep_core::{
-    arena::name_hash, custody::Bounds, greeting::Resume, hosts::Host, relay::Direction,
-    site::KeepWhen,
+    arena::name_hash, custody::Bounds, hosts::Host, relay::Direction, site::KeepWhen,
+    stream_header::Resume,
 };
 use pepd_relay::{
     flow::{FlowContext, FlowMemory},
@@ -39,17 +39,17 @@ use pepd_relay::{
 use tunnel::wire::{ResetCode, StreamId};
 
 use ended::Ended;
-use entry::Keeper;
+use entry::CustodyHandle;
 
-pub(super) use binding::Announcement;
-pub(super) use entry::{Entry, Loss, Policy};
+pub(super) use binding::StreamOpening;
+pub(super) use entry::{FlowBuffers, Loss, Policy};
+use inventory::Inventory;
+pub(super) use inventory::Known;
 pub(super) use kept::Custody;
 use probing::Probes;
 use published::OnDisk;
 pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
-pub(super) use roll::Known;
-use roll::Roll;
 
 /// A flow of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub(super) struct Table {
     /// How many flows the peer may have open here, and has.
     flows_max: u32,
     far: u32,
-    entries: BTreeMap<FlowId, Entry>,
+    entries: BTreeMap<FlowId, FlowBuffers>,
     streams: BTreeMap<StreamId, FlowId>,
     /// Streams of the peer for which there was no memory, or of which it has too many.
     refused: BTreeSet<StreamId>,
@@ -106,7 +106,7 @@ pub(super) struct Table {
     tokens: BTreeMap<u128, FlowId>,
     ended: Ended,
     probes: Probes,
-    roll: Roll,
+    inventory: Inventory,
     next: u64,
     /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
     /// missing before it is taken too.
@@ -130,7 +130,7 @@ const SUMS: usize = 256;
 impl Table {
     /// The stream of the flow in that slot of the arena, as long as its session knows it.
     pub(super) fn stream_of_slot(&self, slot: u32) -> Option<StreamId> {
-        let is_there = |entry: &Entry| entry.memory.slot.index() == slot;
+        let is_there = |entry: &FlowBuffers| entry.memory.slot.index() == slot;
         let known = self.looked_up.get();
         let known = known.and_then(|flow| self.entries.get(&flow));
         if let Some(entry) = known.filter(|entry| is_there(entry)) {
@@ -155,7 +155,7 @@ impl Table {
             tokens: BTreeMap::new(),
             ended: Ended::new(&context.arena),
             probes: Probes::default(),
-            roll: Roll::default(),
+            inventory: Inventory::default(),
             next: 0,
             taken: 0,
             waiting: 0,
@@ -179,13 +179,13 @@ impl Table {
 
     /// The flows are those of a peer of this name: what is written down of those that have ended counts. To be said before there are any.
     pub(super) fn belong_to(&mut self, name: &str) {
-        self.ended = Ended::of(&self.context.arena, name_hash(name));
+        self.ended = Ended::for_peer(&self.context.arena, name_hash(name));
     }
 
     /// The link is away, or is back. Returns whether that is news.
-    pub(super) fn set_away(&mut self, away: bool) -> bool {
+    pub(super) fn set_link_down(&mut self, away: bool) -> bool {
         let entries = self.entries.values_mut();
-        entries.for_each(|entry| entry.set_away(away));
+        entries.for_each(|entry| entry.set_link_down(away));
         std::mem::replace(&mut self.away, away) != away
     }
 
@@ -206,8 +206,8 @@ impl Table {
         self.far += u32::from(outward == Direction::Down);
         let initial = self.context.limits.ring_initial;
         let keeper = self.keeper(flow, policy);
-        let mut entry = Entry::new(memory, outward, self.sizes, initial, keeper);
-        entry.set_away(self.away);
+        let mut entry = FlowBuffers::new(memory, outward, self.sizes, initial, keeper);
+        entry.set_link_down(self.away);
         self.entries.insert(flow, entry);
         flow
     }
@@ -219,9 +219,9 @@ impl Table {
         }
     }
 
-    fn keeper(&self, flow: FlowId, policy: Policy) -> Keeper {
+    fn keeper(&self, flow: FlowId, policy: Policy) -> CustodyHandle {
         let peer = self.peer;
-        Keeper {
+        CustodyHandle {
             custody: Rc::clone(&self.custody),
             key: Key { peer, flow },
             policy,
@@ -242,8 +242,8 @@ impl Table {
         let (budget, initial) = (&self.context.budget, self.context.limits.ring_initial);
         let id = FlowId(self.next);
         let keeper = self.keeper(id, policy.unwrap_or(self.policy));
-        let host = Host::of(survivor.record.identity.client.ip());
-        let recovered = Entry::recover(
+        let host = Host::from_address(survivor.record.identity.client.ip());
+        let recovered = FlowBuffers::recover(
             survivor,
             self.sizes,
             (initial, budget),
@@ -343,7 +343,7 @@ impl Table {
         self.far >= self.flows_max
     }
 
-    pub(super) fn get(&mut self, flow: FlowId) -> Option<&mut Entry> {
+    pub(super) fn get(&mut self, flow: FlowId) -> Option<&mut FlowBuffers> {
         self.entries.get_mut(&flow)
     }
 
@@ -355,7 +355,7 @@ impl Table {
         }
     }
 
-    fn of_stream(&mut self, stream: StreamId) -> Option<&mut Entry> {
+    fn of_stream(&mut self, stream: StreamId) -> Option<&mut FlowBuffers> {
         let flow = self.streams.get(&stream)?;
         self.entries.get_mut(flow)
     }
@@ -409,9 +409,9 @@ impl Table {
 
     /// Whether some flow does not take so many more bytes from its leg.
     #[cfg(test)]
-    pub(super) fn is_full(&mut self, least: u64) -> bool {
+    pub(super) fn is_full(&mut self, minimum: u64) -> bool {
         let mut entries = self.entries.values_mut();
-        entries.any(|entry| entry.space_of(least, least).is_empty())
+        entries.any(|entry| entry.space_of(minimum, minimum).is_empty())
     }
 
     /// Of each flow, by its token, how much of what we send is given up, as the peer has it; and in which direction it goes.
@@ -419,7 +419,7 @@ impl Table {
     pub(super) fn given_up(&self) -> Vec<(u128, Direction, u64)> {
         let entries = self.entries.values();
         entries
-            .map(|entry| (entry.binding.token, entry.outward, entry.out.head()))
+            .map(|entry| (entry.binding.token, entry.outward, entry.outgoing.head()))
             .collect()
     }
 

@@ -59,7 +59,7 @@ impl Probes {
     }
 
     /// A stream is no more. Whether it was one of these.
-    pub(super) fn on_gone(&mut self, stream: StreamId, code: Option<ResetCode>) -> bool {
+    pub(super) fn on_stream_end(&mut self, stream: StreamId, code: Option<ResetCode>) -> bool {
         if self.ours.take_if(|ours| *ours == stream).is_some() {
             self.progress.ended = Some(code);
             return true;

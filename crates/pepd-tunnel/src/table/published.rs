@@ -14,7 +14,7 @@ use std::{
 };
 
 use pep_core::{
-    arena::{Counters, HalfRecord, Identity},
+    arena::{Counters, DirectionRecord, Identity},
     budget::{MemoryBudget, Share},
     chunks::{ChunkMap, Torn},
     relay::{Direction, Side},
@@ -26,7 +26,7 @@ use pepd_relay::{
 };
 
 use super::{
-    Entry, Keeper, Sizes,
+    CustodyHandle, FlowBuffers, Sizes,
     binding::Binding,
     entry::{Keeping, WINDOW},
 };
@@ -36,8 +36,8 @@ use crate::custody::Spot;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecoverError {
     /// What was written down and what the kernel says of the leg cannot both be.
-    #[error("{moved} bytes went through its leg, where {least} to {most} are possible")]
-    Leg { moved: u64, least: u64, most: u64 },
+    #[error("{moved} bytes went through its leg, where {minimum} to {most} are possible")]
+    Leg { moved: u64, minimum: u64, most: u64 },
     /// What was written down of its bytes makes no sense.
     #[error(transparent)]
     Torn(#[from] Torn),
@@ -49,14 +49,14 @@ pub(super) type OnDisk = BTreeMap<u64, Spot>;
 /// A flow that was recovered, and what became of its leg.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    pub(crate) entry: Entry,
+    pub(crate) entry: FlowBuffers,
     /// Its host has all bytes and the end.
     pub(crate) shut: bool,
     /// Bytes that had moved without having been written down.
     pub(crate) repaired: u64,
 }
 
-impl Entry {
+impl FlowBuffers {
     /// Writes down what the flow is, and which socket its leg is (its cookie) if it has one. Before its peer hears of it, or hears that we
     /// have heard of it.
     pub(crate) fn publish(&mut self, identity: &Identity, leg: Option<io::Result<u64>>) {
@@ -68,7 +68,7 @@ impl Entry {
             slot.publish_cookie(side, 0);
         }
         for direction in Direction::ALL {
-            self.publish_half(direction);
+            self.publish_direction(direction);
         }
         if let Some(leg) = leg {
             self.publish_leg(leg);
@@ -121,21 +121,25 @@ impl Entry {
     /// The leg has got the end.
     pub(crate) fn on_shut(&mut self) {
         self.shut = true;
-        self.publish_half(self.outward.other());
+        self.publish_direction(self.outward.other());
     }
 
     /// The peer's last byte is readable.
     pub(super) fn on_finished(&mut self) {
         self.finished = true;
-        self.publish_half(self.outward.other());
+        self.publish_direction(self.outward.other());
         self.wake();
     }
 
     /// Writes down how far a direction is.
-    pub(super) fn publish_half(&self, direction: Direction) {
+    pub(super) fn publish_direction(&self, direction: Direction) {
         let outward = direction == self.outward;
-        let map = if outward { &self.out } else { &self.inn };
-        let half = HalfRecord {
+        let map = if outward {
+            &self.outgoing
+        } else {
+            &self.incoming
+        };
+        let half = DirectionRecord {
             head: map.head(),
             tail: map.tail(),
             base: 0,
@@ -147,15 +151,15 @@ impl Entry {
             },
             fin_out: !outward && self.shut,
         };
-        self.memory.slot.publish_half(direction, &half);
+        self.memory.slot.publish_direction(direction, &half);
     }
 
     /// Writes down where a direction's bytes are, as far as that has changed.
     pub(super) fn publish_chunks(&mut self, direction: Direction) {
         let map = if direction == self.outward {
-            &mut self.out
+            &mut self.outgoing
         } else {
-            &mut self.inn
+            &mut self.incoming
         };
         for change in map.changes() {
             let slot = &mut self.memory.slot;
@@ -168,7 +172,7 @@ impl Entry {
         survivor: Survivor<L>,
         sizes: Sizes,
         (initial, budget): (u64, &Arc<MemoryBudget>),
-        keeper: Keeper,
+        keeper: CustodyHandle,
         on_disk: &mut OnDisk,
     ) -> Result<Recovered, RecoverError> {
         let identity = survivor.record.identity;
@@ -185,12 +189,12 @@ impl Entry {
         let leg = leg.filter(|_| !identity.flags.answered);
         let (head, shut) = given(&received, leg.as_ref())?;
         let slot = survivor.slot;
-        let map = |direction, elsewhere: &BTreeSet<u64>, held| {
+        let map = |direction, starts: &BTreeSet<u64>, held| {
             let words = (0..slot.chunks()).map(|chunk| slot.chunk(direction, chunk));
-            ChunkMap::recover(extent, words, elsewhere, held)
+            ChunkMap::recover(extent, words, starts, held)
         };
-        let elsewhere = on_disk.keys().copied().collect();
-        let out = map(outward, &elsewhere, (sent.head, tail))?.with_window(WINDOW);
+        let starts = on_disk.keys().copied().collect();
+        let out = map(outward, &starts, (sent.head, tail))?.with_window(WINDOW);
         let inn = map(outward.other(), &BTreeSet::new(), (head, received.tail))?;
         let mut binding = Binding::new();
         binding.token = identity.token;
@@ -215,8 +219,8 @@ impl Entry {
             flags: identity.flags,
             outward,
             sent: Cell::new(out.head()),
-            out,
-            inn,
+            outgoing: out,
+            incoming: inn,
             unsent_max: sizes.unsent,
             waits: Cell::new(false),
             initial,
@@ -226,7 +230,7 @@ impl Entry {
         };
         entry.begin_keeping(on_disk);
         for direction in Direction::ALL {
-            entry.publish_half(direction);
+            entry.publish_direction(direction);
             entry.publish_chunks(direction);
             entry.give_back_free(direction, extent);
         }
@@ -241,9 +245,9 @@ impl Entry {
     /// Pages in which no byte is that is needed are given back.
     fn give_back_free(&mut self, direction: Direction, extent: u64) {
         let map = if direction == self.outward {
-            &self.out
+            &self.outgoing
         } else {
-            &self.inn
+            &self.incoming
         };
         let mut start = 0;
         for Range { start: used, end } in map.occupied() {
@@ -255,24 +259,28 @@ impl Entry {
 }
 
 /// How many bytes were really taken from the leg.
-fn read(sent: &HalfRecord, leg: Option<&Counters>, extent: u64) -> Result<u64, RecoverError> {
+fn read(sent: &DirectionRecord, leg: Option<&Counters>, extent: u64) -> Result<u64, RecoverError> {
     let Some(leg) = leg else {
         return Ok(sent.tail);
     };
     // Of what is on disk nothing is in the extent.
-    let (least, most) = (sent.tail, sent.tail.saturating_add(extent));
+    let (minimum, most) = (sent.tail, sent.tail.saturating_add(extent));
     let moved = leg.read;
-    if moved < least || moved > most {
-        return Err(RecoverError::Leg { moved, least, most });
+    if moved < minimum || moved > most {
+        return Err(RecoverError::Leg {
+            moved,
+            minimum,
+            most,
+        });
     }
     Ok(moved)
 }
 
 /// How many bytes the leg really got, and whether it got the end.
-fn given(received: &HalfRecord, leg: Option<&Counters>) -> Result<(u64, bool), RecoverError> {
-    let (least, most) = (received.head, received.tail);
+fn given(received: &DirectionRecord, leg: Option<&Counters>) -> Result<(u64, bool), RecoverError> {
+    let (minimum, most) = (received.head, received.tail);
     let Some(leg) = leg else {
-        return Ok((least, received.fin_out));
+        return Ok((minimum, received.fin_out));
     };
     let moved = leg.written;
     if leg.closed && !leg.fin_sent {
@@ -281,11 +289,15 @@ fn given(received: &HalfRecord, leg: Option<&Counters>) -> Result<(u64, bool), R
             return Ok((most, true));
         }
         // It takes no more, so that it makes no difference.
-        let plausible = (least..=most).contains(&moved);
-        return Ok((if plausible { moved } else { least }, false));
+        let plausible = (minimum..=most).contains(&moved);
+        return Ok((if plausible { moved } else { minimum }, false));
     }
-    if moved < least || moved > most {
-        return Err(RecoverError::Leg { moved, least, most });
+    if moved < minimum || moved > most {
+        return Err(RecoverError::Leg {
+            moved,
+            minimum,
+            most,
+        });
     }
     Ok((moved, leg.fin_sent))
 }

@@ -10,10 +10,10 @@
 
 use std::time::Duration;
 
-use pep_core::greeting::{Answer, Resume};
+use pep_core::stream_header::{Answer, Resume};
 use tunnel::wire::{ResetCode, StreamId};
 
-use super::{Entry, binding::Announcement};
+use super::{FlowBuffers, binding::StreamOpening};
 
 /// What a session is to know of a stream with which a flow goes on, in the stream's positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) struct Disagreement {
     lacking: u64,
 }
 
-impl Entry {
+impl FlowBuffers {
     /// The session is gone. What has come ahead of missing bytes is dropped, as it will come again; how many bytes are not
     /// [taken](Self::taken) any more.
     pub(super) fn suspend(&mut self) -> u64 {
@@ -50,7 +50,7 @@ impl Entry {
             return 0;
         }
         let before = self.taken();
-        self.inn.forget_ahead();
+        self.incoming.forget_ahead();
         let inward = self.outward.other();
         self.publish_chunks(inward);
         self.settle(inward);
@@ -74,30 +74,30 @@ impl Entry {
     }
 
     /// What its streams are opened with, at the near end.
-    pub(crate) fn announce(&mut self, announcement: Announcement) {
-        self.binding.token = announcement.greeting.token;
+    pub(crate) fn announce(&mut self, announcement: StreamOpening) {
+        self.binding.token = announcement.stream_header.token;
         self.binding.announcement = Some(Box::new(announcement));
     }
 
     /// What was [announced](Self::announce).
-    pub(crate) fn announcement(&self) -> Option<&Announcement> {
+    pub(crate) fn announcement(&self) -> Option<&StreamOpening> {
         self.binding.announcement.as_deref()
     }
 
     /// Where the flow goes on, as the near end says.
     pub(crate) fn resumption(&self) -> Resume {
         Resume {
-            down: self.inn.tail(),
-            down_until: self.inn.allowed(),
-            up: self.out.head(),
+            down: self.incoming.tail(),
+            down_until: self.incoming.allowed(),
+            up: self.outgoing.head(),
             perhaps_new: !self.binding.known,
         }
     }
 
     /// The near end has opened a stream with that [resumption](Self::resumption). How far the peer may send of it.
     pub(super) fn reopen(&mut self, stream: StreamId) -> u64 {
-        self.binding.reopen(stream, self.inn.tail());
-        self.binding.receives_at(self.inn.allowed())
+        self.binding.reopen(stream, self.incoming.tail());
+        self.binding.receives_at(self.incoming.allowed())
     }
 
     /// The far end has answered: all that has come of it is here.
@@ -119,12 +119,12 @@ impl Entry {
         stream: StreamId,
         resume: &Resume,
     ) -> Result<Terms, Disagreement> {
-        if resume.up > self.inn.tail() {
+        if resume.up > self.incoming.tail() {
             return Err(self.disagreement(resume.down));
         }
         let answer = Answer {
-            up: self.inn.tail(),
-            up_until: self.inn.allowed(),
+            up: self.incoming.tail(),
+            up_until: self.incoming.allowed(),
         };
         self.binding.rejoin(stream, answer, resume.down);
         let send = Answer::LEN as u64 + (resume.down_until - resume.down);
@@ -135,16 +135,16 @@ impl Entry {
 
     /// The peer has all below this, and lacks what follows.
     fn go_on(&mut self, from: u64, send: u64) -> Result<Terms, Disagreement> {
-        if from < self.out.head() || from > self.out.tail() {
+        if from < self.outgoing.head() || from > self.outgoing.tail() {
             return Err(self.disagreement(from));
         }
-        self.give_up(from);
+        self.abandon(from);
         self.sent.set(from);
         let (written, finished) = self.known_so_far(from);
         let written = self.binding.sends_at(written);
         Ok(Terms {
             send,
-            receive: self.binding.receives_at(self.inn.allowed()),
+            receive: self.binding.receives_at(self.incoming.allowed()),
             written: written.unwrap_or_default(),
             finished,
         })
@@ -153,9 +153,9 @@ impl Entry {
     fn disagreement(&self, at: u64) -> Disagreement {
         Disagreement {
             at,
-            start: self.out.head(),
-            end: self.out.tail(),
-            lacking: self.inn.tail(),
+            start: self.outgoing.head(),
+            end: self.outgoing.tail(),
+            lacking: self.incoming.tail(),
         }
     }
 
@@ -171,7 +171,7 @@ impl Entry {
 
     /// Both ends have everything: what our leg lacks of it is here.
     pub(super) fn close(&mut self) {
-        self.give_up(u64::MAX);
+        self.abandon(u64::MAX);
         self.closed = true;
         self.binding.release();
         self.wake();
@@ -183,7 +183,7 @@ impl Entry {
         let complete = self.finished && self.source_finished;
         let arrived = match code {
             ResetCode::Ended => true,
-            ResetCode::Restarted => self.out.is_empty(),
+            ResetCode::Restarted => self.outgoing.is_empty(),
             _ => false,
         };
         if complete && arrived {

@@ -5,7 +5,7 @@ use tunnel::{
     wire::{ResetCode, StreamId},
 };
 
-use super::{Entry, FlowId, Roll, Table};
+use super::{FlowBuffers, FlowId, Inventory, Table};
 
 impl Table {
     /// All below that position has come. The flow, if with that the peer has said where it goes on.
@@ -30,9 +30,9 @@ impl Table {
     }
 
     /// The stream is no more; without a code because both ends have finished it.
-    pub(crate) fn on_gone(&mut self, stream: StreamId, code: Option<ResetCode>) {
+    pub(crate) fn on_stream_end(&mut self, stream: StreamId, code: Option<ResetCode>) {
         self.refused.remove(&stream);
-        if self.probes.on_gone(stream, code) {
+        if self.probes.on_stream_end(stream, code) {
             return;
         }
         let Some(flow) = self.streams.remove(&stream) else {
@@ -80,7 +80,7 @@ impl Table {
         }
         self.refused.clear();
         self.probes.on_restart();
-        self.roll = Roll::default();
+        self.inventory = Inventory::default();
         self.wake_waiting();
     }
 
@@ -98,7 +98,7 @@ impl Table {
         let waiting = self.entries.values_mut();
         waiting
             .filter(|entry| entry.stream().is_none())
-            .for_each(Entry::wake);
+            .for_each(FlowBuffers::wake);
     }
 }
 

@@ -15,12 +15,12 @@ use super::{
     QUEUE,
 };
 
-/// Calls that read before others have their turn.
+/// Read calls before other tasks run.
 const READ_TURN: usize = 8;
-/// Datagrams in which a stranger may show who it is: two, and as many again for each cookie.
+/// Datagrams by which a stranger may authenticate: two, and as many again for each cookie.
 const CHANCES: u32 = 16;
 
-/// Calls, and then is the connection.
+/// Connects, and runs the connection.
 pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
     let connecting = core.borrow().tcp.options.call(at);
     let connected = match connecting {
@@ -51,7 +51,7 @@ async fn replaced(core: &Shared, at: SocketAddr, id: u64) {
     .await;
 }
 
-/// Moves datagrams until the connection ends, or is to end.
+/// Moves datagrams until the connection ends or is to end.
 pub(super) async fn run(core: Shared, stream: TcpStream, at: SocketAddr, id: u64) {
     let mut pipe = Pipe {
         stream,
@@ -62,7 +62,7 @@ pub(super) async fn run(core: Shared, stream: TcpStream, at: SocketAddr, id: u64
     };
     core.borrow_mut().on_room(at, id);
     let end = poll_fn(|cx| pipe.poll(cx, &core)).await;
-    tracing::debug!(%at, error = end.err().map(tracing::field::display), "a connection is over");
+    tracing::debug!(%at, error = end.err().map(tracing::field::display), "TCP connection to a peer closed");
     core.borrow_mut().on_connection_end(at, id);
 }
 
@@ -91,7 +91,7 @@ impl Pipe {
         Poll::Pending
     }
 
-    /// Takes what has arrived. Whether that was the last of it.
+    /// Handles received bytes. Returns whether the connection has ended.
     fn read(&mut self, cx: &mut Context<'_>, core: &mut Core) -> io::Result<bool> {
         for _ in 0..READ_TURN {
             if self.stream.poll_read_ready(cx)?.is_pending() {
@@ -146,7 +146,7 @@ impl Pipe {
 }
 
 impl Core {
-    /// There is room in the queue of a connection.
+    /// Handles free room in the queue of a connection.
     fn on_room(&mut self, at: SocketAddr, id: u64) {
         let Some(there) = self.tcp.get(at, id) else {
             return;
@@ -158,7 +158,7 @@ impl Core {
         }
     }
 
-    /// Takes a datagram. Whether the connection is that of a peer.
+    /// Handles a datagram. Returns whether the connection is that of a peer.
     fn take_from_tcp(&mut self, at: SocketAddr, id: u64, datagram: &mut [u8]) -> bool {
         let now = self.now();
         let remote = Remote::tcp(at);

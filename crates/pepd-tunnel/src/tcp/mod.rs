@@ -1,4 +1,4 @@
-//! Datagrams by TCP, where UDP does not get through.
+//! Datagrams by TCP, for networks that block UDP.
 //!
 //! ```text
 //!   driver -- datagram --> queue of a connection --> its task <==== TCP ====> the other pepd
@@ -6,11 +6,11 @@
 //!     +------- released -----+                          +-- datagrams --> endpoint
 //! ```
 //!
-//! Who has not shown that it is a peer is a stranger: strangers are few, have little memory and
-//! little time.
+//! A connection is a stranger until it has authenticated as a peer. Strangers are limited in
+//! number, memory and time.
 //!
-//! - [`sockets`], how they are made
-//! - `connection`, one of them as a task
+//! - [`sockets`], creation of sockets
+//! - `connection`, one connection as a task
 
 mod connection;
 mod sockets;
@@ -34,37 +34,37 @@ use tunnel::{
 pub(super) use self::sockets::{Listeners, Options};
 use super::core::{Core, Shared};
 
-/// Bytes that wait for a connection at most, but for handshakes: beyond them its peer is held.
+/// Maximum of bytes queued for a connection, apart from handshakes. Beyond it, its peer is held.
 const QUEUE: usize = 32 << 10;
-/// Handshakes of a peer that is held.
+/// Maximum including the handshakes of a held peer.
 const QUEUE_MAX: usize = QUEUE + (128 << 10);
-/// Strangers at a time, and from one address (IPv6: from one /64) of them.
+/// Maximum of strangers, in total and per address (IPv6: per /64).
 const STRANGERS: usize = 256;
 const STRANGERS_ALIKE: usize = 16;
-/// How long somebody may remain a stranger.
+/// Time limit for a stranger to authenticate.
 const STRANGE: Duration = Duration::from_secs(15);
-/// A connection by which nothing comes for so long is of no use to anybody.
+/// Idle time after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(60);
-/// By which nothing comes for so long and four round trips, though something should, is stuck: a
-/// new one is quicker than the kernel's next retransmission.
+/// Silence, beyond four round trips, after which a connection counts as stuck although data is due.
+/// A new connection is faster than the kernel's next retransmission.
 const STUCK: Duration = Duration::from_secs(5);
 
-/// What there is to be known of a connection.
+/// State of a connection.
 #[derive(Debug)]
 struct Connection {
-    /// No other connection ever has it.
+    /// Unique number of the connection.
     id: u64,
-    /// We have called; else we were called.
+    /// Whether the local end opened the connection.
     called: bool,
-    /// Whose it is. Unknown of strangers.
+    /// The authenticated peer; `None` for strangers.
     peer: Option<PeerId>,
-    /// Since when it is there, and when something of a peer's last came.
+    /// Time of the opening, or of the last bytes of an authenticated peer.
     heard: Duration,
-    /// What waits to be sent.
+    /// Bytes that wait to be sent.
     queue: Vec<u8>,
-    /// The peer is held.
+    /// Whether the peer is held.
     full: bool,
-    /// Of the task.
+    /// Waker of the task.
     waker: Option<Waker>,
 }
 
@@ -92,31 +92,31 @@ impl Connection {
     }
 }
 
-/// All connections, by the address at their other end.
+/// All connections, by remote address.
 #[derive(Debug)]
 pub(super) struct Connections {
     list: BTreeMap<SocketAddr, Connection>,
     options: Options,
     next: u64,
-    /// Strangers that went, or were sent, without having shown who they are.
-    pub(super) strangers_gone: u64,
-    /// Datagrams that have come, gone, and not gone.
+    /// Connections closed before they had authenticated, by either end.
+    pub(super) strangers_closed: u64,
+    /// Datagrams received, sent and not sent.
     pub(super) counted: super::udp::Counted,
 }
 
 impl Connections {
-    /// None yet.
+    /// Creates the value without connections.
     pub(super) fn new(options: Options) -> Self {
         Self {
             list: BTreeMap::new(),
             options,
             next: 0,
-            strangers_gone: 0,
+            strangers_closed: 0,
             counted: Default::default(),
         }
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
@@ -125,7 +125,7 @@ impl Connections {
         self.list.get_mut(&at).filter(|there| there.id == id)
     }
 
-    /// A connection, in the place of an earlier one with that address.
+    /// Inserts a connection; replaces an earlier one with that address.
     fn insert(&mut self, at: SocketAddr, mut connection: Connection) -> u64 {
         self.next += 1;
         connection.id = self.next;
@@ -135,15 +135,15 @@ impl Connections {
         self.next
     }
 
-    /// Ends a connection: its task sees that it is gone.
+    /// Removes a connection, which ends its task.
     fn remove(&mut self, at: SocketAddr) -> Option<Connection> {
         let mut gone = self.list.remove(&at)?;
-        self.strangers_gone += u64::from(gone.is_stranger());
+        self.strangers_closed += u64::from(gone.is_stranger());
         gone.wake();
         Some(gone)
     }
 
-    /// Somebody has called.
+    /// Admits an incoming connection.
     fn admit(&mut self, now: Duration, from: SocketAddr) -> u64 {
         let strangers = |alike: Option<IpAddr>| {
             let list = self.list.iter();
@@ -177,8 +177,8 @@ fn are_alike(one: IpAddr, other: IpAddr) -> bool {
 }
 
 impl Core {
-    /// Puts a datagram into the queue of a connection, which is called where there is none and it
-    /// can be.
+    /// Queues a datagram for a connection. Opens a connection if there is none and the peer can be
+    /// called.
     pub(super) fn send_by_tcp(
         &mut self,
         shared: &Shared,
@@ -205,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Whether there is no connection, or one that is stuck, and the peer may be called there.
+    /// Returns whether there is no usable connection and the peer may be called at that address.
     fn wants_call(&self, now: Duration, peer: Option<PeerId>, to: SocketAddr) -> bool {
         let Some(peer) = peer.filter(|peer| self.endpoint.addresses(*peer).contains(&to)) else {
             return false;
@@ -220,7 +220,7 @@ impl Core {
             .is_none_or(|there| there.called && there.heard + stuck < now)
     }
 
-    /// A connection is over.
+    /// Handles the end of a connection.
     fn on_connection_end(&mut self, at: SocketAddr, id: u64) {
         if self.tcp.get(at, id).is_some() {
             self.end_connection(at);
@@ -234,7 +234,7 @@ impl Core {
         }
     }
 
-    /// Ends connections of strangers and those by which nothing comes.
+    /// Closes overdue strangers and idle connections.
     pub(super) fn sweep_connections(&mut self) {
         let now = self.now();
         let list = self.tcp.list.iter();
@@ -251,9 +251,8 @@ impl Core {
     }
 }
 
-/// Says by what a peer is reached, if that has changed or is not what is to be expected. Whether it
-/// has said so.
-pub(super) fn tell_of_carrier(peer: &Peer, was: Option<Carrier>, is: Remote) -> bool {
+/// Logs a peer's transport if it has changed or is unexpected. Returns whether it has logged.
+pub(super) fn log_carrier(peer: &Peer, was: Option<Carrier>, is: Remote) -> bool {
     let (name, address) = (peer.name.as_str(), is.address);
     if peer.carrier != config::Carrier::Auto || was.unwrap_or(Carrier::Udp) == is.carrier {
         return false;
@@ -262,14 +261,14 @@ pub(super) fn tell_of_carrier(peer: &Peer, was: Option<Carrier>, is: Remote) -> 
         Carrier::Tcp => tracing::warn!(
             peer = name,
             %address,
-            "peer is reached by TCP, not by UDP"
+            "peer reached by TCP: UDP does not get through"
         ),
-        Carrier::Udp => tracing::info!(peer = name, %address, "peer is reached by UDP again"),
+        Carrier::Udp => tracing::info!(peer = name, %address, "peer reached by UDP again"),
     }
     true
 }
 
-/// Takes connections.
+/// Accepts connections.
 pub(super) async fn accept(core: Shared, listener: TcpListener) {
     loop {
         match listener.accept().await {
@@ -280,11 +279,11 @@ pub(super) async fn accept(core: Shared, listener: TcpListener) {
                 spawn_local(connection::run(Rc::clone(&core), stream, from, id));
             }
             Err(err) => {
-                tracing::debug!(error = %err, "cannot take a connection of a peer");
+                tracing::debug!(error = %err, "cannot accept a TCP connection of a peer");
                 if let Some(resource) = Resource::short(&err) {
                     core.borrow().context.admission.on_short(resource);
                 }
-                // Nobody tells when there is a descriptor again.
+                // The kernel does not notify of free descriptors.
                 sleep(SHORTAGE_RETRY).await;
             }
         }

@@ -1,4 +1,4 @@
-//! Listeners and sockets to call with.
+//! Listening and connecting sockets.
 
 use std::{
     io,
@@ -14,14 +14,14 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How sockets are made.
+/// Options of sockets.
 #[derive(Debug)]
 pub(in super::super) struct Options {
-    /// What the kernel is told about them.
+    /// Socket options.
     pub(in super::super) leg: LegOptions,
-    /// The MSS of those that call, at most.
+    /// Maximum MSS of outgoing connections.
     pub(in super::super) clamps: Arc<Clamps>,
-    /// Our address, if it is not for the kernel to choose.
+    /// Local address, unless the kernel chooses it.
     pub(in super::super) from: Option<IpAddr>,
 }
 
@@ -31,21 +31,23 @@ impl Options {
         if to.is_ipv6() {
             socket.set_only_v6(true)?;
         }
-        leg.apply(&socket, Family::of(to))?;
+        leg.apply(&socket, Family::from_address(to))?;
         Ok(socket)
     }
 
     /// Connects.
     ///
     /// # Errors
-    /// When the kernel refuses, or the other side.
+    /// If the kernel or the remote end refuses.
     pub(super) fn call(
         &self,
         to: SocketAddr,
     ) -> io::Result<impl Future<Output = io::Result<TcpStream>> + use<>> {
         let socket = Self::socket(&self.leg, &to)?;
-        // A rule's number that the kernel refuses is warned of where legs of flows meet it.
-        let _refused = self.clamps.apply(&socket, Family::of(&to), self.leg.mss);
+        // A rule number that the kernel refuses is logged for legs of flows.
+        let _refused = self
+            .clamps
+            .apply(&socket, Family::from_address(&to), self.leg.mss);
         if let Some(from) = self.from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
@@ -54,15 +56,15 @@ impl Options {
     }
 }
 
-/// Listeners that are bound, outside of any event loop.
+/// Bound listeners, outside of any event loop.
 #[derive(Debug)]
 pub(in super::super) struct Listeners(Vec<Socket>);
 
 impl Listeners {
-    /// Listens there; where that is any address, for both versions of IP.
+    /// Listens at that address; if it is any address, for both versions of IP.
     ///
     /// # Errors
-    /// When that cannot be bound to.
+    /// If the address cannot be bound.
     pub(in super::super) fn bind(listen: SocketAddr, options: &Options) -> io::Result<Self> {
         let mut sockets = vec![listener(listen, options)?];
         let other: IpAddr = match listen {
@@ -70,16 +72,16 @@ impl Listeners {
             SocketAddr::V6(_) => Ipv4Addr::UNSPECIFIED.into(),
         };
         if listen.ip().is_unspecified() {
-            // Without one version of IP the other will do.
+            // One version of IP suffices.
             sockets.extend(listener(SocketAddr::new(other, listen.port()), options));
         }
         Ok(Self(sockets))
     }
 
-    /// Puts them into the event loop this is called in.
+    /// Adds the listeners to the current event loop.
     ///
     /// # Errors
-    /// When it does not take them.
+    /// If the event loop rejects them.
     pub(in super::super) fn register(self) -> io::Result<Vec<TcpListener>> {
         let sockets = self.0.into_iter();
         sockets
@@ -88,8 +90,8 @@ impl Listeners {
     }
 }
 
-/// The kernel sizes what comes in: a stranger that calls must not hold memory before it has shown
-/// that it is a peer.
+/// Creates a listener with automatic receive buffers: a stranger must not hold memory before it has
+/// authenticated.
 fn listener(address: SocketAddr, options: &Options) -> io::Result<Socket> {
     let leg = LegOptions {
         buffers: Buffers {

@@ -67,7 +67,7 @@ fn named(all: &[Value]) -> Option<Vec<(&str, &Table)>> {
 mod tests {
     use super::*;
 
-    fn told(old: &str, new: &str) -> Vec<String> {
+    fn lines_of(old: &str, new: &str) -> Vec<String> {
         let changes = diff(old, new).unwrap();
         let word = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         let told = changes.into_iter();
@@ -83,14 +83,14 @@ mod tests {
         let old = "[intercept]\nlan = [\"a\"]\nlisten_port = 1 # one\n[limits]\nflows = 5\n";
         let new = "limits.held = 7\n[intercept]\nlisten_port = 1\nlan = [\"a\", \"b\"]\n";
         assert_eq!(
-            told(old, new),
+            lines_of(old, new),
             [
                 "intercept.lan: [\"a\"] > [\"a\", \"b\"]",
                 "limits.flows: 5 > -",
                 "limits.held: - > 7",
             ]
         );
-        assert!(told(old, &format!("# another comment\n{old}\n")).is_empty());
+        assert!(lines_of(old, &format!("# another comment\n{old}\n")).is_empty());
     }
 
     #[test]
@@ -99,15 +99,15 @@ mod tests {
         let web = "[[site]]\nname = \"web\"\nmode = \"direct\"\n";
         let slow = "[[site]]\nname = \"mail\"\nports = [25, 587]\n";
         assert_eq!(
-            told(&format!("{mail}{web}"), &format!("{web}{mail}")),
+            lines_of(&format!("{mail}{web}"), &format!("{web}{mail}")),
             ["site (in this order): mail, web > web, mail"]
         );
         assert_eq!(
-            told(&format!("{mail}{web}"), &format!("{slow}{web}")),
+            lines_of(&format!("{mail}{web}"), &format!("{slow}{web}")),
             ["site.mail.ports: [25] > [25, 587]"]
         );
         assert_eq!(
-            told(&format!("{mail}{web}"), mail),
+            lines_of(&format!("{mail}{web}"), mail),
             [
                 "site (in this order): mail, web > mail",
                 "site.web.mode: \"direct\" > -"

@@ -86,7 +86,7 @@ impl Reload {
     }
 
     /// As `SIGHUP` asks for it, after any other that is under way: the log says how it went.
-    pub async fn run_and_tell(&self) {
+    pub async fn run_and_log(&self) {
         let order = ReloadOrder::default();
         let turn = self.busy.lock().await;
         let done = self.run_in_turn(&turn, order).await;
@@ -136,7 +136,7 @@ impl Reload {
         let changes = diff(&self.source.text, &loaded.source.text)
             .map_err(|err| ReloadError::Wrong(err.to_string()))?;
         if !order.dry_run {
-            tell(&changes);
+            log_changes(&changes);
             hand_over(first);
         }
         Ok(ReloadReport {
@@ -233,7 +233,7 @@ fn cannot_follow(
         (more_flows, "limits.flows", MEMORY),
         (by_ring, "limits.ring_max", MEMORY),
         (
-            new.extent_least() > bytes,
+            new.extent_min() > bytes,
             "peer",
             "the first one cannot come while pepd runs: the memory of flows, which is made at the start, has too little room for \
              flows in tunnels",
@@ -244,8 +244,8 @@ fn cannot_follow(
             "cannot be switched off while pepd runs: its flows have to be handed over",
         ),
         (
-            old.custody.folder != new.custody.folder,
-            "custody.folder",
+            old.custody.directory != new.custody.directory,
+            "custody.directory",
             "cannot change while pepd runs: bytes of flows may be there",
         ),
     ];
@@ -310,7 +310,7 @@ fn program() -> io::Result<PathBuf> {
     })
 }
 
-fn tell(changes: &[Change]) {
+fn log_changes(changes: &[Change]) {
     for change in changes {
         tracing::info!("reload: {change}");
     }
@@ -356,7 +356,7 @@ mod tests {
             ),
             ("limits.ring_max = \"8MiB\"", "limits.ring_max"),
             ("custody.survive = false", "custody.survive"),
-            ("custody.folder = \"/x\"", "custody.folder"),
+            ("custody.directory = \"/x\"", "custody.directory"),
         ] {
             let wrong = cannot_follow(&old, &config(text), ROOM);
             assert!(

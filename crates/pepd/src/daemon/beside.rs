@@ -48,7 +48,7 @@ impl Beside {
     }
 
     /// Looks at the rules where they have changed; to be called every second.
-    pub(super) async fn look(&mut self, interception: &Interception) {
+    pub(super) async fn inspect(&mut self, interception: &Interception) {
         if self.looked.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
         }
@@ -59,13 +59,13 @@ impl Beside {
         if self.failed.swap(false, Relaxed) || now != self.seen {
             self.seen = now;
             self.looked = Some(Instant::now());
-            self.tell(false);
+            self.log(false);
         }
     }
 
     /// Logs rules that are in the way and that the log does not have; those that only may be where
     /// `doubtful`.
-    pub(super) fn tell(&self, doubtful: bool) {
+    pub(super) fn log(&self, doubtful: bool) {
         let (config, told) = (Arc::clone(&self.config), Arc::clone(&self.told));
         let (clamps, failed) = (Arc::clone(&self.clamps), Arc::clone(&self.failed));
         drop(tokio::spawn(async move {
@@ -98,12 +98,12 @@ pub(super) async fn begin(config: Arc<Config>, clamps: Arc<Clamps>) {
 fn follow(clamps: &Clamps, now: [Option<u16>; 2]) {
     for (family, mss) in Family::ALL.into_iter().zip(now) {
         if clamps.set(family, mss) {
-            tell_of_clamp(family, mss);
+            log_clamp(family, mss);
         }
     }
 }
 
-fn tell_of_clamp(family: Family, mss: Option<u16>) {
+fn log_clamp(family: Family, mss: Option<u16>) {
     match mss {
         Some(mss) => tracing::info!(
             "beside pepd, a rule sets the MSS of hosts' SYNs over the link to {mss} bytes: new connections to servers \

@@ -8,7 +8,7 @@ use pep_core::{
     relay::RelayLimits,
 };
 use pepd_intercept::{
-    Interception, defer::DeferTask, foreign::ForeignMarks, neigh::NeighbourWatch, setup,
+    Interception, defer::DeferTask, neigh::NeighbourWatch, other_marks::OtherMarks, setup,
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
@@ -67,7 +67,7 @@ pub(super) async fn build(
     let mut inheritance = Inheritance::take(&keepers).map_err(DaemonError::TakeOver)?;
     inheritance.end_keepers();
     // From here on our keeper has what was inherited: should we fail, it is left to the next.
-    let ours = LeftIf(succeeds, Some((claim, keeper)));
+    let ours = KeptOnFailure(succeeds, Some((claim, keeper)));
     // Before their names are wanted again.
     bpf_cc::remove_left_by(&inheritance.take_maps());
     let controls = Controls::obtain(config)?;
@@ -88,7 +88,7 @@ pub(super) async fn build(
         .chain(&tunnel)
         .map(SocketAddr::port)
         .collect();
-    inheritance.make_way(&ports, &addresses, client_mark);
+    inheritance.close_conflicting(&ports, &addresses, client_mark);
     let tunnels = Prepared::new(config, &controls, &clamps, inheritance.take_paths())?;
     let thread = || IdleThread::new("tunnels".to_owned());
     let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
@@ -145,15 +145,15 @@ pub(super) async fn build(
 }
 
 /// A claim and a keeper that outlive a start that fails, if what the keeper keeps is another's.
-struct LeftIf(bool, Option<(Claim, Option<Keeper>)>);
+struct KeptOnFailure(bool, Option<(Claim, Option<Keeper>)>);
 
-impl LeftIf {
+impl KeptOnFailure {
     fn into_inner(mut self) -> (Claim, Option<Keeper>) {
         self.1.take().expect("nobody else takes it")
     }
 }
 
-impl Drop for LeftIf {
+impl Drop for KeptOnFailure {
     fn drop(&mut self) {
         if let Some((claim, Some(keeper))) = self.1.take().filter(|_| self.0) {
             keeper.leave();
@@ -290,7 +290,7 @@ fn context(
     let cap = flow_cap(config, descriptors, 0);
     let geometry = Geometry {
         slots: cap.saturating_add(Addresses::HERE.slack_flows),
-        extent: Addresses::HERE.extent(cap, extent(config), config.extent_least()),
+        extent: Addresses::HERE.extent(cap, extent(config), config.extent_min()),
         initial: limits.ring_initial.bytes(),
     };
     let counters = Arc::new(Counters::default());
@@ -298,7 +298,7 @@ fn context(
     let inherited = (!inheritance.is_empty()).then(|| inheritance.into_flows(client_mark));
     let (arena, legs) = takeover::arena(
         geometry,
-        config.extent_least(),
+        config.extent_min(),
         inherited,
         discards,
         &counters,
@@ -322,10 +322,10 @@ fn context(
         admission: Admission::new(cap, Arc::clone(&counters)),
         counters,
         held,
-        foreign: Some(ForeignMarks::new(config)),
+        foreign: Some(OtherMarks::new(config)),
         unanswered: Arc::default(),
         silence: Silence::new(config.link.as_ref().and_then(|link| link.rtt)),
-        pulse: Default::default(),
+        heartbeat: Default::default(),
         outage: LinkWatch::new(config, Some(Arc::clone(&arena))),
         link: shared_link(config),
         watchers: Arc::default(),

@@ -73,7 +73,7 @@ impl Bypassed {
             () = tunnels => {}
             // The senders are in the context and in `switches`.
             _ = self.link.changed() => {}
-            _ = self.silent.changed() => tell_of_silence(*self.silent.borrow()),
+            _ = self.silent.changed() => log_silence(*self.silent.borrow()),
             _ = self.off.changed() => {}
             () = again => {}
         }
@@ -95,12 +95,12 @@ impl Bypassed {
     pub(super) fn are(&mut self, told: bool) {
         self.again = (!told).then(|| Instant::now() + AGAIN);
         if told {
-            self.switches.tell(self.changes);
+            self.switches.announce(self.changes);
         }
     }
 }
 
-fn tell_of_silence(passes: bool) {
+fn log_silence(passes: bool) {
     if passes {
         tracing::warn!(
             "no server answers over IPv6: new connections over it pass unaccelerated until one does, such that hosts try \

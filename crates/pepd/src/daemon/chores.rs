@@ -43,12 +43,12 @@ impl Chores {
     pub(super) fn tidy(&mut self, context: &FlowContext) {
         context.admission.on_tick(context.next_flow_fits());
         sweep(context);
-        self.tell_lost_lines();
+        self.log_lost_lines();
         self.unmap_when_quiet(context.counters.snapshot().flows_accepted);
     }
 
     /// Should this line be lost as well, it is told again.
-    fn tell_lost_lines(&mut self) {
+    fn log_lost_lines(&mut self) {
         let lost = log::lost();
         if lost > self.lost_lines {
             self.lost_lines = lost;
@@ -99,18 +99,18 @@ impl Chores {
         let mut looked = Looked::default();
         for trouble in troubles {
             spare.release();
-            let result = interception.mend(&trouble, gate).await;
+            let result = interception.restore(&trouble, gate).await;
             spare.fill();
             looked.mended |= result.is_ok() && !trouble.is_for_operators();
             if let Trouble::Bridge(family, _) = &trouble {
                 looked.undelivered.insert(*family);
             }
-            self.tell_of(&trouble, result, is_on_again);
+            self.log_dropped(&trouble, result, is_on_again);
         }
         looked
     }
 
-    fn tell_of(
+    fn log_dropped(
         &mut self,
         trouble: &Trouble,
         result: Result<&'static str, InterceptError>,

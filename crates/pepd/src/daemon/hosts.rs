@@ -17,10 +17,10 @@ use tokio::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Each of them is told of so often at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// So many of them are told of in that time.
-const TOLD_MOST: usize = 32;
+const LOGGED_MAX: usize = 32;
 
 /// Which hosts these are, and what is still to be told of them.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct HostsAtCap {
     not_before: Instant,
     /// The packet filter does not know them.
     failed: bool,
-    told: Told,
+    told: LoggedHosts,
 }
 
 impl HostsAtCap {
@@ -38,7 +38,7 @@ impl HostsAtCap {
             wanted: admission.watch_hosts(),
             not_before: Instant::now(),
             failed: false,
-            told: Told::default(),
+            told: LoggedHosts::default(),
         }
     }
 
@@ -57,7 +57,7 @@ impl HostsAtCap {
     }
 
     /// The packet filter was told of them.
-    pub(super) fn on_told(&mut self, hosts: &BTreeSet<Host>, admission: &Admission) {
+    pub(super) fn on_filter_updated(&mut self, hosts: &BTreeSet<Host>, admission: &Admission) {
         (self.failed, self.not_before) = (false, Instant::now() + PAUSE);
         let most = admission.cap_per_host();
         let (lines, more) = self.told.news(hosts, Instant::now());
@@ -81,16 +81,16 @@ impl HostsAtCap {
 
 /// Who was told of when.
 #[derive(Debug, Default)]
-struct Told(BTreeMap<Host, Instant>);
+struct LoggedHosts(BTreeMap<Host, Instant>);
 
-impl Told {
+impl LoggedHosts {
     /// Of whom to tell now, and of how many others there is nothing said in turn.
     fn news(&mut self, hosts: &BTreeSet<Host>, now: Instant) -> (Vec<Host>, usize) {
         self.0
-            .retain(|_, told| now.saturating_duration_since(*told) < TELL_EVERY);
+            .retain(|_, told| now.saturating_duration_since(*told) < LOG_EVERY);
         let new = hosts.iter().filter(|host| !self.0.contains_key(host));
         let mut new: Vec<Host> = new.copied().collect();
-        let room = TOLD_MOST.saturating_sub(self.0.len());
+        let room = LOGGED_MAX.saturating_sub(self.0.len());
         let more = new.len().saturating_sub(room);
         new.truncate(room);
         self.0.extend(new.iter().map(|host| (*host, now)));
@@ -105,16 +105,17 @@ mod tests {
 
     #[test]
     fn each_is_told_of_once_a_minute_and_not_all_of_very_many() {
-        let host = |number: u16| Host::of([10, 0, (number >> 8) as u8, number as u8].into());
-        let (mut told, now) = (Told::default(), Instant::now());
+        let host =
+            |number: u16| Host::from_address([10, 0, (number >> 8) as u8, number as u8].into());
+        let (mut told, now) = (LoggedHosts::default(), Instant::now());
         let one = BTreeSet::from([host(0)]);
         assert_eq!(told.news(&one, now), (vec![host(0)], 0));
-        assert_eq!(told.news(&one, now + TELL_EVERY / 2), (vec![], 0));
+        assert_eq!(told.news(&one, now + LOG_EVERY / 2), (vec![], 0));
         let many: BTreeSet<_> = (0..1000).map(host).collect();
-        let (lines, more) = told.news(&many, now + TELL_EVERY / 2);
-        assert_eq!((lines.len(), more), (TOLD_MOST - 1, 1000 - TOLD_MOST));
-        assert_eq!(told.news(&many, now + TELL_EVERY / 2), (vec![], 0));
-        assert_eq!(told.news(&one, now + TELL_EVERY), (vec![host(0)], 0));
-        assert_eq!(told.0.len(), TOLD_MOST);
+        let (lines, more) = told.news(&many, now + LOG_EVERY / 2);
+        assert_eq!((lines.len(), more), (LOGGED_MAX - 1, 1000 - LOGGED_MAX));
+        assert_eq!(told.news(&many, now + LOG_EVERY / 2), (vec![], 0));
+        assert_eq!(told.news(&one, now + LOG_EVERY), (vec![host(0)], 0));
+        assert_eq!(told.0.len(), LOGGED_MAX);
     }
 }

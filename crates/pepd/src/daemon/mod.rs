@@ -126,7 +126,7 @@ pub enum Role {
         /// There was one before, which has ended unasked.
         again: bool,
         /// The number of the pipe by which it gives signs of life.
-        pulse: Option<RawFd>,
+        heartbeat: Option<RawFd>,
         /// How many processes before were killed as they did not go on.
         hangs: u64,
         /// A newer configuration could not be put in place.
@@ -194,7 +194,7 @@ pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, Da
         .map_err(DaemonError::system("start an event loop"))?;
     runtime.block_on(async {
         let daemon = build::build(config, descriptors, role, keeper).await?;
-        daemon.show_pulse(role);
+        daemon.show_heartbeat(role);
         Ok(daemon.run(source).await)
     })
 }

@@ -37,7 +37,7 @@ pub(super) struct Redirected {
     undelivered: BTreeSet<Family>,
     began: Instant,
     /// The log has a line of connections that all pass.
-    told_of_elsewhere: bool,
+    other_routes_logged: bool,
     /// The rules could not be changed at the last look.
     failed: bool,
 }
@@ -49,7 +49,7 @@ impl Redirected {
             watches: BTreeMap::new(),
             undelivered: BTreeSet::new(),
             began: Instant::now(),
-            told_of_elsewhere: false,
+            other_routes_logged: false,
             failed: false,
         }
     }
@@ -70,7 +70,7 @@ impl Redirected {
 
     /// Looks; to be called every second. Changes of the rules that fail are tried again at the next
     /// look. True where a loss has begun.
-    pub(super) async fn look(
+    pub(super) async fn check(
         &mut self,
         interception: &mut Interception,
         context: &FlowContext,
@@ -92,14 +92,14 @@ impl Redirected {
         if let Some(answers) = counters.get(Counter::AnsweredV6.name().as_ref()) {
             context.silence.on_count(*answers);
         }
-        let elsewhere = counters.get(Counter::PassedElsewhere.name().as_ref());
-        self.tell_of_elsewhere(elsewhere.copied().unwrap_or(0), sites);
+        let other_routes = counters.get(Counter::PassedOtherRoute.name().as_ref());
+        self.log_other_routes(other_routes.copied().unwrap_or(0), sites);
         let lost = self.lost();
         for site in sites {
             for family in Family::ALL {
                 let families = lost.get(&site.id);
                 let is_lost = families.is_some_and(|families| families.contains(&family));
-                site.tally.set_lost(family, is_lost);
+                site.site_counters.set_lost(family, is_lost);
             }
         }
         let set = interception.set_lost(&self.config, lost).await;
@@ -122,7 +122,7 @@ impl Redirected {
                 .update(|stats| stats.interception_losses += losses);
         }
         for (what, change) in changes {
-            self.tell(what, change);
+            self.log(what, change);
         }
         losses > 0
     }
@@ -138,7 +138,7 @@ impl Redirected {
         let count = |counter: Counter| counters.get(counter.name().as_ref()).copied();
         for family in Family::ALL {
             let number = |counter| count(counter).unwrap_or(0);
-            let foreign = number(Counter::Foreign(family));
+            let foreign = number(Counter::OtherMarks(family));
             let aborted = number(Counter::Aborted(family)) + foreign;
             let handshakes = number(Counter::Handshakes(family));
             for site in sites {
@@ -147,7 +147,7 @@ impl Redirected {
                     continue;
                 };
                 // The answer to a SYN is as good a sign as a flow: hosts may not go on.
-                let accepted = site.tally.arrived(family) + handshakes;
+                let accepted = site.site_counters.arrived(family) + handshakes;
                 let totals = Totals {
                     redirected,
                     aborted,
@@ -182,7 +182,7 @@ impl Redirected {
         };
         let changes = self.changes(&counters, context, sites).into_iter();
         for (what, change) in changes.filter(|(_, change)| *change == Change::Works) {
-            self.tell(what, change);
+            self.log(what, change);
         }
         let in_doubt = self.watches.iter();
         for (what, _) in in_doubt.filter(|(_, watch)| watch.is_in_doubt()) {
@@ -195,18 +195,18 @@ impl Redirected {
 
     /// A link of which no connection crosses the stated interface is named wrongly, or lies below a
     /// VPN's.
-    fn tell_of_elsewhere(&mut self, passed: u64, sites: &[Arc<SiteRuntime>]) {
-        let mut arrived = sites.iter().map(|site| site.tally.now().accepted);
-        if self.told_of_elsewhere || passed < SYNS_MIN || arrived.any(|flows| flows > 0) {
+    fn log_other_routes(&mut self, passed: u64, sites: &[Arc<SiteRuntime>]) {
+        let mut arrived = sites.iter().map(|site| site.site_counters.now().accepted);
+        if self.other_routes_logged || passed < SYNS_MIN || arrived.any(|flows| flows > 0) {
             return;
         }
-        self.told_of_elsewhere = true;
+        self.other_routes_logged = true;
         let link = self.config.link.as_ref();
         let link = link.map_or("", |link| link.interface.as_str());
         tracing::warn!(
             syns = passed,
             "all connections pass unaccelerated: their routes lead by other interfaces than {link} (`link.interface`); \
-             name that of the routes, or have them carried: `link.elsewhere = \"split\"`"
+             name that of the routes, or have them carried: `link.other_routes = \"split\"`"
         );
     }
 
@@ -217,9 +217,9 @@ impl Redirected {
         Some((what, watch.observe(now, totals)?))
     }
 
-    fn tell(&self, what: What, change: Change) {
+    fn log(&self, what: What, change: Change) {
         match change {
-            Change::Lost { syns, pause } => self.tell_lost(what, syns, pause),
+            Change::Lost { syns, pause } => self.log_interception_loss(what, syns, pause),
             Change::Trial => {
                 let what = self.describe(what);
                 tracing::info!(
@@ -233,7 +233,7 @@ impl Redirected {
         }
     }
 
-    fn tell_lost(&self, what: What, syns: u64, pause: Duration) {
+    fn log_interception_loss(&self, what: What, syns: u64, pause: Duration) {
         let (described, pause) = (self.describe(what), pause.as_secs());
         let fate = self.fate(what);
         tracing::error!(

@@ -11,8 +11,8 @@ use pepd_relay::{
     share::Sampler,
     survive::{
         claim::Claim,
+        heartbeat,
         keeper::{Keeper, PATIENCE},
-        pulse,
     },
 };
 use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, load::Source, stats};
@@ -83,9 +83,9 @@ enum Event {
 
 impl Daemon {
     /// Shows from now on that it goes on.
-    pub(super) fn show_pulse(&self, role: Role) {
+    pub(super) fn show_heartbeat(&self, role: Role) {
         let Role::Worker {
-            pulse,
+            heartbeat,
             hangs,
             reverted,
             ..
@@ -97,11 +97,11 @@ impl Daemon {
             stats.hangs = hangs;
             stats.reverts = reverted.into();
         });
-        match pulse.map(pulse::pipe) {
+        match heartbeat.map(heartbeat::pipe) {
             None => {}
             Some(Ok(pipe)) => {
                 let context = Arc::clone(&self.context);
-                tokio::spawn(async move { context.pulse.tell(pipe).await });
+                tokio::spawn(async move { context.heartbeat.send(pipe).await });
             }
             Some(Err(err)) => {
                 tracing::warn!(error = %err, "nobody will notice should this process not go on");
@@ -175,7 +175,7 @@ impl Daemon {
         tracing::info!(sites = ?names, ports = ?ports, packet_sites, "pepd is ready");
         if self.keeper.is_none() {
             // Otherwise the supervisor does so.
-            tokio::spawn(tell_service(Arc::clone(&self.context.admission)));
+            tokio::spawn(notify_service(Arc::clone(&self.context.admission)));
         }
     }
 
@@ -222,7 +222,7 @@ impl Daemon {
                 Event::HandOver => self.hand_over(),
                 Event::Reload => {
                     let reload = Arc::clone(reload);
-                    tokio::spawn(async move { reload.run_and_tell().await });
+                    tokio::spawn(async move { reload.run_and_log().await });
                 }
                 Event::Unguarded => tracing::error!(
                     "the process that would start the next one has ended: flows go on, but not after the end of \
@@ -263,10 +263,10 @@ impl Daemon {
         self.redirected.cannot_arrive(looked.undelivered);
         let (context, sites) = (&self.context, &self.sites);
         let interception = &mut self.interception;
-        if self.redirected.look(interception, context, sites).await {
-            self.beside.tell(true);
+        if self.redirected.check(interception, context, sites).await {
+            self.beside.log(true);
         }
-        self.beside.look(&self.interception).await;
+        self.beside.inspect(&self.interception).await;
         self.chores.tidy(&self.context);
     }
 
@@ -336,7 +336,7 @@ impl Daemon {
         let result = self.interception.set_hosts_at_cap(at_cap.clone()).await;
         self.spare.fill();
         match result {
-            Ok(()) => hosts.on_told(&at_cap, &self.context.admission),
+            Ok(()) => hosts.on_filter_updated(&at_cap, &self.context.admission),
             Err(err) => {
                 let error = &err as &dyn std::error::Error;
                 tracing::error!(error, "a host takes more flows than one may have");
@@ -441,12 +441,12 @@ fn draining(flows: u64, grace: Duration) -> String {
 }
 
 /// The service manager hears of us.
-async fn tell_service(admission: Arc<Admission>) {
+async fn notify_service(admission: Arc<Admission>) {
     let mut service = Service::default();
     let mut tick = interval(Daemon::TICK);
     loop {
         tick.tick().await;
-        service.tell(true, admission.is_stopping());
+        service.notify(true, admission.is_stopping());
     }
 }
 

@@ -13,7 +13,7 @@ use pep_core::{
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
-    flow::{Ends, FlowContext, Resumed},
+    flow::{FlowContext, FlowInfo, Resumed},
     survive::{Survivor, recovery::Recovery},
 };
 use pepd_sys::{
@@ -29,10 +29,10 @@ use units::counted;
 pub(super) type Legs = HashMap<u64, OwnedFd>;
 
 /// The memory of flows that was inherited, if it serves, and the sockets of its flows. Where it does not, these are reset. It
-/// has to have room for `least` bytes in each direction of a flow.
+/// has to have room for `minimum` bytes in each direction of a flow.
 pub(super) fn arena(
     geometry: Geometry,
-    least: u64,
+    minimum: u64,
     inherited: Option<(Option<OwnedFd>, Legs)>,
     discards: bool,
     counters: &Counters,
@@ -42,7 +42,7 @@ pub(super) fn arena(
     };
     let opened = arena.map(|fd| Arena::open(fd, geometry.initial));
     let why = match opened {
-        Some(Ok(arena)) if arena.layout().extent_bytes() < least => {
+        Some(Ok(arena)) if arena.layout().extent_bytes() < minimum => {
             "it has too little room for flows in tunnels, which are new, or of larger rings to begin with".to_owned()
         }
         Some(Ok(_)) if discards => {
@@ -91,7 +91,7 @@ pub(super) struct TakenOver {
 /// A client of which nothing but its leg is here.
 #[derive(Debug)]
 pub(super) struct Accepted {
-    ends: Ends,
+    ends: FlowInfo,
     dscp: u8,
     client: OwnedFd,
 }
@@ -151,7 +151,7 @@ pub(super) fn flows(
     context.counters.update(|stats| {
         stats.flows_recovered += recovered;
         stats.flows_lost_at_restart += lost;
-        stats.bytes_repaired += repaired;
+        stats.bytes_corrected += repaired;
     });
     let (restarts, in_tunnels) = (context.arena.generation() - 1, taken.in_tunnels.len());
     let all = counted(recovered + in_tunnels as u64, "flow");
@@ -205,7 +205,7 @@ fn accepted(sites: &Sites<'_>, client: OwnedFd) -> Option<Accepted> {
         return None;
     }
     let dscp = leg::syn_dscp(client.as_fd());
-    let site = sites.of(&FlowKey {
+    let site = sites.site_of(&FlowKey {
         protocol: Protocol::TCP,
         src: address,
         dst: destination,
@@ -213,7 +213,7 @@ fn accepted(sites: &Sites<'_>, client: OwnedFd) -> Option<Accepted> {
         // It was not written down.
         interface: "",
     });
-    let ends = Ends {
+    let ends = FlowInfo {
         client: address,
         destination,
         site: site?,
@@ -235,7 +235,7 @@ impl Sites<'_> {
         named.or(self.sites.last()).map(Arc::clone)
     }
 
-    fn of(&self, key: &FlowKey<'_>) -> Option<Arc<SiteRuntime>> {
+    fn site_of(&self, key: &FlowKey<'_>) -> Option<Arc<SiteRuntime>> {
         let id = self.config.sites.find(key);
         let site = self.sites.iter().find(|site| site.id == id);
         site.map(Arc::clone)

@@ -5,10 +5,10 @@ use std::{fs, path::Path};
 /// The least that its cgroup, or one of those above it, may have; `None` without such a limit. `cgroups` is what
 /// `/proc/PID/cgroup` says.
 pub(super) fn memory_limit(cgroups: &str) -> Option<u64> {
-    least(cgroups, |file| fs::read_to_string(file).ok())
+    minimum(cgroups, |file| fs::read_to_string(file).ok())
 }
 
-fn least(cgroups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+fn minimum(cgroups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let (root, file, path) = cgroups.lines().find_map(of_memory)?;
     let limit = |path: &Path| {
         let limit = read(&Path::new(root).join(path).join(file))?;
@@ -39,7 +39,7 @@ mod tests {
             let mut found = files.iter().filter(|(file, _)| Path::new(file) == path);
             found.next().map(|(_, text)| (*text).to_owned())
         };
-        least(cgroups, read)
+        minimum(cgroups, read)
     }
 
     #[test]

@@ -21,7 +21,7 @@ use pepd_sys::marks::MarkSet;
 use tokio::{process::Command, time::timeout};
 
 use super::{Finding, Net, State, live::Running, read, system, ways};
-use walk::{Base, Fate, Hook, Packet, Table, Way};
+use walk::{Base, Fate, Hook, Packet, PacketInterface, Table};
 
 /// The document that has the recipes.
 const RECIPES: &str = "docs/interception.md";
@@ -40,9 +40,9 @@ pub(super) struct Seen {
 }
 
 /// Looks at the rules of others; `None` where they cannot be read.
-pub(super) async fn look(config: &Config, net: &Net, running: Option<&Running>) -> Option<Seen> {
-    let tables = foreign_tables(config).await?;
-    let mut findings = drops(config, &tables, families(config), Evidence::of(running));
+pub(super) async fn inspect(config: &Config, net: &Net, running: Option<&Running>) -> Option<Seen> {
+    let tables = other_tables(config).await?;
+    let mut findings = drops(config, &tables, families(config), Evidence::new(running));
     let clamped = clamped(config, net, &tables).await;
     findings.extend(clamped.finding());
     Some(Seen { findings, clamped })
@@ -51,11 +51,11 @@ pub(super) async fn look(config: &Config, net: &Net, running: Option<&Running>) 
 /// The MSS of each family to which rules lower that of hosts' SYNs over the link; `None` where the
 /// rules cannot be read.
 pub(super) async fn clamps(config: &Config, net: &Net) -> Option<[Option<u16>; 2]> {
-    let tables = foreign_tables(config).await?;
-    Some(clamped(config, net, &tables).await.least)
+    let tables = other_tables(config).await?;
+    Some(clamped(config, net, &tables).await.minimum)
 }
 
-async fn foreign_tables(config: &Config) -> Option<Vec<Table>> {
+async fn other_tables(config: &Config) -> Option<Vec<Table>> {
     // Said of our own table already, where not.
     if !system::may_ask_nft() {
         return None;
@@ -68,7 +68,7 @@ async fn clamped(config: &Config, net: &Net, tables: &[Table]) -> Clamped {
         Some(link) => Some(link.interface.to_string()),
         None => ways::uplink(config, net).await,
     };
-    let uplink = uplink.map_or(Way::Unknown, Way::By);
+    let uplink = uplink.map_or(PacketInterface::Unknown, PacketInterface::By);
     Clamped::find(config, &uplink, tables, families(config))
 }
 
@@ -88,7 +88,7 @@ async fn tables(config: &Config) -> Result<Vec<Table>, pepd_intercept::nft::NftE
     let listing = nft.list(&["ruleset"]).await?;
     let mut tables = nft::tables(&listing, config.intercept.table.as_str());
     for (family, is_v6, program) in [("ip", false, "iptables"), ("ip6", true, "ip6tables")] {
-        let foreign = |table: &Table| table.is_v6 == Some(is_v6) && nft::is_foreign(table);
+        let foreign = |table: &Table| table.is_v6 == Some(is_v6) && nft::is_partly_readable(table);
         if tables.iter().any(foreign)
             && let Some(dump) = dump(&format!("{program}-nft-save")).await
         {
@@ -138,7 +138,7 @@ struct Evidence {
 }
 
 impl Evidence {
-    fn of(running: Option<&Running>) -> Self {
+    fn new(running: Option<&Running>) -> Self {
         let Some(running) = running else {
             return Self::default();
         };
@@ -163,21 +163,21 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
     let marks = MarkSet::new(config.intercept.marks);
     let mut packets = Vec::new();
     for (number, Lan { interface, tun }) in lans(config).into_iter().enumerate() {
-        let lan = Way::By(interface);
-        let redirected = |what: &str, by: &Way, flags| {
+        let lan = PacketInterface::By(interface);
+        let redirected = |what: &str, by: &PacketInterface, flags| {
             let at = |hook| Packet {
                 what: format!("{what} redirected to pepd"),
                 hook,
                 is_v6,
                 input: by.clone(),
-                output: Way::None,
+                output: PacketInterface::None,
                 mark: marks.local(),
                 state: "untracked",
                 flags,
             };
             [at(Hook::Prerouting), at(Hook::Input)]
         };
-        let first = tun.clone().map_or(lan.clone(), Way::By);
+        let first = tun.clone().map_or(lan.clone(), PacketInterface::By);
         packets.extend(redirected("hosts' SYNs", &first, &["syn"]));
         packets.extend(redirected("hosts' packets", &lan, &["ack"]));
         packets.extend(tun.map(|tun| Packet {
@@ -185,7 +185,7 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
             hook: Hook::Forward,
             is_v6,
             input: lan.clone(),
-            output: Way::By(tun),
+            output: PacketInterface::By(tun),
             mark: marks.hold(number),
             state: "untracked",
             flags: &["syn"],
@@ -194,7 +194,7 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
             what: "pepd's SYN-ACKs to hosts".to_owned(),
             hook: Hook::Output,
             is_v6,
-            input: Way::None,
+            input: PacketInterface::None,
             output: lan,
             mark: marks.client_leg(),
             state: "untracked",
@@ -206,8 +206,10 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
         what: "pepd's SYNs to servers".to_owned(),
         hook: Hook::Output,
         is_v6,
-        input: Way::None,
-        output: link.map_or(Way::Unknown, |link| Way::By(link.interface.to_string())),
+        input: PacketInterface::None,
+        output: link.map_or(PacketInterface::Unknown, |link| {
+            PacketInterface::By(link.interface.to_string())
+        }),
         mark: marks.server_leg(),
         state: "new",
         flags: &["syn"],
@@ -318,14 +320,14 @@ fn remedy(config: &Config, drop: &Drop<'_>) -> String {
         hook if drop.table.is_iptables => {
             let (program, name) = table.split_once(' ').unwrap_or((table, "filter"));
             let is = match (hook, &drop.packet.output) {
-                (Hook::Forward, Way::By(tun)) => format!("-o {tun}"),
+                (Hook::Forward, PacketInterface::By(tun)) => format!("-o {tun}"),
                 _ => format!("-m mark --mark {mark:#010x}/{mask:#010x}"),
             };
             format!("let them pass there: {program} -t {name} -I {chain} {is} -j ACCEPT\n{by}")
         }
         hook => {
             let is = match (hook, &drop.packet.output) {
-                (Hook::Forward, Way::By(tun)) => format!("oifname {tun}"),
+                (Hook::Forward, PacketInterface::By(tun)) => format!("oifname {tun}"),
                 _ => format!("meta mark and {mask:#010x} == {mark:#010x}"),
             };
             format!("let them pass there: nft insert rule {table} {chain} {is} accept\n{by}")
@@ -352,7 +354,7 @@ fn recipe(table: &Table) -> &'static str {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Clamped {
     /// The lowest of each family, in bytes.
-    pub least: [Option<u16>; 2],
+    pub minimum: [Option<u16>; 2],
     /// Where the lowest of all is set.
     by: Option<String>,
 }
@@ -360,7 +362,12 @@ pub(super) struct Clamped {
 impl Clamped {
     /// Looks for them in chains by which pepd's own SYNs do not come. A rule that asks the route
     /// for its MTU says nothing that these do not know themselves.
-    fn find(config: &Config, uplink: &Way, tables: &[Table], families: &[bool]) -> Self {
+    fn find(
+        config: &Config,
+        uplink: &PacketInterface,
+        tables: &[Table],
+        families: &[bool],
+    ) -> Self {
         let mut clamped = Self::default();
         let of_family = |is_v6: &bool| forwarded(config, uplink, *is_v6);
         let packets = families.iter().flat_map(of_family);
@@ -378,32 +385,37 @@ impl Clamped {
     }
 
     fn note(&mut self, is_v6: bool, bytes: u16, place: impl FnOnce() -> String) {
-        if self.least.iter().flatten().all(|least| bytes < *least) {
+        if self
+            .minimum
+            .iter()
+            .flatten()
+            .all(|minimum| bytes < *minimum)
+        {
             self.by = Some(place());
         }
-        let least = &mut self.least[usize::from(is_v6)];
-        *least = Some(least.map_or(bytes, |least| least.min(bytes)));
+        let minimum = &mut self.minimum[usize::from(is_v6)];
+        *minimum = Some(minimum.map_or(bytes, |minimum| minimum.min(bytes)));
     }
 
     /// A finding where there is such a rule.
     fn finding(&self) -> Option<Finding> {
-        let least = self.least.iter().flatten().min()?;
+        let minimum = self.minimum.iter().flatten().min()?;
         let by = self.by.as_ref()?;
         Some(Finding::ok(
             "MSS clamp",
             format!(
-                "{by}, sets the MSS of hosts' SYNs to {least} bytes: pepd's own connections to servers have no more"
+                "{by}, sets the MSS of hosts' SYNs to {minimum} bytes: pepd's own connections to servers have no more"
             ),
         ))
     }
 }
 
 /// SYNs of hosts on their way over the link without pepd.
-fn forwarded(config: &Config, uplink: &Way, is_v6: bool) -> Vec<Packet> {
+fn forwarded(config: &Config, uplink: &PacketInterface, is_v6: bool) -> Vec<Packet> {
     let syns = |lan: Lan| {
-        let way = Way::By(lan.interface);
+        let way = PacketInterface::By(lan.interface);
         [
-            (Hook::Prerouting, Way::None),
+            (Hook::Prerouting, PacketInterface::None),
             (Hook::Forward, uplink.clone()),
         ]
         .map(|(hook, output)| Packet {

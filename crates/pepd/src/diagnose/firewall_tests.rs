@@ -271,10 +271,10 @@ fn a_clamp_of_hosts_syns_is_found_and_named() {
             "pepd",
         )
     };
-    let wan0 = Way::By("wan0".to_owned());
+    let wan0 = PacketInterface::By("wan0".to_owned());
     let find = |tables: &[Table]| Clamped::find(&config(""), &wan0, tables, &[false]);
     let found = find(&clamp(json!(1360)));
-    assert_eq!(found.least, [Some(1360), None]);
+    assert_eq!(found.minimum, [Some(1360), None]);
     let named = found.finding().unwrap().to_string();
     assert!(named.contains("chain other, sets"), "{named}");
     assert_eq!(
@@ -283,7 +283,7 @@ fn a_clamp_of_hosts_syns_is_found_and_named() {
     );
     let saved = "*mangle\n:FORWARD ACCEPT [0:0]\n\
         -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 1360\nCOMMIT\n";
-    let saved_by = |saved: &str| find(&iptables::tables(saved, false, "iptables")).least[0];
+    let saved_by = |saved: &str| find(&iptables::tables(saved, false, "iptables")).minimum[0];
     assert_eq!(saved_by(saved), Some(1360));
     // What is not sure to be for all SYNs over the link is left alone.
     let after = |statements: Value| {
@@ -298,7 +298,7 @@ fn a_clamp_of_hosts_syns_is_found_and_named() {
     let by = |name: &str| json!({"match": {"op": "==", "left": {"meta": {"key": "oifname"}}, "right": name}});
     let to = json!({"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "daddr"}},
         "right": {"prefix": {"addr": "10.99.0.0", "len": 16}}}});
-    for (rules, least) in [
+    for (rules, minimum) in [
         (json!([[by("wan0"), jump]]), Some(1200)),
         (json!([[by("@uplinks"), jump]]), None),
         (json!([[by("wg0"), jump]]), None),
@@ -306,10 +306,10 @@ fn a_clamp_of_hosts_syns_is_found_and_named() {
         (json!([[by("wan0"), {"accept": null}], [jump]]), None),
         (json!([[by("wg0"), {"accept": null}], [jump]]), Some(1200)),
     ] {
-        assert_eq!(find(&after(rules.clone())).least[0], least, "{rules}");
+        assert_eq!(find(&after(rules.clone())).minimum[0], minimum, "{rules}");
     }
     for bytes in [0, 10, 40_000] {
-        assert_eq!(find(&clamp(json!(bytes))).least[0], None, "{bytes}");
+        assert_eq!(find(&clamp(json!(bytes))).minimum[0], None, "{bytes}");
     }
     // Those of hooks that pepd's own packets pass do their work.
     assert_eq!(saved_by(&saved.replace("FORWARD", "POSTROUTING")), None);

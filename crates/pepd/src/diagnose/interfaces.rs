@@ -9,7 +9,7 @@ use pepd_sys::ethtool;
 use super::{Finding, Net};
 
 /// Every link has to carry as much of IPv6 (RFC 8200, section 5).
-const MTU_LEAST_V6: u32 = 1280;
+const MTU_MIN_V6: u32 = 1280;
 /// Headers of IPv4 and TCP without options.
 const HEADERS: u32 = 40;
 
@@ -36,7 +36,7 @@ pub struct Interface {
 
 impl Interface {
     /// What a message of rtnetlink says.
-    pub fn of(message: &LinkMessage) -> Option<Self> {
+    pub fn from_message(message: &LinkMessage) -> Option<Self> {
         let flags = message.header.flags;
         let mut interface = Self {
             name: String::new(),
@@ -81,7 +81,7 @@ pub(super) fn check(config: &Config, net: &Net) -> Vec<Finding> {
     let link = link.map(|link| ("link.interface", link.interface.as_str()));
     let mut findings: Vec<_> = lan
         .chain(link)
-        .map(|(key, name)| there(key, name, &net.interfaces))
+        .map(|(key, name)| exists(key, name, &net.interfaces))
         .collect();
     findings.extend(mtu(config, net));
     let offloads = config.intercept.lan.iter().filter_map(|name| {
@@ -116,7 +116,7 @@ fn bridges(config: &Config, net: &Net) -> Vec<Finding> {
     findings.collect()
 }
 
-fn there(key: &str, name: &str, all: &[Interface]) -> Finding {
+fn exists(key: &str, name: &str, all: &[Interface]) -> Finding {
     let what = format!("interface {name} ({key})");
     let Some(interface) = all.iter().find(|one| one.name == name) else {
         return Finding::fail(what, "there is none of that name", missing(key, name, all));
@@ -167,9 +167,9 @@ fn mtu(config: &Config, net: &Net) -> Option<Finding> {
     let list = all.iter().map(|one| format!("{} {}", one.name, one.mtu));
     let list = list.collect::<Vec<_>>().join(", ");
     let first = all.first()?;
-    if let Some(small) = all.iter().find(|one| one.mtu < MTU_LEAST_V6) {
+    if let Some(small) = all.iter().find(|one| one.mtu < MTU_MIN_V6) {
         let remedy = format!(
-            "IPv6 needs {MTU_LEAST_V6} bytes, so {} has none: ip link set {} mtu {MTU_LEAST_V6}, or bypass IPv6",
+            "IPv6 needs {MTU_MIN_V6} bytes, so {} has none: ip link set {} mtu {MTU_MIN_V6}, or bypass IPv6",
             small.name, small.name
         );
         return Some(Finding::warn("MTU", list, remedy));
@@ -251,12 +251,12 @@ mod tests {
             interface("eth0", 2),
             interface("eth1", 3),
         ];
-        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Ok);
-        let slip = there("intercept.lan", "etho", &all);
+        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Ok);
+        let slip = exists("intercept.lan", "etho", &all);
         assert_eq!(slip.state, State::Fail);
         let remedy = slip.remedy.unwrap();
         assert!(remedy.contains("did you mean `eth0`?"), "{remedy}");
-        let other = there("link.interface", "sat0", &all).remedy.unwrap();
+        let other = exists("link.interface", "sat0", &all).remedy.unwrap();
         assert!(other.contains("one of: eth0, eth1"), "{other}");
     }
 
@@ -265,9 +265,9 @@ mod tests {
         let mut all = [interface("eth0", 2), interface("br0", 3)];
         all[0].port_of = Some(3);
         // A VRF has members, too, and packets arrive by these.
-        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Ok);
+        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Ok);
         all[1].has_ports = true;
-        let found = there("intercept.lan", "eth0", &all);
+        let found = exists("intercept.lan", "eth0", &all);
         assert_eq!(found.state, State::Fail);
         assert_eq!(found.remedy.as_deref(), Some("intercept.lan = [\"br0\"]"));
     }
@@ -276,9 +276,9 @@ mod tests {
     fn one_that_is_off_fails_and_one_without_a_carrier_is_doubtful() {
         let mut all = [interface("eth0", 2)];
         all[0].has_carrier = false;
-        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Warn);
+        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Warn);
         all[0].is_up = false;
-        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Fail);
+        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Fail);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
         return None;
     }
     let mut left = Vec::new();
-    if Interception::is_there(config).unwrap_or(false) {
+    if Interception::is_installed(config).unwrap_or(false) {
         left.push(format!("the nft table inet {}", config.intercept.table));
     }
     if ways::delivers(config, net).await == Some(true) {

@@ -24,7 +24,7 @@ pub struct Listing {
 
 impl Listing {
     /// Of `nft -j list table` and, where there is one, of `nft -j list set` of the interfaces.
-    pub fn of(table: &Value, seen: Option<&Value>) -> Self {
+    pub fn from_table(table: &Value, seen: Option<&Value>) -> Self {
         let mut listing = Self::default();
         for object in objects(table) {
             listing.take(object);
@@ -159,9 +159,9 @@ mod tests {
         let seen = json!({"nftables": [{"set": {"name": "seen", "elem": [
             {"elem": {"val": "lan0", "expires": SEEN_SECONDS - 3}}, {"elem": {"val": "wan0", "expires": 1}},
         ]}}]});
-        let listing = Listing::of(&table(), Some(&seen));
+        let listing = Listing::from_table(&table(), Some(&seen));
         assert_eq!(listing.counter(Counter::Syns), Some(7));
-        assert_eq!(listing.counter(Counter::Called), None);
+        assert_eq!(listing.counter(Counter::Connecting), None);
         assert_eq!(listing.seen["lan0"], 3);
         assert_eq!(listing.seen["wan0"], u64::from(SEEN_SECONDS) - 1);
     }
@@ -170,11 +170,14 @@ mod tests {
     fn what_was_installed_differs_in_nothing_whether_the_gate_is_open_or_closed() {
         let mut table = table();
         let none: [Vec<String>; 2] = Default::default();
-        assert_eq!(Listing::of(&table, None).differences(&config()), none);
-        assert!(!Listing::of(&table, None).gate_is_closed());
+        assert_eq!(
+            Listing::from_table(&table, None).differences(&config()),
+            none
+        );
+        assert!(!Listing::from_table(&table, None).gate_is_closed());
         let closed = json!({"rule": {"chain": "gate", "comment": "x", "expr": []}});
         table["nftables"].as_array_mut().unwrap().push(closed);
-        let listing = Listing::of(&table, None);
+        let listing = Listing::from_table(&table, None);
         assert!(listing.gate_is_closed());
         assert_eq!(listing.differences(&config()), none);
     }
@@ -190,7 +193,7 @@ mod tests {
         for (position, rule) in rules {
             let mut table = whole.clone();
             table["nftables"].as_array_mut().unwrap().remove(position);
-            let [missing, more] = Listing::of(&table, None).differences(&config());
+            let [missing, more] = Listing::from_table(&table, None).differences(&config());
             assert_eq!(missing.len(), 1, "{rule}");
             assert!(missing[0].ends_with(rule["rule"]["comment"].as_str().unwrap()));
             assert!(more.is_empty());
@@ -198,7 +201,7 @@ mod tests {
         let mut table = whole.clone();
         let other = json!({"rule": {"chain": "sites", "expr": []}});
         table["nftables"].as_array_mut().unwrap().push(other);
-        let [missing, more] = Listing::of(&table, None).differences(&config());
+        let [missing, more] = Listing::from_table(&table, None).differences(&config());
         assert_eq!(
             (missing.len(), more.as_slice()),
             (0, ["sites: ".to_owned()].as_slice())
@@ -216,7 +219,7 @@ mod tests {
         let site = &site.unwrap().name;
         let objects = table["nftables"].as_array_mut().unwrap();
         objects.retain(|one| one["rule"]["chain"] != json!(site));
-        let [missing, _] = Listing::of(&table, None).differences(&config());
+        let [missing, _] = Listing::from_table(&table, None).differences(&config());
         assert!(!missing.is_empty());
         let objects = table["nftables"].as_array_mut().unwrap();
         objects.extend(
@@ -226,6 +229,9 @@ mod tests {
                 .map(|rule| json!({"rule": {"chain": site, "comment": rule.comment, "expr": []}})),
         );
         let none: [Vec<String>; 2] = Default::default();
-        assert_eq!(Listing::of(&table, None).differences(&config()), none);
+        assert_eq!(
+            Listing::from_table(&table, None).differences(&config()),
+            none
+        );
     }
 }

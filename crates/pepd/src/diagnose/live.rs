@@ -141,7 +141,7 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
         let nft = Nft::find().await?;
         let table = nft.list(&["table", "inet", name]).await?;
         let seen = nft.list(&["set", "inet", name, SEEN_SET]).await;
-        Ok(Listing::of(&table, seen.ok().as_ref()))
+        Ok(Listing::from_table(&table, seen.ok().as_ref()))
     };
     match listed.await {
         Ok(listing) => {
@@ -261,7 +261,7 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// Since the rules were put in place, which a process does when it begins.
-    pub fn of(running: &Running, listing: &Listing) -> Self {
+    pub fn new(running: &Running, listing: &Listing) -> Self {
         let counter = |counter| listing.counter(counter).unwrap_or(0);
         let uptime_s = running.status.uptime_s;
         let is_silent = |flow: &&FlowStatus| {
@@ -278,12 +278,12 @@ impl Traffic {
             left_alone: [
                 Counter::PassedEndToEnd,
                 Counter::PassedNoRoute,
-                Counter::PassedElsewhere,
+                Counter::PassedOtherRoute,
             ]
             .map(counter)
             .iter()
             .sum(),
-            called: counter(Counter::Called),
+            called: counter(Counter::Connecting),
             answered: counter(Counter::Answered),
             urgent: counter(Counter::Urgent),
             held: running.sum(&[
@@ -303,7 +303,7 @@ impl Traffic {
             ]),
             timed_out: running.sum(&["ended_connect_timeout", "syns_expired"]),
             silent: running.flows.iter().filter(is_silent).count() as u64,
-            foreign: running.counter("packets_foreign"),
+            foreign: running.counter("packets_unmatched"),
             seen: listing.seen.clone(),
         }
     }
@@ -434,7 +434,7 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
                 ),
                 format!(
                     "no route of this machine's own leads to where they go, or one by another interface than the link's \
-                     (`link.elsewhere`), or they are signed or guarded by their TTL: docs/interception.md; which of \
+                     (`link.other_routes`), or they are signed or guarded by their TTL: docs/interception.md; which of \
                      these: nft list counters table inet {}",
                     config.intercept.table
                 ),

@@ -168,14 +168,14 @@ fn what_has_come_since_is_counted_unless_another_process_counts() {
 #[test]
 fn missing_rules_fail_and_a_closed_gate_does() {
     let rule = json!({"rule": {"chain": "gate", "comment": "x"}});
-    let closed = Listing::of(&json!({"nftables": [rule]}), None);
+    let closed = Listing::from_table(&json!({"nftables": [rule]}), None);
     let none: [Vec<String>; 2] = Default::default();
     let found = rules_finding("x", &closed, &none);
     assert!(
         found.state == State::Fail && found.seen.contains("gate"),
         "{found}"
     );
-    let open = Listing::of(&json!({"nftables": []}), None);
+    let open = Listing::from_table(&json!({"nftables": []}), None);
     assert_eq!(rules_finding("x", &open, &none).state, State::Ok);
     let one = vec!["sites: a".to_owned()];
     let missing = [one.clone(), Vec::new()];

@@ -210,7 +210,11 @@ impl fmt::Display for Findings {
 
 /// Looks at this machine, and at the pepd that runs with this configuration, where one does. What
 /// comes in is counted from when its rules were put in place, or within `watch`.
-pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Duration>) -> Findings {
+pub fn diagnose(
+    config: &Config,
+    catalogue: Option<&Catalogue>,
+    watch: Option<Duration>,
+) -> Findings {
     // What this opens itself, `pepd run` does not have.
     let open = pepd_relay::limits::descriptors::open();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -228,7 +232,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
         }
     };
     let running = live::ask(config);
-    let unit = running.is_err().then(Unit::here).flatten();
+    let unit = running.is_err().then(Unit::current).flatten();
     let loads = catalogue.is_some_and(|catalogue| sockets::loads(config, catalogue));
     let mut findings = vec![system::capabilities(
         running.as_ref().ok(),
@@ -247,7 +251,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(packets::refusals(config));
     findings.extend(runtime.block_on(ways::check(config, &net)));
     let seen = running.as_ref().ok();
-    let rules = runtime.block_on(firewall::look(config, &net, seen));
+    let rules = runtime.block_on(firewall::inspect(config, &net, seen));
     findings.extend(rules.unwrap_or_default().findings);
     match running {
         Ok(before) => findings.extend(live_findings(&runtime, config, &net, &before, watch)),
@@ -276,12 +280,12 @@ fn live_findings(
         return findings;
     };
     findings.extend(live::losses(config, &before.status));
-    let mut traffic = live::Traffic::of(before, &counted);
+    let mut traffic = live::Traffic::new(before, &counted);
     if let Some(watch) = watch {
         std::thread::sleep(watch);
         let (_, again) = runtime.block_on(live::table(config));
         if let (Ok(after), Some(again)) = (live::ask(config), again) {
-            traffic = live::Traffic::of(&after, &again).since(&traffic, watch);
+            traffic = live::Traffic::new(&after, &again).since(&traffic, watch);
         }
     }
     let halves = half_open::clients();
@@ -318,8 +322,8 @@ pub(crate) struct Beside {
 /// Rules of other programs; of those in pepd's way also such as only may be, where `doubtful`.
 pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     let net = Net::gather().await;
-    let seen = firewall::look(config, &net, None).await;
-    let clamps = seen.as_ref().map(|seen| seen.clamped.least);
+    let seen = firewall::inspect(config, &net, None).await;
+    let clamps = seen.as_ref().map(|seen| seen.clamped.minimum);
     let mut findings = seen.map(|seen| seen.findings).unwrap_or_default();
     findings.extend(ways::policy(config, &net).await);
     findings.retain(|finding| match finding.state {
@@ -360,7 +364,7 @@ impl Net {
         };
         let links = netlink.links().await.unwrap_or_default();
         Self {
-            interfaces: links.iter().filter_map(Interface::of).collect(),
+            interfaces: links.iter().filter_map(Interface::from_message).collect(),
             netlink: Some(netlink),
         }
     }

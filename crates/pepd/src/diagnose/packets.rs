@@ -27,11 +27,11 @@ fn of_peer(peer: &PeerStatus) -> Finding {
     let given: u64 = peer.packets.iter().map(|site| site.delivered).sum();
     let taken: u64 = peer.packets.iter().map(|site| site.packets).sum();
     let seen = format!("{taken} taken, {given} given to hosts");
-    let foreign = peer.packets_foreign;
+    let foreign = peer.packets_unmatched;
     if foreign == 0 {
         return Finding::ok(what, seen + hint(taken, given));
     }
-    let last = peer.foreign_last.as_ref();
+    let last = peer.unmatched_last.as_ref();
     let last = last.map_or(String::new(), |last| format!(" (the last: {last})"));
     Finding::warn(
         what,
@@ -141,8 +141,8 @@ mod tests {
         assert_eq!((fine.len(), fine[0].state), (1, State::Ok));
         assert_eq!(check(&config("tunnel"), &status(|_| {})), []);
         let status = status(|peer| {
-            peer.packets_foreign = 3;
-            peer.foreign_last = Some("tcp from 192.0.2.9:22 to 10.0.0.1:4000".to_owned());
+            peer.packets_unmatched = 3;
+            peer.unmatched_last = Some("tcp from 192.0.2.9:22 to 10.0.0.1:4000".to_owned());
         });
         let found = check(&config("packet"), &status).remove(0);
         assert_eq!(found.state, State::Warn);

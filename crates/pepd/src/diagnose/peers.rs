@@ -22,7 +22,7 @@ pub(super) fn check(status: &Status) -> Vec<Finding> {
 }
 
 fn is_up(peer: &PeerStatus) -> bool {
-    peer.here && peer.session.is_some()
+    peer.up && peer.session.is_some()
 }
 
 fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
@@ -41,7 +41,7 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
         )
     };
     let (state, remedy) = match why {
-        Some("keys" | "untaken") => (State::Fail, keys()),
+        Some("keys" | "answers_rejected") => (State::Fail, keys()),
         Some("version") => (State::Fail, "update the older of the two pepds".to_owned()),
         _ if !link_is_up => (
             State::Warn,
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn peers_that_are_down_are_named_with_what_to_do() {
         let hub = serde_json::json!({
-            "name": "hub", "endpoint": "192.0.2.1:5001", "remote": "192.0.2.1:5001", "here": false,
+            "name": "hub", "endpoint": "192.0.2.1:5001", "remote": "192.0.2.1:5001", "up": false,
             "flows": 0, "session": null, "heard_s": 300.0, "no_session": "unanswered",
         });
         let down = found(hub.clone(), true);

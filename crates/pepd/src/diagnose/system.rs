@@ -254,8 +254,8 @@ pub(super) fn check(
         &read("/proc/meminfo"),
         cgroup::memory_limit(&read(&format!("/proc/{process}/cgroup"))),
     ));
-    findings.extend(folder(config));
-    findings.extend(state_folder(config));
+    findings.extend(directory(config));
+    findings.extend(state_directory(config));
     findings.push(clock_of(clock::is_synchronised().ok()));
     findings
 }
@@ -423,44 +423,44 @@ fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
 }
 
 /// What is wrong with it was told with its line.
-fn folder(config: &Config) -> Option<Finding> {
-    let what = "custody.folder";
-    let folder = config.custody.folder.as_ref()?;
-    let look = custody::look(folder, config.custody.disk_bytes());
-    let folder = folder.display();
+fn directory(config: &Config) -> Option<Finding> {
+    let what = "custody.directory";
+    let directory = config.custody.directory.as_ref()?;
+    let look = custody::inspect(directory, config.custody.disk_bytes());
+    let directory = directory.display();
     Some(match look {
         Ok(look) if look.warnings.is_empty() => {
-            Finding::ok(what, format!("{folder}: {}", look.state))
+            Finding::ok(what, format!("{directory}: {}", look.state))
         }
         Ok(look) => Finding::warn(
             what,
-            format!("{folder}: {}", look.state),
+            format!("{directory}: {}", look.state),
             look.warnings.join("\n"),
         ),
-        Err(err) => Finding::fail(what, format!("{folder} cannot be used"), err.to_string()),
+        Err(err) => Finding::fail(what, format!("{directory} cannot be used"), err.to_string()),
     })
 }
 
 /// Folder for what pepd learns of the ways to peers.
-fn state_folder(config: &Config) -> Option<Finding> {
+fn state_directory(config: &Config) -> Option<Finding> {
     let what = "identity.state";
     let identity = config.identity.as_ref();
     let identity = identity.filter(|_| !config.peers.is_empty())?;
     let path = identity.state.as_ref()?;
-    let folder = path.display();
-    Some(match paths::look(path) {
-        Ok(state) => Finding::ok(what, format!("{folder}: {state}")),
+    let directory = path.display();
+    Some(match paths::inspect(path) {
+        Ok(state) => Finding::ok(what, format!("{directory}: {state}")),
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied && !geteuid().is_root() => {
             Finding::unknown(
                 what,
-                format!("this user may not write to {folder}"),
+                format!("this user may not write to {directory}"),
                 "check as the user who runs pepd: `sudo pepd check`",
             )
         }
         Err(err) => Finding::warn(
             what,
             format!(
-                "{folder} cannot be used: {err}; after a restart pepd learns the ways to peers anew"
+                "{directory} cannot be used: {err}; after a restart pepd learns the ways to peers anew"
             ),
             "make room there, or name a folder that pepd can write to; pepd makes the last folder of the path only",
         ),

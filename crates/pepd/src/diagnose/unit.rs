@@ -28,7 +28,7 @@ pub(super) struct Unit {
 
 impl Unit {
     /// That of this machine; `None` where there is none, or no systemd.
-    pub fn here() -> Option<Self> {
+    pub fn current() -> Option<Self> {
         let mut command = Command::new("systemctl");
         command.args(["show", NAME, "--property", PROPERTIES]);
         command.stdin(Stdio::null()).stderr(Stdio::null());

@@ -25,7 +25,7 @@ pub(super) fn report(arena: &Arena, config: &Config, site: Option<&str>) -> Cust
     let flows = open_flows(arena, config, &sockets, arena.occupied());
     let flows = flows.map(|(_, flow)| flow);
     let flows = flows.filter(|flow| site.is_none() || flow.site.as_deref() == site);
-    CustodyReport::of(flows.collect())
+    CustodyReport::from_flows(flows.collect())
 }
 
 /// The flows of these slots: what is written down of each, and what is held for it. `sockets` are those of this process.

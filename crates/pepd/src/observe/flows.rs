@@ -170,7 +170,7 @@ pub(super) fn leg_status(facts: &Facts) -> LegStatus {
         mss: facts.segment,
         unacked: facts.unacked,
         in_flight: facts.in_flight,
-        retransmitted: facts.resent,
+        retransmitted: facts.retransmitted,
         pacing_rate: facts.pacing.map(|bytes| bytes.saturating_mul(8)),
         delivery_rate: facts.delivery.map(|bytes| bytes.saturating_mul(8)),
         busy_s: facts.busy.as_secs_f64(),
@@ -228,15 +228,15 @@ pub(super) async fn show(
 
 #[cfg(test)]
 mod tests {
-    use pep_core::arena::{HalfRecord, Identity};
+    use pep_core::arena::{DirectionRecord, Identity};
 
     use super::*;
 
     fn flow(born: u64, tails: [u64; 2], held: u64) -> (Record, FlowCustody) {
         let address = "192.0.2.1:1".parse().unwrap();
-        let half = |tail| HalfRecord {
+        let half = |tail| DirectionRecord {
             tail,
-            ..HalfRecord::default()
+            ..DirectionRecord::default()
         };
         let record = Record {
             state: SlotState::Relaying,

@@ -45,11 +45,11 @@ use pep_core::{
     stats::EndReason,
 };
 use pepd_api::status::{
-    Causes, Custody, HOSTS_TOLD, HostAtCap, Limits, LinkStatus, PeerStatus, SessionStatus,
+    Causes, Custody, HOSTS_MAX, HostAtCap, Limits, LinkStatus, PeerStatus, SessionStatus,
     SiteStatus, Status, Traffic, Used,
 };
 use pepd_relay::{flow::FlowContext, limits::Admission};
-use pepd_sys::{leg::SiteRuntime, tally::Tally};
+use pepd_sys::{leg::SiteRuntime, site_counters::SiteCounters};
 use pepd_tunnel::{
     Tunnels,
     peers::{SessionFacts, Statuses},
@@ -62,7 +62,7 @@ pub use counters::{gather, set_passed};
 
 use self::{
     past::Past,
-    sampler::{Looks, Slow},
+    sampler::{RecentSamples, SlowSamples},
     stream::Listeners,
 };
 use crate::{page, switches::Switches};
@@ -74,14 +74,14 @@ pub struct Observer {
     context: Arc<FlowContext>,
     switches: Arc<Switches>,
     /// By site; none for those whose flows do not come to us.
-    sites: Vec<Option<Arc<Tally>>>,
+    sites: Vec<Option<Arc<SiteCounters>>>,
     /// Who is there, and what the flows have come to that peers sent.
-    peers: Option<(Statuses, Arc<Tally>)>,
+    peers: Option<(Statuses, Arc<SiteCounters>)>,
     /// Descriptors that there may be.
     descriptors: u64,
     began: (Instant, SystemTime),
-    looks: Mutex<Looks>,
-    slow: Mutex<Slow>,
+    looks: Mutex<RecentSamples>,
+    slow: Mutex<SlowSamples>,
     past: Mutex<Past>,
     listeners: Listeners,
     /// Places of those who trace a flow.
@@ -98,16 +98,20 @@ impl Observer {
         descriptors: u64,
         switches: &Arc<Switches>,
     ) -> Arc<Self> {
-        let tally = |id: SiteId| {
+        let site_counters = |id: SiteId| {
             let site = sites.iter().find(|site| site.id == id);
-            site.map(|site| Arc::clone(&site.tally))
+            site.map(|site| Arc::clone(&site.site_counters))
         };
         let began = (Instant::now(), SystemTime::now());
         Arc::new(Self {
             config: Arc::clone(config),
             context: Arc::clone(context),
             switches: Arc::clone(switches),
-            sites: config.sites.iter().map(|(id, _)| tally(id)).collect(),
+            sites: config
+                .sites
+                .iter()
+                .map(|(id, _)| site_counters(id))
+                .collect(),
             peers: tunnels.map(|tunnels| (tunnels.statuses().clone(), Arc::clone(tunnels.far()))),
             descriptors,
             began,
@@ -207,7 +211,7 @@ impl Observer {
     fn site_statuses(&self) -> Vec<SiteStatus> {
         let why = self.why_bypassed();
         let sites = self.config.sites.iter().zip(&self.sites);
-        let sites = sites.map(|((id, site), tally)| {
+        let sites = sites.map(|((id, site), site_counters)| {
             let lost = self.interception_lost(id);
             SiteStatus {
                 name: site.name.clone(),
@@ -218,9 +222,11 @@ impl Observer {
                 on_interception_loss: (!lost.is_empty())
                     .then(|| site.on_interception_loss.to_string()),
                 interception_lost: lost,
-                traffic: tally.as_ref().map_or_else(Traffic::default, |tally| {
-                    self.traffic(id.index(), tally, Some(&site.name))
-                }),
+                traffic: site_counters
+                    .as_ref()
+                    .map_or_else(Traffic::default, |site_counters| {
+                        self.traffic(id.index(), site_counters, Some(&site.name))
+                    }),
             }
         });
         sites.collect()
@@ -228,8 +234,8 @@ impl Observer {
 
     /// Families of a site of which SYNs that pepd redirects do not arrive.
     fn interception_lost(&self, site: SiteId) -> Vec<String> {
-        let tally = self.sites[site.index()].iter();
-        let lost = tally.flat_map(|tally| tally.lost());
+        let site_counters = self.sites[site.index()].iter();
+        let lost = site_counters.flat_map(|site_counters| site_counters.lost());
         lost.map(|family| family.to_string()).collect()
     }
 
@@ -259,8 +265,8 @@ impl Observer {
     }
 
     /// `place` is that of the tally among [`bytes`](Self::bytes), `site` whose it is.
-    fn traffic(&self, place: usize, tally: &Tally, site: Option<&str>) -> Traffic {
-        let now = tally.now();
+    fn traffic(&self, place: usize, site_counters: &SiteCounters, site: Option<&str>) -> Traffic {
+        let now = site_counters.now();
         let [up_rate, down_rate] = self.looks().rates(place);
         let ended = EndReason::ALL.iter().zip(now.ended);
         let ended = ended.filter(|(_, count)| *count > 0);
@@ -274,7 +280,7 @@ impl Observer {
             down_bytes: now.bytes[1],
             up_rate,
             down_rate,
-            held: self.slow().of(site),
+            held: self.slow().held_of(site),
         }
     }
 
@@ -284,7 +290,7 @@ impl Observer {
         };
         let peers = self.config.peers.iter().enumerate();
         let peers = peers.map(|(index, peer): (usize, &Peer)| {
-            let status = statuses.of(index);
+            let status = statuses.status(index);
             let (session, contact, flows) = status.known();
             let packets = status.packets();
             PeerStatus {
@@ -295,7 +301,7 @@ impl Observer {
                 heard_s: contact.silence.map(|silence| silence.as_secs_f64()),
                 sent_bytes: contact.sent_bytes,
                 received_bytes: contact.received_bytes,
-                here: status.is_here(),
+                up: status.is_up(),
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 flows,
                 session: session.as_ref().map(session_status),
@@ -310,8 +316,8 @@ impl Observer {
                     .understood
                     .map(|all| all.into_iter().map(str::to_owned).collect()),
                 packets_refused: packets.refused,
-                packets_foreign: packets.strangers.foreign,
-                foreign_last: packets.strangers.last.map(|packet| packet.to_string()),
+                packets_unmatched: packets.strangers.foreign,
+                unmatched_last: packets.strangers.last.map(|packet| packet.to_string()),
                 packets_martian: packets.strangers.martian,
             }
         });
@@ -322,16 +328,18 @@ impl Observer {
     /// what peers sent.
     fn bytes(&self) -> Vec<[u64; 2]> {
         let far = self.peers.as_ref().map(|(_, far)| Some(far));
-        let tallies = self.sites.iter().map(Option::as_ref).chain(far);
-        let bytes = tallies.map(|tally| tally.map_or([0; 2], |tally| tally.now().bytes));
+        let site_counters = self.sites.iter().map(Option::as_ref).chain(far);
+        let bytes = site_counters.map(|site_counters| {
+            site_counters.map_or([0; 2], |site_counters| site_counters.now().bytes)
+        });
         bytes.collect()
     }
 
-    fn looks(&self) -> MutexGuard<'_, Looks> {
+    fn looks(&self) -> MutexGuard<'_, RecentSamples> {
         self.looks.lock()
     }
 
-    fn slow(&self) -> MutexGuard<'_, Slow> {
+    fn slow(&self) -> MutexGuard<'_, SlowSamples> {
         self.slow.lock()
     }
 
@@ -343,7 +351,7 @@ impl Observer {
 fn hosts_at_cap(admission: &Admission) -> Vec<HostAtCap> {
     let mut hosts = admission.hosts_at_cap();
     hosts.sort_unstable_by_key(|(_, flows)| Reverse(*flows));
-    let hosts = hosts.iter().take(HOSTS_TOLD);
+    let hosts = hosts.iter().take(HOSTS_MAX);
     let hosts = hosts.map(|(host, flows)| HostAtCap {
         host: host.to_string(),
         flows: *flows,
@@ -367,7 +375,7 @@ fn session_status(facts: &SessionFacts) -> SessionStatus {
         }
         .to_owned(),
         rtt_s: path.rtt.as_secs_f64(),
-        rtt_min_s: path.rtt_least.as_secs_f64(),
+        rtt_min_s: path.rtt_min.as_secs_f64(),
         rate: path.rate,
         link_rate: path.link_rate,
         stated_rate: path.stated,
@@ -381,11 +389,11 @@ fn session_status(facts: &SessionFacts) -> SessionStatus {
             .to_owned()
         }),
         loss: path.loss,
-        overcode: path.overcode,
+        fec_overhead: path.fec_overhead,
         packets_sent: stats.packets_sent,
         bytes_sent: stats.bytes_sent,
         repairs_sent: stats.repairs_sent,
-        segments_resent: stats.segments_resent,
+        segments_retransmitted: stats.segments_retransmitted,
         packets_received: stats.packets_received,
         segments_restored: stats.segments_restored,
         outages: stats.outages,

@@ -71,7 +71,7 @@ impl Past {
         let packets = sessions().fold(None, |sum: Option<[u64; 2]>, session| {
             let data = session.packets_sent.saturating_sub(session.repairs_sent);
             let [sent, resent] = sum.unwrap_or_default();
-            Some([sent + data, resent + session.segments_resent])
+            Some([sent + data, resent + session.segments_retransmitted])
         });
         let before = std::mem::replace(&mut self.packets, packets);
         let more = |place: usize| {
@@ -80,7 +80,7 @@ impl Past {
             Some(now.saturating_sub(before) as f64)
         };
         let link = &status.link.report;
-        let told = link.by != pep_core::outage::Source::Nobody.as_str();
+        let told = link.by != pep_core::outage::Source::Assumed.as_str();
         let custody = &status.custody;
         [
             Some(status.total.up_rate),
@@ -88,7 +88,7 @@ impl Past {
             Some(status.total.flows_open as f64),
             told.then(|| f64::from(u8::from(link.up))),
             highest(|session| session.loss),
-            highest(|session| session.overcode),
+            highest(|session| session.fec_overhead),
             more(0),
             more(1),
             Some(custody.memory.used as f64),
@@ -206,33 +206,44 @@ mod tests {
             ("flows", Some(status.total.flows_open as f64)),
             ("link_up", Some(0.0)),
             ("packets", None),
-            ("resent", None),
+            ("retransmitted", None),
             ("custody_memory", Some(status.custody.memory.used as f64)),
             ("custody_disk", Some(status.custody.disk.used as f64)),
         ] {
             assert_eq!(column(&first, name), expected.map(rounded), "{name}");
         }
         let session = session(&mut status);
-        let (loss, overcode, rtt) = (session.loss, session.overcode, session.rtt_s);
+        let (loss, fec_overhead, rtt) = (session.loss, session.fec_overhead, session.rtt_s);
         session.packets_sent += 30;
         session.repairs_sent += 10;
-        session.segments_resent += 3;
+        session.segments_retransmitted += 3;
         let second = at(&mut past, 2, &status);
         assert_eq!(column(&second, "packets"), Some(20.0));
-        assert_eq!(column(&second, "resent"), Some(3.0));
-        for (name, expected) in [("loss", loss), ("overcode", overcode), ("rtt_s", rtt)] {
+        assert_eq!(column(&second, "retransmitted"), Some(3.0));
+        for (name, expected) in [
+            ("loss", loss),
+            ("fec_overhead", fec_overhead),
+            ("rtt_s", rtt),
+        ] {
             assert_eq!(column(&second, name), Some(rounded(expected)), "{name}");
         }
         // Another session has sent less.
         let session = self::session(&mut status);
         session.packets_sent = 3;
         session.repairs_sent = 0;
-        session.segments_resent = 0;
+        session.segments_retransmitted = 0;
         assert_eq!(column(&at(&mut past, 3, &status), "packets"), Some(0.0));
         status.peers.clear();
-        status.link.report.by = "nobody".to_owned();
+        status.link.report.by = "assumed".to_owned();
         let alone = at(&mut past, 4, &status);
-        for name in ["loss", "overcode", "packets", "resent", "rtt_s", "link_up"] {
+        for name in [
+            "loss",
+            "fec_overhead",
+            "packets",
+            "retransmitted",
+            "rtt_s",
+            "link_up",
+        ] {
             assert_eq!(column(&alone, name), None, "{name}");
         }
     }

@@ -24,9 +24,9 @@ const HELD_EVERY: u32 = 10;
 
 /// Bytes that all sites had relayed at the last looks.
 #[derive(Debug, Default)]
-pub(super) struct Looks(VecDeque<(Instant, Vec<[u64; 2]>)>);
+pub(super) struct RecentSamples(VecDeque<(Instant, Vec<[u64; 2]>)>);
 
-impl Looks {
+impl RecentSamples {
     fn push(&mut self, now: Instant, bytes: Vec<[u64; 2]>) {
         self.0.push_back((now, bytes));
         if self.0.len() > LOOKS + 1 {
@@ -52,19 +52,19 @@ impl Looks {
 
 /// What is held, by site; none for flows that peers sent. And how many descriptors are open.
 #[derive(Debug, Default)]
-pub(super) struct Slow {
+pub(super) struct SlowSamples {
     held: HashMap<Option<String>, Held>,
     pub(super) descriptors: u64,
 }
 
-impl Slow {
+impl SlowSamples {
     /// What is held for the flows of a site, or for those that peers sent.
-    pub(super) fn of(&self, site: Option<&str>) -> Held {
+    pub(super) fn held_of(&self, site: Option<&str>) -> Held {
         let held = self.held.get(&site.map(ToOwned::to_owned));
         held.copied().unwrap_or_default()
     }
 
-    fn look(observer: &Observer) -> Self {
+    fn take(observer: &Observer) -> Self {
         let report = custody::report(&observer.context.arena, &observer.config, None);
         let held = report.sites.into_iter().map(|site| {
             let held = Held {
@@ -93,11 +93,11 @@ pub(super) async fn run(observer: Arc<Observer>) {
         observer.looks().push(Instant::now(), bytes);
         let status = observer.status();
         let row = observer.past().take(&status);
-        observer.listeners.tell(&status, &row);
+        observer.listeners.publish(&status, &row);
         if look.is_multiple_of(HELD_EVERY) {
             let asked = Arc::clone(&observer);
             // It asks the kernel for each socket: others are not to wait for that.
-            match spawn_blocking(move || Slow::look(&asked)).await {
+            match spawn_blocking(move || SlowSamples::take(&asked)).await {
                 Ok(slow) => *observer.slow() = slow,
                 Err(err) => tracing::debug!(error = %err, "cannot see what is held"),
             }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn rates_are_means_of_the_last_looks() {
-        let mut looks = Looks::default();
+        let mut looks = RecentSamples::default();
         assert_eq!(looks.rates(0), [0.0; 2]);
         let begin = Instant::now();
         looks.push(begin, vec![[1000, 0]]);

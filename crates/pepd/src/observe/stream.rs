@@ -39,7 +39,7 @@ impl Default for Listeners {
 
 impl Listeners {
     /// Tells them, where there are any: the status, and the row that it has added to the history.
-    pub(super) fn tell(&self, status: &Status, row: &Row) {
+    pub(super) fn publish(&self, status: &Status, row: &Row) {
         if self.frames.receiver_count() > 0 {
             let frame = event("status", status) + &event("row", row);
             self.frames.send_replace(frame.into());
@@ -100,10 +100,10 @@ mod tests {
     fn a_frame_is_two_events_and_made_for_listeners_only() {
         let listeners = Listeners::default();
         let row = (7, vec![Some(0.5), None]);
-        listeners.tell(&status(), &row);
+        listeners.publish(&status(), &row);
         assert!(listeners.frames.borrow().is_empty(), "nobody listens");
         let frames = listeners.frames.subscribe();
-        listeners.tell(&status(), &row);
+        listeners.publish(&status(), &row);
         assert!(frames.has_changed().expect("it is there"));
         let frame = String::from_utf8(frames.borrow().to_vec()).expect("text");
         let lines: Vec<_> = frame.split('\n').collect();

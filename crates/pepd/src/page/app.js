@@ -65,13 +65,13 @@ async function askHistory() {
 // Rows in the order of time, each with what the lines need: the share that was lost in spite of error correction.
 function rowsOf(series, begin) {
   const place = (name) => seen.columns.indexOf(name);
-  const [packets, resent] = [place("packets"), place("resent")];
+  const [packets, retransmitted] = [place("packets"), place("retransmitted")];
   const sorted = [...series.rows].sort((a, b) => a[0] - b[0]);
   const lossOf = (index) => {
     let [sent, again] = [0, 0];
     for (let i = index; i >= 0 && sorted[index][0] - sorted[i][0] < LOSS_OVER; i -= 1) {
       sent += sorted[i][1][packets] ?? 0;
-      again += sorted[i][1][resent] ?? 0;
+      again += sorted[i][1][retransmitted] ?? 0;
     }
     return sent > 0 ? Math.min(1, again / sent) : null;
   };
@@ -95,7 +95,7 @@ const charts = {
   loss: new Chart($("loss"), {
     title: "Loss and FEC",
     lines: [
-      line("overcode", "FEC", "overcode"),
+      line("fec_overhead", "FEC", "fec_overhead"),
       line("loss", "loss", "loss"),
       line("after", "unrepaired", "after"),
     ],
@@ -170,7 +170,7 @@ function drawLink(end) {
 // ---- now
 
 function showLink({ link }) {
-  const told = link.by !== "nobody";
+  const told = link.by !== "assumed";
   const state = link.up ? (told ? "up" : "taken to be up") : "down";
   const box = $("link-state");
   box.textContent = told ? `${state} for ${span(link.for_s)}` : state;
@@ -228,7 +228,7 @@ function showTiles(status) {
   tile("flows", count(limits.flows.used), `of ${count(limits.flows.most)}`, used(limits.flows));
   tile("custody, memory", bytes(custody.memory.used), `of ${bytes(custody.memory.most)}`, used(custody.memory));
   const disk = custody.disk;
-  tile("custody, disk", disk.most > 0 ? bytes(disk.used) : "none", disk.most > 0 ? `of ${bytes(disk.most)}` : "custody.folder is not set", disk.most > 0 ? used(disk) : undefined);
+  tile("custody, disk", disk.most > 0 ? bytes(disk.used) : "none", disk.most > 0 ? `of ${bytes(disk.most)}` : "custody.directory is not set", disk.most > 0 ? used(disk) : undefined);
   const { memory, descriptors } = limits;
   tile("memory of flows", bytes(memory.used), `of ${bytes(memory.most)}`, used(memory));
   tile("descriptors", count(descriptors.used), `of ${count(descriptors.most)}`, used(descriptors));

@@ -96,7 +96,7 @@ const TROUBLE = {
 function peerState(peer) {
   if (peer.no_session) return `away: ${TROUBLE[peer.no_session] ?? peer.no_session}`;
   if (peer.session) return peer.session.path;
-  return peer.here ? "here" : "away";
+  return peer.up ? "up" : "down";
 }
 
 const ofSession = (write) => (peer) => or(peer.session, write);
@@ -107,7 +107,7 @@ export const peerColumns = [
     name: "state",
     wide: true,
     text: peerState,
-    look: (peer) => (["up", "here"].includes(peerState(peer)) ? "" : "warn"),
+    look: (peer) => (peerState(peer) === "up" ? "" : "warn"),
   },
   { name: "by", wide: true, text: (peer) => [peer.session?.carrier, peer.endpoint].filter(Boolean).join(", ") || NONE },
   { name: "flows", text: (peer) => count(peer.flows) },
@@ -125,8 +125,8 @@ export const peerColumns = [
     look: (peer) => (peer.session?.stated === "less" ? "warn" : ""),
   },
   { name: "loss", title: "before FEC", text: ofSession((session) => percent(session.loss)) },
-  { name: "FEC", title: "repair packets per packet", text: ofSession((session) => percent(session.overcode)) },
-  { name: "resent", title: "segments that were lost in spite of it", text: ofSession((session) => count(session.segments_resent)) },
+  { name: "FEC", title: "repair packets per packet", text: ofSession((session) => percent(session.fec_overhead)) },
+  { name: "resent", title: "segments that were lost in spite of it", text: ofSession((session) => count(session.segments_retransmitted)) },
   {
     name: "lost by link / queue / outage",
     text: ofSession(({ lost }) => [lost.link, lost.congestion, lost.outage].map(count).join(" / ")),

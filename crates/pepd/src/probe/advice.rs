@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use pepd_api::probe::{Report, Suggestion, Way};
+use pepd_api::probe::{Direction, Report, Suggestion};
 use units::Rate;
 
 /// From this round trip on, in seconds, a link is likely to have a geostationary satellite in it.
@@ -106,7 +106,7 @@ fn hosts(report: &Report, remarks: &mut Vec<String>) {
     let (Some(on_link), Some(own)) = (report.on_link, report.up.rate) else {
         return;
     };
-    let own = on_link_of(own, report.up.loss) * (1.0 + report.overcode);
+    let own = on_link_of(own, report.up.loss) * (1.0 + report.fec_overhead);
     if on_link - own > HOSTS * on_link {
         remarks.push(format!(
             "hosts: of {} that pepd sent meanwhile about {} were theirs: the rate above is what they left. Probe while it is quiet, or \
@@ -167,8 +167,8 @@ fn shown(rate: u64) -> String {
 fn congested(report: &Report) -> f64 {
     let causes = report.causes;
     let all = causes.link + causes.congestion + causes.outage;
-    let least = report.up.packets as f64 * LOSS;
-    if (causes.congestion as f64) < least {
+    let minimum = report.up.packets as f64 * LOSS;
+    if (causes.congestion as f64) < minimum {
         return 0.0;
     }
     causes.congestion as f64 / all.max(1) as f64
@@ -210,8 +210,8 @@ fn kind(report: &Report, remarks: &mut Vec<String>) {
 }
 
 fn losses(report: &Report, remarks: &mut Vec<String>) {
-    let lossy = |way: &Way| way.loss.is_some_and(|loss| loss >= LOSS);
-    let bursty = |way: &Way| lossy(way) && way.burst.is_some_and(|burst| burst >= BURST);
+    let lossy = |way: &Direction| way.loss.is_some_and(|loss| loss >= LOSS);
+    let bursty = |way: &Direction| lossy(way) && way.burst.is_some_and(|burst| burst >= BURST);
     let ways = [report.up, report.down];
     if congested(report) >= CONGESTED {
         remarks.push(
@@ -230,7 +230,7 @@ fn losses(report: &Report, remarks: &mut Vec<String>) {
         "loss: the link loses packets by itself{bursts}. FEC follows it by itself ({:.1} % now, for `class = \"normal\"`); `class = \
          \"bulk\"` sends lost packets again instead, which costs less and takes a round trip. `mode = \"tunnel\"` repairs this, \
          `\"split\"` would slow down",
-        report.overcode * 100.0
+        report.fec_overhead * 100.0
     ));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pepd_api::probe::{Causes, Phase, Report, Spread, Suggestion, Way};
+use pepd_api::probe::{Causes, Direction, Phase, Report, Spread, Suggestion};
 use pepd_tunnel::probe::Sample;
 
 use super::{Known, advice::advise};
@@ -12,7 +12,7 @@ const WINDOW: Duration = Duration::from_millis(500);
 /// Of a direction this part is its beginning, in which a rate is still looked for.
 const BEGINNING: u32 = 4;
 /// Less than this says nothing of a rate.
-const LEAST: Duration = Duration::from_millis(300);
+const MIN: Duration = Duration::from_millis(300);
 /// Packets without which there is no share of them.
 const PACKETS_MIN: u64 = 50;
 /// A rate that stands still stays within so much of itself, above and below.
@@ -44,8 +44,8 @@ pub fn judge(known: &Known, samples: &[Sample]) -> Report {
         up: way(&up, 0, spread, by_tcp),
         down: way(&down, 1, spread, by_tcp),
         causes: causes(&up),
-        resent: resent(&up),
-        overcode: last.map_or(0.0, |last| last.overcode),
+        retransmitted: resent(&up),
+        fec_overhead: last.map_or(0.0, |last| last.fec_overhead),
         outages: grown(&loaded, |sample| sample.outages),
         suggestion: Suggestion::default(),
     };
@@ -67,7 +67,7 @@ fn spread(samples: &[&Sample]) -> Option<Spread> {
         .collect();
     rtts.sort_by(f64::total_cmp);
     Some(Spread {
-        least_s: *rtts.first()?,
+        min_s: *rtts.first()?,
         median_s: quantile(&rtts, 0.5)?,
         p95_s: quantile(&rtts, 0.95)?,
     })
@@ -79,9 +79,9 @@ fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool) -> Way {
+fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool) -> Direction {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
-        return Way::default();
+        return Direction::default();
     };
     let settled = settled(samples);
     let mut rates = rates(settled);
@@ -91,7 +91,7 @@ fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool
     // By TCP nothing is lost that we would see.
     let counts = !by_tcp && packets >= PACKETS_MIN;
     let rtt = spread(settled);
-    Way {
+    Direction {
         seconds: (last.at - first.at).as_secs_f64(),
         bytes: last.bytes,
         rate: rate(settled, |sample| sample.bytes),
@@ -120,7 +120,7 @@ fn settled<'a>(samples: &'a [&'a Sample]) -> &'a [&'a Sample] {
 fn rate(samples: &[&Sample], bytes: impl Fn(&Sample) -> u64) -> Option<f64> {
     let time = samples.last()?.at - samples.first()?.at;
     let bytes = grown(samples, bytes);
-    (time >= LEAST).then(|| bytes as f64 * 8.0 / time.as_secs_f64())
+    (time >= MIN).then(|| bytes as f64 * 8.0 / time.as_secs_f64())
 }
 
 /// Of half seconds.
@@ -166,6 +166,6 @@ fn causes(up: &[&Sample]) -> Causes {
 
 fn resent(up: &[&Sample]) -> Option<f64> {
     let packets = grown(up, |sample| sample.packets[0][0]);
-    let resent = grown(up, |sample| sample.resent);
+    let resent = grown(up, |sample| sample.retransmitted);
     (packets >= PACKETS_MIN).then(|| resent as f64 / packets as f64)
 }

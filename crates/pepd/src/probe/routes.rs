@@ -13,7 +13,7 @@ use axum::{
 use futures_util::stream;
 use pep_core::config::Config;
 use pepd_api::probe::{BYTES, Event, LASTING, Load, ProbeOrder, Progress};
-use pepd_tunnel::probe::{Plan, ProbeError, Prober, Sample, Told};
+use pepd_tunnel::probe::{Plan, ProbeError, ProbeEvent, Prober, Sample};
 use tokio::sync::mpsc::Receiver;
 use tunnel::class::Class;
 
@@ -128,7 +128,7 @@ fn unknown(config: &Config, name: &str) -> String {
 #[derive(Debug)]
 struct Listening {
     known: Known,
-    told: Receiver<Told>,
+    told: Receiver<ProbeEvent>,
     samples: Vec<Sample>,
     /// Which of them was the last to be shown.
     shown: usize,
@@ -139,17 +139,17 @@ impl Listening {
     async fn next(&mut self) -> (String, bool) {
         loop {
             match self.told.recv().await {
-                Some(Told::Sample(sample)) => {
+                Some(ProbeEvent::Sample(sample)) => {
                     self.samples.push(sample);
                     if let Some(progress) = self.progress() {
                         return (event("progress", &Event::Progress(progress)), true);
                     }
                 }
-                Some(Told::Done) => {
+                Some(ProbeEvent::Done) => {
                     let report = judge(&self.known, &self.samples);
                     return (event("report", &Event::Report(Box::new(report))), false);
                 }
-                Some(Told::Failed(err)) => {
+                Some(ProbeEvent::Failed(err)) => {
                     let why = format!("{}: {err}", self.known.peer);
                     return (event("failed", &Event::Failed(why)), false);
                 }

@@ -88,10 +88,10 @@ fn samples(path: &Path) -> Vec<Sample> {
                 } else {
                     [lost, 0, 0]
                 },
-                resent: lost,
+                retransmitted: lost,
                 on_link,
                 link_rate: path.stated.unwrap_or(rate as u64),
-                overcode: 0.05,
+                fec_overhead: 0.05,
                 datagram: 1472,
                 outages: if phase == Phase::Down {
                     path.outages

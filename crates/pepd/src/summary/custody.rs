@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pep_core::{
-    config::{AdminMode, Elsewhere},
+    config::{AdminMode, OtherRoutes},
     site::{Close, InterceptionLoss, KeepWhen, Mode, Site, WhileDown},
 };
 use pepd_sys::admin_socket;
@@ -22,11 +22,11 @@ impl Summary<'_> {
         } else {
             "shared with others"
         };
-        let elsewhere = match link.elsewhere {
-            Elsewhere::Pass => "passes unaccelerated",
-            Elsewhere::Split => "is split, too",
+        let other_routes = match link.other_routes {
+            OtherRoutes::Pass => "passes unaccelerated",
+            OtherRoutes::Split => "is split, too",
         };
-        let text = format!("{shared}; what is routed by another interface {elsewhere}");
+        let text = format!("{shared}; what is routed by another interface {other_routes}");
         line(f, "", &text)?;
         if let Some(gateway) = link.gateway {
             let every = duration::format(link.gateway_every);
@@ -52,15 +52,15 @@ impl Summary<'_> {
         if self.config.peers.is_empty() {
             return line(f, "", &"flows that are split hold what their rings take");
         }
-        let folder = custody.folder.as_ref().map(|folder| {
-            let state = self.folder.as_ref();
+        let directory = custody.directory.as_ref().map(|directory| {
+            let state = self.directory.as_ref();
             let state = state.map_or(String::new(), |state| format!(" ({state})"));
-            format!("{} on disk in {}{state}", custody.disk, folder.display())
+            format!("{} on disk in {}{state}", custody.disk, directory.display())
         });
-        let folder = folder.unwrap_or("none on disk".to_owned());
+        let directory = directory.unwrap_or("none on disk".to_owned());
         let hold = duration::format(custody.hold);
         let held = format!(
-            "tunnels hold {} in memory, {folder}, for up to {hold}",
+            "tunnels hold {} in memory, {directory}, for up to {hold}",
             custody.memory
         );
         line(f, "", &held)
@@ -89,7 +89,7 @@ impl Summary<'_> {
     }
 
     /// What becomes of a site's flows while the link is away.
-    pub(super) fn while_away(&self, f: &mut fmt::Formatter<'_>, site: &Site) -> fmt::Result {
+    pub(super) fn while_down_text(&self, f: &mut fmt::Formatter<'_>, site: &Site) -> fmt::Result {
         let fresh = match site.while_down {
             WhileDown::Custody => "new flows wait",
             WhileDown::Refuse => "new flows are reset at once",
@@ -110,7 +110,9 @@ impl Summary<'_> {
             KeepWhen::Outage => "while the link is away",
             KeepWhen::Always => "at all times",
         };
-        let disk = site.disk.filter(|_| self.config.custody.folder.is_some());
+        let disk = site
+            .disk
+            .filter(|_| self.config.custody.directory.is_some());
         let disk = disk.map_or(String::new(), |disk: ByteSize| format!(", {disk} on disk"));
         let close = match site.close {
             Close::Confirmed => "a client's end answered when the server has everything",

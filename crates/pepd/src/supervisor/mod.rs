@@ -129,7 +129,7 @@ impl Supervisor {
             self.hangs += u64::from(worker.hung);
             if self.asked == Asked::Stop && status.code().is_none() {
                 tracing::error!(%status, "the process that carries flows has ended while it drained: they are reset");
-                give_up(self.texts.config());
+                clean_up(self.texts.config());
                 return Ok(ExitStatus::FlowsReset);
             }
             let failed = self.asked == Asked::Nothing && !was_asked(status);
@@ -156,7 +156,7 @@ impl Supervisor {
                     self.pause(after)?;
                 }
                 Next::GiveUp => {
-                    give_up(self.texts.config());
+                    clean_up(self.texts.config());
                     return Ok(ExitStatus::Runtime);
                 }
             }
@@ -170,13 +170,13 @@ impl Supervisor {
     /// Passes signals on until it has ended.
     fn watch(&mut self, worker: &mut Worker) -> io::Result<ChildStatus> {
         loop {
-            self.wait(LOOK, worker.pulse())?;
+            self.wait(LOOK, worker.heartbeat())?;
             while let Some(signal) = self.next_signal()? {
                 self.on_signal(signal, worker);
             }
-            worker.look();
+            worker.poll();
             let stops = matches!(self.asked, Asked::Stop | Asked::Leave);
-            self.service.tell(worker.is_up, stops);
+            self.service.notify(worker.is_up, stops);
             if worker.is_up {
                 self.texts.settle();
             }
@@ -211,7 +211,7 @@ impl Supervisor {
             }
         }
         self.asked = asked;
-        worker.tell(passed);
+        worker.signal(passed);
     }
 
     /// Whether the program at our place takes the configuration, which it is to run by then.
@@ -265,7 +265,7 @@ impl Supervisor {
             Asked::Upgrade => self.replace(),
             Asked::Leave | Asked::Nothing => ExitStatus::Success,
             Asked::Stop => {
-                give_up(self.texts.config());
+                clean_up(self.texts.config());
                 ExitStatus::FlowsReset
             }
         }
@@ -291,10 +291,12 @@ impl Supervisor {
     }
 
     /// Waits for a signal, or a sign of life.
-    fn wait(&self, limit: Duration, pulse: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn wait(&self, limit: Duration, heartbeat: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let limit = limit.max(Duration::from_millis(1));
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
-        let sources = [Some(self.signals.as_fd()), pulse].into_iter().flatten();
+        let sources = [Some(self.signals.as_fd()), heartbeat]
+            .into_iter()
+            .flatten();
         let mut fds: Vec<_> = sources
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
@@ -358,7 +360,7 @@ fn reap(worker: &Worker) {
 }
 
 /// Nobody carries flows, and nobody will: they end, and the kernel forwards.
-fn give_up(config: &Config) {
+fn clean_up(config: &Config) {
     tracing::error!("gives up: flows are reset, rules and routes removed");
     claim::end_keepers_of(config);
     if let Err(err) = cleanup::remove(config) {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use pep_core::config::Config;
-use pepd_relay::survive::handed::Handed;
+use pepd_relay::survive::inherited_text::InheritedText;
 use pepd_sys::load::{self, Loaded, Source};
 
 use super::worker::TEXT;
@@ -79,7 +79,7 @@ impl Texts {
         let next = load::read(&self.now.path).map_err(|err| err.to_string())?;
         let program_name = program.display();
         let cannot = |err: io::Error| format!("cannot run {program_name}: {err}");
-        let text = Handed::new(&next.text).map_err(cannot)?;
+        let text = InheritedText::new(&next.text).map_err(cannot)?;
         let mut command = Command::new(program);
         command.arg("check").arg("--config").arg(&next.path);
         command.args([TEXT, &text.number()]).stdout(Stdio::null());
@@ -94,11 +94,14 @@ impl Texts {
     }
 
     /// What was offered, and what to go back to, for a command that replaces us: to be kept until it runs.
-    pub(super) fn hand_on(&self, command: &mut Command) -> io::Result<[Handed; 2]> {
+    pub(super) fn hand_on(&self, command: &mut Command) -> io::Result<[InheritedText; 2]> {
         let next = self.next.as_ref().unwrap_or(&self.now);
         // The present one has not shown yet that it can be put in place.
         let before = self.before.as_ref().unwrap_or(&self.now);
-        let texts = [Handed::new(&next.text)?, Handed::new(&before.text)?];
+        let texts = [
+            InheritedText::new(&next.text)?,
+            InheritedText::new(&before.text)?,
+        ];
         for (flag, text) in [TEXT, BEFORE].iter().zip(&texts) {
             command.args([*flag, &text.number()]);
         }

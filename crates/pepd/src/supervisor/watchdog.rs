@@ -28,7 +28,7 @@ impl Watchdog {
     }
 
     /// Takes note of whether there was a sign of life since the last look. Whether there has been none for too long.
-    pub(super) fn look(&mut self, now: Duration, sign: bool) -> bool {
+    pub(super) fn poll(&mut self, now: Duration, sign: bool) -> bool {
         let since = now.saturating_sub(self.looked);
         self.looked = now;
         if sign {
@@ -51,29 +51,29 @@ mod tests {
     #[test]
     fn a_start_may_take_longer_than_a_pause_later() {
         let mut dog = Watchdog::new(s(0));
-        let hung = (1..).find(|at| dog.look(s(*at), false));
+        let hung = (1..).find(|at| dog.poll(s(*at), false));
         assert_eq!(hung, Some(600));
         let mut dog = Watchdog::new(s(0));
-        assert!((1..100).all(|at| !dog.look(s(at), false)), "it starts");
-        assert!(!dog.look(s(100), true));
-        let hung = (101..).find(|at| dog.look(s(*at), false));
+        assert!((1..100).all(|at| !dog.poll(s(at), false)), "it starts");
+        assert!(!dog.poll(s(100), true));
+        let hung = (101..).find(|at| dog.poll(s(*at), false));
         assert_eq!(hung, Some(110));
     }
 
     #[test]
     fn any_sign_of_life_begins_anew() {
         let mut dog = Watchdog::new(s(0));
-        assert!((1..1000).all(|at| !dog.look(s(at), at % 9 == 0)));
+        assert!((1..1000).all(|at| !dog.poll(s(at), at % 9 == 0)));
     }
 
     #[test]
     fn while_we_were_kept_from_looking_so_was_the_other_one() {
         let mut dog = Watchdog::new(s(0));
-        dog.look(s(0), true);
+        dog.poll(s(0), true);
         // A machine on which nobody gets a processor for three seconds, or that sleeps for hours.
-        assert!((1..100).all(|at| !dog.look(s(3 * at), false)));
-        assert!(!dog.look(s(100_000), false));
-        let hung = (100_001..).find(|at| dog.look(s(*at), false));
+        assert!((1..100).all(|at| !dog.poll(s(3 * at), false)));
+        assert!(!dog.poll(s(100_000), false));
+        let hung = (100_001..).find(|at| dog.poll(s(*at), false));
         assert_eq!(hung, Some(100_010));
     }
 }

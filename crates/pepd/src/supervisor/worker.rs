@@ -16,7 +16,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, pipe2, read},
 };
-use pepd_relay::survive::handed::Handed;
+use pepd_relay::survive::inherited_text::InheritedText;
 
 use super::watchdog::Watchdog;
 
@@ -27,7 +27,7 @@ const AGAIN: &str = "--again";
 /// Tells it to reset the flows of the one before.
 const DISCARD: &str = "--discard-flows";
 /// Tells it where to give signs of life.
-const PULSE: &str = "--pulse";
+const HEARTBEAT: &str = "--pulse";
 /// Tells it how many before it did not go on.
 const HANGS: &str = "--hangs";
 /// Tells it what its configuration is.
@@ -60,7 +60,7 @@ pub(super) struct Order<'a> {
 pub(super) struct Worker {
     child: Child,
     /// Where its signs of life come, while there may be any.
-    pulse: Option<OwnedFd>,
+    heartbeat: Option<OwnedFd>,
     began: Instant,
     watchdog: Watchdog,
     /// It has given a sign of life, as it does once it carries flows.
@@ -76,13 +76,13 @@ pub(super) struct Worker {
 impl Worker {
     /// This very program, whatever is at its place by now.
     pub(super) fn start(order: Order<'_>) -> io::Result<Self> {
-        let (pulse, theirs) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let (heartbeat, theirs) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         // There is no other thread that could start something now.
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        let text = Handed::new(order.text)?;
+        let text = InheritedText::new(order.text)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("pepd").args(order.arguments).arg(WORKER);
-        command.args([PULSE, &theirs.as_raw_fd().to_string()]);
+        command.args([HEARTBEAT, &theirs.as_raw_fd().to_string()]);
         command.args([HANGS, &order.hangs.to_string()]);
         command.args([TEXT, &text.number()]);
         let flags = [
@@ -93,7 +93,7 @@ impl Worker {
         command.args(flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag));
         Ok(Self {
             child: command.spawn()?,
-            pulse: Some(pulse),
+            heartbeat: Some(heartbeat),
             began: Instant::now(),
             watchdog: Watchdog::new(Duration::ZERO),
             is_up: false,
@@ -114,8 +114,8 @@ impl Worker {
     }
 
     /// Where to wait for its signs of life.
-    pub(super) fn pulse(&self) -> Option<BorrowedFd<'_>> {
-        self.pulse.as_ref().map(AsFd::as_fd)
+    pub(super) fn heartbeat(&self) -> Option<BorrowedFd<'_>> {
+        self.heartbeat.as_ref().map(AsFd::as_fd)
     }
 
     /// How it has ended, if it has.
@@ -124,7 +124,7 @@ impl Worker {
     }
 
     /// Sends it a signal.
-    pub(super) fn tell(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         let Ok(process) = i32::try_from(self.id()) else {
             return;
         };
@@ -146,10 +146,10 @@ impl Worker {
     }
 
     /// Looks whether it goes on; to be called every [`LOOK`](super::watchdog::LOOK) at least.
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll(&mut self) {
         let sign = self.hear();
         self.is_up |= sign;
-        let hangs = self.watchdog.look(self.age(), sign);
+        let hangs = self.watchdog.poll(self.age(), sign);
         if hangs && !self.hung {
             self.hung = true;
             let what = if self.is_up {
@@ -160,27 +160,27 @@ impl Worker {
             tracing::error!(
                 "the process that carries flows has not {what}: it is killed (SIGABRT, so that there may be a core)"
             );
-            self.tell(Signal::SIGABRT);
+            self.signal(Signal::SIGABRT);
             // One that was stopped does not end before it is continued.
-            self.tell(Signal::SIGCONT);
+            self.signal(Signal::SIGCONT);
             self.end_soon();
         }
         if self.hurried {
             // Two signals are one to who has not seen the first one yet.
-            self.tell(Signal::SIGTERM);
+            self.signal(Signal::SIGTERM);
         }
         if self.kill_at.is_some_and(|at| at <= Instant::now()) {
             self.kill_at = None;
-            self.tell(Signal::SIGKILL);
+            self.signal(Signal::SIGKILL);
         }
     }
 
     /// Whether there was a sign of life.
     fn hear(&mut self) -> bool {
         let mut sign = false;
-        while let Some(pulse) = &self.pulse {
-            match read(pulse, &mut [0; 64]) {
-                Ok(0) => self.pulse = None,
+        while let Some(heartbeat) = &self.heartbeat {
+            match read(heartbeat, &mut [0; 64]) {
+                Ok(0) => self.heartbeat = None,
                 Ok(_) => sign = true,
                 Err(_) => break,
             }

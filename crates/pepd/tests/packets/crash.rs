@@ -55,16 +55,16 @@ fn a_crash_takes_the_tuns_although_the_keeper_lives_and_the_next_one_has_them() 
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("root");
         ip("link set lo up");
         ip("link add lan0 type veth peer name host0");
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a folder");
         let pepd = env!("CARGO_BIN_EXE_pepd");
-        let in_folder = |name: &str| folder.path().join(name);
-        let key = in_folder("k");
+        let in_directory = |name: &str| directory.path().join(name);
+        let key = in_directory("k");
         run(pepd, &["keygen", "--out", key.to_str().expect("text")]);
         let no_socket = "[admin]\nsocket = \"off\"\n";
-        std::fs::write(in_folder("pepd.toml"), format!("{CONFIG}{no_socket}")).expect("writes");
+        std::fs::write(in_directory("pepd.toml"), format!("{CONFIG}{no_socket}")).expect("writes");
         let mut supervisor = Command::new(pepd)
             .args(["run", "--config"])
-            .arg(in_folder("pepd.toml"))
+            .arg(in_directory("pepd.toml"))
             .spawn()
             .expect("starts");
         let worker = || {

@@ -69,7 +69,7 @@ pub struct StreamPlan {
     /// With whom it shares.
     pub site: u32,
     /// The length of the greeting; at least what makes it unique.
-    pub greeting: usize,
+    pub stream_header: usize,
     /// What the opener does, what the other does.
     pub habits: [Habits; 2],
     /// Which of the two resets it, 0 for the opener; how long after it has come to know it; why.

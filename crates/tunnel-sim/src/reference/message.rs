@@ -11,7 +11,7 @@ pub(super) enum Message {
     Open {
         id: StreamId,
         class: Class,
-        greeting: Vec<u8>,
+        stream_header: Vec<u8>,
     },
     /// The bytes follow.
     Data {
@@ -50,8 +50,8 @@ impl Message {
         out.extend([kind, detail]);
         out.extend(self.id().to_be_bytes());
         out.extend(number.to_be_bytes());
-        if let Self::Open { greeting, .. } = self {
-            out.extend(greeting);
+        if let Self::Open { stream_header, .. } = self {
+            out.extend(stream_header);
         }
     }
 
@@ -65,7 +65,7 @@ impl Message {
             0 => Self::Open {
                 id,
                 class: Class::from_wire(detail)?,
-                greeting: rest.to_vec(),
+                stream_header: rest.to_vec(),
             },
             1 => Self::Data {
                 id,

@@ -48,7 +48,7 @@ pub struct Reference<const BUG: Bug> {
     expected: u64,
     owes_ack: bool,
     events: VecDeque<Event>,
-    hoard: Vec<Vec<u8>>,
+    unread: Vec<Vec<u8>>,
     received: u64,
 }
 
@@ -65,7 +65,7 @@ impl<const BUG: Bug> Reference<BUG> {
     }
 
     /// Tells how much may come when that is worth a message: else there is one for every byte in the end.
-    fn tell_credit(&mut self, id: StreamId) {
+    fn send_credit(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id)
             && stream.allowed > stream.told
             && 4 * (stream.allowed - stream.told) >= stream.allowed.saturating_sub(stream.received)
@@ -89,19 +89,24 @@ impl<const BUG: Bug> Reference<BUG> {
 }
 
 impl<const BUG: Bug> Streams for Reference<BUG> {
-    fn open(&mut self, class: Class, _: u32, greeting: &[u8]) -> Result<StreamId, TooManyStreams> {
+    fn open(
+        &mut self,
+        class: Class,
+        _: u32,
+        stream_header: &[u8],
+    ) -> Result<StreamId, TooManyStreams> {
         let open = self.streams.values().filter(|stream| stream.ours).count();
         if open >= self.config.streams_max as usize && BUG != bug::KNOWS_NO_LIMIT {
             return Err(TooManyStreams);
         }
-        let (id, greeting) = (self.next_stream, greeting.to_vec());
+        let (id, stream_header) = (self.next_stream, stream_header.to_vec());
         self.next_stream += 2;
         self.streams
             .insert(id, Stream::new(true, self.config.stream_credit));
         self.control.push_back(Message::Open {
             id,
             class,
-            greeting,
+            stream_header,
         });
         Ok(id)
     }
@@ -127,7 +132,7 @@ impl<const BUG: Bug> Streams for Reference<BUG> {
     fn allow(&mut self, id: StreamId, until: u64) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.allowed = until;
-            self.tell_credit(id);
+            self.send_credit(id);
         }
     }
 
@@ -156,7 +161,7 @@ impl<const BUG: Bug> Side for Reference<BUG> {
             expected: 0,
             owes_ack: false,
             events: VecDeque::new(),
-            hoard: Vec::new(),
+            unread: Vec::new(),
             received: 0,
         }
     }
@@ -177,8 +182,8 @@ impl<const BUG: Bug> Side for Reference<BUG> {
             return Ok(());
         };
         self.received += 1;
-        if BUG == bug::HOARDS {
-            self.hoard.push(vec![0; 1 << 17]);
+        if BUG == bug::UNREAD_DATAGRAMS {
+            self.unread.push(vec![0; 1 << 17]);
         }
         assert!(BUG != bug::PANICS || self.received < 20, "planted");
         if number & ACK != 0 {

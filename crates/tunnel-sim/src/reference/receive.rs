@@ -65,14 +65,14 @@ impl<const BUG: Bug> Reference<BUG> {
             Message::Open {
                 id,
                 class,
-                greeting,
+                stream_header,
             } => {
                 let stream = Stream::new(false, self.config.stream_credit);
                 self.streams.insert(id, stream);
                 self.events.push_back(Event::Opened {
                     stream: id,
                     class,
-                    greeting,
+                    stream_header,
                 });
             }
             Message::Data { id, from, fin, .. } => self.on_data(id, from, bytes, fin, store),
@@ -128,6 +128,6 @@ impl<const BUG: Bug> Reference<BUG> {
             self.events.push_back(Event::Finished { stream: id });
         }
         self.close_if_done(id);
-        self.tell_credit(id);
+        self.send_credit(id);
     }
 }

@@ -60,7 +60,7 @@ impl<S: Side> World<S> {
         let end = plan.end;
         let mut queue = self.ledger.beside.queue(end, of);
         if queue.is_none() {
-            let opened = self.seats[end].tell(|to| to.open_packets(plan.class, plan.site));
+            let opened = self.seats[end].with_streams(|to| to.open_packets(plan.class, plan.site));
             queue = opened.flatten();
             queue
                 .into_iter()
@@ -69,7 +69,7 @@ impl<S: Side> World<S> {
         if let Some(queue) = queue {
             let channel = (number % 128) as u8;
             self.ledger.beside.send(end, queue, channel, plan.len);
-            self.seats[end].tell(|to| to.packets_ready(queue));
+            self.seats[end].with_streams(|to| to.packets_ready(queue));
         }
         if number + 1 < plan.count {
             self.at(self.now + plan.gap, Task::Message(of, number + 1));
@@ -78,14 +78,15 @@ impl<S: Side> World<S> {
 
     fn hint(&mut self, end: End, link: LinkHint) {
         let now = self.now;
-        self.seats[end].tell(|to| to.hint(now, link));
+        self.seats[end].with_streams(|to| to.hint(now, link));
     }
 
     fn open(&mut self, plan: usize) {
         let stream = self.plan.streams[plan].clone();
         let end = stream.opener;
-        let greeting = self.ledger.greeting(&stream);
-        let opened = self.seats[end].tell(|to| to.open(stream.class, stream.site, &greeting));
+        let stream_header = self.ledger.stream_header(&stream);
+        let opened =
+            self.seats[end].with_streams(|to| to.open(stream.class, stream.site, &stream_header));
         let Some(Ok(id)) = opened else {
             return self.at(self.now + OPEN_AGAIN, Task::Open(plan));
         };
@@ -137,7 +138,7 @@ impl<S: Side> World<S> {
         if matches!(event, Event::LinkDown | Event::LinkUp) {
             return self.on_link(end, event);
         }
-        let Some(flow) = self.ledger.tell(self.now, end, event) else {
+        let Some(flow) = self.ledger.record(self.now, end, event) else {
             return;
         };
         match event {
@@ -166,7 +167,7 @@ impl<S: Side> World<S> {
         let (now, state) = (self.now, &mut self.ledger.flows[flow]);
         let (habits, id) = (state.habits(end).clone(), state.id);
         let local = &mut state.at[end];
-        let waits = habits.answers && !local.told_finished;
+        let waits = habits.answers && !local.reported_finished;
         if local.state != State::Alive || local.finished || local.write_due || waits {
             return;
         }
@@ -181,14 +182,14 @@ impl<S: Side> World<S> {
                 local.written_log.push((now, local.written));
             }
             let until = local.written;
-            self.seats[end].tell(|to| to.written(id, until));
+            self.seats[end].with_streams(|to| to.written(id, until));
             if !habits.gap.is_zero() && local.written < habits.bytes {
                 local.write_due = true;
                 return self.at(now + habits.gap, Task::Write(flow, end));
             }
         }
         local.finished = true;
-        self.seats[end].tell(|to| to.finish(id));
+        self.seats[end].with_streams(|to| to.finish(id));
     }
 
     /// Reads what is there, unless it has stalled, and lets the other write more.
@@ -214,7 +215,7 @@ impl<S: Side> World<S> {
         let allowed = local.consumed + habits.window;
         if allowed > local.allowed {
             local.allowed = allowed;
-            self.seats[end].tell(|to| to.allow(id, allowed));
+            self.seats[end].with_streams(|to| to.allow(id, allowed));
         }
         self.allow_session(end);
     }
@@ -223,7 +224,7 @@ impl<S: Side> World<S> {
         let allowed = self.ledger.done_with(end) + self.plan.sessions[end].session_credit;
         if allowed > self.seats[end].allowed {
             self.seats[end].allowed = allowed;
-            self.seats[end].tell(|to| to.allow_session(allowed));
+            self.seats[end].with_streams(|to| to.allow_session(allowed));
         }
     }
 
@@ -236,7 +237,7 @@ impl<S: Side> World<S> {
         let (id, alive) = (state.id, state.at[end].state == State::Alive);
         if let Some((_, _, code)) = state.plan.reset.filter(|_| alive) {
             self.ledger.reset(end, flow, code);
-            self.seats[end].tell(|to| to.reset(id, code));
+            self.seats[end].with_streams(|to| to.reset(id, code));
             self.allow_session(end);
         }
     }
@@ -246,7 +247,7 @@ impl<S: Side> World<S> {
         let (end, id) = (state.plan.opener, state.id);
         let alive = state.at[end].state == State::Alive;
         if let Some((_, class)) = state.plan.reclass.filter(|_| alive) {
-            self.seats[end].tell(|to| to.set_class(id, class));
+            self.seats[end].with_streams(|to| to.set_class(id, class));
         }
     }
 }

@@ -339,19 +339,19 @@ impl<S: Side> World<S> {
             told += 1;
         }
         if self.seats[end].received.is_multiple_of(GIVE_UP_EVERY) {
-            self.give_up(end);
+            self.abandon(end);
         }
         told
     }
 
     /// An end forgets what the peer has out of order.
-    fn give_up(&mut self, end: End) {
+    fn abandon(&mut self, end: End) {
         let Some(streams) = self.seats[end].side.streams() else {
             return;
         };
         for stream in self.ledger.streams(end) {
             let runs = streams.acked_beyond(stream);
-            self.ledger.give_up(end, stream, runs);
+            self.ledger.abandon(end, stream, runs);
         }
     }
 

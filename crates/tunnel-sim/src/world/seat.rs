@@ -99,7 +99,7 @@ impl<S: Side> Seat<S> {
     }
 
     /// What the application says to the session, if there is one.
-    pub(super) fn tell<R>(&mut self, act: impl FnOnce(&mut S::Streams) -> R) -> Option<R> {
+    pub(super) fn with_streams<R>(&mut self, act: impl FnOnce(&mut S::Streams) -> R) -> Option<R> {
         self.say(|side| side.streams().map(act))
     }
 

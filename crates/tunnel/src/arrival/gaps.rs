@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use crate::wire::Gap;
 
 /// So many are told in a report.
-const TOLD_MAX: usize = 16;
+const GAPS_MAX: usize = 16;
 /// Each is told in so many reports, as one may be lost.
 const TIMES: u8 = 2;
 /// So many are kept, for those that wait to be told.
-const KEPT_MAX: usize = TOLD_MAX * TIMES as usize;
+const KEPT_MAX: usize = GAPS_MAX * TIMES as usize;
 
 #[derive(Clone, Copy, Debug)]
 struct Kept {
@@ -28,7 +28,7 @@ pub(super) struct Gaps {
 impl Gaps {
     /// There are so many that more would not all be told in time.
     pub(super) fn pressing(&self) -> bool {
-        self.new >= TOLD_MAX / usize::from(TIMES)
+        self.new >= GAPS_MAX / usize::from(TIMES)
     }
 
     pub(super) fn push(&mut self, gap: Gap) {
@@ -73,9 +73,9 @@ impl Gaps {
     }
 
     /// Those for a report.
-    pub(super) fn tell(&mut self) -> Vec<Gap> {
+    pub(super) fn take(&mut self) -> Vec<Gap> {
         self.new = 0;
-        let from = self.kept.len().saturating_sub(TOLD_MAX);
+        let from = self.kept.len().saturating_sub(GAPS_MAX);
         let told = self.kept.range_mut(from..).map(|kept| {
             kept.times += 1;
             kept.gap

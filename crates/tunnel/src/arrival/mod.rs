@@ -275,7 +275,7 @@ impl Arrivals {
     /// From the last report to the next, even if something is sent all the time.
     fn pause(&self) -> Option<Duration> {
         if self.at_once || self.gaps.pressing() {
-            return Some(self.paces.least);
+            return Some(self.paces.minimum);
         }
         match (self.asking, self.patient, self.others) {
             (0, 0, 0) => None,
@@ -308,7 +308,7 @@ impl Arrivals {
             below: self.below,
             span,
             ranges,
-            gaps: self.gaps.tell(),
+            gaps: self.gaps.take(),
             counts: self.counts(),
         }
     }

@@ -40,7 +40,7 @@ pub struct Timing {
 /// The times that follow from a [`Timing`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paces {
-    pub least: Duration,
+    pub minimum: Duration,
     pub spacing: Duration,
     pub patient: Duration,
     pub measuring: Duration,
@@ -51,7 +51,7 @@ pub(super) struct Paces {
 impl Timing {
     pub(super) fn paces(&self, beacon_bytes: u64) -> Paces {
         Paces {
-            least: self.least_spacing(),
+            minimum: self.min_spacing(),
             spacing: self.spacing(),
             patient: self.patient(),
             measuring: self.measuring(),
@@ -62,7 +62,7 @@ impl Timing {
 
     /// The time between two reports while packets arrive: max(RTT/16, 1 ms, 160 bytes at half the rate).
     pub fn spacing(&self) -> Duration {
-        (self.rtt / PER_ROUND_TRIP).max(self.least_spacing())
+        (self.rtt / PER_ROUND_TRIP).max(self.min_spacing())
     }
 
     /// The time between two reports while hosts' packets arrive and nothing else, where both ends state their rates: a quarter of the round
@@ -81,7 +81,7 @@ impl Timing {
     }
 
     /// There is never less time between two reports.
-    pub fn least_spacing(&self) -> Duration {
+    pub fn min_spacing(&self) -> Duration {
         SPACING_MIN.max(self.time(REPORT_BYTES, REPORT_SHARE))
     }
 
@@ -91,7 +91,7 @@ impl Timing {
         let wanted = (self.rtt / 4).clamp(BEACON_MIN, BEACON_MAX);
         wanted
             .max(self.time(bytes, BEACON_SHARE))
-            .max(self.least_spacing())
+            .max(self.min_spacing())
     }
 
     /// The time between two reports of packets that ask for none, as reports are, while something else is sent all the time.

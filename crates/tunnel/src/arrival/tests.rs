@@ -172,7 +172,7 @@ fn spacing_follows_round_trip_and_rate() {
     let of = |rtt, rate| {
         let rate = Some(rate);
         let timing = Timing { rtt: ms(rtt), rate };
-        [timing.spacing(), timing.beacon(100), timing.least_spacing()]
+        [timing.spacing(), timing.beacon(100), timing.min_spacing()]
     };
     let us = Duration::from_micros;
     // 160 bytes at half the rate; 100 bytes at a hundredth of it.
@@ -310,7 +310,7 @@ proptest! {
         }
         let first = started.unwrap_or(0);
         let missing: Vec<u64> = (first..highest.unwrap_or(0)).filter(|n| !seen.contains(n)).collect();
-        let told: Vec<u64> = gaps.tell().iter().flat_map(|gap| gap.before + 1..=gap.before + gap.missing).collect();
+        let told: Vec<u64> = gaps.take().iter().flat_map(|gap| gap.before + 1..=gap.before + gap.missing).collect();
         // Before the first one there is none; the oldest may have made room.
         prop_assert!(missing.ends_with(&told), "{missing:?} {told:?}");
         prop_assert!(told.len() == missing.len() || told.len() >= 16);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fec::{
     control::{Control, ControlConfig, Counts, Measured},
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::Encoder,
     theory::block_of_window,
     window::{EncoderConfig, WindowEncoder},
@@ -129,10 +129,10 @@ impl Encoding {
         if let Ok(news) = news {
             self.control.on_counts(news);
         }
-        if let Some(overcode) = self.control.poll_overcode() {
-            let overcode = overcode.clone();
+        if let Some(overhead) = self.control.poll_overhead() {
+            let overhead = overhead.clone();
             if let Some(encoder) = &mut self.encoders[Channel::Normal as usize] {
-                encoder.set_overcode(overcode);
+                encoder.set_overhead(overhead);
             }
             self.share = share(&self.control);
         }
@@ -152,7 +152,7 @@ impl Encoding {
         }
         self.apart = apart;
         if let Some(encoder) = &mut self.encoders[Channel::Interactive as usize] {
-            encoder.set_overcode(of_messages(apart));
+            encoder.set_overhead(of_messages(apart));
             let apart = apart.unwrap_or_default();
             encoder.set_delay(apart, apart);
         }
@@ -170,14 +170,14 @@ impl Encoding {
         let apart = self.apart;
         let payload_max = self.content_max;
         self.encoders[channel as usize].get_or_insert_with(|| {
-            let (overcode, delay) = match channel {
+            let (overhead, delay) = match channel {
                 Channel::Interactive => (of_messages(apart), apart.unwrap_or_default()),
-                Channel::Normal => (control.overcode().clone(), Duration::ZERO),
+                Channel::Normal => (control.overhead().clone(), Duration::ZERO),
             };
             let config = EncoderConfig {
                 window: channel.window(),
                 payload_max,
-                overcode,
+                overhead,
                 delay,
                 apart: delay,
                 ..EncoderConfig::default()
@@ -188,13 +188,13 @@ impl Encoding {
 }
 
 /// One repair packet for each, and two where one of them is likely to meet the same burst.
-fn of_messages(apart: Option<Duration>) -> Overcode {
-    Overcode::of_block(1, if apart.is_some() { 2 } else { 1 })
+fn of_messages(apart: Option<Duration>) -> Overhead {
+    Overhead::of_block(1, if apart.is_some() { 2 } else { 1 })
 }
 
 fn share(control: &Control) -> f64 {
     let window = usize::from(WINDOW_NORMAL);
-    let (repairs, packets) = control.overcode().rows_of_window(window);
+    let (repairs, packets) = control.overhead().rows_of_window(window);
     repairs as f64 / packets as f64
 }
 

@@ -39,7 +39,7 @@ impl Channel {
     pub const ALL: [Self; 2] = [Self::Interactive, Self::Normal];
 
     /// The channel that protects streams of a class, if any does.
-    pub fn of(class: Class) -> Option<Self> {
+    pub fn for_class(class: Class) -> Option<Self> {
         match class {
             Class::Interactive => Some(Self::Interactive),
             Class::Normal => Some(Self::Normal),

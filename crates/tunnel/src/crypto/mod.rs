@@ -2,7 +2,7 @@
 //!
 //! The handshake is Noise_IKpsk2_25519_AESGCM_SHA256 (The Noise Protocol Framework, revision 34,
 //! sections 7.5 and 9), by snow. Whatever is random comes from seeds that are handed in.
-//! docs/tunnel.md says what is in each message.
+//! docs/protocol.md says what is in each message.
 
 mod cookie;
 mod mac;

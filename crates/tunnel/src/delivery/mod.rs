@@ -314,8 +314,8 @@ impl<T> Delivery<T> {
     }
 
     /// The least one of the last 10 to 20 s.
-    pub fn least_rtt(&self) -> Duration {
-        self.rtt.least()
+    pub fn min_rtt(&self) -> Duration {
+        self.rtt.minimum()
     }
 
     /// For how long to wait for what has been overtaken; zero unless the path reorders.

@@ -44,7 +44,7 @@ impl Front {
     }
 
     /// Of these segments, those that it covers.
-    pub(super) fn of<'a>(
+    pub(super) fn covered<'a>(
         &self,
         seqs: &'a BTreeMap<u64, u64>,
     ) -> impl Iterator<Item = u64> + use<'a> {
@@ -76,7 +76,7 @@ pub(super) struct Reorder {
 impl Reorder {
     pub(super) fn new() -> Self {
         Self {
-            extent: Windowed::new(Extreme::Greatest, MEMORY),
+            extent: Windowed::new(Extreme::Max, MEMORY),
             before: None,
         }
     }

@@ -201,7 +201,7 @@ impl<T> Delivery<T> {
     }
 
     fn decide_undecided(&mut self, front: &Front) -> u64 {
-        let missing: Vec<_> = front.of(&self.undecided).collect();
+        let missing: Vec<_> = front.covered(&self.undecided).collect();
         for seq in &missing {
             self.undecided.remove(seq);
         }

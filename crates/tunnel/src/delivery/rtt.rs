@@ -23,7 +23,7 @@ pub(super) struct Rtt {
     smoothed: Duration,
     variation: Duration,
     latest: Duration,
-    least: Windowed,
+    minimum: Windowed,
     /// That of an empty queue.
     empty: Windowed,
     sampled: bool,
@@ -35,14 +35,14 @@ impl Rtt {
             smoothed: guess,
             variation: Duration::ZERO,
             latest: guess,
-            least: Windowed::new(Extreme::Least, MEMORY),
-            empty: Windowed::new(Extreme::Least, MEMORY_LONG),
+            minimum: Windowed::new(Extreme::Min, MEMORY),
+            empty: Windowed::new(Extreme::Min, MEMORY_LONG),
             sampled: false,
         }
     }
 
     pub(super) fn on_sample(&mut self, now: Duration, sample: Duration) {
-        self.least.add(now, sample);
+        self.minimum.add(now, sample);
         self.empty.add(now, sample);
         self.latest = sample;
         let counted = sample.min(self.smoothed * JUMP + JUMP_FLOOR);
@@ -69,8 +69,8 @@ impl Rtt {
         self.variation
     }
 
-    pub(super) fn least(&self) -> Duration {
-        self.least.get().unwrap_or(self.smoothed)
+    pub(super) fn minimum(&self) -> Duration {
+        self.minimum.get().unwrap_or(self.smoothed)
     }
 
     pub(super) fn queue(&self) -> Duration {
@@ -107,7 +107,7 @@ const DRIFT: u32 = 10_000;
 #[derive(Clone, Debug)]
 pub(super) struct Lateness {
     /// Our clock minus the receiver's when a report came, in microseconds, moved into the positive: the least one.
-    least: Windowed,
+    minimum: Windowed,
     origin: Option<i128>,
     last: Duration,
 }
@@ -115,7 +115,7 @@ pub(super) struct Lateness {
 impl Lateness {
     pub(super) fn new() -> Self {
         Self {
-            least: Windowed::new(Extreme::Least, MEMORY),
+            minimum: Windowed::new(Extreme::Min, MEMORY),
             origin: None,
             last: Duration::ZERO,
         }
@@ -128,9 +128,9 @@ impl Lateness {
         let origin = *self.origin.get_or_insert(difference - i128::from(u32::MAX));
         let transit = u64::try_from(difference - origin).unwrap_or(0);
         let transit = Duration::from_micros(transit);
-        self.least.raise(now.saturating_sub(self.last) / DRIFT);
+        self.minimum.raise(now.saturating_sub(self.last) / DRIFT);
         self.last = now;
-        self.least.add(now, transit);
-        transit.saturating_sub(self.least.get().unwrap_or(transit))
+        self.minimum.add(now, transit);
+        transit.saturating_sub(self.minimum.get().unwrap_or(transit))
     }
 }

@@ -94,7 +94,7 @@ const DEAF: Duration = Duration::from_secs(5);
 
 /// What is known of the two ways to a peer.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
+pub(super) struct CarrierStates {
     /// Calls in this silence.
     calls: u32,
     /// By what the last one went.
@@ -122,7 +122,7 @@ pub(super) struct Ways {
     urgent: bool,
 }
 
-impl Ways {
+impl CarrierStates {
     /// The peer is called. How many calls went before, without an answer.
     fn on_call(&mut self, well: bool) -> u32 {
         let before = if well { 0 } else { self.calls };
@@ -221,7 +221,7 @@ impl Peer {
     }
 
     /// Whether the peer is to be called though neither silence nor the age of keys asks for it.
-    pub fn is_called_for(&self) -> bool {
+    pub fn is_handshake_due(&self) -> bool {
         self.ways.urgent || self.ways.lost && self.live.is_some()
     }
 
@@ -348,12 +348,12 @@ impl Peer {
         self.held = false;
         self.remote = Some(from);
         self.addresses.on_answer(from.address);
-        self.tell_carrier();
+        self.note_carrier();
         self.events.push_back(PeerEvent::Roamed(from));
     }
 
     /// The session is to know whether its packets may be lost.
-    pub fn tell_carrier(&mut self) {
+    pub fn note_carrier(&mut self) {
         let reliable = self.is_by(Carrier::Tcp);
         if let Some(live) = &mut self.live {
             live.session.set_reliable(reliable);

@@ -54,7 +54,7 @@ impl fmt::Debug for PeerConfig {
     }
 }
 
-/// Bounds and intervals. The defaults are what docs/tunnel.md names.
+/// Bounds and intervals. The defaults are what docs/protocol.md names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Initiations answered in a second without a cookie, and as many at once. 20.

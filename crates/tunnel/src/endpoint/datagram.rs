@@ -65,7 +65,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub fn of(datagram: &[u8]) -> Option<Self> {
+    pub fn parse(datagram: &[u8]) -> Option<Self> {
         let field = |at: usize| Some(u32::from_be_bytes(*datagram.get(at..)?.first_chunk()?));
         let index = field(1)?;
         Some(match (*datagram.first()?, datagram.len()) {

@@ -126,7 +126,7 @@ impl Endpoint {
             Some(live) if continues == Some(live.id) => live.next,
             _ => 0,
         };
-        let offer = Terms::of(&peer.config.session, continues, next);
+        let offer = Terms::from_config(&peer.config.session, continues, next);
         let index = peer.new_index(&mut self.local);
         let mut reply = Vec::new();
         datagram::begin(RESPONSE, index, &mut reply);

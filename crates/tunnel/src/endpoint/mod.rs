@@ -69,7 +69,7 @@ pub trait Stores {
     type Store: Store;
 
     /// The bytes of the streams of the session with that peer.
-    fn of(&mut self, peer: PeerId) -> &mut Self::Store;
+    fn store_of(&mut self, peer: PeerId) -> &mut Self::Store;
 }
 
 /// A datagram to be sent.
@@ -99,7 +99,7 @@ pub struct PeerState {
     /// Rounds of initiations, one to each of its addresses, without success.
     pub unanswered: u32,
     /// Initiations of the peer's that were answered without success, since there were keys.
-    pub untaken: u32,
+    pub answers_rejected: u32,
 }
 
 /// What an endpoint has seen since it began, in datagrams.
@@ -242,13 +242,14 @@ impl Endpoint {
 
     /// How a peer is.
     pub fn peer_state(&self, peer: PeerId) -> Option<PeerState> {
-        self.there(peer).map(Peer::state)
+        self.live_peer(peer).map(Peer::state)
     }
 
     /// Addresses at which a peer is called, in the order of RFC 8305; none if it calls us, or if
     /// there is no such peer.
     pub fn addresses(&self, peer: PeerId) -> &[SocketAddr] {
-        self.there(peer).map_or(&[], |there| there.addresses.list())
+        self.live_peer(peer)
+            .map_or(&[], |there| there.addresses.list())
     }
 
     /// Calls a peer at these addresses from now on, in place of those before; those beyond
@@ -264,11 +265,11 @@ impl Endpoint {
     /// Tells whether a peer is heard, and hears us, in a session; never of one that is none.
     pub fn is_well(&self, now: Duration, peer: PeerId) -> bool {
         let limits = &self.local.limits;
-        self.there(peer)
+        self.live_peer(peer)
             .is_some_and(|there| there.is_well(now, &there.limits(limits)))
     }
 
-    fn there(&self, peer: PeerId) -> Option<&Peer> {
+    fn live_peer(&self, peer: PeerId) -> Option<&Peer> {
         let slot = self.slots.get(usize::from(peer.slot()))?;
         slot.peer.as_deref().filter(|there| there.id == peer)
     }
@@ -294,7 +295,7 @@ impl Endpoint {
         datagram: &mut [u8],
         stores: &mut impl Stores,
     ) -> Option<PeerId> {
-        let Some(kind) = Kind::of(datagram) else {
+        let Some(kind) = Kind::parse(datagram) else {
             self.stats.malformed += 1;
             return None;
         };
@@ -326,7 +327,7 @@ impl Endpoint {
     fn renew(&mut self, peer: Option<PeerId>, stores: &mut impl Stores) -> Option<PeerId> {
         let id = peer?;
         if let Some(peer) = self.slot(id).and_then(|slot| slot.peer.as_mut()) {
-            peer.renew(stores.of(id));
+            peer.renew(stores.store_of(id));
         }
         Some(id)
     }
@@ -341,7 +342,7 @@ impl Endpoint {
         let limits = self.local.limits;
         let peer = self.owner(arrival.index)?;
         let id = peer.id;
-        let taken = peer.on_data(arrival, number, datagram, &limits, stores.of(id));
+        let taken = peer.on_data(arrival, number, datagram, &limits, stores.store_of(id));
         let farewell = self.count(taken)?;
         if !farewell.is_empty() {
             self.reply(Some(id), arrival.from, farewell);
@@ -411,7 +412,7 @@ impl Endpoint {
         if left == 0 || peer.due(&self.local).is_none_or(|at| at > now) {
             return None;
         }
-        let (to, ecn) = peer.poll(now, &mut self.local, out, stores.of(peer.id))?;
+        let (to, ecn) = peer.poll(now, &mut self.local, out, stores.store_of(peer.id))?;
         let peer = Some(peer.id);
         Some(Transmit { peer, to, ecn })
     }

@@ -2,7 +2,7 @@
 
 use crate::session::SessionConfig;
 
-/// The protocol that is described in docs/tunnel.md.
+/// The protocol that is described in docs/protocol.md.
 pub const VERSION: u8 = 1;
 
 /// The payload of both messages of the handshake.
@@ -42,7 +42,7 @@ const PACKETS: u8 = 2;
 
 impl Terms {
     /// Those of a side with that configuration.
-    pub fn of(config: &SessionConfig, continues: Option<u64>, next: u64) -> Self {
+    pub fn from_config(config: &SessionConfig, continues: Option<u64>, next: u64) -> Self {
         Self {
             version: VERSION,
             continues,
@@ -131,12 +131,12 @@ mod tests {
                 packets,
                 ..session_config()
             });
-            let mut said = Terms::of(&theirs, Some(7), 9).emit();
+            let mut said = Terms::from_config(&theirs, Some(7), 9).emit();
             assert_eq!(said[1], flag(theirs.packets, 2) | 1);
             // A later version's.
             said[1] |= 0xfc;
             let terms = Terms::parse(&said);
-            assert_eq!(terms, Terms::of(&theirs, Some(7), 9));
+            assert_eq!(terms, Terms::from_config(&theirs, Some(7), 9));
             let agreed = terms.agree(&ours);
             assert_eq!(agreed.packets, ours.packets);
             assert_eq!(agreed.peer_packets, theirs.packets);

@@ -82,7 +82,7 @@ pub struct Silence {
     answered: Duration,
     idle: bool,
     /// Until then, packets do not contradict those who said that the link is down.
-    told_until: Duration,
+    trusted_until: Duration,
     /// The link is not to be used, whatever is heard.
     off: bool,
 }
@@ -166,7 +166,7 @@ impl Silence {
             heard: now + expected.reports.rtt,
             answered: now,
             idle: false,
-            told_until: Duration::ZERO,
+            trusted_until: Duration::ZERO,
             off: false,
         }
     }
@@ -213,7 +213,7 @@ impl Silence {
                 Kind::Unheard => true,
                 Kind::Unanswered => progress,
                 // What was on its way when the link went down may still come.
-                Kind::Told => now > self.told_until,
+                Kind::Told => now > self.trusted_until,
             },
         };
         alive.then(|| self.rise(now))
@@ -286,7 +286,7 @@ impl Silence {
                 let fallen = self.state == State::Up;
                 let kind = Kind::Told;
                 self.fell = if fallen { now } else { self.fell };
-                self.told_until = now + rtt + self.limit();
+                self.trusted_until = now + rtt + self.limit();
                 self.state = State::Stopped { since: now, kind };
                 fallen.then_some(Change::Down)
             }

@@ -5,7 +5,7 @@ mod controller;
 mod pacer;
 mod statement;
 
-pub use auto::{Auto, least_safe_rate};
+pub use auto::{Auto, min_safe_rate};
 pub use controller::{Controller, ControllerConfig, Found};
 pub use pacer::{Batch, Pacer};
 pub use statement::Rate;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Outages, Rate};
-use crate::{path::PathMemory, rate::least_safe_rate, wire::DATAGRAM_OVERHEAD};
+use crate::{path::PathMemory, rate::min_safe_rate, wire::DATAGRAM_OVERHEAD};
 
 /// How a session behaves.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,20 +80,20 @@ const PACKET_MIN: usize = 512;
 
 /// Most that reports and beacons of an end without a stated rate reckon with of the other end's
 /// stated one, in bits a second: the way back is seldom slower.
-const TOLD_MAX: u64 = 1_000_000;
+const ASSUMED_RATE_MAX: u64 = 1_000_000;
 
 impl SessionConfig {
     /// Rates in bits a second with which our reports and the peer's reckon; `safe` is what is known
     /// of ours. The peer's may be more than this says, and never less: its pauses would be taken
     /// for outages.
     pub(super) fn report_rates(&self, safe: u64, rtt: Duration) -> [u64; 2] {
-        let told = |rate: u64| rate.min(TOLD_MAX);
+        let told = |rate: u64| rate.min(ASSUMED_RATE_MAX);
         let ours = match (self.rate.stated(), self.return_rate) {
             (None, Some(theirs)) => safe.max(told(theirs)),
             _ => safe,
         };
         let stated = self.return_rate.or(self.rate.stated().map(told));
-        [ours, stated.unwrap_or_else(|| least_safe_rate(rtt))]
+        [ours, stated.unwrap_or_else(|| min_safe_rate(rtt))]
     }
 
     /// The longest packet that suits a rate in bits a second, in bytes of plain text.

@@ -15,7 +15,7 @@ pub enum Event {
         /// How its bytes are sent.
         class: Class,
         /// What the opener said.
-        greeting: Vec<u8>,
+        stream_header: Vec<u8>,
     },
     /// All bytes of the stream below `until` have been placed in the store.
     Readable {

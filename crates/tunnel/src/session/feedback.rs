@@ -115,7 +115,7 @@ impl Session {
     }
 
     /// Takes note of what has happened to the link.
-    pub(super) fn tell(&mut self, now: Duration, change: Option<Change>) {
+    pub(super) fn report_change(&mut self, now: Duration, change: Option<Change>) {
         self.trace.at(now);
         match change {
             None => {}
@@ -168,7 +168,7 @@ impl Session {
         if self.openings.remove(&stream).is_some()
             && let Some(until) = self.streams.acked(stream)
         {
-            self.tell_acked(stream, until);
+            self.report_acked(stream, until);
         }
     }
 
@@ -179,7 +179,7 @@ impl Session {
         if let Some(until) = self.streams.on_acked(data)
             && !self.openings.contains_key(&stream)
         {
-            self.tell_acked(stream, until);
+            self.report_acked(stream, until);
         }
         self.close_if_over(stream);
     }

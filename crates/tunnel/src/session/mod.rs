@@ -221,9 +221,9 @@ impl Session {
             stated: self.config.rate.stated(),
             found: self.controller.found(),
             rtt: self.delivery.smoothed_rtt(),
-            rtt_least: self.delivery.least_rtt(),
+            rtt_min: self.delivery.min_rtt(),
             loss: self.encoding.loss(),
-            overcode: self.encoding.share(),
+            fec_overhead: self.encoding.share(),
             packet: self.mtu.size(),
             link: self.silence.state(),
         }
@@ -266,7 +266,7 @@ impl Session {
         PathMemory {
             at: now,
             rate: path.link_rate,
-            rtt: path.rtt_least,
+            rtt: path.rtt_min,
             loss: path.loss,
             packet: path.packet,
         }
@@ -287,11 +287,11 @@ impl Session {
         &mut self,
         class: Class,
         site: SiteId,
-        greeting: &[u8],
+        stream_header: &[u8],
     ) -> Result<StreamId, TooManyStreams> {
         let stream = self.streams.open(class).ok_or(TooManyStreams)?;
         self.looked = None;
-        self.openings.insert(stream, greeting.into());
+        self.openings.insert(stream, stream_header.into());
         self.scheduler.insert(stream, class, site);
         self.update_readiness(stream);
         self.trace_stream(stream, "open");
@@ -414,7 +414,7 @@ impl Session {
         self.looked = None;
         let rtt = self.delivery.smoothed_rtt();
         let change = self.silence.hint(now, link, rtt);
-        self.tell(now, change);
+        self.report_change(now, change);
     }
 
     /// Whether the carrier loses nothing and keeps the order, as TCP does. Then there is no
@@ -446,7 +446,7 @@ impl Session {
     }
 
     /// Says how far a stream can be read. What it replaces nobody has asked for yet.
-    fn tell_readable(&mut self, stream: StreamId, until: u64) {
+    fn report_readable(&mut self, stream: StreamId, until: u64) {
         match self.events.back_mut() {
             Some(Event::Readable {
                 stream: s,
@@ -457,7 +457,7 @@ impl Session {
     }
 
     /// Says how much of a stream the peer has, likewise.
-    fn tell_acked(&mut self, stream: StreamId, until: u64) {
+    fn report_acked(&mut self, stream: StreamId, until: u64) {
         match self.events.back_mut() {
             Some(Event::Acked {
                 stream: s,

@@ -164,7 +164,7 @@ impl Session {
             Sent::Open(stream, class) => Part::Open {
                 stream,
                 class,
-                greeting: self.openings.get(&stream)?,
+                stream_header: self.openings.get(&stream)?,
             },
             Sent::Data(_) => return None,
             Sent::Reset(stream, code, sent) => Part::Reset { stream, code, sent },
@@ -185,7 +185,7 @@ impl Session {
     /// Adds new bytes of the streams whose turn it is, as long as they are of the segment's channel.
     fn pack_streams(&mut self, packing: &mut Packing<'_>, now: Duration, store: &impl Store) {
         while let Some(stream) = self.scheduler.next() {
-            let is_queue = PacketQueue::of(stream).is_some();
+            let is_queue = PacketQueue::from_stream(stream).is_some();
             if is_queue || self.channel_of(stream) != packing.segment.channel {
                 return;
             }

@@ -18,8 +18,8 @@ impl Session {
             Part::Open {
                 stream,
                 class,
-                greeting,
-            } => self.handle_open(stream, class, greeting)?,
+                stream_header,
+            } => self.handle_open(stream, class, stream_header)?,
             Part::Data {
                 stream,
                 from,
@@ -45,7 +45,7 @@ impl Session {
         &mut self,
         stream: StreamId,
         class: Class,
-        greeting: &[u8],
+        stream_header: &[u8],
     ) -> Result<(), PacketError> {
         match self.streams.open_by_peer(stream, class)? {
             Opening::New => {
@@ -53,7 +53,7 @@ impl Session {
                 self.events.push_back(Event::Opened {
                     stream,
                     class,
-                    greeting: greeting.to_vec(),
+                    stream_header: stream_header.to_vec(),
                 });
             }
             Opening::TooMany => self
@@ -72,7 +72,7 @@ impl Session {
         fin: bool,
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
-        let data = Data::of(stream, from, bytes.len(), fin);
+        let data = Data::new(stream, from, bytes.len(), fin);
         let news = self.streams.on_data(data)?;
         self.allow_session(0);
         let Some(news) = news else {
@@ -85,7 +85,7 @@ impl Session {
             self.control.push_back(Sent::Credit(stream));
         }
         if let Some(until) = news.readable {
-            self.tell_readable(stream, until);
+            self.report_readable(stream, until);
         }
         if news.finished {
             self.events.push_back(Event::Finished { stream });
@@ -116,7 +116,7 @@ impl Session {
             if self.openings.contains_key(&stream)
                 && let Some(until) = self.streams.acked(stream)
             {
-                self.tell_acked(stream, until);
+                self.report_acked(stream, until);
             }
             self.streams.remove(stream);
             self.forget(stream);

@@ -58,7 +58,7 @@ impl Session {
         let limit = self.silence.limit();
         self.arrivals.on_packet(now, &arrived, limit);
         let change = self.silence.on_packet(now, progress);
-        self.tell(now, change);
+        self.report_change(now, change);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ impl Session {
     ) -> Option<Written> {
         self.trace.at(now);
         if self.looked != Some(now) {
-            self.look(now);
+            self.update_estimates(now);
             self.looked = Some(now);
         }
         let begin = out.len();
@@ -88,7 +88,7 @@ impl Session {
         self.pacer.set_rate(now, self.controller.rate());
         if report {
             let rate = self.controller.safe_rate();
-            self.pacer.on_sent_unasked(now, size as u64, rate);
+            self.pacer.on_sent_ahead(now, size as u64, rate);
         } else {
             self.pacer.on_sent(now, size as u64);
         }
@@ -111,7 +111,7 @@ impl Session {
 
     /// For when nothing can be sent whatever is due: takes note of silence all the same. When to be called again.
     pub fn wait(&mut self, now: Duration) -> Option<Duration> {
-        self.look(now);
+        self.update_estimates(now);
         self.silence_deadline()
     }
 
@@ -153,7 +153,7 @@ impl Session {
     }
 
     /// Looks whether the link is there.
-    fn look(&mut self, now: Duration) {
+    fn update_estimates(&mut self, now: Duration) {
         let idle = self.streams.is_empty() && self.delivery.is_empty();
         let rtt = self.delivery.smoothed_rtt();
         self.idle_since = idle.then(|| self.idle_since.unwrap_or(now));
@@ -164,7 +164,7 @@ impl Session {
         self.silence.set_idle(now, quiet, rtt);
         let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
         let change = self.silence.on_time(now, unanswered, self.patience());
-        self.tell(now, change);
+        self.report_change(now, change);
     }
 
     fn silence_deadline(&self) -> Option<Duration> {
@@ -209,7 +209,7 @@ impl Session {
                 return true;
             }
             // A queue that had nothing to send after all is idle now: somebody else is next.
-            if next.and_then(PacketQueue::of).is_none() || self.next_turn() == next {
+            if next.and_then(PacketQueue::from_stream).is_none() || self.next_turn() == next {
                 return false;
             }
         }
@@ -218,7 +218,7 @@ impl Session {
     /// Whose turn it is, among those whom the window does not hold back.
     fn next_turn(&mut self) -> Option<StreamId> {
         let next = self.scheduler.next();
-        let is_free = next.is_none_or(|next| PacketQueue::of(next).is_some());
+        let is_free = next.is_none_or(|next| PacketQueue::from_stream(next).is_some());
         if is_free || self.is_interactive(next) || self.window_is_open() {
             return next;
         }
@@ -304,7 +304,7 @@ impl Session {
         let Some(turn) = next else {
             return false;
         };
-        let free = PacketQueue::of(turn).is_some() || self.window_is_open();
+        let free = PacketQueue::from_stream(turn).is_some() || self.window_is_open();
         free && self.write_new(now, next, out, store)
     }
 
@@ -323,7 +323,7 @@ impl Session {
         store: &mut impl Store,
     ) -> bool {
         if self.control.is_empty()
-            && let Some(queue) = next.and_then(PacketQueue::of)
+            && let Some(queue) = next.and_then(PacketQueue::from_stream)
         {
             return self.write_message(queue, now, out, store);
         }
@@ -376,7 +376,7 @@ impl Session {
         };
         let segment = std::mem::take(segment);
         self.mtu.on_lost(segment.len, sent_at);
-        self.stats.segments_resent += 1;
+        self.stats.segments_retransmitted += 1;
         self.write_old(seq, segment, out, store);
         true
     }
@@ -426,7 +426,7 @@ impl Session {
     /// Whether there is something to send as soon as it is our turn.
     fn has_work(&mut self) -> bool {
         let fresh = match self.next_turn() {
-            Some(next) if PacketQueue::of(next).is_some() => true,
+            Some(next) if PacketQueue::from_stream(next).is_some() => true,
             next @ Some(_) => self.is_interactive(next) || self.window_is_open(),
             None => false,
         };
@@ -436,7 +436,7 @@ impl Session {
     /// What protects a stream at present. One that fills the link is sent again what it loses: its bytes wait
     /// for longer than that takes.
     pub(super) fn channel_of(&self, stream: StreamId) -> Option<Channel> {
-        let channel = Channel::of(self.streams.class(stream)?)?;
+        let channel = Channel::for_class(self.streams.class(stream)?)?;
         let normal = channel == Channel::Normal;
         let idle = normal && self.encoding.share() == 0.0;
         let plain = self.reliable || idle || normal && self.scheduler.fills_link(stream);

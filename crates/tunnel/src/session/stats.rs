@@ -18,11 +18,11 @@ pub struct PathState {
     /// The round trip time, smoothed.
     pub rtt: Duration,
     /// The least round trip time of late.
-    pub rtt_least: Duration,
+    pub rtt_min: Duration,
     /// The share of our packets that the link loses, 0 to 1.
     pub loss: f64,
     /// Repair packets per packet of normal streams.
-    pub overcode: f64,
+    pub fec_overhead: f64,
     /// The longest packet, in bytes of plain text.
     pub packet: usize,
     /// Whether the link is there.
@@ -41,7 +41,7 @@ pub struct SessionStats {
     /// Repair packets among them.
     pub repairs_sent: u64,
     /// Segments that were lost and went again.
-    pub segments_resent: u64,
+    pub segments_retransmitted: u64,
     /// Segments that went again into silence.
     pub segments_repeated: u64,
     /// Packets sent that carry one beside streams.

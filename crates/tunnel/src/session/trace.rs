@@ -69,7 +69,7 @@ impl Session {
             Event::Metrics(Metrics {
                 latest_rtt,
                 smoothed_rtt: path.rtt,
-                min_rtt: path.rtt_least,
+                min_rtt: path.rtt_min,
                 rtt_variance: Some(rtt_variance),
                 pacing_rate: Some(path.rate),
                 link_rate: Some(path.link_rate),
@@ -77,12 +77,12 @@ impl Session {
                 bytes_in_flight: Some(in_flight),
             })
         });
-        if path.overcode != overhead {
+        if path.fec_overhead != overhead {
             let link_loss = self.link_loss();
             self.trace.push(|| Event::Overhead {
                 loss: path.loss,
                 link_loss,
-                overhead: path.overcode,
+                overhead: path.fec_overhead,
             });
         }
     }

@@ -1,19 +1,19 @@
-//! How much the other side may send.
+//! Flow control: credit that each end grants the other.
 
 use super::StreamError;
 
-/// What the peer may send, and what it was told of that.
+/// Bytes that the peer may send, and the position last announced to it.
 ///
-/// It is told when a quarter of the window has been added, as each time costs a part, or when it has used up what it
-/// knows of; then whatever there is. That happens at most once in a round trip, so a reader that
-/// takes a byte at a time does not make it send them one by one.
+/// Announced when a quarter of the window has been added, as each announcement costs a part, or
+/// when the peer has used up the last announcement. The latter happens at most once per round trip,
+/// so a reader that takes one byte at a time does not cause one-byte segments.
 #[derive(Clone, Debug)]
 pub(super) struct Allowance {
-    /// Bytes below this may come.
+    /// Bytes below this may arrive.
     allowed: u64,
-    /// What the peer was last told.
+    /// Position last announced to the peer.
     told: u64,
-    /// The most that has been allowed beyond what has come, since the peer had used it up.
+    /// Largest allowance beyond the received bytes, since the peer last used it up.
     window: u64,
 }
 
@@ -30,8 +30,8 @@ impl Allowance {
         self.allowed
     }
 
-    /// Bytes below `until` may come; all below `come` have, and none from `highest` on. Whether to tell the
-    /// peer, which counts as done then.
+    /// Allows bytes below `until`. All bytes below `come` have arrived, and none from `highest` on.
+    /// Returns true if the peer must be notified, which then counts as done.
     pub(super) fn raise(&mut self, until: u64, come: u64, highest: u64) -> bool {
         self.allowed = self.allowed.max(until);
         let free = self.allowed.saturating_sub(come);
@@ -50,8 +50,8 @@ impl Allowance {
     }
 }
 
-/// The credit of all streams together, both ways. Positions are sums of the streams' highest ones, since
-/// the session began.
+/// Credit of all streams together, in both directions. Positions are sums of the streams' highest
+/// positions since the session began.
 #[derive(Clone, Debug)]
 pub(super) struct SessionCredit {
     pub(super) sent: u64,
@@ -70,7 +70,7 @@ impl SessionCredit {
         }
     }
 
-    /// How much may be sent now.
+    /// Returns the number of bytes that may be sent now.
     pub(super) fn left(&self) -> u64 {
         self.credit.saturating_sub(self.sent)
     }
@@ -79,14 +79,14 @@ impl SessionCredit {
         self.sent = self.sent.saturating_add(bytes);
     }
 
-    /// The peer takes so much. Whether nothing was left, and something is.
+    /// Takes credit from the peer. Returns true if the session was blocked and no longer is.
     pub(super) fn on_credit(&mut self, until: u64) -> bool {
         let was_stuck = self.left() == 0;
         self.credit = self.credit.max(until);
         was_stuck && self.left() > 0
     }
 
-    /// Highest positions have risen by so much.
+    /// Counts a rise of the streams' highest positions.
     pub(super) fn on_received(&mut self, risen: u64) -> Result<(), StreamError> {
         let (sum, allowed) = (self.received.saturating_add(risen), self.allowed());
         if sum > allowed {
@@ -96,7 +96,7 @@ impl SessionCredit {
         Ok(())
     }
 
-    /// The peer may send so much. Whether it should be told.
+    /// Allows the peer to send up to this sum. Returns true if the peer must be notified.
     pub(super) fn allow(&mut self, until: u64) -> bool {
         self.allowance.raise(until, self.received, self.received)
     }

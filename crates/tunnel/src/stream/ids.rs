@@ -1,9 +1,9 @@
-//! Which streams there have been.
+//! Set of stream numbers that have been opened.
 
 use crate::{ranges::RangeSet, wire::StreamId};
 
-/// Numbers of streams that one side has opened: some may be missing as yet, as openings may overtake each
-/// other; those of the other parity are never there.
+/// Numbers of streams that one end has opened. Some may be missing temporarily, as openings may
+/// overtake each other. Contains only numbers of one parity.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids {
     opened: RangeSet,
@@ -11,7 +11,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Adds one; whether it was not there.
+    /// Adds a stream; returns true if it is new.
     pub(super) fn insert(&mut self, stream: StreamId) -> bool {
         let is_new = self.opened.insert(stream / 2);
         self.count += u64::from(is_new);
@@ -22,7 +22,8 @@ impl Ids {
         self.opened.contains(stream / 2)
     }
 
-    /// How many are missing before the highest one, or before this one if that is higher.
+    /// Returns the number of streams missing before the highest one, or before this one if that is
+    /// higher.
     pub(super) fn missing(&self, stream: StreamId) -> u64 {
         self.opened.end().max(stream / 2) - self.count
     }

@@ -1,21 +1,21 @@
-//! Streams by positions: what was written, sent, acknowledged, allowed and received of each.
+//! Streams by positions: bytes written, sent, acknowledged, allowed and received.
 //!
 //! ```text
 //!            open, or opened by the peer
 //!                        |
 //!                        v         both directions finished, all acknowledged
-//!                    +------+ ---------------------------------------------------> +--------+
-//!                    | open | reset by the peer, which gets a reset in return      | closed |
-//!                    |      | ---------------------------------------------------> |        |
-//!                    +------+           +-----------+    its reset, or its end     |        |
-//!                        | reset by us  | resetting | ---------------------------> |        |
-//!                        +------------> +-----------+                              +--------+
+//!                    +------+ --------------------------------------------> +--------+
+//!                    | open | reset by the peer, answered with a reset      | closed |
+//!                    |      | --------------------------------------------> |        |
+//!                    +------+        +-----------+  peer's reset, or end   |        |
+//!                        | reset     | resetting | ----------------------> |        |
+//!                        +---------> +-----------+                         +--------+
 //! ```
 //!
-//! Each direction of an open stream ends by itself (half-close). A stream that is resetting is over for
-//! its owner, and remembered only until it is known how much the peer has sent of it, which counts against the
-//! session's credit though it may never arrive. Of closed streams nothing is remembered: numbers rise, so a
-//! number that was opened and is not there was closed.
+//! Each direction of an open stream ends separately (half-close). A resetting stream is over for
+//! its owner. The session remembers it until it knows how many bytes the peer has sent, as these
+//! count against the session's credit even if they never arrive. Closed streams are forgotten:
+//! numbers rise, so a number below the highest that is not present was closed.
 
 mod credit;
 mod ids;
@@ -25,53 +25,53 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use receive::{News, ReceiveHalf};
-pub use send::SendHalf;
+pub use receive::{News, ReceiveState};
+pub use send::SendState;
 pub use table::{Opening, Streams};
 
 use crate::wire::StreamId;
 
-/// Something that the peer may not do.
+/// A violation of stream rules by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// Bytes beyond what it was allowed.
+    /// Bytes of a stream beyond its credit.
     #[error("stream {stream}: bytes up to {end}, where {allowed} are allowed")]
     Credit {
-        /// Of which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// The position after the last byte.
+        /// Position after the last byte.
         end: u64,
-        /// What was allowed.
+        /// Allowed position.
         allowed: u64,
     },
-    /// Bytes of all streams beyond what it was allowed.
+    /// Bytes of all streams beyond the session's credit.
     #[error("{sum} bytes of all streams, where {allowed} are allowed")]
     SessionCredit {
-        /// The sum of the streams' highest positions.
+        /// Sum of the streams' highest positions.
         sum: u64,
-        /// What was allowed.
+        /// Allowed sum.
         allowed: u64,
     },
-    /// The stream ended elsewhere, or there are bytes beyond its end (RFC 9000 §4.5).
+    /// The stream ended elsewhere, or has bytes beyond its end (RFC 9000 §4.5).
     #[error("stream {stream} ends at {one} and at {other}")]
     FinalSize {
-        /// Which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// One end.
+        /// First end.
         one: u64,
-        /// The other.
+        /// Second end.
         other: u64,
     },
-    /// More pieces with something missing between them than fit into one window.
-    #[error("stream {0} comes in too many pieces")]
+    /// More separate pieces than fit into one window.
+    #[error("stream {0}: too many separate pieces")]
     Pieces(StreamId),
-    /// More streams than the peer may have, by far.
-    #[error("stream {0} is one of too many")]
+    /// Far more streams than the peer may have.
+    #[error("stream {0}: too many streams")]
     TooMany(StreamId),
-    /// A stream that only we could have opened, and have not; or one so far ahead that the peer cannot have.
+    /// A stream that only the local end could have opened but has not, or one too far ahead.
     #[error("stream {0} was never opened")]
     NeverOpened(StreamId),
-    /// A stream opened with a number of ours.
-    #[error("stream {0} is not the peer's to open")]
+    /// The peer opened a stream with a number of the local end.
+    #[error("stream {0}: opened with a number of the local end")]
     NotYours(StreamId),
 }

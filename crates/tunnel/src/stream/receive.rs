@@ -1,45 +1,46 @@
-//! The receiving direction of a stream.
+//! Receiving direction of a stream.
 
 use std::ops::Range;
 
 use super::{StreamError, credit::Allowance};
 use crate::{ranges::RangeSet, wire::Data};
 
-/// The most pieces of a stream that may have arrived without what is before them. A window of 300 MB
-/// of packets of which every tenth is lost makes a third of that.
+/// Maximum number of separate pieces of a stream beyond the first missing byte. A window of 300 MB
+/// with 10 % packet loss needs a third of that.
 const PIECES_MAX: usize = 1 << 16;
 
-/// What has been received and allowed of a stream.
+/// State of the receiving direction of a stream.
 #[derive(Clone, Debug)]
-pub struct ReceiveHalf {
+pub struct ReceiveState {
     /// Bytes below this have been received.
     readable: u64,
-    /// And these.
+    /// Bytes received beyond the first missing one.
     beyond: RangeSet,
-    /// After the highest byte that the peer has sent, as far as we know.
+    /// Position after the highest byte known to have been sent by the peer.
     highest: u64,
-    /// Where the stream ends.
+    /// End of the stream, if known.
     end: Option<u64>,
     allowance: Allowance,
 }
 
-/// What data has brought.
+/// Effect of received data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Bytes that were not there before, or some of them: they are to be placed, but for the first `known`.
+    /// True if some of the bytes are new; all but the first `known` must be placed.
     pub is_new: bool,
-    /// How many of the bytes are below what was readable before; their owner may have given up their place.
+    /// Number of leading bytes below the previous readable position; their owner may have released
+    /// the space.
     pub known: usize,
-    /// The first position that is missing, if that has changed.
+    /// First missing position, if it has changed.
     pub readable: Option<u64>,
-    /// Everything is there, for the first time.
+    /// True if the stream is complete for the first time.
     pub finished: bool,
-    /// The peer should be told now what it may send of the stream ([`ReceiveHalf::allow`]).
+    /// True if the peer must be notified of the stream's credit now ([`ReceiveState::allow`]).
     pub tell: bool,
 }
 
-impl ReceiveHalf {
-    /// One to which `allowed` bytes may be sent to begin with.
+impl ReceiveState {
+    /// Creates a stream with `allowed` bytes of initial credit.
     #[must_use]
     pub fn new(allowed: u64) -> Self {
         Self {
@@ -51,11 +52,12 @@ impl ReceiveHalf {
         }
     }
 
-    /// By how much data would raise the highest position.
+    /// Returns by how much data would raise the highest position. Changes nothing.
     ///
     /// # Errors
-    /// If it is beyond what was allowed, or beyond the end, or ends elsewhere (RFC 9000 §4.5); or more pieces have
-    /// come than fit together. Nothing changes.
+    ///
+    /// The data is beyond the credit or beyond the end, or ends elsewhere (RFC 9000 §4.5), or the
+    /// stream has too many pieces.
     pub fn check(&self, data: Data) -> Result<u64, StreamError> {
         let (stream, end, allowed) = (data.stream, data.end(), self.allowed());
         if end > allowed {
@@ -92,7 +94,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// Adds positions from what is readable on; whether one of them was not there.
+    /// Adds positions from the readable one on; returns true if one of them is new.
     fn insert(&mut self, numbers: Range<u64>) -> bool {
         if self.beyond.runs_len() == 0 && numbers.start == self.readable {
             self.readable = self.readable.max(numbers.end);
@@ -105,7 +107,7 @@ impl ReceiveHalf {
         is_new
     }
 
-    /// Takes note of how far data goes that nobody wants any more.
+    /// Records the extent of data that is no longer needed.
     pub(super) fn note(&mut self, data: Data) {
         self.highest = self.highest.max(data.end());
         if data.fin {
@@ -113,36 +115,38 @@ impl ReceiveHalf {
         }
     }
 
-    /// Nobody wants the stream any more: what is beyond a missing byte is forgotten.
+    /// Discards the state of a stream that is no longer needed: bytes beyond a missing one are
+    /// forgotten.
     pub(super) fn discard(&mut self) {
         self.beyond = RangeSet::default();
     }
 
-    /// Bytes below `until` may come. Whether the peer should be told, which then counts as done: when a quarter of
-    /// what it may send at a time has been added, or it has used up all it knows of.
+    /// Allows bytes below `until`. Returns true if the peer must be notified, which then counts as
+    /// done: a quarter of the window has been added, or the peer has used up its credit.
     pub fn allow(&mut self, until: u64) -> bool {
         let tell = self.allowance.raise(until, self.readable, self.highest);
         tell && self.end.is_none()
     }
 
-    /// Bytes below `until` may come to begin with. To be told before any have, and before more is [allowed](Self::allow).
+    /// Sets the initial credit to `until`. Call before any bytes arrive and before
+    /// [`allow`](Self::allow).
     pub fn limit(&mut self, until: u64) {
         self.allowance = Allowance::new(until);
     }
 
-    /// Bytes below this may come.
+    /// Returns the position below which bytes may arrive.
     #[must_use]
     pub fn allowed(&self) -> u64 {
         self.allowance.allowed()
     }
 
-    /// Whether it is known where the stream ends.
+    /// Returns true if the end of the stream is known.
     #[must_use]
     pub fn has_end(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether everything is there.
+    /// Returns true if all bytes have arrived.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.end == Some(self.readable)

@@ -2,40 +2,40 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use super::{News, ReceiveHalf, SendHalf, StreamError, credit::SessionCredit, ids::Ids};
+use super::{News, ReceiveState, SendState, StreamError, credit::SessionCredit, ids::Ids};
 use crate::{
     class::Class,
     wire::{Data, StreamId},
 };
 
-/// Of the peer's streams beyond what it may have open, so many are as yet refused one by one.
+/// Streams beyond the peer's limit that are refused individually, before the session fails.
 const MORE_MAX: u32 = 64;
 
-/// Of the peer's streams, so many at least may be over for it, though we have not heard of that: short ones come and go
-/// while reports are lost.
+/// Minimum number of the peer's streams that may be over for the peer before the local end knows:
+/// short streams come and go while reports are lost.
 const LATE: u32 = 32;
 
-/// What becomes of a stream that the peer opens.
+/// Result of an opening by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// It is there now.
+    /// New stream.
     New,
-    /// It was opened before.
+    /// Stream opened before.
     Known,
-    /// There are more than the peer may have: it has been reset, and nothing of it was sent.
+    /// Stream limit of the peer exceeded: the stream was reset before anything was sent on it.
     TooMany,
 }
 
-/// The streams of a session, those of both sides.
+/// Streams of a session, opened by either end.
 #[derive(Debug)]
 pub struct Streams {
     streams: BTreeMap<StreamId, Stream>,
-    /// Those that we have reset, while it is not known how much the peer has sent of them.
-    pub(super) resetting: BTreeMap<StreamId, ReceiveHalf>,
+    /// Locally reset streams for which the number of bytes sent by the peer is not yet known.
+    pub(super) resetting: BTreeMap<StreamId, ReceiveState>,
     initiator: bool,
     stream_credit: u64,
     streams_max: u32,
-    /// Open and resetting ones: ours, the peer's.
+    /// Open and resetting streams: local ones, the peer's.
     pub(super) count: [u32; 2],
     next: StreamId,
     opened_by_peer: Ids,
@@ -45,14 +45,14 @@ pub struct Streams {
 #[derive(Debug)]
 struct Stream {
     class: Class,
-    send: SendHalf,
-    receive: ReceiveHalf,
-    /// The peer has not been told of it.
+    send: SendState,
+    receive: ReceiveState,
+    /// The peer has not yet received the opening.
     unannounced: bool,
 }
 
 impl Streams {
-    /// No streams. `session_credit` bytes may be on their way of all together to begin with.
+    /// Creates an empty table. `session_credit` is the initial credit of all streams together.
     pub fn new(initiator: bool, stream_credit: u64, streams_max: u32, session_credit: u64) -> Self {
         Self {
             streams: BTreeMap::new(),
@@ -78,14 +78,14 @@ impl Streams {
             stream,
             Stream {
                 class,
-                send: SendHalf::new(stream_credit),
-                receive: ReceiveHalf::new(stream_credit),
+                send: SendState::new(stream_credit),
+                receive: ReceiveState::new(stream_credit),
                 unannounced,
             },
         );
     }
 
-    /// Opens a stream of ours; `None` if there are as many as the peer takes.
+    /// Opens a local stream; `None` if the peer's stream limit is reached.
     pub fn open(&mut self, class: Class) -> Option<StreamId> {
         if self.count[0] >= self.streams_max {
             return None;
@@ -96,10 +96,10 @@ impl Streams {
         Some(stream)
     }
 
-    /// The peer opens a stream.
+    /// Handles the opening of a stream by the peer.
     ///
     /// # Errors
-    /// If it is not the peer's to open, or there are far more than it may have open.
+    /// The number belongs to the local end, or the peer is far beyond its limit.
     pub fn open_by_peer(&mut self, stream: StreamId, class: Class) -> Result<Opening, StreamError> {
         if self.is_ours(stream) {
             return Err(StreamError::NotYours(stream));
@@ -112,7 +112,7 @@ impl Streams {
         }
         self.opened_by_peer.insert(stream);
         self.insert(stream, class, false);
-        // The peer may know that some are over while we do not yet.
+        // The peer may know about closed streams before the local end does.
         let late = self.streams_max.max(LATE);
         if self.count[1] > self.streams_max.saturating_add(late) {
             self.reset(stream);
@@ -121,16 +121,17 @@ impl Streams {
         Ok(Opening::New)
     }
 
-    /// How many streams of the peer there are at most.
+    /// Returns the maximum number of streams of the peer.
     pub(super) fn peers_max(&self) -> u32 {
         self.streams_max.saturating_mul(4).saturating_add(MORE_MAX)
     }
 
-    /// Whether it may be one that the peer has opened without our having heard of it yet.
+    /// Returns true if the peer may have opened the stream though its opening has not arrived yet.
     ///
     /// # Errors
-    /// If it is one of ours, and we have not opened it; or the peer cannot have come that far, as each one that is missing
-    /// is open.
+    ///
+    /// The stream is a local one that was never opened, or is too far ahead: each missing stream
+    /// counts as open.
     pub fn may_be_opened(&self, stream: StreamId) -> Result<bool, StreamError> {
         if self.is_ours(stream) {
             if stream >= self.next {
@@ -144,61 +145,61 @@ impl Streams {
         Ok(!self.opened_by_peer.contains(stream))
     }
 
-    /// Whether the stream is there.
+    /// Returns true if the stream exists.
     pub fn contains(&self, stream: StreamId) -> bool {
         self.streams.contains_key(&stream)
     }
 
-    /// How many there are.
+    /// Returns the number of streams.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no streams.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// How its bytes are sent.
+    /// Returns the class of a stream.
     pub fn class(&self, stream: StreamId) -> Option<Class> {
         self.streams.get(&stream).map(|stream| stream.class)
     }
 
-    /// From now on of that class.
+    /// Changes the class of a stream.
     pub fn set_class(&mut self, stream: StreamId, class: Class) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.class = class;
         }
     }
 
-    /// Whether the peer is still to be told of a stream of ours.
+    /// Returns true if the opening of a local stream has not been sent yet.
     pub fn is_unannounced(&self, stream: StreamId) -> bool {
         let stream = self.streams.get(&stream);
         stream.is_some_and(|stream| stream.unannounced)
     }
 
-    /// The peer is told of it.
+    /// Records that the opening has been sent.
     pub fn announced(&mut self, stream: StreamId) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.unannounced = false;
         }
     }
 
-    /// Bytes below `until` are there.
+    /// Makes bytes below `until` available.
     pub fn written(&mut self, stream: StreamId, until: u64) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.send.written(until);
         }
     }
 
-    /// Nothing follows what is written.
+    /// Ends the stream after the written bytes.
     pub fn finish(&mut self, stream: StreamId) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.send.finish();
         }
     }
 
-    /// Takes away a stream that [is over](Self::is_over); whether it was there.
+    /// Removes a stream that [is over](Self::is_over); returns true if it existed.
     pub fn remove(&mut self, stream: StreamId) -> bool {
         let was_there = self.streams.remove(&stream).is_some();
         if was_there {
@@ -207,13 +208,14 @@ impl Streams {
         was_there
     }
 
-    /// One less.
+    /// Decrements the count of open streams.
     fn forget(&mut self, stream: StreamId) {
         self.count[usize::from(!self.is_ours(stream))] -= 1;
     }
 
-    /// Ends a stream in both directions. Returns what the peer is to be told that was sent of it, if the stream
-    /// was there; if it is still [unannounced](Self::is_unannounced) then, it must be announced even so.
+    /// Resets a stream in both directions. Returns the number of bytes sent on it, for the reset to
+    /// the peer, if the stream existed. If it is still [unannounced](Self::is_unannounced), the
+    /// opening must be sent even so.
     pub fn reset(&mut self, stream: StreamId) -> Option<u64> {
         let mut gone = self.streams.remove(&stream)?;
         if gone.receive.has_end() {
@@ -225,33 +227,34 @@ impl Streams {
         Some(gone.send.sent())
     }
 
-    /// The peer has reset a stream of which it has sent so many bytes. If the stream was there, it is no more: returns
-    /// what the peer is to be told in return that was sent of it.
+    /// Handles a reset by the peer, which has sent `sent` bytes. If the stream existed, removes it
+    /// and returns the number of bytes sent on it, for the answering reset.
     ///
     /// # Errors
-    /// If the peer may not have sent so much, or has sent more.
+    ///
+    /// The peer may not have sent as much, or has sent more.
     pub fn on_reset(&mut self, stream: StreamId, sent: u64) -> Result<Option<u64>, StreamError> {
-        self.on_data(Data::of(stream, sent, 0, true))?;
+        self.on_data(Data::new(stream, sent, 0, true))?;
         Ok(self.reset(stream))
     }
 
-    /// Whether there is something of a stream that may be sent.
+    /// Returns true if a stream has something that may be sent.
     pub fn has_unsent(&self, stream: StreamId) -> bool {
         self.is_unannounced(stream) || self.unsent(stream).is_some()
     }
 
-    /// What has not been sent of a stream and may be.
+    /// Returns unsent data of a stream that may be sent.
     pub fn unsent(&self, stream: StreamId) -> Option<Data> {
         let session = self.session.left();
         self.streams.get(&stream)?.send.unsent(stream, session)
     }
 
-    /// How many bytes of the stream have been sent, where there is one.
+    /// Returns the number of bytes sent on a stream, if it exists.
     pub fn sent(&self, stream: StreamId) -> Option<u64> {
         self.streams.get(&stream).map(|stream| stream.send.sent())
     }
 
-    /// The first `data.len` bytes of what was unsent are on their way.
+    /// Records that the first `data.len` unsent bytes are sent.
     pub fn on_sent(&mut self, data: Data) {
         if let Some(stream) = self.streams.get_mut(&data.stream) {
             stream.send.on_sent(data.len, data.fin);
@@ -259,44 +262,45 @@ impl Streams {
         }
     }
 
-    /// The peer has these bytes. Returns the first position that it lacks if that has changed.
+    /// Records that the peer has these bytes. Returns the first position it lacks, if that has
+    /// changed.
     pub fn on_acked(&mut self, data: Data) -> Option<u64> {
         self.streams.get_mut(&data.stream)?.send.on_acked(data)
     }
 
-    /// Bytes of a stream that the peer has beyond the first one that it lacks, as runs in rising order.
+    /// Returns bytes that the peer has beyond its first missing one, as runs in rising order.
     pub fn acked_beyond(&self, stream: StreamId) -> impl Iterator<Item = Range<u64>> {
         let stream = self.streams.get(&stream).into_iter();
         stream.flat_map(|stream| stream.send.acked_beyond())
     }
 
-    /// Bytes of a stream below this are acknowledged, all of them.
+    /// Returns the position below which all bytes of a stream are acknowledged.
     pub fn acked(&self, stream: StreamId) -> Option<u64> {
         Some(self.streams.get(&stream)?.send.acked())
     }
 
-    /// How far we may send of a stream to begin with, instead of what is agreed for all.
+    /// Sets the initial send credit of a stream, instead of the default.
     pub fn limit_send(&mut self, stream: StreamId, until: u64) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.send.limit(until);
         }
     }
 
-    /// How far the peer may send of a stream to begin with, instead of what is agreed for all. It has to know.
+    /// Sets the initial receive credit of a stream, instead of the default. The peer must know it.
     pub fn limit_receive(&mut self, stream: StreamId, until: u64) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.receive.limit(until);
         }
     }
 
-    /// The peer takes bytes of a stream below `until`.
+    /// Takes credit from the peer for bytes of a stream below `until`.
     pub fn on_credit(&mut self, stream: StreamId, until: u64) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.send.on_credit(until);
         }
     }
 
-    /// The peer takes so many bytes of all streams. Returns those that have waited for it, perhaps.
+    /// Takes session credit from the peer. Returns the streams that may have been blocked by it.
     pub fn on_session_credit(&mut self, until: u64) -> Vec<StreamId> {
         if self.session.on_credit(until) {
             self.streams.keys().copied().collect()
@@ -305,10 +309,11 @@ impl Streams {
         }
     }
 
-    /// Data of a stream has come; what is new, or `None` if nobody wants the stream any more.
+    /// Handles data of a stream. Returns its effect, or `None` if the stream is no longer needed.
     ///
     /// # Errors
-    /// If the peer may not send that.
+    ///
+    /// The peer may not send this data.
     pub fn on_data(&mut self, data: Data) -> Result<Option<News>, StreamError> {
         if let Some(stream) = self.streams.get_mut(&data.stream) {
             let risen = stream.receive.check(data)?;
@@ -326,36 +331,36 @@ impl Streams {
         Ok(None)
     }
 
-    /// The peer may send bytes of a stream below `until`; whether it should be told.
+    /// Allows bytes of a stream below `until`; returns true if the peer must be notified.
     pub fn allow(&mut self, stream: StreamId, until: u64) -> bool {
         let stream = self.streams.get_mut(&stream);
         stream.is_some_and(|stream| stream.receive.allow(until))
     }
 
-    /// The peer may send so many bytes of all streams together; whether it should be told. To be asked with 0, too, when
-    /// something has arrived: perhaps the peer has used up what it knows of.
+    /// Allows `until` bytes of all streams together; returns true if the peer must be notified.
+    /// Call with 0, too, when data has arrived: the peer may have used up its credit.
     pub fn allow_session(&mut self, until: u64) -> bool {
         self.session.allow(until)
     }
 
-    /// What the peer may send of a stream.
+    /// Returns the position below which the peer may send bytes of a stream.
     pub fn allowed(&self, stream: StreamId) -> Option<u64> {
         let stream = self.streams.get(&stream)?;
         Some(stream.receive.allowed())
     }
 
-    /// What has come of all together, as far as it counts against what the peer may send: to the highest positions, with
-    /// what was lost of streams that were reset.
+    /// Returns the bytes of all streams that count against the session's credit: up to the highest
+    /// positions, including bytes that were lost on reset streams.
     pub fn session_received(&self) -> u64 {
         self.session.received
     }
 
-    /// What the peer may send of all together.
+    /// Returns the bytes of all streams together that the peer may send.
     pub fn session_allowed(&self) -> u64 {
         self.session.allowed()
     }
 
-    /// Whether both directions have come to their end, and the peer knows of ours.
+    /// Returns true if both directions have ended and the peer knows the end of the local one.
     pub fn is_over(&self, stream: StreamId) -> bool {
         let stream = self.streams.get(&stream);
         stream.is_some_and(|stream| stream.send.is_over() && stream.receive.is_finished())

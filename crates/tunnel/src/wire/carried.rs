@@ -1,4 +1,4 @@
-//! Datagrams carried by TCP, in a stream of bytes: each behind its length.
+//! Datagrams carried by TCP, as a stream of bytes; a length precedes each datagram.
 //!
 //! ```text
 //!  +------------+--------------------+------------+---------
@@ -6,22 +6,22 @@
 //!  +------------+--------------------+------------+---------
 //! ```
 
-/// Bytes of the length.
+/// Bytes of the length field.
 const HEADER: usize = 2;
-/// The shortest datagram there is.
+/// Length of the shortest possible datagram.
 const SHORTEST: usize = 21;
-/// The longest one that is taken from somebody who has shown nothing yet: there are links with packets of 9000 bytes.
+/// Longest datagram accepted from an unauthenticated sender; some links have packets of 9000 bytes.
 const LONGEST_UNPROVEN: usize = 9 << 10;
-/// Read at once, from strangers and from peers.
+/// Bytes read at once, from unauthenticated senders and from peers.
 const READ_UNPROVEN: usize = 1 << 10;
 const READ: usize = 64 << 10;
 
-/// What is no datagram's length.
+/// A length that no datagram can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no datagram's length")]
+#[error("invalid datagram length {0}")]
 pub struct NoLength(pub usize);
 
-/// Appends a datagram. One that is too long for a length is left out.
+/// Appends a datagram. Drops one whose length does not fit into the length field.
 pub fn append_carried(datagram: &[u8], out: &mut Vec<u8>) {
     if let Ok(length) = u16::try_from(datagram.len()) {
         out.extend_from_slice(&length.to_be_bytes());
@@ -29,7 +29,7 @@ pub fn append_carried(datagram: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Datagrams of a stream that has arrived in part.
+/// Parser for datagrams in a stream of bytes that arrives in pieces.
 #[derive(Debug, Default)]
 pub struct Carried {
     buffer: Vec<u8>,
@@ -39,12 +39,12 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// From now on datagrams may have any length.
+    /// Accepts datagrams of any length from now on.
     pub fn prove(&mut self) {
         self.proven = true;
     }
 
-    /// Where to put what arrives. Never empty.
+    /// Returns the space for arriving bytes. Never empty.
     pub fn space(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.begin..self.end, 0);
         self.end -= self.begin;
@@ -54,11 +54,11 @@ impl Carried {
         if self.buffer.len() < wanted.max(read) {
             self.buffer.resize(wanted.max(read), 0);
         }
-        // Whatever was taken out by `next`, less than one datagram is left.
+        // `next` has taken all complete datagrams, so less than one is left.
         &mut self.buffer[self.end..]
     }
 
-    /// So many bytes were put at the beginning of the [`space`](Self::space).
+    /// Adds `count` bytes that the caller put at the beginning of the [`space`](Self::space).
     pub fn filled(&mut self, count: usize) {
         self.end += count;
     }
@@ -68,10 +68,10 @@ impl Carried {
         Some(u16::from_be_bytes(*header).into())
     }
 
-    /// The next datagram, if it is there as a whole. To be asked until there is none.
+    /// Returns the next complete datagram. Call until it returns `None`.
     ///
     /// # Errors
-    /// When there cannot be one: whoever sends this is no peer.
+    /// Invalid length: the sender is not a peer.
     #[expect(clippy::should_implement_trait, reason = "what it gives is lent")]
     pub fn next(&mut self) -> Result<Option<&mut [u8]>, NoLength> {
         let Some(length) = self.length() else {
@@ -98,7 +98,7 @@ impl Carried {
 mod tests {
     use super::*;
 
-    /// What comes out of bytes that arrive in pieces of this size.
+    /// Returns the datagrams parsed from bytes that arrive in pieces of this size.
     fn read(
         frames: &mut Carried,
         mut bytes: &[u8],

@@ -1,29 +1,29 @@
-//! Why something ends.
+//! Reason codes for the end of sessions and streams.
 
-/// Why a session ends.
+/// Reason for the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CloseCode {
-    /// The pepd ends or the configuration changed.
+    /// pepd stops, or its configuration changed.
     Shutdown = 0,
-    /// What the peer sent makes no sense.
+    /// The peer violated the protocol.
     Protocol = 1,
-    /// The peer holds more than it may.
+    /// The peer exceeded a resource limit.
     Limit = 2,
 }
 
 impl CloseCode {
-    /// All of them, in the order of their numbers.
+    /// All codes, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Shutdown, Self::Protocol, Self::Limit];
 
-    /// The code of that number on the wire.
+    /// Returns the code with this number on the wire.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }
 
-/// Why a stream ends at once.
+/// Reason for the reset of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ResetCode {
@@ -37,18 +37,18 @@ pub enum ResetCode {
     TimedOut = 3,
     /// The far pepd cannot take the flow: a limit, no such policy.
     Limit = 4,
-    /// The session began anew, and what the stream had was lost with the old one.
+    /// The session restarted, and the stream's data was lost with the old one.
     Restarted = 5,
-    /// Something went wrong in a pepd.
+    /// Internal error of a pepd.
     Internal = 6,
-    /// The flow has come to its end here, and all of it has arrived.
+    /// The flow has ended at this end, and all of its data has arrived.
     Ended = 7,
-    /// What was held of the flow was held for too long.
+    /// Data of the flow was held for too long.
     Expired = 8,
 }
 
 impl ResetCode {
-    /// All of them, in the order of their numbers.
+    /// All codes, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::Host,
         Self::Refused,
@@ -61,7 +61,7 @@ impl ResetCode {
         Self::Expired,
     ];
 
-    /// The code of that number on the wire.
+    /// Returns the code with this number on the wire.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()

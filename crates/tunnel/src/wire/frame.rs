@@ -1,21 +1,21 @@
-//! What a packet consists of.
+//! Frames: the contents of a packet.
 
 use super::{
     CloseCode, FrameError, Report,
     varint::{self, Reader, in_range},
 };
 
-/// The longest reason of a close, in bytes.
+/// Maximum length of a close reason, in bytes.
 pub const REASON_MAX: usize = 256;
-/// How many encoders a sender may have: channels are below this.
+/// Maximum number of encoders of a sender: channels are below this.
 pub const CHANNELS: u8 = 2;
-/// What a segment takes in a packet beyond its parts.
+/// Bytes of a segment in a packet before its parts.
 pub const SEGMENT_HEADER_LEN: usize = 5;
-/// What overcode takes in a packet beyond fec's header and what follows it.
+/// Bytes of FEC in a packet before fec's header and payload.
 pub const CODED_HEADER_LEN: usize = 2;
-/// What a packet beside streams takes beyond its message.
+/// Bytes of a datagram frame before its message.
 pub const PACKET_HEADER_LEN: usize = 2;
-/// Channels of packets beside streams are below this.
+/// Channels of datagrams are below this.
 pub const PACKET_CHANNELS: u8 = 0x80;
 
 const PADDING: u8 = 0x00;
@@ -28,63 +28,66 @@ const CLOSE: u8 = 0x06;
 const CODED: u8 = 0x0a;
 const PACKET: u8 = 0x0b;
 
-/// With the channel of a packet: it was marked before it came into the tunnel.
+/// Flag in the channel byte of a datagram: the inner packet was already marked.
 const MARKED: u8 = PACKET_CHANNELS;
 
-/// What a packet consists of.
+/// A frame of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame<'a> {
-    /// Nothing, `0x00`, of one byte.
+    /// Padding, `0x00`: a single byte.
     Padding,
-    /// What the sender of this has received, `0x01`.
+    /// Report of received packets and segments, `0x01`.
     Report(Report),
-    /// Asks for a report now, `0x03`. Needs no room.
+    /// Request for an immediate report, `0x03`. Has no contents.
     Probe,
-    /// Says how large a datagram may be that comes through, `0x04`: an identifier (16 bits). The packet
-    /// is padded to the size that is tried (RFC 8899 §4.1).
+    /// Probe of the path MTU, `0x04`: identifier (16 bits). The packet is padded to the tested size
+    /// (RFC 8899 §4.1).
     MtuProbe {
-        /// Which one.
+        /// Identifier of the probe.
         id: u16,
     },
-    /// An MTU probe has arrived, `0x05`: its identifier (16 bits).
+    /// Acknowledgement of an MTU probe, `0x05`: identifier (16 bits).
     MtuAck {
-        /// Which one.
+        /// Identifier of the probe.
         id: u16,
     },
-    /// The session is over, `0x06`: code (8 bits), length of the reason, reason.
+    /// End of the session, `0x06`: code (8 bits), length of the reason, reason.
     Close {
-        /// Why, for programs.
+        /// Reason as a code.
         code: CloseCode,
-        /// Why, for people; at most [`REASON_MAX`] bytes of UTF-8. What is longer is cut when it is written.
+        /// Reason as text, at most [`REASON_MAX`] bytes of UTF-8. Longer text is cut when it is
+        /// written.
         reason: &'a str,
     },
-    /// Parts of streams that are sent again until they are acknowledged, `0x02`. Fills the packet.
+    /// Segment: parts of streams that are retransmitted until acknowledged, `0x02`. Fills the
+    /// packet.
     Segment {
-        /// The low 32 bits of its number.
+        /// Low 32 bits of the segment's number.
         seq: u32,
-        /// [`Part`](super::Part)s, one after the other.
+        /// Sequence of [`Part`](super::Part)s.
         parts: &'a [u8],
     },
-    /// Protected by overcode, `0x0a`. Fills the packet.
+    /// FEC-protected payload, `0x0a`. Fills the packet.
     Coded {
-        /// Which encoder of the sender: 0 for interactive, 1 for normal streams.
+        /// Encoder of the sender: 0 for interactive, 1 for normal streams.
         channel: u8,
-        /// Its header ([`fec::wire::Header`]), which is not looked at here, and what follows it.
+        /// FEC header ([`fec::wire::Header`]), not parsed here, and its payload.
         protected: &'a [u8],
     },
-    /// A packet beside streams, `0x0b`, which is sent once. Fills the packet.
+    /// Datagram (RFC 9221), `0x0b`: sent once, never retransmitted. Fills the packet.
     Packet {
-        /// What its senders and receivers have agreed on, below [`PACKET_CHANNELS`].
+        /// Application-defined channel, below [`PACKET_CHANNELS`].
         channel: u8,
-        /// It was marked before it came into the tunnel, and so was the datagram from the beginning: that says nothing of the link.
+        /// True if the inner packet was marked before it entered the tunnel. The mark was copied to
+        /// the outer datagram, so it does not indicate congestion on the link.
         marked: bool,
-        /// Not looked at here; of one byte at least.
+        /// Payload, opaque here; one byte or more.
         message: &'a [u8],
     },
 }
 
 impl Frame<'_> {
-    /// How many bytes it takes.
+    /// Returns the frame's length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no frame is empty")]
     pub fn len(&self) -> usize {
@@ -102,7 +105,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Appends it to a packet.
+    /// Appends the frame to a packet.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Padding => out.push(PADDING),
@@ -135,24 +138,24 @@ impl Frame<'_> {
     }
 }
 
-/// Begins a segment, the parts of which are to follow as all the rest of the packet.
+/// Appends the header of a segment; its parts must follow and fill the packet.
 pub fn emit_segment_header(seq: u32, out: &mut Vec<u8>) {
     out.push(SEGMENT);
     out.extend_from_slice(&seq.to_be_bytes());
 }
 
-/// Begins what is protected by overcode; fec's header and its payload are to follow as all the rest of
-/// the packet.
+/// Appends the header of a coded frame; fec's header and payload must follow and fill the packet.
 pub fn emit_coded_header(channel: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[CODED, channel]);
 }
 
-/// Begins a packet beside streams; its [channel](packet_channel) and the message are to follow as all the rest of the packet.
+/// Appends the type of a datagram frame; its [channel](packet_channel) and message must follow and
+/// fill the packet.
 pub fn emit_packet_type(out: &mut Vec<u8>) {
     out.push(PACKET);
 }
 
-/// The byte of the channel of a packet beside streams, which also says whether it was marked before.
+/// Returns the channel byte of a datagram frame, with the flag for a mark on the inner packet.
 #[must_use]
 pub fn packet_channel(channel: u8, marked: bool) -> u8 {
     let mark = if marked { MARKED } else { 0 };
@@ -170,21 +173,21 @@ fn emit_close(code: CloseCode, reason: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(reason.as_bytes());
 }
 
-/// As much of a reason as may be sent.
+/// Returns the longest prefix of a reason that may be sent.
 fn cut(reason: &str) -> &str {
     let ends = (0..=REASON_MAX.min(reason.len())).rev();
     let end = ends.into_iter().find(|end| reason.is_char_boundary(*end));
     &reason[..end.unwrap_or(0)]
 }
 
-/// The frames of a packet. After the first error there are no more.
+/// Iterator over the frames of a packet. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     reader: Reader<'a>,
 }
 
 impl<'a> Frames<'a> {
-    /// Of that packet, or of the payload of a coded data packet.
+    /// Iterates over a packet, or the payload of a coded data packet.
     #[must_use]
     pub fn new(packet: &'a [u8]) -> Self {
         let reader = Reader::new(packet);

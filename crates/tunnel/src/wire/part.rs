@@ -1,4 +1,4 @@
-//! What a segment consists of.
+//! Parts: the contents of a segment.
 
 use super::{
     FrameError, ResetCode, StreamId,
@@ -6,8 +6,8 @@ use super::{
 };
 use crate::class::Class;
 
-/// The longest greeting of a stream, in bytes.
-pub const GREETING_MAX: usize = 256;
+/// Maximum length of a stream header, in bytes.
+pub const STREAM_HEADER_MAX: usize = 256;
 
 const OPEN: u8 = 0x40;
 /// Plus 1 with a length, plus 2 at the end of the stream.
@@ -21,64 +21,68 @@ const RECLASS: u8 = 0x49;
 const WITH_LENGTH: u8 = 1;
 const FIN: u8 = 2;
 
-/// What a segment consists of.
+/// A part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// A stream begins, `0x40`: identifier, class (8 bits), length of the greeting, greeting.
+    /// Opening of a stream, `0x40`: identifier, class (8 bits), length of the stream header, stream
+    /// header.
     Open {
-        /// Its number.
+        /// Number of the stream.
         stream: StreamId,
-        /// How its bytes are sent, both ways.
+        /// Class of the stream, in both directions.
         class: Class,
-        /// What the other side needs to know, at most [`GREETING_MAX`] bytes; no more is written.
-        greeting: &'a [u8],
+        /// Stream header for the far end, at most [`STREAM_HEADER_MAX`] bytes; longer ones are cut.
+        stream_header: &'a [u8],
     },
-    /// Bytes of a stream, `0x42` to `0x45`: identifier, position of the first byte, length, bytes. `0x42` and
-    /// `0x44` are without the length: the bytes fill the segment. The stream ends after those of `0x44` and `0x45`.
+    /// Bytes of a stream, `0x42` to `0x45`: identifier, position of the first byte, length, bytes.
+    /// `0x42` and `0x44` omit the length: the bytes fill the segment. `0x44` and `0x45` end the
+    /// stream.
     Data {
-        /// Of which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// The position of the first byte.
+        /// Position of the first byte.
         from: u64,
-        /// The bytes.
+        /// Bytes of the stream.
         bytes: &'a [u8],
-        /// Whether the stream ends after them.
+        /// True if the stream ends after these bytes.
         fin: bool,
     },
-    /// A stream is over in both directions at once, `0x46`: identifier, code (8 bits), position. Who gets it
-    /// without having sent one answers with one, so that both know how much counts against the
-    /// session's credit.
+    /// Reset of a stream in both directions, `0x46`: identifier, code (8 bits), position. A
+    /// receiver that has not sent a reset answers with one. Both ends then know how many bytes
+    /// count against the session's credit.
     Reset {
-        /// Which one.
+        /// Number of the stream.
         stream: StreamId,
-        /// Why.
+        /// Reason of the reset.
         code: ResetCode,
-        /// The first position that the sender of this has never sent.
+        /// First position that the sender of this reset has never sent.
         sent: u64,
     },
-    /// The peer may send the stream's bytes below this position, `0x47`: identifier, position.
+    /// Credit of a stream, `0x47`: identifier, position. The peer may send the stream's bytes below
+    /// this position.
     Credit {
-        /// Of which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// The first position that may not be sent.
+        /// First position that the peer may not send.
         until: u64,
     },
-    /// The peer may send so many bytes of all streams together, since the session began, `0x48`.
+    /// Credit of the session, `0x48`: bytes of all streams together that the peer may send, since
+    /// the session began.
     SessionCredit {
-        /// The sum of the streams' highest positions.
+        /// Maximum sum of the streams' highest positions.
         until: u64,
     },
-    /// From now on the stream's bytes are sent in that class, `0x49`: identifier, class (8 bits).
+    /// Change of a stream's class, `0x49`: identifier, class (8 bits).
     Reclass {
-        /// Of which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// The class.
+        /// New class.
         class: Class,
     },
 }
 
 impl Part<'_> {
-    /// The stream that it is about; none if it is about all of them.
+    /// Returns the part's stream; `None` if the part concerns all streams.
     #[must_use]
     pub fn stream(&self) -> Option<StreamId> {
         match *self {
@@ -91,15 +95,17 @@ impl Part<'_> {
         }
     }
 
-    /// How many bytes it takes. `last` says that no other part follows in its segment: data then needs
-    /// no length.
+    /// Returns the part's length in bytes. `last` means that no other part follows in the segment:
+    /// data then needs no length field.
     #[must_use]
     pub fn len(&self, last: bool) -> usize {
         match *self {
             Self::Open {
-                stream, greeting, ..
+                stream,
+                stream_header,
+                ..
             } => {
-                let len = cut(greeting).len();
+                let len = cut(stream_header).len();
                 2 + varint::len(stream) + varint::len(len as u64) + len
             }
             Self::Data {
@@ -107,7 +113,7 @@ impl Part<'_> {
                 from,
                 bytes,
                 fin,
-            } => Data::of(stream, from, bytes.len(), fin).header_len(last) + bytes.len(),
+            } => Data::new(stream, from, bytes.len(), fin).header_len(last) + bytes.len(),
             Self::Reset { stream, sent, .. } => 2 + varint::len(stream) + varint::len(sent),
             Self::Reclass { stream, .. } => 2 + varint::len(stream),
             Self::Credit { stream, until } => 1 + varint::len(stream) + varint::len(until),
@@ -115,21 +121,21 @@ impl Part<'_> {
         }
     }
 
-    /// Appends it to a segment, of which it is the last part or not.
+    /// Appends the part to a segment; `last` as in [`len`](Self::len).
     pub fn emit(&self, last: bool, out: &mut Vec<u8>) {
         match *self {
             Self::Open {
                 stream,
                 class,
-                greeting,
-            } => emit_open(stream, class, cut(greeting), out),
+                stream_header,
+            } => emit_open(stream, class, cut(stream_header), out),
             Self::Data {
                 stream,
                 from,
                 bytes,
                 fin,
             } => {
-                Data::of(stream, from, bytes.len(), fin).emit_header(last, out);
+                Data::new(stream, from, bytes.len(), fin).emit_header(last, out);
                 out.extend_from_slice(bytes);
             }
             Self::Reset { stream, code, sent } => {
@@ -143,10 +149,10 @@ impl Part<'_> {
     }
 }
 
-fn emit_open(stream: StreamId, class: Class, greeting: &[u8], out: &mut Vec<u8>) {
+fn emit_open(stream: StreamId, class: Class, stream_header: &[u8], out: &mut Vec<u8>) {
     emit_byte(OPEN, stream, class as u8, out);
-    varint::emit(greeting.len() as u64, out);
-    out.extend_from_slice(greeting);
+    varint::emit(stream_header.len() as u64, out);
+    out.extend_from_slice(stream_header);
 }
 
 fn emit_byte(kind: u8, stream: StreamId, byte: u8, out: &mut Vec<u8>) {
@@ -161,37 +167,37 @@ fn emit_numbers(kind: u8, numbers: &[u64], out: &mut Vec<u8>) {
     }
 }
 
-/// As much of a greeting as may be sent.
-fn cut(greeting: &[u8]) -> &[u8] {
-    &greeting[..greeting.len().min(GREETING_MAX)]
+/// Returns the longest prefix of a stream header that may be sent.
+fn cut(stream_header: &[u8]) -> &[u8] {
+    &stream_header[..stream_header.len().min(STREAM_HEADER_MAX)]
 }
 
-/// [`Part::Data`] without the bytes, which the caller writes behind the header.
+/// [`Part::Data`] without the bytes, which the caller writes after the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// Of which stream.
+    /// Number of the stream.
     pub stream: StreamId,
-    /// The position of the first byte.
+    /// Position of the first byte.
     pub from: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: usize,
-    /// Whether the stream ends after them.
+    /// True if the stream ends after these bytes.
     pub fin: bool,
 }
 
-/// How much data fits into what is left of a segment.
+/// Amount of data that fits into the rest of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// How many bytes.
+    /// Number of bytes.
     pub len: usize,
-    /// Nothing may follow them in the segment: they are written without their length.
+    /// True if no part may follow in the segment: the length field is omitted.
     pub last: bool,
 }
 
 impl Data {
-    /// So many bytes of a stream.
+    /// Creates a range of `len` bytes of a stream.
     #[must_use]
-    pub fn of(stream: StreamId, from: u64, len: usize, fin: bool) -> Self {
+    pub fn new(stream: StreamId, from: u64, len: usize, fin: bool) -> Self {
         Self {
             stream,
             from,
@@ -200,13 +206,13 @@ impl Data {
         }
     }
 
-    /// The position after the last byte.
+    /// Returns the position after the last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.from.saturating_add(self.len as u64)
     }
 
-    /// How many bytes stand before the data, in a part that is the `last` one of its segment or not.
+    /// Returns the length of the part before the data; `last` as in [`Part::len`].
     #[must_use]
     pub fn header_len(&self, last: bool) -> usize {
         let length = if last {
@@ -217,13 +223,13 @@ impl Data {
         1 + varint::len(self.stream) + varint::len(self.from) + length
     }
 
-    /// How many bytes the part takes, data included.
+    /// Returns the length of the part, data included.
     #[must_use]
     pub fn part_len(&self, last: bool) -> usize {
         self.header_len(last) + self.len
     }
 
-    /// Appends what stands before the data; exactly `len` bytes must follow.
+    /// Appends the header of the data; exactly `len` bytes must follow.
     pub fn emit_header(&self, last: bool, out: &mut Vec<u8>) {
         let length = if last { 0 } else { WITH_LENGTH };
         let fin = if self.fin { FIN } else { 0 };
@@ -233,13 +239,15 @@ impl Data {
         }
     }
 
-    /// How much of `available` bytes of a stream from position `from` on fits into `room` bytes of a segment; `None`
-    /// if nothing does. Of no bytes (the end of a stream) the header must fit.
+    /// Returns how much of `available` bytes of a stream, from position `from` on, fits into `room`
+    /// bytes of a segment; `None` if nothing does. For zero bytes (the end of a stream), the header
+    /// must fit.
     ///
-    /// Data that does not fill the room has its length with it, if there is room for that, and other parts may follow.
+    /// Data that does not fill the room carries its length, if that fits, so that other parts may
+    /// follow.
     #[must_use]
     pub fn fit(stream: StreamId, from: u64, available: usize, room: usize) -> Option<Fit> {
-        let whole = Self::of(stream, from, available, false);
+        let whole = Self::new(stream, from, available, false);
         let most = room.checked_sub(whole.header_len(true))?;
         let len = available.min(most);
         let last = whole.part_len(false) > room;
@@ -247,14 +255,14 @@ impl Data {
     }
 }
 
-/// The parts of a segment. After the first error there are no more.
+/// Iterator over the parts of a segment. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {
     reader: Reader<'a>,
 }
 
 impl<'a> Parts<'a> {
-    /// Of the segment with these parts.
+    /// Iterates over the parts of a segment.
     #[must_use]
     pub fn new(parts: &'a [u8]) -> Self {
         let reader = Reader::new(parts);
@@ -267,7 +275,7 @@ impl<'a> Parts<'a> {
             OPEN => Part::Open {
                 stream: reader.varint()?,
                 class: parse_class(reader)?,
-                greeting: reader.counted("greeting", GREETING_MAX)?,
+                stream_header: reader.counted("greeting", STREAM_HEADER_MAX)?,
             },
             kind @ DATA..=DATA_LAST => parse_data(kind - DATA, reader)?,
             RESET => Part::Reset {
@@ -317,7 +325,7 @@ fn parse_data<'a>(flags: u8, reader: &mut Reader<'a>) -> Result<Part<'a>, FrameE
     } else {
         reader.rest()
     };
-    // No stream has bytes beyond the last position that can be said.
+    // A stream has no bytes beyond the maximum encodable position.
     varint::sum("end", from, bytes.len() as u64)?;
     Ok(Part::Data {
         stream,

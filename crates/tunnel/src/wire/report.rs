@@ -1,4 +1,4 @@
-//! What a receiver tells its sender.
+//! Receiver reports.
 //!
 //! ```text
 //! REPORT = 0x01 flags:8 [highest] packets bytes [marked] below [from] [extent]
@@ -11,10 +11,10 @@
 //! gap     = before missing before_us after_us          missing is at least 1, less 1
 //! ```
 //!
-//! `skipped` counts the segments after the range before, less 1; for the first range, those from
-//! `below` on. Of gaps, `before` and `before_us` are differences to those of the gap before, for the first to
-//! `highest` (0 if there is none), `after_us` one to `before_us`. These three have a sign, which is
-//! folded in: 0, -1, 1, -2, 2 are written as 0, 1, 2, 3, 4.
+//! `skipped` counts the segments since the previous range, less 1; for the first range, those from
+//! `below` on. `before` and `before_us` of a gap are differences to those of the previous gap, or
+//! to `highest` (0 if absent) for the first. `after_us` is a difference to `before_us`. These three
+//! fields are signed and zigzag-encoded: 0, -1, 1, -2, 2 are written as 0, 1, 2, 3, 4.
 
 use std::ops::Range;
 
@@ -23,9 +23,9 @@ use super::{
     varint::{self, Reader, fold, in_range, sum, unfold},
 };
 
-/// The most ranges of a report.
+/// Maximum number of ranges in a report.
 pub const RANGES_MAX: usize = 64;
-/// The most gaps of a report.
+/// Maximum number of gaps in a report.
 pub const GAPS_MAX: usize = 16;
 
 const HIGHEST: u8 = 0x01;
@@ -34,50 +34,51 @@ const FROM: u8 = 0x04;
 const UNTIL: u8 = 0x08;
 const FLAGS: u8 = HIGHEST | MARKED | FROM | UNTIL;
 
-/// What has arrived, in full: any one report is enough to act on.
+/// Complete state of the receiver: any single report is enough to act on.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Report {
-    /// The highest packet number that has arrived, if any; when, by the receiver's clock; and how
-    /// long ago that was when this was sent.
+    /// Highest packet number that has arrived, if any; its arrival time by the receiver's clock;
+    /// and its age when the report was sent.
     pub highest: Option<Highest>,
-    /// Packets and bytes (of datagrams) that have arrived since the session began, without duplicates.
+    /// Packets that have arrived since the session began, without duplicates.
     pub packets: u64,
-    /// See `packets`.
+    /// Bytes of datagrams that have arrived since the session began, without duplicates.
     pub bytes: u64,
-    /// Of the packets, those marked with congestion experienced (RFC 3168).
+    /// Packets marked with congestion experienced (RFC 3168).
     pub marked: u64,
     /// All segments below this number have arrived.
     pub below: u64,
-    /// Of what segments `ranges` speaks; outside nothing is said, other than by `below`.
+    /// Segments that `ranges` covers. Segments outside are unspecified, except those below `below`.
     pub span: Span,
-    /// Segments that have arrived at or above `below`, in rising order, disjoint, not touching; at most [`RANGES_MAX`].
+    /// Segments at or above `below` that have arrived, in rising order, disjoint, not touching; at
+    /// most [`RANGES_MAX`].
     pub ranges: Vec<Range<u64>>,
-    /// Packet numbers missing between two arrivals, the newest ones, oldest first; each is told in two
-    /// reports at least, so the sender must know them by their numbers. At most [`GAPS_MAX`]. Their order is
-    /// not checked.
+    /// Runs of missing packet numbers between two arrivals: the newest ones, oldest first; at most
+    /// [`GAPS_MAX`]. Each appears in two reports or more, so the sender must deduplicate them by
+    /// number. Their order is not checked.
     pub gaps: Vec<Gap>,
-    /// Since the session began, for the fit of overcode ([`fec::control::Counts`]): packet numbers
-    /// looked at, lost ones among them, and bursts of these. Silences are left out.
+    /// Counts since the session began, for FEC rate control ([`fec::control::Counts`]): packet
+    /// numbers examined, lost packets, and loss bursts. Silences are excluded.
     pub counts: [u64; 3],
 }
 
-/// The highest packet number of a report.
+/// Highest packet number of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Highest {
-    /// The number.
+    /// Packet number.
     pub number: u64,
-    /// When it arrived, in microseconds of the receiver's clock.
+    /// Arrival time, in microseconds of the receiver's clock.
     pub arrived_us: u64,
-    /// How long before the report, in microseconds.
+    /// Time between arrival and report, in microseconds.
     pub held_us: u64,
 }
 
-/// The segments that a report speaks of: at or above `from` and below `until`.
+/// Segments that a report covers: at or above `from` and below `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first one.
+    /// First segment.
     pub from: u64,
-    /// After the last one; the maximum for no end.
+    /// Segment after the last one; the maximum means no end.
     pub until: u64,
 }
 
@@ -90,21 +91,21 @@ impl Default for Span {
     }
 }
 
-/// Packet numbers that did not arrive between two that did.
+/// Packet numbers that did not arrive, between two that did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The number that arrived before it; the first missing one is the next.
+    /// Number that arrived before the gap; the first missing one is the next.
     pub before: u64,
-    /// How many are missing.
+    /// Number of missing packets.
     pub missing: u64,
-    /// When `before` arrived, in microseconds of the receiver's clock.
+    /// Arrival time of `before`, in microseconds of the receiver's clock.
     pub before_us: u64,
-    /// When the one after the gap arrived.
+    /// Arrival time of the packet after the gap, in microseconds.
     pub after_us: u64,
 }
 
 impl Report {
-    /// How many bytes it takes, without the frame's type.
+    /// Returns the report's length in bytes, without the frame type.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no report is empty")]
     pub fn len(&self) -> usize {
@@ -113,17 +114,18 @@ impl Report {
         len
     }
 
-    /// Appends it to a packet, without the frame's type.
+    /// Appends the report to a packet, without the frame type.
     ///
-    /// Of ranges and gaps that are too many, the highest ranges and the oldest gaps are left out, as by
-    /// [`shorten`](Self::shorten).
+    /// Omits the highest ranges and the oldest gaps beyond the maximum, as
+    /// [`shorten`](Self::shorten) does.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.push(self.flags());
         self.numbers(|number| varint::emit(number, out));
     }
 
-    /// Leaves out the oldest gaps, then the highest ranges, until the frame takes no more than `room` bytes with its
-    /// type; of segments that it is silent on then it does not claim to speak. False if it still takes more.
+    /// Omits the oldest gaps, then the highest ranges, until the frame fits into `room` bytes with
+    /// its type. The span shrinks to the segments that are still listed. Returns false if the frame
+    /// is still too long.
     pub fn shorten(&mut self, room: usize) -> bool {
         while 1 + self.len() > room {
             if !self.gaps.is_empty() {
@@ -146,7 +148,7 @@ impl Report {
             | flag(self.until() < u64::MAX, UNTIL)
     }
 
-    /// Everything that follows the flags, one number after the other.
+    /// Passes everything that follows the flags to `number`, one number after the other.
     fn numbers(&self, mut number: impl FnMut(u64)) {
         if let Some(highest) = self.highest {
             let numbers = [highest.number, highest.arrived_us, highest.held_us];
@@ -193,7 +195,7 @@ impl Report {
         }
     }
 
-    /// The end of the span, at the last range that is written if not all are.
+    /// Returns the end of the span: the last range that is written, if not all fit.
     fn until(&self) -> u64 {
         let ends = self.ranges.len() > RANGES_MAX;
         let last = self.ranges.get(RANGES_MAX - 1).filter(|_| ends);
@@ -241,7 +243,7 @@ impl Highest {
         })
     }
 
-    /// What the first gap is told relative to.
+    /// Returns the reference point of the first gap.
     fn anchor(self) -> (u64, u64) {
         (self.number, self.arrived_us)
     }
@@ -300,17 +302,17 @@ impl Gap {
     }
 }
 
-/// How many there can be of what is claimed, at so many bytes each at least.
+/// Limits a claimed count to the number of items of `len_min` bytes that can follow.
 fn claimed(count: u64, len_min: usize, reader: &Reader<'_>) -> usize {
     (count as usize).min(reader.left() / len_min)
 }
 
-/// The difference as it is written.
+/// Returns the encoded difference.
 fn difference(anchor: u64, value: u64) -> u64 {
     fold(value.wrapping_sub(anchor).cast_signed())
 }
 
-/// A value that is told by its difference.
+/// Reads a value encoded as a difference.
 fn relative(field: &'static str, anchor: u64, reader: &mut Reader<'_>) -> Result<u64, FrameError> {
     let difference = unfold(reader.varint()?);
     let value = anchor.wrapping_add_signed(difference);

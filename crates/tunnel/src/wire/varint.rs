@@ -1,4 +1,4 @@
-//! Integers of variable length (RFC 9000 §16), and what else packets consist of.
+//! Variable-length integers (RFC 9000 §16) and primitives of the packet format.
 //!
 //! ```text
 //! 00vvvvvv                               to 2^6 - 1
@@ -7,14 +7,14 @@
 //! 11vvvvvv and seven more bytes          to 2^62 - 1
 //! ```
 //!
-//! As short as possible when written; read however they are written.
+//! Written in the shortest form; any form is read.
 
 use super::FrameError;
 
-/// The highest value: no position, number or count ever gets there. What is written of a higher one is this.
+/// Maximum value, beyond any real position, number or count. Larger values are written as this one.
 pub const MAX: u64 = (1 << 62) - 1;
 
-/// How many bytes a value takes.
+/// Returns the encoded length of a value in bytes.
 #[must_use]
 pub const fn len(value: u64) -> usize {
     match value {
@@ -33,18 +33,18 @@ pub fn emit(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&(value | prefix).to_be_bytes()[8 - len..]);
 }
 
-/// A signed number as an unsigned one that is small if its magnitude is: 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4.
-/// Magnitudes are less than 2^61.
+/// Zigzag-encodes a signed number: 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4. Magnitudes must be below
+/// 2^61.
 pub(super) fn fold(difference: i64) -> u64 {
     ((difference << 1) ^ (difference >> 63)).cast_unsigned()
 }
 
-/// The opposite of [`fold`].
+/// Reverses [`fold`].
 pub(super) fn unfold(folded: u64) -> i64 {
     (folded >> 1).cast_signed() ^ -((folded & 1).cast_signed())
 }
 
-/// Reads bytes one after the other.
+/// Sequential reader of bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
@@ -98,17 +98,17 @@ impl<'a> Reader<'a> {
         let value = bytes
             .iter()
             .fold(0, |value, byte| (value << 8) | u64::from(*byte));
-        // The two bits of the length are the highest ones of all.
+        // The two length bits are the highest ones.
         Ok(value & (u64::MAX >> (66 - 8 * bytes.len())))
     }
 
-    /// A length, at most `max`, and so many bytes.
+    /// Reads a length, at most `max`, and that many bytes.
     pub fn counted(&mut self, field: &'static str, max: usize) -> Result<&'a [u8], FrameError> {
         let len = self.at_most(field, max as u64)?;
         self.bytes(len as usize)
     }
 
-    /// A value, at most `max`.
+    /// Reads a value, at most `max`.
     pub fn at_most(&mut self, field: &'static str, max: u64) -> Result<u64, FrameError> {
         let value = self.varint()?;
         in_range(field, value <= max, value)?;
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An error unless `inside`.
+/// Returns an error unless `inside`.
 pub(super) fn in_range(field: &'static str, inside: bool, value: u64) -> Result<(), FrameError> {
     if inside {
         Ok(())
@@ -125,7 +125,7 @@ pub(super) fn in_range(field: &'static str, inside: bool, value: u64) -> Result<
     }
 }
 
-/// The sum, unless it is more than a varint can say.
+/// Returns the sum, unless it exceeds the maximum of a varint.
 pub(super) fn sum(field: &'static str, a: u64, b: u64) -> Result<u64, FrameError> {
     let sum = a.saturating_add(b);
     in_range(field, sum <= MAX, sum)?;

@@ -27,7 +27,7 @@ pub struct Cubic {
     recover: u64,
     srtt: f64,
     rttvar: f64,
-    rtt_least: f64,
+    rtt_min: f64,
     progress: Nanos,
     backoff: u32,
     /// HyStart: the round's end, the least round trip of the first samples in it, how many.
@@ -52,7 +52,7 @@ impl Cubic {
             recover: 0,
             srtt: 0.0,
             rttvar: 0.0,
-            rtt_least: f64::INFINITY,
+            rtt_min: f64::INFINITY,
             progress: 0,
             backoff: 0,
             round: (0, f64::INFINITY, 0),
@@ -131,7 +131,7 @@ impl Cubic {
     }
 
     fn measure(&mut self, rtt: f64) {
-        self.rtt_least = self.rtt_least.min(rtt);
+        self.rtt_min = self.rtt_min.min(rtt);
         if self.srtt == 0.0 {
             (self.srtt, self.rttvar) = (rtt, rtt / 2.0);
         }
@@ -159,7 +159,7 @@ impl Cubic {
             self.reno = self.window;
             now
         });
-        let t = now - epoch + self.rtt_least;
+        let t = now - epoch + self.rtt_min;
         let target = self.origin + C * (t - self.k).powi(3);
         self.reno += 3.0 * (1.0 - BETA) / (1.0 + BETA) / self.window;
         let target = target.max(self.reno).min(1.5 * self.window);
@@ -168,14 +168,14 @@ impl Cubic {
 
     /// HyStart (Linux, tcp_cubic.c): the least of eight round trips of a round is an eighth longer than ever.
     fn slow_start_may_end(&mut self, rtt: f64) {
-        let (end, least, samples) = self.round;
+        let (end, minimum, samples) = self.round;
         if self.highest >= end {
             self.round = (self.next, rtt, 1);
             return;
         }
-        self.round = (end, least.min(rtt), samples + 1);
-        let more = (self.rtt_least / 8.0).clamp(0.004, 0.016);
-        if samples >= 8 && self.window >= 16.0 && self.round.1 > self.rtt_least + more {
+        self.round = (end, minimum.min(rtt), samples + 1);
+        let more = (self.rtt_min / 8.0).clamp(0.004, 0.016);
+        if samples >= 8 && self.window >= 16.0 && self.round.1 > self.rtt_min + more {
             self.threshold = self.window;
         }
     }

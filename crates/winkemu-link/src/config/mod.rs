@@ -1,6 +1,6 @@
-//! What a link is made of: checked values, each of which makes sense by itself.
+//! Checked configuration of a link. Every value has been validated on its own.
 //!
-//! [`LinkConfig`] is what the engine runs; [`super::LinkOptions`] is how people write it.
+//! [`LinkConfig`] is what the engine runs; [`super::LinkOptions`] is the text form of it.
 
 mod outages;
 mod text;
@@ -17,25 +17,25 @@ pub use values::{Aqm, Gilbert, Jitter, JitterShape, QueueLimit};
 
 use super::{Direction, Nanos, trace::Trace};
 
-/// Nanoseconds of a duration, saturating after 584 years.
+/// Duration in nanoseconds; saturates after 584 years.
 pub fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
-/// How fast the link sends.
+/// Transmission rate of a link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateModel {
-    /// No limit: packets leave as they come.
+    /// No limit: a packet leaves when it arrives.
     Unlimited,
-    /// A constant rate.
+    /// Constant rate.
     Fixed(Rate),
-    /// Bit/s over time, from the start of the link; 0 stops it.
+    /// Bit/s over time, from the start of the link; 0 stops transmission.
     Trace(Trace<u64>),
 }
 
 impl RateModel {
-    /// The mean rate in bit/s; `None` without a limit.
+    /// Mean rate in bit/s; `None` without a limit.
     pub fn mean(&self) -> Option<Rate> {
         match self {
             Self::Unlimited => None,
@@ -45,20 +45,20 @@ impl RateModel {
     }
 }
 
-/// The queue ahead of the link.
+/// Queue ahead of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct QueueConfig {
-    /// How much it holds.
+    /// Capacity of the queue.
     pub limit: QueueLimit,
-    /// Which packet goes when that is too little.
+    /// Choice of the packet to drop when the queue is full.
     pub aqm: Aqm,
 }
 
-/// Ten full-sized packets: less could not carry a window of TCP over a link without delay.
+/// Ten full-sized packets. A smaller queue cannot carry a TCP window over a link without delay.
 const QUEUE_BYTES_MIN: u64 = 15_000;
 
 impl QueueConfig {
-    /// The bounds in bytes and in packets.
+    /// Limits in bytes and in packets.
     pub(crate) fn limits(&self, bandwidth_delay_product: u64) -> (u64, u64) {
         match self.limit {
             QueueLimit::Bytes(size) => (size.bytes(), u64::MAX),
@@ -71,13 +71,13 @@ impl QueueConfig {
     }
 }
 
-/// The delay without jitter.
+/// Delay without jitter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DelayModel {
-    /// A constant.
+    /// Constant delay.
     Fixed(#[serde(with = "units::duration")] Duration),
-    /// Nanoseconds over time, taken when a packet's last bit is sent.
+    /// Nanoseconds over time, read when a packet's last bit is sent.
     Trace(Trace<Nanos>),
 }
 
@@ -88,7 +88,7 @@ impl Default for DelayModel {
 }
 
 impl DelayModel {
-    /// The constant, or the mean over the trace.
+    /// Constant delay, or the mean over the trace.
     pub fn mean(&self) -> Duration {
         match self {
             Self::Fixed(delay) => *delay,
@@ -97,27 +97,27 @@ impl DelayModel {
     }
 }
 
-/// How long packets are on their way.
+/// Propagation delay of one direction.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct DelayConfig {
-    /// Without jitter.
+    /// Delay without jitter.
     pub base: DelayModel,
-    /// Added to it.
+    /// Random delay added to `base`.
     pub jitter: Jitter,
-    /// Whether packets may overtake each other; otherwise one waits for those before it.
+    /// True if packets may overtake each other. Otherwise a packet waits for those before it.
     pub reorder: bool,
 }
 
-/// Loss on the link. A packet is lost when any model says so.
+/// Loss on the link. A packet is lost when any of the models loses it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct LossConfig {
-    /// Packet error ratio, whatever the size.
+    /// Packet error ratio, independent of the packet's size.
     pub packet: Ratio,
     /// Bit error ratio: a packet of n bytes on the wire is lost with `1 - (1 - BER)^(8 n)`.
     pub bit_errors: Ratio,
-    /// Bursts.
+    /// Loss in bursts.
     pub burst: Option<Gilbert>,
-    /// Packet k is lost where entry k is true; starts again at its end.
+    /// Packet k is lost where entry k is true; the trace repeats.
     #[serde(skip)]
     pub trace: Option<Arc<[bool]>>,
 }
@@ -125,30 +125,30 @@ pub struct LossConfig {
 /// One direction of a link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PathConfig {
-    /// How fast it sends.
+    /// Transmission rate.
     pub rate: RateModel,
-    /// Bytes that each packet takes on the wire beyond its own; at most 1000.
+    /// Bytes added to each packet on the wire; 1000 or less.
     pub overhead_bytes: u16,
-    /// What waits to be sent.
+    /// Queue of packets that wait for transmission.
     pub queue: QueueConfig,
-    /// When it is down. The same outage in both directions is down at the same times.
+    /// Outage schedules. An outage listed in both directions is down at the same times in both.
     pub outages: Vec<Outage>,
-    /// What an outage does to packets that wait.
+    /// Treatment of waiting packets during an outage.
     pub queued: Queued,
-    /// What an outage does to packets in flight.
+    /// Treatment of packets in flight during an outage.
     pub in_flight: InFlight,
-    /// What it loses.
+    /// Loss models.
     pub loss: LossConfig,
-    /// How long packets travel.
+    /// Delay and jitter.
     pub delay: DelayConfig,
-    /// Share of packets that arrive twice.
+    /// Share of packets delivered twice.
     pub duplicate: Ratio,
     /// Share of packets with one bit flipped.
     pub corrupt: Ratio,
 }
 
 impl Default for PathConfig {
-    /// A wire: no limit, no delay, no loss.
+    /// Wire without limit, delay or loss.
     fn default() -> Self {
         Self {
             rate: RateModel::Unlimited,
@@ -165,19 +165,19 @@ impl Default for PathConfig {
     }
 }
 
-/// A link: two directions, independent but for outages.
+/// Link of two directions, independent except for outages.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct LinkConfig {
-    /// Part of every draw, so that several links with one seed differ.
+    /// Number that enters every draw, so that links with the same seed differ.
     pub id: u64,
-    /// From the end called A.
+    /// Direction from end A to end B.
     pub ab: PathConfig,
-    /// From the end called B.
+    /// Direction from end B to end A.
     pub ba: PathConfig,
 }
 
 impl LinkConfig {
-    /// A link that is the same in both directions.
+    /// Creates a link with the same configuration in both directions.
     pub fn symmetric(path: PathConfig) -> Self {
         Self {
             id: 0,
@@ -186,7 +186,7 @@ impl LinkConfig {
         }
     }
 
-    /// One direction.
+    /// Configuration of one direction.
     pub fn path(&self, direction: Direction) -> &PathConfig {
         match direction {
             Direction::AtoB => &self.ab,
@@ -194,12 +194,12 @@ impl LinkConfig {
         }
     }
 
-    /// The delay of both directions, without jitter and waiting.
+    /// Sum of the delays of both directions, without jitter and queueing.
     pub fn round_trip(&self) -> Duration {
         self.ab.delay.base.mean() + self.ba.delay.base.mean()
     }
 
-    /// The bandwidth-delay product of one direction in bytes; 0 without a rate limit.
+    /// Bandwidth-delay product of one direction in bytes; 0 without a rate limit.
     pub fn bandwidth_delay_product(&self, direction: Direction) -> u64 {
         let rate = self.path(direction).rate.mean();
         rate.map_or(0, |rate| rate.bandwidth_delay_product(self.round_trip()))

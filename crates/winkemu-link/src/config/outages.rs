@@ -1,4 +1,4 @@
-//! Why and how the link is down.
+//! Outage schedules, and the treatment of packets during an outage.
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -13,10 +13,10 @@ use crate::Nanos;
 
 serialize_as_text!(Wink, Periodic, OnOff, Spans);
 
-/// Wink (p, i): each interval the link is down with probability p, whatever it was before.
+/// Wink (p, i): in each interval the link is down with probability p, independently of the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wink {
-    /// Probability of an interval to be down: 0 to 0.999, or 1.
+    /// Probability that an interval is down: 0 to 0.999, or 1.
     pub probability: Ratio,
     /// Length of an interval, 100 us to a day.
     pub interval: Duration,
@@ -54,14 +54,14 @@ impl fmt::Display for Wink {
     }
 }
 
-/// Down for `down`, up for `up`, for ever, the first time at `first`.
+/// Periodic outages: down for `down`, up for `up`, repeated without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Periodic {
-    /// Length of the up time, more than 0.
+    /// Length of the up time; more than 0.
     pub up: Duration,
-    /// Length of the outage, more than 0.
+    /// Length of the outage; more than 0.
     pub down: Duration,
-    /// When the first outage begins; by default after one `up`.
+    /// Start of the first outage; one `up` by default.
     pub first: Duration,
 }
 
@@ -91,12 +91,12 @@ impl fmt::Display for Periodic {
     }
 }
 
-/// Up and down in turn, for exponentially distributed times; the link starts up.
+/// Alternating up and down times with exponentially distributed lengths; the link starts up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnOff {
-    /// Mean up time, at least 1 ms.
+    /// Mean up time, 1 ms or more.
     pub up: Duration,
-    /// Mean down time, at least 1 ms.
+    /// Mean down time, 1 ms or more.
     pub down: Duration,
 }
 
@@ -107,13 +107,13 @@ impl FromStr for OnOff {
         let parse = || {
             let values = named(text, &["up", "down"])?;
             let (Span(up), Span(down)) = (read(values[0])?, read(values[1])?);
-            let least = Duration::from_millis(1);
-            (up >= least && down >= least).then_some(Self { up, down })
+            let minimum = Duration::from_millis(1);
+            (up >= minimum && down >= minimum).then_some(Self { up, down })
         };
         parse().ok_or_else(|| {
             ValueError::new(
                 text,
-                "mean times such as \"up=20s,down=2s\" (at least 1ms each)",
+                "mean times such as \"up=20s,down=2s\" (1ms or more each)",
             )
         })
     }
@@ -125,7 +125,7 @@ impl fmt::Display for OnOff {
     }
 }
 
-/// Spans of time counted from the start of the link, as `10s+2s,30s+500ms` (start + length).
+/// Time spans since the start of the link, as `10s+2s,30s+500ms` (start + length).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spans(pub Arc<[(Nanos, Nanos)]>);
 
@@ -158,19 +158,19 @@ impl fmt::Display for Spans {
     }
 }
 
-/// One reason for the link to be down. Several may be combined.
+/// Outage schedule. A direction may have several; it is down when any of them is down.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outage {
-    /// Random per interval.
+    /// Random outages, drawn per interval.
     Wink(Wink),
-    /// Regular.
+    /// Periodic outages.
     Periodic(Periodic),
-    /// Random lengths.
+    /// Random outages of random length.
     OnOff(OnOff),
-    /// Down within these spans.
+    /// Scripted outages: down within these spans.
     Down(#[serde(serialize_with = "count_spans")] Arc<[(Nanos, Nanos)]>),
-    /// Up within these spans only.
+    /// Scripted contacts: up within these spans only.
     Contacts(#[serde(serialize_with = "count_spans")] Arc<[(Nanos, Nanos)]>),
 }
 
@@ -182,25 +182,25 @@ fn count_spans<S: serde::Serializer>(
 }
 
 words! {
-    /// What an outage does to packets that wait to be sent.
+    /// Treatment of packets that wait for transmission during an outage.
     Queued {
-        /// The sender does not know: it goes on sending, and what it sends is lost.
+        /// The sender does not know of the outage: it keeps sending, and the packets are lost.
         #[default]
         Drop = "drop",
-        /// The sender knows: it stops in the middle of a bit and goes on at link-up.
+        /// The sender knows of the outage: it stops in mid-bit and resumes at link-up.
         Hold = "hold",
     }
 }
 
 words! {
-    /// What an outage does to packets already on their way.
+    /// Treatment of packets in flight during an outage.
     InFlight {
-        /// They arrive: the obstacle is at the sender.
+        /// Packets in flight arrive: the obstacle is at the sender.
         #[default]
         Pass = "pass",
-        /// Those in flight when the link goes down are lost.
+        /// Packets in flight at link-down are lost.
         Drop = "drop",
-        /// Those that would arrive while it is down arrive at link-up.
+        /// Packets that would arrive during the outage arrive at link-up.
         Hold = "hold",
     }
 }

@@ -1,8 +1,8 @@
-//! What the texts of all values share.
+//! Parsing and formatting shared by all values.
 
 use std::str::FromStr;
 
-/// Why a value of a link option was refused; says what is accepted.
+/// Rejected value of a link option, with the accepted form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct ValueError {
@@ -19,7 +19,7 @@ impl ValueError {
     }
 }
 
-/// Serialises values as their text.
+/// Implements `Serialize` for values through their text form.
 macro_rules! serialize_as_text {
     ($($type:ty),*) => {$(
         impl serde::Serialize for $type {
@@ -31,7 +31,7 @@ macro_rules! serialize_as_text {
 }
 pub(super) use serialize_as_text;
 
-/// Values of `name=value,...` lists, in any order; a bare value goes to the first name left.
+/// Parses a `name=value,...` list in any order; a bare value takes the first unused name.
 pub(super) fn named<'a>(text: &'a str, names: &[&'static str]) -> Option<Vec<Option<&'a str>>> {
     let mut values = vec![None; names.len()];
     for part in text.split(',') {
@@ -50,7 +50,7 @@ pub(super) fn read<T: FromStr>(text: Option<&str>) -> Option<T> {
     text?.parse().ok()
 }
 
-/// A value that is one of a few words.
+/// Declares an enum whose values are written as words.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*

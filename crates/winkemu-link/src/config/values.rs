@@ -8,14 +8,14 @@ use super::text::{ValueError, named, read, serialize_as_text, words};
 
 serialize_as_text!(QueueLimit, Aqm, Jitter, Gilbert);
 
-/// How much the queue holds. The packet being sent is not in the queue.
+/// Capacity of the queue. The packet in transmission is not part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QueueLimit {
-    /// So many bytes of IP packets.
+    /// Bytes of IP packets.
     Bytes(ByteSize),
-    /// So many packets.
+    /// Number of packets.
     Packets(u64),
-    /// This share of the rate times the delay of both directions; at least 15 kB.
+    /// Share of the rate times the delay of both directions; 15 kB or more.
     BandwidthDelay(f64),
 }
 
@@ -60,19 +60,19 @@ impl fmt::Display for QueueLimit {
     }
 }
 
-/// Which packet goes when there are too many.
+/// Choice of the packet to drop when the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Aqm {
-    /// The one that arrives.
+    /// Drop-tail: the arriving packet.
     #[default]
     Tail,
-    /// The oldest ones.
+    /// Drop-head: the oldest packets.
     Head,
-    /// By controlled delay (RFC 8289), and at the tail of a full queue.
+    /// Controlled delay (RFC 8289), and drop-tail when the queue is full.
     CoDel {
-        /// The acceptable standing delay.
+        /// Acceptable standing delay.
         target: Span,
-        /// About the longest round trip of the flows through it.
+        /// Roughly the longest round trip of the flows through the queue.
         interval: Span,
     },
 }
@@ -113,22 +113,22 @@ impl fmt::Display for Aqm {
 }
 
 words! {
-    /// How extra delay is distributed.
+    /// Distribution of the extra delay.
     JitterShape {
-        /// Evenly from 0 to the stated bound.
+        /// Uniform from 0 to the configured bound.
         #[default]
         Uniform = "uniform",
-        /// Exponentially, with the stated mean.
+        /// Exponential with the configured mean.
         Exponential = "exponential",
     }
 }
 
-/// Random extra delay, drawn for each packet.
+/// Random extra delay, drawn per packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Jitter {
-    /// The bound (uniform) or the mean (exponential).
+    /// Bound (uniform) or mean (exponential).
     pub size: Duration,
-    /// How it is distributed.
+    /// Distribution of the extra delay.
     pub shape: JitterShape,
 }
 
@@ -160,7 +160,7 @@ impl fmt::Display for Jitter {
     }
 }
 
-/// Loss in bursts: a chain of a good and a bad state that steps with each packet.
+/// Burst loss (Gilbert-Elliott): a chain of a good and a bad state that steps with each packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gilbert {
     /// Probability of a step from good to bad.
@@ -174,7 +174,7 @@ pub struct Gilbert {
 }
 
 impl Gilbert {
-    /// The share of packets that meet the bad state.
+    /// Share of packets that meet the bad state.
     pub fn share_bad(&self) -> f64 {
         self.to_bad.get() / (self.to_bad.get() + self.to_good.get())
     }

@@ -1,4 +1,4 @@
-//! A link as people write it: on the command line, in `key=value,...` lists and in TOML.
+//! Text form of a link: options on the command line, in `key=value,...` lists and in TOML.
 
 mod tables;
 
@@ -17,59 +17,59 @@ use super::{
     trace::{self, TraceError},
 };
 
-/// Why a link's options were refused.
+/// Rejection of a link's options.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
-    /// There is no such key.
-    #[error("`{key}` is no option of a link; there are {}", PathOptions::KEYS.join(", "))]
+    /// Unknown key.
+    #[error("unknown link option `{key}`; valid options are {}", PathOptions::KEYS.join(", "))]
     Unknown {
-        /// As found.
+        /// Key as found.
         key: String,
     },
-    /// The value of a key is not acceptable.
+    /// Unacceptable value of a key.
     #[error("{key}: {message}")]
     Value {
-        /// The key.
+        /// Key.
         key: &'static str,
-        /// What was found, and what is accepted.
+        /// Value as found, and the accepted form.
         message: String,
     },
-    /// A text without a key.
+    /// Text without a key.
     #[error("`{text}` is not key=value")]
     NoKey {
-        /// As found.
+        /// Text as found.
         text: String,
     },
-    /// A trace file could not be read.
+    /// Unreadable trace file.
     #[error("{key}: cannot read {}", path.display())]
     File {
-        /// The key.
+        /// Key that names the file.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         error: io::Error,
     },
-    /// A trace file holds something else.
+    /// Trace file with invalid content.
     #[error("{key}: {}", path.display())]
     Trace {
-        /// The key.
+        /// Key that names the file.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error in its content.
         #[source]
         error: TraceError,
     },
 }
 
-/// A value, or a file that holds it over time.
+/// Value, or a file that holds it over time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source<T> {
-    /// The value itself.
+    /// Value itself.
     Value(T),
-    /// `@FILE`.
+    /// File, written `@FILE`.
     File(PathBuf),
 }
 
@@ -97,7 +97,7 @@ impl<T: fmt::Display> fmt::Display for Source<T> {
     }
 }
 
-/// A rate, or none: `10mbit` or `unlimited`.
+/// Rate limit, or none: `10mbit` or `unlimited`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit(pub Option<Rate>);
 
@@ -124,10 +124,10 @@ impl fmt::Display for RateLimit {
 /// Declares the options once: field, type, key, and help text.
 macro_rules! path_options {
     ($($(#[$doc:meta])+ $field:ident: $type:ty = $key:literal $name:literal,)+) => {
-        /// What may be said about one direction, or about both; what is left out keeps its default.
+        /// Options of one direction, or of both; options left out keep their defaults.
         ///
-        /// Reads itself from `key=value,key=value` and from TOML, where a value is a string, a
-        /// number or a boolean.
+        /// Parses from `key=value,key=value` and from TOML, where a value is a string, a number or
+        /// a boolean.
         #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
         pub struct PathOptions {
             $($(#[$doc])+ #[arg(long = $key, value_name = $name)] pub $field: Option<$type>,)+
@@ -140,7 +140,7 @@ macro_rules! path_options {
             /// Sets one option from text.
             ///
             /// # Errors
-            /// When there is no such key, or the value is not acceptable.
+            /// Unknown key, or unacceptable value.
             pub fn set(&mut self, key: &str, value: &str) -> Result<(), OptionError> {
                 match key {
                     $($key => {
@@ -155,12 +155,12 @@ macro_rules! path_options {
                 Ok(())
             }
 
-            /// These options, and where they say nothing, those of `base`.
+            /// Takes unset options from `base`.
             pub fn over(self, base: Self) -> Self {
                 Self { $($field: self.$field.or(base.$field),)+ }
             }
 
-            /// What is set, as text.
+            /// Options that are set, as text.
             pub fn entries(&self) -> Vec<(&'static str, String)> {
                 let mut entries = Vec::new();
                 $(if let Some(value) = &self.$field {
@@ -173,47 +173,48 @@ macro_rules! path_options {
 }
 
 path_options! {
-    /// Rate: 10mbit, unlimited, or @FILE with `seconds,rate` lines or in mahimahi's format
+    /// Rate: 10mbit, unlimited, or @FILE with `seconds,rate` lines or in mahimahi format
     rate: Source<RateLimit> = "rate" "RATE",
-    /// Bytes that each packet takes on the wire beyond its own: 0 to 1000
+    /// Bytes added to each packet on the wire: 0 to 1000
     overhead: Overhead = "overhead" "BYTES",
-    /// Size of the queue: 660kB, 1000p or 100%bdp [default: 100%bdp, at least 15kB]
+    /// Size of the queue: 660kB, 1000p or 100%bdp [default: 100%bdp, 15kB or more]
     queue: QueueLimit = "queue" "SIZE",
-    /// What a full queue drops: tail, head, or codel[:target=5ms,interval=100ms] [default: tail]
+    /// Drop policy of the queue: tail, head, or codel[:target=5ms,interval=100ms] [default: tail]
     aqm: Aqm = "aqm" "DISCIPLINE",
     /// One-way delay: 264ms, or @FILE with `seconds,delay` lines
     delay: Source<Span> = "delay" "DELAY",
-    /// Random extra delay: 20ms (evenly from 0 to 20 ms) or 5ms,exponential (mean)
+    /// Random extra delay: 20ms (uniform from 0 to 20 ms) or 5ms,exponential (mean)
     jitter: Jitter = "jitter" "JITTER",
-    /// Whether jitter lets packets overtake each other: true or false [default: false]
+    /// Let jitter reorder packets: true or false [default: false]
     reorder: bool = "reorder" "BOOL",
     /// Packet error ratio: 1%, 0.01, or @FILE with a 0 or 1 for each packet
     loss: Source<Ratio> = "loss" "SHARE",
-    /// Bit error ratio: a packet of n bytes is lost with 1 - (1 - BER)^(8n)
+    /// Bit error ratio: a packet of n bytes is lost with probability 1 - (1 - BER)^(8n)
     ber: Ratio = "ber" "BER",
-    /// Loss in bursts: P(good to bad),P(bad to good)[,loss in bad[,loss in good]]
+    /// Burst loss: P(good to bad),P(bad to good)[,loss in bad[,loss in good]]
     gilbert: Gilbert = "gilbert" "P,Q",
-    /// Share of packets that arrive twice
+    /// Share of packets delivered twice
     duplicate: Ratio = "duplicate" "SHARE",
     /// Share of packets with one bit flipped
     corrupt: Ratio = "corrupt" "SHARE",
-    /// Down with probability p in each interval i: p=0.4,i=100ms
+    /// Short outages: down with probability p in each interval i: p=0.4,i=100ms
     wink: Wink = "wink" "p=P,i=TIME",
-    /// Regular outages: up=9s,down=1s[,first=5s]
+    /// Periodic outages: up=9s,down=1s[,first=5s]
     periodic: Periodic = "periodic" "up=TIME,down=TIME",
-    /// Random outages, exponential lengths with these means: up=20s,down=2s
+    /// Random outages with exponentially distributed lengths of these means: up=20s,down=2s
     onoff: OnOff = "onoff" "up=TIME,down=TIME",
     /// Scripted outages, start + length: 10s+2s,30s+500ms, or @FILE with `from,to` lines in seconds
     outages: Source<Spans> = "outages" "SPANS",
-    /// Up only in these spans: 0s+600s,5400s+600s, or @FILE with `from,to` lines, or an ION contact plan
+    /// Up in these spans only: 0s+600s,5400s+600s, or @FILE with `from,to` lines or an ION contact
+    /// plan
     contacts: Source<Spans> = "contacts" "SPANS",
-    /// What an outage does to waiting packets: drop (sent into the void) or hold [default: drop]
+    /// Treatment of waiting packets in an outage: drop (sent and lost) or hold [default: drop]
     queued: Queued = "queued" "drop|hold",
-    /// What an outage does to packets in flight: pass, drop or hold [default: pass]
+    /// Treatment of packets in flight in an outage: pass, drop or hold [default: pass]
     in_flight: InFlight = "in-flight" "pass|drop|hold",
 }
 
-/// Extra bytes for each packet, 0 to 1000.
+/// Extra bytes per packet, 0 to 1000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overhead(pub u16);
 
@@ -236,8 +237,8 @@ impl fmt::Display for Overhead {
 impl FromStr for PathOptions {
     type Err = OptionError;
 
-    /// `key=value,key=value`; a part that begins with no key belongs to the value before it, so
-    /// that `rate=1mbit,wink=p=0.4,i=100ms` means what it says.
+    /// Parses `key=value,key=value`. A part without a known key belongs to the value before it: in
+    /// `rate=1mbit,wink=p=0.4,i=100ms`, `i=100ms` is part of `wink`.
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let mut options = Self::default();
         let mut pairs: Vec<(&str, String)> = Vec::new();
@@ -269,7 +270,8 @@ impl FromStr for PathOptions {
     }
 }
 
-/// Whether `part` can continue `value`: names of lists are short, misspelt keys rarely.
+/// Reports whether `part` can continue `value`. The names in a list are short; misspelt keys rarely
+/// are.
 fn takes_list(value: &str, part: &str) -> bool {
     const NAMES: [&str; 10] = [
         "p", "q", "i", "up", "down", "first", "bad", "good", "target", "interval",
@@ -284,10 +286,10 @@ fn takes_list(value: &str, part: &str) -> bool {
 type Load<'a> = &'a mut dyn FnMut(&Path) -> io::Result<String>;
 
 impl PathOptions {
-    /// The checked configuration of a direction.
+    /// Checks the options and returns the configuration of a direction.
     ///
     /// # Errors
-    /// When a file cannot be read by `load`, or holds no trace.
+    /// A file that `load` cannot read, or that holds no valid trace.
     pub fn resolve(&self, load: Load<'_>) -> Result<PathConfig, OptionError> {
         Ok(PathConfig {
             rate: self.resolve_rate(load)?,
@@ -383,7 +385,7 @@ fn read<T>(
         error,
     };
     let text = load(path).map_err(file)?;
-    // Some editors begin with a byte order mark.
+    // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     parse(text).map_err(|error| OptionError::Trace {
         key,
@@ -392,14 +394,14 @@ fn read<T>(
     })
 }
 
-/// What may be said about a link: about both directions, then about each.
+/// Options of a link: those of both directions, then those of each.
 ///
-/// In TOML the keys of both directions stand at the top, those of one in tables `ab` and `ba`:
-/// `{ rate = "10mbit", delay = "300ms", ab = { loss = "1%" } }`. On the command line, see
+/// In TOML the keys of both directions stand at the top level, those of one in the tables `ab` and
+/// `ba`: `{ rate = "10mbit", delay = "300ms", ab = { loss = "1%" } }`. For the command line, see
 /// `winkemu link --help`.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct LinkOptions {
-    /// Both directions.
+    /// Options of both directions.
     #[command(flatten)]
     pub both: PathOptions,
     /// Overrides for the direction from A to B: key=value,...
@@ -411,7 +413,7 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// These options, and where they say nothing, those of `base`.
+    /// Takes unset options from `base`.
     pub fn over(self, base: Self) -> Self {
         let [ab, ba] = [(self.ab, base.ab), (self.ba, base.ba)].map(|(mine, theirs)| {
             let theirs = theirs.unwrap_or_default().over(base.both.clone());
@@ -426,10 +428,10 @@ impl LinkOptions {
         }
     }
 
-    /// The checked configuration; trace files are read by `load`.
+    /// Checks the options and returns the configuration of the link; `load` reads trace files.
     ///
     /// # Errors
-    /// When a file cannot be read, or holds no trace.
+    /// A file that cannot be read, or that holds no valid trace.
     pub fn resolve(&self, load: Load<'_>) -> Result<LinkConfig, OptionError> {
         let path = |options: &Option<PathOptions>| {
             options.clone().unwrap_or_default().over(self.both.clone())
@@ -441,10 +443,10 @@ impl LinkOptions {
         })
     }
 
-    /// The checked configuration of a link without trace files.
+    /// Checks the options of a link without trace files.
     ///
     /// # Errors
-    /// When an option names a file.
+    /// An option that names a file.
     pub fn resolve_without_files(&self) -> Result<LinkConfig, OptionError> {
         self.resolve(&mut |_| Err(io::Error::from(io::ErrorKind::Unsupported)))
     }
@@ -453,7 +455,7 @@ impl LinkOptions {
 impl FromStr for LinkOptions {
     type Err = OptionError;
 
-    /// The options of both directions, as `key=value,...`.
+    /// Parses the options of both directions from `key=value,...`.
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let both = text.parse()?;
         Ok(Self {

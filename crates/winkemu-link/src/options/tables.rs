@@ -1,4 +1,4 @@
-//! Links in TOML and JSON.
+//! Serialisation of links in TOML and JSON.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Serialize for LinkOptions {
     }
 }
 
-/// A value in a file: text, a bare number or boolean, or a table for one direction.
+/// Value in a file: text, a bare number or boolean, or a table for one direction.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Entry {

@@ -1,8 +1,8 @@
-//! CoDel as RFC 8289 describes it.
+//! Tests of CoDel against RFC 8289.
 
 use super::*;
 
-/// Packets of 1000 B at 8 Mbit/s take 1 ms; one comes each `gap` for `length`.
+/// Sends packets of 1000 B at 8 Mbit/s (1 ms each), one per `gap` for `length`.
 fn run(options: &str, gap: Nanos, length: Nanos) -> (Vec<u64>, Vec<(u64, Nanos)>) {
     let mut engine = engine(&format!("rate=8mbit,queue=10000p,{options}"));
     engine.record();
@@ -30,7 +30,7 @@ fn run(options: &str, gap: Nanos, length: Nanos) -> (Vec<u64>, Vec<(u64, Nanos)>
 
 #[test]
 fn without_a_standing_queue_nothing_is_dropped() {
-    // Bursts of 4 every 4 ms wait up to 3 ms: below the target of 5 ms.
+    // Bursts of 4 every 4 ms wait up to 3 ms, below the target of 5 ms.
     let mut engine = engine("rate=8mbit,aqm=codel");
     for k in 0..5000 {
         for _ in 0..4 {
@@ -42,7 +42,7 @@ fn without_a_standing_queue_nothing_is_dropped() {
 
 #[test]
 fn a_backlog_of_one_packet_is_no_standing_queue() {
-    // At 80 kbit/s each takes 100 ms, far above the target, but nothing waits behind it.
+    // At 80 kbit/s each packet takes 100 ms, far above the target, but none waits behind it.
     let sent: Vec<_> = (0..100).map(|k| (k * 90 * MS, 1000)).collect();
     let plain = through("rate=89kbit,queue=1p", &sent).len();
     assert_eq!(
@@ -53,7 +53,7 @@ fn a_backlog_of_one_packet_is_no_standing_queue() {
 
 #[test]
 fn dropping_starts_an_interval_after_the_target_is_passed_and_then_speeds_up() {
-    // 1.25 packets for each that leaves: the queue grows by one in 4 ms.
+    // 1.25 packets arrive per departure: the queue grows by one in 4 ms.
     let (dropped, arrivals) = run("aqm=codel", 800_000, SECOND);
     // Packet k is offered at 0.8 k ms and, before any drop, dequeued at k ms: it waits 0.2 k ms.
     // Packet 25 is the first to wait 5 ms, at 25 ms; the first drop is the one dequeued at 125 ms.
@@ -81,7 +81,7 @@ fn the_target_and_the_interval_are_parameters() {
 
 #[test]
 fn it_holds_a_moderate_overload_near_its_target_where_a_plain_queue_does_not() {
-    // 2 % too much for a minute.
+    // 2 % overload for a minute.
     let delays = |options: &str| {
         let (dropped, arrivals) = run(options, 980_000, 60 * SECOND);
         let late = arrivals.iter().filter(|(_, at)| *at > 50 * SECOND);

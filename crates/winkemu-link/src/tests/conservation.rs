@@ -1,10 +1,10 @@
-//! No packet comes from nowhere, vanishes uncounted, or comes early.
+//! Conservation of packets: none is invented, lost without a count, or early.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Options that together turn on everything.
+/// Options that together enable every stage.
 fn any_options() -> impl Strategy<Value = String> {
     let pick = |options: &'static [&'static str]| prop::sample::select(options);
     (
@@ -70,7 +70,7 @@ proptest! {
         let base = config.ab.delay.base.mean();
         for direction in Direction::BOTH {
             let stats = engine.stats(direction);
-            prop_assert_eq!(stats.held, 0, "all has left");
+            prop_assert_eq!(stats.held, 0, "packets left inside");
             let mine: Vec<_> = arrivals.iter().filter(|a| a.direction == direction).collect();
             prop_assert_eq!(stats.delivered, mine.len() as u64);
             prop_assert!(mine.is_sorted_by_key(|a| a.at));
@@ -79,11 +79,11 @@ proptest! {
             }
         }
         for arrival in &arrivals {
-            prop_assert_eq!(arrival.at, arrival.packet.due, "the deadline is exact");
+            prop_assert_eq!(arrival.at, arrival.packet.due, "deadline is not exact");
             let bits = arrival.packet.bytes.len() as u64 * 8;
             let rate = config.ab.rate.mean().map_or(0, |rate| bits * SECOND / rate.bits_per_second());
-            let least = arrival.packet.offered + nanos(base) + rate;
-            prop_assert!(arrival.at + 1 >= least, "early: {} before {}", arrival.at, least);
+            let minimum = arrival.packet.offered + nanos(base) + rate;
+            prop_assert!(arrival.at + 1 >= minimum, "early: {} before {}", arrival.at, minimum);
         }
     }
 
@@ -103,7 +103,7 @@ proptest! {
                 }
                 engine.handle_packet(Direction::AtoB, &[1; 700], now);
             }
-            // A shell that was held up asks once, late.
+            // Poll once, late, as a delayed shell would.
             while let Some((_, packet)) = engine.poll_deliver(3600 * SECOND) {
                 dues.push(packet);
             }
@@ -129,7 +129,7 @@ fn packets_leave_their_memory_for_the_next() {
 fn a_pipe_that_holds_too_much_drops_and_says_so() {
     let mut engine = engine("delay=1h");
     let packet = vec![0; 60_000];
-    // As if it were nearly full: a gigabyte is much for a test.
+    // Start with a nearly full pipe: a test cannot fill a gigabyte.
     engine.fill_flight(Direction::AtoB, FLIGHT_BYTES_MAX - 2 * packet.len() as u64);
     for _ in 0..3 {
         engine.handle_packet(Direction::AtoB, &packet, 0);

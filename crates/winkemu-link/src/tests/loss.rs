@@ -1,10 +1,10 @@
-//! Loss is as frequent, and as bunched, as it is meant to be.
+//! Frequency and burstiness of loss.
 
 use super::{super::loss::Loss, *};
 
 const COUNT: u64 = 1_000_000;
 
-/// Verdicts on a million packets of so many bytes.
+/// Verdicts on a million packets of `bytes` each.
 fn verdicts(options: &str, bytes: u64, seed: u64) -> Vec<bool> {
     let config = config(options);
     let mut loss = Loss::new(&config.ab.loss, seed, 0, Direction::AtoB);
@@ -17,7 +17,8 @@ fn share(lost: &[bool]) -> f64 {
     lost.iter().filter(|lost| **lost).count() as f64 / lost.len() as f64
 }
 
-/// Within three standard errors of `p`; `inflation` is that of the variance by correlation.
+/// Asserts that the share is within three standard errors of `p`. Correlation multiplies the
+/// variance by `inflation`.
 fn assert_share(lost: &[bool], p: f64, inflation: f64) {
     let sigma = (p * (1.0 - p) * inflation / lost.len() as f64).sqrt();
     let found = share(lost);
@@ -34,7 +35,8 @@ fn packet_errors_are_as_frequent_as_stated_and_independent() {
             let lost = verdicts(options, 1500, seed);
             assert_share(&lost, p, 1.0);
             let pairs: Vec<_> = lost.windows(2).map(|w| w[0] && w[1]).collect();
-            // Overlapping pairs are correlated; the variance is below 3 times that of single ones.
+            // Overlapping pairs are correlated: their variance is below 3 times that of single
+            // packets.
             assert_share(&pairs, p * p, 3.0);
         }
     }
@@ -53,7 +55,7 @@ fn bit_errors_strike_by_size() {
         let p = 1.0 - (1.0f64 - 1e-5).powi(8 * bytes as i32);
         assert_share(&verdicts("ber=1e-5", bytes, 1), p, 1.0);
     }
-    // 8.25e-7 is what 1 % of packets of 1522 B come to (Urke 2011, equation 5.1).
+    // 8.25e-7 loses 1 % of packets of 1522 B (Urke 2011, equation 5.1).
     assert_share(&verdicts("ber=8.254e-7", 1522, 1), 0.01, 1.0);
 }
 
@@ -86,7 +88,7 @@ fn bursts_are_as_frequent_and_as_long_as_stated() {
         // Geometric: variance (1 - q) / q^2.
         let sigma = (1.0 - q).sqrt() / q / bursts.sqrt();
         assert!((mean - 1.0 / q).abs() <= 3.0 * sigma, "{mean} +- {sigma}");
-        // Steps from good to bad, as often as stated.
+        // Steps from good to bad, as often as configured.
         let good = lost.iter().filter(|l| !**l).count() as f64;
         let sigma = (p * (1.0 - p) / good).sqrt();
         assert!((bursts / good - p).abs() <= 3.0 * sigma);
@@ -97,7 +99,7 @@ fn bursts_are_as_frequent_and_as_long_as_stated() {
 fn each_state_has_its_own_loss() {
     let lost = verdicts("gilbert=p=0.01,q=0.03,bad=50%,good=2%", 1500, 5);
     let p: f64 = 0.25 * 0.5 + 0.75 * 0.02;
-    // The state's contribution to the variance, by its memory, above the independent draws.
+    // Variance above that of independent draws, from the memory of the state.
     let between = 0.25 * 0.75 * (0.5f64 - 0.02).powi(2) / (p * (1.0 - p));
     let memory: f64 = 0.96;
     assert_share(&lost, p, 1.0 + between * 2.0 * memory / (1.0 - memory));

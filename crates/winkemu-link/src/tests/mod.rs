@@ -1,4 +1,4 @@
-//! Properties of whole links, against naive models.
+//! Properties of whole links, checked against naive models.
 
 mod codel;
 mod conservation;
@@ -15,7 +15,7 @@ use super::*;
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = NANOS_PER_SECOND;
 
-/// A link from its options, which must be valid.
+/// Parses the configuration of a link from valid options.
 fn config(options: &str) -> LinkConfig {
     let options: LinkOptions = options.parse().unwrap();
     options.resolve_without_files().unwrap()
@@ -25,7 +25,7 @@ fn engine(options: &str) -> Engine {
     Engine::new(&config(options), 1)
 }
 
-/// Everything that comes out until `until`, with the instant at which it did.
+/// Polls every packet due by `until`, with its time of delivery.
 fn drain(engine: &mut Engine, until: Nanos) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     while let Some(at) = engine.poll_timeout().filter(|at| *at <= until) {
@@ -40,7 +40,7 @@ fn drain(engine: &mut Engine, until: Nanos) -> Vec<Arrival> {
     arrivals
 }
 
-/// Sends packets from A to B at these times, and gives the times at which they come out.
+/// Sends packets from A to B at these times and returns their times of delivery.
 fn through(options: &str, sent: &[(Nanos, usize)]) -> Vec<(u64, Nanos)> {
     let mut engine = engine(options);
     let mut arrivals = Vec::new();

@@ -1,4 +1,4 @@
-//! Links as people write them.
+//! Tests of the text form of links.
 
 use std::io;
 
@@ -30,12 +30,12 @@ fn lists_within_lists_keep_together() {
         ]
     );
     let again: PathOptions = entries.join(",").parse().unwrap();
-    assert_eq!(again, path, "what is written is read back");
+    assert_eq!(again, path, "options differ after a round trip");
 }
 
 #[test]
 fn errors_name_the_key_and_what_it_takes() {
-    assert!(error("speed=1mbit").contains("`speed` is no option of a link; there are rate,"));
+    assert!(error("speed=1mbit").contains("unknown link option `speed`; valid options are rate,"));
     assert!(error("rate").contains("not key=value"));
     assert!(error("delay=264").starts_with("delay: `264` is not a duration"));
     for (text, range) in [
@@ -46,7 +46,7 @@ fn errors_name_the_key_and_what_it_takes() {
         ("wink=p=0.5,i=1us", "100us to 1d"),
         ("wink=p=0.5,q=1s", "p=0.4,i=100ms"),
         ("periodic=up=0s,down=1s", "above 0"),
-        ("onoff=up=1s,down=1us", "at least 1ms"),
+        ("onoff=up=1s,down=1us", "1ms or more"),
         ("gilbert=0,0", "p + q above 0"),
         ("aqm=codel:target=1s,interval=1s", "target below interval"),
         ("aqm=red", "\"tail\""),
@@ -146,13 +146,13 @@ fn traces_change_in_steps_and_start_again() {
     assert_eq!(
         last.at(SECOND * 100),
         (9_000_000, FOREVER),
-        "the last value stays"
+        "last value does not stay"
     );
 }
 
 #[test]
 fn mahimahi_traces_are_rates_by_the_millisecond() {
-    // Two opportunities in millisecond 0, one in 2; the trace is 3 ms long.
+    // Two opportunities in millisecond 0 and one in 2; the trace is 3 ms long.
     let rates = trace::parse_rates("0\n0\n2\n").unwrap();
     let opportunity = 1504 * 8 * 1000;
     assert_eq!(rates.at(0), (2 * opportunity, MS));
@@ -173,5 +173,9 @@ fn delays_may_change_over_time() {
         .iter()
         .map(|a| a.at / MS)
         .collect();
-    assert_eq!(times, [1005, 1005, 1012], "the second waits for the first");
+    assert_eq!(
+        times,
+        [1005, 1005, 1012],
+        "second packet overtook the first"
+    );
 }

@@ -1,4 +1,4 @@
-//! Outages, to the nanosecond.
+//! Timing of outages, to the nanosecond.
 
 use super::{super::outage::Gate, *};
 
@@ -6,12 +6,12 @@ fn gate(options: &str, seed: u64) -> Gate {
     Gate::new(&config(options).ab.outages, seed, 0)
 }
 
-/// The instants at which the state changes, before `end`.
+/// Instants before `end` at which the state changes.
 fn edges(gate: &mut Gate, end: Nanos) -> Vec<(Nanos, bool)> {
     let (mut now, mut up, mut edges) = (0, true, Vec::new());
     while now < end {
         let state = gate.at(now);
-        assert!(state.until > now, "time goes on");
+        assert!(state.until > now, "time stands still");
         if state.up != up {
             up = state.up;
             edges.push((now, up));
@@ -21,7 +21,7 @@ fn edges(gate: &mut Gate, end: Nanos) -> Vec<(Nanos, bool)> {
     edges
 }
 
-/// Whether packets of no length, one each millisecond, get through.
+/// Indices of the zero-length packets, one per millisecond, that get through.
 fn survivors(options: &str, direction: Direction, seed: u64) -> Vec<u64> {
     let mut engine = Engine::new(&config(options), seed);
     for k in 0..1000 {
@@ -50,7 +50,7 @@ fn a_wink_is_the_same_in_both_directions_and_whatever_the_traffic() {
     let forth = survivors(options, Direction::AtoB, 1);
     assert_eq!(forth, survivors(options, Direction::BtoA, 1));
     assert_ne!(forth, survivors(options, Direction::AtoB, 2));
-    // Ten packets to an interval: all of them or none.
+    // Each interval has ten packets: all arrive, or none.
     let whole = forth
         .chunk_by(|a, b| a / 10 == b / 10)
         .all(|interval| interval.len() == 10);
@@ -94,7 +94,10 @@ fn a_wink_that_is_never_or_always_down() {
     assert_eq!(survivors("wink=p=0,i=1ms", Direction::AtoB, 1).len(), 1000);
     assert!(survivors("wink=p=1,i=1ms", Direction::AtoB, 1).is_empty());
     let times = through("wink=p=1,i=1ms,queued=hold", &[(0, 100)]);
-    assert!(times.is_empty(), "it waits for ever: {times:?}");
+    assert!(
+        times.is_empty(),
+        "packets left a link that is never up: {times:?}"
+    );
 }
 
 #[test]
@@ -192,7 +195,7 @@ fn several_reasons_add_up() {
         .iter()
         .map(|edge| edge.0)
         .collect();
-    // The periodic one is down from 11 to 12, 23 to 24, 35 to 36.
+    // The periodic schedule is down from 11 to 12, 23 to 24, 35 to 36.
     assert_eq!(found, expected);
 }
 
@@ -216,7 +219,7 @@ fn a_known_outage_stops_the_wire_in_the_middle_of_a_packet() {
     assert_eq!(
         lone,
         [(0, 4 * MS), (1, 10 * MS), (2, 10 * MS)],
-        "without a rate as well"
+        "also without a rate limit"
     );
 }
 
@@ -235,7 +238,7 @@ fn packets_in_flight_pass_drop_or_wait() {
             .collect::<Vec<_>>()
     };
     assert_eq!(run("pass"), [(0, 9), (1, 10), (2, 13), (3, 17), (5, 38)]);
-    // The second would arrive at the very edge, when nothing is in flight any more.
+    // The second packet would arrive exactly at link-down, when nothing is in flight any more.
     assert_eq!(run("drop"), [(0, 9), (1, 10), (5, 38)]);
     assert_eq!(run("hold"), [(0, 9), (1, 30), (2, 30), (3, 30), (5, 38)]);
 }

@@ -1,4 +1,4 @@
-//! Predicted times against the paper's figures, sums written out, and dice.
+//! Predicted times against the paper's figures, explicit sums, and simulation.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::{
     predict::{Model, PredictError, Prediction, in_seconds},
 };
 
-/// What the paper's file takes over a link that is always up.
+/// Duration of the paper's transfer over a link that is always up.
 const PERFECT: Duration = Duration::from_millis(1860);
 
-/// The columns of table 3.3 as they are printed: what has been waited by then.
+/// Columns of table 3.3 as printed: cumulated waits.
 const TO_200_MS: [f64; 15] = [
     0.2, 0.7, 2.2, 5.2, 11.2, 23.2, 47.2, 95.2, 159.2, 223.2, 287.2, 351.2, 415.2, 479.2, 543.2,
 ];
@@ -43,7 +43,7 @@ fn prediction(p: f64, interval_ms: u64) -> Prediction {
     Prediction::new(PERFECT, wink(p, Duration::from_millis(interval_ms))).unwrap()
 }
 
-/// Equation 3.11 as it is printed, with logarithms of factorials, so that it can be summed at all.
+/// Equation 3.11 as printed, with logarithms of factorials to avoid overflow.
 fn equation_3_11(n: u64, p: f64, interval: Duration) -> f64 {
     let log_factorial = |n: u64| libm::lgamma(n as f64 + 1.0);
     let mut sum = 0.0;
@@ -67,7 +67,7 @@ fn the_sum_is_that_of_equation_3_11() {
             let n = prediction.intervals() as u64;
             let delay = prediction.seconds(Model::Tcp) - in_seconds(PERFECT);
             let printed = equation_3_11(n, p, Duration::from_millis(interval));
-            // What sets them apart are transfers that TCP gives up, and the logarithms.
+            // The difference comes from transfers that TCP gives up, and from the logarithms.
             let off = delay / printed - 1.0;
             assert!(off.abs() < 2e-6, "p={p}, i={interval} ms: {off}");
         }
@@ -76,7 +76,8 @@ fn the_sum_is_that_of_equation_3_11() {
 
 #[test]
 fn intervals_are_rounded_up_and_scaled_before_that() {
-    // Section 3.3.7: "If it takes 46.25 intervals to send the file, then 46.25 is rounded up to 47."
+    // Section 3.3.7: "If it takes 46.25 intervals to send the file, then 46.25 is rounded up to
+    // 47."
     let interval = Duration::from_millis(40);
     let n = |ms: f64, p: f64| {
         let perfect = Duration::from_secs_f64(ms / 1e3);
@@ -94,7 +95,8 @@ fn intervals_are_rounded_up_and_scaled_before_that() {
 
 #[test]
 fn one_interval_that_is_lost_once_costs_tcps_first_wait() {
-    // Section 3.3.6: 1.86 + 1.5 s, where hardly any is lost twice; and an interval (equation 3.9).
+    // Section 3.3.6: 1.86 + 1.5 s, at a p so low that hardly an interval is lost twice; plus an
+    // interval (equation 3.9).
     let p = 1e-6;
     for (interval, first) in [(200, 0.2), (500, 0.5), (1860, 1.5)] {
         let prediction = prediction(p, interval);
@@ -103,14 +105,14 @@ fn one_interval_that_is_lost_once_costs_tcps_first_wait() {
         let expected = first + interval as f64 / 1e3;
         let charged = cost(Model::TcpCharged);
         assert!((charged - expected).abs() < 1e-3, "{interval}: {charged}");
-        // Equation 3.11 lets it cost nothing.
+        // Equation 3.11 charges nothing for it.
         assert!(cost(Model::Tcp) < 1e-3);
     }
 }
 
 #[test]
 fn the_bound_is_the_perfect_schemes() {
-    // Figure 3.7: 1 / (1 - p), whatever the interval; 3.1 s at 0.4.
+    // Figure 3.7: 1 / (1 - p) for every interval; 3.1 s at 0.4.
     for (p, expected) in [(0.0, 1.86), (0.05, 1.957_895), (0.25, 2.48), (0.4, 3.1)] {
         for interval in [1, 40, 333, 1100] {
             let bound = prediction(p, interval).seconds(Model::Bound);
@@ -129,7 +131,7 @@ fn without_a_wink_nothing_is_delayed() {
 
 #[test]
 fn it_has_valleys_at_200_and_500_ms_and_is_worst_where_intervals_are_short() {
-    // Figure 3.6, on the paper's grid at its worst p.
+    // Figure 3.6, on the paper's grid at its highest p.
     let grid: Vec<u64> = (40..=1100).step_by(20).collect();
     for model in [Model::Tcp, Model::TcpScaled, Model::TcpCharged] {
         let at = |interval: u64| prediction(0.4, interval).seconds(model);
@@ -143,7 +145,8 @@ fn it_has_valleys_at_200_and_500_ms_and_is_worst_where_intervals_are_short() {
             .max_by(|a, b| at(*a).total_cmp(&at(*b)));
         assert_eq!(worst, Some(40), "{model:?}");
     }
-    // Section 4.6: "The values in the low i, and high p region are an order of magnitude short", of BIC's 217 s.
+    // Section 4.6: "The values in the low i, and high p region are an order of magnitude short", of
+    // BIC's 217 s.
     assert!((10.0..22.0).contains(&prediction(0.4, 40).seconds(Model::Tcp)));
     // Section 4.7: Reno took 27 s there.
     let charged = prediction(0.4, 40).seconds(Model::TcpCharged);
@@ -152,7 +155,8 @@ fn it_has_valleys_at_200_and_500_ms_and_is_worst_where_intervals_are_short() {
 
 #[test]
 fn with_custody_the_interval_matters_little() {
-    // Figure 3.8: stable across intervals, but for what rounding up adds: less than an interval to the data.
+    // Figure 3.8: stable across intervals, except that rounding up adds less than an interval to
+    // the data.
     for interval in (40..=1100).step_by(20) {
         let prediction = prediction(0.4, interval);
         let data = prediction.intervals() * interval as f64 / 1e3;
@@ -175,7 +179,7 @@ fn what_cannot_be_predicted_is_refused() {
     );
 }
 
-/// Sends a file's intervals one after the other and rolls dice. `None` if TCP gives up.
+/// Simulates a transfer interval by interval. `None` if TCP gives up.
 fn roll(n: u64, p: f64, interval: Duration, first_is_free: bool, dice: &mut u64) -> Option<f64> {
     let mut lost = || {
         *dice = mix(*dice);
@@ -221,7 +225,7 @@ fn means_are_those_of_dice() {
             let predicted = prediction.seconds(model) - in_seconds(PERFECT);
             assert!(
                 (predicted - mean).abs() < 4.0 * error,
-                "seed {seed}, p={p}, {interval:?}, {model:?}: {predicted}, but {mean} by {error}"
+                "seed {seed}, p={p}, {interval:?}, {model:?}: predicted {predicted}, simulated {mean} +- {error}"
             );
             if first_is_free {
                 let broke_off = 1.0 - count / ROLLS as f64;
@@ -237,7 +241,7 @@ fn means_are_those_of_dice() {
 }
 
 fn any_time() -> impl Strategy<Value = Duration> {
-    // From a nanosecond to three years, as often short as long.
+    // From a nanosecond to three years, log-uniform.
     (0.0..17.0).prop_map(|log: f64| Duration::from_nanos(10f64.powf(log) as u64))
 }
 
@@ -259,7 +263,7 @@ proptest! {
     fn times_are_numbers_at_any_size(
         perfect in any_time(), interval in any_time(), left in 0.0..16.0f64,
     ) {
-        // Down to the last p before 1.
+        // Up to the last p before 1.
         let p = 1.0 - 10f64.powf(-left);
         let prediction = Prediction::new(perfect, wink(p, interval)).unwrap();
         for model in Model::ALL {
@@ -277,14 +281,16 @@ proptest! {
         let [bound, charged, tcp, scaled, custody] = [
             Model::Bound, Model::TcpCharged, Model::Tcp, Model::TcpScaled, Model::Custody,
         ].map(|model| prediction.seconds(model));
-        // Those that TCP gives up are left out, and would have taken longest: 14 p^14 at the most.
-        let least = 1.0 - 1e-4;
-        prop_assert!(charged >= bound * least, "{charged} {bound}");
-        prop_assert!(charged >= tcp * least && scaled >= tcp * least);
-        prop_assert!(tcp >= custody * least, "{tcp} {custody}");
-        // The others let the first retry cost nothing: p T0 less than the bound, and what rounding up adds.
+        // Transfers that TCP gives up are left out; they would have taken longest: a share of 14
+        // p^14 or less.
+        let minimum = 1.0 - 1e-4;
+        prop_assert!(charged >= bound * minimum, "{charged} {bound}");
+        prop_assert!(charged >= tcp * minimum && scaled >= tcp * minimum);
+        prop_assert!(tcp >= custody * minimum, "{tcp} {custody}");
+        // The other models charge nothing for the first retry: p T0 below the bound, plus rounding
+        // up.
         let perfect = in_seconds(perfect);
-        prop_assert!(custody >= (bound - p * perfect) * least, "{custody} {bound}");
+        prop_assert!(custody >= (bound - p * perfect) * minimum, "{custody} {bound}");
         let rounded = prediction.intervals() * in_seconds(interval) - perfect;
         let exact = bound - p * perfect + rounded * p * p / (1.0 - p);
         prop_assert!((custody / exact - 1.0).abs() < 1e-9, "{custody} {exact}");

@@ -1,4 +1,4 @@
-//! What fits, and what goes when it does not.
+//! Capacity of the queue, and the packets it drops when full.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_queue_of_bytes_takes_what_fits() {
 
 #[test]
 fn room_is_free_at_the_instant_a_packet_leaves() {
-    // The first is sent at 1 ms; then the second is on the wire and its place is free.
+    // The first packet is sent at 1 ms; then the second is on the wire and its place is free.
     let before = [(0, 1000), (0, 1000), (MS - 1, 1000)];
     assert_eq!(indices("rate=8mbit,queue=1p", &before), [0, 1]);
     let at = [(0, 1000), (0, 1000), (MS, 1000)];
@@ -39,7 +39,7 @@ fn drop_head_drops_the_oldest_that_wait() {
     assert_eq!(
         indices("rate=8mbit,queue=1000,aqm=head", &sent),
         [0],
-        "too long for any queue"
+        "packet fits no queue"
     );
     assert_eq!(
         indices("rate=8mbit,queue=1000,aqm=head", &sent[..4]),
@@ -80,7 +80,7 @@ fn the_delay_of_both_directions_makes_the_product() {
     assert_eq!(
         engine.queue_bytes(Direction::BtoA),
         15_000,
-        "never less than ten full packets"
+        "queue holds fewer than ten full packets"
     );
 }
 
@@ -102,7 +102,7 @@ fn directions_do_not_touch_each_other() {
 
 #[test]
 fn the_history_is_exact_however_late_the_loop_looks() {
-    // 1 ms on the wire each: two wait for a millisecond, then one, then none.
+    // Each packet takes 1 ms on the wire: two wait for a millisecond, then one, then none.
     let mut engine = engine("rate=8mbit,queue=2p");
     for _ in 0..4 {
         engine.handle_packet(Direction::AtoB, &[0; 1000], 0);

@@ -1,12 +1,12 @@
-//! The wire sends exactly its rate.
+//! Exactness of the rate.
 
 use proptest::prelude::*;
 use units::Rate;
 
 use super::*;
 
-/// When the last bit of each packet leaves a wire that was never idle: the first nanosecond at
-/// which it can have sent them all.
+/// Departure of each packet from a wire that was never idle: the first nanosecond by which all bits
+/// can have been sent.
 fn naive_departures(rate: u64, sizes: &[usize]) -> Vec<Nanos> {
     let mut bits = 0u128;
     let departure = |size: &usize| {
@@ -60,7 +60,7 @@ fn a_link_without_a_rate_takes_no_time() {
 
 #[test]
 fn a_wire_that_was_idle_owes_nothing() {
-    // 8/3 ns per byte: each lone packet takes 3 ns, however many came before it.
+    // 8/3 ns per byte: each lone packet takes 3 ns, whatever came before it.
     let sent: Vec<_> = (0..10).map(|k| (k * 100, 1)).collect();
     let times = through("rate=3Gbit/s", &sent);
     assert!(times.iter().all(|(k, at)| *at == k * 100 + 3), "{times:?}");
@@ -68,7 +68,7 @@ fn a_wire_that_was_idle_owes_nothing() {
 
 #[test]
 fn millions_of_packets_do_not_drift() {
-    // 10/7 of a nanosecond is left over by each: a rounding error would be 28 us by the end.
+    // Each packet leaves a remainder of 10/7 ns: a rounding error would be 28 us by the end.
     use super::super::serialiser::{Pace, Serialiser};
     let pace = Pace {
         rate: Some(700_000_000),
@@ -87,7 +87,7 @@ fn millions_of_packets_do_not_drift() {
     );
 }
 
-/// Bits sent (times a billion) by `now` at the rates of a trace, by the nanosecond segment.
+/// Bits sent (times a billion) by `now` at the rates of a trace, summed by nanosecond segment.
 fn naive_work(steps: &[(Nanos, u64)], period: Nanos, now: Nanos) -> u128 {
     let round = |until: Nanos| -> u128 {
         let ends = steps.iter().skip(1).map(|step| step.0).chain([period]);
@@ -122,7 +122,7 @@ proptest! {
             steps.push((period, rate));
             period += length;
         }
-        // Something must get through in each round.
+        // Each round must let some bits through.
         steps[0].1 = steps[0].1.max(1_000_000);
         let path = PathConfig {
             rate: RateModel::Trace(trace::Trace::new(&steps, Some(period)).unwrap()),

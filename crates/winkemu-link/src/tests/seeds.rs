@@ -1,8 +1,8 @@
-//! The same seed decides the same, whatever else changes.
+//! Independence of draws: a seed decides the same, whatever else changes.
 
 use super::*;
 
-/// The indices of 2,000 packets that arrive when sent with these gaps.
+/// Indices of the packets, out of 2,000 sent with these gaps, that arrive.
 fn survivors(options: &str, seed: u64, gap: impl Fn(u64) -> Nanos) -> Vec<u64> {
     let mut engine = Engine::new(&config(options), seed);
     let (mut now, mut indices) = (0, Vec::new());
@@ -43,7 +43,7 @@ fn one_model_does_not_move_another() {
             "{more}"
         );
     }
-    // Loss by one model is not undone by another.
+    // One model does not undo the loss of another.
     let less = survivors(&format!("{LOSSY},wink=p=0.3,i=50ms"), 1, |_| MS);
     assert!(less.iter().all(|index| base.contains(index)) && less.len() < base.len());
 }
@@ -71,7 +71,7 @@ fn directions_draw_apart() {
     assert_ne!(of(Direction::AtoB), of(Direction::BtoA));
 }
 
-/// A digest of every decision on 1,000 packets over a link with everything on.
+/// Digest of every decision on 1,000 packets over a link with every stage enabled.
 fn digest(seed: u64) -> u64 {
     let options = "rate=10mbit,delay=20ms,jitter=5ms,exponential,reorder=true,loss=2%,ber=1e-6,\
         gilbert=0.01,0.2,wink=p=0.1,i=7ms,onoff=up=90ms,down=3ms,duplicate=1%,corrupt=1%,\
@@ -90,7 +90,7 @@ fn digest(seed: u64) -> u64 {
 
 #[test]
 fn what_a_seed_means_is_frozen() {
-    // A change here changes every published result: only with a reason, and in the changelog.
+    // A change here changes every published result: it needs a reason and a changelog entry.
     assert_eq!(
         [1, 2].map(digest),
         [16_200_489_568_437_683_494, 6_415_205_900_751_149_221]
@@ -148,5 +148,5 @@ fn packets_beyond_a_recording_are_decided_by_chance() {
     }
     let arrivals = drain(&mut engine, FOREVER);
     assert_eq!(arrivals.len(), 1);
-    assert_eq!(arrivals[0].at, 5, "its jitter is replayed, not its time");
+    assert_eq!(arrivals[0].at, 5, "jitter is replayed, not the time");
 }

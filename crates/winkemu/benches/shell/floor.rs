@@ -1,4 +1,4 @@
-//! What the machine itself allows: the same work without a link.
+//! Limits of the machine itself: the same work without a link.
 
 use std::{
     io::{Read as _, Write as _},
@@ -23,16 +23,18 @@ use super::{
     timing::{Errors, at_intervals},
 };
 
-/// How late a thread is that is woken by another (as a link is by a packet), then sleeps and is
-/// woken by the clock: no emulator that sleeps can be more exact than the sum.
+/// Lateness of a thread that another one wakes (as a packet wakes a link), and that then sleeps
+/// until the clock wakes it.
+///
+/// No emulator that sleeps can be more exact than the sum.
 pub(crate) fn sleeper(effort: Effort, priority: Priority) -> Errors {
-    // Over before the next one comes.
+    // Shorter than the interval between two wake-ups.
     const HOLD: Duration = Duration::from_millis(4);
     let count = effort.count(1000);
     let (mut reader, mut writer) = std::io::pipe().expect("two descriptors");
     let mut carry = move || {
         let mut stamp = [0; 8];
-        reader.read_exact(&mut stamp).expect("the writer lives");
+        reader.read_exact(&mut stamp).expect("the writer is alive");
         let sent = u64::from_be_bytes(stamp);
         let held = Duration::from_nanos(wall_clock() - sent);
         thread::sleep(HOLD.saturating_sub(held));
@@ -45,14 +47,14 @@ pub(crate) fn sleeper(effort: Effort, priority: Priority) -> Errors {
         });
         at_intervals(count, Duration::from_millis(10), || {
             let stamp = wall_clock().to_be_bytes();
-            writer.write_all(&stamp).expect("the reader lives");
+            writer.write_all(&stamp).expect("the reader is alive");
         });
-        Errors::new(courier.join().expect("it does not panic"))
+        Errors::new(courier.join().expect("the courier does not panic"))
     })
 }
 
-/// Two interfaces and the least that can be between them: read, write, and wait when there is
-/// nothing to read.
+/// Two interfaces with a minimal relay between them: read, write, and wait when there is nothing to
+/// read.
 pub(crate) struct Wire {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<u64>>,
@@ -76,20 +78,20 @@ impl Wire {
         Self { stop, thread }
     }
 
-    /// Packets carried in both directions.
+    /// Stops the relay and returns the packets carried in both directions.
     pub(crate) fn stop(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("stopped once only");
-        thread.join().expect("it does not panic")
+        thread.join().expect("the relay does not panic")
     }
 }
 
-/// A batch from one to the other.
+/// Carries a batch of packets from one interface to the other.
 fn carry(from: &Tun, to: &Tun) -> u64 {
     let mut packet = [0; 2048];
     let mut one = || {
         let length = read(from, &mut packet).ok()?;
-        // What the other side refuses is of no interest here.
+        // Packets that the other side refuses do not matter here.
         let _ = write(to, &packet[..length]);
         Some(())
     };

@@ -1,9 +1,9 @@
-//! How exact and how fast a link between real namespaces is.
+//! Accuracy and speed of a link between real namespaces.
 //!
-//! `cargo bench -p winkemu --bench shell [-- [--short] [--json FILE] [NAME...]]`, as root or where
-//! user namespaces and /dev/net/tun are open. Sender and receiver are in this process, packets
-//! are stamped by the kernel where they arrive. The machine must be quiet: compare with a second
-//! run. Exits with 1 when a target is missed.
+//! `cargo bench -p winkemu --bench shell [-- [--short] [--json FILE] [NAME...]]`, as root or with
+//! user namespaces and access to /dev/net/tun. Sender and receiver are in this process; the kernel
+//! stamps packets on arrival. The machine must be quiet: compare with a second run. Exits with 1
+//! when a target is missed.
 
 mod floor;
 mod probe;
@@ -14,27 +14,27 @@ use std::{process::ExitCode, time::Duration};
 
 use serde::Serialize;
 
-/// One line of the table.
+/// Row of the table.
 #[derive(Debug, Serialize)]
 struct Outcome {
     name: String,
     measured: String,
     target: &'static str,
     met: bool,
-    /// What the machine does without a link in between.
+    /// Result of the machine without a link in between.
     floor: String,
     mahimahi: &'static str,
     rattan: &'static str,
 }
 
-/// How long to measure.
+/// Length of the measurement.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     short: bool,
 }
 
 impl Effort {
-    /// So many of something, or a fifth of it.
+    /// Returns `count`, or a fifth of it in a short run.
     fn count(self, count: u32) -> u32 {
         if self.short { count / 5 } else { count }
     }
@@ -56,7 +56,7 @@ const MEASUREMENTS: [(&str, Measurement); 6] = [
 ];
 
 fn main() -> ExitCode {
-    // Cargo adds `--bench`; `cargo test --benches` does not, and must not take this long.
+    // Cargo passes `--bench`. `cargo test --benches` does not, and must not run the full benchmark.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     if !has("--bench") {

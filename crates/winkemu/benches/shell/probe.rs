@@ -1,4 +1,4 @@
-//! Two namespaces joined by a link, and packets stamped at both ends.
+//! Two namespaces joined by a link, with packets stamped at both ends.
 
 use std::{
     io::{self, IoSliceMut},
@@ -19,10 +19,10 @@ use winkemu::{
 
 use super::floor::Wire;
 
-/// IPv4 and UDP headers.
+/// Bytes of the IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = 28;
 
-/// Two ends, and what is between them.
+/// Two ends, and the link or relay between them.
 pub(crate) struct Place<Between = LinkHandle> {
     pub(crate) a: Netns,
     pub(crate) b: Netns,
@@ -59,35 +59,35 @@ impl Place<Wire> {
 
 impl<Between> Place<Between> {
     fn joined(join: impl FnOnce(Tun, Tun) -> Between) -> Self {
-        let netns = || Netns::new().expect("the right to make namespaces");
+        let netns = || Netns::new().expect("permission to create namespaces");
         let (a, b) = (netns(), netns());
         let tun = |netns: &Netns, address: &str| {
             let address = address.parse().expect("valid address");
-            Tun::create(netns, "link0", &[address], MTU).expect("the right to make interfaces")
+            Tun::create(netns, "link0", &[address], MTU).expect("permission to create interfaces")
         };
         let between = join(tun(&a, "10.0.0.1/24"), tun(&b, "10.0.0.2/24"));
         Self { a, b, between }
     }
 
-    /// A connected sender in A and a stamping receiver in B.
+    /// Connected sender in A and stamping receiver in B.
     pub(crate) fn sockets(&self) -> (UdpSocket, Receiver) {
         let bind = |netns: &Netns, address: &str| {
             let socket = netns.enter(|| UdpSocket::bind(address)).expect("entered");
-            socket.expect("the address is ours")
+            socket.expect("the address is local")
         };
         let (sender, receiver) = (bind(&self.a, "10.0.0.1:9"), bind(&self.b, "10.0.0.2:9"));
-        sender.connect("10.0.0.2:9").expect("there is a route");
+        sender.connect("10.0.0.2:9").expect("a route exists");
         (sender, Receiver::new(receiver))
     }
 }
 
-/// The clock that the kernel stamps packets with, in nanoseconds.
+/// Clock of the kernel's packet stamps, in nanoseconds.
 pub(crate) fn wall_clock() -> Nanos {
     let time = clock_gettime(ClockId::CLOCK_REALTIME).expect("every kernel has this clock");
     time.tv_sec() as Nanos * NANOS_PER_SECOND + time.tv_nsec() as Nanos
 }
 
-/// A socket that says when each packet came to the interface.
+/// Socket that reports the arrival time of each packet at the interface.
 pub(crate) struct Receiver {
     socket: UdpSocket,
 }
@@ -101,7 +101,7 @@ impl Receiver {
         Self { socket }
     }
 
-    /// The first eight bytes of the next packet, and when it came; `None` after 2 s without one.
+    /// First eight bytes and arrival time of the next packet; `None` after 2 s without one.
     pub(crate) fn receive(&self) -> Option<(u64, Nanos)> {
         let mut bytes = [0; 2048];
         let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);

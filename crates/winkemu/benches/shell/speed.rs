@@ -1,4 +1,4 @@
-//! Packets and bytes a second.
+//! Packets and bytes per second.
 
 use std::{process::Stdio, time::Instant};
 
@@ -12,7 +12,7 @@ use super::{
     probe::{HEADERS, Place},
 };
 
-/// Small packets through a link without limits, as fast as one sender makes them.
+/// Small packets through a link without limits, as fast as one sender produces them.
 pub(crate) fn packets(effort: Effort) -> Vec<Outcome> {
     let place = Place::bare();
     let seconds = flood(&place, effort);
@@ -26,7 +26,7 @@ pub(crate) fn packets(effort: Effort) -> Vec<Outcome> {
     vec![Outcome {
         name: "100 B packets".to_owned(),
         measured: format!(
-            "{rate:.0} packets/s of {:.0} offered, {:.2} us of processor each",
+            "{rate:.0} packets/s of {:.0} offered, {:.2} us of CPU each",
             (ab.packets.delivered + ab.tun_drops) as f64 / seconds,
             cpu_seconds * 1e6 / ab.packets.delivered as f64
         ),
@@ -38,13 +38,13 @@ pub(crate) fn packets(effort: Effort) -> Vec<Outcome> {
     }]
 }
 
-/// Sends without pause; for how many seconds it did.
+/// Sends without pause; returns the seconds that it took.
 fn flood<Between>(place: &Place<Between>, effort: Effort) -> f64 {
     let (sender, _receiver) = place.sockets();
     let begin = Instant::now();
     while begin.elapsed() < effort.seconds() {
         for _ in 0..100 {
-            // Errors are ENOBUFS: then the interface is full, as it should be here.
+            // ENOBUFS means that the interface is full, as intended here.
             let _ = sender.send(&[0; 100 - HEADERS]);
         }
     }
@@ -79,7 +79,7 @@ fn iperf3<Between>(place: &Place<Between>, effort: Effort) -> Result<f64, String
     server.args(["-s", "-1"]).stdout(Stdio::null());
     let server = Process::spawn(&mut server).map_err(|error| format!("no iperf3: {error}"))?;
     let seconds = effort.seconds().as_secs().to_string();
-    // The client ends at once while nobody listens.
+    // The client fails at once until the server listens.
     let begin = Instant::now();
     loop {
         let mut client = place.a.command("iperf3");
@@ -92,7 +92,7 @@ fn iperf3<Between>(place: &Place<Between>, effort: Effort) -> Result<f64, String
             let report: serde_json::Value =
                 serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
             let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
-            return bits.ok_or_else(|| "iperf3 reports nothing".to_owned());
+            return bits.ok_or_else(|| "no report from iperf3".to_owned());
         }
         if begin.elapsed().as_secs() > 20 {
             return Err(String::from_utf8_lossy(&output.stdout).into_owned());

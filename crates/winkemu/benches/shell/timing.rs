@@ -1,4 +1,4 @@
-//! Delay and rate.
+//! Accuracy of delay and rate.
 
 use std::{
     thread,
@@ -12,12 +12,12 @@ use super::{
     probe::{HEADERS, Place, wall_clock},
 };
 
-/// Signed nanoseconds, as microseconds.
+/// Formats signed nanoseconds as microseconds.
 fn us(ns: i64) -> String {
     format!("{:+.0} us", ns as f64 / 1000.0)
 }
 
-/// By how much something took longer than it should have, in nanoseconds, in ascending order.
+/// Excess times in nanoseconds over the expected ones, in ascending order.
 pub(crate) struct Errors(Vec<i64>);
 
 impl Errors {
@@ -35,7 +35,7 @@ impl Errors {
     }
 }
 
-/// Does something `count` times, at even intervals.
+/// Calls `act` `count` times, at even intervals.
 pub(crate) fn at_intervals(count: u32, gap: Duration, mut act: impl FnMut()) {
     let begin = Instant::now();
     for number in 0..count {
@@ -45,7 +45,7 @@ pub(crate) fn at_intervals(count: u32, gap: Duration, mut act: impl FnMut()) {
     }
 }
 
-/// By how much each packet's way took longer than `expected`.
+/// Delay of each packet beyond `expected`.
 fn errors(place: &Place, count: u32, gap: Duration, bytes: usize, expected: i64) -> Errors {
     let (sender, receiver) = place.sockets();
     let errors: Vec<i64> = thread::scope(|scope| {
@@ -85,17 +85,17 @@ fn delay_outcomes(effort: Effort, priority: Priority) -> Vec<Outcome> {
             1_000_000,
         )
     };
-    let (least, most) = (errors.at(0.0), errors.at(1.0));
+    let (minimum, most) = (errors.at(0.0), errors.at(1.0));
     vec![Outcome {
         name: name.to_owned(),
         measured: format!(
-            "{}, least {}, most {}",
+            "{}, min {}, max {}",
             errors.quantiles(),
-            us(least),
+            us(minimum),
             us(most)
         ),
         target,
-        met: errors.at(0.5) <= 100_000 && errors.at(0.99) <= p99_max && least >= 0,
+        met: errors.at(0.5) <= 100_000 && errors.at(0.99) <= p99_max && minimum >= 0,
         floor: floor.quantiles(),
         mahimahi: "p50 +104 us, p99 +10.4 ms, 980 us early at worst",
         rattan: "p50 +82 us, p99 +1.2 ms",
@@ -110,7 +110,7 @@ pub(crate) fn delay_realtime(effort: Effort) -> Vec<Outcome> {
     delay_outcomes(effort, Priority::Realtime)
 }
 
-/// The rate at which a burst of 1000 packets leaves, against the one stated.
+/// Rate at which a burst of 1000 packets leaves, compared with the configured rate.
 pub(crate) fn rate(effort: Effort) -> Vec<Outcome> {
     const COUNT: u32 = 1000;
     let measure = |name: &str, bits_per_second: f64, peers: (&'static str, &'static str)| {
@@ -146,7 +146,7 @@ pub(crate) fn rate(effort: Effort) -> Vec<Outcome> {
     ]
 }
 
-/// Packets of 200 B that find a link of 10 Mbit/s idle.
+/// Single packets of 200 B that find a link of 10 Mbit/s idle.
 pub(crate) fn lone_packet(effort: Effort) -> Vec<Outcome> {
     let place = Place::new("rate=10mbit", Priority::Ordinary);
     let errors = errors(
@@ -157,12 +157,12 @@ pub(crate) fn lone_packet(effort: Effort) -> Vec<Outcome> {
         160_000,
     );
     place.stop();
-    let (p50, least) = (errors.at(0.5), errors.at(0.0));
+    let (p50, minimum) = (errors.at(0.5), errors.at(0.0));
     vec![Outcome {
         name: "lone 200 B at 10 Mbit/s: 160 us".to_owned(),
-        measured: format!("p50 {}, least {}", us(p50), us(least)),
+        measured: format!("p50 {}, min {}", us(p50), us(minimum)),
         target: "p50 <= +100 us, never early",
-        met: p50 <= 100_000 && least >= 0,
+        met: p50 <= 100_000 && minimum >= 0,
         floor: String::new(),
         mahimahi: "as long as a 1500 B packet",
         rattan: "",

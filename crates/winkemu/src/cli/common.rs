@@ -1,4 +1,4 @@
-//! Options that `link` and `run` share.
+//! Options shared by `link` and `run`.
 
 use std::{
     fs,
@@ -18,10 +18,10 @@ use winkemu::{
 
 use super::exit::Failure;
 
-/// A link and how to run it.
+/// Link and its run.
 #[derive(Debug, Args)]
 pub(super) struct CommonArgs {
-    /// A link by name, under the options given: geo, leo, wifi, hf or field
+    /// Named link whose figures the other options override: geo, leo, wifi, hf or field
     #[arg(long, value_name = "NAME")]
     preset: Option<Preset>,
     #[command(flatten, next_help_heading = "The link")]
@@ -32,32 +32,32 @@ pub(super) struct CommonArgs {
 
 #[derive(Debug, Args)]
 struct RunningArgs {
-    /// Seed of all random decisions; the same seed decides the same for each packet
+    /// Seed of all random decisions; the same seed gives the same fate to each packet
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Largest packet of the link
+    /// MTU of the link
     #[arg(long, value_name = "BYTES", default_value_t = MTU, value_parser = clap::value_parser!(u32).range(68..=65_535))]
     mtu: u32,
-    /// Run in real time (SCHED_FIFO, locked memory and processors that do not sleep, where
-    /// permitted) and stay awake shortly before deadlines
+    /// Run in real time (SCHED_FIFO, locked memory and CPUs kept awake, where permitted) and spin
+    /// shortly before deadlines
     #[arg(long)]
     rt: bool,
-    /// Write each packet's decision to this file, a JSON object a line
+    /// Write each packet's decision to this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Decide as this recording does, for the packets it knows
+    /// Replay the decisions of this recording; packets not in it are decided by chance
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// Write counts, drops by cause and lateness to this file (`-` is stdout)
+    /// Write packet counts, drops by cause and lateness to this JSON file (`-` is stdout)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// A packet that comes out later than this is late
+    /// Lateness beyond which a packet counts as late
     #[arg(long, value_name = "TIME", default_value = "1ms")]
     late_after: Span,
-    /// Share of packets that may be late for the run to count
+    /// Maximum share of packets that are late; a run with more does not count
     #[arg(long, value_name = "SHARE", default_value = "1%")]
     late_share: Ratio,
-    /// Packets that may be lost ahead of the emulator for the run to count
+    /// Maximum number of packets lost ahead of the emulator; a run with more does not count
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_tun_drops: u64,
 }
@@ -67,12 +67,12 @@ impl CommonArgs {
         self.run.mtu
     }
 
-    /// Tells whether the options ask for a report or a recording.
+    /// Reports whether the options ask for a report or a recording.
     pub(super) fn is_recorded(&self) -> bool {
         self.run.json.is_some() || self.run.record.is_some()
     }
 
-    /// What is said, over the preset.
+    /// Options of the user, with those of the preset below them.
     pub(super) fn options(&self) -> LinkOptions {
         let said = self.link.clone();
         match &self.preset {
@@ -81,7 +81,7 @@ impl CommonArgs {
         }
     }
 
-    /// The link between two interfaces.
+    /// Builds the specification of the link between two interfaces.
     pub(super) fn spec(&self, a: Tun, b: Tun) -> Result<LinkSpec, Failure> {
         let config = self
             .options()
@@ -105,7 +105,7 @@ impl CommonArgs {
         })
     }
 
-    /// Writes the report, says on stderr what a user must know, and whether the run counts.
+    /// Writes the report and the warnings, and returns whether the run counts.
     pub(super) fn conclude(&self, report: &LinkReport) -> Result<bool, Failure> {
         if let Some(path) = &self.run.json {
             write_json(path, report)?;
@@ -113,23 +113,22 @@ impl CommonArgs {
         let missing = report.realtime.map(Realtime::missing).unwrap_or_default();
         if !missing.is_empty() {
             let missing = missing.join(", ");
-            eprintln!("winkemu: --rt had to do without {missing}: it needs root or a limit");
+            eprintln!("winkemu: --rt is incomplete, not permitted: {missing}; run as root");
         }
         if let Some(failure) = &report.failure {
             return Err(Failure::Running(failure.clone()));
         }
         if let Some(reason) = &report.accuracy.reason {
             eprintln!(
-                "winkemu: this run does not count: {reason}. The machine was too busy; close other \
-                 programs, try --rt, or say with --late-after, --late-share or --max-tun-drops \
-                 what is acceptable"
+                "winkemu: run does not count: {reason}; machine too busy: stop other programs, use \
+                 --rt, or raise --late-after, --late-share or --max-tun-drops"
             );
         }
         Ok(report.accuracy.counts)
     }
 }
 
-/// Writes a report to a file, or to stdout where it is called `-`.
+/// Writes a report to a file, or to stdout if the path is `-`.
 pub(super) fn write_json(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(report).expect("a report is plain data") + "\n";
     let written = if path.as_os_str() == "-" {
@@ -140,5 +139,5 @@ pub(super) fn write_json(path: &Path, report: &impl Serialize) -> Result<(), Fai
     written.map_err(|error| Failure::Running(format!("cannot write {}: {error}", path.display())))
 }
 
-/// How often the commands look whether the link still runs.
+/// Interval at which the commands check that the link still runs.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);

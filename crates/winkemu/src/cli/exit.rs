@@ -1,4 +1,4 @@
-//! Exit codes, in one place.
+//! Exit codes of all commands.
 
 use std::{error::Error, io::ErrorKind, process::ExitCode};
 
@@ -8,45 +8,45 @@ use winkemu::{
     shell::{LinkError, RecordError, TunError},
 };
 
-/// For `--help`.
+/// Table of exit codes for `--help`.
 pub(super) const HELP: &str = "\
 Exit codes:
   0  the run counts
-  1  it failed while running
-  2  the command line is wrong
-  3  the run does not count: the machine was too busy for it to be exact. Not after Ctrl-C on a
-     `winkemu link` without --duration, --json and --record
+  1  the run failed
+  2  the command line is invalid
+  3  the run does not count: the machine was too busy for exact timing. Ctrl-C on a `winkemu link`
+     without --duration, --json and --record exits with 0 instead
   4  the link could not be set up (rights, namespaces, interfaces, files)
-  `winkemu run` exits with its command's own code (128 + n where signal n ended it; 127 where there
-  is no such command, 126 where it cannot be run), and with 3 only in place of 0.";
+  `winkemu run` exits with the code of its command: 128 + n after signal n, 127 if the command was
+  not found, 126 if it cannot be run. Exit code 3 only replaces 0.";
 
-/// The code of a run that does not count.
+/// Exit code of a run that does not count.
 pub(super) const INEXACT: u8 = 3;
 
-/// Why a command ended.
+/// Failure that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The command line asks for what cannot be.
+    /// Invalid command line.
     #[error("{0}")]
     Usage(String),
-    /// What is to be predicted cannot be.
+    /// Input without a prediction.
     #[error(transparent)]
     Predict(#[from] PredictError),
-    /// While running.
+    /// Failure while running.
     #[error("{0}")]
     Running(String),
-    /// The command of `winkemu run`.
+    /// Command of `winkemu run` that could not be started.
     #[error("cannot run {command}: {source}")]
     Command {
-        /// The program's name.
+        /// Name of the program.
         command: String,
-        /// The kernel's reason.
+        /// Reason given by the kernel.
         source: std::io::Error,
     },
-    /// A value that clap could not judge.
+    /// Invalid link options that clap could not check.
     #[error(transparent)]
     Options(#[from] OptionError),
-    /// Before running.
+    /// Failure of the set-up.
     #[error(transparent)]
     Setup(Box<dyn Error>),
 }
@@ -70,12 +70,12 @@ setup!(
 );
 
 impl Failure {
-    /// Says why on stderr, with all causes.
+    /// Prints the error with all its causes to stderr, and returns the exit code.
     pub(super) fn report(&self) -> ExitCode {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
-            // Some messages hold their cause already.
+            // Some messages already contain their cause.
             let next = error.to_string();
             if !text.contains(&next) {
                 text = format!("{text}: {next}");
@@ -85,7 +85,7 @@ impl Failure {
         eprintln!("winkemu: {text}");
         ExitCode::from(match self {
             Self::Running(_) => 1,
-            // As shells have it.
+            // Exit codes of shells.
             Self::Command { source, .. } if source.kind() == ErrorKind::NotFound => 127,
             Self::Command { .. } => 126,
             Self::Options(OptionError::File { .. }) | Self::Setup(_) => 4,

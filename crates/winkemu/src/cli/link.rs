@@ -25,24 +25,24 @@ Examples:
   # a geostationary satellite between two namespaces of `ip netns`
   winkemu link --a client/sat0=10.0.0.1/24 --b server/sat0=10.0.0.2/24 --preset geo
 
-  # one per cent of loss on the way back only, for half a minute, with a report
+  # 1 % loss on the return path only, for 30 seconds, with a report
   winkemu link --a client/l0=10.0.0.1/24,fd00::1/64 --b server/l0=10.0.0.2/24,fd00::2/64 \\
       --rate 10mbit --delay 264ms --queue 660kB --ba loss=1% --duration 30s --json report.json
 
-  # down two times in five, drawn anew every 100 ms, the same times for the same seed
+  # short outages: down with probability 0.4, drawn every 100 ms; a seed repeats the same outages
   winkemu link --a client/l0 --b server/l0 --wink p=0.4,i=100ms --seed 7";
 
-/// Joins two namespaces by a link, until SIGINT, SIGTERM or the end of --duration.
+/// Emulates a link between two namespaces until SIGINT, SIGTERM or the end of --duration.
 #[derive(Debug, Args)]
 pub(super) struct LinkCommand {
-    /// One end, an interface to create: namespace (name, process id, path, or `.` for this one),
-    /// name, addresses
+    /// End A, an interface to create: namespace (name, process id, path, or `.` for the current
+    /// one), interface name, addresses
     #[arg(long, value_name = "NETNS/IF[=ADDR/LEN,...]")]
     a: EndSpec,
-    /// The other end
+    /// End B, in the same form
     #[arg(long, value_name = "NETNS/IF[=ADDR/LEN,...]")]
     b: EndSpec,
-    /// Stop after this time
+    /// Stop the link after this time
     #[arg(long, value_name = "TIME")]
     duration: Option<Span>,
     #[command(flatten)]
@@ -58,14 +58,14 @@ impl LinkCommand {
         );
         let link = LinkHandle::spawn(self.common.spec(a, b)?)?;
         eprintln!(
-            "winkemu: the link is up between {} and {}",
+            "winkemu: link up between {} and {}",
             self.a.interface, self.b.interface
         );
         let interrupted = wait(&link, signals, self.duration.map(|span| span.0));
         let report = link.stop();
         eprintln!("{}", report.summary());
         let counts = self.common.conclude(&report)?;
-        // A link that is used interactively measures nothing: lateness is no failure of it.
+        // Lateness does not fail an interactive link, because it measures nothing.
         let interactive = interrupted && self.duration.is_none() && !self.common.is_recorded();
         Ok(if counts || interactive {
             ExitCode::SUCCESS
@@ -75,7 +75,7 @@ impl LinkCommand {
     }
 }
 
-/// Waits for a signal, the end of the time, or the end of the link; tells whether a signal came.
+/// Waits for a signal, the end of the time, or the end of the link; returns whether a signal came.
 fn wait(link: &LinkHandle, mut signals: Signals, duration: Option<Duration>) -> bool {
     let begin = Instant::now();
     let (sender, signalled) = mpsc::channel();

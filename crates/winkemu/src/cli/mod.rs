@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 use exit::Failure;
 
-/// Emulates a bad link, exactly and repeatably, between network namespaces.
+/// Exact and repeatable emulator of bad links between network namespaces.
 #[derive(Debug, Parser)]
 #[command(version, after_help = exit::HELP, max_term_width = 100)]
 struct Cli {
@@ -23,20 +23,20 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Joins two namespaces by a link, until SIGINT, SIGTERM or the end of --duration
+    /// Emulate a link between two namespaces until SIGINT, SIGTERM or the end of --duration
     #[command(after_help = link::HELP)]
     Link(Box<link::LinkCommand>),
-    /// Runs a command whose network is behind a link
+    /// Run a command whose network lies behind an emulated link
     #[command(after_help = run::HELP, after_long_help = run::long_help())]
     Run(Box<run::RunCommand>),
-    /// Says how long a transfer will take over a link that winks
+    /// Predict the duration of a transfer over a link with short outages
     #[command(after_help = predict::HELP)]
     Predict(predict::PredictCommand),
-    /// Runs a scenario: real programs over emulated links, with tables and plots
+    /// Run a scenario: real programs over emulated links, with tables and plots
     Lab(winkemu::lab::cli::LabArgs),
 }
 
-/// Does what the command line asks for.
+/// Runs the command given on the command line.
 pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Link(command) => command.execute(),
@@ -65,7 +65,7 @@ mod tests {
             --duration 30s --ab rate=1mbit,wink=p=0.1,i=40ms --ba loss=2%,delay=1s";
         let cli = Cli::try_parse_from(text.split_whitespace()).unwrap();
         let Command::Link(command) = cli.command else {
-            panic!("it says link");
+            panic!("expected the command `link`");
         };
         let options = command.common.options();
         let config = options.resolve_without_files().unwrap();

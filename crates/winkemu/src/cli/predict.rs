@@ -17,49 +17,49 @@ use winkemu::{
 use super::{common::write_json, exit::Failure, values::Values};
 
 pub(super) const HELP: &str = "\
-The model of Reynolds 2006, section 3.3. Columns, in seconds to be expected:
-  bound        a sender that knows when the link is up: PERFECT / (1 - p)
-  custody      a node ahead of the link keeps the data, and sends a lost interval again in the
-               next (equation 3.12); the first retry costs nothing, hence less than the bound
-  tcp          TCP from end to end, with its timers (equation 3.11)
-  tcp-scaled   the same with 1 + p times the intervals (equation 4.3): closer to what was measured
-  tcp-charged  the same where the retry that succeeds costs as well (as section 3.3.6 counts)
-  gives up     transfers that TCP gives up after nine minutes; its times are those of the others
+The model is that of Reynolds 2006, section 3.3. Columns, in expected seconds:
+  bound        sender that knows when the link is up: PERFECT / (1 - p)
+  custody      node ahead of the link that holds the data and retransmits a lost interval in the
+               next (equation 3.12); the first retry is free, hence less than the bound
+  tcp          end-to-end TCP with its timers (equation 3.11)
+  tcp-scaled   tcp with 1 + p times the intervals (equation 4.3): closer to measurements
+  tcp-charged  tcp that also pays for the successful retry (as section 3.3.6 counts)
+  gives up     share of transfers that TCP gives up after nine minutes; the times leave them out
 
 Examples:
-  # 20 MB over 100 Mbit/s, down two times in five, drawn anew every 40 ms (without that 1.86 s)
+  # 20 MB over 100 Mbit/s (1.86 s without outages), down with probability 0.4, drawn every 40 ms
   winkemu predict --p 0.4 --interval 40ms --perfect 1.86s
 
-  # several: lists, and ranges FROM..TO/STEP
+  # lists, and ranges FROM..TO/STEP
   winkemu predict --p 0.1,0.4 --interval 40ms..1100ms/20ms --perfect 1.86s
 
-  # the paper's grid, for programs
+  # the paper's grid, as JSON
   winkemu predict --p 0..0.4/0.05 --interval 40ms..1100ms/20ms --perfect 1.86s --json -";
 
-/// Says how long a transfer will take over a link that winks.
+/// Predict the duration of a transfer over a link with short outages.
 #[derive(Debug, Args)]
 pub(super) struct PredictCommand {
-    /// Probability of an interval to be down, from 0 to below 1; several as a list or a range
+    /// Probability that an interval is down, from 0 to below 1; a value, a list or a range
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     p: Values<Ratio>,
-    /// Length of an interval; several as a list or a range
+    /// Length of an interval; a value, a list or a range
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     interval: Values<Span>,
-    /// How long the transfer takes over a link that is always up
+    /// Duration of the transfer over a link that is always up
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     perfect: Span,
-    /// Show only the bound and what custody takes
+    /// Show only the columns bound and custody
     #[arg(long)]
     custody: bool,
-    /// Write all of it to this file as well (`-` is stdout, without the table)
+    /// Write all predictions to this JSON file as well (`-` is stdout, without the table)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// More than anybody reads.
+/// Limit of combinations, far more than a reader can use.
 const PLACES_MAX: usize = 100_000;
 
-/// What there is to say at one place of the grid.
+/// Predictions for one combination of p and interval.
 #[derive(Debug, Serialize)]
 struct Place {
     #[serde(skip)]
@@ -113,12 +113,12 @@ impl PredictCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// All combinations, in the order said.
+    /// All combinations, in the order of the command line.
     fn places(&self) -> Result<Vec<Place>, Failure> {
         let count = self.p.0.len() * self.interval.0.len();
         if count > PLACES_MAX {
             let text =
-                format!("{count} combinations are asked for: at most {PLACES_MAX} are allowed");
+                format!("{count} combinations of p and interval; the maximum is {PLACES_MAX}");
             return Err(Failure::Usage(text));
         }
         let winks = self.p.0.iter().flat_map(|&probability| {
@@ -159,13 +159,13 @@ impl PredictCommand {
             column.set_cell_alignment(CellAlignment::Right);
         }
         format!(
-            "Seconds to be expected of a transfer that takes {} s over a link that is always up\n{table}",
+            "Expected seconds of a transfer that takes {} s over a link that is always up\n{table}",
             in_seconds(self.perfect.0)
         )
     }
 }
 
-/// In percent, as far as it is worth a word.
+/// Formats a probability in percent; `-` if it is negligible.
 fn share(probability: f64) -> String {
     match probability * 100.0 {
         percent if percent < 0.005 => "-".to_owned(),

@@ -38,43 +38,44 @@ use super::{
 };
 
 pub(super) const HELP: &str = "\
-The command runs in a network namespace of its own. Its one way out is the link (link0), and at
-the far end of the link is this machine, as 10.0.0.1 and fd77:1::1 (other numbers when those are
-taken: $WINKEMU_HOST and $WINKEMU_HOST6 say which). So what listens here on all addresses is
-reached across the link. With --server, the far end is a namespace in which only that command
-runs; that works without being root where user namespaces are allowed and /dev/net/tun may be
-opened.
+The command runs in a network namespace of its own. Its only connection is link0, with
+this machine at the far end: 10.0.0.1 and fd77:1::1, or the next free subnet. $WINKEMU_HOST and
+$WINKEMU_HOST6 hold the addresses. A service that listens on all addresses of this machine is
+reachable across the link. With --server, the far end is a namespace that runs that command only.
+This works without root if user namespaces are allowed and the user may open /dev/net/tun.
 
 Examples:
-  # a web server on this machine, as from a ship at sea
+  # a web server on this machine, seen through a geostationary satellite
   python3 -m http.server 8000 &
   winkemu run --preset geo -- curl -O http://10.0.0.1:8000/big.bin
 
-  # no server at hand, not root, 5 % loss
+  # a server in a namespace of its own, 5 % loss, without root
   winkemu run --preset leo --loss 5% --server 'iperf3 -s' -- sh -c 'iperf3 -c $WINKEMU_HOST'
 
-  # a shell behind a link that winks
+  # a shell behind a link with short outages
   winkemu run --rate 1mbit --delay 50ms --wink p=0.2,i=500ms -- bash";
 
 pub(super) fn long_help() -> String {
     format!("Presets:\n{}\n{HELP}", Preset::list())
 }
 
-/// Runs a command whose network is behind a link.
+/// Run a command whose network lies behind an emulated link.
 #[derive(Debug, Args)]
 pub(super) struct RunCommand {
-    /// Put the far end into a namespace of its own and run this shell command there
+    /// Run this shell command as a server at the far end, in a namespace of its own
     #[arg(long, value_name = "COMMAND")]
     server: Option<String>,
     #[command(flatten)]
     common: CommonArgs,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// A subnet that no other `winkemu run` of this machine has while this lives: the first of us to bind a name has it, and such
-/// names are those of the network namespace.
+/// Reservation of a subnet among all `winkemu run` of this machine, for as long as it lives.
+///
+/// The first process to bind an abstract socket name owns the subnet. Such names belong to the
+/// network namespace.
 #[derive(Debug)]
 struct Reserved {
     subnet: Subnet,
@@ -82,7 +83,7 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// `None` where another has it.
+    /// Reserves a subnet; `None` if another process holds it.
     fn new(subnet: Subnet) -> io::Result<Option<Self>> {
         let name = SocketAddr::from_abstract_name(format!("winkemu/run/{}", subnet.0))?;
         match UnixListener::bind_addr(&name) {
@@ -95,22 +96,23 @@ impl Reserved {
         }
     }
 
-    /// The first that overlaps with no address of this machine.
+    /// Reserves the first subnet that overlaps with no address of this machine.
     fn free() -> io::Result<Self> {
         for subnet in (0..=255).map(Subnet) {
-            // Before the addresses: whoever had it gives them up first.
+            // Bind the name before the addresses are checked: the previous owner gives up its
+            // addresses first.
             if let Some(reserved) = Self::new(subnet)?
                 && !subnet.is_taken()?
             {
                 return Ok(reserved);
             }
         }
-        let all = "all of 10.0.0.0/16 is in use on this machine";
+        let all = "no free subnet in 10.0.0.0/16 on this machine";
         Err(io::Error::other(all))
     }
 }
 
-/// The addresses of a link's ends: host 1 is the far end, host 2 the command's.
+/// Addresses of a link's ends: host 1 is the far end, host 2 the command's.
 #[derive(Debug, Clone, Copy)]
 struct Subnet(u8);
 
@@ -124,7 +126,7 @@ impl Subnet {
         ]
     }
 
-    /// Whether it overlaps with an address of this machine.
+    /// Reports whether the subnet overlaps with an address of this machine.
     fn is_taken(self) -> io::Result<bool> {
         let ours = self.addresses(1);
         let shares = |other: IpNet| {
@@ -150,7 +152,7 @@ fn network(address: &nix::ifaddrs::InterfaceAddress) -> Option<IpNet> {
 
 impl RunCommand {
     pub(super) fn execute(&self) -> Result<ExitCode, Failure> {
-        // First of all: a user namespace cannot be entered once there is a second thread.
+        // First of all: the kernel refuses to enter a user namespace once there is a second thread.
         if self.server.is_some() {
             ensure_privileges()?;
         }
@@ -173,7 +175,7 @@ impl RunCommand {
         let status = self.run_command(&near, subnet, signals)?;
         drop(server);
         let report = link.stop();
-        // Its addresses are gone.
+        // The link's addresses are removed by now.
         drop(reserved);
         let counts = self.common.conclude(&report)?;
         Ok(exit_code(status, counts))
@@ -181,7 +183,7 @@ impl RunCommand {
 
     fn far_end(&self, far: &Netns, subnet: Subnet) -> Result<Tun, Failure> {
         let addresses = subnet.addresses(1);
-        // The kernel numbers them, so that several can run.
+        // The kernel numbers the interface, so that several commands can run.
         let name = if self.server.is_some() {
             "link0"
         } else {
@@ -233,7 +235,7 @@ fn with_hosts(command: &mut Command, subnet: Subnet) -> &mut Command {
     command.env("WINKEMU_HOST", v4).env("WINKEMU_HOST6", v6)
 }
 
-/// The terminal sends its signals to the command as well; what only we get, we pass on.
+/// Forwards signals to the command that only winkemu receives; the terminal signals both.
 fn forward(mut signals: Signals, child: &Child) {
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("process ids fit i32"));
     thread::spawn(move || {
@@ -241,8 +243,8 @@ fn forward(mut signals: Signals, child: &Child) {
             .forever()
             .filter(|signal| [SIGTERM, SIGHUP].contains(signal))
         {
-            let signal = Signal::try_from(signal).expect("one of those asked for");
-            // It has ended already: then we are about to as well.
+            let signal = Signal::try_from(signal).expect("a signal that was registered");
+            // An error means that the command has ended, so winkemu ends as well.
             let _ = kill(pid, signal);
         }
     });
@@ -259,24 +261,25 @@ fn exit_code(status: ExitStatus, counts: bool) -> ExitCode {
 }
 
 fn explain_rights(error: &NetnsError) -> Failure {
-    let hint = "to reach this machine's services across a link, an interface must be made here, \
-        which needs CAP_NET_ADMIN and CAP_SYS_ADMIN: run as root, or give --server COMMAND to have \
-        the far end in a namespace of its own";
+    let hint = "the far end is an interface of this machine, which needs CAP_NET_ADMIN and \
+        CAP_SYS_ADMIN: run as root, or use --server COMMAND for a far end in a namespace of its own";
     Failure::Setup(format!("{error} ({hint})").into())
 }
 
-/// How long a server may take until it listens.
+/// Maximum time for a server to start listening.
 const SERVER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Until something listens (TCP) or is bound (UDP) in the namespace.
+/// Waits until a socket listens (TCP) or is bound (UDP) in the namespace.
 fn wait_for_listener(netns: &Netns, server: &mut Process) -> Result<(), Failure> {
     let begin = Instant::now();
     while !listens(netns)? {
         if let Some(status) = server.wait(Duration::from_millis(20))? {
-            return Err(Failure::Running(format!("the server ended: {status}")));
+            return Err(Failure::Running(format!(
+                "server command ended early: {status}"
+            )));
         }
         if begin.elapsed() > SERVER_PATIENCE {
-            eprintln!("winkemu: the server does not listen yet; going on");
+            eprintln!("winkemu: server does not listen after 10 s; starting the command");
             break;
         }
     }

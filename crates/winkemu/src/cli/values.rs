@@ -1,36 +1,36 @@
-//! Options that take several values: `40ms,200ms`, `0..0.4/0.05`.
+//! Options with several values: `40ms,200ms`, `0..0.4/0.05`.
 
 use std::{str::FromStr, time::Duration};
 
 use units::{Ratio, UnitError, duration::Span};
 
-/// What a range or a list may come to: far more than anybody reads.
+/// Limit of values in a list or range, far more than a reader can use.
 const VALUES_MAX: u64 = 10_000;
 
-/// Why a text is no list of values.
+/// Rejected list of values.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ValuesError {
-    /// One of them is none.
+    /// Invalid element.
     #[error(transparent)]
     Value(#[from] UnitError),
-    /// Two dots without what belongs to them.
+    /// Incomplete range.
     #[error("`{text}` is not a range FROM..TO/STEP, such as \"{example}\"")]
     Range { text: String, example: &'static str },
-    /// It never gets there.
-    #[error("`{text}` is empty: it is FROM..TO/STEP, where STEP is above 0 and TO not below FROM")]
+    /// Range without values.
+    #[error("`{text}` is empty: FROM..TO/STEP needs STEP above 0 and TO not below FROM")]
     Empty { text: String },
-    /// Too many.
-    #[error("`{text}` has {count} values: at most {VALUES_MAX} are allowed")]
+    /// Range or list with too many values.
+    #[error("`{text}` has {count} values; the maximum is {VALUES_MAX}")]
     TooMany { text: String, count: u64 },
 }
 
-/// What has steps. They are whole numbers, so that adding them up does not go astray.
+/// Type with steps. Steps are whole numbers, so that sums do not accumulate rounding errors.
 pub(super) trait Stepped: FromStr<Err = UnitError> {
-    /// Of a range, for those who got it wrong.
+    /// Range for error messages.
     const EXAMPLE: &'static str;
-    /// In the smallest unit of a range.
+    /// Value in the smallest unit of a range.
     fn to_units(&self) -> u64;
-    /// From there.
+    /// Value from a number of units.
     fn from_units(units: u64) -> Self;
 }
 
@@ -46,7 +46,7 @@ impl Stepped for Span {
     }
 }
 
-/// Ranges of ratios have steps of a billionth.
+/// Steps of ratios are counted in billionths.
 const BILLION: f64 = 1e9;
 
 impl Stepped for Ratio {
@@ -57,11 +57,11 @@ impl Stepped for Ratio {
     }
 
     fn from_units(units: u64) -> Self {
-        Self::new(units as f64 / BILLION).expect("between two ratios, or one of them")
+        Self::new(units as f64 / BILLION).expect("a value within two ratios")
     }
 }
 
-/// One value or several, in the order in which they were said.
+/// One or more values, in the order of the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Values<T>(pub(super) Vec<T>);
 
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(spans("40ms..99ms/20ms"), [40, 60, 80]);
         assert_eq!(spans("40ms..40ms/1s"), [40]);
         assert_eq!(spans("40ms..1100ms/20ms").len(), 54);
-        // As they would be written, without what adding up leaves behind.
+        // Values are shortest decimals, without the rounding errors of a sum.
         let expected = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4];
         assert_eq!(ratios("0..0.4/0.05"), expected);
         assert_eq!(ratios("10%,0.2"), [0.1, 0.2]);
@@ -140,7 +140,7 @@ mod tests {
             ("40ms..1s", "\"40ms..1100ms/20ms\""),
             ("40ms..1s/fast", "such as \"264ms\""),
             ("1s..40ms/1ms", "TO not below FROM"),
-            ("40ms..1s/0", "STEP is above 0"),
+            ("40ms..1s/0", "STEP above 0"),
             ("0..1h/1ns", "3600000000001 values"),
         ] {
             assert!(error(text).contains(expected), "{text}: {}", error(text));

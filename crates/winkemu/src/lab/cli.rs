@@ -27,53 +27,54 @@ Examples:
   winkemu lab scenarios/geo.toml --only 'pepd with bbr' --only 'loss 1%' --once
   winkemu lab scenarios/geo.toml --list
 
-pepd is taken from $PEPD_BIN, from beside this program, or from the PATH.
+The pepd binary is $PEPD_BIN, or pepd beside this program, or pepd in the PATH.
 
 Exit codes:
   0  every run succeeded and every check of the scenario holds
   1  a run failed or a check is broken
-  2  the command line or the scenario is wrong
-  3  the machine was too busy: runs are missing, or a check is broken and programs starved
-  4  this system does not allow what the lab needs
+  2  the command line or the scenario is invalid
+  3  the machine was too busy: runs are missing, or a check is broken and programs lacked CPU time
+  4  this system lacks a permission or a feature that the lab needs
   128 + n  after signal n (130 for Ctrl-C); finished runs are reported, and nothing is left running";
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const BUSY: u8 = 3;
 const FORBIDDEN: u8 = 4;
-/// 128 and the signal's number, as shells have it.
+/// Base of the exit codes for signals, as in shells: 128 plus the signal's number.
 const SIGNAL_BASE: i32 = 128;
 
-/// A signal ends this process.
+/// Set once a signal ends this process.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Options of `winkemu lab`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LabArgs {
-    /// The scenario (TOML; see docs/lab.md)
+    /// Scenario file (TOML; see docs/lab.md)
     pub scenario: PathBuf,
-    /// Write everything there is to know of all runs to this file
+    /// Write all results of all runs to this JSON file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write plots (SVG and PNG) to this directory
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
-    /// Topologies at once, instead of the scenario's `parallel`
+    /// Number of topologies that run at once, instead of the scenario's `parallel`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: Option<u16>,
-    /// Only runs whose description (see --list) contains this; several must all be in it
+    /// Run only what has this text in its description (see --list); if repeated, all texts must
+    /// match
     #[arg(long, value_name = "WORDS")]
     pub only: Vec<String>,
-    /// Only the first seed
+    /// Run only the first seed
     #[arg(long)]
     pub once: bool,
-    /// Print the descriptions of all runs, and run none
+    /// Print the descriptions of all runs and exit
     #[arg(long)]
     pub list: bool,
 }
 
-/// Runs a scenario as the command line says.
+/// Runs a scenario by the options of the command line.
 ///
 /// Call it before the process has started threads: without root it moves into a user namespace.
 pub fn main(args: &LabArgs) -> ExitCode {
@@ -109,7 +110,7 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     end_cleanly_on_signals(args, &campaign)
         .map_err(|err| (FAILED, format!("cannot watch signals: {err}")))?;
     let results = campaign.run(&Progress::on_stderr());
-    // The thread that watches signals reports what there is, and ends this process.
+    // The thread that watches signals reports the results and ends this process.
     while ENDING.load(SeqCst) {
         thread::park();
     }
@@ -121,8 +122,8 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     Ok(exit_code(&results))
 }
 
-/// Prints what was found, after it has been written to files: those must not be lost because the
-/// terminal's reader is gone or its disk full.
+/// Writes the files, then prints the results. Files come first, so that they survive a closed
+/// terminal or a full disk.
 fn report(args: &LabArgs, results: &Results) -> Result<(), String> {
     if let Some(path) = &args.json {
         results.write_json(path).map_err(|err| err.to_string())?;
@@ -135,7 +136,7 @@ fn report(args: &LabArgs, results: &Results) -> Result<(), String> {
     print(&(results.to_text() + "\n"))
 }
 
-/// To standard output.
+/// Prints a text to standard output.
 fn print(text: &str) -> Result<(), String> {
     let failed = |err| format!("cannot write to standard output: {err}");
     write_stdout(text).map_err(failed)
@@ -155,8 +156,10 @@ fn exit_code(results: &Results) -> u8 {
     }
 }
 
-/// Waits for SIGINT, SIGTERM or SIGHUP on a thread: kills all programs, reports finished runs and
-/// removes files. Namespaces and TUN devices, which nothing else holds, end with the process.
+/// Waits for SIGINT, SIGTERM or SIGHUP on a thread, then kills all programs, reports finished runs
+/// and removes files.
+///
+/// Namespaces and TUN devices belong to this process alone and end with it.
 fn end_cleanly_on_signals(args: &LabArgs, campaign: &Arc<Campaign>) -> std::io::Result<()> {
     let mut signals = Signals::new([signal::SIGINT, signal::SIGTERM, signal::SIGHUP])?;
     let (args, campaign) = (args.clone(), Arc::clone(campaign));

@@ -1,9 +1,9 @@
-//! The lab: real programs over emulated links, in namespaces of this one process.
+//! Lab: real programs over emulated links, in namespaces of this one process.
 //!
 //! - [`topology`]: nodes joined by Ethernet or by links, with addresses and routes
-//! - [`program`]: what runs on the nodes, and what it measures
-//! - [`scenario`]: experiments as files, and the runs they come to
-//! - [`run`]: running them, several at a time
+//! - [`program`]: programs that run on the nodes, and their measurements
+//! - [`scenario`]: experiments as files, and the list of their runs
+//! - [`run`]: execution of runs, several at a time
 //! - [`report`]: JSON, tables and plots
 //! - [`cli`]: `winkemu lab`
 

@@ -1,52 +1,52 @@
 use std::{io, path::PathBuf};
 
-/// Why a namespace, or something in it, could not be made.
+/// Failure of a namespace, or of an operation in it.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    /// Needs `CAP_SYS_ADMIN`, or a user namespace that has it.
-    #[error("cannot create a network namespace (be root, or allow user namespaces): {0}")]
+    /// Cannot create a namespace: needs `CAP_SYS_ADMIN`, or a user namespace that has it.
+    #[error("cannot create a network namespace (run as root, or allow user namespaces): {0}")]
     Create(#[source] io::Error),
-    /// The name, process or path does not exist, or may not be opened.
-    #[error("cannot open the network namespace {path}: {source}")]
+    /// Namespace that does not exist, or that may not be opened.
+    #[error("cannot open network namespace {path}: {source}")]
     Open {
-        /// The file that stands for it.
+        /// File of the namespace.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Needs `CAP_SYS_ADMIN` in the user namespace that owns the network namespace.
-    #[error("cannot enter the network namespace: {0}")]
+    /// Cannot enter a namespace: needs `CAP_SYS_ADMIN` in the user namespace that owns it.
+    #[error("cannot enter network namespace: {0}")]
     Enter(#[source] io::Error),
-    /// The system's limit of threads or memory.
+    /// The system's limit of threads or memory is reached.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
-    /// The kernel refused a change of an interface, address or route.
+    /// Change of an interface, address or route that the kernel refused.
     #[error("cannot {what}: {source}")]
     Netlink {
-        /// The change, in words.
+        /// Change in words.
         what: String,
-        /// The kernel's answer.
+        /// Answer of the kernel.
         #[source]
         source: io::Error,
     },
-    /// The setting does not exist in this kernel, or refuses the value.
+    /// Kernel setting that does not exist, or that refuses the value.
     #[error("cannot set {key} to `{value}`: {source}")]
     Sysctl {
         /// Dotted name.
         key: String,
-        /// The value refused.
+        /// Refused value.
         value: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The setting does not exist in this kernel.
+    /// Kernel setting that does not exist.
     #[error("cannot read {key}: {source}")]
     ReadSysctl {
         /// Dotted name.
         key: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },

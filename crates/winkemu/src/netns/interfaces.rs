@@ -1,4 +1,4 @@
-//! Interfaces, addresses, routes and settings of a namespace.
+//! Interfaces, addresses, routes and kernel settings of a namespace.
 
 use std::{
     future::Future,
@@ -23,14 +23,14 @@ use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder, new
 
 use super::{Netns, NetnsError, sys};
 
-/// Linux allows 15 bytes and a terminating zero (IFNAMSIZ).
+/// Linux limit: 15 bytes and a terminating zero (IFNAMSIZ).
 const INTERFACE_NAME_MAX: usize = 15;
 
 impl Netns {
-    /// Makes a pair of virtual Ethernet interfaces, one here and one in `peer`, both still down.
+    /// Creates a veth pair, one end in this namespace and one in `peer`, both still down.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when a name is taken, empty or longer than 15 bytes.
+    /// [`NetnsError::Netlink`]: a name is taken, empty or longer than 15 bytes.
     pub fn add_veth(&self, name: &str, peer: &Self, peer_name: &str) -> Result<(), NetnsError> {
         let what = format!("create the veth pair {name} - {peer_name}");
         check_interface_name(name)
@@ -42,33 +42,33 @@ impl Netns {
         })
     }
 
-    /// Switches an interface on.
+    /// Sets an interface up.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface.
+    /// [`NetnsError::Netlink`]: no such interface.
     pub fn set_up(&self, interface: &str) -> Result<(), NetnsError> {
-        self.set_link(interface, "switch on", LinkMessageBuilder::up)
+        self.set_link(interface, "set up", LinkMessageBuilder::up)
     }
 
-    /// Waits until an interface that was switched on can carry packets, and answers for the IPv6
-    /// addresses it has.
+    /// Waits until an interface that is up can carry packets and answers for its IPv6 addresses.
     ///
     /// The kernel notices some carriers only once a second, and joins the multicast groups of
-    /// addresses in the background; until then neighbours ask in vain, a second at a time. (Newer
-    /// kernels catch up with the carrier as soon as they are asked about the interface.)
+    /// addresses in the background. Until then, neighbour solicitations get no answer, and
+    /// neighbours retry once a second. Newer kernels check the carrier when asked about the
+    /// interface.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface, or it is not ready in time.
+    /// [`NetnsError::Netlink`]: no such interface, or it is not ready in time.
     pub fn wait_ready(&self, interface: &str, timeout: Duration) -> Result<(), NetnsError> {
         let wanted = self.solicited_nodes(interface)?;
         let name = interface.to_owned();
         self.netlink(
-            format!("see {interface} become ready"),
+            format!("wait until {interface} is ready"),
             move |handle| async move {
                 let deadline = tokio::time::Instant::now() + timeout;
                 while !is_ready(&handle, &name, &wanted).await? {
                     if tokio::time::Instant::now() > deadline {
-                        let text = format!("not after {timeout:?}");
+                        let text = format!("not ready after {timeout:?}");
                         return Err(rtnetlink::Error::NamespaceError(text));
                     }
                     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -78,8 +78,8 @@ impl Netns {
         )
     }
 
-    /// The multicast groups in which the interface's IPv6 addresses are asked for (RFC 4291,
-    /// section 2.7.1), as `/proc/net/igmp6` writes them; none where neighbours are not asked for.
+    /// Solicited-node multicast groups of the interface's IPv6 addresses (RFC 4291, section 2.7.1),
+    /// as `/proc/net/igmp6` writes them; empty for interfaces without neighbour discovery.
     fn solicited_nodes(&self, interface: &str) -> Result<Vec<String>, NetnsError> {
         let addresses = self.addresses(interface)?;
         let group = |address: &IpNet| match address.addr() {
@@ -95,36 +95,37 @@ impl Netns {
         Ok(addresses.iter().filter_map(group).collect())
     }
 
-    /// Switches an interface off.
+    /// Sets an interface down.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface.
+    /// [`NetnsError::Netlink`]: no such interface.
     pub fn set_down(&self, interface: &str) -> Result<(), NetnsError> {
-        self.set_link(interface, "switch off", LinkMessageBuilder::down)
+        self.set_link(interface, "set down", LinkMessageBuilder::down)
     }
 
-    /// Sets the largest packet of an interface, in bytes.
+    /// Sets the MTU of an interface, in bytes.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface or the value is out of its range.
+    /// [`NetnsError::Netlink`]: no such interface, or the value is out of range.
     pub fn set_mtu(&self, interface: &str, mtu: u32) -> Result<(), NetnsError> {
         self.set_link(interface, "set the MTU of", |link| link.mtu(mtu))
     }
 
-    /// Sets how many packets may wait at an interface for its device, or for the reader of a TUN.
+    /// Sets the transmit queue length of an interface, in packets.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface.
+    /// [`NetnsError::Netlink`]: no such interface.
     pub fn set_transmit_queue(&self, interface: &str, packets: u32) -> Result<(), NetnsError> {
-        self.set_link(interface, "set the queue of", |link| {
+        self.set_link(interface, "set the transmit queue of", |link| {
             link.append_extra_attribute(LinkAttribute::TxQueueLen(packets))
         })
     }
 
-    /// Gives an interface an address; IPv6 addresses are usable at once (no duplicate detection).
+    /// Adds an address to an interface. IPv6 addresses are usable at once (no duplicate address
+    /// detection).
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface or it has the address already.
+    /// [`NetnsError::Netlink`]: no such interface, or it has the address already.
     pub fn add_address(&self, interface: &str, address: IpNet) -> Result<(), NetnsError> {
         let what = format!("add {address} to {interface}");
         let name = interface.to_owned();
@@ -142,11 +143,11 @@ impl Netns {
         })
     }
 
-    /// Adds a route by a neighbour, or on an interface without one; `0.0.0.0/0` or `::/0` is the
+    /// Adds a route through a gateway, or on an interface without one; `0.0.0.0/0` or `::/0` is the
     /// default route.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when the gateway is not a neighbour or the route exists.
+    /// [`NetnsError::Netlink`]: the gateway is not a neighbour, or the route exists.
     pub fn add_route(
         &self,
         destination: IpNet,
@@ -166,14 +167,14 @@ impl Netns {
         )
     }
 
-    /// Makes a congestion control that of all connections by the routes there are.
+    /// Sets the congestion control of all connections over the existing routes.
     ///
-    /// It is a property of routes (`congctl` of `ip route`), and so works for those congestion
-    /// controls too that `net.ipv4.tcp_congestion_control` refuses outside the first namespace.
-    /// A program that chooses its own before it connects is overruled.
+    /// The setting is a property of routes (`congctl` of `ip route`). It also works for congestion
+    /// controls that `net.ipv4.tcp_congestion_control` refuses outside the first namespace. It
+    /// overrides the choice of a program made before it connects.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when the kernel has none of that name.
+    /// [`NetnsError::Netlink`]: the kernel has no congestion control of that name.
     pub fn set_route_congestion(&self, name: &str) -> Result<(), NetnsError> {
         let what = format!("use the congestion control `{name}` on routes");
         let name = name.to_owned();
@@ -194,10 +195,10 @@ impl Netns {
         })
     }
 
-    /// Removes an interface (and, of a veth pair, its peer).
+    /// Removes an interface and, for a veth pair, its peer.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface.
+    /// [`NetnsError::Netlink`]: no such interface.
     pub fn remove_interface(&self, interface: &str) -> Result<(), NetnsError> {
         let name = interface.to_owned();
         self.netlink(format!("remove {interface}"), move |handle| async move {
@@ -205,10 +206,10 @@ impl Netns {
         })
     }
 
-    /// The names of all interfaces here.
+    /// Names of all interfaces in the namespace.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when the kernel does not list them.
+    /// [`NetnsError::Netlink`]: the kernel does not list them.
     pub fn interfaces(&self) -> Result<Vec<String>, NetnsError> {
         let list = || {
             let interfaces = nix::net::if_::if_nameindex()?;
@@ -219,12 +220,12 @@ impl Netns {
         names.map_err(|err: nix::errno::Errno| NetnsError::netlink("list interfaces", err))
     }
 
-    /// Switches segmentation offloads (TSO, GSO, GRO) of an interface on or off.
+    /// Enables or disables the segmentation offloads (TSO, GSO, GRO) of an interface.
     ///
-    /// Off, packets cross it as they would on a wire, one MTU each.
+    /// Without offloads, packets cross it one MTU at a time, as on a wire.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface or it refuses.
+    /// [`NetnsError::Netlink`]: no such interface, or it refuses.
     pub fn set_offloads(&self, interface: &str, on: bool) -> Result<(), NetnsError> {
         self.enter(|| sys::set_offloads(interface, on))?
             .map_err(|err| NetnsError::netlink(format!("set offloads of {interface}"), err))
@@ -233,8 +234,8 @@ impl Netns {
     /// Sets a kernel setting of this namespace, such as `net.ipv4.ip_forward`.
     ///
     /// # Errors
-    /// [`NetnsError::Sysctl`] when this kernel lacks it, refuses the value, or it is not one of
-    /// those that namespaces have of their own.
+    /// [`NetnsError::Sysctl`]: the kernel lacks the setting, refuses the value, or does not keep
+    /// the setting per namespace.
     pub fn set_sysctl(&self, key: &str, value: &str) -> Result<(), NetnsError> {
         let path = sysctl_path(key);
         let written = self.enter(|| std::fs::write(path, value))?;
@@ -245,10 +246,10 @@ impl Netns {
         })
     }
 
-    /// The value of a kernel setting in this namespace, without the final newline.
+    /// Reads a kernel setting of this namespace, without the final newline.
     ///
     /// # Errors
-    /// [`NetnsError::ReadSysctl`] when this kernel lacks it.
+    /// [`NetnsError::ReadSysctl`]: the kernel lacks the setting.
     pub fn sysctl(&self, key: &str) -> Result<String, NetnsError> {
         let path = sysctl_path(key);
         let value = self.enter(|| std::fs::read_to_string(path))?;
@@ -275,7 +276,7 @@ impl Netns {
     /// Runs requests over a netlink socket of this namespace.
     ///
     /// # Errors
-    /// Those of entering, and what the requests answer, with `what` in words.
+    /// Failure to enter the namespace, or a request that fails, with `what` as its description.
     pub fn netlink<T, F>(
         &self,
         what: String,
@@ -298,10 +299,10 @@ impl Netns {
         outcome.map_err(|err: io::Error| NetnsError::netlink(what, err))
     }
 
-    /// The addresses an interface has.
+    /// Addresses of an interface.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is no such interface.
+    /// [`NetnsError::Netlink`]: no such interface.
     pub fn addresses(&self, interface: &str) -> Result<Vec<IpNet>, NetnsError> {
         let name = interface.to_owned();
         self.netlink(
@@ -332,7 +333,7 @@ impl Netns {
     }
 }
 
-/// Whether the namespace of this thread is in all these groups on the interface.
+/// Reports whether this thread's namespace has joined all these groups on the interface.
 fn has_joined(interface: &str, groups: &[String]) -> bool {
     let joined = std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap_or_default();
     let joined: Vec<Vec<_>> = joined
@@ -347,7 +348,7 @@ fn has_joined(interface: &str, groups: &[String]) -> bool {
     groups.iter().all(is_in)
 }
 
-/// Whether the interface has its carrier, and, where neighbours are asked for on it, its groups.
+/// Reports whether the interface has its carrier and, with neighbour discovery, its groups.
 async fn is_ready(
     handle: &Handle,
     interface: &str,
@@ -361,7 +362,7 @@ async fn is_ready(
     let links: Vec<_> = links.try_collect().await?;
     let mut attributes = links.iter().flat_map(|link| &link.attributes);
     let operational = attributes.any(|attribute| {
-        // A TUN device does not tell, and works.
+        // A TUN device reports an unknown state, and works.
         matches!(
             attribute,
             LinkAttribute::OperState(State::Up | State::Unknown)
@@ -402,7 +403,7 @@ fn route_message(
     }
 }
 
-/// The route with a congestion control; `None` for those that carry no connections.
+/// Returns the route with a congestion control; `None` for routes that carry no connections.
 fn with_congestion(mut route: RouteMessage, name: &str) -> Option<RouteMessage> {
     let unicast = route.header.kind == RouteType::Unicast;
     let main = route.header.table == RouteHeader::RT_TABLE_MAIN;
@@ -415,7 +416,7 @@ fn with_congestion(mut route: RouteMessage, name: &str) -> Option<RouteMessage> 
     if !unicast || !main || link_local {
         return None;
     }
-    // The rest are the kernel's own observations.
+    // The other attributes are the kernel's own observations.
     route.attributes.retain(|attribute| {
         use RouteAttribute::{Destination, Gateway, Oif, PrefSource, Priority};
         matches!(
@@ -431,7 +432,7 @@ fn with_congestion(mut route: RouteMessage, name: &str) -> Option<RouteMessage> 
 fn check_interface_name(name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() > INTERFACE_NAME_MAX || name.contains(['/', ' ']) {
         return Err(io::Error::other(format!(
-            "`{name}` is no interface name of 1 to 15 bytes"
+            "`{name}` is not an interface name of 1 to 15 bytes"
         )));
     }
     Ok(())
@@ -439,7 +440,7 @@ fn check_interface_name(name: &str) -> io::Result<()> {
 
 fn index_of(interface: &str) -> Result<u32, rtnetlink::Error> {
     if_nametoindex(interface)
-        .map_err(|_| rtnetlink::Error::NamespaceError(format!("there is no interface {interface}")))
+        .map_err(|_| rtnetlink::Error::NamespaceError(format!("no interface {interface}")))
 }
 
 fn into_io_error(err: rtnetlink::Error) -> io::Error {
@@ -451,6 +452,6 @@ fn into_io_error(err: rtnetlink::Error) -> io::Error {
 }
 
 fn sysctl_path(key: &str) -> PathBuf {
-    // Interface names may hold dots, but those that the lab makes do not.
+    // Interface names may contain dots; those of the lab do not.
     PathBuf::from("/proc/sys").join(key.replace('.', "/"))
 }

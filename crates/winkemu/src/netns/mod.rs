@@ -1,8 +1,8 @@
-//! Network namespaces held by a descriptor, and programs and interfaces in them.
+//! Network namespaces held by a descriptor, with their programs and interfaces.
 //!
-//! A [`Netns`] made here has no name in the file system: it lives as long as a descriptor or a
-//! process holds it, so nothing is left behind after an interrupt, a panic or a `SIGKILL`.
-//! Programs started in it die with us ([`Process`]).
+//! A [`Netns`] created here has no name in the file system. It lives as long as a descriptor or a
+//! process holds it, so nothing is left after an interrupt, a panic or a `SIGKILL`. Programs
+//! started in it end with this process ([`Process`]).
 //!
 //! ```no_run
 //! use winkemu::netns::{Netns, Process};
@@ -42,17 +42,17 @@ pub use error::NetnsError;
 pub use privileges::{PrivilegeError, check_tun, ensure_privileges};
 pub use process::{Process, kill_all, spawn};
 
-/// A network namespace; clones refer to the same one.
+/// Network namespace; clones refer to the same one.
 #[derive(Debug, Clone)]
 pub struct Netns {
     fd: Arc<OwnedFd>,
 }
 
 impl Netns {
-    /// A new, empty namespace whose loopback interface is up.
+    /// Creates an empty namespace whose loopback interface is up.
     ///
     /// # Errors
-    /// [`NetnsError::Create`] without the right to make one; see [`ensure_privileges`].
+    /// [`NetnsError::Create`]: no permission; see [`ensure_privileges`].
     pub fn new() -> Result<Self, NetnsError> {
         let create = || {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -64,39 +64,39 @@ impl Netns {
         Ok(netns)
     }
 
-    /// The namespace a descriptor of `/proc/PID/ns/net` or `/run/netns/NAME` refers to.
+    /// Wraps a descriptor of `/proc/PID/ns/net` or `/run/netns/NAME`.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd: Arc::new(fd) }
     }
 
-    /// The namespace of the calling thread.
+    /// Opens the namespace of the calling thread.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] where `/proc` is missing.
+    /// [`NetnsError::Open`]: `/proc` is missing.
     pub fn current() -> Result<Self, NetnsError> {
         Self::by_path(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The namespace that `ip netns add NAME` made.
+    /// Opens the namespace created by `ip netns add NAME`.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] when there is none of that name.
+    /// [`NetnsError::Open`]: no namespace of that name.
     pub fn by_name(name: &str) -> Result<Self, NetnsError> {
         Self::by_path(&Path::new("/run/netns").join(name))
     }
 
-    /// The namespace of a process.
+    /// Opens the namespace of a process.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] when there is no such process or it may not be inspected.
+    /// [`NetnsError::Open`]: no such process, or no permission to inspect it.
     pub fn by_pid(pid: u32) -> Result<Self, NetnsError> {
         Self::by_path(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
-    /// The namespace a file stands for.
+    /// Opens the namespace that a file refers to.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] when the file cannot be opened.
+    /// [`NetnsError::Open`]: the file cannot be opened.
     pub fn by_path(path: &Path) -> Result<Self, NetnsError> {
         let open = fs::File::open(path);
         let file = open.map_err(|source| NetnsError::Open {
@@ -108,27 +108,27 @@ impl Netns {
 
     /// Runs a closure on a new thread inside the namespace and waits for it.
     ///
-    /// What it opens there (sockets, TUN devices) stays in the namespace wherever it is used
-    /// later. A panic of the closure continues in the caller.
+    /// Sockets and TUN devices that it opens stay in the namespace. A panic of the closure
+    /// continues in the caller.
     ///
     /// # Errors
-    /// [`NetnsError::Enter`] without the right to enter.
+    /// [`NetnsError::Enter`]: no permission to enter.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         on_scratch_thread(|| self.move_thread_here().map(|()| f()))?
     }
 
-    /// A command that will run in the namespace, in a session of its own, and be killed when the
-    /// *thread* that spawned it ends.
+    /// Creates a command that runs in the namespace, in a session of its own. The kernel kills it
+    /// when the *thread* that spawned it ends.
     ///
-    /// Start it with [`spawn`] or [`Process::spawn`], which use a thread that lives as long as
-    /// this process does, unless the calling thread is known to outlive it.
+    /// Start it with [`spawn`] or [`Process::spawn`], which use a thread that lives as long as this
+    /// process. Spawn it directly only from a thread known to outlive it.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         sys::before_exec(&mut command, Arc::clone(&self.fd), sys::Session::Own);
         command
     }
 
-    /// Spawns it in the caller's session: a shell keeps its terminal.
+    /// Creates a command that stays in the caller's session: a shell keeps its terminal.
     pub fn foreground_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         sys::before_exec(&mut command, Arc::clone(&self.fd), sys::Session::Callers);
@@ -146,7 +146,7 @@ impl AsFd for Netns {
     }
 }
 
-/// Runs a closure on a thread of its own, so that the caller's namespace does not change.
+/// Runs a closure on a new thread, so that the caller's namespace does not change.
 fn on_scratch_thread<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("netns".to_owned());

@@ -1,4 +1,4 @@
-//! What the lab may do here, and how it gets the rest without being root.
+//! Privileges of the lab, and how it obtains them without root.
 
 use std::{fs, io, path::Path};
 
@@ -10,7 +10,7 @@ use nix::{
 
 use super::Netns;
 
-/// Why namespaces cannot be made here.
+/// Missing privilege for namespaces or TUN devices.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// The kernel or its policy refuses user namespaces.
@@ -24,13 +24,13 @@ pub enum PrivilegeError {
     /// The ids could not be mapped into the user namespace.
     #[error("cannot become root of a user namespace ({path}): {source}")]
     Map {
-        /// The file that refused.
+        /// File that refused the mapping.
         path: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A link needs a TUN device.
+    /// No access to the TUN device that a link needs.
     #[error(
         "cannot open /dev/net/tun for reading and writing ({0}): links need it; run as root, or \
          `chmod 0666 /dev/net/tun`, the mode that udev gives it"
@@ -38,13 +38,13 @@ pub enum PrivilegeError {
     Tun(#[source] io::Error),
 }
 
-/// Sees to it that network namespaces can be made: as they are, or in a new user namespace of
-/// which the caller becomes root.
+/// Ensures that this process can create network namespaces, if necessary by entering a new user
+/// namespace as its root.
 ///
 /// Call it first in `main`: the kernel refuses it once there is a second thread.
 ///
 /// # Errors
-/// [`PrivilegeError`] says what the system forbids and what would allow it.
+/// [`PrivilegeError`] names the refusal and the remedy.
 pub fn ensure_privileges() -> Result<(), PrivilegeError> {
     if Netns::new().is_ok() {
         return Ok(());
@@ -55,14 +55,15 @@ pub fn ensure_privileges() -> Result<(), PrivilegeError> {
     write("/proc/self/setgroups", "deny")?;
     write("/proc/self/uid_map", &format!("0 {uid} 1"))?;
     write("/proc/self/gid_map", &format!("0 {gid} 1"))?;
-    // Where a policy such as AppArmor's strips the capabilities, only using them shows it.
+    // A policy such as AppArmor's may strip the capabilities; only their use shows it.
     match Netns::new() {
         Ok(_) => Ok(()),
         Err(_) => Err(refused(Errno::EPERM)),
     }
 }
 
-/// Whether TUN devices can be opened; a user namespace does not help where their file is closed.
+/// Checks that this process can open TUN devices. A user namespace does not help if the device file
+/// is closed to the user.
 ///
 /// # Errors
 /// [`PrivilegeError::Tun`].

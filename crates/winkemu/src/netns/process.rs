@@ -1,4 +1,4 @@
-//! Programs that cannot outlive us.
+//! Programs that cannot outlive this process.
 
 use std::{
     collections::BTreeSet,
@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 
 use super::sys;
 
-/// Process groups that are running, for [`kill_all`].
+/// Running process groups, for [`kill_all`].
 static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// A program of [`Netns::command`](super::Netns::command) with all its descendants.
+/// Program started from [`Netns::command`](super::Netns::command), with all its descendants.
 ///
 /// Dropping it kills the whole process group and waits for the program.
 #[derive(Debug)]
@@ -33,10 +33,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the command; it is killed when this process ends, however it ends.
+    /// Starts the command. The kernel kills it when this process ends for any reason.
     ///
     /// # Errors
-    /// When the program does not exist or cannot be started.
+    /// The program does not exist or cannot be started.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = spawn(command)?;
         let pidfd = sys::pidfd(child.id())?;
@@ -48,31 +48,29 @@ impl Process {
         })
     }
 
-    /// The process id, also that of its group.
+    /// Process id, which is also the id of its group.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The pipes, where the command asked for them.
+    /// Child with the pipes that the command requested.
     pub fn pipes(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Sends a signal to the program (not to its descendants).
-    ///
-    /// Nothing happens when it has ended.
+    /// Sends a signal to the program, but not to its descendants. Does nothing if it has ended.
     pub fn signal(&self, signal: Signal) {
         if self.status.is_none() {
-            // The pid stays ours until the child is waited for; an error means it has ended.
+            // The pid stays valid until the child is reaped; an error means that it has ended.
             let _ = nix::sys::signal::kill(pid(self.id()), signal);
         }
     }
 
-    /// Waits for the program to end, then kills descendants it left behind; `None` when it has
-    /// not ended after the timeout.
+    /// Waits for the program to end, then kills descendants that it left. Returns `None` after the
+    /// timeout.
     ///
     /// # Errors
-    /// When the system cannot wait for it.
+    /// The system cannot wait for it.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<Option<ExitStatus>> {
         if self.status.is_none() && wait_readable(&self.pidfd, timeout)? {
             return self.kill().map(Some);
@@ -80,10 +78,10 @@ impl Process {
         Ok(self.status)
     }
 
-    /// Asks the program to end (`SIGTERM`), and kills its group if it has not after `grace`.
+    /// Sends `SIGTERM` to the program, and kills its group after `grace`.
     ///
     /// # Errors
-    /// When the system cannot wait for it.
+    /// The system cannot wait for it.
     pub fn stop(&mut self, grace: Duration) -> io::Result<ExitStatus> {
         self.signal(Signal::SIGTERM);
         match self.wait(grace)? {
@@ -95,12 +93,12 @@ impl Process {
     /// Kills the program and its descendants, and waits for it.
     ///
     /// # Errors
-    /// When the system cannot wait for it.
+    /// The system cannot wait for it.
     pub fn kill(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.status {
             return Ok(status);
         }
-        // Before reaping: until then the group's id cannot belong to anybody else.
+        // Before reaping: until then no other process can get the group's id.
         kill_group(self.id());
         RUNNING.lock().remove(&self.id());
         let status = self.child.wait()?;
@@ -111,18 +109,19 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It can only fail where the child has been waited for already.
+        // Fails only if the child was reaped already.
         let _ = self.kill();
     }
 }
 
 /// Starts a command from a thread that lives as long as this process.
 ///
-/// `PDEATHSIG` is sent when the *thread* that forked ends, so a command of
-/// [`Netns::command`](super::Netns::command) must not be spawned from a short-lived one.
+/// The kernel sends `PDEATHSIG` when the *thread* that forked ends. A command of
+/// [`Netns::command`](super::Netns::command) must therefore not be spawned from a short-lived
+/// thread.
 ///
 /// # Errors
-/// When the program does not exist or cannot be started.
+/// The program does not exist or cannot be started.
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
     type Job = (Command, mpsc::SyncSender<(Command, io::Result<Child>)>);
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
@@ -147,7 +146,7 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     child
 }
 
-/// Kills every [`Process`] with its descendants: for signal handlers that end this process.
+/// Kills every [`Process`] with its descendants, for signal handlers that end this process.
 pub fn kill_all() {
     for group in RUNNING.lock().iter() {
         kill_group(*group);
@@ -155,7 +154,7 @@ pub fn kill_all() {
 }
 
 fn kill_group(group: u32) {
-    // An error means that nobody is left in the group.
+    // An error means that the group is empty.
     let _ = killpg(pid(group), Signal::SIGKILL);
 }
 
@@ -163,7 +162,7 @@ fn pid(id: u32) -> Pid {
     Pid::from_raw(i32::try_from(id).expect("process ids fit i32"))
 }
 
-/// Whether the descriptor became readable before the timeout.
+/// Waits for the descriptor to become readable; returns false after the timeout.
 fn wait_readable(fd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + timeout;
     loop {

@@ -1,4 +1,4 @@
-//! The system calls that have no safe wrapper.
+//! System calls without a safe wrapper.
 #![expect(
     unsafe_code,
     reason = "pre_exec hooks, ethtool requests and pidfds need it"
@@ -21,15 +21,15 @@ use nix::{
 };
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
-/// Commands of `linux/ethtool.h` that switch TSO, GSO and GRO.
+/// Commands of `linux/ethtool.h` for TSO, GSO and GRO.
 const ETHTOOL_SET_SEGMENTATION: [u32; 3] = [0x1f, 0x24, 0x2c];
 
-/// The session of a command.
+/// Session of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Session {
-    /// One that it leads.
+    /// New session led by the command.
     Own,
-    /// Process that spawns it.
+    /// Session of the process that spawns the command.
     Callers,
 }
 
@@ -42,7 +42,7 @@ pub fn before_exec(command: &mut Command, netns: Arc<OwnedFd>, session: Session)
             setsid()?;
         }
         prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the line above: then nobody would send the signal.
+        // The parent may have died before the line above; then no signal would come.
         if getppid() != us {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -56,12 +56,12 @@ pub fn before_exec(command: &mut Command, netns: Arc<OwnedFd>, session: Session)
 
 /// Opens a pidfd of a child that has not been waited for.
 pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+    // SAFETY: pidfd_open takes two integers and touches no memory of this process.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just returned this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 

@@ -74,10 +74,7 @@ fn offloads_and_mtu_can_be_set() {
 fn errors_say_what_was_refused() {
     let a = Netns::new().unwrap();
     let text = a.set_up("nowhere").unwrap_err().to_string();
-    assert_eq!(
-        text,
-        "cannot switch on nowhere: there is no interface nowhere"
-    );
+    assert_eq!(text, "cannot set up nowhere: no interface nowhere");
     let text = a
         .add_veth("a-name-that-is-too-long", &a, "b")
         .unwrap_err()
@@ -156,7 +153,7 @@ fn dropping_a_process_kills_its_descendants() {
     out.read_line(&mut line).unwrap();
     assert!(Path::new("/proc").join(line.trim()).exists());
     drop(process);
-    // The pipe closes when the last process that holds it is gone.
+    // The pipe closes when the last process that holds it has ended.
     assert_eq!(out.read_to_string(&mut String::new()).unwrap(), 0);
 }
 

@@ -1,10 +1,10 @@
-//! The link's clock.
+//! Clock of the link.
 
 use nix::time::{ClockId, clock_gettime};
 
 use crate::link::{NANOS_PER_SECOND, Nanos};
 
-/// Nanoseconds of CLOCK_MONOTONIC since it was made.
+/// Nanoseconds of CLOCK_MONOTONIC since the clock was created.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     start: Nanos,
@@ -20,7 +20,7 @@ impl Clock {
     }
 }
 
-/// Processor time of the calling thread.
+/// CPU time of the calling thread.
 pub(super) fn thread_time() -> Nanos {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }

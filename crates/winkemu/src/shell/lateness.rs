@@ -1,4 +1,4 @@
-//! How late packets came out, and whether a run counts.
+//! Lateness of delivered packets, and the verdict on a run.
 
 use std::time::Duration;
 
@@ -6,26 +6,27 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use units::Ratio;
 
-/// When a run was too inexact to count.
+/// Accuracy limits beyond which a run does not count.
 ///
-/// It is when more than `share` of the delivered packets, and more than [`STRAYS`] of them, came
-/// out later than due by more than `late_after`; or when more than `tun_drops` packets were lost
-/// ahead of the emulator because it did not read them in time.
+/// A packet is late when it comes out more than `late_after` after it was due. A run does not count
+/// with more late packets than both `share` of the delivered ones and [`STRAYS`]. It does not
+/// count either when more than `tun_drops` packets were lost ahead of the emulator, because the
+/// emulator did not read them in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AccuracyLimit {
-    /// Lateness that is too much for one packet.
+    /// Maximum lateness of a packet.
     pub late_after: Duration,
-    /// Share of packets that may be late.
+    /// Maximum share of packets that are late.
     pub share: Ratio,
-    /// Packets that may be lost ahead of the emulator.
+    /// Maximum number of packets lost ahead of the emulator.
     pub tun_drops: u64,
 }
 
-/// Late packets that are forgiven in any run: one hiccup must not spoil ten pings.
+/// Late packets tolerated in any run: one hiccup must not spoil ten pings.
 pub const STRAYS: u64 = 2;
 
 impl Default for AccuracyLimit {
-    /// 1 % later than 1 ms, which an idle machine keeps by far; no drops.
+    /// 1 % later than 1 ms and no drops. An idle machine stays far below.
     fn default() -> Self {
         Self {
             late_after: Duration::from_millis(1),
@@ -35,7 +36,7 @@ impl Default for AccuracyLimit {
     }
 }
 
-/// Lateness of delivered packets: from when they were due until the kernel had them.
+/// Lateness of delivered packets, from the due time until the kernel accepted them.
 #[derive(Debug)]
 pub(super) struct Lateness {
     histogram: Histogram<u64>,
@@ -43,7 +44,7 @@ pub(super) struct Lateness {
     late: u64,
 }
 
-/// 10 s: beyond that all are equally useless.
+/// Limit of the histogram, 10 s. Higher values count as 10 s.
 const LATENESS_NS_MAX: u64 = 10_000_000_000;
 
 impl Lateness {
@@ -84,7 +85,7 @@ impl Lateness {
     }
 }
 
-/// The lateness of a run's packets, in nanoseconds. Never negative: nothing comes out early.
+/// Lateness of a run's packets, in nanoseconds. Never negative, because no packet comes out early.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatenessReport {
     /// Packets delivered.
@@ -97,33 +98,33 @@ pub struct LatenessReport {
     pub p99_ns: u64,
     /// 99.9th percentile.
     pub p999_ns: u64,
-    /// The latest.
+    /// Maximum.
     pub max_ns: u64,
-    /// Packets by lateness, in bins that double.
+    /// Packets by lateness, in bins that double in width.
     pub histogram: Vec<Bin>,
 }
 
-/// Packets later than the bin before, and no later than this.
+/// Bin of the histogram: packets later than the bin before, up to `up_to_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
     /// Upper bound.
     pub up_to_ns: u64,
-    /// How many.
+    /// Packets in the bin.
     pub packets: u64,
 }
 
-/// Whether a run counts.
+/// Verdict on a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// It does.
+    /// True if the run counts.
     pub counts: bool,
     /// Packets later than the limit.
     pub late: u64,
-    /// The limit.
+    /// Limit of lateness.
     pub late_after_ns: u64,
     /// Packets lost ahead of the emulator.
     pub tun_drops: u64,
-    /// Why it does not count, for people.
+    /// Reason for a run that does not count, for display.
     pub reason: Option<String>,
 }
 
@@ -133,14 +134,14 @@ impl Verdict {
         let late_after = units::duration::format(limit.late_after);
         let reason = if late > allowed {
             Some(format!(
-                "{late} of {delivered} packets came out more than {late_after} late \
-                 (allowed: {}, and {STRAYS} in any run)",
+                "{late} of {delivered} packets left the link more than {late_after} late \
+                 (limit: {}, or {STRAYS} packets)",
                 limit.share
             ))
         } else if tun_drops > limit.tun_drops {
             Some(format!(
-                "{tun_drops} packets were lost ahead of the emulator, which did not read them \
-                 in time (allowed: {})",
+                "{tun_drops} packets were lost ahead of the emulator, which read them too late \
+                 (limit: {})",
                 limit.tun_drops
             ))
         } else {
@@ -164,7 +165,7 @@ mod tests {
     fn a_run_counts_until_too_many_packets_are_late_or_lost() {
         let limit = AccuracyLimit::default();
         let counts = |delivered, late, drops| Verdict::new(&limit, delivered, late, drops).counts;
-        assert!(counts(10, 2, 0), "two strays are forgiven");
+        assert!(counts(10, 2, 0), "two late packets are tolerated");
         assert!(!counts(10, 3, 0));
         assert!(counts(10_000, 100, 0));
         assert!(!counts(10_000, 101, 0));

@@ -1,10 +1,10 @@
-//! A link between two TUN interfaces, run on a thread of its own.
+//! Shell that runs a link between two TUN interfaces on a thread of its own.
 //!
-//! The thread reads what the kernel sends into either interface, hands it to the pure
-//! [`Engine`](crate::link::Engine) with the time, and writes what comes out into the other one.
-//! It waits by `ppoll` with nanoseconds and the least timer slack, and awake for the last 60 us
-//! before a deadline as long as that takes no more than a twentieth of the time; under
-//! [`Priority::Realtime`] always, under SCHED_FIFO, and on processors that do not sleep.
+//! The thread reads packets that the kernel sends into either interface, and hands them with the
+//! time to the pure [`Engine`](crate::link::Engine). It writes the packets that come out into the
+//! other interface. It waits by `ppoll` with nanoseconds and minimum timer slack. For the last 60
+//! us before a deadline it spins, as long as spinning takes no more than a twentieth of the time.
+//! Under [`Priority::Realtime`] it always spins, under SCHED_FIFO, on CPUs kept awake.
 //!
 //! ```no_run
 //! use winkemu::{link::LinkOptions, netns::Netns, shell::{LinkHandle, LinkSpec, MTU, Tun}};
@@ -56,59 +56,57 @@ pub use tun::{EndSpec, Tun, TunError};
 
 use crate::link::{Decision, LinkConfig};
 
-/// The usual MTU of a link, in bytes.
+/// Default MTU of a link, in bytes.
 pub const MTU: u32 = 1500;
 
-/// Why a link could not be started.
+/// Failure to start a link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The system's limit of threads or descriptors.
-    #[error("cannot start the link's thread")]
+    /// The system's limit of threads or descriptors is reached.
+    #[error("cannot start the thread of the link")]
     Thread(#[source] io::Error),
-    /// The recording to write.
+    /// The recording cannot be written.
     #[error(transparent)]
     Record(#[from] RecordError),
 }
 
-/// What is done for the thread of a link to be on time. Where something is not permitted, it runs
-/// without.
+/// Effort of a link's thread to be on time. The thread runs without anything that is not permitted.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// That of any other thread.
+    /// Ordinary scheduling.
     #[default]
     Ordinary,
-    /// Before all ordinary threads (SCHED_FIFO), never awake before a deadline: for many links at once, which
-    /// would otherwise wait at the cost of the others and of the programs between them.
+    /// SCHED_FIFO, without spinning: for many links at once, which would otherwise spin at the cost
+    /// of each other and of the programs between them.
     Preferred,
-    /// Before all ordinary threads, with locked memory, on processors that wait awake; and awake for
-    /// the last 60 us before each deadline, however many there are. The report says what was
-    /// permitted.
+    /// SCHED_FIFO, locked memory, CPUs kept awake, and spinning for the last 60 us before each
+    /// deadline. The report lists what was permitted.
     Realtime,
 }
 
-/// A link to be started.
+/// Specification of a link to start.
 #[derive(Debug)]
 pub struct LinkSpec {
-    /// One end.
+    /// Interface at end A.
     pub a: Tun,
-    /// The other.
+    /// Interface at end B.
     pub b: Tun,
-    /// What lies between them.
+    /// Configuration of the link.
     pub config: LinkConfig,
-    /// The seed of every draw.
+    /// Seed of every draw.
     pub seed: u64,
-    /// Before what else its thread runs.
+    /// Priority of the link's thread.
     pub priority: Priority,
-    /// Where to write each packet's decision.
+    /// File for the decision on each packet.
     pub record: Option<PathBuf>,
-    /// Decisions to take again.
+    /// Recorded decisions to replay.
     pub replay: Vec<Decision>,
-    /// When the run is too inexact to count.
+    /// Accuracy limits of the run.
     pub limit: AccuracyLimit,
 }
 
 impl LinkSpec {
-    /// A link without recording, at ordinary priority.
+    /// Specification of a link without recording, at ordinary priority.
     pub fn new(a: Tun, b: Tun, config: LinkConfig, seed: u64) -> Self {
         Self {
             a,
@@ -123,7 +121,7 @@ impl LinkSpec {
     }
 }
 
-/// A running link. Dropping it stops the link.
+/// Running link, stopped on drop.
 #[derive(Debug)]
 pub struct LinkHandle {
     stop: Arc<Stop>,
@@ -131,7 +129,7 @@ pub struct LinkHandle {
     began: Instant,
 }
 
-/// Tells the thread to stop, and wakes it.
+/// Stop request that also wakes the thread.
 #[derive(Debug)]
 struct Stop {
     asked: AtomicBool,
@@ -149,7 +147,7 @@ impl Stop {
 
     fn ask(&self) {
         self.asked.store(true, Ordering::Release);
-        // It fails only when the counter is full, and then the thread wakes all the same.
+        // The write fails only when the counter is full; in that case the thread wakes anyway.
         let _ = self.wake.write(1);
     }
 
@@ -159,7 +157,7 @@ impl Stop {
 }
 
 impl LinkHandle {
-    /// Starts a link. Its clock starts here.
+    /// Starts a link and its clock.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -178,22 +176,22 @@ impl LinkHandle {
         })
     }
 
-    /// The instant at which its time is 0.
+    /// Instant at which the link's time is 0.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Whether the link ended by itself; [`Self::stop`] says why.
+    /// Reports whether the link ended on its own; [`Self::stop`] returns the reason.
     pub fn has_ended(&self) -> bool {
         self.thread
             .as_ref()
             .is_none_or(thread::JoinHandle::is_finished)
     }
 
-    /// Stops the link, and says what it did. Packets still inside are counted as held.
+    /// Stops the link and returns its report. Packets still inside count as held.
     ///
     /// # Panics
-    /// When the link's thread panicked.
+    /// A panic of the link's thread.
     pub fn stop(mut self) -> LinkReport {
         self.join().expect("joined once only")
     }
@@ -213,7 +211,7 @@ impl Drop for LinkHandle {
     fn drop(&mut self) {
         self.stop.ask();
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported on the thread's own stack.
+            // The thread's own panic message has been printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The loop between two interfaces.
+//! Loop that carries packets between two interfaces.
 
 use std::{io, os::fd::AsFd as _, sync::Arc, time::Instant};
 
@@ -19,14 +19,14 @@ use super::{
 };
 use crate::link::{Decision, Direction, Engine, NANOS_PER_SECOND, Nanos, Packet};
 
-/// Packets read or written in a row before the other side has its turn: at 1 us each, neither
-/// makes the other late by more than the timers do.
+/// Packets read or written in a row before the other side gets its turn. At 1 us each, a batch
+/// delays the other side no more than the timers do.
 const BATCH: usize = 32;
 
-/// The largest packet of any interface.
+/// Maximum packet size of any interface.
 const PACKET_BYTES_MAX: usize = 65_536;
 
-/// One interface and what happened at it.
+/// Interface with its counters.
 #[derive(Debug)]
 struct End {
     tun: Tun,
@@ -46,10 +46,10 @@ impl End {
     }
 }
 
-/// The state of the loop.
+/// State of the loop.
 #[derive(Debug)]
 pub(super) struct Pump {
-    /// Packets that come into `ends[d]` travel in direction d.
+    /// Packets that arrive at `ends[d]` travel in direction d.
     ends: [End; 2],
     engine: Engine,
     clock: Clock,
@@ -66,7 +66,7 @@ pub(super) struct Pump {
     link: serde_json::Value,
 }
 
-/// Which descriptors have something.
+/// Descriptors that are ready, by direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ready([bool; 2]);
 
@@ -77,7 +77,7 @@ impl Ready {
 }
 
 impl Pump {
-    /// The instant at which its time is 0.
+    /// Instant at which the link's time is 0.
     pub(super) fn began(&self) -> Instant {
         self.began
     }
@@ -111,7 +111,7 @@ impl Pump {
         })
     }
 
-    /// Carries packets until told to stop, or until an interface is gone.
+    /// Carries packets until a stop request, or until an interface is gone.
     pub(super) fn run(&mut self) -> LinkReport {
         self.punctual = Punctual::thread(self.priority);
         let outcome = self.carry();
@@ -135,7 +135,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Until a packet came, one is due, or somebody wants us to stop.
+    /// Waits until a packet arrives or is due, or until a stop request.
     fn wait(&mut self) -> io::Result<Ready> {
         let deadline = self.engine.poll_timeout();
         let spin = self.spin.allowance(self.clock.now());
@@ -145,7 +145,7 @@ impl Pump {
             let ready = self.poll(left.map(|left| left.saturating_sub(spin)))?;
             let now = self.clock.now();
             let passed = deadline.is_some_and(|deadline| deadline <= now);
-            // Who wakes before the deadline looks again until then.
+            // Otherwise the loop woke up early: poll without a timeout until the deadline.
             if ready.any() || passed || spin == 0 || self.stop.is_asked() {
                 self.spin.spend(now - awake_since.unwrap_or(now));
                 return Ok(ready);
@@ -169,7 +169,7 @@ impl Pump {
         }
     }
 
-    /// Takes in a batch of what waits at one end.
+    /// Reads a batch of waiting packets at one end.
     fn read(&mut self, direction: Direction) -> io::Result<()> {
         let end = &mut self.ends[direction as usize];
         for _ in 0..BATCH {
@@ -190,7 +190,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Puts out a batch of what is due.
+    /// Writes a batch of due packets.
     fn deliver(&mut self) -> io::Result<()> {
         let mut now = self.clock.now();
         for _ in 0..2 * BATCH {
@@ -209,7 +209,7 @@ impl Pump {
         let end = &mut self.ends[1 - direction as usize];
         match write(&end.tun, &packet.bytes) {
             Ok(_) => Ok(()),
-            // Not an IP packet any more, or the interface was switched off, or out of memory.
+            // The packet is no valid IP packet any more, the interface is down, or memory is short.
             Err(Errno::EINVAL | Errno::EIO | Errno::ENOMEM | Errno::ENOBUFS | Errno::EAGAIN) => {
                 end.refused += 1;
                 end.refused_bytes += packet.bytes.len() as u64;
@@ -260,14 +260,14 @@ impl Pump {
         );
         let history = self.engine.queue_history(direction);
         let mut packets = self.engine.stats(direction);
-        // For the engine they have come out.
+        // The engine counted refused packets as delivered.
         packets.delivered -= to.refused;
         packets.delivered_bytes -= to.refused_bytes;
         DirectionReport {
             packets,
             queue_bytes: history.over(0, Nanos::MAX).unwrap_or_default(),
             history,
-            // Zero where the namespace is gone: then nobody can send either.
+            // A missing namespace counts as zero drops: no program can send into it any more.
             tun_drops: from.tun.drops().unwrap_or(0),
             refused: to.refused,
             ignored: from.ignored,
@@ -282,15 +282,15 @@ fn time_spec(ns: Nanos) -> TimeSpec {
     )
 }
 
-/// Whether a packet is the kernel's own IPv6 housekeeping: multicast listener reports and
+/// Reports whether a packet is housekeeping of the kernel's IPv6: multicast listener reports and
 /// neighbour discovery to link-local multicast addresses.
 ///
-/// A point-to-point link needs neither, and packets that come and go by the kernel's timers
-/// would take indices, and with them fates, from the traffic.
+/// A point-to-point link needs neither. Packets sent by the kernel's timers would take indices, and
+/// with them fates, from the traffic.
 fn is_housekeeping(packet: &[u8]) -> bool {
     const LINK_LOCAL_MULTICAST: [u8; 2] = [0xff, 0x02];
     const ICMPV6: u8 = 58;
-    // The shortest of them, a router solicitation, has 40 + 8 bytes.
+    // The shortest housekeeping packet, a router solicitation, has 40 + 8 bytes.
     let ipv6 = packet.len() >= 48 && packet[0] >> 4 == 6;
     if !ipv6 || packet[24..26] != LINK_LOCAL_MULTICAST {
         return false;

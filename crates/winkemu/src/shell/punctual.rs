@@ -1,4 +1,4 @@
-//! What makes a thread punctual.
+//! Scheduling, memory and timer settings that make a thread punctual.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,27 +12,28 @@ use nix::sys::{
 
 use super::{Priority, Realtime, sys};
 
-/// Above the priorities of threaded interrupts (50) it would delay the network itself.
+/// SCHED_FIFO priority, below threaded interrupts (50): above them it would delay the network
+/// itself.
 const REALTIME_PRIORITY: i32 = 40;
 
-/// A thread that is as punctual as it may be.
+/// Settings of a punctual thread, reverted on drop where they affect the system.
 #[derive(Debug, Default)]
 pub struct Punctual {
     realtime: Option<Realtime>,
-    /// As long as it is open, processors do not sleep.
+    /// Open descriptor that keeps CPUs awake.
     _wakefulness: Option<File>,
 }
 
 impl Punctual {
-    /// Makes the calling thread as punctual as its priority says, with the least timer slack
-    /// whatever that is. Processors that wait awake do so until this is dropped.
+    /// Applies a priority to the calling thread, always with minimum timer slack. CPUs stay awake
+    /// until the value is dropped.
     pub fn thread(priority: Priority) -> Self {
-        // It cannot fail: the value is one.
+        // Cannot fail: the value is 1.
         let _ = prctl::set_timerslack(1);
         match priority {
             Priority::Ordinary => Self::default(),
             Priority::Preferred => {
-                // What was not permitted shows in the lateness.
+                // A refusal shows as lateness.
                 let _ = sys::set_realtime(REALTIME_PRIORITY);
                 Self::default()
             }
@@ -42,7 +43,7 @@ impl Punctual {
 
     fn realtime_thread() -> Self {
         let all = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE;
-        let wakefulness = keep_processors_awake().ok();
+        let wakefulness = keep_cpus_awake().ok();
         let realtime = Realtime {
             scheduled: sys::set_realtime(REALTIME_PRIORITY).is_ok(),
             locked: mlockall(all).is_ok(),
@@ -54,15 +55,15 @@ impl Punctual {
         }
     }
 
-    /// What was permitted, where real time was asked for; what was not shows in the lateness.
+    /// Permitted parts of real time, if it was requested. Missing parts show as lateness.
     pub fn realtime(&self) -> Option<Realtime> {
         self.realtime
     }
 }
 
-/// Says that nobody can wait for a processor to wake up, by the kernel's interface for it
-/// (Documentation/power/pm_qos_interface.rst): a virtual one may take milliseconds.
-fn keep_processors_awake() -> io::Result<File> {
+/// Asks the kernel for a wake-up latency of zero (Documentation/power/pm_qos_interface.rst): a
+/// virtual CPU may take milliseconds to wake up.
+fn keep_cpus_awake() -> io::Result<File> {
     const LATENCY_US: i32 = 0;
     let mut file = OpenOptions::new()
         .write(true)

@@ -1,4 +1,4 @@
-//! Decisions to and from a file, one JSON object a line.
+//! Recordings: decisions in a file, one JSON object per line.
 
 use std::{
     fs::File,
@@ -10,28 +10,28 @@ use std::{
 
 use crate::link::Decision;
 
-/// Why a recording could not be written or read.
+/// Failure to write or read a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file.
+    /// Failed access to the file.
     #[error("cannot {verb} the recording {}", path.display())]
     File {
         /// `write` or `read`.
         verb: &'static str,
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A line is no decision.
+    /// Line that is no decision.
     #[error("{}, line {line}: not a recorded decision", path.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Error in the line.
         #[source]
         source: serde_json::Error,
     },
@@ -44,7 +44,7 @@ impl RecordError {
     }
 }
 
-/// Writes decisions on a thread of its own: a disk that stalls must not stall the link.
+/// Recorder on a thread of its own: a stalled disk must not stall the link.
 #[derive(Debug)]
 pub(super) struct Recorder {
     path: PathBuf,
@@ -75,7 +75,7 @@ impl Recorder {
     }
 
     pub(super) fn write(&self, decisions: Vec<Decision>) {
-        // It fails only when the writer gave up; `finish` says why.
+        // Fails only when the writer gave up; `finish` returns the reason.
         let _ = self.decisions.send(decisions);
     }
 
@@ -89,7 +89,7 @@ impl Recorder {
 /// Reads a recording.
 ///
 /// # Errors
-/// When the file cannot be read, or a line is no decision.
+/// A file that cannot be read, or a line that is no decision.
 pub fn read_recording(path: &Path) -> Result<Vec<Decision>, RecordError> {
     let file = File::open(path).map_err(RecordError::file("read", path))?;
     let mut decisions = Vec::new();

@@ -1,4 +1,4 @@
-//! What a link did, for people and programs.
+//! Report of a link, for display and for programs.
 
 use std::time::Instant;
 
@@ -7,80 +7,80 @@ use serde::{Deserialize, Serialize};
 use super::lateness::{LatenessReport, Verdict};
 use crate::link::{Occupancy, PathStats, QueueHistory};
 
-/// The report of a run.
+/// Report of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// The instant at which its time is 0; not part of files.
+    /// Instant at which the link's time is 0; not part of files.
     #[serde(skip)]
     pub began: Option<Instant>,
-    /// How long it ran.
+    /// Duration of the run.
     pub seconds: f64,
-    /// Processor time the link took.
+    /// CPU time of the link's thread.
     pub cpu_seconds: f64,
-    /// The seed of its draws.
+    /// Seed of its draws.
     pub seed: u64,
-    /// What it was made of.
+    /// Configuration of the link.
     pub link: serde_json::Value,
-    /// What it got of real time, where it was asked for.
+    /// Permitted parts of real time, if it was requested.
     pub realtime: Option<Realtime>,
-    /// From A to B.
+    /// Direction from A to B.
     pub ab: DirectionReport,
-    /// From B to A.
+    /// Direction from B to A.
     pub ba: DirectionReport,
-    /// How late packets came out.
+    /// Lateness of delivered packets.
     pub lateness: LatenessReport,
-    /// Whether the run counts.
+    /// Verdict on the run.
     pub accuracy: Verdict,
-    /// Why the link ended before it was told to.
+    /// Reason for an early end of the link.
     pub failure: Option<String>,
 }
 
-/// What the system permitted of [`super::Priority::Realtime`].
+/// Parts of [`super::Priority::Realtime`] that the system permitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Realtime {
     /// SCHED_FIFO: needs CAP_SYS_NICE or `ulimit -r`.
     pub scheduled: bool,
-    /// Memory that is never paged: needs CAP_IPC_LOCK or `ulimit -l`.
+    /// Locked memory: needs CAP_IPC_LOCK or `ulimit -l`.
     pub locked: bool,
-    /// Processors that wait awake: needs to be root with `/dev/cpu_dma_latency`.
+    /// CPUs kept awake: needs root and `/dev/cpu_dma_latency`.
     pub awake: bool,
 }
 
 impl Realtime {
-    /// What was not permitted, in words.
+    /// Names of the parts that were not permitted.
     pub fn missing(self) -> Vec<&'static str> {
         let parts = [
             (self.scheduled, "SCHED_FIFO"),
             (self.locked, "locked memory"),
-            (self.awake, "processors that stay awake"),
+            (self.awake, "CPUs kept awake"),
         ];
         let missing = parts.into_iter().filter(|(got, _)| !got);
         missing.map(|(_, name)| name).collect()
     }
 }
 
-/// One direction of a report.
+/// Report of one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DirectionReport {
-    /// What the link did to the packets.
+    /// Counters of the packets.
     #[serde(flatten)]
     pub packets: PathStats,
-    /// How full its queue was, in bytes; without the packet being sent.
+    /// Occupancy of the queue in bytes, without the packet in transmission.
     pub queue_bytes: Occupancy,
-    /// The same over time, since the link began.
+    /// Occupancy of the queue over time, since the link began.
     #[serde(skip)]
     pub history: QueueHistory,
     /// Packets lost ahead of the link, because the emulator did not read them in time.
     pub tun_drops: u64,
-    /// Packets that came out but that the kernel did not take (corrupted beyond being IP, or the
-    /// interface was down); these are not among the delivered ones.
+    /// Packets that came out but that the kernel refused: invalid IP after corruption, or the
+    /// interface was down. They do not count as delivered.
     pub refused: u64,
-    /// Multicast housekeeping of the kernel's IPv6 that was not forwarded.
+    /// Packets of the kernel's IPv6 multicast housekeeping that were not forwarded.
     pub ignored: u64,
 }
 
 impl LinkReport {
-    /// A few lines for a terminal.
+    /// Formats a summary of a few lines for a terminal.
     pub fn summary(&self) -> String {
         let direction = |name: &str, report: &DirectionReport| {
             let packets = &report.packets;
@@ -109,7 +109,7 @@ impl LinkReport {
         };
         let us = |ns: u64| ns as f64 / 1000.0;
         format!(
-            "{}\n{}\nlateness: median {:.0} us, 99 % {:.0} us, most {:.0} us, of {} packets in {:.1} s",
+            "{}\n{}\nlateness: median {:.0} us, p99 {:.0} us, max {:.0} us, of {} packets in {:.1} s",
             direction("a to b", &self.ab),
             direction("b to a", &self.ba),
             us(self.lateness.p50_ns),

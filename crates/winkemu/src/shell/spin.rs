@@ -1,29 +1,29 @@
-//! How long the loop may stay awake to be on time.
+//! Budget for spinning before deadlines.
 
 use crate::link::Nanos;
 
-/// How long before a deadline the loop stops sleeping. Sleeping misses by 57 us at the median
-/// on a machine with ordinary timers.
+/// Time before a deadline at which the loop starts to spin. Sleeping misses a deadline by 57 us at
+/// the median on a machine with ordinary timers.
 const SPIN_NS: Nanos = 60_000;
 
-/// At ordinary priority, at most one part in so many of the time is spent awake.
+/// Inverse of the maximum share of time spent spinning at ordinary priority.
 const SHARE: Nanos = 20;
 
-/// Enough for a train of 40 packets after a silence.
+/// Maximum credit: a train of 40 packets after a silence.
 const CREDIT_NS_MAX: Nanos = 40 * SPIN_NS;
 
-/// How much of the time may be spent awake.
+/// Share of the time that may be spent spinning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spin {
-    /// Nothing: processors are for others.
+    /// None: the CPUs are for other programs.
     Never,
-    /// One part in so many of the run.
+    /// A share of 1 / [`SHARE`] of the run.
     Sometimes,
     /// Before every deadline.
     Always,
 }
 
-/// The time that may be spent awake.
+/// Budget of spinning time.
 #[derive(Debug)]
 pub(super) struct SpinBudget {
     spin: Spin,
@@ -40,7 +40,7 @@ impl SpinBudget {
         }
     }
 
-    /// How long before the next deadline to stop sleeping; 0 when there is no time to spend.
+    /// Time before the next deadline at which to start spinning; 0 when the budget is spent.
     pub(super) fn allowance(&mut self, now: Nanos) -> Nanos {
         let earned = now.saturating_sub(self.seen) / SHARE;
         self.credit = (self.credit + earned).min(CREDIT_NS_MAX);
@@ -52,7 +52,7 @@ impl SpinBudget {
         }
     }
 
-    /// So much has been spent.
+    /// Charges the time spent spinning.
     pub(super) fn spend(&mut self, awake: Nanos) {
         self.credit = self.credit.saturating_sub(awake);
     }

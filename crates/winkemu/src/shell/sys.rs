@@ -1,4 +1,4 @@
-//! The system calls that have no safe wrapper.
+//! System calls without a safe wrapper.
 #![expect(unsafe_code, reason = "TUN requests and scheduling policies need it")]
 
 use std::{
@@ -12,11 +12,11 @@ use std::{
 
 use nix::net::if_::if_nametoindex;
 
-/// Creates a TUN interface in the calling thread's namespace; it is gone with the descriptor.
+/// Creates a TUN interface in the calling thread's namespace; it goes away with the descriptor.
 ///
-/// Packets are bare IP, one to a read or write, never longer than the MTU: without offloads
-/// the kernel cuts what TCP hands it before it comes here.
-/// A name such as `wink%d` is numbered by the kernel; the name it has got comes back.
+/// Packets are bare IP, one per read or write, and no longer than the MTU: without offloads the
+/// kernel segments TCP data before it reaches the interface. The kernel numbers a name such as
+/// `wink%d`; the actual name is returned.
 pub(super) fn create_tun(name: &str) -> io::Result<(OwnedFd, String)> {
     let device = OpenOptions::new()
         .read(true)
@@ -29,7 +29,7 @@ pub(super) fn create_tun(name: &str) -> io::Result<(OwnedFd, String)> {
     let outcome = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if outcome < 0 {
         let error = io::Error::last_os_error();
-        // As the kernel puts it where the interface of that name is no TUN.
+        // The kernel returns EINVAL where the interface of that name is no TUN.
         let is_taken = error.raw_os_error() == Some(libc::EINVAL) && if_nametoindex(name).is_ok();
         return Err(match is_taken {
             true => io::Error::from_raw_os_error(libc::EEXIST),
@@ -53,7 +53,7 @@ fn named_request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Puts the calling thread before all ordinary ones.
+/// Gives the calling thread SCHED_FIFO scheduling.
 pub(super) fn set_realtime(priority: i32) -> io::Result<()> {
     // SAFETY: sched_param is plain data for which all zeroes is valid.
     let mut parameters: libc::sched_param = unsafe { mem::zeroed() };

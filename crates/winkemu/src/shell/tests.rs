@@ -1,4 +1,4 @@
-//! Links between real namespaces.
+//! Tests of links between real namespaces.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -13,7 +13,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Two namespaces with a TUN each, addressed in both families.
+/// Two namespaces with a TUN each, with addresses of both families.
 struct Place {
     a: Netns,
     b: Netns,
@@ -34,7 +34,7 @@ impl Place {
         };
         let config = options.resolve_without_files().unwrap();
         let mut spec = LinkSpec::new(tun(&self.a, 1), tun(&self.b, 2), config, 1);
-        // What is tested here is not the machine.
+        // A busy machine must not fail the test.
         spec.limit.late_after = PATIENCE;
         spec
     }
@@ -46,7 +46,7 @@ impl Place {
     }
 }
 
-/// Sends numbered packets of so many bytes of payload.
+/// Sends numbered packets with `bytes` of payload.
 fn send(socket: &UdpSocket, to: &str, count: u16, bytes: usize) {
     let to: SocketAddr = to.parse().unwrap();
     let mut payload = vec![0; bytes];
@@ -80,7 +80,7 @@ fn packets_cross_both_ways_in_both_families_and_never_early() {
     for direction in [&report.ab, &report.ba] {
         assert_eq!(
             direction.packets.offered, 2,
-            "housekeeping is left out: {report:?}"
+            "housekeeping was forwarded: {report:?}"
         );
         assert_eq!(direction.packets.delivered, 2);
     }
@@ -94,7 +94,7 @@ fn packets_cross_both_ways_in_both_families_and_never_early() {
 #[test]
 fn a_slow_link_sends_at_its_rate_and_counts_what_it_drops() {
     let place = Place::new();
-    // 1000 B packets take 8 ms; 10 wait, one is being sent, the others are dropped.
+    // 1000 B packets take 8 ms; 10 wait, one is in transmission, the others are dropped.
     let link = LinkHandle::spawn(place.spec("rate=1mbit,queue=10p")).unwrap();
     let (near, far) = (
         Place::socket(&place.a, "10.0.0.1:7"),
@@ -106,7 +106,7 @@ fn a_slow_link_sends_at_its_rate_and_counts_what_it_drops() {
     assert!(begin.elapsed() >= Duration::from_millis(88));
     assert!(received.is_sorted(), "{received:?}");
     let report = link.stop();
-    // The loop may read the first packets late enough to have sent one already.
+    // A late loop may already have sent one when it reads the first packets.
     assert!(
         (17..=19).contains(&report.ab.packets.dropped.queue_full),
         "{report:?}"
@@ -131,7 +131,7 @@ fn a_recording_decides_the_same_again_under_another_seed() {
             Place::socket(&place.b, "10.0.0.2:7"),
         );
         send(&near, "10.0.0.2:7", 200, 100);
-        // The other direction has its own losses; a few are enough to see one through.
+        // The other direction has its own losses; a few packets are enough to see one arrive.
         let mut numbers = Vec::new();
         far.set_read_timeout(Some(Duration::from_millis(500)))
             .unwrap();

@@ -1,4 +1,4 @@
-//! One end of a link: a TUN interface in a namespace.
+//! End of a link: a TUN interface in a namespace.
 
 use std::{
     fs, io,
@@ -12,58 +12,60 @@ use ipnet::IpNet;
 use super::sys;
 use crate::netns::{Netns, NetnsError};
 
-/// Packets a TUN may hold for us. A sender may have a whole window (and it is not told of drops
-/// there), so it must hold more than any window: 16,384 full packets are 24 MB.
+/// Packets that the kernel queues for a TUN. A sender may have a whole window in flight and does
+/// not learn of drops there, so the queue must hold more than any window: 16,384 full packets are
+/// 24 MB.
 const TRANSMIT_QUEUE: u32 = 16_384;
 
-/// Why an end of a link could not be made.
+/// Failure to create an end of a link.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// The description is not of the form.
+    /// Malformed description.
     #[error("`{text}` is not NETNS/IF or NETNS/IF=ADDRESS/LENGTH[,...]: {problem}")]
     Description {
-        /// As found.
+        /// Description as found.
         text: String,
-        /// What is wrong with it.
+        /// Error in it.
         problem: String,
     },
-    /// The interface could not be created: no right (`CAP_NET_ADMIN`, access to
+    /// The interface could not be created: no permission (`CAP_NET_ADMIN`, access to
     /// `/dev/net/tun`), a name that is taken, or one longer than 15 bytes.
-    #[error("cannot create the interface {name}{}", reason(source))]
+    #[error("cannot create interface {name}{}", reason(source))]
     Create {
-        /// Its name.
+        /// Name of the interface.
         name: String,
-        /// Why.
+        /// Reason given by the kernel.
         #[source]
         source: io::Error,
     },
-    /// The namespace, an address or the MTU.
+    /// Failure of the namespace, an address or the MTU.
     #[error(transparent)]
     Netns(#[from] NetnsError),
 }
 
 fn reason(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EBUSY | libc::EEXIST) => ": the name is taken",
+        Some(libc::EBUSY | libc::EEXIST) => ": name already in use",
         Some(libc::EINVAL) | None => ": names have 1 to 15 bytes",
-        Some(libc::EPERM) => ": it needs CAP_NET_ADMIN",
-        Some(libc::EACCES) => ": /dev/net/tun may not be opened by this user",
-        Some(libc::ENOENT) => ": there is no /dev/net/tun; load the module tun",
+        Some(libc::EPERM) => ": needs CAP_NET_ADMIN",
+        Some(libc::EACCES) => ": no permission to open /dev/net/tun",
+        Some(libc::ENOENT) => ": no /dev/net/tun; load the kernel module tun",
         _ => "",
     }
 }
 
-/// Where an end stands and how it is addressed: `NETNS/IF[=ADDRESS/LENGTH[,ADDRESS/LENGTH...]]`.
+/// Namespace, interface name and addresses of an end:
+/// `NETNS/IF[=ADDRESS/LENGTH[,ADDRESS/LENGTH...]]`.
 ///
-/// NETNS is a name of `ip netns`, a process id, or a path such as `/proc/PID/ns/net`; nothing
-/// or `.` is the caller's own namespace.
+/// NETNS is a name of `ip netns`, a process id, or a path such as `/proc/PID/ns/net`. An empty
+/// NETNS or `.` is the caller's own namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndSpec {
-    /// As written.
+    /// Namespace as written.
     pub netns: String,
-    /// The interface to create, 1 to 15 bytes.
+    /// Name of the interface to create, 1 to 15 bytes.
     pub interface: String,
-    /// Its addresses, IPv4 and IPv6.
+    /// Addresses of the interface, IPv4 and IPv6.
     pub addresses: Vec<IpNet>,
 }
 
@@ -83,7 +85,7 @@ impl FromStr for EndSpec {
         let addresses = addresses.split(',').filter(|address| !address.is_empty());
         let address = |text: &str| {
             text.parse::<IpNet>()
-                .map_err(|_| error(&format!("`{text}` is no ADDRESS/LENGTH")))
+                .map_err(|_| error(&format!("`{text}` is not ADDRESS/LENGTH")))
         };
         Ok(Self {
             netns: netns.to_owned(),
@@ -97,7 +99,7 @@ impl EndSpec {
     /// Opens the namespace.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// No namespace of that name.
     pub fn open_netns(&self) -> Result<Netns, NetnsError> {
         let named = Path::new("/run/netns").join(&self.netns).exists();
         match self.netns.parse() {
@@ -108,7 +110,7 @@ impl EndSpec {
         }
     }
 
-    /// Creates the interface, addressed and up.
+    /// Creates the interface, with addresses and up.
     ///
     /// # Errors
     /// [`TunError`].
@@ -117,7 +119,7 @@ impl EndSpec {
     }
 }
 
-/// A TUN interface, gone when this is dropped.
+/// TUN interface, removed on drop.
 #[derive(Debug)]
 pub struct Tun {
     fd: OwnedFd,
@@ -126,11 +128,11 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Creates an interface in a namespace, gives it addresses and switches it on. The kernel
-    /// numbers a name such as `wink%d`.
+    /// Creates an interface in a namespace, adds addresses and sets it up. The kernel numbers a
+    /// name such as `wink%d`.
     ///
     /// # Errors
-    /// [`TunError`]: above all without `CAP_NET_ADMIN` there or access to `/dev/net/tun`.
+    /// [`TunError`], mostly without `CAP_NET_ADMIN` there or access to `/dev/net/tun`.
     pub fn create(
         netns: &Netns,
         name: &str,
@@ -142,7 +144,7 @@ impl Tun {
             name: name.to_owned(),
             source,
         })?;
-        // By netlink: the old request for it wants to be root outside user namespaces as well.
+        // By netlink, because the older ioctl requires root outside user namespaces.
         netns.set_transmit_queue(&name, TRANSMIT_QUEUE)?;
         netns.set_mtu(&name, mtu)?;
         for address in addresses {
@@ -156,10 +158,10 @@ impl Tun {
         })
     }
 
-    /// Packets the kernel dropped because we did not read fast enough (`tx_dropped`).
+    /// Packets that the kernel dropped because the link did not read them in time (`tx_dropped`).
     ///
     /// # Errors
-    /// When the namespace or `/proc` cannot be read.
+    /// The namespace or `/proc` cannot be read.
     pub fn drops(&self) -> io::Result<u64> {
         let read = || fs::read_to_string("/proc/thread-self/net/dev");
         let table = self.netns.enter(read).map_err(io::Error::other)??;
@@ -173,7 +175,7 @@ impl AsFd for Tun {
     }
 }
 
-/// The twelfth number of an interface's line in `/proc/net/dev`.
+/// Twelfth number of an interface's line in `/proc/net/dev`.
 fn transmit_drops(table: &str, name: &str) -> Option<u64> {
     let mut lines = table.lines().filter_map(|line| line.split_once(':'));
     let (_, numbers) = lines.find(|(interface, _)| interface.trim() == name)?;

@@ -1,8 +1,9 @@
-//! What is left after an end, and without rights.
+//! Tests of cleanup after the end, and of runs without privileges.
 
 use super::*;
 
-/// Starts a scenario whose command writes its process id and sleeps; gives both.
+/// Starts a scenario whose command writes its process id and sleeps; returns the lab's process and
+/// that id.
 fn start_sleeper(lab: &Lab) -> (Child, i32) {
     let child = lab
         .command(&["--only", "addresses", "--only", "10ms"])
@@ -43,7 +44,7 @@ fn a_signal_ends_everything() {
         assert_eq!(
             fs::read_dir(lab.path("tmp")).unwrap().count(),
             0,
-            "temporary files are gone"
+            "temporary files are left"
         );
     }
 }
@@ -57,7 +58,7 @@ fn runs_that_were_finished_before_a_signal_are_reported() {
     );
     let scenario = SHORT.replace("echo $SERVER_IPV4", &script);
     fs::write(lab.path("test.toml"), scenario).unwrap();
-    // Two runs, one after the other: the second sleeps.
+    // Two runs in sequence; the second one sleeps.
     let child = lab
         .command(&["--only", "addresses", "--jobs", "1", "--json", "out.json"])
         .stdout(Stdio::piped())
@@ -92,7 +93,7 @@ fn programs_do_not_outlive_a_kill() {
     wait_until("the command is killed", || is_gone(pid));
 }
 
-/// As root this test becomes somebody else; without user namespaces it checks the message.
+/// Drops root if the test runs as root. Without user namespaces it checks the message.
 #[test]
 fn without_root_it_works_or_says_what_is_forbidden() {
     let lab = Lab::new(&format!(
@@ -104,7 +105,8 @@ fn without_root_it_works_or_says_what_is_forbidden() {
     ));
     let directory = lab.directory.path();
     let binary = directory.join("winkemu");
-    // Not written by this process: who is started by another test meanwhile would hold it open, and it could not run.
+    // Copied by another program: a child that another test starts meanwhile would inherit the open
+    // file, and the binary could not be executed.
     let copied = Command::new("cp")
         .args([Path::new(env!("CARGO_BIN_EXE_winkemu")), &binary])
         .status();

@@ -1,4 +1,4 @@
-//! `winkemu lab` from outside: results, exit codes, and what is left after it ends.
+//! Tests of `winkemu lab` from outside: results, exit codes, and cleanup.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod endings;
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A short transfer over a link, and a command over it.
+/// Short transfer over a link, and a command.
 const SHORT: &str = r#"
 path = ["client", "router", "link", "server"]
 metrics = ["goodput", "seconds"]
@@ -72,7 +72,7 @@ impl Lab {
         command
             .current_dir(self.directory.path())
             .stdin(Stdio::null());
-        // What it leaves behind would be found here.
+        // Files that the lab leaves behind would be found here.
         fs::create_dir_all(self.path("tmp")).unwrap();
         command.env("TMPDIR", self.path("tmp"));
         command

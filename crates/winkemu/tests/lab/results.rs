@@ -1,4 +1,4 @@
-//! Tables, files, exit codes and complaints.
+//! Tests of tables, files, exit codes and error messages.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn a_scenario_ends_in_a_table_a_file_and_plots() {
     );
     assert!(
         stderr.contains("[4/4]"),
-        "lines where there is no terminal: {stderr}"
+        "no progress lines without a terminal: {stderr}"
     );
     let json: Value = serde_json::from_slice(&fs::read(lab.path("out/all.json")).unwrap()).unwrap();
     let runs = json["runs"].as_array().unwrap();
@@ -26,7 +26,7 @@ fn a_scenario_ends_in_a_table_a_file_and_plots() {
             assert_eq!(measured["detail"]["stdout"], "10.77.1.2\n");
             continue;
         }
-        // 4 Mbit/s less headers of 72 bytes in 1500, give or take an interval.
+        // 4 Mbit/s less headers of 72 bytes in 1500, plus or minus an interval.
         let goodput = measured["goodput_bps"].as_f64().unwrap();
         assert!((3.0e6..4.2e6).contains(&goodput), "{goodput}");
         let first = measured["first_byte_s"].as_f64().unwrap();
@@ -52,12 +52,12 @@ fn a_scenario_ends_in_a_table_a_file_and_plots() {
     assert_eq!(
         fs::read_dir(lab.path("tmp")).unwrap().count(),
         0,
-        "temporary files are gone"
+        "temporary files are left"
     );
 }
 
 #[test]
-fn a_list_that_cannot_be_written_is_an_error_unless_nobody_reads_it() {
+fn a_failed_write_of_the_list_is_an_error_unless_the_reader_is_gone() {
     let lab = Lab::new(SHORT);
     let list_to = |stdout: Stdio| {
         let mut command = lab.command(&["--list"]);
@@ -105,12 +105,12 @@ fn a_mistake_is_named_with_file_and_line() {
 
 #[test]
 fn runs_on_a_machine_that_is_too_busy_are_repeated_then_left_out() {
-    // No machine is ever this quiet.
+    // No machine is this exact.
     let lab = Lab::new(&SHORT.replace("late = \"1s\"", "late = \"1ns\"\nretries = 1"));
     let output = lab.run(&["--only", "upload", "--only", "10ms", "--json", "all.json"]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert!(
-        text(&output.stdout).contains("1 of 1 runs are left out"),
+        text(&output.stdout).contains("1 of 1 runs left out"),
         "{}",
         text(&output.stdout)
     );
@@ -141,8 +141,8 @@ fn a_program_that_fails_and_a_check_that_breaks_are_reported() {
         stdout.contains("BROKEN upload, link.delay 10ms"),
         "{stdout}"
     );
-    // Beside tests that keep all processors busy it says that this proves nothing.
-    let starved = stdout.contains("proves nothing");
+    // Beside tests that keep all CPUs busy, the report says that the check is inconclusive.
+    let starved = stdout.contains("inconclusive");
     let code = if starved { 3 } else { 1 };
     assert_eq!(output.status.code(), Some(code), "{stdout}");
 }

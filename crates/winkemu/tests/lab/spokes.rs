@@ -1,8 +1,8 @@
-//! A hub with spokes.
+//! Tests of a hub with spokes.
 
 use super::*;
 
-/// A hub with two spokes, one of which was away for a while.
+/// Hub with two spokes, one of which has an outage.
 const HUB: &str = r#"
 path = ["client1", "one", "hub", "server"]
 branches = [["client2", "two", "hub"]]
@@ -55,7 +55,10 @@ fn spokes_of_a_hub_have_delays_outages_and_pages_of_their_own() {
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
     let [messages, upload] = [0, 1].map(|index| &json["runs"][0]["measurements"][index]);
     let detail = &messages["detail"];
-    assert_eq!(detail["one_way_s"], 0.04, "that of its own spoke: {detail}");
+    assert_eq!(
+        detail["one_way_s"], 0.04,
+        "one-way delay of its own spoke: {detail}"
+    );
     assert_eq!(
         (&detail["sent"], &detail["arrived"]),
         (&75.into(), &75.into())
@@ -64,7 +67,7 @@ fn spokes_of_a_hub_have_delays_outages_and_pages_of_their_own() {
         number(&detail["p50_s"]) > 0.0 && number(&detail["on_time"]) > 0.5,
         "{detail}"
     );
-    // The outage ended at 3 s of the link's time, which is not much older than the upload.
+    // The outage ended at 3 s of the link's time, which is only slightly ahead of the upload's.
     let outage = &upload["link_use"]["outage"];
     assert!(
         (1.0..=3.0).contains(&number(&outage["ended_s"])),
@@ -74,7 +77,7 @@ fn spokes_of_a_hub_have_delays_outages_and_pages_of_their_own() {
     let page = &json["runs"][1]["measurements"][0];
     assert!(
         number(&page["seconds"]) >= 0.08,
-        "two requests in a row: {page}"
+        "less than two round trips: {page}"
     );
     assert!(
         (2..=3).contains(&page["detail"]["connections"].as_u64().unwrap()),

@@ -1,8 +1,8 @@
-//! What senders and their congestion controls do.
+//! Tests of senders and their congestion controls.
 
 use super::*;
 
-/// Two senders on one slow link with a deep queue, one of them paced to a quarter of it.
+/// Two senders on one slow link with a deep queue, one of them paced to a quarter of its rate.
 const TWO: &str = r#"
 path = ["client", "router", "link", "server"]
 metrics = ["goodput", "share", "utilisation", "queue", "queue_drops", "retransmitted_early"]
@@ -79,7 +79,7 @@ fn senders_are_watched_and_share_and_queue_are_measured() {
         let shares = number(&greedy["share"]) + number(&modest["share"]);
         assert!((shares - 1.0).abs() < 1e-9, "{shares}");
         let tcp = greedy["detail"]["tcp"].as_array().unwrap();
-        // Ten a second, but a busy machine may miss some.
+        // Ten per second, but a busy machine may miss some.
         assert!(tcp.len() >= 10, "{}", tcp.len());
         assert!(number(&tcp[tcp.len() - 1]["snd_cwnd"]) >= 2.0, "{tcp:?}");
         assert!(greedy["retransmitted_early_bytes"].is_u64(), "{greedy}");
@@ -121,9 +121,9 @@ fn senders_are_watched_and_share_and_queue_are_measured() {
     }
 }
 
-/// Registers eBPF programs where it may; elsewhere it checks the message.
+/// Registers eBPF programs where this is permitted; elsewhere the test checks the message.
 #[test]
-fn congestion_controls_of_ours_are_there_while_it_runs_or_it_says_why_not() {
+fn ebpf_congestion_controls_exist_during_a_run_or_the_error_says_why_not() {
     let second = "[[workload]]\nname = \"upload by a socket\"\nprogram = \"bulk\"\n\
         duration = \"1s\"\ncongestion = \"hybla\"\n";
     let variant = "[[variant]]\nname = \"node\"\nnode.client.congestion = ";
@@ -140,7 +140,11 @@ fn congestion_controls_of_ours_are_there_while_it_runs_or_it_says_why_not() {
     let name = &json["controls"]["hybla"];
     assert!(name.is_string(), "{json}");
     let runs = json["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 2, "by its node and by its socket");
+    assert_eq!(
+        runs.len(),
+        2,
+        "runs with the control of the node and of the socket"
+    );
     for run in runs {
         assert_eq!(
             run["measurements"][0]["detail"]["congestion"], *name,
@@ -149,7 +153,7 @@ fn congestion_controls_of_ours_are_there_while_it_runs_or_it_says_why_not() {
     }
     let available = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let name = name.as_str().unwrap();
-    wait_until("the kernel forgets it", || {
+    wait_until("the kernel releases the congestion control", || {
         let names = fs::read_to_string(available).unwrap();
         !names.split_whitespace().any(|known| known == name)
     });

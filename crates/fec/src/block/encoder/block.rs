@@ -26,7 +26,7 @@ pub(super) struct Block {
     /// Rows before this one are sent, or due.
     due: usize,
     /// How many were due when the block closed.
-    overcode: usize,
+    overhead: usize,
 }
 
 impl Block {
@@ -35,7 +35,7 @@ impl Block {
         let dropped = self.due - self.next;
         self.lengths.clear();
         self.length = 0;
-        (self.computed, self.next, self.due, self.overcode) = (0, 0, 0, 0);
+        (self.computed, self.next, self.due, self.overhead) = (0, 0, 0, 0);
         dropped
     }
 
@@ -55,18 +55,18 @@ impl Block {
         self.lengths.len()
     }
 
-    pub(super) fn overcode(&self) -> usize {
-        self.overcode
+    pub(super) fn overhead(&self) -> usize {
+        self.overhead
     }
 
     /// Pads the packets to the longest, and makes so many rows due.
-    pub(super) fn close(&mut self, overcode: usize) {
+    pub(super) fn close(&mut self, overhead: usize) {
         let symbols = self.symbols.chunks_exact_mut(self.stride);
         for (symbol, length) in symbols.zip(&self.lengths) {
             symbol[*length..self.length].fill(0);
         }
-        self.overcode = overcode;
-        self.due = overcode;
+        self.overhead = overhead;
+        self.due = overhead;
     }
 
     /// Makes up to `rows` more rows due, and returns how many.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     code::{ErasureCode, ReedSolomon},
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Encoder, TooLong},
     serial,
     wire::Header,
@@ -155,13 +155,13 @@ impl<C: ErasureCode> BlockEncoder<C> {
         let mut rows = 0;
         for sequence in open.clone() {
             let packets = self.block(sequence).packets();
-            let overcode = self.config.overcode.rows(packets);
-            self.block(sequence).close(overcode);
-            rows = rows.max(overcode);
+            let overhead = self.config.overhead.rows(packets);
+            self.block(sequence).close(overhead);
+            rows = rows.max(overhead);
         }
         for row in 0..rows {
             for sequence in open.clone() {
-                if row < self.block(sequence).overcode() {
+                if row < self.block(sequence).overhead() {
                     self.due.push_back(sequence);
                 }
             }
@@ -221,7 +221,7 @@ impl<C: ErasureCode> Encoder for BlockEncoder<C> {
         let number = self.number(sequence);
         let blocks = self.blocks.len() as u64;
         let block = &mut self.blocks[(sequence % blocks) as usize];
-        let (k, h) = (block.packets() as u8, block.overcode() as u8);
+        let (k, h) = (block.packets() as u8, block.overhead() as u8);
         let (row, symbol) = block.next_row(&mut self.code);
         self.stats.repairs += 1;
         self.stats.repair_bytes += symbol.len() as u64;
@@ -234,7 +234,7 @@ impl<C: ErasureCode> Encoder for BlockEncoder<C> {
         Some((header, symbol))
     }
 
-    fn set_overcode(&mut self, overcode: Overcode) {
-        self.config.overcode = overcode;
+    fn set_overhead(&mut self, overhead: Overhead) {
+        self.config.overhead = overhead;
     }
 }

@@ -133,12 +133,12 @@ fn interleaved_blocks_fill_in_turn_and_close_together_row_by_row() {
 fn overcode_changes_with_the_next_block_that_closes() {
     let mut encoder = BlockEncoder::new(encoder(4, 2)).unwrap();
     send(&mut encoder, b"x", T0);
-    encoder.set_overcode(Overcode::of_block(4, 4));
+    encoder.set_overhead(Overhead::of_block(4, 4));
     encoder.handle_drained(T0);
     assert_eq!(repairs(&mut encoder).len(), 1);
     let mut draw = Draw::new(0);
     assert_eq!(block(&mut encoder, 4, &mut draw).1.len(), 4);
-    encoder.set_overcode(Overcode::none());
+    encoder.set_overhead(Overhead::none());
     assert_eq!(block(&mut encoder, 4, &mut draw).1.len(), 0);
 }
 

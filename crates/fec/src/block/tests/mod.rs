@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Arrival, Decoder, Encoder, Refused},
     testing::{Draw, for_seeds},
     wire::Header,
@@ -26,7 +26,7 @@ struct Packet {
 fn encoder(k: u8, h: u8) -> EncoderConfig {
     EncoderConfig {
         k,
-        overcode: Overcode::of_block(k, h),
+        overhead: Overhead::of_block(k, h),
         payload_max: 100,
         ..EncoderConfig::default()
     }

@@ -70,7 +70,7 @@ fn run(draw: &mut Draw) -> (Vec<(Duration, Vec<u8>)>, Sender) {
         }
         if draw.chance(0.1) {
             let h = draw.between(0, 60) as u8;
-            sender.encoder.set_overcode(Overcode::of_block(k, h));
+            sender.encoder.set_overhead(Overhead::of_block(k, h));
         }
     }
     sender.run_until(sender.now + Duration::from_secs(10));

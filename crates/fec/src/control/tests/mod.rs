@@ -45,7 +45,7 @@ struct Block {
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     packets: u64,
-    overcode: u64,
+    overhead: u64,
     /// Packets sent while the rows were as they ought to be.
     right: u64,
     blocks: u64,
@@ -57,7 +57,7 @@ struct Span {
 impl std::ops::AddAssign for Span {
     fn add_assign(&mut self, other: Self) {
         self.packets += other.packets;
-        self.overcode += other.overcode;
+        self.overhead += other.overhead;
         self.right += other.right;
         self.blocks += other.blocks;
         self.failed += other.failed;
@@ -88,7 +88,7 @@ impl Link {
     }
 
     fn rows(&self) -> usize {
-        self.control.overcode().rows(self.k)
+        self.control.overhead().rows(self.k)
     }
 
     /// From now on the link is as this channel.
@@ -125,7 +125,7 @@ impl Link {
 
 impl Block {
     fn go_on(&mut self, lost: bool, k: usize, rows: usize, span: &mut Span) {
-        span.overcode += u64::from(self.sent >= k);
+        span.overhead += u64::from(self.sent >= k);
         self.lost += usize::from(lost);
         self.sent += 1;
         if self.sent == k {

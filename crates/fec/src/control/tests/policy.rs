@@ -26,9 +26,9 @@ fn overcode_never_rises_while_loss_looks_like_congestion() {
             let loss = [0.0, 0.005, 0.01, 0.03, 0.2][(phase * 7 + seed as usize) % 5];
             link.change(&Channel::iid(loss).unwrap());
             for _ in 0..30 {
-                let before = link.control.overcode().clone();
+                let before = link.control.overhead().clone();
                 link.send(100, 0..=0);
-                let after = link.control.overcode();
+                let after = link.control.overhead();
                 for k in 1..256 {
                     let rises = after.rows(k) > before.rows(k);
                     assert!(!congested || !rises, "seed {seed}, phase {phase}, k {k}");
@@ -48,17 +48,17 @@ fn overcode_never_rises_while_loss_looks_like_congestion() {
 fn what_congestion_lost_is_not_held_against_the_link() {
     let mut control = Control::new(ControlConfig::default()).unwrap();
     report(&mut control, 100, 2);
-    let (rows, loss) = (control.overcode().rows(20), control.estimate().loss());
+    let (rows, loss) = (control.overhead().rows(20), control.estimate().loss());
     control.on_congestion(true);
     report(&mut control, 100, 20);
-    assert_eq!(control.overcode().rows(20), rows);
+    assert_eq!(control.overhead().rows(20), rows);
     assert_eq!(control.standing(), Standing::Congested);
     assert!(control.estimate().loss().value > loss.value);
     assert_eq!(control.link_estimate().loss(), loss);
     control.on_congestion(false);
     assert_eq!(control.estimate().loss(), loss);
     assert_eq!(control.link_estimate().loss(), loss);
-    assert_eq!(control.overcode().rows(20), rows);
+    assert_eq!(control.overhead().rows(20), rows);
     assert_eq!(control.standing(), Standing::Met);
 }
 
@@ -68,10 +68,10 @@ fn a_link_that_has_become_better_in_congestion_stays_so() {
     report(&mut control, 100, 8);
     control.on_congestion(true);
     report(&mut control, 100, 1);
-    let rows = control.overcode().rows(20);
+    let rows = control.overhead().rows(20);
     assert!(rows <= 4, "{rows}");
     control.on_congestion(false);
-    assert_eq!(control.overcode().rows(20), rows);
+    assert_eq!(control.overhead().rows(20), rows);
 }
 
 #[test]
@@ -84,13 +84,13 @@ fn overhead_never_exceeds_its_cap_and_it_says_when_that_binds() {
             };
             let mut control = Control::new(config).unwrap();
             report(&mut control, 200, lost);
-            let overcode = control.overcode();
+            let overhead = control.overhead();
             for k in 1..256 {
-                let share = overcode.rows(k) as f64 / k as f64;
+                let share = overhead.rows(k) as f64 / k as f64;
                 assert!(share <= overhead_max + 1e-9, "{k}: {share}, {overhead_max}");
             }
             let channel = control.estimate().channel();
-            let failure = channel.block(20, overcode.rows(20), 1).unwrap().failure;
+            let failure = channel.block(20, overhead.rows(20), 1).unwrap().failure;
             let standing = if failure <= config.target {
                 Standing::Met
             } else {
@@ -98,7 +98,7 @@ fn overhead_never_exceeds_its_cap_and_it_says_when_that_binds() {
             };
             assert_eq!(control.standing(), standing, "{overhead_max}, {lost}");
             let full = (20.0 * overhead_max + 1e-9).floor() as usize;
-            assert!(standing == Standing::Met || overcode.rows(20) == full);
+            assert!(standing == Standing::Met || overhead.rows(20) == full);
         }
     }
 }
@@ -112,7 +112,7 @@ fn a_field_too_small_for_the_loss_is_a_cap_too() {
     };
     let mut control = Control::new(config).unwrap();
     report(&mut control, 200, 40);
-    assert_eq!(control.overcode().rows(200), 56);
+    assert_eq!(control.overhead().rows(200), 56);
     assert_eq!(control.standing(), Standing::Capped);
 }
 
@@ -122,27 +122,27 @@ fn every_length_of_blocks_gets_what_it_needs() {
     report(&mut control, 600, 5);
     let channel = control.estimate().channel();
     for k in 10..=20 {
-        let rows = control.overcode().rows(k);
+        let rows = control.overhead().rows(k);
         let failure = |h| channel.block(k, h, 1).unwrap().failure;
         assert!(failure(rows) <= TARGET_STREAMS, "{k}: {rows}");
         assert!(failure(rows - 2) > TARGET_STREAMS, "{k}: {rows}");
     }
     // Longer ones are not asked for; they get the share of the longest.
-    let rows = control.overcode().rows(20);
-    assert_eq!(control.overcode().rows(100), 5 * rows);
+    let rows = control.overhead().rows(20);
+    assert_eq!(control.overhead().rows(100), 5 * rows);
 }
 
 #[test]
 fn manual_overcode_stays_as_it_is_chosen() {
     for manual in [Manual::LIGHT, Manual::STRONG, Manual { k: 7, h: 0 }] {
         let mut control = Control::manual(manual).unwrap();
-        let rows = control.poll_overcode().unwrap().rows(manual.k.into());
+        let rows = control.poll_overhead().unwrap().rows(manual.k.into());
         assert_eq!(rows, usize::from(manual.h));
         report(&mut control, 100, 10);
         control.on_congestion(true);
         control.on_congestion(false);
-        assert_eq!(control.overcode().rows(manual.k.into()), rows);
-        assert_eq!(control.poll_overcode(), None);
+        assert_eq!(control.overhead().rows(manual.k.into()), rows);
+        assert_eq!(control.poll_overhead(), None);
         assert_eq!(control.standing(), Standing::Manual);
         assert!((control.estimate().loss().value - 0.1).abs() < 1e-12);
     }
@@ -157,11 +157,11 @@ fn manual_overcode_stays_as_it_is_chosen() {
 #[test]
 fn overcode_is_polled_once_for_each_change() {
     let mut control = Control::new(ControlConfig::default()).unwrap();
-    assert_eq!(control.poll_overcode(), None);
+    assert_eq!(control.poll_overhead(), None);
     report(&mut control, 50, 2);
-    let overcode = control.poll_overcode().cloned().unwrap();
-    assert_eq!(&overcode, control.overcode());
-    assert_eq!(control.poll_overcode(), None);
+    let overhead = control.poll_overhead().cloned().unwrap();
+    assert_eq!(&overhead, control.overhead());
+    assert_eq!(control.poll_overhead(), None);
 }
 
 #[test]

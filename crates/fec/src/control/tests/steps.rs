@@ -29,7 +29,7 @@ fn steps(config: ControlConfig, seeds: Range<u64>) -> [Step; 5] {
             // Nothing was ever lost so far.
             let clean = link.control.estimate().counts().lost() == 0 && link.number < 100_000;
             assert!(
-                !clean || span_settling.overcode + span.overcode == 0,
+                !clean || span_settling.overhead + span.overhead == 0,
                 "seed {seed}"
             );
             if span.right < span.packets {
@@ -49,7 +49,7 @@ fn print(config: &ControlConfig, steps: &[Step; 5], seeds: u64) {
              overcode {:.4}, {} of {} blocks failed: {:.1e}; {} changes",
             optimum(&Channel::iid(loss / 100.0).unwrap(), config),
             span.share_right(),
-            span.overcode as f64 / (span.packets - span.overcode) as f64,
+            span.overhead as f64 / (span.packets - span.overhead) as f64,
             span.failed,
             span.blocks,
             span.share_failed(),
@@ -98,7 +98,7 @@ fn single_losses_on_a_clean_link_are_no_reason_for_overcode() {
         let mut link = Link::new(&channel, ControlConfig::default(), seed);
         let span = link.send(1_000_000, 0..=0);
         assert!(link.control.estimate().counts().lost() > 0, "seed {seed}");
-        assert_eq!(span.overcode, 0, "seed {seed}");
+        assert_eq!(span.overhead, 0, "seed {seed}");
         assert_eq!(span.changes, 0, "seed {seed}");
     }
 }
@@ -145,7 +145,7 @@ fn delays(from: f64, to: f64, done: impl Fn(usize) -> bool) -> Vec<u64> {
 
 #[test]
 fn overcode_rises_quickly_and_falls_slowly() {
-    for (from, to, rows, least, most) in [
+    for (from, to, rows, minimum, most) in [
         (0.0, 0.02, 1, 0, 500),
         (0.0, 0.02, 4, 0, 1_000),
         (0.01, 0.08, 7, 0, 700),
@@ -157,7 +157,7 @@ fn overcode_rises_quickly_and_falls_slowly() {
         let delays = delays(from, to, reached);
         let [first, median, late] = [0, 50, 95].map(|i| delays[i * delays.len() / 100]);
         println!("{from} to {to}, {rows} rows: after {first}, {median}, {late} packets");
-        assert!(first >= least, "{from} to {to}: {first}");
+        assert!(first >= minimum, "{from} to {to}: {first}");
         assert!(late <= most, "{from} to {to}: {late}");
     }
 }

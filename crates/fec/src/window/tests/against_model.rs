@@ -36,7 +36,7 @@ fn check(config: &DecoderConfig, share: (u8, u8), link: &Link, first: u32, count
         first_id: first,
         ..windows_of(config.window)
     };
-    let mut encoder = encoder(&sender, Overcode::of_block(share.1, share.0));
+    let mut encoder = encoder(&sender, Overhead::of_block(share.1, share.0));
     let mut sent = send(&mut encoder, first, count);
     encoder.handle_drained(Duration::ZERO);
     sent.extend(repairs(&mut encoder));
@@ -138,8 +138,8 @@ fn too_many_equations_give_way() {
             jitter: 3,
             duplicates: 0.0,
         };
-        let overcode = Overcode::of_block(10, 4);
-        let mut encoder = encoder(&windows_of(60), overcode);
+        let overhead = Overhead::of_block(10, 4);
+        let mut encoder = encoder(&windows_of(60), overhead);
         let sent = send(&mut encoder, 0, 1000);
         let config = DecoderConfig {
             repairs: 5,
@@ -175,7 +175,7 @@ fn what_is_not_restored_is_given_up() {
             first_id: first,
             ..windows_of(50)
         },
-        Overcode::of_block(100, 8),
+        Overhead::of_block(100, 8),
     );
     let sent = send(&mut encoder, first, 60_000);
     let mut decoder = decoder(50);

@@ -21,11 +21,11 @@ fn pattern(sent: &[Packet]) -> String {
 
 #[test]
 fn repair_packets_come_evenly() {
-    let mut five = encoder(&windows_of(8), Overcode::of_block(5, 1));
+    let mut five = encoder(&windows_of(8), Overhead::of_block(5, 1));
     assert_eq!(pattern(&send(&mut five, 0, 15)), "dddddRdddddRdddddR");
-    let mut half_more = encoder(&windows_of(128), Overcode::of_block(2, 3));
+    let mut half_more = encoder(&windows_of(128), Overhead::of_block(2, 3));
     assert_eq!(pattern(&send(&mut half_more, 0, 6)), "dRdRRdRdRRdRdRR");
-    let mut odd = encoder(&windows_of(128), Overcode::of_block(100, 7));
+    let mut odd = encoder(&windows_of(128), Overhead::of_block(100, 7));
     let sent = pattern(&send(&mut odd, 0, 10_000));
     assert_eq!(sent.matches('R').count(), 700);
     assert!(sent.split('R').all(|data| data.len() <= 15));
@@ -33,7 +33,7 @@ fn repair_packets_come_evenly() {
 
 #[test]
 fn one_repair_packet_a_message_over_the_last_three() {
-    let mut encoder = encoder(&windows_of(3), Overcode::of_block(1, 1));
+    let mut encoder = encoder(&windows_of(3), Overhead::of_block(1, 1));
     let sent = send(&mut encoder, 0, 5);
     let repairs: Vec<Packet> = sent
         .into_iter()
@@ -51,7 +51,7 @@ fn a_repair_symbol_is_as_long_as_the_longest_packet_of_its_window() {
             payload_max: 100,
             ..windows_of(2)
         },
-        Overcode::of_block(1, 1),
+        Overhead::of_block(1, 1),
     );
     for (length, symbol) in [(10, 12), (0, 12), (0, 2), (100, 102), (3, 102), (4, 6)] {
         encoder.handle_data(&vec![1; length], ms(0)).unwrap();
@@ -65,8 +65,8 @@ fn a_repair_symbol_is_as_long_as_the_longest_packet_of_its_window() {
 #[test]
 fn the_tail_gets_what_it_lacks_once() {
     // As theory asks for: proportionally more for few.
-    let overcode = || Overcode::from_fn(|k| [1, 2, 3][usize::from(k > 2) + usize::from(k > 10)]);
-    let mut encoder = encoder(&windows_of(128), overcode());
+    let overhead = || Overhead::from_fn(|k| [1, 2, 3][usize::from(k > 2) + usize::from(k > 10)]);
+    let mut encoder = encoder(&windows_of(128), overhead());
     assert_eq!(
         send(&mut encoder, 0, 7).len(),
         7,
@@ -86,7 +86,7 @@ fn the_tail_gets_what_it_lacks_once() {
 #[test]
 fn the_tail_in_proportion_is_one_packet_at_most() {
     for count in 1..60 {
-        let mut encoder = encoder(&windows_of(50), Overcode::of_block(20, 6));
+        let mut encoder = encoder(&windows_of(50), Overhead::of_block(20, 6));
         let before = send(&mut encoder, 0, count).len() - count as usize;
         encoder.handle_drained(ms(0));
         let tail = repairs(&mut encoder).len();
@@ -105,7 +105,7 @@ fn no_packet_stays_bare_for_long() {
         hold: ms(20),
         ..windows_of(50)
     };
-    let mut encoder = encoder(&config, Overcode::of_block(50, 1));
+    let mut encoder = encoder(&config, Overhead::of_block(50, 1));
     assert_eq!(encoder.poll_timeout(), None);
     encoder.handle_data(b"one", ms(5)).unwrap();
     encoder.handle_data(b"two", ms(15)).unwrap();
@@ -130,7 +130,7 @@ fn delayed_repair_packets_are_over_the_window_of_their_turn() {
         delay: ms(25),
         ..windows_of(3)
     };
-    let mut encoder = encoder(&config, Overcode::of_block(1, 1));
+    let mut encoder = encoder(&config, Overhead::of_block(1, 1));
     for i in 0..3 {
         encoder
             .handle_data(&packet_of(i), ms(10 * u64::from(i)))
@@ -159,7 +159,7 @@ fn when_too_many_wait_the_first_go_sooner() {
         delay: ms(1000),
         ..windows_of(8)
     };
-    let mut encoder = encoder(&config, Overcode::of_block(1, 1));
+    let mut encoder = encoder(&config, Overhead::of_block(1, 1));
     let sent = send(&mut encoder, 0, 40);
     assert_eq!(sent.len() - 40, 40 - 16);
     encoder.handle_timeout(ms(1000));
@@ -169,15 +169,15 @@ fn when_too_many_wait_the_first_go_sooner() {
 
 #[test]
 fn overcode_can_be_switched_on_at_any_time() {
-    let mut encoder = encoder(&windows_of(10), Overcode::none());
+    let mut encoder = encoder(&windows_of(10), Overhead::none());
     assert_eq!(send(&mut encoder, 0, 100).len(), 100);
     assert_eq!(encoder.poll_timeout(), None);
     encoder.handle_drained(ms(0));
     assert_eq!(encoder.poll_repair(), None);
-    encoder.set_overcode(Overcode::of_block(7, 1));
+    encoder.set_overhead(Overhead::of_block(7, 1));
     encoder.handle_drained(ms(0));
     assert_eq!(windows(&repairs(&mut encoder)), [(90, 10), (90, 10)]);
-    encoder.set_overcode(Overcode::none());
+    encoder.set_overhead(Overhead::none());
     assert_eq!(send(&mut encoder, 100, 100).len(), 100);
 }
 
@@ -189,7 +189,7 @@ fn repair_packets_of_one_data_packet_may_be_apart() {
         apart: ms(20),
         ..windows_of(3)
     };
-    let mut encoder = encoder(&config, Overcode::of_block(1, 2));
+    let mut encoder = encoder(&config, Overhead::of_block(1, 2));
     let mut seen = Vec::new();
     for now in 0..100 {
         if now == 0 || now == 13 {
@@ -213,7 +213,7 @@ fn data_is_never_delayed() {
         delay: ms(30),
         ..windows_of(20)
     };
-    let mut encoder = encoder(&config, Overcode::of_block(1, 1));
+    let mut encoder = encoder(&config, Overhead::of_block(1, 1));
     for id in 0..1000u32 {
         let now = ms(id.into());
         let header = encoder.handle_data(&packet_of(id), now).unwrap();
@@ -227,11 +227,11 @@ fn data_is_never_delayed() {
 #[test]
 fn repair_packets_computed_together_are_those_computed_alone() {
     let run = |at_once: bool| {
-        let mut encoder = encoder(&windows_of(20), Overcode::none());
+        let mut encoder = encoder(&windows_of(20), Overhead::none());
         send(&mut encoder, 0, 30);
         let mut all = Vec::new();
         for h in if at_once { 11..12 } else { 1..12 } {
-            encoder.set_overcode(Overcode::from_fn(|k| h * usize::from(k >= 20)));
+            encoder.set_overhead(Overhead::from_fn(|k| h * usize::from(k >= 20)));
             encoder.handle_drained(ms(0));
             all.extend(repairs(&mut encoder));
         }
@@ -245,9 +245,9 @@ fn repair_packets_computed_together_are_those_computed_alone() {
 /// What has come together towards the next repair packet is a share of one, whatever follows.
 #[test]
 fn another_overcode_never_brings_more_than_one_repair_packet_at_once() {
-    let mut encoder = encoder(&windows_of(10), Overcode::of_block(255, 1));
+    let mut encoder = encoder(&windows_of(10), Overhead::of_block(255, 1));
     assert_eq!(send(&mut encoder, 0, 254).len(), 254);
-    encoder.set_overcode(Overcode::of_block(3, 1));
+    encoder.set_overhead(Overhead::of_block(3, 1));
     assert_eq!(pattern(&send(&mut encoder, 254, 6)), "dRdddRdd");
 }
 
@@ -263,7 +263,7 @@ fn times_without_end_are_no_trouble() {
             delay,
             ..windows_of(10)
         };
-        let mut encoder = encoder(&config, Overcode::of_block(5, 1));
+        let mut encoder = encoder(&config, Overhead::of_block(5, 1));
         for _ in 0..12 {
             encoder.handle_data(&[1], now).unwrap();
             encoder.poll_repair();
@@ -275,7 +275,7 @@ fn times_without_end_are_no_trouble() {
 
 #[test]
 fn what_nobody_fetches_is_bounded() {
-    let mut encoder = encoder(&windows_of(3), Overcode::of_block(1, 2));
+    let mut encoder = encoder(&windows_of(3), Overhead::of_block(1, 2));
     for id in 0..10_000 {
         encoder.handle_data(&packet_of(id), Duration::ZERO).unwrap();
     }

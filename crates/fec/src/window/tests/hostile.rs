@@ -39,7 +39,7 @@ fn what_makes_no_sense_is_refused() {
 /// length and padding, and then all equations go.
 #[test]
 fn an_outcome_that_is_no_packet_spoils_what_is_pending_and_no_more() {
-    let mut encoder = encoder(&windows_of(20), Overcode::of_block(5, 1));
+    let mut encoder = encoder(&windows_of(20), Overhead::of_block(5, 1));
     let sent = send(&mut encoder, 0, 100);
     let mut decoder = decoder(20);
     let mut restored = Vec::new();
@@ -87,7 +87,7 @@ fn a_repair_symbol_shorter_than_a_packet_of_its_window_spoils_itself_only() {
 
 #[test]
 fn what_is_not_fetched_goes_with_its_place() {
-    let mut encoder = encoder(&windows_of(4), Overcode::of_block(1, 1));
+    let mut encoder = encoder(&windows_of(4), Overhead::of_block(1, 1));
     let mut decoder = decoder(4);
     for packet in send(&mut encoder, 0, 1000) {
         if packet.0.is_data() && packet_id(&packet) % 3 == 1 {

@@ -8,7 +8,7 @@ mod system;
 use std::time::Duration;
 
 use crate::{
-    overcode::Overcode,
+    overhead::Overhead,
     scheme::{Arrival, Decoder, Encoder},
     testing::Draw,
     window::{DecoderConfig, EncoderConfig, WindowDecoder, WindowEncoder},
@@ -43,9 +43,9 @@ fn spans_of(window: u8) -> DecoderConfig {
     }
 }
 
-fn encoder(config: &EncoderConfig, overcode: Overcode) -> WindowEncoder {
+fn encoder(config: &EncoderConfig, overhead: Overhead) -> WindowEncoder {
     let config = EncoderConfig {
-        overcode,
+        overhead,
         ..config.clone()
     };
     WindowEncoder::new(config).unwrap()

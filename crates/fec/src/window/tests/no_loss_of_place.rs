@@ -10,7 +10,7 @@ fn sent_by(window: u8, first: u32, count: u32) -> Vec<Packet> {
         ..windows_of(window)
     };
     send(
-        &mut encoder(&config, Overcode::of_block(5, 1)),
+        &mut encoder(&config, Overhead::of_block(5, 1)),
         first,
         count,
     )
@@ -178,7 +178,7 @@ fn where_there_is_room_for_few_repair_packets_the_newest_is_used_first() {
         first_id: 100,
         ..windows_of(3)
     };
-    let mut encoder = encoder(&config, Overcode::of_block(3, 1));
+    let mut encoder = encoder(&config, Overhead::of_block(3, 1));
     let sent = without(send(&mut encoder, 100, 9), &[101, 104, 105, 107, 108]);
     let (late, rest): (Vec<_>, Vec<_>) = sent
         .into_iter()

@@ -87,7 +87,7 @@ fn graphs(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line
         all.extend([
             ("loss", (|point| point.loss) as Value, percent as Show),
             ("unrepaired", |point| point.after, percent),
-            ("FEC", |point| point.overcode, percent),
+            ("FEC", |point| point.fec_overhead, percent),
         ]);
     }
     let line = |(name, value, show): (&str, Value, Show)| {
@@ -224,10 +224,10 @@ fn peers(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line<
 }
 
 fn peer_line(history: &History, peer: &PeerStatus, ui: &Ui, name: usize) -> Line<'static> {
-    let (is, tone) = match (&peer.session, peer.here) {
+    let (is, tone) = match (&peer.session, peer.up) {
         (Some(session), true) if session.path == "up" => ("up", Tone::Good),
         (Some(session), true) => (session.path.as_str(), Tone::Bad),
-        (_, true) => ("here", Tone::Good),
+        (_, true) => ("up", Tone::Good),
         (_, false) => ("AWAY", Tone::Bad),
     };
     let state = [
@@ -250,7 +250,7 @@ fn peer_line(history: &History, peer: &PeerStatus, ui: &Ui, name: usize) -> Line
             bits(session.rate as f64),
             percent(session.loss),
             history.lost_after(peer).map_or("-".to_owned(), percent),
-            percent(session.overcode),
+            percent(session.fec_overhead),
         ),
     };
     Line::from(

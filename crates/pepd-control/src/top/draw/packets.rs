@@ -30,9 +30,12 @@ pub(super) fn table(
         sites.map(move |site| line(history, peer, site, ui, width))
     });
     let mut lines: Vec<_> = sites.collect();
-    let strangers = status.peers.iter().filter(|peer| peer.packets_foreign > 0);
+    let strangers = status
+        .peers
+        .iter()
+        .filter(|peer| peer.packets_unmatched > 0);
     lines.extend(strangers.map(|peer| {
-        let (count, peer) = (peer.packets_foreign, &peer.name);
+        let (count, peer) = (peer.packets_unmatched, &peer.name);
         let text = format!("{count} packets of {peer} dropped, as no site here takes them");
         Line::from(ui.span(Tone::Bad, fitted(&text, width).trim_end()))
     }));

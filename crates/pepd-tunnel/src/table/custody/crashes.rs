@@ -1,6 +1,6 @@
 //! The process ends, at any step and again and again: the next one has every byte, in memory or on disk.
 
-use pep_core::{arena::Counters, greeting::Answer};
+use pep_core::{arena::Counters, stream_header::Answer};
 
 use super::*;
 use crate::{custody::Left, rig::context_over, table::tests::survivor};
@@ -9,7 +9,7 @@ impl World {
     /// Another process goes on with what there is on disk and in memory. There is no session.
     fn try_crash(&mut self, change: impl FnOnce(&mut Left)) -> Result<(), RecoverError> {
         self.generation += 1;
-        let (spill, slow, mut left) = Slow::of(&self.disk, self.bounds.disk, self.generation);
+        let (spill, slow, mut left) = ManualDisk::of(&self.disk, self.bounds.disk, self.generation);
         std::mem::replace(&mut self.slow, slow).crash();
         change(&mut left);
         let arena = Arc::clone(&self.table.context.arena);
@@ -28,7 +28,7 @@ impl World {
         let adopted = self.table.recover(survivor, None, on_disk);
         left.rest().for_each(|spot| self.custody.forget(spot));
         self.flow = adopted?.flow;
-        self.table.set_away(away);
+        self.table.set_link_down(away);
         self.base = None;
         self.announced = self.entry().advance();
         Ok(())
@@ -98,7 +98,7 @@ fn run(seed: u64) {
         assert!(world.disk.0.bytes() <= disk, "seed {seed}, step {step}");
         assert_eq!(world.entry().loss(), None, "seed {seed}, step {step}");
     }
-    world.mend_disk();
+    world.restore_disk();
     if world.base.is_none() {
         world.resume(world.sent);
     }
@@ -121,7 +121,7 @@ fn whenever_the_process_ends_no_byte_is_lost_or_wrong() {
 #[test]
 fn an_upload_on_disk_is_delivered_by_the_next_process_and_the_one_after_that() {
     let mut world = World::new(MIB, 64 * MIB);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(30 * MIB);
     assert_eq!(world.given, 30 * MIB);
     let before = world.stats().custody_disk_bytes;
@@ -130,7 +130,7 @@ fn an_upload_on_disk_is_delivered_by_the_next_process_and_the_one_after_that() {
     // It goes on taking what comes.
     world.upload(40 * MIB);
     assert_eq!(world.given, 40 * MIB);
-    world.table.set_away(false);
+    world.table.set_link_down(false);
     world.resume(0);
     for _ in 0..30 {
         world.send(MIB);
@@ -153,13 +153,13 @@ fn an_upload_on_disk_is_delivered_by_the_next_process_and_the_one_after_that() {
 #[test]
 fn without_what_it_had_on_disk_a_flow_does_not_go_on() {
     let mut world = World::new(MIB, 64 * MIB);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(8 * MIB);
     let lost = world.try_crash(|left| *left = Left::default());
     assert!(matches!(lost, Err(RecoverError::Torn(_))), "{lost:?}");
 
     let mut world = World::new(MIB, 64 * MIB);
-    world.table.set_away(true);
+    world.table.set_link_down(true);
     world.upload(8 * MIB);
     world.disk.0.read.store(true, Relaxed);
     assert!(world.try_crash(|_| {}).is_err());
@@ -178,10 +178,10 @@ fn without_what_it_had_on_disk_a_flow_does_not_go_on() {
 fn a_flow_that_has_ended_at_the_peer_ends_here_however_much_waits() {
     for (bytes, ends_well) in [(512 << 10, true), (8 * MIB, false)] {
         let mut world = World::new(MIB, 64 * MIB);
-        world.table.set_away(true);
+        world.table.set_link_down(true);
         world.upload(bytes);
         world.crash();
-        world.table.set_away(false);
+        world.table.set_link_down(false);
         let entry = world.entry();
         (entry.finished, entry.source_finished) = (true, true);
         entry.on_forgotten();

@@ -86,7 +86,7 @@ impl Receiver {
                     self.table.on_readable(stream, until);
                 }
                 Event::Reset { stream, code } => {
-                    self.table.on_gone(stream, Some(code));
+                    self.table.on_stream_end(stream, Some(code));
                     self.remove(stream);
                 }
                 _ => {}
@@ -118,7 +118,7 @@ impl Receiver {
     /// As the core does; then the peer is never allowed more than there is room for.
     fn grant(&mut self, now: Duration) {
         let received = self.session.session_received();
-        let usage = Usage::of(&self.session, &self.table);
+        let usage = Usage::new(&self.session, &self.table);
         let round = || crate::credit::round(&self.session);
         let until = self.credits.grant(0, now, round, &usage);
         self.session.allow_session(until);

@@ -14,7 +14,7 @@ use pep_core::{
     arena::{Counters, Flags, Identity, Kind},
     budget::MemoryBudget,
     chunks::{CHUNK, window},
-    greeting::Answer,
+    stream_header::Answer,
 };
 
 use super::*;
@@ -282,7 +282,7 @@ fn flows_of_which_the_peer_says_nothing_any_more_have_ended() {
     far.on_finished(5);
     far.get(flows[2]).unwrap().finish();
     far.renew();
-    far.on_roll(1);
+    far.on_inventory(1);
     assert!(far.get(flows[1]).unwrap().is_suspended(), "one is to come");
     far.rejoin(flows[0], 1, &resume(0, 0)).unwrap().unwrap();
     far.on_resumed();
@@ -309,9 +309,9 @@ fn the_roll_is_called_once_in_a_session() {
     for _ in 0..2 {
         near.renew();
         near.renew();
-        assert_eq!(near.call_roll(), Some(vec![flow]));
+        assert_eq!(near.send_inventory(), Some(vec![flow]));
         near.reopen(flow, 6);
-        assert_eq!(near.call_roll(), None);
+        assert_eq!(near.send_inventory(), None);
     }
 }
 

@@ -88,12 +88,12 @@ fn a_flow_goes_on_in_another_process_with_every_byte_wherever_the_first_one_ende
                     }
                     2 => {
                         let ahead = draw.below(60_000);
-                        let room = (entry.inn.allowed() - come).saturating_sub(ahead);
+                        let room = (entry.incoming.allowed() - come).saturating_sub(ahead);
                         let bytes = pattern(come + ahead, draw.below(20_000).min(room));
                         table.place(1, come + ahead - in_base + prologue[1], &bytes);
                     }
                     3 => {
-                        let room = entry.inn.allowed() - come;
+                        let room = entry.incoming.allowed() - come;
                         let len = draw.below(40_000).min(room);
                         let bytes = pattern(come, len);
                         let at = come - in_base + prologue[1];
@@ -136,7 +136,10 @@ fn a_flow_goes_on_in_another_process_with_every_byte_wherever_the_first_one_ende
             assert_eq!(taken_here, come - given, "seed {seed}");
             let entry = table.get(flow).unwrap();
             assert!(entry.is_suspended());
-            assert_eq!((entry.out.tail(), entry.inn.head()), (taken, given));
+            assert_eq!(
+                (entry.outgoing.tail(), entry.incoming.head()),
+                (taken, given)
+            );
             if is_far {
                 let resume = resume(acked, come);
                 table.rejoin(flow, 1, &resume).unwrap().unwrap();

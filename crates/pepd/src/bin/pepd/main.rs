@@ -8,7 +8,7 @@ use pepd::{
     cleanup,
     daemon::{self, DaemonError, Role},
     diagnose,
-    kernel::{self, tell_what_is_missing},
+    kernel::{self, log_missing},
     summary::Summary,
     supervisor,
 };
@@ -18,7 +18,7 @@ use pepd_control::{
     commands::carry_out,
     output::{chain, complain, fail, print, refuse},
 };
-use pepd_relay::survive::{handed, keeper};
+use pepd_relay::survive::{inherited_text, keeper};
 use pepd_sys::{
     congestion::{Catalogue, listing::Listing},
     load::{self, LoadError, Loaded, Source},
@@ -52,7 +52,7 @@ fn run(args: &RunArgs) -> ExitStatus {
         tracing::warn!(error = %err, "a crash may leave a core dump, with keys and what hosts send in it");
     }
     if !args.worker && args.before.is_none() {
-        tell_what_is_missing(&loaded.config);
+        log_missing(&loaded.config);
     }
     if loaded.config.custody.survive && !args.worker {
         // Before those that run pepd take some, and do not say what is missing.
@@ -68,7 +68,7 @@ fn run(args: &RunArgs) -> ExitStatus {
         Role::Worker {
             discards: args.discard_flows,
             again: args.again,
-            pulse: args.pulse,
+            heartbeat: args.heartbeat,
             hangs: args.hangs,
             reverted: args.reverted,
         }
@@ -98,7 +98,7 @@ fn failed(err: &DaemonError) -> ExitStatus {
 /// wrong since it was checked.
 fn load_or_revert(args: &RunArgs) -> Result<(Loaded, Option<Source>), LoadError> {
     let path = &args.config.config;
-    let before = args.before.map(|number| handed(path, number));
+    let before = args.before.map(|number| inherited(path, number));
     let before = before.transpose()?;
     match (read(path, args.text).and_then(kernel::load), before) {
         (Ok(loaded), before) => Ok((loaded, before)),
@@ -112,11 +112,12 @@ fn load_or_revert(args: &RunArgs) -> Result<(Loaded, Option<Source>), LoadError>
 
 /// What another process has read there, or what is there now.
 fn read(path: &Path, text: Option<i32>) -> Result<Source, LoadError> {
-    text.map_or_else(|| load::read(path), |number| handed(path, number))
+    text.map_or_else(|| load::read(path), |number| inherited(path, number))
 }
 
-fn handed(path: &Path, number: i32) -> Result<Source, LoadError> {
-    let text = handed::take(number).map_err(|err| LoadError::Unreadable(path.to_owned(), err))?;
+fn inherited(path: &Path, number: i32) -> Result<Source, LoadError> {
+    let text =
+        inherited_text::take(number).map_err(|err| LoadError::Unreadable(path.to_owned(), err))?;
     Ok(Source {
         path: path.to_owned(),
         text,
@@ -162,11 +163,11 @@ fn sum_up(args: &CheckArgs, loaded: &Loaded) -> ExitStatus {
         catalogue: catalogue.as_ref(),
         rto_max: no_kernel || has_rto_max(),
         survives: (!no_kernel).then(|| keeper::are_useful().is_ok()),
-        folder: folder_state(&loaded.config).filter(|_| !no_kernel),
+        directory: directory_state(&loaded.config).filter(|_| !no_kernel),
     };
     let findings = args.looks().then(|| {
         let (config, catalogue) = (&loaded.config, catalogue.as_ref());
-        diagnose::look(config, catalogue, args.watch)
+        diagnose::diagnose(config, catalogue, args.watch)
     });
     let mut findings = findings.unwrap_or_default();
     if args.quiet {
@@ -189,9 +190,9 @@ fn sum_up(args: &CheckArgs, loaded: &Loaded) -> ExitStatus {
 }
 
 /// Of one that could not be used is told as an error.
-fn folder_state(config: &Config) -> Option<String> {
+fn directory_state(config: &Config) -> Option<String> {
     let custody = &config.custody;
-    let look = custody::look(custody.folder.as_ref()?, custody.disk_bytes());
+    let look = custody::inspect(custody.directory.as_ref()?, custody.disk_bytes());
     look.ok().map(|look| look.state)
 }
 
@@ -230,7 +231,7 @@ fn remove_leftovers(args: &CleanupArgs) -> ExitStatus {
 
 fn list_controls(args: &ListArgs) -> ExitStatus {
     let listing = match Catalogue::of_machine() {
-        Ok(catalogue) => Listing::of(&catalogue),
+        Ok(catalogue) => Listing::from_catalogue(&catalogue),
         Err(err) => {
             fail(format_args!(
                 "pepd: cannot ask the kernel for its congestion controls: {err}"

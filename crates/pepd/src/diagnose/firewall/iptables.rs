@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::walk::{Base, Chain, Clamp, Hook, Packet, Rule, Step, Table, Verdict, Way};
+use super::walk::{Base, Chain, Clamp, Hook, Packet, PacketInterface, Rule, Step, Table, Verdict};
 
 /// Tables whose rules may drop.
 const TABLES: [(&str, i64); 4] = [
@@ -210,7 +210,7 @@ fn fits(option: &str, values: &[&str], packet: &Packet) -> Option<bool> {
     }
 }
 
-fn interface(way: &Way, name: &str) -> Option<bool> {
+fn interface(way: &PacketInterface, name: &str) -> Option<bool> {
     match name.strip_suffix('+') {
         Some(start) => way.is(&format!("{start}*")),
         None => way.is(name),

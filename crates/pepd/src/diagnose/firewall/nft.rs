@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::walk::{Base, Chain, Clamp, Hook, Packet, Rule, Step, Table, Verdict, Way};
+use super::walk::{Base, Chain, Clamp, Hook, Packet, PacketInterface, Rule, Step, Table, Verdict};
 
 /// Protocols that no packet of ours has.
 const OTHER_PROTOCOLS: [&str; 10] = [
@@ -62,7 +62,7 @@ fn base(chain: &Value) -> Option<Base> {
 }
 
 /// True where a rule is one of iptables that nft cannot read all of.
-pub(super) fn is_foreign(table: &Table) -> bool {
+pub(super) fn is_partly_readable(table: &Table) -> bool {
     let mut rules = table.chains.values().flat_map(|chain| &chain.rules);
     rules.any(|rule| match rule {
         Rule::Nft(statements) => statements.iter().any(|one| one.get("xt").is_some()),
@@ -270,7 +270,7 @@ fn is_tcp(right: &Value) -> Option<bool> {
     Some(right == "tcp" || right == 6)
 }
 
-fn interface(way: &Way, name: &Value) -> Option<bool> {
+fn interface(way: &PacketInterface, name: &Value) -> Option<bool> {
     // A named set begins with `@`: its elements are not asked for.
     way.is(name.as_str().filter(|name| !name.starts_with('@'))?)
 }

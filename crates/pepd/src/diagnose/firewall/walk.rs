@@ -35,7 +35,7 @@ impl Hook {
 
 /// The interface of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PacketInterface {
     /// Not set in this hook.
     None,
     /// This one.
@@ -44,7 +44,7 @@ pub(super) enum Way {
     Unknown,
 }
 
-impl Way {
+impl PacketInterface {
     /// Whether it is one that a rule names; a `*` at the end stands for anything.
     pub(super) fn is(&self, pattern: &str) -> Option<bool> {
         match self {
@@ -65,8 +65,8 @@ pub(super) struct Packet {
     pub what: String,
     pub hook: Hook,
     pub is_v6: bool,
-    pub input: Way,
-    pub output: Way,
+    pub input: PacketInterface,
+    pub output: PacketInterface,
     pub mark: u32,
     /// As connection tracking has it.
     pub state: &'static str,

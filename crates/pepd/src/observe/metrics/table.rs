@@ -97,7 +97,7 @@ metrics! {
     Gauge site_interception_lost: Site(|site| site.interception_lost.len() as f64),
 
     /// 1 while the peer is up.
-    Gauge peer_up: Peer(|peer| f64::from(peer.here)),
+    Gauge peer_up: Peer(|peer| f64::from(peer.up)),
     /// Flows in the tunnel, from here and from there.
     Gauge peer_flows: Peer(|peer| peer.flows as f64),
     /// The smoothed round-trip time.
@@ -111,11 +111,11 @@ metrics! {
     /// Rate stated in the configuration; 0 if none.
     Gauge peer_stated_rate_bytes_per_second: Session(|session| session.stated_rate.unwrap_or(0) as f64 / 8.0),
     /// 1 while the link passes less than the stated rate.
-    Gauge peer_stated_rate_untrue: Session(|session| f64::from(session.passes_less())),
+    Gauge peer_stated_rate_too_high: Session(|session| f64::from(session.passes_less())),
     /// The share of our packets that the link loses, before FEC.
     Gauge peer_loss_ratio: Session(|session| session.loss),
     /// Repair packets per packet of normal streams.
-    Gauge peer_overcode_ratio: Session(|session| session.overcode),
+    Gauge peer_fec_overhead_ratio: Session(|session| session.fec_overhead),
     /// Bytes sent in this session, as on the link.
     Total peer_sent_bytes: Session(|session| session.bytes_sent as f64),
     /// Packets sent in this session.
@@ -123,7 +123,7 @@ metrics! {
     /// Repair packets sent in this session.
     Total peer_repairs_sent: Session(|session| session.repairs_sent as f64),
     /// Segments lost in spite of FEC, which went again.
-    Total peer_segments_resent: Session(|session| session.segments_resent as f64),
+    Total peer_segments_retransmitted: Session(|session| session.segments_retransmitted as f64),
     /// Packets received in this session.
     Total peer_packets_received: Session(|session| session.packets_received as f64),
     /// Segments that FEC restored here.
@@ -170,7 +170,7 @@ metrics! {
     Total peer_packets_refused: Peer(|peer| peer.packets_refused as f64),
     /// Packets of the peer that were dropped, as no site takes what answers them: it has a site of
     /// mode `packet` that is missing here.
-    Total peer_packets_foreign: Peer(|peer| peer.packets_foreign as f64),
+    Total peer_packets_unmatched: Peer(|peer| peer.packets_unmatched as f64),
     /// Packets of the peer that were dropped, as no router lets them go on.
     Total peer_packets_martian: Peer(|peer| peer.packets_martian as f64),
 }
@@ -181,7 +181,7 @@ const NOW: &[&str] = &[
     "flows_open_max",
     "ring_bytes",
     "link_senders",
-    "tunnel_peers_here",
+    "tunnel_peers_up",
     "tunnel_peers_by_tcp",
     "tunnel_tcp_connections",
     "custody_memory_bytes",
@@ -192,7 +192,7 @@ const NOW: &[&str] = &[
 
 /// Whether a counter of the daemon is told as something else: by site, in another unit, or not at
 /// all.
-fn told_otherwise(name: &str) -> bool {
+fn has_other_form(name: &str) -> bool {
     let others = [
         "flows_accepted",
         "up_bytes",
@@ -206,7 +206,7 @@ fn told_otherwise(name: &str) -> bool {
         "syns_passed_no_route",
         "syns_passed_lost",
         "syns_blocked_lost",
-        "syns_passed_elsewhere",
+        "syns_passed_other_route",
     ];
     name.starts_with("ended_") || others.contains(&name)
 }
@@ -216,7 +216,7 @@ fn counters() -> impl Iterator<Item = Metric> {
     let names = Stats::default().entries().map(|(name, _)| name);
     let counters = names
         .zip(Stats::MEANINGS)
-        .filter(|(name, _)| !told_otherwise(name));
+        .filter(|(name, _)| !has_other_form(name));
     counters.map(|(name, meaning)| Metric {
         name,
         kind: if NOW.contains(&name) {

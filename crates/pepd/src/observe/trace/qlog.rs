@@ -330,14 +330,14 @@ impl Sequence {
 /// The kernel's state of a connection; `None` before it has measured the round trip.
 fn metrics(leg: &LegStatus) -> Option<Metrics> {
     let smoothed_rtt = Duration::try_from_secs_f64(leg.rtt_s?).ok()?;
-    let least = leg
+    let minimum = leg
         .rtt_min_s
-        .and_then(|least| Duration::try_from_secs_f64(least).ok());
+        .and_then(|minimum| Duration::try_from_secs_f64(minimum).ok());
     let mss = u64::from(leg.mss);
     Some(Metrics {
         latest_rtt: smoothed_rtt,
         smoothed_rtt,
-        min_rtt: least.unwrap_or(smoothed_rtt),
+        min_rtt: minimum.unwrap_or(smoothed_rtt),
         rtt_variance: None,
         pacing_rate: leg.pacing_rate,
         link_rate: leg.delivery_rate,

@@ -12,7 +12,7 @@ use pep_core::{
 };
 use pepd_api::{
     flows::LegStatus,
-    trace::{End, Look, TraceEvent, WaitsFor, Way, What},
+    trace::{DirectionSample, End, Look, TraceEvent, WaitsFor, What},
 };
 use pepd_relay::flow::{Ended, Watch, Watched};
 use pepd_sys::sockets::{self, Found};
@@ -57,7 +57,7 @@ pub(super) struct Tracer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Begin,
-    Looks,
+    RecentSamples,
     Over,
 }
 
@@ -84,7 +84,7 @@ impl Tracer {
     pub(super) async fn next(&mut self) -> Option<TraceEvent> {
         let what = match self.stage {
             Stage::Begin => self.begin().await,
-            Stage::Looks => self.look_until_something_changes().await,
+            Stage::RecentSamples => self.sample().await,
             Stage::Over => return None,
         };
         let at = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -93,7 +93,7 @@ impl Tracer {
     }
 
     async fn begin(&mut self) -> What {
-        self.stage = Stage::Looks;
+        self.stage = Stage::RecentSamples;
         let (observer, slot) = (Arc::clone(&self.observer), self.target.slot);
         let flow = spawn_blocking(move || observer.flow(slot)).await;
         match flow.ok().flatten() {
@@ -102,7 +102,7 @@ impl Tracer {
         }
     }
 
-    async fn look_until_something_changes(&mut self) -> What {
+    async fn sample(&mut self) -> What {
         loop {
             tokio::select! {
                 biased;
@@ -113,7 +113,7 @@ impl Tracer {
                 return self.end().await;
             };
             self.seek(&record).await;
-            if let Some(look) = self.look(&record) {
+            if let Some(look) = self.news(&record) {
                 return What::Look(Box::new(look));
             }
         }
@@ -155,7 +155,7 @@ impl Tracer {
     }
 
     /// Looks at it, and returns what there is to tell.
-    fn look(&mut self, record: &Record) -> Option<Look> {
+    fn news(&mut self, record: &Record) -> Option<Look> {
         let now = Instant::now();
         let mut look = self.look_now(record);
         let ways = |look: &Look| [look.up.bytes, look.down.bytes];
@@ -180,19 +180,19 @@ impl Tracer {
     }
 
     fn look_now(&self, record: &Record) -> Look {
-        let link_away = self.observer.context.outage.is_away();
+        let link_down = self.observer.context.outage.is_down();
         let legs = self.legs.each_ref().map(|leg| {
             let facts = leg.as_ref()?.facts();
             facts.as_ref().map(leg_status)
         });
         let [up, down] = Direction::ALL.map(|direction| {
-            let waits = self.waits_for(record, direction, &legs, link_away);
-            self.way(record, direction, waits)
+            let waits = self.waits_for(record, direction, &legs, link_down);
+            self.direction_sample(record, direction, waits)
         });
         let [client_leg, server_leg] = legs;
         Look {
             state: come_to(record.state).to_owned(),
-            link_away,
+            link_down,
             up,
             down,
             client_leg,
@@ -201,9 +201,14 @@ impl Tracer {
         }
     }
 
-    fn way(&self, record: &Record, direction: Direction, waits_for: Option<WaitsFor>) -> Way {
+    fn direction_sample(
+        &self,
+        record: &Record,
+        direction: Direction,
+        waits_for: Option<WaitsFor>,
+    ) -> DirectionSample {
         let half = &record.halves[direction as usize];
-        Way {
+        DirectionSample {
             bytes: half.tail,
             moved: 0,
             held: half.tail.saturating_sub(half.head),
@@ -231,7 +236,7 @@ impl Tracer {
         record: &Record,
         direction: Direction,
         legs: &[Option<LegStatus>; 2],
-        link_away: bool,
+        link_down: bool,
     ) -> Option<WaitsFor> {
         if record.state == SlotState::Closed {
             return None;
@@ -239,7 +244,7 @@ impl Tracer {
         let side = direction.sink();
         let sink = if is_tunnel(record.identity.kind, side) {
             Sink::Tunnel {
-                is_here: self.peer_is_here(record.identity.peer),
+                is_up: self.peer_is_up(record.identity.peer),
             }
         } else {
             let before = self.before.as_ref().map(|(look, _)| look);
@@ -258,17 +263,17 @@ impl Tracer {
             &record.halves[direction as usize],
             sink,
             is_accepted,
-            link_away,
+            link_down,
         )
     }
 
-    fn peer_is_here(&self, peer: u64) -> bool {
+    fn peer_is_up(&self, peer: u64) -> bool {
         let Some((statuses, _)) = &self.observer.peers else {
             return false;
         };
         let mut peers = self.observer.config.peers.iter();
         let index = peers.position(|known| name_hash(&known.name) == peer);
-        index.is_some_and(|index| statuses.of(index).is_here())
+        index.is_some_and(|index| statuses.status(index).is_up())
     }
 }
 
@@ -305,7 +310,7 @@ fn differ(told: &Look, now: &Look) -> bool {
                 .map(|leg| (leg.retransmitted, leg.state.clone()))
         });
         let ways = [&look.up, &look.down].map(|way| {
-            let Way {
+            let DirectionSample {
                 bytes,
                 held,
                 kernel,
@@ -316,7 +321,7 @@ fn differ(told: &Look, now: &Look) -> bool {
             } = *way;
             (bytes, held, kernel, source_ended, ended, waits_for)
         });
-        (look.state.clone(), look.link_away, ways, resent)
+        (look.state.clone(), look.link_down, ways, resent)
     };
     gist(told) != gist(now)
 }

@@ -1,6 +1,6 @@
 //! What one direction of a flow waits for, as far as can be told from two looks at it.
 
-use pep_core::arena::HalfRecord;
+use pep_core::arena::DirectionRecord;
 use pepd_api::{flows::LegStatus, trace::WaitsFor};
 
 /// What is known of where the bytes go.
@@ -16,15 +16,15 @@ pub(super) enum Sink<'a> {
         is_links: bool,
     },
     /// A tunnel; whether its other end is there.
-    Tunnel { is_here: bool },
+    Tunnel { is_up: bool },
 }
 
 /// What a half of a flow waits for, whose legs are both there unless it is `accepted` only.
 pub(super) fn waits_for(
-    half: &HalfRecord,
+    half: &DirectionRecord,
     sink: Sink<'_>,
     is_accepted: bool,
-    link_away: bool,
+    link_down: bool,
 ) -> Option<WaitsFor> {
     let held = half.tail.saturating_sub(half.head);
     if is_accepted {
@@ -32,12 +32,12 @@ pub(super) fn waits_for(
     }
     match sink {
         Sink::Tunnel { .. } if held == 0 => (!half.fin_in).then_some(WaitsFor::Source),
-        Sink::Tunnel { is_here: false } => Some(WaitsFor::Peer),
-        Sink::Tunnel { is_here: true } if link_away => Some(WaitsFor::Link),
-        Sink::Tunnel { is_here: true } => Some(WaitsFor::Tunnel),
+        Sink::Tunnel { is_up: false } => Some(WaitsFor::Peer),
+        Sink::Tunnel { is_up: true } if link_down => Some(WaitsFor::Link),
+        Sink::Tunnel { is_up: true } => Some(WaitsFor::Tunnel),
         Sink::Leg { now: None, .. } => None,
         Sink::Leg { queue, .. } if held + queue == 0 => (!half.fin_in).then_some(WaitsFor::Source),
-        Sink::Leg { is_links: true, .. } if link_away => Some(WaitsFor::Link),
+        Sink::Leg { is_links: true, .. } if link_down => Some(WaitsFor::Link),
         Sink::Leg {
             before,
             now: Some(now),
@@ -79,23 +79,23 @@ mod tests {
         .expect("a leg")
     }
 
-    fn half(head: u64, tail: u64) -> HalfRecord {
-        HalfRecord {
+    fn half(head: u64, tail: u64) -> DirectionRecord {
+        DirectionRecord {
             head,
             tail,
-            ..HalfRecord::default()
+            ..DirectionRecord::default()
         }
     }
 
     /// With `queue` bytes in the send queue of a leg that changes from one to the other.
-    fn waits(queue: u64, before: &LegStatus, now: &LegStatus, link_away: bool) -> Option<WaitsFor> {
+    fn waits(queue: u64, before: &LegStatus, now: &LegStatus, link_down: bool) -> Option<WaitsFor> {
         let sink = Sink::Leg {
             before: Some(before),
             now: Some(now),
             queue,
             is_links: true,
         };
-        waits_for(&half(9, 9), sink, false, link_away)
+        waits_for(&half(9, 9), sink, false, link_down)
     }
 
     #[test]
@@ -136,19 +136,19 @@ mod tests {
 
     #[test]
     fn a_tunnel_is_waited_for_while_it_has_something() {
-        let waits = |half: &HalfRecord, is_here: bool, link_away: bool| {
-            waits_for(half, Sink::Tunnel { is_here }, false, link_away)
+        let waits = |half: &DirectionRecord, is_up: bool, link_down: bool| {
+            waits_for(half, Sink::Tunnel { is_up }, false, link_down)
         };
         assert_eq!(waits(&half(5, 5), true, true), Some(WaitsFor::Source));
         assert_eq!(waits(&half(5, 9), true, false), Some(WaitsFor::Tunnel));
         assert_eq!(waits(&half(5, 9), true, true), Some(WaitsFor::Link));
         assert_eq!(waits(&half(5, 9), false, true), Some(WaitsFor::Peer));
-        let ended = HalfRecord {
+        let ended = DirectionRecord {
             fin_in: true,
             ..half(5, 5)
         };
         assert_eq!(waits(&ended, true, false), None);
-        let sink = Sink::Tunnel { is_here: true };
+        let sink = Sink::Tunnel { is_up: true };
         let accepted = waits_for(&half(0, 0), sink, true, false);
         assert_eq!(accepted, Some(WaitsFor::Answer));
     }

@@ -9,11 +9,11 @@ use link::Link;
 use tunnel::{
     class::Class,
     session::{Outages, Rate, SessionConfig},
-    wire::{GREETING_MAX, ResetCode},
+    wire::{ResetCode, STREAM_HEADER_MAX},
 };
 
 use super::{Habits, MessagesPlan, Plan, Step, StreamPlan};
-use crate::{beside::MESSAGE_MIN, flow::GREETING_MIN, rng::Rng, wire::OVERHEAD};
+use crate::{beside::MESSAGE_MIN, flow::STREAM_HEADER_MIN, rng::Rng, wire::OVERHEAD};
 
 /// What plans are about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -226,18 +226,18 @@ fn draw_messages(rng: &mut Rng, scope: &Scope, session: &SessionConfig) -> Vec<M
 }
 
 fn mtu(rng: &mut Rng, session: &SessionConfig) -> Vec<(Duration, usize)> {
-    let least = session.packet_start + OVERHEAD;
+    let minimum = session.packet_start + OVERHEAD;
     let most = session.packet_max + OVERHEAD;
     match rng.between(0, 9) {
         0..=6 => Vec::new(),
         7..=8 => vec![(
             Duration::ZERO,
-            rng.between(least as u64, most as u64) as usize,
+            rng.between(minimum as u64, most as u64) as usize,
         )],
         // It becomes less on the way.
         _ => vec![
             (Duration::ZERO, most),
-            (rng.time(Duration::from_secs(3)), least),
+            (rng.time(Duration::from_secs(3)), minimum),
         ],
     }
 }
@@ -273,7 +273,7 @@ fn stream(rng: &mut Rng, scope: &Scope, bytes: u64) -> StreamPlan {
         },
         class: rng.one(&CLASSES),
         site: rng.between(0, 3) as u32,
-        greeting: rng.one(&[GREETING_MIN, 20, GREETING_MAX]),
+        stream_header: rng.one(&[STREAM_HEADER_MIN, 20, STREAM_HEADER_MAX]),
         habits: both_habits(rng, bytes),
         reset: rng.happens(0.2).then(|| {
             let who = rng.between(0, 1) as usize;

@@ -7,7 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{Cause, LossEvent};
 use crate::{
-    path::{Least, PathSample, QueueDelay},
+    path::{Minimum, PathSample, QueueDelay},
     wire::Gap,
 };
 
@@ -51,7 +51,7 @@ pub struct CauseCounts {
 pub struct Classifier {
     queue: QueueDelay,
     /// Of minus the queue's delay.
-    longest: Least,
+    longest: Minimum,
     /// The mean difference of delay from sample to sample (RFC 3550 §6.4.1).
     jitter: f64,
     last: f64,
@@ -74,7 +74,7 @@ impl Classifier {
     pub fn new() -> Self {
         Self {
             queue: QueueDelay::new(),
-            longest: Least::new(),
+            longest: Minimum::new(),
             jitter: 0.0,
             last: 0.0,
             rtt: 0.1,
@@ -166,8 +166,8 @@ impl Classifier {
     }
 
     fn is_full(&self, queue: f64) -> bool {
-        let least = QUEUE_MIN.max(ABOVE_JITTER * self.jitter);
-        queue > least && queue > FULL * -self.longest.get()
+        let minimum = QUEUE_MIN.max(ABOVE_JITTER * self.jitter);
+        queue > minimum && queue > FULL * -self.longest.get()
     }
 
     fn count(&mut self, cause: Cause, packets: u64) {

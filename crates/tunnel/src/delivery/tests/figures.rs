@@ -115,7 +115,7 @@ fn winks_cost_what_the_way_back_takes_and_nothing_where_sending_never_stops() {
         (20, 0.4, 500, 0.86),
         (20, 0.8, 200, 0.80),
     ];
-    for (rtt, p, i, least) in cells {
+    for (rtt, p, i, minimum) in cells {
         for (outages, more) in [
             (Outages::AtOnce, 0.0),
             (Outages::After(s(1)), 0.02),
@@ -125,7 +125,7 @@ fn winks_cost_what_the_way_back_takes_and_nothing_where_sending_never_stops() {
             println!("RTT {rtt} ms, ({p}, {i} ms), {outages:?}: {ratios:.3?}");
             for ratio in ratios {
                 assert!(
-                    (least + more..1.0).contains(&ratio),
+                    (minimum + more..1.0).contains(&ratio),
                     "({p}, {i}), {outages:?}: {ratio}"
                 );
             }

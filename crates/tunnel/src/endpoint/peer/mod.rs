@@ -10,7 +10,7 @@ use super::{
     Carrier, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote,
     Session,
     addresses::Addresses,
-    carriers::Ways,
+    carriers::CarrierStates,
     datagram::INITIATION_LEN,
     initiations::Initiations,
     live::{Live, Opened, Refused, open},
@@ -48,7 +48,7 @@ pub(super) struct Peer {
     pub remote: Option<Remote>,
     /// Nothing more can be sent there for now, but for handshakes.
     pub held: bool,
-    pub ways: Ways,
+    pub ways: CarrierStates,
     pub live: Option<Live>,
     pub initiations: Initiations,
     pub pending: VecDeque<Pending>,
@@ -56,7 +56,7 @@ pub(super) struct Peer {
     /// A failure was told, and nothing has succeeded since.
     failed: bool,
     /// Initiations that were answered, and no keys came of it.
-    untaken: u32,
+    answers_rejected: u32,
     /// When to ask the session for packets.
     wake: Duration,
     /// The session may have events.
@@ -78,13 +78,13 @@ impl Peer {
             addresses: Addresses::new(&config.addresses),
             config,
             held: false,
-            ways: Ways::default(),
+            ways: CarrierStates::default(),
             live: None,
             initiations: Initiations::default(),
             pending: VecDeque::new(),
             events: VecDeque::new(),
             failed: false,
-            untaken: 0,
+            answers_rejected: 0,
             wake: Duration::ZERO,
             stirred: false,
             began: false,
@@ -108,7 +108,7 @@ impl Peer {
             heard: self.live.as_ref().map(|live| live.heard),
             keys_since: self.live.as_ref().map(|live| live.current().since),
             unanswered: self.initiations.tries,
-            untaken: self.untaken,
+            answers_rejected: self.answers_rejected,
         }
     }
 
@@ -180,10 +180,10 @@ impl Peer {
         let rtt = self.config.session.rtt;
         let rate = self.config.session.rate.stated().unwrap_or(u64::MAX) / HANDSHAKES;
         let bytes = (INITIATION_LEN + self.config.session.overhead) as u64;
-        let least = time_of(bytes, rate);
+        let minimum = time_of(bytes, rate);
         Limits {
-            retry: limits.retry.max(least),
-            stagger: limits.stagger.max(rtt).min(limits.retry).max(least),
+            retry: limits.retry.max(minimum),
+            stagger: limits.stagger.max(rtt).min(limits.retry).max(minimum),
             silence: limits.silence.max(silence),
             ..*limits
         }
@@ -284,7 +284,7 @@ impl Peer {
             _ => self.begin(agreed, rtt, initiator),
         }
         self.failed = false;
-        self.untaken = 0;
+        self.answers_rejected = 0;
         self.initiations.succeeded(now);
         self.stir();
         true
@@ -302,7 +302,7 @@ impl Peer {
         self.trace.push(|| TraceEvent::Session { begins: true });
         *session.trace() = std::mem::take(&mut self.trace);
         self.live = Some(Live::new(session, agreed.generation));
-        self.tell_carrier();
+        self.note_carrier();
         self.began = true;
         self.events.push_back(PeerEvent::Up);
     }
@@ -348,7 +348,7 @@ impl Peer {
 
     fn initiation_due(&self, local: &Local) -> Option<Duration> {
         self.remote.or(self.should_be()).filter(|_| !local.ending)?;
-        let live = self.live.as_ref().filter(|_| !self.is_called_for());
+        let live = self.live.as_ref().filter(|_| !self.is_handshake_due());
         let wanted = live.map(|live| live.wants_keys(&self.limits(&local.limits)));
         Some(wanted.unwrap_or_default().max(self.initiations.next))
     }
@@ -415,7 +415,7 @@ impl Peer {
             Some(live) => (Some(live.id), live.next),
             None => (None, 0),
         };
-        let terms = Terms::of(&self.config.session, continues, next);
+        let terms = Terms::from_config(&self.config.session, continues, next);
         let limits = self.limits(&local.limits);
         self.initiations.write(
             now,

@@ -42,7 +42,7 @@ impl Peer {
             oldest.map(|at| self.pending.remove(at));
         }
         self.pending.push_back(pending);
-        self.untaken = self.untaken.saturating_add(1);
+        self.answers_rejected = self.answers_rejected.saturating_add(1);
         self.on_initiations();
     }
 

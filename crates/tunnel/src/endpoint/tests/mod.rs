@@ -36,7 +36,7 @@ impl Store for NoStore {
 
 impl Stores for NoStore {
     type Store = Self;
-    fn of(&mut self, _: PeerId) -> &mut Self {
+    fn store_of(&mut self, _: PeerId) -> &mut Self {
         self
     }
 }

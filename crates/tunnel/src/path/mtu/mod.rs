@@ -195,7 +195,7 @@ impl Mtu {
         let lost = std::mem::take(&mut self.lost_before) || self.lost_long > 0;
         self.outages += u32::from(lost);
         if self.outages >= BLACK_HOLE_OUTAGES {
-            self.begin_anew();
+            self.reset();
         }
         self.outstanding = None;
         self.lost_long = 0;
@@ -226,12 +226,12 @@ impl Mtu {
         }
         let black = self.lost_long >= BLACK_HOLE_LONG && self.arrived_short >= BLACK_HOLE_SHORT;
         if black {
-            self.begin_anew();
+            self.reset();
         }
         black
     }
 
-    fn begin_anew(&mut self) {
+    fn reset(&mut self) {
         *self = Self {
             good: self.floor,
             next_id: self.next_id,

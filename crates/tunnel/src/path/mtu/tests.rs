@@ -85,7 +85,7 @@ fn what_others_are_told_waits_for_the_end_of_the_search() {
         assert_eq!(mtu.expected(), mtu.size());
         assert!((path.min(1472) - mtu.size()) <= STEP_MIN);
         if path == 1300 {
-            mtu.begin_anew();
+            mtu.reset();
             assert!(mtu.size() < mtu.expected());
         } else {
             now += RAISE;

@@ -36,7 +36,7 @@ const SHARE_ALONE: f64 = 0.7;
 /// Round trips in company before we look whether we still are.
 const TRIAL_ROUNDS: (f64, f64) = (120.0, 960.0);
 /// Round trips after which meeting a full queue once is forgotten.
-const STRUCK_ROUNDS: f64 = 100.0;
+const QUEUE_FULL_ROUNDS: f64 = 100.0;
 /// The least rate is a long packet in that time, in seconds, or in a round trip if that is longer: a packet may take
 /// many round trips of a slow link.
 const PACKET_TIME_MAX: f64 = 1.0;
@@ -54,11 +54,11 @@ const SLOW_RATE: u64 = 2400;
 
 /// The least rate with which the reports of a session reckon whose rate is measured, in bits a
 /// second, at this round trip.
-pub fn least_safe_rate(rtt: Duration) -> u64 {
-    least_safe(rtt.as_secs_f64())
+pub fn min_safe_rate(rtt: Duration) -> u64 {
+    min_safe(rtt.as_secs_f64())
 }
 
-fn least_safe(rtt: f64) -> u64 {
+fn min_safe(rtt: f64) -> u64 {
     if rtt > SLOW_RTT { SLOW_RATE } else { SAFE_MIN }
 }
 
@@ -69,7 +69,7 @@ const OURS: f64 = 0.5;
 /// Of a round trip's packets, those that may meet a full queue within two.
 const OVERFLOW: f64 = 0.02;
 
-/// What is being done. See docs/tunnel.md for the drawing.
+/// What is being done. See docs/protocol.md for the drawing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// As fast as has been stated; what was sent before `from` is not judged.
@@ -134,9 +134,9 @@ pub struct Auto {
     /// queue before it.
     judging: Option<(f64, f64, f64, bool)>,
     /// What has been sent since then cannot have filled a queue that only we use.
-    calm_since: f64,
+    queue_free_since: f64,
     /// When something sent in calm met a full queue: the rate may have been out of date, once.
-    struck: Option<f64>,
+    queue_full_at: Option<f64>,
     /// Round trips from one pulse to the next: more of them where pulses make the queue overflow.
     cruise_rounds: f64,
     /// Of the last pulse's packets, those that seem to have met a full queue.
@@ -183,7 +183,7 @@ impl Auto {
         Self {
             signal: Signal::new(config.packet, config.overhead, rtt),
             train: if config.remembered.is_none() && stated.is_none() {
-                Train::of(packets)
+                Train::of_packets(packets)
             } else {
                 Train::none()
             },
@@ -198,8 +198,8 @@ impl Auto {
             highest: VecDeque::new(),
             sent: 0,
             judging: None,
-            calm_since: f64::INFINITY,
-            struck: None,
+            queue_free_since: f64::INFINITY,
+            queue_full_at: None,
             cruise_rounds: CRUISE_ROUNDS.0,
             overflowed: 0,
             link_loss: 0.0,
@@ -224,7 +224,7 @@ impl Auto {
         if self.train.is_leaving() {
             return u64::MAX;
         }
-        let rate = (self.rate * self.gain()).max(self.least());
+        let rate = (self.rate * self.gain()).max(self.minimum());
         rate.min(self.ceiling).clamp(1.0, 1e12) as u64
     }
 
@@ -238,13 +238,13 @@ impl Auto {
         if self.ceiling.is_finite() {
             return self.ceiling.min(1e12) as u64;
         }
-        let least = least_safe(self.signal.rtt());
-        let guess = if least == SLOW_RATE {
+        let minimum = min_safe(self.signal.rtt());
+        let guess = if minimum == SLOW_RATE {
             SLOW_RATE
         } else {
             GUESS_MAX
         };
-        let rate = self.link_rate().max(least);
+        let rate = self.link_rate().max(minimum);
         if self.measured { rate } else { rate.min(guess) }
     }
 
@@ -288,7 +288,7 @@ impl Auto {
     pub fn on_outage(&mut self, now: Duration) {
         self.signal.cut();
         self.judging = None;
-        self.calm_since = f64::INFINITY;
+        self.queue_free_since = f64::INFINITY;
         let rtt = Duration::from_secs_f64(self.signal.rtt().min(1e6));
         self.memory
             .note(now, self.link_rate(), rtt, self.link_loss, 0);
@@ -299,7 +299,7 @@ impl Auto {
     pub fn on_resume(&mut self, now: Duration) {
         self.signal.cut();
         let rate = self.memory.rate_after_outage(now).unwrap_or(0) as f64;
-        let rate = rate.max(self.least());
+        let rate = rate.max(self.minimum());
         let now = now.as_secs_f64();
         if matches!(self.phase, Phase::Stated { .. }) || rate < 0.9 * self.rate && self.is_stated()
         {
@@ -341,7 +341,7 @@ impl Auto {
         }
         // Absurd samples give absurd rates; one must be able to go on from them.
         let sane = self.rate.is_finite();
-        self.rate = if sane { self.rate } else { 0.0 }.clamp(self.least().min(1e12), 1e12);
+        self.rate = if sane { self.rate } else { 0.0 }.clamp(self.minimum().min(1e12), 1e12);
     }
 
     fn count(&self, losses: &[LossEvent]) -> Lost {
@@ -370,7 +370,7 @@ impl Auto {
 
     /// Bits a second below which nothing could be measured: never more than a quarter of what is
     /// stated, so that a queue can drain.
-    fn least(&self) -> f64 {
+    fn minimum(&self) -> f64 {
         let rtt = self.signal.rtt();
         // Packets of slow links are shortened.
         let packet = if rtt > SLOW_RTT {
@@ -410,14 +410,14 @@ impl Auto {
         self.judging = None;
         self.rate = self.ceiling;
         self.less_since = None;
-        self.calm_since = now;
+        self.queue_free_since = now;
         self.overflowed = 0;
         self.phase = Phase::Stated { from: now };
     }
 
     /// A packet's time at the link's rate.
     fn packet_time(&self) -> f64 {
-        self.signal.packet() / self.rate.max(self.least())
+        self.signal.packet() / self.rate.max(self.minimum())
     }
 
     /// The time over which rates are measured: half a round trip, but never less than 8 packets.
@@ -458,12 +458,12 @@ impl Auto {
                 self.window.congestion(now, sent_at, rtt);
             }
             Phase::Cruise { .. } | Phase::Drain { .. }
-                if sent_at > self.calm_since && self.signal.queue() > self.queue_rise() =>
+                if sent_at > self.queue_free_since && self.signal.queue() > self.queue_rise() =>
             {
                 self.on_strange_congestion(now);
             }
             Phase::Stated { .. }
-                if sent_at > self.calm_since && self.signal.queue() > self.queue_rise() =>
+                if sent_at > self.queue_free_since && self.signal.queue() > self.queue_rise() =>
             {
                 self.overflowed = self.overflowed.saturating_add(packets);
             }
@@ -477,14 +477,14 @@ impl Auto {
     /// We sent less than the link carries, and yet its queue was full: it carries less now, or we are not alone.
     fn on_strange_congestion(&mut self, now: f64) {
         let again = self
-            .struck
-            .is_some_and(|at| now - at < STRUCK_ROUNDS * self.signal.rtt());
+            .queue_full_at
+            .is_some_and(|at| now - at < QUEUE_FULL_ROUNDS * self.signal.rtt());
         if again || self.trial_since.is_some() {
             return self.compete(now, true);
         }
-        self.struck = Some(now);
+        self.queue_full_at = Some(now);
         self.believe(now, self.carried);
         self.drain(now, self.signal.queue());
-        self.calm_since = now;
+        self.queue_free_since = now;
     }
 }

@@ -22,7 +22,7 @@ impl Auto {
             Phase::Climb { .. } => self.climb(reading),
             Phase::Drain { .. } => self.drained(reading),
             Phase::Cruise { from } => self.cruise(reading, from),
-            Phase::Pulse { from, rate, idle } => self.pulse(reading, from, rate, idle),
+            Phase::Pulse { from, rate, idle } => self.probe_pulse(reading, from, rate, idle),
             Phase::Compete { trial_at } => self.keep_up(reading, trial_at),
         }
     }
@@ -72,7 +72,7 @@ impl Auto {
     /// What was believed is out of date.
     pub(super) fn believe(&mut self, now: f64, rate: f64) {
         // Nothing is measured yet, or it is absurd.
-        let rate = rate.max(self.rate / 8.0).max(self.least());
+        let rate = rate.max(self.rate / 8.0).max(self.minimum());
         self.highest.clear();
         self.highest.push_back((now, rate));
         self.rate = rate;
@@ -90,12 +90,12 @@ impl Auto {
         self.used |= !reading.app_limited && reading.carried >= AS_STATED * self.ceiling;
         // Beside a queue of others, who sends little changes nothing.
         let ours = reading.sent > OURS * self.ceiling || reading.carried < 0.9 * reading.sent;
-        let stands = reading.queue_least > self.queue_high();
+        let stands = reading.queue_min > self.queue_high();
         if ours && (stands || self.overflows()) {
             return self.queue_stands(reading);
         }
-        if reading.now - self.calm_since > 2.0 * self.signal.rtt() {
-            (self.calm_since, self.overflowed) = (reading.now, 0);
+        if reading.now - self.queue_free_since > 2.0 * self.signal.rtt() {
+            (self.queue_free_since, self.overflowed) = (reading.now, 0);
         }
     }
 
@@ -121,12 +121,12 @@ impl Auto {
         };
         if reading.queue > self.queue_rise() {
             // Over a span in which little was sent little arrives, whatever the link carries. Its queue may be the train's.
-            let least = if reading.app_limited {
+            let minimum = if reading.app_limited {
                 (TRAIN_SHARE * self.train.said()).max(self.rate)
             } else {
                 0.0
             };
-            self.rate = self.best().max(reading.carried).max(least);
+            self.rate = self.best().max(reading.carried).max(minimum);
             return self.drain(reading.now, reading.queue);
         }
         if self.carries_stated() && reading.carried >= AS_STATED * self.ceiling {
@@ -162,7 +162,7 @@ impl Auto {
     pub(super) fn drain(&mut self, now: f64, queue: f64) {
         let gain = self.drain_gain(queue);
         // Its first part still finds the queue that we made.
-        self.calm_since = now + self.signal.rtt() / 2.0 + queue;
+        self.queue_free_since = now + self.signal.rtt() / 2.0 + queue;
         self.phase = Phase::Drain {
             gain,
             from: now,
@@ -182,14 +182,14 @@ impl Auto {
             rate,
         };
         // Alone, what arrives does not fall as long as a queue stands, however slowly we send.
-        let stands = reading.span_from >= from && reading.queue_least > self.queue_rise();
+        let stands = reading.span_from >= from && reading.queue_min > self.queue_rise();
         if stands && reading.sent < 0.9 * rate && share(rate, reading) < SHARE_ALONE {
             return self.compete(reading.now, false);
         }
         let slack =
             (DRAINED.0 * self.rate * self.signal.rtt()).max(DRAINED.1 * self.signal.packet());
         if self.excess <= slack {
-            self.calm_since = self.calm_since.min(reading.now);
+            self.queue_free_since = self.queue_free_since.min(reading.now);
             self.phase = Phase::Cruise { from: reading.now };
         }
     }
@@ -206,18 +206,18 @@ impl Auto {
         if self.carries_stated() && reading.queue < self.queue_low() {
             return self.send_as_stated(reading.now);
         }
-        if reading.span_from >= from && reading.queue_least > self.queue_high() {
+        if reading.span_from >= from && reading.queue_min > self.queue_high() {
             return self.queue_stands(reading);
         }
         let wait = self.cruise_rounds * self.signal.rtt().max(self.span() / 2.0);
         if reading.now - from > wait + self.signal.rtt() && self.judging.is_none() {
-            let idle = reading.queue_least < self.queue_low();
+            let idle = reading.queue_min < self.queue_low();
             self.phase = Phase::Pulse {
                 from: reading.now,
                 rate: self.rate,
                 idle,
             };
-            self.calm_since = f64::INFINITY;
+            self.queue_free_since = f64::INFINITY;
         }
     }
 
@@ -231,7 +231,7 @@ impl Auto {
         self.drain(reading.now, reading.queue);
     }
 
-    fn pulse(&mut self, reading: &Reading, from: f64, rate: f64, idle: bool) {
+    fn probe_pulse(&mut self, reading: &Reading, from: f64, rate: f64, idle: bool) {
         let long = self.signal.rtt().max(1.25 * self.span());
         let seen = reading.sent_at >= from && reading.queue > self.queue_rise();
         if reading.now - from >= long || seen {

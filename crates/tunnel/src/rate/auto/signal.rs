@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::path::{Least, PathSample, QueueDelay, RTT_HALF};
+use crate::path::{Minimum, PathSample, QueueDelay, RTT_HALF};
 
 /// Samples kept at most; a span has about eight.
 const SAMPLES_MAX: usize = 256;
@@ -16,7 +16,7 @@ pub(super) struct Reading {
     /// One-way delay above the least seen, in seconds.
     pub(super) queue: f64,
     /// The least of that over the span.
-    pub(super) queue_least: f64,
+    pub(super) queue_min: f64,
     /// Bits a second through the bottleneck: what arrived and what the link lost behind it.
     pub(super) carried: f64,
     /// Bits a second sent, of the same packets.
@@ -48,7 +48,7 @@ pub(super) struct Signal {
     /// Bits of a packet on the link, smoothed.
     packet: f64,
     delay: QueueDelay,
-    rtt: Least,
+    rtt: Minimum,
     rtt_last: f64,
     points: VecDeque<Point>,
     /// Bits that the link lost behind the bottleneck.
@@ -62,7 +62,7 @@ impl Signal {
             overhead: overhead as f64,
             packet: packet.max(1) as f64 * 8.0,
             delay: QueueDelay::new(),
-            rtt: Least::new(),
+            rtt: Minimum::new(),
             rtt_last: rtt,
             points: VecDeque::new(),
             link_lost: 0.0,
@@ -77,9 +77,9 @@ impl Signal {
 
     /// The least round trip time seen lately, in seconds.
     pub(super) fn rtt(&self) -> f64 {
-        let least = self.rtt.get();
-        if least.is_finite() {
-            least.max(1e-4)
+        let minimum = self.rtt.get();
+        if minimum.is_finite() {
+            minimum.max(1e-4)
         } else {
             self.rtt_last.max(1e-4)
         }
@@ -176,7 +176,7 @@ impl Signal {
             now,
             sent_at: last.sent_at,
             queue: last.queue,
-            queue_least: self
+            queue_min: self
                 .points
                 .iter()
                 .map(|p| p.queue)

@@ -31,7 +31,7 @@ struct Point {
 
 impl Train {
     /// A train of so many packets that is about to leave.
-    pub(super) fn of(packets: u64) -> Self {
+    pub(super) fn of_packets(packets: u64) -> Self {
         Self {
             packets,
             before: 0,
@@ -44,7 +44,7 @@ impl Train {
 
     /// No train: the rate is known already.
     pub(super) fn none() -> Self {
-        Self::of(0)
+        Self::of_packets(0)
     }
 
     /// The most that it has said, in bits a second; 0 if it has said nothing.

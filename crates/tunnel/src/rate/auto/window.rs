@@ -37,15 +37,15 @@ impl Window {
         }
     }
 
-    /// Time has passed; `rtt` with the queue, `least` without.
-    pub(super) fn grow(&mut self, now: f64, rtt: f64, least: f64) {
+    /// Time has passed; `rtt` with the queue, `minimum` without.
+    pub(super) fn grow(&mut self, now: f64, rtt: f64, minimum: f64) {
         let rounds = ((now - self.last.max(self.epoch)) / rtt).clamp(0.0, 1.0);
         self.last = now;
         if now <= self.epoch {
             return;
         }
         self.reno += ALPHA * rounds;
-        let t = now - self.epoch + least;
+        let t = now - self.epoch + minimum;
         let target = C * (t - self.k).powi(3) + self.most;
         // At most half as much again per round trip (RFC 9438 §4.4).
         let target = target.clamp(self.packets, 1.5 * self.packets);

@@ -122,12 +122,12 @@ impl Pacer {
     /// A packet has left that takes so many bytes on the link, everything counted. May be called without
     /// asking: what is urgent goes at once, and the others wait for it.
     pub fn on_sent(&mut self, now: Duration, bytes: u64) {
-        self.on_sent_unasked(now, bytes, self.rate);
+        self.on_sent_ahead(now, bytes, self.rate);
     }
 
     /// The same of a packet that does not wait for its turn, and reckons with a rate of its own, if that is higher:
     /// else such packets might use up all of a low rate, and nothing else could ever raise it.
-    pub fn on_sent_unasked(&mut self, now: Duration, bytes: u64, rate: u64) {
+    pub fn on_sent_ahead(&mut self, now: Duration, bytes: u64, rate: u64) {
         let bytes_max = bytes.max(self.bytes_max - self.bytes_max / 64);
         if bytes_max != self.bytes_max {
             self.bytes_max = bytes_max;

@@ -14,7 +14,7 @@ fn lossy() -> (Pair, [StreamId; 2]) {
     let streams = streams.map(|class| session.open(class, 0, b"").expect("few"));
     pair.loses = Box::new(|n, side, _| side == 0 && n % 20 == 7);
     write(&mut pair, streams, 1000);
-    assert!(pair.sides[0].session.path().overcode > 0.0);
+    assert!(pair.sides[0].session.path().fec_overhead > 0.0);
     (pair, streams)
 }
 
@@ -39,7 +39,7 @@ fn since(pair: &Pair, before: &SessionStats) -> [u64; 3] {
     let now = pair.sides[0].session.stats();
     [
         now.repairs_sent - before.repairs_sent,
-        now.segments_resent - before.segments_resent,
+        now.segments_retransmitted - before.segments_retransmitted,
         now.segments_repeated - before.segments_repeated,
     ]
 }

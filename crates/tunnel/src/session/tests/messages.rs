@@ -59,7 +59,7 @@ fn packets_cross_once_with_their_channels_and_marks() {
     assert_eq!((stats[0].messages_sent, stats[1].messages_received), (5, 5));
     // Once for each: the queues said that there was no more.
     assert_eq!(pair.sides[0].bytes.asked, 5);
-    assert_eq!(stats[0].segments_resent, 0);
+    assert_eq!(stats[0].segments_retransmitted, 0);
     assert_eq!(stats[1].messages_ignored, 0);
 }
 
@@ -138,7 +138,7 @@ fn what_is_lost_is_counted_and_not_sent_again() {
     assert!(lost > 0.03 && (missing / looked - lost).abs() < 0.005);
     assert!((pair.sides[0].session.path().loss - lost).abs() < 0.02);
     assert!(pair.sides[0].session.causes().link > 100);
-    assert_eq!(near.segments_resent + near.segments_repeated, 0);
+    assert_eq!(near.segments_retransmitted + near.segments_repeated, 0);
 }
 
 #[test]

@@ -28,11 +28,11 @@ fn the_first_bytes_come_with_the_opening_after_half_a_round_trip() {
         near.write(stream, b"hello");
         pair.run(super::DELAY + Duration::from_millis(10));
         let far = &pair.sides[1];
-        let greeting = b"to whom".to_vec();
+        let stream_header = b"to whom".to_vec();
         assert!(far.has(&Event::Opened {
             stream,
             class,
-            greeting
+            stream_header
         }));
         assert_eq!(far.bytes.placed[&stream], b"hello", "{class:?}");
         assert_eq!(far.readable(stream), 5);
@@ -101,7 +101,7 @@ fn a_reset_ends_both_directions_at_both_ends() {
     assert!(pair.sides[0].has(&Event::Reset { stream, code }));
     // And nothing is left that keeps them busy.
     pair.run(60 * SECOND);
-    let sent = pair.sides[0].session.stats().segments_resent;
+    let sent = pair.sides[0].session.stats().segments_retransmitted;
     assert_eq!(sent, 0);
 }
 
@@ -123,7 +123,7 @@ fn what_comes_before_the_opening_waits_for_it() {
     pair.run(SECOND);
     assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(20_000));
     // The lost one only; what had come before it was kept.
-    assert_eq!(pair.sides[0].session.stats().segments_resent, 1);
+    assert_eq!(pair.sides[0].session.stats().segments_retransmitted, 1);
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Side {
         };
         let len = unsent.len.min(max);
         let fin = unsent.fin && len == unsent.len;
-        let data = Data::of(stream, unsent.from, len, fin);
+        let data = Data::new(stream, unsent.from, len, fin);
         self.streams.on_sent(data);
         self.out.push(Message::Data(data));
         true

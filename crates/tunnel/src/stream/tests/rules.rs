@@ -10,7 +10,7 @@ proptest! {
     fn acknowledged_are_the_bytes_before_the_first_that_is_not(
         pieces in prop::collection::vec((0..200u64, 0..40usize), 1..40),
     ) {
-        let mut half = SendHalf::new(1000);
+        let mut half = SendState::new(1000);
         half.written(240);
         half.finish();
         half.on_sent(240, true);
@@ -20,10 +20,10 @@ proptest! {
             model[from as usize..from as usize + len].fill(true);
             let acked = model.iter().take_while(|acked| **acked).count();
             let news = (acked > before).then_some(acked as u64);
-            prop_assert_eq!(half.on_acked(Data::of(1, from, len, false)), news);
+            prop_assert_eq!(half.on_acked(Data::new(1, from, len, false)), news);
             prop_assert!(!half.is_over());
         }
-        half.on_acked(Data::of(1, 240, 0, true));
+        half.on_acked(Data::new(1, 240, 0, true));
         prop_assert_eq!(half.is_over(), model.iter().all(|acked| *acked));
     }
 
@@ -35,7 +35,7 @@ proptest! {
         let mut streams = Streams::new(true, STREAM_CREDIT, STREAMS_MAX, SESSION_CREDIT);
         streams.open(Class::Bulk);
         for (kind, stream, from, len, fin) in messages {
-            let data = Data::of(stream, from, len as usize, fin);
+            let data = Data::new(stream, from, len as usize, fin);
             match kind {
                 0 => drop(streams.open_by_peer(stream, Class::Bulk)),
                 1 => drop(streams.on_data(data)),
@@ -62,7 +62,7 @@ fn streams() -> Streams {
 }
 
 fn data(from: u64, len: usize, fin: bool) -> Data {
-    Data::of(0, from, len, fin)
+    Data::new(0, from, len, fin)
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn credit_is_kept_to() {
     );
     for stream in [2, 4] {
         streams.open_by_peer(stream, Class::Bulk).unwrap();
-        let data = Data::of(stream, 0, 100, false);
+        let data = Data::new(stream, 0, 100, false);
         let fits = streams.on_data(data);
         let error = StreamError::SessionCredit {
             sum: 301,
@@ -138,8 +138,8 @@ fn credit_is_kept_to() {
 
 #[test]
 fn the_peer_is_told_of_credit_in_quarters_or_when_it_has_none() {
-    let mut half = ReceiveHalf::new(100);
-    let take = |half: &mut ReceiveHalf, from, len| half.on_data(data(from, len, false)).tell;
+    let mut half = ReceiveState::new(100);
+    let take = |half: &mut ReceiveState, from, len| half.on_data(data(from, len, false)).tell;
     assert!(!half.allow(100), "nothing new");
     assert!(!take(&mut half, 0, 60));
     assert!(!half.allow(124));
@@ -193,7 +193,7 @@ fn the_peer_may_have_so_many_streams_and_no_more() {
 
 #[test]
 fn pieces_are_bounded() {
-    let mut half = ReceiveHalf::new(1 << 30);
+    let mut half = ReceiveState::new(1 << 30);
     let piece = |i: u64| data(2 * i + 1, 1, false);
     for i in 0..1 << 16 {
         half.check(piece(i)).unwrap();

@@ -60,7 +60,7 @@ fn a_reason_is_cut_between_characters() {
     assert_eq!(packet.len(), 4 + 255);
 }
 
-/// The drawings in docs/tunnel.md, byte by byte.
+/// The drawings in docs/protocol.md, byte by byte.
 #[test]
 fn frames_are_as_they_are_drawn() {
     let report = Report {
@@ -156,7 +156,7 @@ fn parts_are_as_they_are_drawn() {
             Part::Open {
                 stream,
                 class: Class::Bulk,
-                greeting: b"hi",
+                stream_header: b"hi",
             },
             false,
             &[0x40, 0x40, 0x45, 2, 2, b'h', b'i'],

@@ -111,7 +111,7 @@ impl OwnedPart {
             0 => Part::Open {
                 stream,
                 class,
-                greeting: &self.bytes[..self.bytes.len().min(GREETING_MAX)],
+                stream_header: &self.bytes[..self.bytes.len().min(STREAM_HEADER_MAX)],
             },
             1..=3 => Part::Data {
                 stream,

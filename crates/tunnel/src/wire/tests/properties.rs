@@ -76,7 +76,7 @@ proptest! {
         available in prop_oneof![0..2000usize, 60..70usize, 16_380..16_390usize],
         room in prop_oneof![0..2000usize, 60..100usize, 16_380..16_420usize],
     ) {
-        let header = |len, last| Data::of(stream, from, len, true).header_len(last);
+        let header = |len, last| Data::new(stream, from, len, true).header_len(last);
         match Data::fit(stream, from, available, room) {
             None => prop_assert!(room < header(available, true) + available.min(1)),
             Some(Fit { len, last: false }) => {

@@ -10,28 +10,27 @@ use std::{
 use super::ProgramError;
 use crate::{lab::Node, netns::Process};
 
-/// Output kept of each stream, in bytes.
+/// Maximum output kept per stream, in bytes.
 const OUTPUT_MAX: u64 = 1 << 20;
 
-/// A program that ended by itself.
+/// Result of a program that ended on its own.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// The first MiB of its output.
     pub stdout: String,
     /// The first MiB of its error output.
     pub stderr: String,
-    /// From start to end.
+    /// Duration from start to end.
     pub took: Duration,
 }
 
 /// Runs a command of [`Netns::command`](crate::netns::Netns::command) to its end.
 ///
 /// # Errors
-/// [`ProgramError::NotInstalled`], naming the package, or [`ProgramError::Start`] when it cannot
-/// be started; [`ProgramError::Timeout`] when it is still running after the timeout: then it is
-/// killed.
+/// [`ProgramError::NotInstalled`] with the package, or [`ProgramError::Start`] if it cannot be
+/// started. [`ProgramError::Timeout`] if it still runs after the timeout; it is killed.
 pub fn run_to_end(
     command: &mut Command,
     package: &str,
@@ -45,8 +44,8 @@ pub fn run_to_end(
     let start = Instant::now();
     let process = Process::spawn(command);
     let mut process = process.map_err(|err| ProgramError::start(&name, package, err))?;
-    let stdout = read_all(process.pipes().stdout.take().expect("asked for above"));
-    let stderr = read_all(process.pipes().stderr.take().expect("asked for above"));
+    let stdout = read_all(process.pipes().stdout.take().expect("piped above"));
+    let stderr = read_all(process.pipes().stderr.take().expect("piped above"));
     let status = process
         .wait(timeout)
         .map_err(|err| ProgramError::start(&name, package, err))?;
@@ -70,28 +69,28 @@ fn read_all(stream: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let mut stream = stream;
-        // A broken pipe leaves what was read so far; the rest is read and dropped so that the
-        // program never blocks.
+        // A broken pipe keeps the output so far. The rest is read and dropped, so that the program
+        // never blocks.
         let _ = stream.by_ref().take(OUTPUT_MAX).read_to_end(&mut bytes);
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// Any command of the scenario's author.
+/// Command from the scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shell {
-    /// The program and its arguments.
+    /// Program and its arguments.
     pub command: Vec<String>,
-    /// How long it may take.
+    /// Time limit.
     pub timeout: Duration,
 }
 
 impl Shell {
-    /// Runs it on a node; `variables` are set in its environment.
+    /// Runs it on a node, with `variables` in its environment.
     ///
     /// # Errors
-    /// [`ProgramError::Ended`] when it fails, and those of [`run_to_end`].
+    /// [`ProgramError::Ended`] if it fails, and the errors of [`run_to_end`].
     pub fn run(
         &self,
         node: &Node,
@@ -113,7 +112,7 @@ impl Shell {
     }
 }
 
-/// The end of a text, for an error message.
+/// Last lines of a text, for an error message.
 pub(super) fn last_lines(text: &str) -> String {
     let lines: Vec<_> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(5)..].join("\n")

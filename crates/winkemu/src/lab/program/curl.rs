@@ -1,4 +1,4 @@
-//! curl, fetching from nginx or uploading to it.
+//! Transfers by curl, from or to nginx.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 use super::{Nginx, ProgramError, Transfer, command::last_lines, nginx::make_file, run_to_end};
 use crate::lab::{Node, topology::Family};
 
-/// A transfer of one file by curl.
+/// Transfer of one file by curl.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curl {
-    /// Which way the file goes: `GET` or `PUT`.
+    /// Direction of the file: `GET` or `PUT`.
     pub transfer: Transfer,
-    /// The size of the file in bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// The address family.
+    /// Address family.
     pub family: Family,
-    /// How long it may take.
+    /// Time limit.
     pub timeout: Duration,
 }
 
-/// What curl measured.
+/// Measurements of curl.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CurlResult {
-    /// The file's size over the whole time, connection included, in bit/s. An upload ends when
-    /// the server has answered, so this too is what the receiver got.
+    /// Size of the file over the whole time, connection included, in bit/s. An upload ends with the
+    /// server's answer, so this is the goodput at the receiver in either direction.
     pub goodput_bps: f64,
-    /// The size of the file.
+    /// Size of the file.
     pub bytes: u64,
-    /// From the start to the end.
+    /// Time from start to end.
     pub seconds: f64,
-    /// From the start until the connection was there.
+    /// Time from start to the established connection.
     pub connect_s: f64,
-    /// From the start to the first byte of the answer.
+    /// Time from start to the first byte of the answer.
     pub first_byte_s: f64,
 }
 
-/// The part of curl's `%{json}` that is of interest.
+/// Used part of curl's `%{json}`.
 #[derive(Debug, Deserialize)]
 struct Report {
     http_code: u16,
@@ -47,7 +47,7 @@ struct Report {
     time_total: f64,
 }
 
-/// First of all: no settings of whoever runs this, and no proxy.
+/// Adds options that disable the user's settings and proxies; they come first.
 pub(super) fn quiet_curl(command: &mut Command) {
     let arguments = [
         "-q",
@@ -61,11 +61,11 @@ pub(super) fn quiet_curl(command: &mut Command) {
 }
 
 impl Curl {
-    /// Runs curl on the client's node; `directory` is its own, and exists.
+    /// Runs curl on the client's node; `directory` exists and belongs to this run alone.
     ///
     /// # Errors
-    /// [`ProgramError::NotInstalled`], [`ProgramError::Timeout`], or [`ProgramError::Output`]
-    /// when the transfer is not complete.
+    /// [`ProgramError::NotInstalled`], [`ProgramError::Timeout`], or [`ProgramError::Output`] for
+    /// an incomplete transfer.
     pub fn run(
         &self,
         client: &Node,
@@ -103,7 +103,7 @@ impl Curl {
         Ok(self.result(&report))
     }
 
-    /// Whether all bytes have arrived.
+    /// Checks that all bytes have arrived.
     fn check(&self, report: &Report, at_server: Option<u64>) -> Result<(), ProgramError> {
         let (moved, arrived) = match self.transfer {
             Transfer::Download => (report.size_download, report.size_download),

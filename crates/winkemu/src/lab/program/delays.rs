@@ -1,8 +1,8 @@
-//! How long many things took.
+//! Statistics of delays.
 
 use serde::Serialize;
 
-/// Seconds beyond the links' one-way delay.
+/// Delays in seconds, beyond the links' one-way delay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Delays {
     /// Mean.
@@ -13,13 +13,13 @@ pub struct Delays {
     pub p95_s: f64,
     /// 99th percentile.
     pub p99_s: f64,
-    /// The most.
+    /// Maximum.
     pub max_s: f64,
 }
 
 impl Delays {
-    /// Of these, which it sorts; `None` where there are none.
-    pub(super) fn of(seconds: &mut [f64]) -> Option<Self> {
+    /// Computes the statistics, and sorts the delays; `None` if there are none.
+    pub(super) fn from_seconds(seconds: &mut [f64]) -> Option<Self> {
         seconds.sort_by(f64::total_cmp);
         let count = seconds.len();
         let max_s = *seconds.last()?;
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn a_percentile_is_what_so_many_take_at_most() {
         let mut seconds: Vec<_> = (1..=200).rev().map(f64::from).collect();
-        let delays = Delays::of(&mut seconds).unwrap();
+        let delays = Delays::from_seconds(&mut seconds).unwrap();
         let expected = Delays {
             mean_s: 100.5,
             p50_s: 100.0,
@@ -50,7 +50,7 @@ mod tests {
             max_s: 200.0,
         };
         assert_eq!(delays, expected);
-        assert_eq!(Delays::of(&mut [7.0]).unwrap().p50_s, 7.0);
-        assert_eq!(Delays::of(&mut []), None);
+        assert_eq!(Delays::from_seconds(&mut [7.0]).unwrap().p50_s, 7.0);
+        assert_eq!(Delays::from_seconds(&mut []), None);
     }
 }

@@ -2,73 +2,73 @@ use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 use crate::netns::NetnsError;
 
-/// Why a program did not do its work.
+/// Failure of a program.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// Install the package.
+    /// Program that is not installed.
     #[error("`{program}` is not installed: `apt-get install {package}`")]
     NotInstalled {
-        /// The program.
+        /// Program.
         program: String,
-        /// The Debian package that has it.
+        /// Debian package that contains it.
         package: String,
     },
-    /// The program exists but does not start.
+    /// Program that exists but does not start.
     #[error("cannot start `{program}`: {source}")]
     Start {
-        /// The program.
+        /// Program.
         program: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// It ended before it had done its work; its last words are in `log`.
+    /// Program that ended early; the end of its output is in `log`.
     #[error("`{program}` ended early ({status}): {log}")]
     Ended {
-        /// The program.
+        /// Program.
         program: String,
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// The end of what it wrote.
+        /// End of its output.
         log: String,
     },
-    /// It took longer than the scenario allows.
+    /// Program that took longer than the scenario allows.
     #[error("`{program}` did not {what} within {after:?}")]
     Timeout {
-        /// The program.
+        /// Program.
         program: String,
-        /// What it was to do.
+        /// Action that it did not complete.
         what: &'static str,
-        /// How long it had.
+        /// Time limit.
         after: Duration,
     },
-    /// It wrote what cannot be understood, or a transfer was incomplete.
+    /// Invalid output, or an incomplete transfer.
     #[error("`{program}`: {what}")]
     Output {
-        /// The program.
+        /// Program.
         program: String,
-        /// What is wrong with it.
+        /// Error in its output.
         what: String,
     },
-    /// A file the program needs cannot be written.
+    /// File that cannot be written.
     #[error("cannot write {path}: {source}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A socket of the built-in programs failed.
+    /// Failed socket operation of a built-in program.
     #[error("cannot {what}: {source}")]
     Socket {
-        /// The operation.
+        /// Operation.
         what: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The namespace refused.
+    /// Failed namespace operation.
     #[error(transparent)]
     Netns(#[from] NetnsError),
 }
@@ -95,7 +95,7 @@ impl ProgramError {
     }
 }
 
-/// Writes a file a program needs.
+/// Writes a file that a program needs.
 pub(super) fn write_file(path: PathBuf, text: &str) -> Result<PathBuf, ProgramError> {
     match std::fs::write(&path, text) {
         Ok(()) => Ok(path),

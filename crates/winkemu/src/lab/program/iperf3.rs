@@ -1,4 +1,4 @@
-//! iperf3, whose server tells what it received.
+//! Transfers by iperf3, measured at its server.
 
 use std::{process::Stdio, time::Duration};
 
@@ -11,33 +11,33 @@ use crate::{
     netns::Process,
 };
 
-/// A run of iperf3.
+/// Run of iperf3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Iperf3 {
-    /// Which end sends.
+    /// Direction of the transfer.
     pub transfer: Transfer,
-    /// Seconds of sending, rounded up.
+    /// Duration of sending, rounded up to seconds.
     pub duration: Duration,
-    /// Seconds at the beginning that do not count (`--omit`), rounded up.
+    /// Initial part that does not count (`--omit`), rounded up to seconds.
     pub warmup: Duration,
-    /// How many connections at once.
+    /// Number of parallel connections.
     pub flows: u32,
-    /// The congestion control of the sending sockets; that of the node if absent.
+    /// Congestion control of the sending sockets; by default that of the node.
     pub congestion: Option<String>,
-    /// The address family.
+    /// Address family.
     pub family: Family,
-    /// How long it may take in all.
+    /// Time limit for the whole run.
     pub timeout: Duration,
 }
 
-/// What iperf3 measured.
+/// Measurements of iperf3.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Iperf3Result {
-    /// What the receiver got after the warm-up, all connections together, in bit/s.
+    /// Goodput at the receiver after the warm-up, over all connections, in bit/s.
     pub goodput_bps: f64,
-    /// Bytes the receiver got.
+    /// Bytes received.
     pub bytes: u64,
-    /// iperf3's own report, complete.
+    /// Complete report of iperf3.
     pub report: Value,
 }
 
@@ -100,7 +100,7 @@ fn serve(node: &Node) -> Result<Process, ProgramError> {
         .stderr(Stdio::null());
     let process = Process::spawn(&mut command);
     let mut process = process.map_err(|err| ProgramError::start("iperf3", "iperf3", err))?;
-    let lines = Lines::collect(process.pipes().stdout.take().expect("asked for above"));
+    let lines = Lines::collect(process.pipes().stdout.take().expect("piped above"));
     let listens = lines.wait_for(0, READY_TIMEOUT, |line| line.contains("Server listening"));
     listens.ok_or(ProgramError::Timeout {
         program: "iperf3".to_owned(),

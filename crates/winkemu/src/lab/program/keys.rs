@@ -9,10 +9,10 @@ use std::{
 
 use super::{ProgramError, command::last_lines, pepd_binary, run_to_end};
 
-/// It takes milliseconds, but the machine may be busy.
+/// Time limit of key generation: it takes milliseconds, but the machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A key pair for each of some nodes, and one key that all share.
+/// Key pairs of some nodes, and the pre-shared key of all.
 #[derive(Debug)]
 pub struct Keys {
     directory: PathBuf,
@@ -20,10 +20,10 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Has pepd make them, in a directory that exists; nothing where there are no nodes.
+    /// Generates the keys with pepd, in an existing directory; does nothing without nodes.
     ///
     /// # Errors
-    /// When there is no pepd, or it cannot write them.
+    /// pepd is missing, or cannot write the keys.
     pub fn make(directory: &Path, nodes: &[&str]) -> Result<Self, ProgramError> {
         let mut keys = Self {
             directory: directory.to_owned(),
@@ -39,17 +39,17 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The file with a node's private key.
+    /// File with a node's private key.
     pub fn private(&self, node: &str) -> PathBuf {
         self.directory.join(format!("{node}.key"))
     }
 
-    /// A node's public key; nothing for those that have none.
+    /// Public key of a node; empty for nodes without one.
     pub fn public(&self, node: &str) -> &str {
         self.public.get(node).map_or("", String::as_str)
     }
 
-    /// The file with the key that all share.
+    /// File with the pre-shared key.
     pub fn shared(&self) -> PathBuf {
         self.directory.join("shared.psk")
     }

@@ -1,4 +1,4 @@
-//! What a program writes, line by line, while it runs.
+//! Lines that a program writes, collected while it runs.
 
 use std::{
     io::{BufRead as _, BufReader, Read},
@@ -9,10 +9,10 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-/// Lines kept; a program that writes more loses its oldest.
+/// Maximum number of lines kept; the oldest are dropped.
 const LINES_MAX: usize = 10_000;
 
-/// Collects the lines of a stream on a thread of its own.
+/// Collector of the lines of a stream, on a thread of its own.
 #[derive(Debug, Clone)]
 pub struct Lines {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -21,13 +21,13 @@ pub struct Lines {
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<String>,
-    /// Lines forgotten for want of room.
+    /// Number of dropped lines.
     forgotten: usize,
     ended: bool,
 }
 
 impl Lines {
-    /// Begins to read; the thread ends with the stream.
+    /// Starts to read; the thread ends with the stream.
     pub fn collect(stream: impl Read + Send + 'static) -> Self {
         let shared = Arc::new((Mutex::new(State::default()), Condvar::new()));
         let lines = Self {
@@ -48,14 +48,14 @@ impl Lines {
         lines
     }
 
-    /// How many lines there have been, for [`wait_for`](Self::wait_for).
+    /// Number of lines so far, for [`wait_for`](Self::wait_for).
     pub fn count(&self) -> usize {
         let state = self.shared.0.lock();
         state.forgotten + state.lines.len()
     }
 
-    /// Waits for a line that is wanted, looking at those from number `from` on; `None` when the
-    /// stream ends or the time is over without one.
+    /// Waits for a line for which `wanted` is true, from line number `from` on. Returns `None` if
+    /// the stream ends or the time is over without one.
     pub fn wait_for(
         &self,
         from: usize,
@@ -88,7 +88,7 @@ impl Lines {
         self.shared.0.lock().lines.clone()
     }
 
-    /// The last lines, joined, for an error message.
+    /// Last lines, joined, for an error message.
     pub fn tail(&self, count: usize) -> String {
         let state = self.shared.0.lock();
         state.lines[state.lines.len().saturating_sub(count)..].join("\n")

@@ -1,4 +1,4 @@
-//! Small messages at fixed times, and how long each takes to the receiver.
+//! Small messages at fixed times, and the delay of each to the receiver.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -12,54 +12,55 @@ use serde::Serialize;
 use super::{Delays, ProgramError, Transfer};
 use crate::lab::{Node, topology::Family};
 
-/// How long after the last message was due the receiver still waits.
+/// Time that the receiver waits after the last message was due.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Messages of one connection, each sent when it is due.
+/// Messages over one connection, each sent when it is due.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Messages {
-    /// Which end sends.
+    /// Direction of the messages.
     pub transfer: Transfer,
-    /// The size of each.
+    /// Size of each message.
     pub bytes: usize,
-    /// From when one is due to when the next is.
+    /// Interval between due times.
     pub interval: Duration,
-    /// How long messages are sent.
+    /// Duration of sending.
     pub duration: Duration,
-    /// Messages that are due in the part at the beginning do not count; shorter than the duration.
+    /// Initial part whose messages do not count; shorter than the duration.
     pub warmup: Duration,
-    /// A message that takes longer than the links' one-way delay and this is late.
+    /// Delay beyond the links' one-way delay after which a message is late.
     pub within: Duration,
-    /// The address family.
+    /// Address family.
     pub family: Family,
-    /// The server's port.
+    /// Port of the server.
     pub port: u16,
 }
 
-/// How long they took, from when they were due to their last bytes, beyond the links' one-way delay.
+/// Delays of messages from the due time to the last byte, beyond the links' one-way delay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MessagesResult {
-    /// When the first was due; not part of files.
+    /// Due time of the first message; not part of files.
     #[serde(skip)]
     pub began: Instant,
-    /// The links' one-way delay.
+    /// One-way delay of the links.
     pub one_way_s: f64,
     /// Messages that count.
     pub sent: usize,
-    /// Of these, the ones that have arrived. Those that have not take as long as they were waited for.
+    /// Messages of these that arrived. A lost message counts with the time that the receiver waited
+    /// for it.
     pub arrived: usize,
-    /// Share of them that were in time.
+    /// Share of `sent` that arrived on time.
     pub on_time: f64,
-    /// How long they took.
+    /// Statistics of the delays.
     #[serde(flatten)]
     pub delays: Delays,
 }
 
 impl Messages {
-    /// Sends them from one node to the other, over links with this delay.
+    /// Sends the messages from one node to the other, over links with this delay.
     ///
     /// # Errors
-    /// [`ProgramError::Socket`] when there is no connection.
+    /// [`ProgramError::Socket`]: no connection.
     pub fn run(
         &self,
         client: &Node,
@@ -82,7 +83,7 @@ impl Messages {
         let taken = thread::scope(|scope| {
             let sending = scope.spawn(|| self.send(&sender, began));
             let taken = self.receive(&receiver, began);
-            // The sender may wait for a receiver that has given up.
+            // The sender may still wait for a receiver that has given up.
             let _ = sender.shutdown(std::net::Shutdown::Both);
             let _ = sending.join();
             taken
@@ -97,7 +98,7 @@ impl Messages {
         usize::try_from(count).expect("checked when the scenario was read")
     }
 
-    /// When a message is due, since the beginning.
+    /// Due time of a message, since the start.
     fn due(&self, number: usize) -> Duration {
         let number = u32::try_from(number).expect("checked when the scenario was read");
         self.interval * number
@@ -114,7 +115,7 @@ impl Messages {
         Ok(())
     }
 
-    /// How long each message took that arrived, in their order.
+    /// Delays of the arrived messages, in order.
     fn receive(&self, mut socket: &TcpStream, began: Instant) -> io::Result<Vec<Duration>> {
         let end = began + self.duration + PATIENCE;
         let mut message = vec![0; self.bytes];
@@ -148,7 +149,8 @@ impl Messages {
             .iter()
             .map(|number| took(*number).as_secs_f64() - one_way.as_secs_f64())
             .collect();
-        let delays = Delays::of(&mut beyond).expect("the warm-up is shorter than the duration");
+        let delays =
+            Delays::from_seconds(&mut beyond).expect("the warm-up is shorter than the duration");
         let in_time = beyond.partition_point(|seconds| *seconds <= self.within.as_secs_f64());
         let sent = beyond.len();
         MessagesResult {
@@ -165,12 +167,12 @@ impl Messages {
     }
 }
 
-/// The one connection; it may be minutes behind the client's, where a link is down.
+/// Accepts the connection. It may be minutes behind the client's if a link is down.
 fn accept(listener: &TcpListener) -> Result<TcpStream, ProgramError> {
     let accepted = listener.accept();
     accepted
         .map(|(socket, _)| socket)
-        .map_err(ProgramError::socket("accept the connection"))
+        .map_err(ProgramError::socket("accept a connection"))
 }
 
 fn is_timeout(err: &io::Error) -> bool {
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_counts_is_the_time_beyond_one_way_of_messages_after_the_warm_up() {
-        // Ten that do not count, then ten that do, one of them late.
+        // Ten messages that do not count, then ten that do, one of them late.
         let mut taken = vec![900 * MS; 10];
         taken.extend([301 * MS; 9]);
         taken.push(400 * MS);

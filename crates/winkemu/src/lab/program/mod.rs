@@ -1,9 +1,9 @@
-//! The programs that run on a topology's nodes.
+//! Programs that run on the nodes of a topology.
 //!
-//! - [`Bulk`]: built in; one long transfer, measured where it is received
-//! - [`Messages`]: built in; small ones at fixed times, and how long each takes
-//! - [`Datagrams`]: built in; a constant flow of UDP or ESP, and what becomes of each
-//! - [`CountingTcp`]: built in; a transfer from a sender that counts ACKs, as old ones did
+//! - [`Bulk`]: built in; one long transfer, measured at the receiver
+//! - [`Messages`]: built in; small messages at fixed times, and their delays
+//! - [`Datagrams`]: built in; a constant flow of UDP or ESP, and the fate of each datagram
+//! - [`CountingTcp`]: built in; a transfer from a sender that counts ACKs, as old senders did
 //! - [`Curl`] or a [`Page`] with [`Nginx`], [`Iperf3`], any [`Shell`] command
 //! - [`Pepd`]: the daemon on a node in the middle
 
@@ -48,20 +48,20 @@ pub use page::{Page, PageResult};
 pub use pepd::{Pepd, PepdReport, pepd_binary};
 pub use tcp_info::TcpInfo;
 
-/// Which way the data of a transfer goes; the connection is opened by the client in any case.
+/// Direction of a transfer's data. The client opens the connection in either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transfer {
-    /// From the client to the server.
+    /// Data from the client to the server.
     Upload,
-    /// From the server to the client.
+    /// Data from the server to the client.
     Download,
 }
 
-/// How long a server may take until it listens: long, for machines that are busy.
+/// Time limit for a server to start listening, long enough for a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Calls `check` every few milliseconds until it is content, or the timeout is over.
+/// Calls `check` every few milliseconds until it returns true or the timeout is over.
 fn wait_until(timeout: Duration, mut check: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;
     while !check() {
@@ -73,14 +73,14 @@ fn wait_until(timeout: Duration, mut check: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// A TCP socket for connections to or from an address.
+/// Creates a TCP socket for connections to or from an address.
 fn tcp_socket(address: SocketAddr) -> Result<Socket, ProgramError> {
     let domain = Domain::for_address(address);
     Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
-        .map_err(ProgramError::socket("make a socket"))
+        .map_err(ProgramError::socket("create a socket"))
 }
 
-/// One that listens there; accepting waits for at most `tick`.
+/// Creates a TCP listener on an address; accepting waits for `tick` or less.
 fn tcp_listener(address: SocketAddr, tick: Duration) -> Result<Socket, ProgramError> {
     let socket = tcp_socket(address)?;
     let listen = || {

@@ -11,7 +11,8 @@ use std::{
 use super::{Lines, ProgramError, READY_TIMEOUT, error::write_file, wait_until};
 use crate::{lab::Node, netns::Process};
 
-/// One process, root of whatever user namespace this is, nothing outside its directory, no caching of what was sent before.
+/// Configuration: one process as root of its user namespace, no files outside its directory, no
+/// caching of earlier content.
 const CONFIG: &str = "\
 daemon off;
 master_process off;
@@ -36,7 +37,7 @@ http {
 }
 ";
 
-/// A running nginx that listens on port 80 of its node.
+/// Running nginx that listens on port 80 of its node.
 #[derive(Debug)]
 pub struct Nginx {
     process: Process,
@@ -45,10 +46,10 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts nginx on a node, with its files in a directory that exists and is its own.
+    /// Starts nginx on a node, with its files in an existing directory of its own.
     ///
     /// # Errors
-    /// [`ProgramError::NotInstalled`], or its last words when it does not listen soon.
+    /// [`ProgramError::NotInstalled`], or the end of its output if it does not listen in time.
     pub fn start(node: &Node, directory: &Path) -> Result<Self, ProgramError> {
         let files = directory.join("files");
         for path in [
@@ -70,7 +71,7 @@ impl Nginx {
             .stderr(Stdio::piped());
         let process = Process::spawn(&mut command);
         let mut process = process.map_err(|err| ProgramError::start("nginx", "nginx", err))?;
-        let log = Lines::collect(process.pipes().stderr.take().expect("asked for above"));
+        let log = Lines::collect(process.pipes().stderr.take().expect("piped above"));
         let mut nginx = Self {
             process,
             log,
@@ -107,15 +108,15 @@ impl Nginx {
         }
     }
 
-    /// Offers a file of so many bytes under this name.
+    /// Creates a file of `bytes` to serve under this name.
     ///
     /// # Errors
-    /// [`ProgramError::File`] when the disk is full.
+    /// [`ProgramError::File`] on a full disk.
     pub fn add_file(&self, name: &str, bytes: u64) -> Result<PathBuf, ProgramError> {
         make_file(self.files.join(name), bytes)
     }
 
-    /// The size of a file that was uploaded; `None` if there is none.
+    /// Size of an uploaded file; `None` if there is none.
     pub fn file_size(&self, name: &str) -> Option<u64> {
         fs::metadata(self.files.join(name))
             .ok()
@@ -123,7 +124,7 @@ impl Nginx {
     }
 }
 
-/// Makes a sparse file: its content is zeros, which nothing on the way compresses.
+/// Creates a sparse file. Its content is zeros; nothing on the path compresses it.
 pub(super) fn make_file(path: PathBuf, bytes: u64) -> Result<PathBuf, ProgramError> {
     let made = fs::File::create(&path).and_then(|file| file.set_len(bytes));
     match made {

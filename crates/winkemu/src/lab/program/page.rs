@@ -1,4 +1,5 @@
-//! A web page of many objects, fetched as browsers do: the first, then the others by several connections.
+//! Web page of many objects, fetched as browsers do: first one object, then the others over several
+//! connections.
 
 use std::time::{Duration, Instant};
 
@@ -7,37 +8,37 @@ use serde::{Deserialize, Serialize};
 use super::{Nginx, ProgramError, command::last_lines, curl::quiet_curl, run_to_end};
 use crate::lab::{Node, topology::Family};
 
-/// A page that curl fetches from nginx.
+/// Page that curl fetches from nginx.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
-    /// The size of all objects together.
+    /// Total size of all objects.
     pub bytes: u64,
-    /// How many there are, all of one size; at least two.
+    /// Number of objects, all of one size; two or more.
     pub objects: u32,
-    /// Connections at once for all but the first object; each is used again.
+    /// Parallel connections for all objects after the first; each is reused.
     pub connections: u32,
-    /// The address family.
+    /// Address family.
     pub family: Family,
-    /// How long the first object and the others may take each.
+    /// Time limit for the first object, and again for the others.
     pub timeout: Duration,
 }
 
-/// What it took.
+/// Measurements of the page.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageResult {
-    /// From the start to the first byte of the first object.
+    /// Time from start to the first byte of the first object.
     pub first_byte_s: f64,
-    /// From the start to the last byte of the first object.
+    /// Time from start to the last byte of the first object.
     pub first_object_s: f64,
-    /// From the start to the last byte of the last object.
+    /// Time from start to the last byte of the last object.
     pub seconds: f64,
-    /// Bytes over this time, in bit/s.
+    /// Bytes over `seconds`, in bit/s.
     pub goodput_bps: f64,
-    /// Connections that were made.
+    /// Connections opened.
     pub connections: u32,
 }
 
-/// The part of curl's `%{json}` that is of interest.
+/// Used part of curl's `%{json}`.
 #[derive(Debug, Deserialize)]
 struct Report {
     http_code: u16,
@@ -48,11 +49,11 @@ struct Report {
 }
 
 impl Page {
-    /// Fetches it from the server to the client's node.
+    /// Fetches the page from the server to the client's node.
     ///
     /// # Errors
-    /// [`ProgramError::NotInstalled`], [`ProgramError::Timeout`], or [`ProgramError::Output`]
-    /// when an object is not complete.
+    /// [`ProgramError::NotInstalled`], [`ProgramError::Timeout`], or [`ProgramError::Output`] for
+    /// an incomplete object.
     pub fn run(
         &self,
         client: &Node,
@@ -99,7 +100,7 @@ impl Page {
         ]);
         command.args(["--no-progress-meter", "--write-out", "%{json}\n"]);
         for object in objects.clone() {
-            // To nginx all are the same file.
+            // nginx serves the same file for all of them.
             command.args(["--output", "/dev/null"]);
             command.arg(format!("http://{host}/object?{object}"));
         }

@@ -1,4 +1,4 @@
-//! The daemon on a node in the middle.
+//! pepd on a node in the middle.
 
 use std::{
     env,
@@ -14,57 +14,57 @@ use serde_json::{Map, Value};
 use super::{Lines, ProgramError, READY_TIMEOUT, error::write_file};
 use crate::{lab::Node, netns::Process};
 
-/// What it logs when traffic is intercepted.
+/// Log message of pepd when it intercepts traffic.
 const READY: &str = "pepd is ready";
-/// What it logs, with the peer's name, when a session has begun.
+/// Log message of pepd, with the peer's name, when a session has started.
 const PEER_UP: &str = "peer is there";
-/// A field of the line that answers `SIGUSR1`.
+/// Field of the line that answers `SIGUSR1`.
 const COUNTER: &str = "flows_accepted";
 
-/// How long a session may take to begin: a link that winks lets few handshakes through.
+/// Time limit for a session to start: a link with short outages lets few handshakes through.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long flows may take to end when the programs have: several round trips by satellite.
+/// Time limit for flows to end after the programs: several round trips over a satellite.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A running pepd.
+/// Running pepd.
 #[derive(Debug)]
 pub struct Pepd {
     process: Process,
     log: Lines,
 }
 
-/// How pepd fared.
+/// Report on a pepd.
 #[derive(Debug, Clone, Serialize)]
 pub struct PepdReport {
-    /// Its counters before it was told to end.
+    /// Counters before the end.
     pub counters: Map<String, Value>,
-    /// Its exit code; absent when it was killed by a signal.
+    /// Exit code; absent if a signal killed it.
     pub exit_code: Option<i32>,
-    /// Its warnings and errors.
+    /// Warnings and errors from its log.
     pub complaints: Vec<String>,
 }
 
 impl Pepd {
-    /// Starts pepd on a node with this configuration, kept in a directory that exists and is its
-    /// own, and waits until it intercepts.
+    /// Starts pepd on a node with this configuration, in an existing directory of its own, and
+    /// waits until it intercepts.
     ///
     /// # Errors
-    /// [`ProgramError::NotInstalled`] when there is no binary, its last words when it ends,
-    /// [`ProgramError::Timeout`] when it does not become ready.
+    /// [`ProgramError::NotInstalled`] without a binary, the end of its output if it ends,
+    /// [`ProgramError::Timeout`] if it does not become ready.
     pub fn start(node: &Node, config: &str, directory: &Path) -> Result<Self, ProgramError> {
         let config = write_file(directory.join("pepd.toml"), config)?;
         let mut command = node.netns().command(pepd_binary()?);
         command
             .args(["run", "--log-format", "json", "--config"])
             .arg(config);
-        // Its admin socket.
+        // Directory of its admin socket.
         command.env("RUNTIME_DIRECTORY", directory);
         command.env_remove("RUST_LOG").stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let process = Process::spawn(&mut command);
         let mut process = process.map_err(|err| ProgramError::start("pepd", "pepd", err))?;
-        let log = Lines::collect(process.pipes().stderr.take().expect("asked for above"));
+        let log = Lines::collect(process.pipes().stderr.take().expect("piped above"));
         let mut pepd = Self { process, log };
         pepd.wait_ready()?;
         Ok(pepd)
@@ -78,7 +78,7 @@ impl Pepd {
             return Ok(());
         }
         let (program, log) = ("pepd".to_owned(), self.log.tail(10));
-        // A closed log with the process still there is as strange as a silent one.
+        // A closed log of a running process is as unexpected as a silent one.
         match self.process.wait(Duration::from_secs(1)) {
             Ok(Some(status)) => Err(ProgramError::Ended {
                 program,
@@ -93,7 +93,7 @@ impl Pepd {
         }
     }
 
-    /// Waits until there is a session with a peer.
+    /// Waits until pepd has a session with a peer.
     ///
     /// # Errors
     /// [`ProgramError::Timeout`].
@@ -103,15 +103,15 @@ impl Pepd {
         let found = self.log.wait_for(0, SESSION_TIMEOUT, is_up);
         found.map(drop).ok_or_else(|| ProgramError::Timeout {
             program: "pepd".to_owned(),
-            what: "begin a session with its peer",
+            what: "establish a session with its peer",
             after: SESSION_TIMEOUT,
         })
     }
 
-    /// Its counters now, by name.
+    /// Reads its current counters, by name.
     ///
     /// # Errors
-    /// [`ProgramError::Timeout`] when it does not answer.
+    /// [`ProgramError::Timeout`] if it does not answer.
     pub fn counters(&self) -> Result<Map<String, Value>, ProgramError> {
         let before = self.log.count();
         self.process.signal(Signal::SIGUSR1);
@@ -128,7 +128,7 @@ impl Pepd {
         Ok(fields)
     }
 
-    /// Its counters when the last flow has ended, or [`SETTLE_TIMEOUT`] later.
+    /// Reads its counters once the last flow has ended, or after [`SETTLE_TIMEOUT`].
     fn settled_counters(&self) -> Result<Map<String, Value>, ProgramError> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
@@ -141,7 +141,7 @@ impl Pepd {
         }
     }
 
-    /// Waits for its flows to end, reads its counters, asks it to end, and kills it if it has not after `grace`.
+    /// Waits for its flows to end, reads its counters, and stops it; kills it after `grace`.
     ///
     /// # Errors
     /// Those of [`counters`](Self::counters).
@@ -160,8 +160,8 @@ impl Pepd {
     }
 }
 
-/// The binary to start: `$PEPD_BIN`, else `pepd` beside this program or in the directory above
-/// (where tests find it), else on the `PATH`.
+/// Binary to start: `$PEPD_BIN`, else `pepd` beside this program or in the directory above (where
+/// tests find it), else in the `PATH`.
 ///
 /// # Errors
 /// [`ProgramError::NotInstalled`].
@@ -178,13 +178,16 @@ pub fn pepd_binary() -> Result<PathBuf, ProgramError> {
     let found = beside
         .chain(on_path)
         .map(|directory| directory.join("pepd"));
-    found.into_iter().find(|path| path.is_file()).ok_or_else(|| ProgramError::Start {
-        program: "pepd".to_owned(),
-        source: std::io::Error::other(
-            "not found beside this program nor on the PATH: build it (`cargo build --release -p \
-             pepd`), or say where it is in PEPD_BIN",
-        ),
-    })
+    found
+        .into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| ProgramError::Start {
+            program: "pepd".to_owned(),
+            source: std::io::Error::other(
+                "not found beside this program or in the PATH: build it (`cargo build --release -p \
+             pepd`), or set PEPD_BIN to its path",
+            ),
+        })
 }
 
 fn parse(line: &str) -> Result<Map<String, Value>, ProgramError> {

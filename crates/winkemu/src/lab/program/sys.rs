@@ -1,13 +1,13 @@
-//! The socket calls that have no safe wrapper.
+//! Socket calls without a safe wrapper.
 #![expect(unsafe_code, reason = "neither socket2 nor nix knows these options")]
 
 use std::{io, os::fd::AsRawFd as _};
 
 use socket2::Socket;
 
-/// Bounds what a socket sends, in bytes of payload per second (SO_MAX_PACING_RATE).
+/// Limits the send rate of a socket, in bytes of payload per second (SO_MAX_PACING_RATE).
 pub(super) fn set_pacing(socket: &Socket, bytes_per_second: u64) -> io::Result<()> {
-    // An unsigned long has as many bits as an address.
+    // An unsigned long is as wide as an address.
     let value = usize::try_from(bytes_per_second).unwrap_or(usize::MAX) as libc::c_ulong;
     // SAFETY: the descriptor is open while the socket is borrowed, and the kernel reads as many
     // bytes as an unsigned long has from a value that outlives the call.
@@ -23,7 +23,7 @@ pub(super) fn set_pacing(socket: &Socket, bytes_per_second: u64) -> io::Result<(
     check(outcome)
 }
 
-/// Fills the buffer with the kernel's `struct tcp_info`, and says how many bytes of it there are.
+/// Fills the buffer with the kernel's `struct tcp_info`, and returns the number of bytes written.
 pub(super) fn tcp_info(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = buffer.len() as libc::socklen_t;
     // SAFETY: the descriptor is open while the socket is borrowed; the kernel writes at most

@@ -1,4 +1,4 @@
-//! What the kernel says of a sending socket.
+//! TCP_INFO of a sending socket.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use socket2::Socket;
 
 use super::sys;
 
-/// A part of `struct tcp_info` (`include/uapi/linux/tcp.h`, Linux 4.19 or later).
+/// Part of `struct tcp_info` (`include/uapi/linux/tcp.h`, Linux 4.19 or later).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TcpInfo {
-    /// The state of congestion control: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss.
+    /// State of congestion control: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss.
     pub ca_state: u8,
     /// Bytes of payload in a packet.
     pub snd_mss: u32,
-    /// The congestion window, in packets.
+    /// Congestion window, in packets.
     pub snd_cwnd: u32,
-    /// Where slow start ends, in packets; 2,147,483,647 before it has.
+    /// Slow start threshold, in packets; 2,147,483,647 until it is set.
     pub snd_ssthresh: u32,
-    /// The smoothed round-trip time.
+    /// Smoothed round-trip time.
     pub srtt_us: u32,
-    /// The least round-trip time in a window of time of the kernel's choice.
+    /// Minimum round-trip time in a time window chosen by the kernel.
     pub min_rtt_us: u32,
     /// Packets sent and not acknowledged.
     pub unacked: u32,
@@ -28,29 +28,29 @@ pub struct TcpInfo {
     pub delivered: u32,
     /// Segments received: for a sender, acknowledgements.
     pub segs_in: u32,
-    /// Packets that were sent again.
+    /// Packets retransmitted.
     pub total_retrans: u32,
-    /// Bytes that were sent again.
+    /// Bytes retransmitted.
     pub bytes_retrans: u64,
-    /// What the socket is to send at most, in bytes per second.
+    /// Pacing rate of the socket, in bytes per second.
     pub pacing_rate: u64,
 }
 
-/// The part of the structure that is read: up to `tcpi_bytes_retrans`.
+/// Size of the part that is read: up to `tcpi_bytes_retrans`.
 const BYTES: usize = 216;
 
 impl TcpInfo {
-    /// Asks the kernel.
+    /// Reads the structure from the kernel.
     ///
     /// # Errors
-    /// When the socket is no TCP socket.
-    pub fn of(socket: &Socket) -> io::Result<Self> {
+    /// The socket is no TCP socket.
+    pub fn read(socket: &Socket) -> io::Result<Self> {
         let mut bytes = [0; BYTES];
         sys::tcp_info(socket, &mut bytes)?;
         Ok(Self::parse(&bytes))
     }
 
-    /// Offsets are those of the structure, which only ever grows at its end.
+    /// Parses the structure. Its offsets are stable, because it only grows at its end.
     fn parse(bytes: &[u8; BYTES]) -> Self {
         Self {
             ca_state: bytes[1],
@@ -98,6 +98,6 @@ mod tests {
     #[test]
     fn what_is_no_tcp_socket_has_none() {
         let udp = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
-        assert!(TcpInfo::of(&udp).is_err());
+        assert!(TcpInfo::read(&udp).is_err());
     }
 }

@@ -53,19 +53,20 @@ fn bulk_watches_its_sending_socket() {
         let result = bulk(transfer)
             .run(lab.node("client"), lab.node("server"))
             .unwrap();
-        // Every 200 ms, at the end of the early part, and at the end; fewer where the machine is busy.
+        // Samples every 200 ms, at the end of the early part, and at the end; fewer on a busy
+        // machine.
         let tcp = &result.tcp;
         assert!(tcp.len() >= 2, "{tcp:?}");
         assert!(tcp.iter().any(|sample| sample.t_s >= 0.3), "{tcp:?}");
         let last = tcp.last().unwrap();
         assert!(last.t_s >= 0.6, "{tcp:?}");
-        // A machine that stalls makes the sender begin again with a small window.
+        // On a machine that stalls, the sender restarts with a small window.
         assert!(
             tcp.iter().any(|sample| sample.tcp.snd_cwnd >= 10),
             "{tcp:?}"
         );
         let carried = f64::from(last.tcp.delivered) * f64::from(last.tcp.snd_mss);
-        // What the receiver read, the sender knows to be delivered; segments may be shorter.
+        // The sender has ACKs for what the receiver read; segments may be shorter.
         assert!(carried >= result.bytes as f64 * 0.9, "{carried} {result:?}");
         assert!(last.tcp.srtt_us > 0, "{tcp:?}");
         assert!(
@@ -85,7 +86,7 @@ fn bulk_is_paced_in_both_directions() {
             ..bulk(transfer)
         };
         let result = bulk.run(lab.node("client"), lab.node("server")).unwrap();
-        // Pacing lets a few packets pass at once after a wait.
+        // After a wait, pacing lets a few packets pass at once.
         assert!(
             (0.1e6..4.4e6).contains(&result.goodput_bps),
             "{transfer:?}: {result:?}"
@@ -184,7 +185,7 @@ fn nginx_that_cannot_start_says_why() {
     let lab = pair();
     let directory = tempfile::tempdir().unwrap();
     let server = lab.node("server");
-    // Bound, but not listening: nothing answers in nginx's place.
+    // Bound but not listening, so that no server answers in nginx's place.
     let bind = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         let any = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 80));

@@ -1,4 +1,4 @@
-//! A metric as bars: one panel for each workload, one group for each value of the first axis.
+//! Bar plot of a metric: one panel per workload, one group per value of the first axis.
 
 use plotters::{
     prelude::*,
@@ -16,28 +16,28 @@ use super::{
 };
 use crate::lab::scenario::{Metric, Reference, Scenario, Setting};
 
-/// Panels in a row.
+/// Panels per row.
 const COLUMNS: usize = 2;
-/// The part of a group's place that its bars take.
+/// Share of a group's width taken by its bars.
 const GROUP_WIDTH: f64 = 0.84;
 
-/// Around a panel, in pixels.
+/// Margin around a panel, in pixels.
 const MARGIN: u32 = 8;
-/// What ticks and the name of the value axis take, in pixels.
+/// Width of the ticks and the name of the value axis, in pixels.
 const AXIS_WIDTH: u32 = 62;
-/// Sizes of the medians above the bars, and of the values below them.
-const GREATEST_LABEL: u32 = 12;
-const GREATEST_TICK: u32 = 14;
-const LEAST_LABEL: u32 = 7;
+/// Maximum text sizes of the medians above the bars and of the values below them.
+const MAX_LABEL: u32 = 12;
+const TICK_MAX: u32 = 14;
+const MIN_LABEL: u32 = 7;
 
-/// Where a panel's bars come from.
+/// Source of a panel's bars.
 struct Panel<'a> {
     workload: &'a str,
-    /// Values of all axes but the first.
+    /// Values of all axes except the first.
     rest: Vec<usize>,
 }
 
-/// Draws a metric; `None` when nothing has it.
+/// Draws a metric; `None` if there are no values.
 pub(super) fn figure(
     scenario: &Scenario,
     summary: &Summary,
@@ -87,7 +87,7 @@ fn subtitle(summary: &Summary, metric: Metric) -> String {
     let label = format!("{} in {}", metric.label(), metric.unit());
     match most {
         0 | 1 => label,
-        most => format!("{label}: median of {most} runs, with the least and the greatest"),
+        most => format!("{label}: median of {most} runs, with minimum and maximum"),
     }
 }
 
@@ -112,7 +112,7 @@ struct View<'a> {
     scenario: &'a Scenario,
     summary: &'a Summary,
     metric: Metric,
-    /// The end of the value axis, the same in all panels.
+    /// End of the value axis, shared by all panels.
     top: f64,
 }
 
@@ -180,14 +180,14 @@ impl View<'_> {
             .collect()
     }
 
-    /// The left and right edge of a bar.
+    /// Left and right edge of a bar.
     fn span(&self, group: usize, series: usize) -> (f64, f64) {
         let width = GROUP_WIDTH / self.scenario.variants.len() as f64;
         let left = group as f64 + (1.0 - GROUP_WIDTH) / 2.0 + series as f64 * width;
         (left + width * 0.06, left + width * 0.94)
     }
 
-    /// From one bar of a group to the next, in pixels.
+    /// Distance between the bars of a group, in pixels.
     fn pitch(&self, area: &Area<'_>) -> i32 {
         let groups = self
             .scenario
@@ -203,7 +203,7 @@ impl View<'_> {
         (width * GROUP_WIDTH / bars as f64) as i32
     }
 
-    /// What stands beside the bars of a group, across it.
+    /// Reference lines across the bars of a group.
     fn references(&self, indices: &[usize], group: usize) -> Vec<PathElement<(f64, f64)>> {
         let (left, right) = (group as f64 + 0.03, group as f64 + 0.97);
         let line = |(number, reference): (usize, &Reference)| {
@@ -215,7 +215,7 @@ impl View<'_> {
         references.filter_map(line).collect()
     }
 
-    /// The range of the runs, where there are several.
+    /// Range of the runs, if there are several.
     fn whisker(&self, cell: &Cell, left: f64, right: f64) -> Vec<PathElement<(f64, f64)>> {
         if cell.values.len() < 2 {
             return Vec::new();
@@ -232,7 +232,7 @@ impl View<'_> {
             .into()
     }
 
-    /// The median in figures, above the bar and its whisker.
+    /// Median as a number above the bar and its whisker.
     fn label(
         &self,
         area: &Area<'_>,
@@ -242,7 +242,7 @@ impl View<'_> {
         let (x, y) = place(cell.max.max(cell.median) * self.metric.scale());
         let (left, top) = area.get_base_pixel();
         let words = significant(cell.median * self.metric.scale());
-        let size = fitting(&words, self.pitch(area), GREATEST_LABEL);
+        let size = fitting(&words, self.pitch(area), MAX_LABEL);
         let anchor = (HPos::Center, VPos::Bottom);
         draw_text(
             area,
@@ -271,10 +271,8 @@ impl View<'_> {
             let values: Vec<_> = axis.values.iter().map(Setting::value).collect();
             let (ticks, common) = ticks(&values);
             let width = place(1.0).0 - place(0.0).0;
-            let longest = ticks
-                .iter()
-                .max_by_key(|tick| text_width(tick, GREATEST_TICK));
-            let size = fitting(longest.map_or("", |tick| tick), width, GREATEST_TICK);
+            let longest = ticks.iter().max_by_key(|tick| text_width(tick, TICK_MAX));
+            let size = fitting(longest.map_or("", |tick| tick), width, TICK_MAX);
             for (group, tick) in ticks.iter().enumerate() {
                 let at = below(group as f64 + 0.5, 8);
                 draw_text(area, tick, &text(size).color(&INK), at, middle)?;
@@ -299,7 +297,8 @@ impl View<'_> {
     }
 }
 
-/// Values of an axis without the parts of `a=1,b=2` that all of them share, and those parts.
+/// Splits the values of an axis into their distinct parts, and the parts of `a=1,b=2` shared by
+/// all.
 fn ticks<'a>(values: &[&'a str]) -> (Vec<String>, Vec<&'a str>) {
     let parts = |value: &'a str| value.split(',');
     let shared = |part: &&str| {
@@ -319,16 +318,13 @@ fn ticks<'a>(values: &[&'a str]) -> (Vec<String>, Vec<&'a str>) {
     )
 }
 
-/// The greatest size at which words of neighbours do not touch; the least where none is.
-fn fitting(words: &str, pitch: i32, greatest: u32) -> u32 {
+/// Largest text size at which neighbouring labels do not touch; the smallest size if none fits.
+fn fitting(words: &str, pitch: i32, maximum: u32) -> u32 {
     let fits = |size: &u32| text_width(words, *size) < pitch;
-    (LEAST_LABEL..=greatest)
-        .rev()
-        .find(fits)
-        .unwrap_or(LEAST_LABEL)
+    (MIN_LABEL..=maximum).rev().find(fits).unwrap_or(MIN_LABEL)
 }
 
-/// A tick without useless digits.
+/// Formats a tick without trailing zeros.
 pub(super) fn tick(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -355,6 +351,6 @@ mod tests {
         assert_eq!(fitting("i=40ms", 100, 14), 14);
         let size = fitting("p=0.4,i=1100ms", 60, 14);
         assert!(size < 14 && text_width("p=0.4,i=1100ms", size) < 60);
-        assert_eq!(fitting("p=0.4,i=1100ms", 1, 14), LEAST_LABEL);
+        assert_eq!(fitting("p=0.4,i=1100ms", 1, 14), MIN_LABEL);
     }
 }

@@ -1,4 +1,4 @@
-//! What had to hold, and whether it does.
+//! Evaluation of the checks of a scenario.
 
 use serde::Serialize;
 
@@ -8,25 +8,25 @@ use crate::lab::{
     scenario::{Check, RunSpec, Scenario},
 };
 
-/// A check at one point of the matrix.
+/// Result of a check at one point of the matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CheckResult {
-    /// The check.
+    /// Check.
     #[serde(flatten)]
     pub check: Check,
-    /// The workload, where the check is for all.
+    /// Workload, if the check is for all of them.
     pub at_workload: String,
-    /// The values of the matrix.
+    /// Values of the matrix.
     pub at_point: Vec<String>,
-    /// The mean of the variant; `None` when it has no run that counts.
+    /// Mean of the variant; `None` without a run that counts.
     pub mean: Option<f64>,
-    /// The ratio of the means; `None` when a side has no run that counts, or there is no baseline.
+    /// Ratio of the means; `None` if either side has no run that counts, or without a baseline.
     pub mean_ratio: Option<f64>,
-    /// Whether what is bounded is there and within its bounds.
+    /// True if the bounded values exist and lie within their bounds.
     pub holds: bool,
 }
 
-/// Judges the checks at all their places where their variants were to run.
+/// Evaluates the checks at every point where their variants were planned.
 pub(super) fn evaluate(
     scenario: &Scenario,
     summary: &Summary,
@@ -63,7 +63,7 @@ pub(super) fn evaluate(
     results
 }
 
-/// Whether a check is for this point of the matrix.
+/// Reports whether a check applies to this point of the matrix.
 fn is_at(scenario: &Scenario, check: &Check, indices: &[usize]) -> bool {
     check.at.iter().all(|(wanted, values)| {
         scenario
@@ -101,7 +101,7 @@ fn evaluate_at(
     }
 }
 
-/// Whether a value is there, where it is bounded, and within its bounds.
+/// Reports whether a value lies within its bounds; a bounded value must exist.
 fn is_within(value: Option<f64>, min: Option<f64>, max: Option<f64>) -> bool {
     (min.is_none() && max.is_none())
         || value.is_some_and(|value| {
@@ -109,7 +109,7 @@ fn is_within(value: Option<f64>, min: Option<f64>, max: Option<f64>) -> bool {
         })
 }
 
-/// One line for each check; `None` without checks.
+/// Formats one line per check; `None` without checks.
 pub(super) fn text(results: &[CheckResult]) -> Option<String> {
     let line = |result: &CheckResult| {
         let word = if result.holds { "holds " } else { "BROKEN" };
@@ -124,7 +124,7 @@ pub(super) fn text(results: &[CheckResult]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The ratio and its bounds, where there are any.
+/// Ratio with its bounds, if any.
 fn ratio_text(result: &CheckResult) -> Option<String> {
     let check = &result.check;
     let baseline = check.baseline.as_ref()?;
@@ -143,7 +143,7 @@ fn ratio_text(result: &CheckResult) -> Option<String> {
     ))
 }
 
-/// The mean and its bounds, where there are any.
+/// Mean with its bounds, if any.
 fn mean_text(result: &CheckResult) -> Option<String> {
     let check = &result.check;
     check.min.or(check.max)?;
@@ -159,8 +159,8 @@ fn mean_text(result: &CheckResult) -> Option<String> {
 }
 
 fn bounds(min: Option<String>, max: Option<String>) -> String {
-    let min = min.map(|min| format!("at least {min}"));
-    let max = max.map(|max| format!("at most {max}"));
+    let min = min.map(|min| format!(">= {min}"));
+    let max = max.map(|max| format!("<= {max}"));
     let both: Vec<_> = min.into_iter().chain(max).collect();
     both.join(", ")
 }

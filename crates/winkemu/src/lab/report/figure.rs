@@ -1,4 +1,5 @@
-//! What all plots share: a page with a title, a legend and panels, and its conversion to PNG.
+//! Elements shared by all plots: a page with a title, a legend and panels, and its conversion to
+//! PNG.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use plotters::{
 };
 use resvg::{tiny_skia, usvg};
 
-/// Colours that also those tell apart who do not see red and green alike (Okabe and Ito, 2008), then
-/// three that are hard to take for one of them.
+/// Palette that remains distinguishable with red-green colour blindness (Okabe and Ito, 2008), and
+/// three more colours that are hard to confuse with it.
 const PALETTE: [RGBColor; 10] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
@@ -33,27 +34,27 @@ pub(super) const PANEL_HEIGHT: u32 = 340;
 const HEAD_HEIGHT: i32 = 62;
 const LEGEND_ROW_HEIGHT: i32 = 24;
 const MARGIN: i32 = 18;
-/// PNGs have twice the pixels, for screens with small ones.
+/// Scale of PNGs: twice the pixels, for high-resolution screens.
 const PNG_SCALE: f32 = 2.0;
 
-/// Why a plot could not be drawn.
+/// Failure to draw a plot.
 #[derive(Debug, thiserror::Error)]
 pub enum FigureError {
-    /// Drawing failed.
+    /// The drawing failed.
     #[error("cannot draw a plot: {0}")]
     Draw(String),
-    /// Text cannot be drawn into a PNG; the SVG is complete.
+    /// No font for the text of a PNG; the SVG is complete.
     #[error(
-        "there is no font for the text of PNG plots: `apt-get install fonts-dejavu-core` (the \
-         SVG plots need none)"
+        "no font for the text of PNG plots: `apt-get install fonts-dejavu-core` (SVG plots need \
+         none)"
     )]
     NoFont,
-    /// The SVG could not be read back, or there is no memory for its pixels.
+    /// The SVG could not be parsed, or memory is short.
     #[error("cannot turn a plot into a PNG: {0}")]
     Png(String),
 }
 
-/// A finished plot.
+/// Finished plot.
 #[derive(Debug)]
 pub struct Figure {
     name: String,
@@ -62,35 +63,35 @@ pub struct Figure {
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A page on which panels are drawn.
+/// Page with panels.
 pub(super) struct Page<'a> {
     pub name: String,
     pub title: &'a str,
     pub subtitle: String,
     /// Names of the series, in the order of the colours.
     pub legend: Vec<String>,
-    /// Names of the lines across bars, which stand behind those of the series.
+    /// Names of the reference lines, listed after those of the series.
     pub lines: Vec<String>,
-    /// Panels, and how many of them stand in a row.
+    /// Number of panels, and of panels per row.
     pub panels: usize,
     pub columns: usize,
 }
 
 impl Figure {
-    /// Its name, without the scenario's.
+    /// Name of the plot, without the scenario's.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// As SVG.
+    /// Plot as SVG.
     pub fn svg(&self) -> &str {
         &self.svg
     }
 
-    /// As PNG.
+    /// Converts the plot to PNG.
     ///
     /// # Errors
-    /// [`FigureError::NoFont`] where no font is installed.
+    /// [`FigureError::NoFont`] if no font is installed.
     pub fn to_png(&self) -> Result<Vec<u8>, FigureError> {
         let mut fonts = usvg::fontdb::Database::new();
         fonts.load_system_fonts();
@@ -190,7 +191,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Series and where their entries begin, row by row.
+    /// Series with the start of their legend entries, row by row.
     fn legend_rows(&self, width: i32) -> Vec<Vec<(usize, i32)>> {
         let mut rows = vec![Vec::new()];
         let mut x = MARGIN;
@@ -201,7 +202,7 @@ impl Page<'_> {
                 x = MARGIN;
             }
             rows.last_mut()
-                .expect("one from the start")
+                .expect("rows are never empty")
                 .push((series, x));
             x += length;
         }
@@ -213,7 +214,7 @@ pub(super) fn color(series: usize) -> RGBColor {
     PALETTE[series % PALETTE.len()]
 }
 
-/// Of lines across bars: black, then in the colours of series that are seldom there.
+/// Style of a reference line: black, then the colours of series that are rarely used.
 pub(super) fn line_style(number: usize) -> ShapeStyle {
     match number {
         0 => INK.stroke_width(2),
@@ -225,9 +226,9 @@ pub(super) fn text(size: u32) -> FontDesc<'static> {
     FontDesc::new(FontFamily::Name(FONT), f64::from(size), FontStyle::Normal)
 }
 
-/// About how wide a text will be: fonts are only known to whoever shows the SVG.
+/// Estimated width of a text: only the viewer of the SVG knows the font.
 pub(super) fn text_width(text: &str, size: u32) -> i32 {
-    // DejaVu Sans, a wide font, needs 0.6 em a letter; SVG sizes are 1/1.24 of plotters'.
+    // DejaVu Sans, a wide font, needs 0.6 em per letter; SVG sizes are 1/1.24 of those of plotters.
     (text.chars().count() as f64 * f64::from(size) / 1.24 * 0.6) as i32
 }
 
@@ -246,7 +247,7 @@ pub(super) fn drawing(err: impl std::fmt::Display) -> FigureError {
     FigureError::Draw(err.to_string())
 }
 
-/// A round number for the end of an axis that is not below `value`.
+/// Rounds up to a round number for the end of an axis.
 pub(super) fn round_up(value: f64) -> f64 {
     if !(value.is_finite() && value > 0.0) {
         return 1.0;

@@ -1,15 +1,14 @@
-//! How metrics are shown.
+//! Display of metrics: units, labels and formats.
 
 use crate::lab::scenario::Metric;
 
 impl Metric {
-    /// The unit of [`format_value`].
+    /// Unit of [`format_value`].
     pub fn unit(self) -> &'static str {
         self.unit_and_scale().0
     }
 
-    /// The unit of its values as they are kept, bit/s, s, bytes or 1, times this is
-    /// [`unit`](Self::unit).
+    /// Factor from stored values (bit/s, s, bytes or 1) to [`unit`](Self::unit).
     pub(super) fn scale(self) -> f64 {
         self.unit_and_scale().1
     }
@@ -41,37 +40,37 @@ impl Metric {
         }
     }
 
-    /// What stands above a table or on an axis.
+    /// Label above a table or on an axis.
     pub fn label(self) -> &'static str {
         match self {
             Self::Goodput => "Goodput at the receiver",
             Self::Seconds => "Time to completion",
             Self::FirstByte => "Time to first byte",
-            Self::Share => "Share of the goodput of all",
-            Self::Utilisation => "Goodput, of what the link could carry",
-            Self::Efficiency => "Goodput, of the rate less loss and outages",
-            Self::Fairness => "Jain's index of the goodput of all",
-            Self::DelayP50 => "Half of them take at most, beyond one way",
-            Self::DelayP95 => "95 % of them take at most, beyond one way",
-            Self::DelayP99 => "99 % of them take at most, beyond one way",
-            Self::DelayMax => "The slowest takes, beyond one way",
-            Self::OnTime => "There in time",
-            Self::Loss => "Lost for good",
+            Self::Share => "Share of the total goodput",
+            Self::Utilisation => "Goodput / goodput that the link can carry",
+            Self::Efficiency => "Goodput / rate after loss and outages",
+            Self::Fairness => "Jain's fairness index of goodput",
+            Self::DelayP50 => "Median delay beyond the one-way delay",
+            Self::DelayP95 => "95th percentile of delay beyond the one-way delay",
+            Self::DelayP99 => "99th percentile of delay beyond the one-way delay",
+            Self::DelayMax => "Maximum delay beyond the one-way delay",
+            Self::OnTime => "Arrived on time",
+            Self::Loss => "Lost",
             Self::Jitter => "Jitter (RFC 3550)",
-            Self::Duplicates => "Arrived more than once",
-            Self::Reordered => "Arrived behind later ones",
-            Self::Corrupt => "Arrived otherwise than sent",
+            Self::Duplicates => "Duplicates",
+            Self::Reordered => "Reordered",
+            Self::Corrupt => "Corrupted",
             Self::Overhead => "Bytes on the link beyond the packets sent",
-            Self::Resumed => "First byte after the outage",
-            Self::Recovered => "Nine tenths of the goodput after the outage",
+            Self::Resumed => "Time from link-up to the first byte",
+            Self::Recovered => "Time from link-up to 90 % of the goodput",
             Self::Queue => "Standing queue",
             Self::QueueDrops => "Packets dropped by the queue",
-            Self::Retransmitted => "Sent again",
-            Self::RetransmittedEarly => "Sent again early on",
+            Self::Retransmitted => "Retransmitted",
+            Self::RetransmittedEarly => "Retransmitted early",
         }
     }
 
-    /// The unit as it stands at an axis: a lone `s` puzzles.
+    /// Unit on an axis, where a lone `s` would be unclear.
     pub(super) fn axis_unit(self) -> &'static str {
         match self {
             Self::Seconds | Self::FirstByte => "seconds",
@@ -80,12 +79,12 @@ impl Metric {
     }
 }
 
-/// A value of a metric in its unit, with three significant digits.
+/// Formats a value of a metric in its unit, with three significant digits.
 pub fn format_value(metric: Metric, value: f64) -> String {
     significant(value * metric.scale())
 }
 
-/// Three significant digits, but never an exponent.
+/// Formats a number with three significant digits, never with an exponent.
 pub(super) fn significant(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 99.95 => 0,

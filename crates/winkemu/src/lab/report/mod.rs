@@ -1,4 +1,4 @@
-//! What came out of a scenario: JSON, tables and plots.
+//! Results of a scenario: JSON, tables and plots.
 
 mod bars;
 mod checks;
@@ -28,48 +28,48 @@ use super::{
     scenario::{RunSpec, Scenario},
 };
 
-/// A finished scenario.
+/// Results of a finished or interrupted scenario.
 #[derive(Debug)]
 pub struct Results {
     scenario: Scenario,
     header: Value,
     runs: Vec<(RunSpec, RunResult)>,
-    /// Runs that there would have been.
+    /// Number of planned runs.
     planned: usize,
     summary: Summary,
     checks: Vec<CheckResult>,
 }
 
-/// How a scenario was run.
+/// Circumstances of the runs.
 #[derive(Debug)]
 pub(super) struct Circumstances<'a> {
-    /// Its file.
+    /// Scenario file.
     pub file: &'a Path,
-    /// Topologies at once.
+    /// Topologies run at once.
     pub jobs: usize,
-    /// When.
+    /// Start time.
     pub started: SystemTime,
-    /// How long it took.
+    /// Total duration.
     pub took: Duration,
-    /// The eBPF congestion controls of ours, and the names under which they were registered.
+    /// pepd's eBPF congestion controls, and the names under which they were registered.
     pub controls: BTreeMap<String, String>,
-    /// Runs that were to be.
+    /// Number of planned runs.
     pub planned: usize,
 }
 
-/// Why results could not be kept.
+/// Failure to write results.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The file or directory cannot be written.
+    /// File or directory that cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A plot cannot be drawn.
+    /// Plot that cannot be drawn.
     #[error(transparent)]
     Figure(#[from] FigureError),
 }
@@ -81,7 +81,7 @@ impl Results {
         runs: Vec<(RunSpec, RunResult)>,
     ) -> Self {
         let summary = Summary::new(scenario, &runs);
-        // Of a part a check says nothing.
+        // Checks need all runs.
         let checks = if runs.len() == circumstances.planned {
             checks::evaluate(scenario, &summary, &runs)
         } else {
@@ -113,7 +113,8 @@ impl Results {
         }
     }
 
-    /// Everything: configuration, seeds, versions, each run with its links and pepd, the summary.
+    /// Complete results: configuration, seeds, versions, each run with its links and pepds, and the
+    /// summary.
     pub fn to_json(&self) -> Value {
         let run = |(spec, result): &(RunSpec, RunResult)| {
             let point: serde_json::Map<_, _> = self
@@ -149,7 +150,7 @@ impl Results {
         write(path, text.as_bytes())
     }
 
-    /// Tables, one for each metric, then the checks and what went wrong.
+    /// Formats one table per metric, then the checks and the failures.
     pub fn to_text(&self) -> String {
         let tables = self.scenario.metrics.iter();
         let tables =
@@ -160,7 +161,7 @@ impl Results {
         parts.join("\n\n")
     }
 
-    /// Draws all plots into a directory, each as SVG and PNG, and gives their paths.
+    /// Draws all plots into a directory, each as SVG and PNG, and returns their paths.
     ///
     /// # Errors
     /// [`ReportError`].
@@ -186,22 +187,22 @@ impl Results {
         Ok(paths)
     }
 
-    /// Runs that there are results of.
+    /// Number of runs with results.
     pub fn finished(&self) -> usize {
         self.runs.len()
     }
 
-    /// Runs that failed.
+    /// Number of failed runs.
     pub fn failed(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Failed { .. }))
     }
 
-    /// Runs left out because the machine was too busy.
+    /// Number of runs left out because the machine was too busy.
     pub fn late(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Late { .. }))
     }
 
-    /// Runs that count although some program waited for a processor most of the time.
+    /// Number of runs that count although programs waited for a CPU most of the time.
     pub fn starved(&self) -> usize {
         let starved = |result: &RunResult| result.cpu_pressure > Some(CONTENTION);
         let runs = self.runs.iter().map(|(_, result)| result);
@@ -209,7 +210,7 @@ impl Results {
             .count()
     }
 
-    /// Whether every check holds.
+    /// Reports whether every check holds.
     pub fn checks_hold(&self) -> bool {
         self.checks.iter().all(|check| check.holds)
     }
@@ -221,12 +222,12 @@ impl Results {
             .count()
     }
 
-    /// What failed, and how many runs were left out.
+    /// Lists failed runs and the number of runs left out.
     fn complaints(&self) -> Option<String> {
         let mut lines = Vec::new();
         if self.finished() < self.planned {
             lines.push(format!(
-                "interrupted: {} of {} runs are finished; checks were not made",
+                "interrupted: {} of {} runs finished; checks skipped",
                 self.finished(),
                 self.planned
             ));
@@ -241,8 +242,8 @@ impl Results {
         }
         if self.late() > 0 {
             lines.push(format!(
-                "{} of {} runs are left out: the machine was too busy for their links to keep \
-                 time; run fewer at once (--jobs)",
+                "{} of {} runs left out: machine too busy for exact link timing; run fewer at once \
+                 (--jobs)",
                 self.late(),
                 self.runs.len()
             ));
@@ -253,7 +254,7 @@ impl Results {
 }
 
 impl Results {
-    /// Says that programs starved: the links' lateness shows only that of links.
+    /// Warns about programs that waited for a CPU. The lateness of links does not show this.
     fn contention(&self) -> Option<String> {
         let count = self.starved();
         (count > 0).then(|| {
@@ -262,23 +263,23 @@ impl Results {
             let checks = if self.checks_hold() {
                 ""
             } else {
-                "; a check that is broken here proves nothing"
+                "; broken checks are inconclusive"
             };
             format!(
-                "note: in {count} of {runs} runs some program waited for a processor more than \
-                 {share:.0} % of the time: the links kept time, but programs may have been slower \
-                 than alone{checks}"
+                "note: in {count} of {runs} runs a program waited for a CPU for more than \
+                 {share:.0} % of the time: link timing was exact, but programs may have been \
+                 slow{checks}"
             )
         })
     }
 }
 
-/// Ten topologies of 10 Mbit/s on two idle cores stay below.
+/// Threshold of CPU pressure. Ten topologies of 10 Mbit/s on two idle cores stay below it.
 const CONTENTION: f64 = 0.6;
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
     if let Some(parent) = path.parent() {
-        // If it cannot be made, writing the file says so.
+        // If this fails, writing the file reports the error.
         let _ = fs::create_dir_all(parent);
     }
     fs::write(path, bytes).map_err(|source| ReportError::Write {
@@ -298,7 +299,7 @@ fn kernel() -> String {
     })
 }
 
-/// The last part of a matrix key, for axes: `link.loss` is `loss`.
+/// Last part of a matrix key, for axes: `link.loss` becomes `loss`.
 fn short(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }

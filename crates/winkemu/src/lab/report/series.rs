@@ -1,4 +1,4 @@
-//! Goodput over time: one figure for each bulk workload, one panel for each point of the matrix.
+//! Goodput over time: one figure per bulk workload, one panel per point of the matrix.
 
 use plotters::{
     prelude::*,
@@ -61,7 +61,7 @@ fn figure(
     let top = round_up(peak.fold(0.0, f64::max) * 1.05);
     let many = scenario.seeds.len() > 1;
     let runs = if many {
-        ": mean of all seeds, thin lines each run"
+        ": mean of all seeds (thin lines: single runs)"
     } else {
         ""
     };
@@ -90,7 +90,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// For each run that counts: seconds and Mbit/s.
+    /// Time series of each run that counts: seconds and Mbit/s.
     fn lines(&self, point: &[usize], variant: usize) -> Vec<Vec<(f64, f64)>> {
         let chosen = self.runs.iter().filter(|(spec, result)| {
             spec.point == point && spec.variant == variant && result.outcome == Outcome::Good

@@ -1,4 +1,4 @@
-//! Figures over the seeds.
+//! Statistics over the seeds.
 
 use serde::Serialize;
 
@@ -8,27 +8,27 @@ use crate::lab::{
     scenario::{Metric, RunSpec, Scenario},
 };
 
-/// One cell for each workload, point of the matrix, variant and metric that has values.
+/// Summary with a cell per workload, point of the matrix, variant and metric that has values.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
 pub struct Summary {
     cells: Vec<Cell>,
 }
 
-/// The values of a metric over all runs that count.
+/// Values of a metric over all runs that count.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cell {
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
-    /// The values of the matrix, in the order of its axes.
+    /// Values of the matrix, in the order of its axes.
     pub point: Vec<String>,
     #[serde(skip)]
     pub(super) indices: Vec<usize>,
-    /// The variant.
+    /// Name of the variant.
     pub variant: String,
-    /// What was measured.
+    /// Metric.
     pub metric: Metric,
-    /// In the order of the seeds: bit/s or seconds.
+    /// Values in the order of the seeds: bit/s or seconds.
     pub values: Vec<f64>,
     /// Arithmetic mean.
     pub mean: f64,
@@ -36,9 +36,9 @@ pub struct Cell {
     pub median: f64,
     /// Standard deviation of the sample; 0 for one value.
     pub deviation: f64,
-    /// Least value.
+    /// Minimum.
     pub min: f64,
-    /// Greatest value.
+    /// Maximum.
     pub max: f64,
 }
 
@@ -74,7 +74,7 @@ impl Summary {
         &self.cells
     }
 
-    /// The cell of a place, if any run there counts.
+    /// Finds the cell of a workload, point, variant and metric, if a run there counts.
     pub(super) fn find(
         &self,
         workload: &str,

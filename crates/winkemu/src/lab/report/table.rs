@@ -9,7 +9,7 @@ use super::{
 };
 use crate::lab::scenario::{Metric, Scenario};
 
-/// A table of a metric; `None` when nothing has it.
+/// Formats a table of a metric; `None` without values.
 pub(super) fn table(scenario: &Scenario, summary: &Summary, metric: Metric) -> Option<String> {
     let cells: Vec<_> = summary
         .cells()
@@ -78,7 +78,7 @@ fn row(
         .collect()
 }
 
-/// Median, spread where there are several values, and the ratio to the baseline.
+/// Median, range if there are several values, and ratio to the baseline.
 fn cell_text(cell: &Cell, baseline: Option<&Cell>) -> String {
     let value = |value: f64| significant(value * cell.metric.scale());
     let mut text = value(cell.median);
@@ -94,7 +94,7 @@ fn cell_text(cell: &Cell, baseline: Option<&Cell>) -> String {
 fn caption(scenario: &Scenario, metric: Metric, most: usize) -> String {
     let runs = match most {
         1 => "one run each".to_owned(),
-        most => format!("median (least\u{2013}greatest) of {most} runs"),
+        most => format!("median (min\u{2013}max) of {most} runs"),
     };
     let ratio = scenario.baseline.as_ref();
     let ratio = ratio.map_or(String::new(), |name| {

@@ -1,4 +1,4 @@
-//! The eBPF congestion controls of ours that a scenario uses.
+//! eBPF congestion controls of pepd that a scenario uses.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use bpf_cc::{LoadError, Loaded};
 
 use crate::lab::scenario::WantedControl;
 
-/// Congestion controls that sockets can choose for as long as this lives.
+/// Congestion controls available to sockets for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Controls {
     names: BTreeMap<String, String>,
@@ -14,7 +14,7 @@ pub(super) struct Controls {
 }
 
 impl Controls {
-    /// Registers them.
+    /// Registers the congestion controls.
     pub fn load(controls: &[WantedControl]) -> Result<Self, LoadError> {
         let mut loaded = Loaded::default();
         let mut names = BTreeMap::new();
@@ -30,13 +30,13 @@ impl Controls {
         Ok(Self { names, _loaded })
     }
 
-    /// The name by which sockets have to ask for what a scenario calls so: another one where that
-    /// of a control of ours was taken.
+    /// Registered name of a control of the scenario. It differs from the scenario's name if the
+    /// kernel has that name already.
     pub fn actual<'a>(&'a self, name: &'a str) -> &'a str {
         self.names.get(name).map_or(name, String::as_str)
     }
 
-    /// What the scenario calls them, and by which names they are registered.
+    /// Registered names by the scenario's names.
     pub fn names(&self) -> BTreeMap<String, String> {
         self.names.clone()
     }
@@ -56,7 +56,8 @@ mod tests {
         assert!(none.names().is_empty());
     }
 
-    /// Needs root and BTF, as the lab does for these; elsewhere it checks the message.
+    /// Needs root and BTF, as the lab does for these controls; elsewhere the test checks the
+    /// message.
     #[test]
     fn a_name_that_is_taken_leads_to_another() {
         let wanted = "vegas".parse().unwrap();
@@ -69,10 +70,10 @@ mod tests {
         assert_ne!(one, other);
         assert!(other.starts_with("vegas_bpf"), "{other}");
         assert_eq!(second.names()["vegas"], other);
-        assert_eq!(second.actual("hybla"), "hybla", "not asked for");
+        assert_eq!(second.actual("hybla"), "hybla", "control was not requested");
     }
 
-    /// Likewise.
+    /// Needs root and BTF, like the test above.
     #[test]
     fn the_kernels_name_stays_the_kernels_where_the_scenario_wants_both() {
         let Ok(controls) = Controls::load(&["vegas_bpf".parse().unwrap()]) else {

@@ -1,4 +1,4 @@
-//! What the links on a transfer's way were like while it ran.
+//! State of the links on a transfer's path while it ran.
 
 use std::{
     collections::BTreeMap,
@@ -20,103 +20,103 @@ use crate::{
     shell::LinkReport,
 };
 
-/// Bytes of a full packet that are no payload: IP, TCP and its time stamps.
+/// Bytes of a full packet that are not payload: IP, TCP and its time stamps.
 const HEADERS_IPV4: u32 = 20 + 20 + 12;
 const HEADERS_IPV6: u32 = 40 + 20 + 12;
 
-/// When a workload ran.
+/// Time window of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lab) struct Window {
     pub began: Instant,
-    /// From here on it counts.
+    /// Start of the measurement, after the warm-up.
     pub measured: Instant,
     pub ended: Instant,
-    /// Of its time series.
+    /// Interval of its time series.
     pub interval: Duration,
 }
 
-/// What the links on the way of a workload's data were like, in the direction of the data.
+/// State of the links on the path of a workload's data, in the direction of the data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkUse {
-    /// Goodput that they could carry while it was measured: the least rate, less headers, what is
-    /// lost on the way, and outages. Of a rate that varies the mean counts. `None` without a rate.
+    /// Goodput that the links can carry during the measurement: the lowest rate after headers, loss
+    /// on the path and outages. A variable rate counts with its mean. `None` without a rate.
     pub ceiling_bps: Option<f64>,
-    /// The same with headers.
+    /// `ceiling_bps` with headers.
     pub available_bps: Option<f64>,
-    /// Their delays from one end to the other, where these are fixed.
+    /// Sum of the links' one-way delays, if these are fixed.
     pub one_way_s: Option<f64>,
-    /// The last outage that ended while the workload ran; of several links the latest.
+    /// Last outage that ended while the workload ran; the latest over all links.
     pub outage: Option<OutageUse>,
-    /// Their queues, in the order in which the data meets them.
+    /// Queues of the links, in the order of the path.
     pub queues: Vec<QueueUse>,
 }
 
-/// An outage.
+/// Outage during a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct OutageUse {
-    /// When it began, in seconds since the workload's start; 0 if before that.
+    /// Start, in seconds since the workload's start; 0 if before that.
     pub began_s: f64,
-    /// When the link was back.
+    /// Link-up, in seconds since the workload's start.
     pub ended_s: f64,
 }
 
-/// A queue while a workload ran.
+/// Queue while a workload ran.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QueueUse {
-    /// The link.
+    /// Name of the link.
     pub link: String,
-    /// Which of its queues: along the path, or against it.
+    /// Direction of the queue: along the path, or against it.
     pub direction: Direction,
-    /// The link's bandwidth-delay product; 0 without rate or delay.
+    /// Bandwidth-delay product of the link; 0 without rate or delay.
     pub bdp_bytes: u64,
-    /// While it was measured, in bytes.
+    /// Occupancy in bytes during the measurement.
     pub bytes: Occupancy,
-    /// The same in bandwidth-delay products.
+    /// Occupancy in bandwidth-delay products during the measurement.
     pub bdp: Option<Occupancy>,
-    /// From the beginning to the end, warm-up included, in bytes.
+    /// Occupancy in bytes from start to end, warm-up included.
     pub whole_bytes: Occupancy,
-    /// Packets offered to the link, as long as there was one.
+    /// Packets offered to the link over its whole life.
     pub offered: u64,
-    /// Bytes of these.
+    /// Bytes offered to the link over its whole life.
     pub offered_bytes: u64,
-    /// Of the packets, the ones that its queue dropped.
+    /// Packets dropped by the queue.
     pub dropped: u64,
-    /// Over time.
+    /// Occupancy over time.
     pub series: Vec<QueuePoint>,
 }
 
-/// An interval of a queue's time series.
+/// Interval of a queue's time series.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct QueuePoint {
-    /// Its end, in seconds since the workload's start.
+    /// End of the interval, in seconds since the workload's start.
     pub t_s: f64,
-    /// Bytes queued, on average.
+    /// Mean bytes queued.
     pub mean_bytes: f64,
-    /// The most bytes queued.
+    /// Maximum bytes queued.
     pub max_bytes: f64,
 }
 
 impl LinkUse {
-    /// The mean of the fullest queue, in bandwidth-delay products.
+    /// Mean of the fullest queue, in bandwidth-delay products.
     pub fn standing_queue(&self) -> Option<f64> {
         let means = self.queues.iter().filter_map(|queue| queue.bdp);
         means.map(|bdp| bdp.mean).max_by(f64::total_cmp)
     }
 
-    /// Bytes that were offered to the first link in the direction of the data, as long as there was one.
+    /// Bytes offered to the first link in the direction of the data, over its whole life.
     pub fn offered_bytes(&self) -> Option<u64> {
         self.queues.first().map(|queue| queue.offered_bytes)
     }
 
-    /// Share of packets that were dropped by the queue that dropped most.
+    /// Share of packets dropped, at the queue with the most drops.
     pub fn queue_drops(&self) -> Option<f64> {
         let offered = self.queues.iter().filter(|queue| queue.offered > 0);
         let shares = offered.map(|queue| queue.dropped as f64 / queue.offered as f64);
         shares.max_by(f64::total_cmp)
     }
 
-    /// What links were like for a workload; `None` for commands, whose data goes anywhere.
-    pub(super) fn of(
+    /// Computes the link use of a workload; `None` for commands, whose traffic may go anywhere.
+    pub(super) fn measure(
         workload: &Workload,
         window: &Window,
         Scenario { network, mtu, .. }: &Scenario,
@@ -149,7 +149,7 @@ impl LinkUse {
     }
 }
 
-/// The delays of the links between two nodes, where they are fixed.
+/// One-way delay of the links between two nodes, if it is fixed.
 pub(super) fn one_way(
     network: &Network,
     configs: &[(String, LinkConfig)],
@@ -171,7 +171,7 @@ fn config<'a>(configs: &'a [(String, LinkConfig)], name: &str) -> Option<&'a Lin
     found.map(|(_, config)| config)
 }
 
-/// Where a workload's data comes from and goes to.
+/// Source and destination of a workload's data.
 fn ends(workload: &Workload) -> Option<(&str, &str, Family)> {
     let (transfer, family) = match &workload.program {
         Program::Bulk(bulk) => (bulk.transfer, bulk.family),
@@ -189,16 +189,16 @@ fn ends(workload: &Workload) -> Option<(&str, &str, Family)> {
     })
 }
 
-/// A link on the way between two nodes.
+/// Link on the path between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crossed<'a> {
     name: &'a str,
-    /// The number of its edge, which its draws depend on.
+    /// Number of its edge, which its draws depend on.
     number: usize,
     direction: Direction,
 }
 
-/// The links between two nodes, in the order of the way from one to the other.
+/// Links between two nodes, in the order of the path.
 fn crossed<'a>(network: &'a Network, from: &'a str, to: &str) -> Vec<Crossed<'a>> {
     let link = |(edge, direction): (&'a Edge, Direction)| {
         Some(Crossed {
@@ -211,16 +211,16 @@ fn crossed<'a>(network: &'a Network, from: &'a str, to: &str) -> Vec<Crossed<'a>
 }
 
 impl Crossed<'_> {
-    /// What it was like while a workload ran; its end is so long behind its beginning.
+    /// State of the link while a workload ran, from its start to `end` after it.
     fn way<'a>(
         &self,
         window: &Window,
         configs: &'a [(String, LinkConfig)],
         reports: &BTreeMap<String, LinkReport>,
         delay: Duration,
-    ) -> Option<Way<'a>> {
+    ) -> Option<DirectionUse<'a>> {
         let path = config(configs, self.name)?.path(self.direction);
-        let always = Way {
+        let always = DirectionUse {
             path,
             rate: path.rate.mean().map(|rate| rate.bits_per_second() as f64),
             up: 1.0,
@@ -238,7 +238,7 @@ impl Crossed<'_> {
         let seconds = |ns: Nanos| Duration::from_nanos(ns).as_secs_f64();
         let outage = available.last_outage(at(window.began), at(window.ended));
         let since = |ns: Nanos| seconds(ns - at(window.began));
-        Some(Way {
+        Some(DirectionUse {
             rate: rate_within(&path.rate, from, to),
             up: available.up_within(from, to) as f64 / (to - from).max(1) as f64,
             outage: outage.map(|(began, ended)| OutageUse {
@@ -250,7 +250,7 @@ impl Crossed<'_> {
     }
 }
 
-/// Mean rate from one instant to another, in bit/s; `None` without a limit.
+/// Mean rate between two instants, in bit/s; `None` without a limit.
 fn rate_within(rate: &RateModel, from: Nanos, to: Nanos) -> Option<f64> {
     let RateModel::Trace(trace) = rate else {
         return rate.mean().map(|rate| rate.bits_per_second() as f64);
@@ -265,11 +265,11 @@ fn rate_within(rate: &RateModel, from: Nanos, to: Nanos) -> Option<f64> {
     Some(bits / (to - from).max(1) as f64)
 }
 
-/// A direction of a link, and the share of the time for which it was up.
+/// Direction of a link, with the share of time for which it was up.
 #[derive(Debug)]
-struct Way<'a> {
+struct DirectionUse<'a> {
     path: &'a PathConfig,
-    /// Mean rate while it was measured, in bit/s; `None` without a limit.
+    /// Mean rate during the measurement, in bit/s; `None` without a limit.
     rate: Option<f64>,
     up: f64,
     outage: Option<OutageUse>,
@@ -282,10 +282,10 @@ fn headers(family: Family) -> u32 {
     }
 }
 
-/// The goodput that links in a row carry when they are never idle.
-fn ceiling(ways: &[Way<'_>], family: Family, mtu: u32) -> Option<f64> {
+/// Goodput of links in a row that are never idle.
+fn ceiling(ways: &[DirectionUse<'_>], family: Family, mtu: u32) -> Option<f64> {
     let mut carried = f64::INFINITY;
-    for Way { path, rate, up, .. } in ways {
+    for DirectionUse { path, rate, up, .. } in ways {
         let wire = f64::from(mtu) + f64::from(path.overhead_bytes);
         let rate = rate.unwrap_or(f64::INFINITY);
         carried = carried.min(rate * f64::from(mtu - headers(family)) / wire);
@@ -294,7 +294,7 @@ fn ceiling(ways: &[Way<'_>], family: Family, mtu: u32) -> Option<f64> {
     carried.is_finite().then_some(carried)
 }
 
-/// The share of full packets that no loss model takes.
+/// Share of full packets that survive all loss models.
 fn survival(loss: &LossConfig, wire: f64) -> f64 {
     let burst = |gilbert: &Gilbert| {
         let bad = gilbert.share_bad();
@@ -344,7 +344,7 @@ fn queue_use(
     })
 }
 
-/// A point for each interval, or for each of them that is as long as the history is fine.
+/// One point per interval, or per multiple of it if the history is coarser.
 fn series(history: &QueueHistory, from: Nanos, to: Nanos, interval: Nanos) -> Vec<QueuePoint> {
     let seconds = |ns: Nanos| Duration::from_nanos(ns).as_secs_f64();
     let starts = (from..to).step_by(usize::try_from(interval.max(1)).unwrap_or(usize::MAX));
@@ -374,7 +374,7 @@ mod tests {
 
     fn carried(ways: &[&str], family: Family) -> Option<f64> {
         let paths: Vec<_> = ways.iter().map(|options| way(options)).collect();
-        let up = |path| Way {
+        let up = |path| DirectionUse {
             path,
             rate: rate_within(&path.rate, 0, 1),
             up: 1.0,
@@ -402,7 +402,7 @@ mod tests {
             &["rate=10mbit,ber=1e-6"],
             full * (1.0 - 1e-6_f64).powi(12_000),
         );
-        // Bad one packet in four, when half are lost.
+        // The bad state holds for one packet in four, and loses half of them.
         assert_carried(&["rate=10mbit,gilbert=p=0.1,q=0.3,bad=0.5"], full * 0.875);
         assert_carried(&["rate=10mbit,loss=1%,corrupt=1%"], full * 0.99 * 0.99);
         let ipv6 = carried(&["rate=10mbit"], Family::Ipv6);
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn of_several_links_the_slowest_counts_and_what_is_lost_behind_it() {
         let slow = 2e6 * 1448.0 / 1500.0;
-        // Half of 10 Mbit/s is still enough for the second.
+        // Half of 10 Mbit/s is still enough for the second link.
         assert_carried(&["rate=10mbit,loss=50%", "rate=2mbit"], slow);
         assert_carried(&["rate=2mbit,loss=10%", "loss=50%"], slow * 0.45);
     }

@@ -1,4 +1,4 @@
-//! What a workload measured.
+//! Measurements of a workload.
 
 use std::{
     collections::BTreeMap,
@@ -24,49 +24,50 @@ use crate::lab::{
 };
 use crate::link::LinkConfig;
 
-/// What a workload measured.
+/// Measurement of a workload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Measurement {
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
-    /// Bit/s at the receiver.
+    /// Goodput at the receiver, in bit/s.
     pub goodput_bps: Option<f64>,
-    /// From start to end.
+    /// Time from start to end.
     pub seconds: Option<f64>,
-    /// From start to the first byte.
+    /// Time from start to the first byte.
     pub first_byte_s: Option<f64>,
-    /// Of the goodput of all bulk transfers of its group, where there are several.
+    /// Share of the total goodput of the bulk transfers of its group, if there are several.
     pub share: Option<f64>,
-    /// Jain's index of the goodput of all bulk transfers of its group, where there are several.
+    /// Jain's index of the goodput of all bulk transfers of its group, if there are several.
     pub fairness: Option<f64>,
-    /// From the end of the last outage to the next byte at the receiver.
+    /// Time from the end of the last outage to the next byte at the receiver.
     pub resumed_s: Option<f64>,
-    /// From the end of the last outage to nine tenths of the goodput before it.
+    /// Time from the end of the last outage to nine tenths of the goodput before it.
     pub recovered_s: Option<f64>,
-    /// How long messages took.
+    /// Delays of messages.
     pub messages: Option<MessagesResult>,
-    /// What became of datagrams.
+    /// Fates of datagrams.
     pub datagrams: Option<DatagramsResult>,
-    /// What the first link was offered beyond the datagrams' own packets, of these; where they were alone.
+    /// Bytes offered to the first link beyond the datagrams' own packets, as a share of these;
+    /// absent with other traffic.
     pub overhead: Option<f64>,
-    /// Bytes that the sending socket sent again.
+    /// Bytes that the sending socket retransmitted.
     pub retransmitted_bytes: Option<u64>,
-    /// Of these, the ones in the early part.
+    /// Bytes that it retransmitted in the early part.
     pub retransmitted_early_bytes: Option<u64>,
-    /// What the links on the data's way were like meanwhile.
+    /// State of the links on the data's path.
     pub link_use: Option<LinkUse>,
-    /// All that the program had to say.
+    /// Complete result of the program.
     pub detail: Value,
-    /// When it ran; not part of files.
+    /// Time window of the workload; not part of files.
     #[serde(skip)]
     pub(in crate::lab) window: Option<Window>,
-    /// Goodput over time, which stands in `detail`.
+    /// Goodput over time, which is also in `detail`.
     #[serde(skip)]
     pub(in crate::lab) series: Vec<Point>,
 }
 
 impl Measurement {
-    /// The value of a metric: bit/s, seconds, bytes or a share. `None` where there is none.
+    /// Value of a metric: bit/s, seconds, bytes or a share. `None` if it was not measured.
     pub fn value(&self, metric: Metric) -> Option<f64> {
         let of_links = |value: fn(&LinkUse) -> Option<f64>| self.link_use.as_ref().and_then(value);
         let of_delays = |value: fn(&Delays) -> f64| self.delays().as_ref().map(value);
@@ -113,7 +114,7 @@ impl Measurement {
         of_messages.or_else(|| self.datagrams.as_ref()?.delays)
     }
 
-    /// Takes note of what its links were like; whether it had them for itself.
+    /// Adds the state of the links; `alone` is true for the only workload of a group.
     pub(super) fn look_at_links(&mut self, links: LinkUse, alone: bool) {
         if let (Some(flow), Some(offered), true) = (&self.datagrams, links.offered_bytes(), alone) {
             self.overhead = Some(offered as f64 / flow.packet_bytes.max(1) as f64 - 1.0);
@@ -139,7 +140,7 @@ impl Measurement {
     }
 }
 
-/// From the end of an outage to the end of the first interval thereafter in which something arrived.
+/// Time from the end of an outage to the end of the first interval after it in which data arrived.
 fn resumed(series: &[Point], outage: OutageUse) -> Option<f64> {
     let after = series
         .iter()
@@ -147,12 +148,12 @@ fn resumed(series: &[Point], outage: OutageUse) -> Option<f64> {
     after.map(|point| point.t_s - outage.ended_s)
 }
 
-/// The goodput before an outage is that of so many seconds.
+/// Length of the period before an outage over which goodput is averaged.
 const BEFORE_S: f64 = 2.0;
-/// Nine tenths of it must last for a round trip, or so long if that is longer.
+/// Minimum time for which nine tenths must last; a longer round trip takes precedence.
 const LASTING_S: f64 = 0.05;
 
-/// From the end of an outage to when nine tenths of the goodput before it begin to arrive.
+/// Time from the end of an outage to the first arrival of nine tenths of the goodput before it.
 fn recovered(series: &[Point], interval: f64, round_trip: f64, outage: OutageUse) -> Option<f64> {
     let mean = |points: &[Point]| {
         points.iter().map(|point| point.bps).sum::<f64>() / points.len().max(1) as f64
@@ -167,7 +168,7 @@ fn recovered(series: &[Point], interval: f64, round_trip: f64, outage: OutageUse
     (wanted > 0.0).then(|| (found[0].t_s - interval - outage.ended_s).max(0.0))
 }
 
-/// What workloads need to run.
+/// Environment of the workloads.
 pub(super) struct Stage<'a> {
     pub bench: &'a Bench<'a>,
     pub spec: &'a RunSpec,
@@ -186,7 +187,7 @@ impl Stage<'_> {
         match &workload.program {
             Program::Bulk(bulk) => {
                 let result = self.settled(workload, bulk).run(client, server)?;
-                Ok(of_bulk(workload, bulk, &result))
+                Ok(new(workload, bulk, &result))
             }
             Program::Curl(curl) => {
                 let own = self.own_directory(workload)?;
@@ -251,7 +252,7 @@ impl Stage<'_> {
             self.lab.node(&workload.server),
         );
         let result = messages.run(client, server, delay)?;
-        let window = Window::of(result.began, messages.warmup, messages.duration);
+        let window = Window::new(result.began, messages.warmup, messages.duration);
         let detail = Measurement::new(workload, window, &result);
         Ok(Measurement {
             messages: Some(result),
@@ -270,7 +271,7 @@ impl Stage<'_> {
             self.lab.node(&workload.server),
         );
         let result = flow.run(client, server, delay)?;
-        let window = Window::of(result.began, flow.warmup, flow.duration);
+        let window = Window::new(result.began, flow.warmup, flow.duration);
         let detail = Measurement::new(workload, window, &result);
         Ok(Measurement {
             goodput_bps: Some(result.goodput_bps),
@@ -279,7 +280,7 @@ impl Stage<'_> {
         })
     }
 
-    /// The delay of the links from who sends to who receives; none where it is not fixed.
+    /// One-way delay of the links from sender to receiver; zero if it is not fixed.
     fn one_way(&self, workload: &Workload, transfer: Transfer) -> Duration {
         let (from, to) = match transfer {
             Transfer::Upload => (&workload.client, &workload.server),
@@ -288,8 +289,8 @@ impl Stage<'_> {
         one_way(&self.bench.scenario.network, self.links, from, to).unwrap_or_default()
     }
 
-    /// The transfer with the pacing of the node that sends, if it has none of its own, by its
-    /// transport, and with the congestion control by its actual name.
+    /// Applies defaults of the sending node (pacing and transport) to the transfer, and the actual
+    /// name of its congestion control.
     fn settled(&self, workload: &Workload, bulk: &Bulk) -> Bulk {
         let sender = match bulk.transfer {
             Transfer::Upload => &workload.client,
@@ -319,7 +320,7 @@ impl Stage<'_> {
     }
 }
 
-fn of_bulk(workload: &Workload, bulk: &Bulk, result: &BulkResult) -> Measurement {
+fn new(workload: &Workload, bulk: &Bulk, result: &BulkResult) -> Measurement {
     let window = Window {
         began: result.began,
         measured: result.began + bulk.warmup,
@@ -346,7 +347,7 @@ fn of_counting_tcp(workload: &Workload, window: Window, result: &CountingTcpResu
     }
 }
 
-/// Says of each bulk transfer which part of the sum it got, and how fair that is, where there are several.
+/// Computes the share and the fairness of the bulk transfers, if there are several.
 pub(super) fn divide(workloads: &[Workload], measurements: &mut [Measurement]) {
     let bulk = |name: &str| {
         let is = |workload: &&Workload| matches!(workload.program, Program::Bulk(_));
@@ -373,7 +374,7 @@ pub(super) fn divide(workloads: &[Workload], measurements: &mut [Measurement]) {
 }
 
 impl Window {
-    /// From then until now, all of which counts.
+    /// Window from an instant until now, all of which counts.
     fn since(began: Instant) -> Self {
         Self {
             began,
@@ -383,8 +384,8 @@ impl Window {
         }
     }
 
-    /// So long, without a part at the beginning.
-    fn of(began: Instant, warmup: Duration, duration: Duration) -> Self {
+    /// Window of a given length after the warm-up.
+    fn new(began: Instant, warmup: Duration, duration: Duration) -> Self {
         Self {
             began,
             measured: began + warmup,
@@ -393,7 +394,7 @@ impl Window {
         }
     }
 
-    /// The part at its beginning does not count.
+    /// Window without its initial part.
     fn without(self, warmup: Duration) -> Self {
         Self {
             measured: self.began + warmup,
@@ -402,7 +403,7 @@ impl Window {
     }
 }
 
-/// The addresses of all nodes for commands: `SERVER_IPV4`, `SERVER_IPV6` and so on.
+/// Addresses of all nodes for commands: `SERVER_IPV4`, `SERVER_IPV6` and so on.
 fn addresses(lab: &Topology) -> Vec<(String, String)> {
     let of = |node: &Node| {
         let name = node.name().to_uppercase().replace('-', "_");

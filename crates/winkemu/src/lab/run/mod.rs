@@ -1,4 +1,4 @@
-//! Running a scenario: each run in a topology of its own, several at a time.
+//! Execution of a scenario: each run in a topology of its own, several at a time.
 
 mod controls;
 mod link_use;
@@ -31,42 +31,42 @@ use super::{
     scenario::{RunSpec, Scenario},
 };
 
-/// What to run of a scenario, and how.
+/// Selection of runs, and their parallelism.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
-    /// Topologies at once; the scenario's number if absent.
+    /// Topologies run at once; by default the scenario's number.
     pub jobs: Option<usize>,
-    /// Only runs whose description contains all these words.
+    /// Texts that the descriptions of runs must contain.
     pub only: Vec<String>,
-    /// Only the first seed.
+    /// True to run only the first seed.
     pub once: bool,
 }
 
-/// Why a scenario was not run.
+/// Failure to run a scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The filter fits no run.
-    #[error("no run of the scenario contains `{0}`; see them all with --list")]
+    /// Filter that matches no run.
+    #[error("no run of the scenario contains `{0}`; list all runs with --list")]
     NothingToRun(String),
-    /// The directory for the programs' files.
-    #[error("cannot make a temporary directory: {0}")]
+    /// Directory for the programs' files that cannot be created.
+    #[error("cannot create a temporary directory: {0}")]
     Directory(#[source] std::io::Error),
-    /// This system does not allow, or cannot run, the scenario's `controls`.
+    /// Scenario's `controls` that this system does not permit or cannot run.
     #[error("{0}")]
     Controls(#[from] LoadError),
 }
 
-/// What all runs of a scenario have in common.
+/// Data shared by all runs of a scenario.
 struct Bench<'a> {
     scenario: &'a Scenario,
-    /// Its file: others are sought beside it.
+    /// Scenario file; relative paths start at its directory.
     file: &'a Path,
-    /// Where programs put theirs.
+    /// Directory for the files of programs.
     scratch: &'a Path,
     controls: &'a Controls,
 }
 
-/// The runs that the options leave.
+/// Selects the runs that match the options.
 ///
 /// # Errors
 /// [`RunError::NothingToRun`].
@@ -86,7 +86,7 @@ pub fn select(scenario: &Scenario, options: &RunOptions) -> Result<Vec<RunSpec>,
     Ok(runs)
 }
 
-/// A scenario that is being run, and the results that are there.
+/// Running scenario with the results so far.
 #[derive(Debug)]
 pub struct Campaign {
     scenario: Scenario,
@@ -95,13 +95,13 @@ pub struct Campaign {
     jobs: usize,
     started: (SystemTime, Instant),
     controls: Mutex<BTreeMap<String, String>>,
-    /// By their places in `specs`.
+    /// Results with their indices in `specs`.
     done: Mutex<Vec<(usize, RunResult)>>,
     interrupted: AtomicBool,
 }
 
 impl Campaign {
-    /// Selects the runs of a scenario, which was read from `file`.
+    /// Selects the runs of a scenario that was read from `file`.
     ///
     /// # Errors
     /// [`RunError::NothingToRun`].
@@ -120,10 +120,10 @@ impl Campaign {
         })
     }
 
-    /// Runs it and gathers the results, in the order of [`Scenario::runs`].
+    /// Runs the scenario and collects the results, in the order of [`Scenario::runs`].
     ///
     /// # Errors
-    /// [`RunError`]; a run that fails is a result.
+    /// [`RunError`]; a failed run is a result.
     pub fn run(&self, progress: &Progress) -> Result<Results, RunError> {
         let directory = scratch_directory().map_err(RunError::Directory)?;
         let controls = Controls::load(&self.scenario.controls)?;
@@ -135,14 +135,15 @@ impl Campaign {
             controls: &controls,
         };
         progress.begin(&self.scenario, self.specs.len(), self.jobs);
-        // Lists in a matrix tend to end with what takes longest: begin there, or it ends alone.
+        // The last values of a matrix tend to take longest. Start with them, so that none runs
+        // alone at the end.
         let mut order: Vec<_> = (0..self.specs.len()).collect();
         order.sort_by_key(|&index| Reverse(&self.specs[index].point));
         pool::each(order.len(), self.jobs, |place| {
             let index = order[place];
             let result = pool::attempt(&bench, &self.specs[index], progress);
             let mut done = self.done.lock();
-            // From then on programs are killed, which is no result.
+            // After the interrupt, programs are killed; such a run is no result.
             if self.interrupted.load(SeqCst) {
                 return;
             }
@@ -153,14 +154,14 @@ impl Campaign {
         Ok(self.results())
     }
 
-    /// Takes no more results: those of runs that go on are dropped.
+    /// Stops collecting results; runs in progress are dropped.
     pub fn interrupt(&self) {
         let done = self.done.lock();
         self.interrupted.store(true, SeqCst);
         drop(done);
     }
 
-    /// Takes what there is. [`run`](Self::run) has nothing to give then.
+    /// Takes the results so far. [`run`](Self::run) returns none after this call.
     pub fn results(&self) -> Results {
         let mut done = std::mem::take(&mut *self.done.lock());
         done.sort_by_key(|(index, _)| *index);
@@ -179,7 +180,7 @@ impl Campaign {
     }
 }
 
-/// Directories of runs that are going on, for [`remove_scratch`].
+/// Directories of runs in progress, for [`remove_scratch`].
 static SCRATCH: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn scratch_directory() -> std::io::Result<TempDir> {
@@ -188,13 +189,13 @@ fn scratch_directory() -> std::io::Result<TempDir> {
     Ok(directory)
 }
 
-/// Removes the files of all runs: for signal handlers that end this process.
+/// Removes the files of all runs, for signal handlers that end this process.
 pub fn remove_scratch() {
     for path in SCRATCH.lock().drain(..) {
-        // What cannot be removed is left: the process is ending.
+        // Files that cannot be removed stay: the process is ending.
         let _ = std::fs::remove_dir_all(path);
     }
 }
 
-/// How long pepd may take to drain after its flows have ended or were reset.
+/// Time limit for pepd to drain after its flows have ended or were reset.
 const GRACE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Runs side by side, and again where the machine was too busy.
+//! Parallel runs, repeated if the machine was too busy.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -26,7 +26,7 @@ pub(super) fn each(count: usize, jobs: usize, f: impl Fn(usize) + Sync) {
     thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
 }
 
-/// Runs once, and again as often as the scenario allows while the machine was too busy.
+/// Executes a run, and repeats it as often as the scenario allows while the machine was too busy.
 pub(super) fn attempt(bench: &Bench<'_>, spec: &RunSpec, progress: &Progress) -> RunResult {
     let scenario = bench.scenario;
     let mut attempt = 1;
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn each_is_called_once_and_jobs_at_once() {
-        // Nobody passes the barrier unless three run at the same time.
+        // The barrier opens only if three run at the same time.
         let barrier = Barrier::new(3);
         let seen = Mutex::new(Vec::new());
         each(6, 3, |index| {

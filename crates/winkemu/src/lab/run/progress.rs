@@ -1,4 +1,4 @@
-//! How far a scenario is: a bar on a terminal, lines elsewhere.
+//! Progress of a scenario: a bar on a terminal, lines elsewhere.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -11,24 +11,24 @@ use crate::lab::{
     scenario::{Metric, RunSpec, Scenario},
 };
 
-/// Tells how far a scenario is, on standard error.
+/// Progress display on standard error.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    /// A line for each run, where there is no terminal to draw a bar on.
+    /// True to print a line per run, without a terminal for a bar.
     lines: bool,
     pace: Mutex<Pace>,
 }
 
-/// How fast runs are done.
+/// Pace of the runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Pace {
     runs: usize,
     jobs: usize,
     done: usize,
-    /// Of all that are done, one after another.
+    /// Total duration of all finished runs.
     took: Duration,
-    /// Attempts that were in vain.
+    /// Number of repeated attempts.
     again: usize,
 }
 
@@ -38,8 +38,8 @@ impl Pace {
         self.took += took;
     }
 
-    /// The time that the rest will take, if its runs are like those before: in rounds of as many
-    /// as run at once.
+    /// Estimated remaining time, if the remaining runs take as long as the finished ones: in rounds
+    /// of as many as run at once.
     fn left(self, elapsed: Duration) -> Option<Duration> {
         let mean = self.took.checked_div(u32::try_from(self.done).ok()?)?;
         let rounds = (self.runs + self.again).div_ceil(self.jobs.max(1));
@@ -48,7 +48,7 @@ impl Pace {
     }
 }
 
-/// Whole minutes and seconds, without what nobody knows.
+/// Formats a remaining time in whole minutes or seconds.
 fn about(left: Duration) -> String {
     let seconds = left.as_secs_f64().round() as u64;
     match seconds {
@@ -58,7 +58,7 @@ fn about(left: Duration) -> String {
 }
 
 impl Progress {
-    /// A bar if standard error is a terminal, else lines.
+    /// Creates a bar if standard error is a terminal, otherwise lines.
     pub fn on_stderr() -> Self {
         use std::io::IsTerminal as _;
         let terminal = std::io::stderr().is_terminal();
@@ -74,7 +74,7 @@ impl Progress {
         }
     }
 
-    /// Says nothing.
+    /// Creates a display without output.
     pub fn silent() -> Self {
         Self {
             bar: ProgressBar::hidden(),
@@ -138,7 +138,7 @@ impl Progress {
     pub(super) fn retry(&self, scenario: &Scenario, spec: &RunSpec, reason: &str) {
         let what = scenario.describe(spec);
         self.pace.lock().again += 1;
-        self.say(&format!("{what}: machine too busy, once more ({reason})"));
+        self.say(&format!("{what}: machine too busy, repeating ({reason})"));
     }
 
     pub(super) fn end(&self) {
@@ -186,7 +186,7 @@ mod tests {
             ..Pace::default()
         };
         let left = |pace: Pace, seconds| pace.left(Duration::from_secs(seconds));
-        assert_eq!(left(pace, 59), None, "nothing is known yet");
+        assert_eq!(left(pace, 59), None, "no estimate without a finished run");
         pace.finish(Duration::from_secs(60));
         // 162 runs, twelve at a time: 14 rounds, of which one is over.
         assert_eq!(left(pace, 60), Some(Duration::from_secs(13 * 60)));
@@ -196,13 +196,13 @@ mod tests {
         assert_eq!(
             left(pace, 540),
             Some(Duration::from_secs(6 * 60)),
-            "one round more"
+            "one more round"
         );
         assert_eq!(left(pace, 9999), Some(Duration::ZERO));
     }
 
     #[test]
-    fn time_is_told_in_what_people_count() {
+    fn remaining_time_is_rounded() {
         assert_eq!(about(Duration::from_millis(5_400)), "about 5 s left");
         assert_eq!(about(Duration::from_secs(840)), "about 14 min left");
     }

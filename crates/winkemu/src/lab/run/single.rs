@@ -25,56 +25,56 @@ use crate::{
     shell::{AccuracyLimit, LinkReport},
 };
 
-/// The result of a run.
+/// Result of a run.
 #[derive(Debug, Serialize)]
 pub struct RunResult {
-    /// How it went.
+    /// Outcome of the run.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Which attempt this was, from 1; those before were made on a machine that was too busy.
+    /// Number of the attempt, from 1; earlier ones ran on a machine that was too busy.
     pub attempt: u32,
-    /// From the beginning to the end, set-up included.
+    /// Duration from start to end, set-up included.
     pub took_s: f64,
-    /// Share of the run during which somebody on this machine waited for a processor, 0 to 1
-    /// (`/proc/pressure/cpu`); absent where the kernel does not tell.
+    /// Share of the run during which a task on this machine waited for a CPU, 0 to 1
+    /// (`/proc/pressure/cpu`). Absent if the kernel does not report it.
     pub cpu_pressure: Option<f64>,
-    /// What was measured, by workload. Empty when the run failed.
+    /// Measurements by workload; empty if the run failed.
     pub measurements: Vec<Measurement>,
-    /// What the links did, by name.
+    /// Reports of the links, by name.
     pub links: BTreeMap<String, LinkReport>,
-    /// What each pepd was told and how it fared, by node.
+    /// Configuration and report of each pepd, by node.
     pub pepds: BTreeMap<String, PepdRun>,
 }
 
-/// A pepd's part of a run.
+/// Part of a pepd in a run.
 #[derive(Debug, Serialize)]
 pub struct PepdRun {
-    /// Its configuration.
+    /// Configuration.
     pub config: String,
-    /// Its counters and exit; absent when it did not get that far.
+    /// Counters and exit code; absent if pepd did not get that far.
     #[serde(flatten)]
     pub report: Option<PepdReport>,
 }
 
-/// Whether a run counts.
+/// Outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// It does.
+    /// The run counts.
     Good,
-    /// The machine was too busy for the links to keep their times.
+    /// The machine was too busy for exact link timing.
     Late {
-        /// In words.
+        /// Reason in words.
         reason: String,
     },
     /// A program or the set-up failed.
     Failed {
-        /// In words.
+        /// Reason in words.
         reason: String,
     },
 }
 
-/// Why a run failed.
+/// Failure of a run.
 #[derive(Debug, thiserror::Error)]
 enum RunFailure {
     #[error(transparent)]
@@ -85,7 +85,7 @@ enum RunFailure {
         source: ProgramError,
     },
     #[error(
-        "not all is ready at the `link_time` of {0:?}: it takes keys, programs and sessions of peers"
+        "set-up not finished at the `link_time` of {0:?}: keys, programs and sessions take longer"
     )]
     NotReady(Duration),
     #[error(transparent)]
@@ -94,7 +94,7 @@ enum RunFailure {
     Netns(#[from] crate::netns::NetnsError),
     #[error(transparent)]
     Link(#[from] OptionError),
-    #[error("cannot make a directory: {0}")]
+    #[error("cannot create a directory: {0}")]
     Directory(#[from] io::Error),
 }
 
@@ -134,8 +134,8 @@ fn fill(result: &mut RunResult, bench: &Bench<'_>, spec: &RunSpec) -> Result<(),
         Ok(_) => work(bench, spec, &lab, &links, directory.path()),
         Err(_) => Ok(Vec::new()),
     };
-    // Also after a failure: what pepd and the links say may explain it. Pepd first, as its flows
-    // end over the links.
+    // Also after a failure, because the reports of pepd and the links may explain it. pepd comes
+    // first: its flows end over the links.
     let stopped = pepds.and_then(|pepds| stop_pepds(pepds, result));
     result.links = lab.stop_links().into_iter().collect();
     stopped?;
@@ -145,7 +145,7 @@ fn fill(result: &mut RunResult, bench: &Bench<'_>, spec: &RunSpec) -> Result<(),
     Ok(())
 }
 
-/// Tells each workload what its links were like.
+/// Adds to each workload the state of its links.
 fn look_at_links(
     result: &mut RunResult,
     scenario: &Scenario,
@@ -158,7 +158,7 @@ fn look_at_links(
         let of = |measured: &&mut Measurement| measured.workload == workload.name;
         let measured = result.measurements.iter_mut().find(of);
         if let Some((measured, window)) = measured.and_then(|of| of.window.map(|at| (of, at))) {
-            let links = LinkUse::of(workload, &window, scenario, links, &result.links);
+            let links = LinkUse::measure(workload, &window, scenario, links, &result.links);
             if let Some(links) = links {
                 measured.look_at_links(links, alone);
             }
@@ -166,7 +166,7 @@ fn look_at_links(
     }
 }
 
-/// The configurations of all links in this run, by name.
+/// Configurations of all links in this run, by name.
 fn configs(
     scenario: &Scenario,
     file: &Path,
@@ -180,7 +180,7 @@ fn configs(
     scenario.links.iter().map(config).collect()
 }
 
-/// Trace files stand beside the scenario.
+/// Path of a trace file, relative to the scenario's directory.
 fn beside(scenario: &Path, path: &Path) -> PathBuf {
     scenario.parent().unwrap_or(Path::new("")).join(path)
 }
@@ -230,7 +230,7 @@ fn edge(scenario: &Scenario, spec: &RunSpec, name: &str, config: &LinkConfig) ->
     }
 }
 
-/// The pepds of this run, with keys where there are several.
+/// Specifications of the pepds of this run, with keys if there are several.
 fn configure(
     scenario: &Scenario,
     spec: &RunSpec,
@@ -251,7 +251,7 @@ fn configure(
     Ok(pepds(scenario, spec, &ground))
 }
 
-/// Starts them in this order, and waits until those that call others have sessions.
+/// Starts the pepds in this order, and waits for the sessions of those that call others.
 fn start_pepds(
     specs: &[PepdSpec],
     lab: &Topology,
@@ -277,10 +277,10 @@ fn start_pepds(
     Ok(pepds)
 }
 
-/// Stops all of them, and tells how they fared.
+/// Stops all pepds, and adds their reports.
 fn stop_pepds(pepds: Vec<(String, Pepd)>, result: &mut RunResult) -> Result<(), RunFailure> {
     let mut outcome = Ok(());
-    // Those that called go first: their flows end at the others.
+    // Callers stop first: their flows end at the other pepds.
     for (node, pepd) in pepds.into_iter().rev() {
         match pepd.stop(GRACE) {
             Ok(report) => {
@@ -294,7 +294,7 @@ fn stop_pepds(pepds: Vec<(String, Pepd)>, result: &mut RunResult) -> Result<(), 
     outcome
 }
 
-/// Runs the workloads of the group side by side.
+/// Runs the workloads of the group in parallel.
 fn work(
     bench: &Bench<'_>,
     spec: &RunSpec,
@@ -329,7 +329,7 @@ fn work(
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        // All are joined before the first error goes up.
+        // Join all threads before the first error is returned.
         threads
             .into_iter()
             .map(join)
@@ -342,7 +342,7 @@ fn work(
     Ok(measured)
 }
 
-/// Until a workload starts.
+/// Waits until a workload starts.
 fn wait_for(start: Start, lab: &Topology) -> Result<(), RunFailure> {
     match start {
         Start::Ready(after) => thread::sleep(after),
@@ -355,7 +355,7 @@ fn wait_for(start: Start, lab: &Topology) -> Result<(), RunFailure> {
     Ok(())
 }
 
-/// One nginx on each node that curl connects to.
+/// Starts one nginx on each node that curl connects to.
 fn start_servers(
     workloads: &[Workload],
     lab: &Topology,
@@ -378,7 +378,7 @@ fn judge(result: &RunResult) -> Outcome {
     for (name, report) in &result.links {
         if let Some(failure) = &report.failure {
             return Outcome::Failed {
-                reason: format!("the link `{name}` ended early: {failure}"),
+                reason: format!("link `{name}` ended early: {failure}"),
             };
         }
         if !report.accuracy.counts {
@@ -391,7 +391,7 @@ fn judge(result: &RunResult) -> Outcome {
     Outcome::Good
 }
 
-/// For how long, since boot, at least one task had to wait for a processor.
+/// Total time since boot during which a task waited for a CPU.
 fn cpu_waits() -> Option<Duration> {
     let text = fs::read_to_string("/proc/pressure/cpu").ok()?;
     let some = text.lines().find(|line| line.starts_with("some"))?;

@@ -1,4 +1,4 @@
-//! From the raw scenario to the checked one.
+//! Checks that turn the raw scenario into a valid one.
 
 use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 
@@ -17,7 +17,8 @@ use super::{
 use crate::{link::LinkOptions, shell::MTU};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Small beside the round trips of links worth emulating, large beside what an idle machine adds.
+/// Default lateness limit: small beside the round trips of links worth emulating, large beside the
+/// lateness of an idle machine.
 const LATE: Duration = Duration::from_millis(10);
 const RUNS_MAX: usize = 100_000;
 
@@ -39,7 +40,7 @@ pub(super) fn check(
     };
     let matrix = read_matrix(&raw, &links, &network, file, &mut findings);
     if raw.workload.is_empty() {
-        let message = "there is none: add a [[workload]] with `name` and `program` (bulk, curl, iperf3, messages, page, udp, \
+        let message = "is missing: add a [[workload]] with `name` and `program` (bulk, curl, iperf3, messages, page, udp, \
                        counting_tcp, command)";
         findings.add(0..0, "workload", message);
     }
@@ -160,7 +161,7 @@ fn read_nodes(
 fn check_node(name: &Spanned<String>, key: &str, network: &Network, findings: &mut Findings<'_>) {
     if !network.contains(name.get_ref()) {
         let message = format!(
-            "`{}` is no node; there are {}",
+            "unknown node `{}`; nodes are {}",
             name.get_ref(),
             network.names()
         );
@@ -176,7 +177,7 @@ fn read_matrix(
     findings: &mut Findings<'_>,
 ) -> Vec<Axis> {
     let mut axes = Vec::new();
-    // Tables are sorted by key; the author's order is that of the places.
+    // The TOML reader sorts tables by key; sort by position to restore the author's order.
     let mut raw: Vec<_> = raw.matrix.iter().collect();
     raw.sort_by_key(|(key, _)| key.span().start);
     for (key, list) in raw {
@@ -187,7 +188,7 @@ fn read_matrix(
             values.extend(findings.take(value.span(), &dotted, setting));
         }
         if list.get_ref().is_empty() {
-            findings.add(list.span(), &dotted, "must hold one value at least");
+            findings.add(list.span(), &dotted, "must hold one or more values");
         }
         axes.push(Axis {
             key: key.get_ref().clone(),
@@ -205,7 +206,7 @@ fn read_setting(
     file: &Path,
 ) -> Result<Setting, String> {
     let unknown = || {
-        "is no key of a matrix: \"link.OPTION\", \"links.NAME.OPTION\" or \"congestion.NODE\""
+        "is not a matrix key: \"link.OPTION\", \"links.NAME.OPTION\" or \"congestion.NODE\""
             .to_owned()
     };
     if let Some(node) = key.strip_prefix("congestion.") {
@@ -220,8 +221,7 @@ fn read_setting(
         None => (LINK, key.strip_prefix("link.").ok_or_else(unknown)?),
     };
     let found = links.iter().find(|(name, _)| name == link);
-    let (_, options) =
-        found.ok_or_else(|| format!("names the link `{link}`, which is not described"))?;
+    let (_, options) = found.ok_or_else(|| format!("names the undefined link `{link}`"))?;
     let mut options = options.clone();
     links::set(&mut options, option, value)?;
     links::check_files(&options, file).map_err(|err| err.to_string())?;
@@ -245,7 +245,7 @@ fn read_variants(
             findings.add(
                 variant.name.span(),
                 key("name"),
-                format!("there is another variant `{name}`"),
+                format!("duplicate variant `{name}`"),
             );
         }
         variants.push(Variant {
@@ -277,7 +277,7 @@ fn read_seeds(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<u64> {
             findings.add(
                 seeds.span(),
                 "seeds",
-                "stands beside `repetitions`: one of them is enough",
+                "conflicts with `repetitions`: use one of them",
             );
             Vec::new()
         }
@@ -285,7 +285,7 @@ fn read_seeds(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<u64> {
             findings.add(
                 seeds.span(),
                 "seeds",
-                "must hold one number at least, such as [1, 2, 3]",
+                "must hold one or more numbers, such as [1, 2, 3]",
             );
             Vec::new()
         }
@@ -310,7 +310,7 @@ fn read_metrics(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<Metric> {
         .collect()
 }
 
-/// Names of variants and workloads that others refer to, and the number of runs.
+/// Checks references to variants and workloads, and the number of runs.
 fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'_>) {
     let variants: Vec<_> = scenario
         .variants
@@ -323,7 +323,7 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
         let Some(name) = name else { return };
         if !names.contains(&name.get_ref().as_str()) {
             let message = format!(
-                "`{}` is unknown; there are {}",
+                "unknown name `{}`; names are {}",
                 name.get_ref(),
                 names.join(", ")
             );
@@ -346,12 +346,13 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
         findings.add(
             0..0,
             "matrix",
-            format!("makes {runs} runs; at most {RUNS_MAX} are allowed"),
+            format!("makes {runs} runs; the maximum is {RUNS_MAX}"),
         );
     }
 }
 
-/// A variant with one pepd needs a node for it, with neighbours on both sides, in every workload.
+/// Checks that a variant with one pepd has a node for it, with neighbours on both sides, in every
+/// workload.
 fn check_pepd_nodes(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'_>) {
     for group in &scenario.groups {
         if scenario.network.edges_of(&group.pepd_on).count() > 1 {

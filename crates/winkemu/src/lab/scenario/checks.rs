@@ -1,10 +1,10 @@
-//! What must hold, from the file.
+//! Checks from the scenario file.
 
 use toml::{Spanned, Value};
 
 use super::{Axis, Check, Metric, error::Findings, links, raw::RawCheck};
 
-/// Reads a check; the names in it are looked at with all others.
+/// Reads a check. The names in it are verified later, with all others.
 pub(super) fn read(raw: &RawCheck, matrix: &[Axis], findings: &mut Findings<'_>) -> Option<Check> {
     let metric = match &raw.metric {
         Some(name) => read_metric(name, "check.metric", findings)?,
@@ -37,7 +37,7 @@ pub(super) fn read_metric(
         .find(|(known, _)| known == name.get_ref());
     if found.is_none() {
         let names = Metric::ALL.map(|(name, _)| name).join(", ");
-        let message = format!("`{}` is no metric; there are {names}", name.get_ref());
+        let message = format!("unknown metric `{}`; metrics are {names}", name.get_ref());
         findings.add(name.span(), key, message);
     }
     found.map(|(_, metric)| *metric)
@@ -54,12 +54,13 @@ fn bound(
     findings.take(raw.span(), key, value)
 }
 
-/// Ratios need a baseline, a baseline needs ratios, and a check needs a bound.
+/// Verifies that a check is complete: ratios need a baseline, a baseline needs ratios, and a check
+/// needs a bound.
 fn is_complete(raw: &RawCheck, findings: &mut Findings<'_>) {
     let ratio = raw.mean_ratio_min.as_ref().or(raw.mean_ratio_max.as_ref());
     match (&raw.baseline, ratio) {
         (None, Some(ratio)) => {
-            let message = "is missing: the variant whose mean is the divisor";
+            let message = "is missing: name the variant whose mean is the divisor";
             findings.add(ratio.span(), "check.baseline", message);
         }
         (Some(baseline), None) => {
@@ -75,7 +76,7 @@ fn is_complete(raw: &RawCheck, findings: &mut Findings<'_>) {
     }
 }
 
-/// The values of the matrix to which the check is restricted, by axis.
+/// Values of the matrix to which the check is restricted, by axis.
 fn read_places(
     raw: &RawCheck,
     matrix: &[Axis],
@@ -86,7 +87,7 @@ fn read_places(
         let dotted = format!("check.at.\"{}\"", key.get_ref());
         let Some(axis) = matrix.iter().find(|axis| axis.key == *key.get_ref()) else {
             let keys: Vec<_> = matrix.iter().map(|axis| &*axis.key).collect();
-            let message = format!("is no key of [matrix]; there are: {}", keys.join(", "));
+            let message = format!("is not a key of [matrix]; keys are {}", keys.join(", "));
             findings.add(key.span(), &dotted, message);
             continue;
         };
@@ -95,7 +96,7 @@ fn read_places(
             if !axis.values.iter().any(|known| known.value() == text) {
                 let known: Vec<_> = axis.values.iter().map(super::Setting::value).collect();
                 let known = known.join(", ");
-                let message = format!("`{text}` is not in [matrix]; there are: {known}");
+                let message = format!("`{text}` is not in [matrix]; values are {known}");
                 findings.add(value.span(), &dotted, message);
             }
         }
@@ -104,7 +105,7 @@ fn read_places(
     places
 }
 
-/// The elements of an array, or the one value that is none.
+/// Elements of an array, or a single value.
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     let (one, many) = match value {
         Value::Array(values) => (None, &**values),

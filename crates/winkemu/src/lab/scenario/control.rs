@@ -1,18 +1,19 @@
-//! Which of our congestion controls a scenario asks for.
+//! eBPF congestion controls that a scenario requests.
 
 use std::{fmt, str::FromStr};
 
 use bpf_cc::{Control, UnknownControl};
 
-/// What follows a name that leaves the control's own to the kernel.
+/// Suffix that leaves the control's own name to the kernel.
 const BESIDE: &str = "_bpf";
 
-/// An eBPF congestion control of ours, under its name or beside the kernel's: `hybla`, `hybla_bpf`.
+/// eBPF congestion control of pepd, under its own name or beside the kernel's: `hybla`,
+/// `hybla_bpf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WantedControl {
-    /// Which.
+    /// Control.
     pub control: Control,
-    /// Whether its own name means the kernel's.
+    /// True if its own name means the kernel's control.
     pub beside: bool,
 }
 

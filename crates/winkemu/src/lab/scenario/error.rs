@@ -1,41 +1,41 @@
-//! What is wrong in a scenario, and where.
+//! Mistakes in a scenario, with their places.
 
 use std::{fmt, io, ops::Range, path::PathBuf};
 
-/// Why a scenario cannot be run.
+/// Failure to load a scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The file cannot be read.
+    /// Unreadable file.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The file was read, and this is wrong with it.
+    /// File with mistakes.
     #[error("{0}")]
     Mistakes(Mistakes),
 }
 
-/// All mistakes that were found in a file.
+/// All mistakes found in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistakes {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// At least one.
+    /// Mistakes; never empty.
     pub list: Vec<Mistake>,
 }
 
-/// One mistake.
+/// Mistake in a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// The line, counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The dotted key.
+    /// Dotted key.
     pub key: String,
-    /// What is wrong, and what is accepted.
+    /// Problem, and the accepted form.
     pub message: String,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// Collects mistakes while a scenario is checked.
+/// Collector of mistakes while a scenario is checked.
 #[derive(Debug)]
 pub(super) struct Findings<'a> {
     text: &'a str,
@@ -68,7 +68,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Notes a mistake at a place in the text.
+    /// Records a mistake at a place in the text.
     pub fn add(&mut self, span: Range<usize>, key: impl Into<String>, message: impl fmt::Display) {
         let line = line_of(self.text, span.start);
         self.list.push(Mistake {
@@ -78,7 +78,7 @@ impl<'a> Findings<'a> {
         });
     }
 
-    /// The value, or a note of why there is none.
+    /// Returns the value, or records the error.
     pub fn take<T>(
         &mut self,
         span: Range<usize>,
@@ -95,7 +95,7 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// What the TOML reader did not accept, with the key that stands there.
+/// Converts an error of the TOML reader into a mistake, with its key.
 pub(super) fn syntax(text: &str, err: &toml::de::Error) -> Mistake {
     let span = err.span().unwrap_or(0..0);
     let line_start = text[..span.start]
@@ -105,7 +105,7 @@ pub(super) fn syntax(text: &str, err: &toml::de::Error) -> Mistake {
     let place = line.split('=').next().unwrap_or("");
     let place = place.trim().trim_matches(['[', ']']);
     let message = err.message().trim_end().replace('\n', "; ");
-    // In the words of TOML, not of the reader.
+    // Use the words of TOML instead of those of the reader.
     let message = message
         .replace(
             "expected a sequence",
@@ -114,7 +114,7 @@ pub(super) fn syntax(text: &str, err: &toml::de::Error) -> Mistake {
         .replace("expected a map", "expected a table, such as { key = 1 }");
     let missing = message.strip_prefix("missing field `");
     let (key, message) = match missing.and_then(|rest| rest.split('`').next()) {
-        // The span of what lacks it is that of a table, or of all there is.
+        // For a missing field, the span is that of its table or of the whole text.
         Some(field) if span == (0..text.len()) => (field.to_owned(), "is missing".to_owned()),
         Some(field) => (format!("{place}.{field}"), "is missing".to_owned()),
         None if place.is_empty() => ("(file)".to_owned(), message),

@@ -20,11 +20,11 @@ pub(super) fn options(
     options
 }
 
-/// Sets one option: of both directions, or of one by `ab.KEY`, `ba.KEY` or a table. A text
-/// `"AB | BA"` has a value for each direction.
+/// Sets one option: of both directions, or of one by `ab.KEY`, `ba.KEY` or a table. A text `"AB |
+/// BA"` has a value for each direction.
 pub(super) fn set(options: &mut LinkOptions, key: &str, value: &toml::Value) -> Result<(), String> {
     try_set(options, key, value).map_err(|err| match err {
-        // Its key is the last part of the one that stands before this message.
+        // The key is already the last part of the key before this message.
         OptionError::Value { message, .. } => message,
         other => other.to_string(),
     })
@@ -61,7 +61,7 @@ fn set_all(path: &mut PathOptions, table: &toml::Table) -> Result<(), OptionErro
         .try_for_each(|(key, value)| path.set(key, &text(value)))
 }
 
-/// A value as text; a table, such as `wink = { p = 0.4, i = "100ms" }`, becomes a list.
+/// Converts a value to text; a table, such as `wink = { p = 0.4, i = "100ms" }`, becomes a list.
 pub(super) fn text(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
@@ -76,14 +76,14 @@ pub(super) fn text(value: &toml::Value) -> String {
     }
 }
 
-/// Trace files that options name are sought beside the scenario.
+/// Checks the trace files named by options, relative to the scenario's directory.
 pub(super) fn check_files(options: &LinkOptions, scenario: &Path) -> Result<(), OptionError> {
     options
         .resolve(&mut |path| std::fs::read_to_string(beside(scenario, path)))
         .map(drop)
 }
 
-/// A path as seen from the directory of the scenario.
+/// Path relative to the scenario's directory.
 pub(super) fn beside(scenario: &Path, path: &Path) -> std::path::PathBuf {
     scenario.parent().unwrap_or(Path::new("")).join(path)
 }

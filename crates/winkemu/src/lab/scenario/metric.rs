@@ -1,64 +1,64 @@
-//! What is measured, and how bounds of it are written.
+//! Metrics, and the parsing of their bounds.
 
 use serde::Serialize;
 use units::{ByteSize, Rate, Ratio, duration::Span};
 
-/// What is measured.
+/// Measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Bit/s at the receiver.
+    /// Goodput at the receiver, in bit/s.
     Goodput,
-    /// Seconds from start to end.
+    /// Time from start to end, in seconds.
     Seconds,
-    /// Seconds from start to the first byte.
+    /// Time from start to the first byte, in seconds.
     FirstByte,
-    /// Of the goodput of all bulk transfers of its group, 0 to 1.
+    /// Share of the total goodput of the bulk transfers of its group, 0 to 1.
     Share,
-    /// Of the goodput that the links could carry, 0 to 1 or a little more.
+    /// Share of the goodput that the links can carry, 0 to 1 or slightly more.
     Utilisation,
-    /// Of what the links' rate leaves after loss and outages, headers of packets not counted, 0 to 1.
+    /// Share of the links' rate after loss and outages, without packet headers, 0 to 1.
     Efficiency,
     /// Jain's index of the goodput of all bulk transfers of its group, 0 to 1.
     Fairness,
-    /// Seconds that half of the messages or datagrams take at most, beyond the links' one-way delay.
+    /// Median delay of messages or datagrams beyond the links' one-way delay, in seconds.
     DelayP50,
-    /// The same for 95 % of them.
+    /// 95th percentile of this delay.
     DelayP95,
-    /// The same for 99 % of them.
+    /// 99th percentile of this delay.
     DelayP99,
-    /// The most that any of them takes.
+    /// Maximum of this delay.
     DelayMax,
-    /// Share of the messages or datagrams that are there in time.
+    /// Share of the messages or datagrams that arrive on time.
     OnTime,
-    /// Share of the datagrams that have not arrived.
+    /// Share of the datagrams that do not arrive.
     Loss,
-    /// Seconds by which delays of datagrams differ from one to the next, as RFC 3550 has it.
+    /// Variation of the delay between datagrams by RFC 3550, in seconds.
     Jitter,
-    /// Copies of datagrams beyond the first, of what was sent.
+    /// Copies of datagrams beyond the first, as a share of those sent.
     Duplicates,
-    /// Share of the datagrams that came after one that was sent later.
+    /// Share of the datagrams that arrive after one sent later.
     Reordered,
-    /// Share of the datagrams that came otherwise than they were sent.
+    /// Share of the datagrams that arrive altered.
     Corrupt,
-    /// Bytes that crossed the first link beyond the packets that were sent, of those.
+    /// Bytes on the first link beyond the packets sent, as a share of these.
     Overhead,
-    /// Seconds from the end of the last outage to the next byte at the receiver.
+    /// Time from the end of the last outage to the next byte at the receiver, in seconds.
     Resumed,
-    /// Seconds from the end of the last outage to nine tenths of the goodput before it.
+    /// Time from the end of the last outage to nine tenths of the goodput before it, in seconds.
     Recovered,
-    /// Mean of the fullest queue on the data's way, in bandwidth-delay products.
+    /// Mean of the fullest queue on the data's path, in bandwidth-delay products.
     Queue,
     /// Share of the packets offered to a link that its queue dropped.
     QueueDrops,
-    /// Bytes that the sending socket sent again.
+    /// Bytes that the sending socket retransmitted.
     Retransmitted,
-    /// Of these, the ones in the early part.
+    /// Bytes that it retransmitted in the early part.
     RetransmittedEarly,
 }
 
 impl Metric {
-    /// All of them by name.
+    /// All metrics by name.
     pub const ALL: [(&str, Self); 24] = [
         ("goodput", Self::Goodput),
         ("seconds", Self::Seconds),
@@ -86,7 +86,7 @@ impl Metric {
         ("retransmitted_early", Self::RetransmittedEarly),
     ];
 
-    /// Its name in files.
+    /// Name in files.
     pub fn name(self) -> &'static str {
         Self::ALL
             .iter()
@@ -94,10 +94,10 @@ impl Metric {
             .map_or("", |(name, _)| name)
     }
 
-    /// A bound of it as people write it: bit/s, seconds, bytes or a share.
+    /// Parses a bound of the metric: bit/s, seconds, bytes or a share.
     ///
     /// # Errors
-    /// What is accepted.
+    /// Description of the accepted form.
     pub(super) fn read_bound(self, text: &str) -> Result<f64, String> {
         let words = |err: units::UnitError| err.to_string();
         match self {
@@ -134,22 +134,22 @@ impl Metric {
                 let size: ByteSize = text.parse().map_err(words)?;
                 Ok(size.bytes() as f64)
             }
-            // More than all of it is possible.
+            // Values above 100 % are possible.
             Self::Overhead => percent(text)
-                .ok_or_else(|| format!("`{text}` is no part such as \"30%\" or \"150%\"")),
+                .ok_or_else(|| format!("`{text}` is not a percentage such as \"30%\" or \"150%\"")),
             Self::Queue => products(text).ok_or_else(|| {
-                format!("`{text}` is no part of the bandwidth-delay product such as \"30%bdp\"")
+                format!("`{text}` is not a share of the bandwidth-delay product such as \"30%bdp\"")
             }),
         }
     }
 }
 
-/// Bandwidth-delay products, written as for the queue of a link.
+/// Parses bandwidth-delay products, written as for the queue of a link.
 fn products(text: &str) -> Option<f64> {
     percent(text.trim().strip_suffix("bdp")?)
 }
 
-/// A part of something, or more than all of it.
+/// Parses a percentage, which may exceed 100 %.
 fn percent(text: &str) -> Option<f64> {
     let percent = text.trim().strip_suffix('%')?;
     let percent: f64 = percent.trim().parse().ok()?;

@@ -32,180 +32,180 @@ use crate::{
     link::LinkOptions,
 };
 
-/// A checked scenario.
+/// Checked scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// A short name, for files.
+    /// Short name, for files.
     pub name: String,
-    /// One line, for the heads of tables and plots.
+    /// Title for the heads of tables and plots, in one line.
     pub title: String,
-    /// What it is for.
+    /// Purpose of the scenario.
     pub description: String,
-    /// The file as it was read.
+    /// Text of the file.
     pub text: String,
-    /// Nodes, and what joins them.
+    /// Nodes and edges.
     pub network: Network,
-    /// The links of the path by name, as they are without the matrix.
+    /// Links by name, without the settings of the matrix.
     pub links: Vec<(String, LinkOptions)>,
     /// Settings of nodes in all variants.
     pub nodes: Vec<NodeSettings>,
-    /// What is varied, in the order of the file; the first changes slowest.
+    /// Axes of the matrix, in the order of the file; the first changes slowest.
     pub matrix: Vec<Axis>,
-    /// What is compared.
+    /// Variants to compare.
     pub variants: Vec<Variant>,
-    /// Workloads that run at the same time in one topology.
+    /// Groups of workloads that run at the same time in one topology.
     pub groups: Vec<Group>,
-    /// One run of everything for each.
+    /// Seeds; each adds one run of everything.
     pub seeds: Vec<u64>,
-    /// How many topologies run at once.
+    /// Number of topologies that run at once.
     pub parallel: usize,
-    /// How often a run is repeated when the machine was too busy.
+    /// Number of repetitions of a run on a machine that was too busy.
     pub retries: u32,
-    /// A link that handed on more than 0.1 % of its packets later than this was not itself.
+    /// Lateness limit of links: a run with more than 0.1 % of the packets beyond it does not count.
     pub late: Duration,
-    /// Whether Ethernet edges keep segmentation offloads.
+    /// True if Ethernet edges keep segmentation offloads.
     pub offloads: bool,
-    /// Bytes of the longest packet on every edge.
+    /// MTU of every edge, in bytes.
     pub mtu: u32,
-    /// What tables and plots show.
+    /// Metrics of the tables and plots.
     pub metrics: Vec<Metric>,
-    /// The variant that others are related to.
+    /// Variant to which the others are compared.
     pub baseline: Option<String>,
-    /// The eBPF congestion controls of ours that are registered during the runs.
+    /// eBPF congestion controls of pepd that are registered during the runs.
     pub controls: Vec<WantedControl>,
-    /// What must hold.
+    /// Checks of the results.
     pub checks: Vec<Check>,
-    /// What stands beside the results.
+    /// References shown beside the results.
     pub references: Vec<Reference>,
 }
 
 /// Settings of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSettings {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Its default congestion control.
+    /// Default congestion control.
     pub congestion: Option<String>,
-    /// What each of its bulk transfers sends at most, in payload.
+    /// Maximum payload rate of each of its bulk transfers.
     pub pacing: Option<Rate>,
-    /// Whether they go by QUIC, and with which control.
+    /// Congestion control of QUIC, if its bulk transfers use QUIC.
     pub quic: Option<QuicControl>,
-    /// Its kernel settings.
+    /// Kernel settings.
     pub sysctls: Vec<(String, String)>,
 }
 
-/// One dimension of the matrix.
+/// Axis of the matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axis {
-    /// The key as in the file, such as `link.loss`.
+    /// Key as in the file, such as `link.loss`.
     pub key: String,
-    /// What it takes in turn.
+    /// Values of the axis.
     pub values: Vec<Setting>,
 }
 
-/// One of the things compared.
+/// Variant to compare.
 #[derive(Debug, Clone)]
 pub struct Variant {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
-    /// Where pepd runs, and what it is told; other nodes in the middle only forward.
+    /// Nodes and configurations of pepd; other nodes in the middle only forward.
     pub pepds: Pepds,
-    /// Settings of nodes, which go before those of all variants.
+    /// Settings of nodes, which override those of all variants.
     pub nodes: Vec<NodeSettings>,
 }
 
 /// Workloads that run at the same time.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// Its name: that of its workload where there is only one.
+    /// Name of the group; that of its workload if there is only one.
     pub name: String,
-    /// The node on which pepd runs, in variants that have one.
+    /// Node of pepd, in variants with one pepd.
     pub pepd_on: String,
-    /// At least one.
+    /// Workloads; never empty.
     pub workloads: Vec<Workload>,
 }
 
-/// One program and where it runs.
+/// Program and its nodes.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
-    /// The node that opens connections; for a command, the node it runs on.
+    /// Node that opens connections; for a command, the node it runs on.
     pub client: String,
-    /// The node that is connected to.
+    /// Node that accepts connections.
     pub server: String,
-    /// When it starts.
+    /// Start of the workload.
     pub start: Start,
-    /// What runs.
+    /// Program.
     pub program: Program,
 }
 
-/// When a workload starts.
+/// Start of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// So long after everything is ready.
+    /// Time after the set-up is complete.
     Ready(Duration),
-    /// So long after the links began, by which time everything must be ready.
+    /// Time after the start of the links, by which the set-up must be complete.
     LinkTime(Duration),
 }
 
-/// What runs.
+/// Program of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Program {
-    /// The built-in transfer.
+    /// Built-in bulk transfer.
     Bulk(Bulk),
     /// curl and nginx.
     Curl(Curl),
     /// iperf3.
     Iperf3(Iperf3),
-    /// Messages, and how long each takes.
+    /// Messages and their delays.
     Messages(Messages),
-    /// A constant flow of UDP or ESP.
+    /// Constant flow of UDP or ESP.
     Datagrams(Datagrams),
-    /// A transfer from a sender that counts ACKs.
+    /// Transfer from a sender that counts ACKs.
     CountingTcp(CountingTcp),
-    /// A web page of many objects.
+    /// Web page of many objects.
     Page(Page),
     /// Any command.
     Shell(Shell),
 }
 
-/// What others measured, or a model says.
+/// Published or predicted values to compare with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
-    /// Whose it is.
+    /// Name of the source.
     pub name: String,
-    /// Of what.
+    /// Metric.
     pub metric: Metric,
-    /// One for each value of the matrix's first key: bit/s, seconds, bytes or a share.
+    /// Values, one per value of the matrix's first key: bit/s, seconds, bytes or a share.
     pub values: Vec<Option<f64>>,
 }
 
-/// What must hold at every point of the matrix, or at some.
+/// Check that must hold at all or some points of the matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
-    /// The variant under test.
+    /// Variant under test.
     pub variant: String,
-    /// The variant it is compared with, for ratios.
+    /// Variant to compare with, for ratios.
     pub baseline: Option<String>,
-    /// The workload; all if absent.
+    /// Workload; all if absent.
     pub workload: Option<String>,
-    /// What is compared.
+    /// Metric.
     pub metric: Metric,
-    /// Only at points with one of these values, for each of these keys of the matrix.
+    /// Restriction to points with one of these values, by key of the matrix.
     pub at: Vec<(String, Vec<String>)>,
-    /// The least ratio of the means.
+    /// Minimum ratio of the means.
     pub mean_ratio_min: Option<f64>,
-    /// The greatest ratio of the means.
+    /// Maximum ratio of the means.
     pub mean_ratio_max: Option<f64>,
-    /// The least mean: bit/s, seconds, bytes or a share.
+    /// Minimum mean: bit/s, seconds, bytes or a share.
     pub min: Option<f64>,
-    /// The greatest mean.
+    /// Maximum mean.
     pub max: Option<f64>,
 }
 
 impl Reference {
-    /// Its value at a point of the matrix.
+    /// Value of the reference at a point of the matrix.
     pub fn at(&self, point: &[usize]) -> Option<f64> {
         let place = point.first().copied().unwrap_or(0);
         self.values.get(place).copied().flatten()
@@ -213,7 +213,7 @@ impl Reference {
 }
 
 impl Scenario {
-    /// What stands beside the results of a metric.
+    /// References of a metric.
     pub fn references(&self, metric: Metric) -> impl Iterator<Item = &Reference> {
         let of = move |reference: &&Reference| reference.metric == metric;
         self.references.iter().filter(of)
@@ -222,7 +222,7 @@ impl Scenario {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// [`ScenarioError`]: every mistake with file, line, key and what is accepted.
+    /// [`ScenarioError`]: every mistake with file, line, key and accepted form.
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let read = fs::read_to_string(path);
         let text = read.map_err(|source| ScenarioError::Read {
@@ -232,10 +232,10 @@ impl Scenario {
         Self::parse(&text, path)
     }
 
-    /// Checks a text; `path` is for messages, and files that it names are sought beside it.
+    /// Checks a text. `path` is for messages, and named files are relative to its directory.
     ///
     /// # Errors
-    /// Every mistake with file, line, key and what is accepted.
+    /// Every mistake with file, line, key and accepted form.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ScenarioError> {
         let mistakes = |list| {
             ScenarioError::Mistakes(Mistakes {

@@ -1,4 +1,4 @@
-//! The nodes of a scenario, and what joins them.
+//! Nodes of a scenario, and the edges between them.
 
 use std::ops::Range;
 
@@ -10,32 +10,32 @@ use crate::{
     link::{Direction, LinkOptions},
 };
 
-/// The element of a row that is a link without a name of its own.
+/// Element of a row that stands for the unnamed link.
 pub(super) const LINK: &str = "link";
 
-/// Nodes and edges without a circle: the path, and the branches that leave it.
+/// Nodes and edges without cycles: the path, and its branches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
-    /// Names, in the order of the file.
+    /// Names in the order of the file.
     nodes: Vec<String>,
     edges: Vec<Edge>,
-    /// Where the path ends.
+    /// Last node of the path.
     last: String,
 }
 
-/// What joins two nodes that stand beside each other in a row.
+/// Edge between two neighbours in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edge {
-    /// The one that stands first.
+    /// First node.
     pub a: String,
-    /// The one behind it.
+    /// Second node.
     pub b: String,
-    /// The link between them; `None` is Ethernet.
+    /// Link between the nodes; `None` is Ethernet.
     pub link: Option<String>,
 }
 
 impl Edge {
-    /// The other end.
+    /// Node at the other end.
     pub fn other(&self, node: &str) -> &str {
         if self.a == node { &self.b } else { &self.a }
     }
@@ -56,23 +56,22 @@ impl Network {
         &self.edges
     }
 
-    /// Where the path begins and where it ends; `None` where it is empty.
+    /// First and last node of the path; `None` if it is empty.
     pub fn ends(&self) -> Option<(&str, &str)> {
         Some((self.nodes.first()?, &self.last))
     }
 
-    /// Whether there is such a node.
+    /// Reports whether the network has this node.
     pub fn contains(&self, node: &str) -> bool {
         self.nodes().any(|known| known == node)
     }
 
-    /// The edges of a node, in the order of the file.
+    /// Edges of a node, in the order of the file.
     pub fn edges_of<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Edge> {
         self.edges.iter().filter(move |edge| edge.touches(node))
     }
 
-    /// The edges from one node to another, and in which direction each is crossed; none where one of
-    /// them is not there.
+    /// Edges from one node to another, each with its direction; empty if either node is unknown.
     pub fn way<'a>(&'a self, from: &'a str, to: &str) -> Vec<(&'a Edge, Direction)> {
         self.search(from, None, to).unwrap_or_default()
     }
@@ -98,7 +97,7 @@ impl Network {
         })
     }
 
-    /// The names of all nodes, for messages.
+    /// Names of all nodes, for messages.
     pub(super) fn names(&self) -> String {
         self.nodes.join(", ")
     }
@@ -120,7 +119,7 @@ pub(super) fn read(
     reader.network.last = row.last().cloned().unwrap_or_default();
     if row.len() < 2 {
         let message =
-            "must hold two nodes at least, such as [\"client\", \"pepd\", \"link\", \"server\"]";
+            "must hold two or more nodes, such as [\"client\", \"pepd\", \"link\", \"server\"]";
         reader.findings.add(raw.path.span(), "path", message);
     }
     for (index, branch) in raw.branches.iter().enumerate() {
@@ -130,14 +129,14 @@ pub(super) fn read(
     let Reader { network, used, .. } = reader;
     for (link, _) in links {
         if !used.contains(link) {
-            let message = format!("does not hold the link `{link}`, which is described");
+            let message = format!("does not hold the link `{link}`, which is defined");
             findings.add(raw.path.span(), "path", message);
         }
     }
     network
 }
 
-/// An element of a row that may stand there.
+/// Element of a row.
 enum Element<'a> {
     Node(&'a str),
     Link(&'a str),
@@ -146,13 +145,13 @@ enum Element<'a> {
 struct Reader<'a, 'b> {
     network: Network,
     links: &'a [(String, LinkOptions)],
-    /// Links that stand in a row already.
+    /// Links that a row has used already.
     used: Vec<String>,
     findings: &'a mut Findings<'b>,
 }
 
 impl Reader<'_, '_> {
-    /// Adds a row to the network, and gives its nodes.
+    /// Adds a row to the network, and returns its nodes.
     fn row(&mut self, raw: &Spanned<Vec<Spanned<String>>>, key: &str) -> Vec<String> {
         let mut nodes: Vec<String> = Vec::new();
         let mut pending = None;
@@ -160,14 +159,14 @@ impl Reader<'_, '_> {
             match self.element(element, key) {
                 Some(Element::Link(link)) => {
                     if nodes.is_empty() || pending.is_some() {
-                        let message = format!("the link `{link}` needs a node on either side");
+                        let message = format!("link `{link}` needs a node on either side");
                         self.findings.add(element.span(), key, message);
                     }
                     self.use_link(link, element.span(), key);
                     pending = Some(link.to_owned());
                 }
                 Some(Element::Node(node)) if nodes.iter().any(|known| known == node) => {
-                    let message = format!("the node `{node}` stands in it twice");
+                    let message = format!("node `{node}` appears twice");
                     self.findings.add(element.span(), key, message);
                 }
                 Some(Element::Node(node)) => {
@@ -184,14 +183,14 @@ impl Reader<'_, '_> {
         nodes
     }
 
-    /// Adds a row that shares one node with those before it.
+    /// Adds a branch: a row that shares one node with the network so far.
     fn branch(&mut self, raw: &Spanned<Vec<Spanned<String>>>, key: &str) {
         let before = self.network.clone();
         let shared = |nodes: &[String]| nodes.iter().filter(|node| before.contains(node)).count();
         let row = self.row(raw, key);
         if row.len() < 2 || shared(&row) != 1 {
-            let message = "must hold exactly one node that stands in the path, or in a branch before it, and \
-                           others that do not: [\"client2\", \"near2\", \"link2\", \"hub\"]";
+            let message = "must hold exactly one node of the path or of an earlier branch, and \
+                           new nodes: [\"client2\", \"near2\", \"link2\", \"hub\"]";
             self.findings.add(raw.span(), key, message);
             self.network = before;
         }
@@ -203,9 +202,11 @@ impl Reader<'_, '_> {
             return Some(Element::Link(name));
         }
         let message = if name == LINK {
-            "holds `link`, but there is no table [link]".to_owned()
+            "holds `link`, but the table [link] is missing".to_owned()
         } else if !is_node_name(name) {
-            format!("`{name}` is no node name: 1 to 15 letters, digits, `-` or `_`, and not `lo`")
+            format!(
+                "`{name}` is not a node name: 1 to 15 letters, digits, `-` or `_`, and not `lo`"
+            )
         } else {
             return Some(Element::Node(name));
         };
@@ -215,7 +216,7 @@ impl Reader<'_, '_> {
 
     fn use_link(&mut self, link: &str, span: Range<usize>, key: &str) {
         if self.used.iter().any(|used| used == link) {
-            let message = format!("the link `{link}` stands between other nodes already");
+            let message = format!("link `{link}` is already between other nodes");
             self.findings.add(span, key, message);
         }
         self.used.push(link.to_owned());

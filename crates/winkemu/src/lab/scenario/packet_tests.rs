@@ -1,4 +1,4 @@
-//! Workloads that make their packets themselves.
+//! Tests of workloads that build their packets themselves.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn datagrams_have_an_interval_or_a_rate() {
 }
 
 #[test]
-fn mistakes_of_datagrams_are_told() {
+fn mistakes_of_datagrams_are_reported() {
     for (keys, expected) in [
         ("size = \"160B\"\nduration = \"9s\"", "interval: is missing"),
         ("interval = \"1ms\"\nduration = \"9s\"", "size: is missing"),
@@ -64,7 +64,7 @@ fn mistakes_of_datagrams_are_told() {
         ),
         (
             "size = \"64B\"\ninterval = \"1ms\"\nrate = \"1Mbit/s\"\nduration = \"9s\"",
-            "one of them is enough",
+            "use one of them",
         ),
         (
             "size = \"64B\"\ninterval = \"1ms\"\nduration = \"9s\"\ndscp = 64",
@@ -115,7 +115,7 @@ fn a_workload_starts_when_all_is_ready_or_by_the_links_clock() {
         Start::LinkTime(Duration::from_secs(5))
     );
     let said = tests::mistakes(&with(&format!("{fetch}start = \"2s\"\nlink_time = \"5s\"")));
-    assert!(said.contains("one of them is enough"), "{said}");
+    assert!(said.contains("use one of them"), "{said}");
     let without = with(&format!("{fetch}link_time = \"5s\"")).replace("\"link\", ", "");
     let without = without.replace("[link]\ndelay = \"1ms\"\n", "");
     let said = tests::mistakes(&without);

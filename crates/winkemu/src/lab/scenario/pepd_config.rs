@@ -1,4 +1,4 @@
-//! Where pepd runs, and its configurations in a run: the author's part, and what the topology knows better.
+//! Nodes of pepd, and its configurations in a run: the author's part, completed from the topology.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,28 +13,28 @@ use units::{Rate, duration};
 use super::{Edge, Network, RunSpec, Scenario, error::Findings};
 use crate::link::{DelayModel, Direction, LinkConfig, RateModel};
 
-/// The node on which pepd runs unless a workload says otherwise.
+/// Default node of pepd.
 pub(super) const PEPD_NODE: &str = "pepd";
 
-/// The workloads are over when pepd is told to end: what is still open then is of no interest.
+/// Drain timeout. The workloads are over when pepd stops, so open flows do not matter.
 const DRAIN: &str = "2s";
-/// Where a pepd that others call listens.
+/// Port of a pepd that others call.
 const PORT: u16 = 5001;
 
-/// The pepds of a variant.
+/// Pepds of a variant.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Pepds {
-    /// None: nodes in the middle only forward.
+    /// No pepd: nodes in the middle only forward.
     #[default]
     None,
-    /// One, on the node that the workloads say; what it is told.
+    /// One pepd with this configuration, on the node that the workloads name.
     One(Table),
-    /// Some, by their nodes.
+    /// Several pepds, by node.
     Each(BTreeMap<String, Table>),
 }
 
 impl Pepds {
-    /// The nodes of pepds that need keys: peers of each other. None where there is one pepd at most.
+    /// Nodes of pepds that need keys as peers of each other; empty for one pepd or none.
     pub fn peers(&self) -> Vec<&str> {
         let Self::Each(tables) = self else {
             return Vec::new();
@@ -46,30 +46,30 @@ impl Pepds {
     }
 }
 
-/// One pepd of a run.
+/// Specification of one pepd of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PepdSpec {
-    /// Its node.
+    /// Name of the node.
     pub node: String,
-    /// The text of its configuration.
+    /// Text of its configuration.
     pub config: String,
-    /// The pepds that it calls: there is a session with each when all are ready.
+    /// Peers that it calls; it has a session with each once all are ready.
     pub calls: Vec<String>,
 }
 
-/// What a run has, and a scenario does not know.
+/// Facts of a run that the scenario does not contain.
 pub struct Ground<'a> {
-    /// The links by name, as they are in this run.
+    /// Links by name, with their configuration in this run.
     pub links: &'a [(String, LinkConfig)],
-    /// The address of a node's interface toward a neighbour.
+    /// Address of a node's interface toward a neighbour.
     pub address: &'a dyn Fn(&str, &str) -> IpAddr,
-    /// The private key of a node, and its public key.
+    /// Private and public key of a node.
     pub key: &'a dyn Fn(&str) -> (String, String),
-    /// The file with the key that all share.
+    /// File with the pre-shared key.
     pub shared_key: &'a Path,
 }
 
-/// Reads `pepd` of a variant: a configuration, or one for each of some nodes.
+/// Reads `pepd` of a variant: one configuration, or one per node.
 pub(super) fn read(
     raw: Option<&Spanned<Table>>,
     key: &str,
@@ -78,15 +78,14 @@ pub(super) fn read(
 ) -> Pepds {
     let Some(raw) = raw else { return Pepds::None };
     let table = raw.get_ref();
-    // An array of tables, such as `site`, is no configuration of a node that is called so.
+    // An array of tables, such as `site`, is not the configuration of a node of that name.
     let of_node = |(name, value): &(&String, &Value)| network.contains(name) && value.is_table();
     match table.iter().filter(of_node).count() {
         0 => return Pepds::One(table.clone()),
         all if all == table.len() => {}
         _ => {
             let message = format!(
-                "holds keys that are nodes beside others that are not: either one configuration, or one for each \
-                 of some nodes; there are {}",
+                "mixes keys that are nodes with others: use one configuration, or one per node; nodes are {}",
                 network.names()
             );
             findings.add(raw.span(), key, message);
@@ -99,28 +98,28 @@ pub(super) fn read(
     for (node, config) in &pepds {
         let is_other = |peer: &String| pepds.contains_key(peer) && peer != node;
         for peer in named(config).into_iter().filter(|peer| !is_other(peer)) {
-            let message = format!("the peer `{peer}` is no other node with a pepd of this variant");
+            let message = format!("peer `{peer}` is not another node with a pepd in this variant");
             findings.add(raw.span(), format!("{key}.{node}"), message);
         }
     }
     Pepds::Each(pepds)
 }
 
-/// The peers that sites of a configuration use. Each once.
-fn called(config: &Table) -> BTreeSet<String> {
+/// Peers that the sites of a configuration use, each once.
+fn named_in(config: &Table) -> BTreeSet<String> {
     let sites = config.get("site").and_then(Value::as_array);
     let peer = |site: &Value| Some(site.get("peer")?.as_str()?.to_owned());
     sites.into_iter().flatten().filter_map(peer).collect()
 }
 
-/// These, and the ones that have tables of their own.
+/// Peers that the sites use or that have tables of their own.
 fn named(config: &Table) -> BTreeSet<String> {
     let tables = config.get("peer").and_then(Value::as_table);
     let tables = tables.into_iter().flat_map(|peers| peers.keys().cloned());
-    tables.chain(called(config)).collect()
+    tables.chain(named_in(config)).collect()
 }
 
-/// The pepds that name this one, or are named by it.
+/// Pepds that name this one, or are named by it.
 fn peers_of(tables: &BTreeMap<String, Table>, node: &str) -> BTreeSet<String> {
     let by_others = tables
         .iter()
@@ -133,11 +132,15 @@ fn peers_of(tables: &BTreeMap<String, Table>, node: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The pepds of a run, those first that are called by others.
+/// Specifications of the pepds of a run; pepds that others call come first.
 ///
-/// `timeouts.drain` becomes 2 s, `intercept.lan` the interfaces toward the hosts, `link` the interface, rate and
-/// round-trip time of the neighbouring link, sites know on which side of pepd that link is, and peers have
-/// keys, endpoints, and the rate and round-trip time of the way, unless the variant says otherwise.
+/// Values derived from the topology, unless the variant sets them:
+///
+/// * `timeouts.drain` is 2 s
+/// * `intercept.lan` lists the interfaces toward the hosts
+/// * `link` has the interface, rate and round-trip time of the neighbouring link
+/// * sites have the side of pepd on which that link is
+/// * peers have keys, endpoints, and the rate and round-trip time of the path
 pub fn pepds(scenario: &Scenario, run: &RunSpec, ground: &Ground<'_>) -> Vec<PepdSpec> {
     let tables = match &scenario.variant(run).pepds {
         Pepds::None => BTreeMap::new(),
@@ -157,7 +160,7 @@ pub fn pepds(scenario: &Scenario, run: &RunSpec, ground: &Ground<'_>) -> Vec<Pep
     specs
 }
 
-/// Fills in what the author left out.
+/// Context for completing the configurations.
 struct Configs<'a> {
     network: &'a Network,
     ground: &'a Ground<'a>,
@@ -168,7 +171,7 @@ impl Configs<'_> {
     fn spec(&self, node: &str) -> PepdSpec {
         let mut config = self.tables[node].clone();
         let peers = peers_of(self.tables, node);
-        let calls: Vec<_> = called(&config).intersection(&peers).cloned().collect();
+        let calls: Vec<_> = named_in(&config).intersection(&peers).cloned().collect();
         if let Some(timeouts) = table(&mut config, "timeouts") {
             timeouts.entry("drain").or_insert_with(|| DRAIN.into());
         }
@@ -188,7 +191,7 @@ impl Configs<'_> {
         }
     }
 
-    /// Connections arrive from the row's beginning.
+    /// Completes a split proxy: connections arrive from the start of the row.
     fn split(&self, node: &str, config: &mut Table) {
         let before = self.before(node);
         let lan = before.map(|edge| edge.other(node)).into_iter().collect();
@@ -199,7 +202,8 @@ impl Configs<'_> {
         }
     }
 
-    /// Hosts are at every Ethernet, or, where there is none, wherever no peer is.
+    /// Completes a tunnel endpoint. Hosts are on every Ethernet edge or, without one, on every edge
+    /// without a peer.
     fn tunnel(&self, node: &str, config: &mut Table, peers: &BTreeSet<String>) {
         let edges = || self.network.edges_of(node);
         let ways = peers.iter().map(|peer| self.network.way(node, peer));
@@ -227,13 +231,13 @@ impl Configs<'_> {
         }
     }
 
-    /// Whether one of these calls a node.
+    /// Reports whether one of the callers calls a node.
     fn calls<'b>(&self, mut callers: impl Iterator<Item = &'b String>, node: &str) -> bool {
-        callers.any(|caller| called(&self.tables[caller]).contains(node))
+        callers.any(|caller| named_in(&self.tables[caller]).contains(node))
     }
 
     fn describe_peer(&self, node: &str, name: &str, config: &mut Table) {
-        let is_called = called(config).contains(name);
+        let is_called = named_in(config).contains(name);
         let stated = config.get("link").and_then(Value::as_table);
         let stated = stated.cloned().unwrap_or_default();
         let Some(peer) = table(config, "peer").and_then(|peers| table(peers, name)) else {
@@ -253,7 +257,7 @@ impl Configs<'_> {
             .iter()
             .filter_map(|(edge, way)| Some((self.link(edge)?, *way)))
             .collect();
-        if let (Some(rate), false) = (least_rate(&links), stated.contains_key("rate")) {
+        if let (Some(rate), false) = (min_rate(&links), stated.contains_key("rate")) {
             peer.entry("rate")
                 .or_insert_with(|| rate.to_string().into());
         }
@@ -263,7 +267,7 @@ impl Configs<'_> {
         }
     }
 
-    /// The link behind the node in its row, else the one before it.
+    /// Describes the link after the node in its row, else the one before it.
     fn describe_link(&self, node: &str, config: &mut Table) {
         let edges = [
             (self.after(node), Direction::AtoB),
@@ -277,7 +281,7 @@ impl Configs<'_> {
             let interface = || edge.other(node).into();
             table.entry("interface").or_insert_with(interface);
             for (key, direction) in [("rate", away), ("rate_down", away.opposite())] {
-                if let Some(rate) = least_rate(&[(link, direction)]) {
+                if let Some(rate) = min_rate(&[(link, direction)]) {
                     table.entry(key).or_insert_with(|| rate.to_string().into());
                 }
             }
@@ -299,7 +303,7 @@ impl Configs<'_> {
         self.network.edges().iter().find(|edge| edge.b == node)
     }
 
-    /// A link before Ethernet, where several begin here.
+    /// Edge after the node; a link comes before Ethernet if several edges begin here.
     fn after(&self, node: &str) -> Option<&Edge> {
         let begin_here = || self.network.edges().iter().filter(|edge| edge.a == node);
         begin_here()
@@ -308,8 +312,8 @@ impl Configs<'_> {
     }
 }
 
-/// A table of the configuration, made if absent; `None` when the author put something else
-/// there, which pepd will complain about.
+/// Table of the configuration, created if absent. `None` if the author put another type there; pepd
+/// reports that.
 fn table<'a>(config: &'a mut Table, key: &str) -> Option<&'a mut Table> {
     config
         .entry(key)
@@ -324,7 +328,7 @@ fn set_lan(config: &mut Table, interfaces: Vec<&str>) {
     }
 }
 
-/// Tells all sites that connections arrive over the link.
+/// Sets on all sites that connections arrive over the link.
 fn face_the_clients(config: &mut Table) {
     let all = || {
         Value::Array(vec![Value::Table(Table::from_iter([(
@@ -338,20 +342,21 @@ fn face_the_clients(config: &mut Table) {
     }
 }
 
-/// The least rate of links in a row, where all that have one state it.
-fn least_rate(way: &[(&LinkConfig, Direction)]) -> Option<Rate> {
-    let mut least: Option<Rate> = None;
+/// Lowest rate of links in a row, if all have one.
+fn min_rate(way: &[(&LinkConfig, Direction)]) -> Option<Rate> {
+    let mut minimum: Option<Rate> = None;
     for (link, direction) in way {
         match &link.path(*direction).rate {
-            RateModel::Fixed(rate) => least = least.into_iter().chain([*rate]).min(),
+            RateModel::Fixed(rate) => minimum = minimum.into_iter().chain([*rate]).min(),
             RateModel::Unlimited => {}
             RateModel::Trace(_) => return None,
         }
     }
-    least
+    minimum
 }
 
-/// The delays of links in a row, there and back; `None` where there is none, or it varies.
+/// Sum of the delays of links in a row, both directions; `None` without links or with a variable
+/// delay.
 fn round_trip(way: &[(&LinkConfig, Direction)]) -> Option<Duration> {
     let both = |link: &LinkConfig| match (&link.ab.delay.base, &link.ba.delay.base) {
         (DelayModel::Fixed(out), DelayModel::Fixed(back)) => Some(*out + *back),

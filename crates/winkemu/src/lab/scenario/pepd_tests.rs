@@ -1,11 +1,11 @@
-//! What pepds are told, on one node and on several.
+//! Tests of pepd configurations, on one node and on several.
 
 use super::{
     tests::{GOOD, mistakes, parse},
     *,
 };
 
-/// The pepds of a run, by node, and whom they call.
+/// Pepds of a run by node, with the peers they call.
 fn pepds_of(scenario: &Scenario, run: &RunSpec) -> Vec<(String, toml::Table, Vec<String>)> {
     let link = |(name, _): &(String, LinkOptions)| {
         let options = scenario.link_options(run, name);
@@ -34,7 +34,7 @@ fn table(text: &str) -> toml::Table {
 }
 
 #[test]
-fn pepd_is_told_its_interfaces_and_link() {
+fn pepd_gets_its_interfaces_and_link() {
     let scenario = parse(GOOD);
     let runs = scenario.runs();
     assert_eq!(pepds_of(&scenario, &runs[0]), []);
@@ -68,7 +68,7 @@ fn pepd_on_the_far_side_knows_that_connections_come_over_the_link() {
     assert_eq!(config["site"][0]["link_leg"].as_str(), Some("client"));
 }
 
-/// A pepd on each side of a link whose directions differ.
+/// Scenario with a pepd on each side of an asymmetric link.
 const TUNNEL: &str = r#"
 path = ["client", "near", "link", "far", "server"]
 
@@ -144,7 +144,7 @@ fn what_a_variant_says_of_a_peer_and_its_link_stays() {
     assert_eq!(far["peer"]["near"]["rate"].as_str(), Some("1Mbit/s"));
     assert_eq!(near["link"]["rate"].as_str(), Some("auto"));
     assert_eq!(near["site"][0]["mode"].as_str(), Some("split"));
-    // What is said of the link is meant for the peer behind it, too.
+    // The rate of the link applies to the peer behind it, too.
     let peer = near["peer"]["far"].as_table().unwrap();
     assert!(
         !peer.contains_key("rate") && peer.contains_key("rtt"),
@@ -184,7 +184,7 @@ duration = "20s"
     assert_eq!(
         names,
         ["hub", "boat1", "boat2"],
-        "who is called is there first"
+        "called pepds do not come first"
     );
     let hub = &pepds[0].1;
     assert_eq!(hub["intercept"]["lan"].as_array().unwrap().len(), 1);
@@ -213,17 +213,17 @@ duration = "20s"
     broken(
         branch,
         "branches = [[\"client2\", \"one\", \"hub\"]]",
-        "the link `one` stands between other nodes already",
+        "link `one` is already between other nodes",
     );
     broken(
         "pepd.hub = {}",
         "pepd.hup = {}",
-        "beside others that are not",
+        "mixes keys that are nodes with others",
     );
     broken(
         "pepd.hub = {}",
         "",
-        "variant[1].pepd.boat1: the peer `hub` is no other node with a pepd",
+        "variant[1].pepd.boat1: peer `hub` is not another node with a pepd",
     );
 }
 

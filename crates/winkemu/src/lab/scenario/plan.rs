@@ -1,33 +1,33 @@
-//! From a scenario to its runs.
+//! Runs of a scenario.
 
 use std::fmt;
 
 use super::{NodeSettings, Scenario, Variant};
 use crate::link::LinkOptions;
 
-/// A value of an axis of the matrix, and where it goes.
+/// Value of an axis of the matrix, and its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Setting {
-    /// An option of a link.
+    /// Option of a link.
     Link {
-        /// The link's name.
+        /// Name of the link.
         link: String,
-        /// The option.
+        /// Option.
         option: String,
-        /// Its value.
+        /// Value.
         value: String,
     },
-    /// The congestion control of a node.
+    /// Congestion control of a node.
     Congestion {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// The congestion control.
+        /// Congestion control.
         value: String,
     },
 }
 
 impl Setting {
-    /// The value alone.
+    /// Value without its target.
     pub fn value(&self) -> &str {
         match self {
             Self::Link { value, .. } | Self::Congestion { value, .. } => value,
@@ -42,14 +42,14 @@ pub struct RunSpec {
     pub variant: usize,
     /// Index of the group of workloads.
     pub group: usize,
-    /// For each axis, the index of its value.
+    /// Index of the value of each axis.
     pub point: Vec<usize>,
-    /// The seed of the links.
+    /// Seed of the links.
     pub seed: u64,
 }
 
 impl Scenario {
-    /// All runs; those that are compared stand together, so that they meet the same conditions.
+    /// All runs. Runs to be compared are adjacent, so that they meet the same conditions.
     pub fn runs(&self) -> Vec<RunSpec> {
         let mut runs = Vec::new();
         for &seed in &self.seeds {
@@ -69,7 +69,7 @@ impl Scenario {
         runs
     }
 
-    /// All points of the matrix; one, without axes, where there is none.
+    /// All points of the matrix; one point without axes if there is no matrix.
     pub fn points(&self) -> Vec<Vec<usize>> {
         self.matrix.iter().fold(vec![Vec::new()], |points, axis| {
             let extend = |point: &Vec<usize>| {
@@ -80,7 +80,7 @@ impl Scenario {
         })
     }
 
-    /// The keys and values of a point.
+    /// Keys and values of a point.
     pub fn settings<'a>(
         &'a self,
         point: &'a [usize],
@@ -91,15 +91,15 @@ impl Scenario {
             .map(|(axis, &value)| (&*axis.key, &axis.values[value]))
     }
 
-    /// The variant of a run.
+    /// Variant of a run.
     pub fn variant(&self, run: &RunSpec) -> &Variant {
         &self.variants[run.variant]
     }
 
-    /// A link's options in a run.
+    /// Options of a link in a run.
     ///
     /// # Panics
-    /// When there is no such link in the path.
+    /// A link that is not in the path.
     pub fn link_options(&self, run: &RunSpec, name: &str) -> LinkOptions {
         let link = self.links.iter().find(|(link, _)| link == name);
         let (_, mut options) = link
@@ -120,7 +120,7 @@ impl Scenario {
         options
     }
 
-    /// A node's settings in a run: of the scenario, then of the variant, then of the matrix.
+    /// Settings of a node in a run: those of the scenario, then of the variant, then of the matrix.
     pub fn node_settings(&self, run: &RunSpec, node: &str) -> NodeSettings {
         let mut settings = NodeSettings {
             node: node.to_owned(),
@@ -144,7 +144,7 @@ impl Scenario {
         settings
     }
 
-    /// A run in words, such as `pepd bbr, upload, link.loss 1%, seed 3`.
+    /// Describes a run in words, such as `pepd bbr, upload, link.loss 1%, seed 3`.
     pub fn describe(&self, run: &RunSpec) -> String {
         let point = PointText(self, &run.point);
         let (variant, group) = (

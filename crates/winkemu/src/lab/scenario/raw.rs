@@ -1,4 +1,4 @@
-//! A scenario as it stands in its file.
+//! Scenario in the form of its file.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::{
     link::predict::Model,
 };
 
-/// A table whose keys are the author's.
+/// Table with keys chosen by the author.
 pub type Table<T> = BTreeMap<Spanned<String>, Spanned<T>>;
 
 #[derive(Debug, Deserialize)]

@@ -1,4 +1,4 @@
-//! What others measured or a model says, to stand beside the results.
+//! References: published or predicted values shown beside the results.
 
 use toml::Spanned;
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::link::{Wink, predict::Prediction};
 
-/// Where a reference says nothing.
+/// Placeholder for a missing value of a reference.
 const NOTHING: &str = "none";
 
-/// Reads a reference: what it says, or what a model predicts.
+/// Reads a reference: its values, or a model to predict them.
 pub(super) fn read(
     raw: &RawReference,
     matrix: &[Axis],
@@ -40,7 +40,7 @@ pub(super) fn read(
     })
 }
 
-/// One value, or one for each of the matrix's first key.
+/// Reads one value, or one per value of the matrix's first key.
 fn said(
     values: &Spanned<Vec<Spanned<toml::Value>>>,
     metric: Metric,
@@ -51,7 +51,7 @@ fn said(
     let given = values.get_ref();
     if given.len() != 1 && given.len() != places {
         let message =
-            format!("must hold one value, or {places}: one for each of [matrix]'s first key");
+            format!("must hold one value, or {places}: one per value of [matrix]'s first key");
         findings.add(values.span(), "reference.values", message);
         return None;
     }
@@ -71,18 +71,18 @@ fn said(
     Some(values)
 }
 
-/// What a model says of each wink of the matrix's first key.
+/// Predicts a value for each wink of the matrix's first key.
 fn predicted(
     raw: &RawPredict,
     metric: Metric,
     matrix: &[Axis],
 ) -> Result<Vec<Option<f64>>, String> {
     if metric != Metric::Seconds {
-        return Err("is of times: `metric` must be \"seconds\"".to_owned());
+        return Err("predicts times: `metric` must be \"seconds\"".to_owned());
     }
     let winks = matrix.first().map(|axis| axis.values.iter().map(wink));
     let winks: Option<Vec<_>> = winks.and_then(Iterator::collect);
-    let winks = winks.ok_or("is of winks: [matrix]'s first key must be `wink` of a link")?;
+    let winks = winks.ok_or("needs winks: [matrix]'s first key must be `wink` of a link")?;
     let seconds = |wink| {
         let prediction = Prediction::new(raw.perfect.0, wink).map_err(|error| error.to_string())?;
         Ok(Some(prediction.seconds(raw.model)))
@@ -90,7 +90,7 @@ fn predicted(
     winks.into_iter().map(seconds).collect()
 }
 
-/// The wink of both directions.
+/// Wink of both directions.
 fn wink(setting: &Setting) -> Option<Wink> {
     match setting {
         Setting::Link { option, value, .. } if option == "wink" => value.parse().ok(),

@@ -58,7 +58,7 @@ pub(super) fn mistakes(text: &str) -> String {
     }
 }
 
-/// The scenario with a line replaced, and what is said of it.
+/// Mistakes of the scenario with a text replaced.
 fn broken(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "{from}");
     mistakes(&GOOD.replacen(from, to, 1))
@@ -199,7 +199,7 @@ fn references_have_a_value_for_each_place_or_one_for_all() {
     }
 }
 
-/// A scenario whose first key are winks, and a reference with this in it.
+/// Scenario whose first key is `wink`, with this reference in it.
 fn winking(reference: &str) -> String {
     let winks = r#""link.wink" = ["p=0.4,i=40ms", "p=0.4,i=500ms"]"#;
     let text = GOOD.replacen(r#""link.loss" = ["0", "0.1%"]"#, winks, 1);
@@ -323,7 +323,7 @@ fn mistakes_name_file_line_key_and_what_is_accepted() {
     assert!(said.contains("between 0 and 1"), "{said}");
     let said = broken("ba = { loss", "ba = { lost");
     assert!(
-        said.starts_with("x.toml:10: link.ba: `lost` is no option of a link"),
+        said.starts_with("x.toml:10: link.ba: unknown link option `lost`"),
         "{said}"
     );
     let said = broken("duration = \"20s\"", "duration = \"20\"");
@@ -340,7 +340,7 @@ fn mistakes_name_file_line_key_and_what_is_accepted() {
     );
     let said = broken("program = \"bulk\"\n", "");
     assert_eq!(said, "x.toml:24: workload.program: is missing");
-    // A workload with a mistake is not a missing one.
+    // An invalid workload is not reported as missing.
     let (before, _) = GOOD.split_once("[[workload]]").unwrap();
     let said = mistakes(&format!(
         "{before}[[workload]]\nname = \"get\"\nprogram = \"curl\"\n"
@@ -370,7 +370,7 @@ fn names_that_lead_nowhere_are_mistakes() {
         (
             "\"client\", \"pepd\"",
             "\"client\", \"client\"",
-            "stands in it twice",
+            "appears twice",
         ),
         (
             "\"client\", \"pepd\"",
@@ -380,14 +380,14 @@ fn names_that_lead_nowhere_are_mistakes() {
         (
             "node.client",
             "node.klient",
-            "`klient` is no node; there are client, pepd, server",
+            "unknown node `klient`; nodes are client, pepd, server",
         ),
         (
             "baseline = \"direct\"",
             "baseline = \"dircet\"",
-            "there are direct, pepd bbr",
+            "names are direct, pepd bbr",
         ),
-        ("name = \"get\"", "name = \"up\"", "another workload `up`"),
+        ("name = \"get\"", "name = \"up\"", "duplicate workload `up`"),
         (
             "size = \"5MB\"",
             "",
@@ -411,7 +411,7 @@ fn names_that_lead_nowhere_are_mistakes() {
         (
             "baseline = \"direct\"",
             "",
-            "check.baseline: is missing: the variant whose mean",
+            "check.baseline: is missing: name the variant whose mean",
         ),
         (
             "baseline = \"direct\"\nmean_ratio_min = 0.97",
@@ -426,17 +426,17 @@ fn names_that_lead_nowhere_are_mistakes() {
         (
             "mean_ratio_min = 0.97",
             "mean_ratio_min = 0.97\nat = { \"link.delay\" = \"1ms\" }",
-            "x.toml:39: check.at.\"link.delay\": is no key of [matrix]; there are: link.loss, congestion.client",
+            "x.toml:39: check.at.\"link.delay\": is not a key of [matrix]; keys are link.loss, congestion.client",
         ),
         (
             "mean_ratio_min = 0.97",
             "mean_ratio_min = 0.97\nat = { \"link.loss\" = [\"0\", \"1%\"] }",
-            "check.at.\"link.loss\": `1%` is not in [matrix]; there are: 0, 0.1%",
+            "check.at.\"link.loss\": `1%` is not in [matrix]; values are 0, 0.1%",
         ),
         (
             "mean_ratio_min = 0.97",
             "mean_ratio_min = 0.97\nmetric = \"badput\"",
-            "there are goodput, seconds, first_byte, share, utilisation, efficiency",
+            "metrics are goodput, seconds, first_byte, share, utilisation, efficiency",
         ),
         (
             "duration = \"20s\"",
@@ -458,11 +458,11 @@ fn names_that_lead_nowhere_are_mistakes() {
             "size = \"5MB\"\npacing = \"fast\"",
             "10Mbit/s",
         ),
-        ("seeds = [7, 8]", "seeds = []", "one number at least"),
+        ("seeds = [7, 8]", "seeds = []", "one or more numbers"),
         (
             "seeds = [7, 8]",
             "controls = [\"hybla\", \"hylba\"]",
-            "x.toml:3: controls: `hylba` is no congestion control of ours; there are hybla, hybla_sat",
+            "x.toml:3: controls: unknown congestion control `hylba`; available are hybla, hybla_sat",
         ),
     ] {
         let said = broken(from, to);
@@ -488,7 +488,7 @@ fn all_mistakes_are_reported_at_once_in_the_order_of_lines() {
 fn the_scenarios_of_the_project_are_understood() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let files = fs::read_dir(directory).unwrap();
-    // Traces stand in a folder beside them.
+    // The directory also holds directories of traces.
     let scenarios = files.map(|file| file.unwrap().path());
     let scenarios = scenarios.filter(|path| path.is_file());
     let loaded: Vec<_> = scenarios

@@ -22,22 +22,22 @@ use crate::lab::{
     topology::Family,
 };
 
-/// Where bulk transfers listen; workloads of a group count up from here.
+/// First port of bulk transfers; workloads of a group count up from here.
 const FIRST_PORT: u16 = 9000;
-/// Intervals of a time series: 10 minutes at 10 ms.
+/// Maximum intervals of a time series: 10 minutes at 10 ms.
 const SERIES_MAX: u128 = 60_000;
-/// What counts as early where nothing is said: slow start is over then on all but the slowest links.
+/// Default of `early`: slow start is over by then on all but the slowest links.
 const EARLY: Duration = Duration::from_secs(10);
 const DURATION_MAX: Duration = Duration::from_secs(86_400);
 const COPIES: RangeInclusive<u32> = 2..=64;
-/// The number of each message stands in it.
+/// Sizes of a message, which contains its number.
 const MESSAGE_BYTES: RangeInclusive<u64> = 8..=1_000_000;
-/// What a person notices least of.
+/// Default of `within`: delays that a person hardly notices.
 const WITHIN: Duration = Duration::from_millis(60);
-/// As browsers have it.
+/// Default of `connections`, as in browsers.
 const CONNECTIONS: u32 = 6;
 
-/// What is known when workloads are read.
+/// Context for reading workloads.
 pub(super) struct Context<'a> {
     pub network: &'a Network,
     pub timeout: Duration,
@@ -60,11 +60,7 @@ pub(super) fn groups(
         let name = raw.name.get_ref().clone();
         if names.contains(&name) {
             let key = format!("workload[{}].name", index + 1);
-            findings.add(
-                raw.name.span(),
-                key,
-                format!("there is another workload `{name}`"),
-            );
+            findings.add(raw.name.span(), key, format!("duplicate workload `{name}`"));
         }
         names.push(name.clone());
         let group_name = raw.group.clone().unwrap_or_else(|| name.clone());
@@ -93,11 +89,7 @@ pub(super) fn groups(
             Some(_) => {
                 let span = raw.pepd_on.as_ref().map_or(raw.name.span(), Spanned::span);
                 let key = format!("workload[{}].pepd_on", index + 1);
-                findings.add(
-                    span,
-                    key,
-                    "is another node than for the others of the group",
-                );
+                findings.add(span, key, "differs from the other workloads of the group");
             }
             None => groups.push(Group {
                 name: group_name,
@@ -109,7 +101,7 @@ pub(super) fn groups(
     groups
 }
 
-/// A workload as often as it wants to be there; copies have numbers behind their names.
+/// Repeats a workload `copies` times; numbers are appended to the names.
 fn copies(
     index: usize,
     raw: RawWorkload,
@@ -148,10 +140,10 @@ impl Reader<'_, '_, '_> {
         let server = self.node(self.raw.server.as_ref(), "server", last);
         if client == server && self.program() != RawProgram::Command {
             let span = self.raw.name.span();
-            self.add(span, "server", format!("is the client, too: `{client}`"));
+            self.add(span, "server", format!("is also the client: `{client}`"));
         }
         self.node(self.raw.pepd_on.as_ref(), "pepd_on", PEPD_NODE);
-        self.refuse_foreign_keys();
+        self.refuse_unknown_keys();
         Some(Workload {
             name: self.raw.name.get_ref().clone(),
             client,
@@ -178,7 +170,7 @@ impl Reader<'_, '_, '_> {
             self.add(
                 raw.span(),
                 "link_time",
-                "stands beside `start`: one of them is enough",
+                "conflicts with `start`: use one of them",
             );
         }
         let has_link = |edge: &super::Edge| edge.link.is_some();
@@ -208,7 +200,7 @@ impl Reader<'_, '_, '_> {
         })
     }
 
-    /// The length of the parts that a series divides a duration into.
+    /// Interval of a series, which must divide a duration.
     fn parts(
         &mut self,
         given: Option<&Spanned<Span>>,
@@ -226,7 +218,7 @@ impl Reader<'_, '_, '_> {
         None
     }
 
-    /// The part at the beginning of a transfer that is looked at by itself.
+    /// Initial part of a transfer that is measured separately.
     fn early(&mut self, duration: Duration) -> Option<Duration> {
         let Some(raw) = &self.raw.early else {
             return Some(EARLY.min(duration));
@@ -240,10 +232,10 @@ impl Reader<'_, '_, '_> {
 
     fn curl(&mut self) -> Option<Curl> {
         let Some(size) = &self.raw.size else {
-            return self.missing("size", "the size of the file, such as \"5MB\"");
+            return self.missing("size", "size of the file, such as \"5MB\"");
         };
         if size.get_ref().bytes() == 0 {
-            self.add(size.span(), "size", "must be at least 1 byte");
+            self.add(size.span(), "size", "must be 1 byte or more");
         }
         Some(Curl {
             transfer: self.direction(),
@@ -262,7 +254,7 @@ impl Reader<'_, '_, '_> {
         }
         Some(Iperf3 {
             transfer: self.direction(),
-            // iperf3 counts what it omits on top.
+            // iperf3 adds the omitted time to the duration.
             duration: duration - warmup,
             warmup,
             flows,
@@ -279,19 +271,19 @@ impl Reader<'_, '_, '_> {
     fn messages(&mut self, port: u16) -> Option<Messages> {
         let (duration, warmup) = self.duration()?;
         let Some(raw) = &self.raw.interval else {
-            return self.missing("interval", "from one message to the next, such as \"50ms\"");
+            return self.missing("interval", "time between messages, such as \"50ms\"");
         };
         let interval = self.parts(Some(raw), "interval", duration, duration)?;
         let Some(size) = &self.raw.size else {
-            return self.missing("size", "the size of a message, such as \"200B\"");
+            return self.missing("size", "size of a message, such as \"200B\"");
         };
         let bytes = size.get_ref().bytes();
         if !MESSAGE_BYTES.contains(&bytes) {
-            let (least, most) = (MESSAGE_BYTES.start(), MESSAGE_BYTES.end());
+            let (minimum, most) = (MESSAGE_BYTES.start(), MESSAGE_BYTES.end());
             self.add(
                 size.span(),
                 "size",
-                format!("must be {least} to {most} bytes"),
+                format!("must be {minimum} to {most} bytes"),
             );
             return None;
         }
@@ -309,22 +301,15 @@ impl Reader<'_, '_, '_> {
 
     fn page(&mut self) -> Option<Page> {
         let Some(size) = &self.raw.size else {
-            return self.missing(
-                "size",
-                "the size of all objects together, such as \"200kB\"",
-            );
+            return self.missing("size", "total size of all objects, such as \"200kB\"");
         };
         let objects = self.count(self.raw.objects.as_ref(), "objects", 2..=1000);
         let Some(objects) = objects else {
-            return self.missing("objects", "how many the page has, 2 to 1000");
+            return self.missing("objects", "number of objects of the page, 2 to 1000");
         };
         let connections = self.count(self.raw.connections.as_ref(), "connections", 1..=64);
         if size.get_ref().bytes() < u64::from(objects) {
-            self.add(
-                size.span(),
-                "size",
-                "must be at least 1 byte for each object",
-            );
+            self.add(size.span(), "size", "must be 1 byte or more per object");
         }
         Some(Page {
             bytes: size.get_ref().bytes(),
@@ -335,7 +320,7 @@ impl Reader<'_, '_, '_> {
         })
     }
 
-    /// A number, where it is given; a mistake where it is not within bounds.
+    /// Reads an optional number; records a mistake if it is out of bounds.
     fn count(
         &mut self,
         raw: Option<&Spanned<u32>>,
@@ -354,8 +339,7 @@ impl Reader<'_, '_, '_> {
     }
 
     fn shell(&mut self) -> Option<Shell> {
-        let wanted =
-            "the program and its arguments, such as [\"ping\", \"-c\", \"3\", \"10.77.1.2\"]";
+        let wanted = "program and arguments, such as [\"ping\", \"-c\", \"3\", \"10.77.1.2\"]";
         let Some(command) = &self.raw.command else {
             return self.missing("command", wanted);
         };
@@ -369,10 +353,10 @@ impl Reader<'_, '_, '_> {
         })
     }
 
-    /// How long a transfer runs, and the part at its beginning that does not count.
+    /// Duration of a transfer, and its initial part that does not count.
     fn duration(&mut self) -> Option<(Duration, Duration)> {
         let Some(raw) = &self.raw.duration else {
-            return self.missing("duration", "how long it sends, such as \"60s\"");
+            return self.missing("duration", "duration of sending, such as \"60s\"");
         };
         let duration = raw.get_ref().0;
         if duration < Duration::from_millis(100) || duration > DURATION_MAX {
@@ -419,7 +403,7 @@ impl Reader<'_, '_, '_> {
         let network = self.context.network;
         if !network.contains(given.get_ref()) {
             let names = network.names();
-            let message = format!("`{}` is no node; there are {names}", given.get_ref());
+            let message = format!("unknown node `{}`; nodes are {names}", given.get_ref());
             self.add(given.span(), key, message);
         }
         given.get_ref().clone()

@@ -13,16 +13,16 @@ use crate::{
     shell::{AccuracyLimit, LinkError, LinkHandle, LinkSpec, MTU, Priority, Tun, TunError},
 };
 
-/// An interface bears the name of a node, and Linux allows it 15 bytes.
+/// Maximum length of a node name: interfaces carry it, and Linux allows 15 bytes.
 const NODE_NAME_MAX: usize = 15;
-/// Carriers are noticed within a second, but machines may be busy.
+/// Time limit for carriers: the kernel notices them within a second, but machines may be busy.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Edges are numbered in one byte of their IPv4 subnets.
+/// Maximum number of edges: the IPv4 subnet has one byte for it.
 const EDGES_MAX: usize = 255;
 
-/// Settings of every node: nothing learned from one connection may change the next one's start,
-/// and packets may return by another way than they came.
-/// Link-local addresses must work at once: routers ask for neighbours with them.
+/// Kernel settings of every node. The kernel must not carry metrics from one connection to the
+/// next, and must accept packets that return by another path. IPv6 link-local addresses must work
+/// at once, because routers use them for neighbour discovery.
 const NODE_SYSCTLS: [(&str, &str); 7] = [
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.conf.all.rp_filter", "0"),
@@ -37,48 +37,48 @@ const FORWARDING_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv6.conf.all.forwarding", "1"),
 ];
 
-/// Why a topology could not be built.
+/// Failure to build a topology.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
-    /// Node names become interface names.
-    #[error("`{0}` is no node name: 1 to 15 letters, digits, `-` or `_`, and not `lo`")]
+    /// Node name that cannot be an interface name.
+    #[error("`{0}` is not a node name: 1 to 15 letters, digits, `-` or `_`, and not `lo`")]
     Name(String),
-    /// A node has at most one edge to each neighbour, and none to itself.
+    /// Second edge between two nodes, or edge from a node to itself.
     #[error("a second edge between `{0}` and `{1}`, or one to itself")]
     Edge(String, String),
-    /// The numbering of subnets ends at 255.
+    /// More edges than subnets: their numbers end at 255.
     #[error("more than 255 edges")]
     TooMany,
-    /// The end of a link could not be made.
+    /// End of a link that could not be created.
     #[error("link `{link}`: {source}")]
     Tun {
-        /// The link.
+        /// Name of the link.
         link: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: TunError,
     },
-    /// A link could not be started.
+    /// Link that could not be started.
     #[error("link `{link}`: {source}")]
     Link {
-        /// The link.
+        /// Name of the link.
         link: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: LinkError,
     },
-    /// The system refused.
+    /// Operation that the system refused.
     #[error("node `{node}`: {source}")]
     Node {
-        /// The node in question.
+        /// Name of the node.
         node: String,
-        /// What was refused.
+        /// Cause.
         #[source]
         source: NetnsError,
     },
 }
 
-/// The description of a [`Topology`].
+/// Builder of a [`Topology`].
 #[derive(Debug, Default)]
 pub struct TopologyBuilder {
     names: Vec<String>,
@@ -95,21 +95,21 @@ struct Edge {
     link: Option<LinkEdge>,
 }
 
-/// An emulated link between two nodes.
+/// Emulated link between two nodes.
 #[derive(Debug, Clone)]
 pub struct LinkEdge {
-    /// Its name, for reports.
+    /// Name, for reports.
     pub name: String,
-    /// What it does to packets; direction A to B begins at the node named first.
+    /// Configuration; direction A to B begins at the node named first.
     pub config: LinkConfig,
-    /// The seed of its draws.
+    /// Seed of its draws.
     pub seed: u64,
-    /// When it was too inexact for a run to count.
+    /// Accuracy limits of the run.
     pub limit: AccuracyLimit,
 }
 
 impl LinkEdge {
-    /// A link of this configuration, with seed 1 and the usual limit of exactness.
+    /// Creates a link with this configuration, seed 1 and the default accuracy limits.
     pub fn new(name: &str, config: LinkConfig) -> Self {
         Self {
             name: name.to_owned(),
@@ -121,7 +121,7 @@ impl LinkEdge {
 }
 
 impl TopologyBuilder {
-    /// Joins two nodes by Ethernet.
+    /// Adds an Ethernet edge between two nodes.
     #[must_use]
     pub fn veth(mut self, a: &str, b: &str) -> Self {
         let (a, b) = (self.index(a), self.index(b));
@@ -129,7 +129,7 @@ impl TopologyBuilder {
         self
     }
 
-    /// Joins two nodes by an emulated link.
+    /// Adds an emulated link between two nodes.
     #[must_use]
     pub fn link(mut self, a: &str, b: &str, link: LinkEdge) -> Self {
         let (a, b) = (self.index(a), self.index(b));
@@ -141,7 +141,7 @@ impl TopologyBuilder {
         self
     }
 
-    /// Sets a kernel setting of a node; those given later win.
+    /// Sets a kernel setting of a node; later calls override earlier ones.
     #[must_use]
     pub fn sysctl(mut self, node: &str, key: &str, value: &str) -> Self {
         self.index(node);
@@ -150,25 +150,25 @@ impl TopologyBuilder {
         self
     }
 
-    /// Switches segmentation offloads off on all Ethernet edges: packets cross them one MTU at a
-    /// time, as on a wire. Slower; for experiments that count packets.
+    /// Disables segmentation offloads on all Ethernet edges: packets cross them one MTU at a time,
+    /// as on a wire. Slower; for experiments that count packets.
     #[must_use]
     pub fn without_offloads(mut self) -> Self {
         self.wire_like = true;
         self
     }
 
-    /// Sets how long packets may be on all edges, in bytes; [`MTU`] unless this is called.
+    /// Sets the MTU of all edges in bytes; [`MTU`] by default.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = Some(mtu);
         self
     }
 
-    /// Builds it all.
+    /// Builds the topology.
     ///
     /// # Errors
-    /// [`TopologyError`]; what was built so far is gone then.
+    /// [`TopologyError`]; everything built so far is removed.
     pub fn build(self) -> Result<Topology, TopologyError> {
         self.check()?;
         let mut nodes = self.make_nodes()?;
@@ -232,7 +232,7 @@ impl TopologyBuilder {
         self.names.iter().enumerate().map(make).collect()
     }
 
-    /// Joins two nodes and switches both ends on; addresses come later, when there is a carrier.
+    /// Joins two nodes and sets both ends up; addresses come later, when there is a carrier.
     fn join(
         &self,
         nodes: &mut [Node],
@@ -290,11 +290,11 @@ impl TopologyBuilder {
             })
         };
         let mut config = link.config.clone();
-        // Links of one topology draw from streams of their own.
+        // The links of one topology draw from separate streams.
         config.id = number as u64;
         let mut spec = LinkSpec::new(tun(a, b)?, tun(b, a)?, config, link.seed);
         spec.limit = link.limit;
-        // A link is what it is however busy its machine is.
+        // Links must stay exact on a busy machine.
         spec.priority = Priority::Preferred;
         LinkHandle::spawn(spec).map_err(|source| TopologyError::Link {
             link: name(),

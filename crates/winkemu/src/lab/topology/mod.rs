@@ -33,24 +33,24 @@ use crate::{
     shell::{LinkHandle, LinkReport},
 };
 
-/// Namespaces joined by edges; everything in it ends when it is dropped.
+/// Namespaces joined by edges; dropping it ends everything in it.
 #[derive(Debug)]
 pub struct Topology {
-    /// Before the nodes, so that links end first.
+    /// Declared before the nodes, so that links end first.
     links: Vec<(String, LinkHandle)>,
     nodes: Vec<Node>,
 }
 
 impl Topology {
-    /// Starts the description of a topology.
+    /// Creates an empty builder.
     pub fn builder() -> TopologyBuilder {
         TopologyBuilder::default()
     }
 
-    /// Nodes in a row, each joined to the next by Ethernet.
+    /// Builds a chain of nodes, each joined to the next by Ethernet.
     ///
     /// # Errors
-    /// [`TopologyError`], above all without the right to make namespaces.
+    /// [`TopologyError`], mostly without permission to create namespaces.
     pub fn chain(names: &[&str]) -> Result<Self, TopologyError> {
         let edges = names.windows(2).map(|pair| (pair[0], pair[1]));
         edges
@@ -58,41 +58,41 @@ impl Topology {
             .build()
     }
 
-    /// The node of this name.
+    /// Node of this name.
     ///
     /// # Panics
-    /// When there is none: names are those the builder was given.
+    /// A name that the builder was not given.
     pub fn node(&self, name: &str) -> &Node {
         self.find(name)
             .unwrap_or_else(|| panic!("the topology has no node `{name}`"))
     }
 
-    /// The node of this name, if there is one.
+    /// Node of this name, if it exists.
     pub fn find(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name == name)
     }
 
-    /// Stops the links, and says by name what they did.
+    /// Stops the links, and returns their reports by name.
     ///
     /// # Panics
-    /// When a link's thread panicked.
+    /// A panic of a link's thread.
     pub fn stop_links(&mut self) -> Vec<(String, LinkReport)> {
         let links = self.links.drain(..);
         links.map(|(name, link)| (name, link.stop())).collect()
     }
 
-    /// The instant at which the time of the first link is 0; others follow within milliseconds.
+    /// Instant at which the time of the first link is 0; the others follow within milliseconds.
     pub fn links_began(&self) -> Option<Instant> {
         self.links.first().map(|(_, link)| link.began())
     }
 
-    /// All nodes, in the order in which the builder met them.
+    /// All nodes, in the order of their first mention to the builder.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 }
 
-/// A namespace with its interfaces.
+/// Namespace with its interfaces.
 #[derive(Debug)]
 pub struct Node {
     name: String,
@@ -100,33 +100,33 @@ pub struct Node {
     interfaces: Vec<Interface>,
 }
 
-/// A node's end of an edge.
+/// End of an edge at a node.
 #[derive(Debug, Clone)]
 pub struct Interface {
-    /// Its name, which is also the name of the node at the far end.
+    /// Name, which is that of the node at the far end.
     pub name: String,
-    /// Its IPv4 address and subnet.
+    /// IPv4 address and subnet.
     pub ipv4: Ipv4Net,
-    /// Its IPv6 address and subnet.
+    /// IPv6 address and subnet.
     pub ipv6: Ipv6Net,
     edge: usize,
 }
 
 impl Node {
-    /// The name given to the builder.
+    /// Name given to the builder.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The namespace.
+    /// Namespace of the node.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// The interface toward a neighbour, which is named after it.
+    /// Interface toward a neighbour, named after it.
     ///
     /// # Panics
-    /// When the nodes are not neighbours.
+    /// A node that is not a neighbour.
     pub fn interface(&self, neighbour: &str) -> &Interface {
         let found = self
             .interfaces
@@ -135,26 +135,26 @@ impl Node {
         found.unwrap_or_else(|| panic!("`{}` has no neighbour `{neighbour}`", self.name))
     }
 
-    /// The IPv4 address of the first interface.
+    /// IPv4 address of the first interface.
     ///
     /// # Panics
-    /// On a node without edges.
+    /// A node without edges.
     pub fn ipv4(&self) -> Ipv4Addr {
         self.interfaces[0].ipv4.addr()
     }
 
-    /// The IPv6 address of the first interface.
+    /// IPv6 address of the first interface.
     ///
     /// # Panics
-    /// On a node without edges.
+    /// A node without edges.
     pub fn ipv6(&self) -> Ipv6Addr {
         self.interfaces[0].ipv6.addr()
     }
 
-    /// The address of the first interface in a family.
+    /// Address of the first interface in a family.
     ///
     /// # Panics
-    /// On a node without edges.
+    /// A node without edges.
     pub fn ip(&self, family: Family) -> IpAddr {
         match family {
             Family::Ipv4 => self.ipv4().into(),
@@ -164,13 +164,15 @@ impl Node {
 
     /// Makes a congestion control the default of the node's sockets.
     ///
-    /// Where the kernel refuses it as a namespace's default, it becomes that of all routes there
-    /// are now, with the consequences of [`Netns::set_route_congestion`].
+    /// If the kernel refuses it as the default of a namespace, it becomes that of all current
+    /// routes, with the consequences of [`Netns::set_route_congestion`].
     ///
     /// # Errors
-    /// [`NetnsError::Sysctl`] or [`NetnsError::Netlink`] when the kernel has none of that name.
+    /// [`NetnsError::Sysctl`] or [`NetnsError::Netlink`]: the kernel has no congestion control of
+    /// that name.
     pub fn set_congestion(&self, name: &str) -> Result<(), NetnsError> {
-        // Not by trying: where Linux refuses an eBPF control here, it never lets go of the program.
+        // Check instead of trying: when Linux refuses an eBPF control here, it never releases the
+        // program.
         let allowed = self
             .netns
             .sysctl("net.ipv4.tcp_allowed_congestion_control")?;
@@ -182,13 +184,13 @@ impl Node {
         }
     }
 
-    /// Routes everything that has no better route to a neighbour.
+    /// Adds a default route through a neighbour.
     ///
     /// # Errors
-    /// [`NetnsError::Netlink`] when there is a default route already.
+    /// [`NetnsError::Netlink`]: a default route exists already.
     ///
     /// # Panics
-    /// When the nodes are not neighbours.
+    /// A node that is not a neighbour.
     pub fn add_default_route(&self, neighbour: &str) -> Result<(), NetnsError> {
         let interface = self.interface(neighbour);
         let (v4, v6) = (
@@ -202,7 +204,7 @@ impl Node {
     }
 }
 
-/// An address family.
+/// Address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -212,7 +214,7 @@ pub enum Family {
     Ipv6,
 }
 
-/// Hosts of an edge are 1 and 2, so flipping both low bits gives the other one.
+/// Other host of an edge. Hosts are 1 and 2, so flipping both low bits gives the other one.
 fn other_host(host: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits(host.to_bits() ^ 3)
 }

@@ -21,7 +21,7 @@ pub(super) fn add_routes(nodes: &[Node], ends: &[(usize, usize)]) -> Result<(), 
     Ok(())
 }
 
-/// For each edge that does not touch `start`: the edge of `start` that leads there.
+/// First hops: for each edge that does not touch `start`, the edge of `start` that leads there.
 fn first_hops(start: usize, nodes: usize, ends: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut first = vec![None; nodes];
     let mut queue = VecDeque::from([start]);

@@ -101,7 +101,7 @@ fn a_default_route_leads_to_the_neighbour() {
 #[test]
 fn mistakes_are_named() {
     let name = |builder: TopologyBuilder| builder.build().unwrap_err().to_string();
-    assert!(name(Topology::builder().veth("a", "a b")).contains("`a b` is no node name"));
+    assert!(name(Topology::builder().veth("a", "a b")).contains("`a b` is not a node name"));
     assert!(name(Topology::builder().veth("a", "a")).contains("`a` and `a`"));
     assert!(name(Topology::builder().veth("a", "b").veth("b", "a")).contains("second edge"));
 }
@@ -116,7 +116,7 @@ fn a_link_in_the_middle_delays_and_is_reported() {
     let mut lab = builder.build().unwrap();
     let start = Instant::now();
     reaches(&lab, "client", "server");
-    // Two connections, each of which waits for one round trip.
+    // Two connections, each with one round trip of waiting.
     assert!(
         start.elapsed() >= Duration::from_millis(160),
         "{:?}",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the programs use of libbpf's headers, for a compiler that makes them ordinary functions. */
+/* Stubs of libbpf's headers, to compile the programs as ordinary functions. */
 #pragma once
 
 #define SEC(name)

@@ -1,7 +1,7 @@
 #pragma once
 #define BPF_PROG(name, args...) name(args)
 
-/* As the kernel calls it since Linux 6.10. */
+/* The kernel's calling convention since Linux 6.10. */
 #define CONG_CONTROL(name, args...)                                                             \
 	static void name##_by_sample(args);                                                     \
 	static void name(struct sock *sk, u32 ack, int flag, const struct rate_sample *sample)  \

@@ -24,7 +24,7 @@ use pep_core::{
 };
 use pepd_sys::leg::SiteRuntime;
 
-use super::Entry;
+use super::FlowBuffers;
 use crate::{
     custody::{RECORD, Spot},
     table::{Key, kept::Custody},
@@ -53,7 +53,7 @@ pub(crate) struct Policy {
 
 impl Policy {
     /// That of a site.
-    pub(crate) fn of(site: &SiteRuntime) -> Self {
+    pub(crate) fn for_site(site: &SiteRuntime) -> Self {
         Self {
             site: site.id.index(),
             when: site.keep,
@@ -64,7 +64,7 @@ impl Policy {
 
 /// Who a flow is to the custody, and by which policy it is kept.
 #[derive(Debug, Clone)]
-pub(crate) struct Keeper {
+pub(crate) struct CustodyHandle {
     pub(crate) custody: Rc<Custody>,
     pub(crate) key: Key,
     pub(crate) policy: Policy,
@@ -82,7 +82,7 @@ pub(crate) enum Loss {
 /// A flow's custody.
 #[derive(Debug)]
 pub(in crate::table) struct Keeping {
-    keeper: Keeper,
+    keeper: CustodyHandle,
     account: FlowKey,
     /// The link is away.
     away: bool,
@@ -121,7 +121,7 @@ enum Chunk {
 }
 
 impl Keeping {
-    pub(in crate::table) fn new(keeper: Keeper) -> Self {
+    pub(in crate::table) fn new(keeper: CustodyHandle) -> Self {
         let account = keeper.custody.open(keeper.policy.site);
         Self {
             keeper,
@@ -150,7 +150,7 @@ impl Keeping {
     }
 
     /// Whether more is taken from the leg than may soon be sent.
-    fn hoards(&self) -> bool {
+    fn holds_more_than_needed(&self) -> bool {
         match self.keeper.policy.when {
             KeepWhen::Never => false,
             KeepWhen::Outage => self.away,
@@ -173,7 +173,7 @@ impl Keeping {
     }
 
     /// The first byte that is on the disk only.
-    fn first_away(&self) -> Option<u64> {
+    fn first_on_disk(&self) -> Option<u64> {
         let mut chunks = self.spilled.iter();
         let away = chunks.find(|(_, chunk)| !matches!(chunk, Chunk::Leaving));
         away.map(|(start, _)| *start)
@@ -198,20 +198,20 @@ impl Drop for Keeping {
     }
 }
 
-impl Entry {
+impl FlowBuffers {
     /// Goes on with what a predecessor kept: in memory, and of what is `on_disk` what it takes of that.
     pub(in crate::table) fn begin_keeping(&mut self, on_disk: &mut BTreeMap<u64, Spot>) {
         let (outward, initial) = (self.outward as usize, self.initial);
         self.keeping.settle(initial, self.charged[outward]);
-        for start in self.out.elsewhere() {
+        for start in self.outgoing.on_disk() {
             let spot = on_disk.remove(&start).expect("where the map has it from");
             self.keeping.spilled.insert(start, Chunk::Away(spot, 0));
             let ledger = &mut *self.keeping.keeper.custody.ledger.borrow_mut();
             ledger.take(self.keeping.account, Place::Disk, RECORD);
         }
         // Of what was taken before, the peer may have as much as it likes; not of what was on disk, of which no session knew.
-        let first_away = self.keeping.first_away();
-        self.keeping.announced = first_away.unwrap_or(self.out.tail());
+        let first_away = self.keeping.first_on_disk();
+        self.keeping.announced = first_away.unwrap_or(self.outgoing.tail());
         if self.source_finished {
             self.keeping.ending = Ending::Unsaid;
         }
@@ -224,7 +224,7 @@ impl Entry {
     }
 
     /// The link is away, or is back.
-    pub(crate) fn set_away(&mut self, away: bool) {
+    pub(crate) fn set_link_down(&mut self, away: bool) {
         if self.keeping.away != away {
             self.keeping.away = away;
             self.keeping.patience = Patience::default();
@@ -238,13 +238,13 @@ impl Entry {
     }
 
     /// Whether the link is away.
-    pub(crate) fn is_away(&self) -> bool {
+    pub(crate) fn is_link_down(&self) -> bool {
         self.keeping.away
     }
 
     /// How many bytes the leg may give now.
     pub(super) fn appetite(&self) -> u64 {
-        let wanted = if self.keeping.hoards() {
+        let wanted = if self.keeping.holds_more_than_needed() {
             u64::MAX
         } else {
             self.unsent_max.saturating_sub(self.unsent())
@@ -254,13 +254,13 @@ impl Entry {
         }
         // Without a chunk to come back to, what is on the disk would stay there for good.
         let kept = (self.spare() / 2).max(1);
-        let free = (self.out.available() as u64).saturating_sub(kept);
-        wanted.min(self.out.left_begun() + free * CHUNK)
+        let free = (self.outgoing.available() as u64).saturating_sub(kept);
+        wanted.min(self.outgoing.left_begun() + free * CHUNK)
     }
 
     /// Chunks that are not given to what the session knows of.
     fn spare(&self) -> u64 {
-        SPARE.min(self.out.extent() / CHUNK / 4)
+        SPARE.min(self.outgoing.extent() / CHUNK / 4)
     }
 
     /// True where bytes go to the disk in an outage.
@@ -279,7 +279,7 @@ impl Entry {
         if ledger.fits(self.keeping.account, Place::Memory, SCARCE) {
             return 0;
         }
-        self.out.len() / KEPT_BACK / CHUNK * CHUNK
+        self.outgoing.len() / KEPT_BACK / CHUNK * CHUNK
     }
 
     /// Memory that is taken for bytes from the leg, or may be.
@@ -329,7 +329,7 @@ impl Entry {
 
     /// Whether some session may have known of all bytes that the leg has given.
     pub(in crate::table) fn is_announced(&self) -> bool {
-        self.keeping.announced >= self.out.tail()
+        self.keeping.announced >= self.outgoing.tail()
     }
 
     /// Whether the session does not know of all that the leg has given.
@@ -340,7 +340,7 @@ impl Entry {
     /// The leg has given its last byte.
     pub(crate) fn finish(&mut self) {
         self.source_finished = true;
-        self.publish_half(self.outward);
+        self.publish_direction(self.outward);
         self.keeping.ending = Ending::Unsaid;
     }
 
@@ -356,7 +356,7 @@ impl Entry {
 
     /// Whether the session is to be told that the stream ends here; once.
     pub(crate) fn says_end(&mut self) -> bool {
-        let all = self.keeping.announced == self.out.tail();
+        let all = self.keeping.announced == self.outgoing.tail();
         let now = all && self.keeping.ending == Ending::Unsaid;
         if now {
             self.keeping.ending = Ending::Said;
@@ -369,19 +369,19 @@ impl Entry {
         if self.keeping.loss.is_some() {
             return self.keeping.announced;
         }
-        let head = self.out.head();
+        let head = self.outgoing.head();
         let ahead = self.sent.get().max(head) + self.unsent_max;
-        let first_away = self.keeping.first_away();
-        let mut until = self.out.tail().min(ahead);
+        let first_away = self.keeping.first_on_disk();
+        let mut until = self.outgoing.tail().min(ahead);
         if let Some(first) = first_away {
             until = until.min(first);
         }
-        if self.keeping.hoards() || first_away.is_some() || self.may_spill() {
+        if self.keeping.holds_more_than_needed() || first_away.is_some() || self.may_spill() {
             // What is on its way must leave room for what comes.
-            until = until.min(head + self.out.extent() - self.spare() * CHUNK);
+            until = until.min(head + self.outgoing.extent() - self.spare() * CHUNK);
         }
         if self.may_spill() {
-            until = until.min(self.out.tail() - self.kept_back());
+            until = until.min(self.outgoing.tail() - self.kept_back());
         }
         let announced = self.keeping.announced;
         if until > announced && self.are_unchanged(until) {
@@ -399,7 +399,7 @@ impl Entry {
     /// has been here for a while gets checksums; of `sums` chunks at most.
     pub(crate) fn keep(&mut self, now: Duration, sums: &mut usize) {
         if self.keeping.away {
-            let (held, delivered) = (self.out.len(), self.out.head());
+            let (held, delivered) = (self.outgoing.len(), self.outgoing.head());
             let stuck = self.keeping.patience.note(now, held, delivered);
             if stuck >= self.keeping.keeper.policy.hold && self.keeping.loss.is_none() {
                 self.keeping.loss = Some(Loss::Expired);
@@ -410,7 +410,7 @@ impl Entry {
         let ledger = self.keeping.keeper.custody.ledger.borrow();
         let surplus = ledger.surplus(self.keeping.account, Place::Memory) / CHUNK;
         drop(ledger);
-        if surplus > 0 && self.keeping.hoards() {
+        if surplus > 0 && self.keeping.holds_more_than_needed() {
             self.spill(surplus as usize, 0);
         }
         let waits = std::mem::take(&mut self.keeping.refused) || !self.keeping.spilled.is_empty();

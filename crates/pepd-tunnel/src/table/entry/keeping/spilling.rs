@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use pep_core::{chunks::CHUNK, custody::Place};
 
-use super::{Chunk, Entry, READS, UNDER_WAY};
+use super::{Chunk, FlowBuffers, READS, UNDER_WAY};
 use crate::custody::{Label, RECORD, ReadError, Record, Spot, WriteError};
 
-impl Entry {
+impl FlowBuffers {
     /// There is no room for what the leg has: the youngest chunks are to leave memory, where more is taken than may soon be sent.
     pub(in crate::table) fn make_room(&mut self) {
         // What others give back is not told.
         self.keeping.refused = true;
-        if self.keeping.hoards() {
+        if self.keeping.holds_more_than_needed() {
             self.spill(UNDER_WAY, 0);
         }
     }
@@ -29,7 +29,7 @@ impl Entry {
             return;
         }
         let most = most.min(UNDER_WAY.saturating_sub(self.keeping.under_way()));
-        let fulls = self.out.full_chunks(self.keeping.announced.max(from));
+        let fulls = self.outgoing.full_chunks(self.keeping.announced.max(from));
         let fulls = fulls.filter(|start| !self.keeping.spilled.contains_key(start));
         let starts: Vec<_> = fulls.take(most).collect();
         for start in starts {
@@ -68,7 +68,7 @@ impl Entry {
         match result {
             Ok(spot) if start >= self.keeping.announced => {
                 self.keeping.spilled.insert(start, Chunk::Away(spot, 0));
-                self.out.release(start..start + CHUNK);
+                self.outgoing.release(start..start + CHUNK);
                 self.publish_chunks(self.outward);
                 let counters = &self.keeping.keeper.custody.counters;
                 counters.update(|stats| stats.custody_spilled_bytes += CHUNK);
@@ -96,7 +96,7 @@ impl Entry {
         let custody = Rc::clone(&self.keeping.keeper.custody);
         match result {
             Ok(mut record) => {
-                let space = self.out.restore(start);
+                let space = self.outgoing.restore(start);
                 self.memory
                     .slot
                     .write(self.outward, &space, record.bytes_mut());
@@ -109,7 +109,7 @@ impl Entry {
             }
             Err(err) => {
                 custody.on_disk_failed(&err, "read");
-                self.out.break_promise();
+                self.outgoing.break_promise();
                 self.keeping
                     .spilled
                     .insert(start, Chunk::Away(spot, failures + 1));
@@ -144,7 +144,7 @@ impl Entry {
             }
             let label = self.label(start);
             if !spill.read(self.keeping.keeper.key, label, spot) {
-                self.out.break_promise();
+                self.outgoing.break_promise();
                 return false;
             }
             let coming = Chunk::Coming(failures);
@@ -156,11 +156,12 @@ impl Entry {
     /// Sets memory aside for a chunk that comes back, if there is some. There always is where nothing else is under way: then
     /// nothing would ever be freed.
     fn promise(&mut self) -> bool {
-        let nothing_else = self.keeping.announced == self.out.head() && !self.keeping.fetches();
-        let needed = self.out.reserved_with_another();
+        let nothing_else =
+            self.keeping.announced == self.outgoing.head() && !self.keeping.fetches();
+        let needed = self.outgoing.reserved_with_another();
         let more = needed.saturating_sub(self.charged[self.outward as usize]);
         let fits = more == 0 || self.try_grow(more);
-        let promised = (fits || nothing_else) && self.out.promise();
+        let promised = (fits || nothing_else) && self.outgoing.promise();
         if promised && !fits {
             self.keeping.over += more;
         }

@@ -2,11 +2,14 @@
 
 use pep_core::chunks::CHUNK;
 
-use super::Entry;
+use super::FlowBuffers;
 
-impl Entry {
+impl FlowBuffers {
     pub(super) fn copy_chunk(&self, start: u64, into: &mut [u8]) {
-        let data = self.out.held(start, CHUNK).expect("a chunk that is here");
+        let data = self
+            .outgoing
+            .held(start, CHUNK)
+            .expect("a chunk that is here");
         self.memory.slot.read(self.outward, &data, into);
     }
 
@@ -39,7 +42,10 @@ impl Entry {
     /// Changes a byte in memory, as nobody should.
     #[cfg(test)]
     pub(crate) fn damage(&mut self, position: u64) {
-        let space = self.out.held(position, 1).expect("a byte that is here");
+        let space = self
+            .outgoing
+            .held(position, 1)
+            .expect("a byte that is here");
         self.memory
             .slot
             .write(self.outward, &space, &[!position as u8]);
@@ -47,7 +53,7 @@ impl Entry {
 
     pub(super) fn sum_up(&mut self, most: &mut usize) {
         let mut bytes = Vec::new();
-        let fulls = self.out.full_chunks(self.keeping.announced);
+        let fulls = self.outgoing.full_chunks(self.keeping.announced);
         let new = fulls.filter(|start| !self.keeping.sums.contains_key(start));
         let new: Vec<_> = new.take(*most).collect();
         *most -= new.len();

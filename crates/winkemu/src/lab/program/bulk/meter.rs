@@ -1,10 +1,10 @@
-//! What arrives, and when.
+//! Meter of received bytes over time.
 
 use std::time::{Duration, Instant};
 
 use super::{Bulk, Point};
 
-/// Sorts received bytes into intervals.
+/// Counter of received bytes per interval.
 #[derive(Debug)]
 pub(super) struct Meter {
     start: Instant,
@@ -46,7 +46,7 @@ impl Meter {
         self.bins[usize::try_from(bin).expect("below the number of bins")] += bytes;
     }
 
-    /// Bit/s after the warm-up.
+    /// Goodput after the warm-up, in bit/s.
     pub(super) fn goodput(&self) -> f64 {
         let window = (self.duration - self.warmup).as_secs_f64();
         self.measured as f64 * 8.0 / window

@@ -1,4 +1,4 @@
-//! One long transfer, measured where it is received, and watched where it is sent.
+//! One long transfer, measured at the receiver and sampled at the sender.
 
 mod meter;
 mod quic;
@@ -24,68 +24,69 @@ use samples::Sampler;
 use super::{ProgramError, Transfer, sys, tcp_listener, tcp_socket};
 use crate::lab::{Node, topology::Family};
 
-/// How long a socket call may block before it looks at the clock.
+/// Maximum time that a socket call blocks before the next look at the clock.
 const TICK: Duration = Duration::from_millis(100);
 const CHUNK: usize = 256 * 1024;
 
-/// A transfer that sends as much as it can for a given time.
+/// Transfer that sends as much as it can for a given time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
-    /// Which end sends.
+    /// Direction of the transfer.
     pub transfer: Transfer,
-    /// From the client's `connect()` to the end of the measurement.
+    /// Time from the client's `connect()` to the end of the measurement.
     pub duration: Duration,
-    /// The part at the beginning that does not count; shorter than the duration.
+    /// Initial part that does not count; shorter than the duration.
     pub warmup: Duration,
-    /// The congestion control of the sending socket; that of its node if absent.
+    /// Congestion control of the sending socket; by default that of its node.
     pub congestion: Option<String>,
-    /// By QUIC end to end, with this control and neither `congestion` nor `pacing`; by TCP if absent.
+    /// Congestion control of an end-to-end QUIC transfer, without `congestion` and `pacing`; TCP if
+    /// absent.
     pub quic: Option<QuicControl>,
-    /// What the sending socket sends at most, in payload; no bound if absent.
+    /// Maximum payload rate of the sending socket; no limit if absent.
     pub pacing: Option<Rate>,
-    /// The address family.
+    /// Address family.
     pub family: Family,
-    /// The server's port.
+    /// Port of the server.
     pub port: u16,
     /// Length of the intervals of the time series.
     pub interval: Duration,
-    /// How often the sending socket is asked for its state.
+    /// Interval between samples of the sending socket.
     pub sample: Duration,
-    /// The part at the beginning whose retransmissions are counted apart; no longer than the
-    /// duration.
+    /// Initial part whose retransmissions are counted separately; no longer than the duration.
     pub early: Duration,
 }
 
-/// What arrived.
+/// Result of a bulk transfer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BulkResult {
-    /// When it started; not part of files.
+    /// Start of the transfer; not part of files.
     #[serde(skip)]
     pub began: Instant,
-    /// Bytes received after the warm-up, in bit/s.
+    /// Goodput after the warm-up, in bit/s.
     pub goodput_bps: f64,
-    /// Bytes received in all.
+    /// Total bytes received.
     pub bytes: u64,
-    /// From the client's `connect()` to the first byte at the receiver; `None` if nothing came.
+    /// Time from the client's `connect()` to the first byte at the receiver; `None` if no byte
+    /// arrived.
     pub first_byte_s: Option<f64>,
-    /// The congestion control the sending socket had.
+    /// Actual congestion control of the sending socket.
     pub congestion: String,
-    /// Bytes that the sending socket sent again, in all.
+    /// Total bytes that the sending socket retransmitted.
     pub retransmitted_bytes: Option<u64>,
-    /// Bytes that it sent again in the early part.
+    /// Bytes that it retransmitted in the early part.
     pub retransmitted_early_bytes: Option<u64>,
     /// Goodput over time.
     pub series: Vec<Point>,
-    /// The sending socket over time.
+    /// Samples of the sending socket.
     pub tcp: Vec<Sample>,
 }
 
-/// An interval of a time series.
+/// Interval of a time series.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
-    /// Its end, in seconds since the start.
+    /// End of the interval, in seconds since the start.
     pub t_s: f64,
-    /// Mean goodput in it, in bit/s.
+    /// Mean goodput in the interval, in bit/s.
     pub bps: f64,
 }
 
@@ -93,8 +94,7 @@ impl Bulk {
     /// Runs the transfer between two nodes.
     ///
     /// # Errors
-    /// [`ProgramError::Socket`] when there is no connection, or the kernel lacks the congestion
-    /// control.
+    /// [`ProgramError::Socket`]: no connection, or the kernel lacks the congestion control.
     pub fn run(&self, client: &Node, server: &Node) -> Result<BulkResult, ProgramError> {
         if let Some(control) = self.quic {
             return quic::run(self, control, client, server);
@@ -102,8 +102,8 @@ impl Bulk {
         let address = SocketAddr::new(server.ip(self.family), self.port);
         let listener = server.netns().enter(|| tcp_listener(address, TICK))??;
         let socket = client.netns().enter(|| tcp_socket(address))??;
-        // Before there is a connection: congestion controls may ask for it when they begin. What
-        // is accepted has it from the listener.
+        // Set before the connection exists, because congestion controls may read it when they
+        // start. An accepted socket inherits it from the listener.
         self.set_pacing(match self.transfer {
             Transfer::Upload => &socket,
             Transfer::Download => &listener,
@@ -167,7 +167,7 @@ fn accept(listener: &Socket, end: Instant) -> Result<Socket, ProgramError> {
         match listener.accept() {
             Ok((socket, _)) => return Ok(socket),
             Err(err) if is_timeout(&err) && Instant::now() < end => {}
-            Err(err) => return Err(ProgramError::socket("accept the connection")(err)),
+            Err(err) => return Err(ProgramError::socket("accept a connection")(err)),
         }
     }
 }
@@ -178,8 +178,8 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Sends until the end, watched by the sampler; then, or when the receiver is gone, resets the
-/// connection, so that what is still on its way burdens nobody.
+/// Sends until the end while the sampler runs. Then, or when the receiver is gone, resets the
+/// connection, so that data in flight does not disturb later transfers.
 fn send(socket: &Socket, end: Instant, sampler: Sampler) -> Sampler {
     let (alive, over) = mpsc::channel();
     let mut sampler = thread::scope(|scope| {
@@ -196,7 +196,7 @@ fn send(socket: &Socket, end: Instant, sampler: Sampler) -> Sampler {
 
 fn write(socket: &Socket, end: Instant) {
     let chunk = vec![0x5a; CHUNK];
-    // Options of a connected socket; the loop would end by the receiver's reset without them.
+    // Options of a connected socket. Without them the receiver's reset ends the loop as well.
     let _ = socket.set_write_timeout(Some(TICK));
     let mut stream = socket;
     while Instant::now() < end {
@@ -221,13 +221,10 @@ fn receive(socket: &Socket, end: Instant, meter: &mut Meter) -> Result<(), Progr
         match stream.read(&mut buffer) {
             Ok(count) if count > 0 => meter.count(count as u64, Instant::now()),
             Err(err) if is_timeout(&err) => {}
-            // The sender closes at the end; earlier, somebody else did.
+            // The sender closes at the end; an earlier close comes from a program in between.
             _ if Instant::now() + TICK > end => return Ok(()),
             Ok(_) => {
-                return Err(ProgramError::output(
-                    "bulk",
-                    "the connection was closed early",
-                ));
+                return Err(ProgramError::output("bulk", "connection closed early"));
             }
             Err(err) => return Err(ProgramError::socket("receive")(err)),
         }

@@ -1,4 +1,4 @@
-//! The same transfer by QUIC: what quinn does end to end.
+//! Bulk transfer over end-to-end QUIC (quinn).
 
 use std::{
     error::Error,
@@ -23,10 +23,10 @@ use crate::lab::{
 
 mod identity;
 
-/// What each end holds of data that is on its way: four bandwidth-delay products of 100 Mbit/s and 600 ms.
+/// Receive window: four bandwidth-delay products of 100 Mbit/s and 600 ms.
 const WINDOW: u32 = 32 << 20;
 
-/// quinn's congestion controls.
+/// Congestion controls of quinn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QuicControl {
@@ -39,7 +39,7 @@ pub enum QuicControl {
 }
 
 impl QuicControl {
-    /// As in scenarios.
+    /// Name in scenarios.
     fn name(self) -> &'static str {
         match self {
             Self::Bbr => "bbr",
@@ -56,7 +56,7 @@ impl QuicControl {
         }
     }
 
-    /// Without a bound that a window, or an outage, would meet.
+    /// Transport configuration without any limit that a window or an outage would hit.
     fn transport(self) -> Arc<TransportConfig> {
         let mut transport = TransportConfig::default();
         transport
@@ -88,7 +88,7 @@ pub(super) fn run(
         .map_err(ProgramError::socket("start a runtime for QUIC"))?;
     let start = Instant::now();
     let meter = runtime.block_on(async {
-        let ends = Ends::new(control, calling, called)?;
+        let ends = QuicEndpoints::new(control, calling, called)?;
         ends.transfer(bulk, start, address).await
     })?;
     Ok(BulkResult {
@@ -112,12 +112,12 @@ fn anywhere(family: Family) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-struct Ends {
+struct QuicEndpoints {
     client: Endpoint,
     server: Endpoint,
 }
 
-impl Ends {
+impl QuicEndpoints {
     fn new(
         control: QuicControl,
         calling: UdpSocket,
@@ -129,7 +129,7 @@ impl Ends {
         let endpoint = |config, socket| {
             let settings = EndpointConfig::default();
             Endpoint::new(settings, config, socket, Arc::new(TokioRuntime))
-                .map_err(ProgramError::socket("make a QUIC endpoint"))
+                .map_err(ProgramError::socket("create a QUIC endpoint"))
         };
         let mut client = endpoint(None, calling)?;
         client.set_default_client_config(client_config);
@@ -146,14 +146,14 @@ impl Ends {
         let end = start + bulk.duration;
         let (calling, called) = timeout_at(end.into(), self.connect(address))
             .await
-            .map_err(|_| failed("there was no connection within the duration"))??;
+            .map_err(|_| failed("no connection within the duration"))??;
         let (sender, receiver) = match bulk.transfer {
             Transfer::Upload => (&calling, &called),
             Transfer::Download => (&called, &calling),
         };
         let mut meter = Meter::new(bulk, start);
         let both = async { tokio::try_join!(send(sender), receive(receiver, &mut meter)) };
-        // Both go on until the end, unless something breaks.
+        // Both ends run until the deadline, unless one of them fails.
         let ended = timeout_at(end.into(), both).await;
         calling.close(VarInt::default(), b"");
         called.close(VarInt::default(), b"");
@@ -168,7 +168,7 @@ impl Ends {
         let calling = async { calling.map_err(failed)?.await.map_err(failed) };
         let called = async {
             let incoming = self.server.accept().await;
-            let incoming = incoming.ok_or_else(|| failed("the endpoint is closed"))?;
+            let incoming = incoming.ok_or_else(|| failed("endpoint closed"))?;
             incoming.await.map_err(failed)
         };
         tokio::try_join!(calling, called)
@@ -189,10 +189,10 @@ async fn receive(connection: &Connection, meter: &mut Meter) -> Result<(), Progr
     while let Some(count) = stream.read(&mut buffer).await.map_err(failed)? {
         meter.count(count as u64, Instant::now());
     }
-    Err(failed("the stream was closed early"))
+    Err(failed("stream closed early"))
 }
 
-/// With all causes: quinn's errors name only the outermost.
+/// Joins all causes into one message: quinn's errors name only the outermost.
 fn failed(error: impl Into<Box<dyn Error>>) -> ProgramError {
     let error = error.into();
     let mut what = error.to_string();

@@ -1,4 +1,4 @@
-//! The sending socket over time.
+//! Samples of the sending socket over time.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
@@ -11,17 +11,17 @@ use socket2::Socket;
 use super::Bulk;
 use crate::lab::program::TcpInfo;
 
-/// What the kernel said of the sending socket at an instant.
+/// State of the sending socket at an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sample {
     /// Seconds since the start.
     pub t_s: f64,
-    /// What it said.
+    /// TCP_INFO of the kernel.
     #[serde(flatten)]
     pub tcp: TcpInfo,
 }
 
-/// Reads TCP_INFO at fixed times.
+/// Sampler that reads TCP_INFO at fixed times.
 #[derive(Debug)]
 pub(super) struct Sampler {
     start: Instant,
@@ -42,7 +42,7 @@ impl Sampler {
         }
     }
 
-    /// Samples until the other end of the channel is gone.
+    /// Samples until the other end of the channel is closed.
     pub(super) fn run(mut self, socket: &Socket, over: &Receiver<()>) -> Self {
         loop {
             let now = self.start.elapsed();
@@ -54,7 +54,7 @@ impl Sampler {
         }
     }
 
-    /// When to look again: at the next multiple, or at the end of the early part.
+    /// Time of the next sample: the next multiple of the interval, or the end of the early part.
     fn next(&self, now: Duration) -> Duration {
         let count = now.as_nanos() / self.every.as_nanos() + 1;
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -66,9 +66,11 @@ impl Sampler {
         }
     }
 
-    /// One more sample, if the socket still tells.
+    /// Takes a sample, unless the socket fails to report.
     pub(super) fn take(&mut self, socket: &Socket) {
-        let Ok(tcp) = TcpInfo::of(socket) else { return };
+        let Ok(tcp) = TcpInfo::read(socket) else {
+            return;
+        };
         let now = self.start.elapsed();
         if now >= self.early {
             self.early_bytes.get_or_insert(tcp.bytes_retrans);
@@ -77,7 +79,7 @@ impl Sampler {
         self.series.push(Sample { t_s, tcp });
     }
 
-    /// Bytes sent again in the early part, and in all.
+    /// Bytes retransmitted in the early part, and in total.
     pub(super) fn retransmitted(&self) -> (Option<u64>, Option<u64>) {
         let last = self.series.last();
         (

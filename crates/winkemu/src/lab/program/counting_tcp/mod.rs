@@ -1,4 +1,4 @@
-//! A transfer from a sender that counts ACKs, as those before RFC 3465 did, to the kernel's TCP.
+//! Transfer to the kernel's TCP from a sender that counts ACKs, as senders before RFC 3465 did.
 
 mod segment;
 mod sender;
@@ -21,47 +21,48 @@ use sender::Sender;
 use super::{ProgramError, Transfer, tcp_listener, tcp_socket};
 use crate::lab::Node;
 
-/// How long a call may block before it looks at the clock.
+/// Maximum time that a call blocks before the next look at the clock.
 const TICK: Duration = Duration::from_millis(50);
-/// Divided ACKs come in thousands.
+/// Receive buffer of the raw socket: divided ACKs come in thousands.
 const BUFFER: usize = 4 << 20;
-/// Any number will do.
+/// Initial sequence number, chosen arbitrarily.
 const ISS: u32 = 0x1234_5678;
-/// `return 0`: a filter that takes nothing.
+/// Filter `return 0`, which accepts no packet.
 const TAKE_NOTHING: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 
-/// So many bytes, over IPv4.
+/// Transfer of a number of bytes, over IPv4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CountingTcp {
-    /// Which end sends, and so is not the kernel's.
+    /// Direction. The sending end does not use the kernel's TCP.
     pub transfer: Transfer,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
-    /// The server's port.
+    /// Port of the server.
     pub port: u16,
-    /// How long it may take.
+    /// Time limit.
     pub timeout: Duration,
 }
 
-/// What it took.
+/// Result of the transfer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CountingTcpResult {
-    /// From the client's first SYN to the last byte at the receiver.
+    /// Time from the client's first SYN to the last byte at the receiver.
     pub seconds: f64,
-    /// From there to the first byte.
+    /// Time from the client's first SYN to the first byte at the receiver.
     pub first_byte_s: f64,
-    /// All bytes in that time, in bit/s.
+    /// All bytes over `seconds`, in bit/s.
     pub goodput_bps: f64,
-    /// What the sender did.
+    /// Counters of the sender.
     #[serde(flatten)]
     pub sender: Counts,
 }
 
 impl CountingTcp {
-    /// Runs the transfer between two nodes; the client opens the connection, whoever sends.
+    /// Runs the transfer between two nodes. The client opens the connection in either direction.
     ///
     /// # Errors
-    /// [`ProgramError::Socket`] without CAP_NET_RAW, or when the connection breaks; [`ProgramError::Timeout`].
+    /// [`ProgramError::Socket`] without CAP_NET_RAW, or if the connection breaks;
+    /// [`ProgramError::Timeout`].
     pub fn run(&self, client: &Node, server: &Node) -> Result<CountingTcpResult, ProgramError> {
         let address = SocketAddrV4::new(server.ipv4(), self.port);
         match self.transfer {
@@ -121,14 +122,15 @@ impl CountingTcp {
         if is_timeout(&err) {
             return ProgramError::Timeout {
                 program: "counting_tcp".to_owned(),
-                what: "get everything across",
+                what: "transfer all bytes",
                 after: self.timeout,
             };
         }
         ProgramError::socket("receive from counting_tcp")(err)
     }
 
-    /// When the first and the last byte came; then resets the connection.
+    /// Receives all bytes, resets the connection, and returns the times of the first and the last
+    /// byte.
     fn receive(&self, mut socket: Socket, began: Instant) -> io::Result<(Duration, Duration)> {
         let mut buffer = vec![0; 64 * 1024];
         let (mut total, mut first) = (0, None);
@@ -151,17 +153,18 @@ impl CountingTcp {
     }
 }
 
-/// The sender's end: a raw socket, and one of the kernel's that keeps the port.
+/// Sender's end: a raw socket, and a kernel socket that holds the port.
 #[derive(Debug)]
 struct Wire {
     raw: Socket,
     local: SocketAddrV4,
-    /// It takes nothing, and so the kernel sends no RST for segments of a connection that it does not know.
+    /// Kernel socket that accepts nothing. With it the kernel sends no RST for segments of a
+    /// connection unknown to it.
     _guard: Socket,
 }
 
 impl Wire {
-    /// At this address; with port 0 at any.
+    /// Opens both sockets at this address; port 0 takes any port.
     fn open(local: SocketAddrV4) -> Result<Self, ProgramError> {
         let open = || {
             let guard = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
@@ -184,7 +187,7 @@ impl Wire {
         )))
     }
 
-    /// Lets the sender work until the receiver is content.
+    /// Runs the sender until the receiver has everything.
     fn drive(
         &self,
         mut sender: Sender,
@@ -211,7 +214,7 @@ impl Wire {
             let Some((from, _, segment)) = found.filter(|(_, to, _)| *to == self.local) else {
                 continue;
             };
-            // Something of a connection before this one may still be on its way.
+            // A segment of an earlier connection may still be in flight.
             if peer.is_none() && segment.has(SYN) {
                 peer = Some(from);
             }
@@ -226,7 +229,7 @@ impl Wire {
         let bytes = segment.emit(self.local, to);
         let address = SocketAddr::from(SocketAddrV4::new(*to.ip(), 0));
         match self.raw.send_to(&bytes, &address.into()) {
-            // A full queue is a loss like any other.
+            // A full queue counts as loss.
             Err(err) if err.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
             sent => sent.map(drop),
         }

@@ -1,4 +1,4 @@
-//! Segments of TCP over IPv4, as raw sockets take and give them.
+//! TCP segments over IPv4, in the form that raw sockets send and receive.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -9,18 +9,18 @@ pub(super) const ACK: u8 = 0x10;
 const TCP: u8 = 6;
 const HEADER: usize = 20;
 
-/// A segment (RFC 9293, section 3.1) without addresses and data.
+/// Segment (RFC 9293, section 3.1) without addresses and data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Segment {
     pub seq: u32,
     pub ack: u32,
     pub flags: u8,
     pub window: u16,
-    /// The maximum segment size option.
+    /// Maximum segment size option.
     pub mss: Option<u16>,
-    /// The window scale option (RFC 7323, section 2).
+    /// Window scale option (RFC 7323, section 2).
     pub scale: Option<u8>,
-    /// Bytes of data.
+    /// Length of the data in bytes.
     pub len: usize,
 }
 
@@ -29,7 +29,8 @@ impl Segment {
         self.flags & flags == flags
     }
 
-    /// From the header of TCP on, with as many bytes of data as there are; the kernel puts the header of IP before it.
+    /// Serialises the segment from the TCP header on, with `len` bytes of data; the kernel adds the
+    /// IP header.
     pub fn emit(&self, from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
         let mut options = Vec::new();
         if let Some(mss) = self.mss {
@@ -55,8 +56,8 @@ impl Segment {
         bytes
     }
 
-    /// An IPv4 packet: who sent it to whom, and the segment. Sums are not looked at: between namespaces of one
-    /// machine the kernel leaves them out.
+    /// Parses an IPv4 packet into source, destination and segment. Checksums are not verified:
+    /// between namespaces of one machine the kernel omits them.
     pub fn parse(packet: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, Self)> {
         if packet.first()? >> 4 != 4 || *packet.get(9)? != TCP {
             return None;
@@ -94,7 +95,7 @@ fn options(mut bytes: &[u8]) -> (Option<u16>, Option<u8>) {
                 rest
             }
             [3, 3, shift, rest @ ..] => {
-                // RFC 7323, section 2.3: more than 14 means 14.
+                // RFC 7323, section 2.3: values above 14 count as 14.
                 scale = Some((*shift).min(14));
                 rest
             }
@@ -107,7 +108,7 @@ fn options(mut bytes: &[u8]) -> (Option<u16>, Option<u8>) {
     }
 }
 
-/// RFC 9293, section 3.1, over the pseudo-header too.
+/// Checksum of RFC 9293, section 3.1, including the pseudo-header.
 fn checksum(from: Ipv4Addr, to: Ipv4Addr, segment: &[u8]) -> u16 {
     let len = u16::try_from(segment.len()).expect("a segment fits a packet");
     let pseudo = [
@@ -158,7 +159,7 @@ mod tests {
             assert_eq!(
                 checksum(*from.ip(), *to.ip(), &tcp),
                 0,
-                "sums up to nothing"
+                "checksum is not zero"
             );
             let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, TCP, 0, 0];
             packet.extend(from.ip().octets());

@@ -1,24 +1,27 @@
-//! A sender of TCP as they were before bytes were counted.
+//! TCP sender of the time before byte counting.
 //!
-//! Slow start and congestion avoidance count ACKs (RFC 2581, section 3.1), fast retransmit and fast recovery are Reno's
-//! (section 3.2), the timer is RFC 6298's. It has no SACK, no time stamps and no limit but the peer's window. What it
-//! leaves out: it never closes, it does not probe windows that are closed.
+//! Slow start and congestion avoidance count ACKs (RFC 2581, section 3.1). Fast retransmit and fast
+//! recovery are those of Reno (section 3.2), and the timer is that of RFC 6298. The sender has no
+//! SACK, no time stamps, and no limit except the peer's window. It never closes, and it does not
+//! probe closed windows.
 
 use std::time::Duration;
 
 use super::segment::{ACK, RST, SYN, Segment};
 
-/// What a segment carries; the peer may want less. As much as fits beside the time stamps of others.
+/// Maximum payload of a segment; the peer may announce less. Leaves room for the time stamps of
+/// other senders.
 const MSS: u64 = 1448;
 /// RFC 2581, section 3.1.
 const INITIAL_SEGMENTS: u64 = 2;
-/// RFC 6298, section 2.1 and 2.4.
+/// RFC 6298, sections 2.1 and 2.4.
 const RTO_FIRST: Duration = Duration::from_secs(1);
 const RTO_MIN: Duration = Duration::from_secs(1);
-/// Section 2.5.
+/// RFC 6298, section 2.5.
 const RTO_MAX: Duration = Duration::from_secs(60);
 const DUPLICATES: u32 = 3;
-/// Nothing comes back that would need it, but without it the peer may not scale either.
+/// Window scale. The sender receives no data, but without the option the peer may not scale its
+/// window either.
 const SCALE: u8 = 7;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,25 +33,25 @@ enum State {
     Reset,
 }
 
-/// What the sender did.
+/// Counters of the sender.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
-    /// Segments with data, those sent again among them.
+    /// Segments with data, retransmissions included.
     pub segments: u64,
-    /// Bytes that were sent again.
+    /// Bytes retransmitted.
     pub retransmitted_bytes: u64,
-    /// Times that three duplicates had a segment sent again.
+    /// Retransmissions after three duplicate ACKs.
     pub fast_retransmits: u64,
-    /// Times that the timer ran out.
+    /// Expirations of the retransmission timer.
     pub timeouts: u64,
-    /// ACKs that acknowledged something.
+    /// ACKs of new data.
     pub acks: u64,
-    /// The largest congestion window, in bytes.
+    /// Maximum congestion window, in bytes.
     pub cwnd_max: u64,
 }
 
-/// The connection. Times are since any fixed instant; positions count from the SYN, which is 0, so that data
-/// begins at 1.
+/// Connection of the sender. Times count from any fixed instant. Positions count from the SYN,
+/// which is 0, so data begins at 1.
 #[derive(Debug)]
 pub(super) struct Sender {
     state: State,
@@ -56,11 +59,11 @@ pub(super) struct Sender {
     peer_next: u32,
     end: u64,
     mss: u64,
-    /// The first position that is not acknowledged.
+    /// First unacknowledged position.
     una: u64,
-    /// The next to be sent; behind `max` after the timer ran out.
+    /// Next position to send; below `max` after a timeout.
     next: u64,
-    /// The first that was never sent.
+    /// First position never sent.
     max: u64,
     window: u64,
     scale: u8,
@@ -68,16 +71,17 @@ pub(super) struct Sender {
     ssthresh: u64,
     duplicates: u32,
     recovering: bool,
-    /// Duplicates of what is below come from what the timer sent again.
+    /// Duplicate ACKs below this position stem from retransmissions after a timeout.
     recover: u64,
     timer: Timer,
-    /// What is to be sent at once: a handshake's segment, or one that is sent again.
+    /// Segment to send at once: a handshake segment or a retransmission.
     urgent: Option<Segment>,
     pub counts: Counts,
 }
 
 impl Sender {
-    /// One that sends so many bytes, at most 2^31 - 2, to whoever calls.
+    /// Creates a passive sender of `size` bytes, 2^31 - 2 or fewer, for the first peer that
+    /// connects.
     pub fn listening(size: u64, iss: u32) -> Self {
         Self {
             state: State::Listening,
@@ -101,7 +105,7 @@ impl Sender {
         }
     }
 
-    /// One that calls.
+    /// Creates an active sender, which opens the connection.
     pub fn calling(size: u64, iss: u32, now: Duration) -> Self {
         let mut sender = Self::listening(size, iss);
         sender.state = State::Calling;
@@ -109,23 +113,23 @@ impl Sender {
         sender
     }
 
-    /// Whether all is acknowledged.
+    /// Reports whether all bytes are acknowledged.
     #[cfg(test)]
     pub fn is_done(&self) -> bool {
         self.una >= self.end
     }
 
-    /// Whether the peer has ended the connection.
+    /// Reports whether the peer has reset the connection.
     pub fn is_reset(&self) -> bool {
         self.state == State::Reset
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.timer.deadline
     }
 
-    /// Takes a segment of the peer.
+    /// Processes a segment of the peer.
     pub fn handle(&mut self, segment: &Segment, now: Duration) {
         if segment.has(RST) {
             if self.state != State::Listening {
@@ -149,14 +153,15 @@ impl Sender {
                 self.open(segment, now);
                 self.window <<= self.scale;
             }
-            // A SYN again: our answer to it was lost.
+            // A repeated SYN: the SYN-ACK was lost.
             State::Open if segment.has(SYN) => self.urgent = Some(self.plain()),
             State::Open if segment.has(ACK) => self.handle_ack(segment, now),
             _ => {}
         }
     }
 
-    /// The timer ran out (RFC 6298, section 5.4 to 5.6); all that is not acknowledged is sent again.
+    /// Handles the retransmission timeout (RFC 6298, sections 5.4 to 5.6): retransmits all
+    /// unacknowledged data.
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.timer.deadline.is_none_or(|deadline| now < deadline) {
             return;
@@ -166,7 +171,8 @@ impl Sender {
         if matches!(self.state, State::Calling | State::Answering) {
             return self.send_syn(now);
         }
-        // RFC 5681, section 3.1: not again for what the timer has sent once already.
+        // RFC 5681, section 3.1: no further reduction for data that a timeout has retransmitted
+        // already.
         if self.una >= self.recover {
             self.ssthresh = self.half_of_flight();
         }
@@ -175,7 +181,7 @@ impl Sender {
         (self.next, self.duplicates, self.recovering) = (self.una, 0, false);
     }
 
-    /// The next segment, until there is none: call it again after each of the others.
+    /// Returns the next segment to send; poll until `None`, after each call of the other methods.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Segment> {
         if let Some(segment) = self.urgent.take() {
             return Some(segment);
@@ -185,7 +191,7 @@ impl Sender {
         }
         let len = self.mss.min(self.end.checked_sub(self.next)?);
         let allowed = self.una + self.cwnd.min(self.window);
-        // Whole segments only, lest divided ACKs make it send in pieces.
+        // Whole segments only, so that divided ACKs do not cause small segments.
         if len == 0 || self.next + len > allowed {
             return None;
         }
@@ -213,7 +219,7 @@ impl Sender {
         }
     }
 
-    /// One more ACK, whatever the number of its bytes.
+    /// Handles an ACK of new data, which counts as one whatever the number of its bytes.
     fn handle_new_ack(&mut self, position: u64, now: Duration) {
         self.counts.acks += 1;
         if self.recovering {
@@ -256,7 +262,7 @@ impl Sender {
         if again == 0 {
             self.timer.measure(from, now);
         } else {
-            // Karn: whose acknowledgement it would be is not known.
+            // Karn's algorithm: an acknowledgement of a retransmission is ambiguous.
             self.timer.measured = None;
         }
         self.max = self.max.max(from + len);
@@ -300,7 +306,7 @@ impl Sender {
         });
     }
 
-    /// What the peer says in its SYN.
+    /// Processes the options of the peer's SYN.
     fn meet(&mut self, syn: &Segment) {
         self.peer_next = syn.seq.wrapping_add(1);
         self.mss = syn.mss.map_or(536, u64::from).clamp(64, MSS);
@@ -311,7 +317,7 @@ impl Sender {
     fn open(&mut self, segment: &Segment, now: Duration) {
         self.state = State::Open;
         (self.una, self.next) = (1, 1);
-        // The window of a SYN is not scaled; what follows it is.
+        // The window of a SYN is not scaled; later ones are.
         self.window = segment.window.into();
         self.timer.acknowledged(1, now);
         self.timer.restart(now, false);
@@ -320,21 +326,21 @@ impl Sender {
         }
     }
 
-    /// Where an acknowledgement is, unless it is of what was never sent.
+    /// Position of an acknowledgement; `None` if it lies beyond what was sent.
     fn position(&self, ack: u32) -> Option<u64> {
         let position = u64::from(ack.wrapping_sub(self.iss));
         (position <= self.max).then_some(position)
     }
 }
 
-/// RFC 6298.
+/// Retransmission timer of RFC 6298.
 #[derive(Debug)]
 struct Timer {
     deadline: Option<Duration>,
     rto: Duration,
-    /// Smoothed round-trip time, and its variation.
+    /// Smoothed round-trip time and its variation.
     estimate: Option<(Duration, Duration)>,
-    /// What is being measured: a position, and when it was sent.
+    /// Measurement in progress: a position, and the time it was sent.
     measured: Option<(u64, Duration)>,
 }
 
@@ -354,7 +360,7 @@ impl Timer {
         self.measured.get_or_insert((position, now));
     }
 
-    /// Section 2: a sample, if it is what was measured.
+    /// Takes a round-trip sample (RFC 6298, section 2) if the measured position is acknowledged.
     fn acknowledged(&mut self, position: u64, now: Duration) {
         let Some((_, sent)) = self.measured.take_if(|(of, _)| *of < position) else {
             return;

@@ -23,7 +23,8 @@ fn the_kernel_gets_it_all_in_both_directions() {
     let lab = link("rate=10mbit,delay=50ms");
     for transfer in [Transfer::Upload, Transfer::Download] {
         let result = run(&lab, transfer);
-        // 70 segments: the handshake, and 2, 3, 4, 6 and so on where the kernel delays ACKs.
+        // 70 segments: the handshake, then windows of 2, 3, 4, 6 and so on where the kernel delays
+        // ACKs.
         assert!(result.seconds > 0.5 && result.seconds < 2.0, "{result:?}");
         assert!(result.first_byte_s >= 0.1, "{result:?}");
         assert_eq!(result.sender.retransmitted_bytes, 0, "{result:?}");

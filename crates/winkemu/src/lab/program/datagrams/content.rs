@@ -1,14 +1,14 @@
-//! What stands in a datagram.
+//! Content of a datagram.
 
 use std::time::Duration;
 
 use splitmix::SplitMix64;
 
-/// The least that a datagram may hold.
+/// Minimum payload of a datagram.
 pub(in crate::lab) const BYTES_MIN: usize = 64;
 
-/// The number of a datagram and when it was sent; all other bytes follow from these, so that a bit that
-/// flipped anywhere shows.
+/// Number and send time of a datagram. All other bytes follow from these two, so that a bit flipped
+/// anywhere shows.
 ///
 /// ```text
 /// 0        8         16
@@ -17,7 +17,7 @@ pub(in crate::lab) const BYTES_MIN: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Content {
     pub number: u64,
-    /// Since the beginning.
+    /// Send time since the start.
     pub sent: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Content {
         }
     }
 
-    /// `None` when it is not as it was sent.
+    /// Parses a payload; `None` if it differs from what was sent.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let word = |from: usize| {
             let bytes = bytes.get(from..from + 8)?;
@@ -50,7 +50,7 @@ impl Content {
     }
 }
 
-/// Words that nothing compresses.
+/// Incompressible filler words.
 fn filler(number: u64, nanos: u64) -> SplitMix64 {
     SplitMix64::new(number.rotate_left(32) ^ nanos)
 }

@@ -1,4 +1,4 @@
-//! A constant flow of datagrams, and what becomes of each.
+//! Constant flow of datagrams, and the fate of each.
 
 mod content;
 mod socket;
@@ -22,41 +22,42 @@ use tally::Tally;
 use super::{ProgramError, Transfer};
 use crate::lab::{Node, topology::Family};
 
-/// How long after the last one the receiver still waits: what a peer sends again comes within a few round trips.
+/// Time that the receiver waits after the last datagram; retransmissions of a tunnel peer arrive
+/// within a few round trips.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a call may block before it looks at the clock.
+/// Maximum time that a call blocks before the next look at the clock.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Datagrams of one size, one at each interval.
+/// Datagrams of one size at a fixed interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Datagrams {
-    /// Which end sends.
+    /// Direction of the flow.
     pub transfer: Transfer,
-    /// How they go.
+    /// Carrier protocol.
     pub carrier: Carrier,
-    /// The payload of each.
+    /// Payload of each datagram.
     pub bytes: usize,
-    /// From one to the next.
+    /// Interval between datagrams.
     pub interval: Duration,
-    /// How long they are sent.
+    /// Duration of sending.
     pub duration: Duration,
-    /// What is sent in the part at the beginning does not count; shorter than the duration.
+    /// Initial part whose datagrams do not count; shorter than the duration.
     pub warmup: Duration,
-    /// One that takes longer than the links' one-way delay and this is late.
+    /// Delay beyond the links' one-way delay after which a datagram is late.
     pub within: Duration,
-    /// How they are marked, as a code point of DiffServ.
+    /// DiffServ code point of the packets.
     pub dscp: Option<u8>,
-    /// The address family.
+    /// Address family.
     pub family: Family,
-    /// The server's port; with ESP the security parameters index.
+    /// Port of the server; with ESP the security parameters index.
     pub port: u16,
 }
 
 impl Datagrams {
-    /// Sends them from one node to the other, over links with this delay.
+    /// Sends the datagrams from one node to the other, over links with this delay.
     ///
     /// # Errors
-    /// [`ProgramError::Socket`] when there is no socket; raw ones need CAP_NET_RAW.
+    /// [`ProgramError::Socket`]: no socket; raw sockets need CAP_NET_RAW.
     pub fn run(
         &self,
         client: &Node,
@@ -84,7 +85,7 @@ impl Datagrams {
         let refused = thread::scope(|scope| {
             let sending = scope.spawn(|| self.send(&sender, to, began, &over));
             let received = self.receive(&receiver, began, &mut tally);
-            // The sender need not go on for a receiver that has given up.
+            // Stop the sender once the receiver has given up.
             over.store(true, Ordering::Relaxed);
             let refused = sending.join();
             let refused = refused.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -94,9 +95,9 @@ impl Datagrams {
         Ok(tally.result(began, refused))
     }
 
-    /// Bytes of IP and of UDP or ESP before the payload.
+    /// Bytes of the IP header and of the UDP or ESP header before the payload.
     pub(super) fn header_bytes(&self) -> usize {
-        // A header of UDP is as long as one of ESP.
+        // The UDP header is as long as the ESP header.
         ESP_HEADER
             + match self.family {
                 Family::Ipv4 => 20,
@@ -109,7 +110,7 @@ impl Datagrams {
         u64::try_from(count).expect("checked when the scenario was read")
     }
 
-    /// When one is due, since the beginning.
+    /// Due time of a datagram, since the start.
     fn due(&self, number: u64) -> Duration {
         let number = u32::try_from(number).expect("checked when the scenario was read");
         self.interval * number
@@ -122,7 +123,7 @@ impl Datagrams {
         }
     }
 
-    /// Sends all, and says how many the kernel refused.
+    /// Sends all datagrams, and returns the number that the kernel refused.
     fn send(&self, sender: &End, to: SocketAddr, began: Instant, over: &AtomicBool) -> u64 {
         let header = sender.header_len();
         let mut buffer = vec![0; header + self.bytes];
@@ -140,7 +141,7 @@ impl Datagrams {
         refused
     }
 
-    /// Until all have arrived and nothing follows them, or have had their time.
+    /// Receives until all datagrams have arrived with none behind them, or until the deadline.
     fn receive(&self, receiver: &End, began: Instant, tally: &mut Tally<'_>) -> io::Result<()> {
         let end = began + self.duration + PATIENCE;
         while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! Sockets for datagrams, and what stands before their payload.
+//! Sockets for datagrams, and the headers before the payload.
 
 use std::{
     io::{self, Read as _},
@@ -9,38 +9,38 @@ use std::{
 use serde::Deserialize;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// How datagrams go.
+/// Carrier protocol of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Carrier {
-    /// As UDP.
+    /// UDP.
     #[default]
     Udp,
-    /// As IP protocol 50 (RFC 4303), over IPv4: a security parameters index, a number, and payload that means nothing.
-    /// No key is involved, and no host but the receiver takes it for anything.
+    /// IP protocol 50 (RFC 4303), over IPv4: a security parameters index, a sequence number, and an
+    /// opaque payload. No key is involved, and only the receiver interprets it.
     Esp,
 }
 
-/// The protocol's number.
+/// Protocol number of ESP.
 const ESP: i32 = 50;
-/// SPI and number; as long as the header of UDP.
+/// Length of SPI and sequence number; equal to that of the UDP header.
 pub(super) const ESP_HEADER: usize = 8;
-/// Room for a flow of 100 Mbit/s while its receiver does not run for half a second.
+/// Receive buffer: 100 Mbit/s while the receiver does not run for half a second.
 const BUFFER: usize = 8 << 20;
-/// The longest datagram, and the headers before it.
+/// Maximum length of a datagram with its headers.
 const LONGEST: usize = 10_000;
 
-/// One end.
+/// End of a datagram flow.
 #[derive(Debug)]
 pub(super) struct End {
     carrier: Carrier,
     socket: Socket,
-    /// The index for ESP.
+    /// Security parameters index of ESP.
     spi: u32,
 }
 
 impl End {
-    /// Binds to an address; for ESP the port is the index.
+    /// Binds to an address; for ESP the port serves as the index.
     pub fn bind(carrier: Carrier, address: SocketAddr, spi: u16) -> io::Result<Self> {
         let (kind, protocol) = match carrier {
             Carrier::Udp => (Type::DGRAM, Protocol::UDP),
@@ -59,10 +59,10 @@ impl End {
 
     pub fn address(&self) -> io::Result<SocketAddr> {
         let address = self.socket.local_addr()?.as_socket();
-        address.ok_or_else(|| io::Error::other("bound to no address"))
+        address.ok_or_else(|| io::Error::other("socket has no IP address"))
     }
 
-    /// Marks what is sent with a code point of DiffServ.
+    /// Sets the DiffServ code point of sent packets.
     pub fn mark(&self, dscp: u8, ipv6: bool) -> io::Result<()> {
         let traffic_class = u32::from(dscp) << 2;
         if ipv6 {
@@ -72,7 +72,7 @@ impl End {
         }
     }
 
-    /// What stands before the payload in the buffer that is sent.
+    /// Length of the header before the payload in the send buffer.
     pub fn header_len(&self) -> usize {
         match self.carrier {
             Carrier::Udp => 0,
@@ -80,10 +80,10 @@ impl End {
         }
     }
 
-    /// Sends a buffer with room for [`header_len`](Self::header_len) at its beginning.
+    /// Sends a buffer with room for [`header_len`](Self::header_len) at its start.
     pub fn send(&self, buffer: &mut [u8], number: u64, to: SocketAddr) -> io::Result<()> {
         if self.carrier == Carrier::Esp {
-            // RFC 4303, section 2.2: the first number is 1.
+            // RFC 4303, section 2.2: the first sequence number is 1.
             let number = (number as u32).wrapping_add(1);
             buffer[..4].copy_from_slice(&self.spi.to_be_bytes());
             buffer[4..ESP_HEADER].copy_from_slice(&number.to_be_bytes());
@@ -91,7 +91,7 @@ impl End {
         self.socket.send_to(buffer, &to.into()).map(drop)
     }
 
-    /// Calls `take` with the next payload, unless none comes in that time.
+    /// Calls `take` with the next payload; returns false if none arrives in time.
     pub fn receive(&self, patience: Duration, take: impl FnOnce(&[u8])) -> io::Result<bool> {
         self.socket.set_read_timeout(Some(patience))?;
         let mut buffer = [0; LONGEST];
@@ -107,7 +107,7 @@ impl End {
         }
     }
 
-    /// Raw sockets hand over the header of IP, and what is for other indices.
+    /// Extracts the payload. Raw sockets deliver the IP header, and packets of other indices.
     fn payload<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
         match self.carrier {
             Carrier::Udp => Some(packet),
@@ -116,7 +116,7 @@ impl End {
     }
 }
 
-/// What an IPv4 packet with ESP of this index holds.
+/// Payload of an IPv4 packet with ESP of this index.
 fn esp_payload(packet: &[u8], spi: u32) -> Option<&[u8]> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let esp = packet.get(header..)?;

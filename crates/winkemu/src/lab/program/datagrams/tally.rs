@@ -1,4 +1,4 @@
-//! What became of the datagrams.
+//! Counts of datagrams by fate.
 
 use std::time::{Duration, Instant};
 
@@ -7,51 +7,51 @@ use serde::Serialize;
 use super::{Datagrams, content::Content};
 use crate::lab::program::delays::Delays;
 
-/// What became of the datagrams that were sent after the warm-up.
+/// Result for the datagrams sent after the warm-up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DatagramsResult {
-    /// When the first was due; not part of files.
+    /// Due time of the first datagram; not part of files.
     #[serde(skip)]
     pub began: Instant,
-    /// The links' one-way delay.
+    /// One-way delay of the links.
     pub one_way_s: f64,
     /// Datagrams that count.
     pub sent: u64,
-    /// Of these, the ones that arrived, whole.
+    /// Datagrams of these that arrived intact.
     pub arrived: u64,
-    /// Share of them that did not.
+    /// Share of `sent` that did not arrive.
     pub loss: f64,
-    /// Share of them that arrived within the links' one-way delay and `within`.
+    /// Share of `sent` that arrived within the links' one-way delay and `within`.
     pub on_time: f64,
-    /// How long those took that arrived, from when they were sent, beyond the links' one-way delay.
+    /// Delays of the arrived datagrams from sending, beyond the links' one-way delay.
     #[serde(flatten)]
     pub delays: Option<Delays>,
-    /// The estimate of RFC 3550 (section 6.4.1), its mean over all arrivals.
+    /// Jitter estimate of RFC 3550 (section 6.4.1), averaged over all arrivals.
     pub jitter_s: Option<f64>,
-    /// Copies beyond the first, as a share of what was sent.
+    /// Copies beyond the first, as a share of `sent`.
     pub duplicates: f64,
-    /// Share of the arrivals that came after one that was sent later (RFC 4737, section 3).
+    /// Share of the arrivals that came after a datagram sent later (RFC 4737, section 3).
     pub reordered: f64,
-    /// Share of all arrivals whose content was not what was sent.
+    /// Share of all arrivals with altered content.
     pub corrupt: f64,
-    /// Payload of those that arrived, in bit/s.
+    /// Payload of the arrived datagrams, in bit/s.
     pub goodput_bps: f64,
-    /// What the sender's kernel refused to send; these are lost.
+    /// Datagrams that the sender's kernel refused to send; they count as lost.
     pub refused: u64,
-    /// Bytes of the packets that were sent, warm-up included: payload and headers.
+    /// Bytes of all sent packets, warm-up included: payload and headers.
     pub packet_bytes: u64,
 }
 
-/// Counts arrivals.
+/// Counter of arrivals.
 #[derive(Debug)]
 pub(super) struct Tally<'a> {
     flow: &'a Datagrams,
     one_way: Duration,
-    /// The first that counts.
+    /// Number of the first datagram that counts.
     from: u64,
-    /// By number, from there on.
+    /// Arrivals by number, from `from` on.
     seen: Vec<bool>,
-    /// How long each took that arrived, in their order.
+    /// Delays in the order of arrival.
     took: Vec<Duration>,
     highest: Option<u64>,
     duplicates: u64,
@@ -76,7 +76,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Takes note of an arrival, so long after the beginning.
+    /// Records an arrival at a time since the start.
     pub fn note(&mut self, payload: &[u8], at: Duration) {
         let whole = payload.len() == self.flow.bytes;
         let content = Content::parse(payload).filter(|_| whole);
@@ -97,7 +97,7 @@ impl<'a> Tally<'a> {
         self.took.push(at.saturating_sub(content.sent));
     }
 
-    /// Whether there is nothing left to wait for.
+    /// Reports whether every datagram has arrived.
     pub fn is_complete(&self) -> bool {
         self.took.len() == self.seen.len()
     }
@@ -119,7 +119,7 @@ impl<'a> Tally<'a> {
             arrived,
             loss: 1.0 - share(arrived, sent),
             on_time: share(in_time, sent),
-            delays: Delays::of(&mut beyond),
+            delays: Delays::from_seconds(&mut beyond),
             jitter_s: jitter(&self.took),
             duplicates: share(self.duplicates, sent),
             reordered: share(self.reordered, arrived),
@@ -131,8 +131,8 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// RFC 3550, section 6.4.1, and the mean of what it says at each arrival: its last value alone would
-/// depend on the last sixteen.
+/// Jitter of RFC 3550, section 6.4.1, averaged over all arrivals. The last value alone would depend
+/// on the last sixteen.
 fn jitter(took: &[Duration]) -> Option<f64> {
     let (mut estimate, mut sum) = (0.0, 0.0);
     for pair in took.windows(2) {
@@ -150,7 +150,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Counts datagrams of these numbers that took so long.
+    /// Counts datagrams, given as pairs of number and delay.
     fn counted(arrivals: &[(u64, u32)]) -> DatagramsResult {
         let flow = flow();
         let mut tally = Tally::new(&flow, 300 * MS);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_in_the_warm_up_does_not_count() {
-        // Twenty in a second, ten of them in the warm-up.
+        // Twenty datagrams in a second, ten of them in the warm-up.
         let all: Vec<_> = (0..20).map(|number| (number, 301)).collect();
         let result = counted(&all);
         assert_eq!((result.sent, result.arrived), (10, 10));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_and_overtaken_ones_are_told_apart() {
+    fn duplicates_and_reordered_datagrams_are_distinguished() {
         let result = counted(&[(10, 301), (12, 301), (11, 301), (12, 350), (13, 301)]);
         assert_eq!(result.arrived, 4);
         assert!(near(result.duplicates, 0.1) && near(result.reordered, 0.25));
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn jitter_is_a_sixteenth_of_each_difference() {
         let result = counted(&[(10, 300), (11, 316), (12, 316)]);
-        // 1 ms, and fifteen sixteenths of it.
+        // 1 ms, then fifteen sixteenths of it.
         assert!(near(result.jitter_s.unwrap(), 0.001 * (1.0 + 0.9375) / 2.0));
     }
 

@@ -3,7 +3,7 @@ use crate::lab::{Topology, topology::LinkEdge};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Audio for a second, half of which counts.
+/// Audio flow of one second, half of which counts.
 pub(super) fn flow() -> Datagrams {
     Datagrams {
         transfer: Transfer::Upload,
@@ -86,7 +86,7 @@ fn what_the_link_takes_or_doubles_is_counted() {
     let result = run(&link("delay=1ms,loss=20%,duplicate=30%"), &flow);
     assert!((result.loss - 0.2).abs() < 0.06, "{result:?}");
     assert!((result.duplicates - 0.24).abs() < 0.06, "{result:?}");
-    // UDP has a checksum, ESP alone has none.
+    // UDP has a checksum; ESP without a key has none.
     let esp = Datagrams {
         carrier: Carrier::Esp,
         ..flow

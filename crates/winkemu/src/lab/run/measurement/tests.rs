@@ -44,7 +44,7 @@ fn bulk_transfers_share_and_others_do_not() {
     assert_eq!(shares(&some), [Some(0.75), Some(0.25), None]);
     assert_eq!(shares(&some[..1]), [None], "alone");
     let nothing = [("a", Some(0.0)), ("b", Some(0.0))];
-    assert_eq!(shares(&nothing), [None, None], "nothing to share");
+    assert_eq!(shares(&nothing), [None, None], "no goodput to share");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn overhead_is_what_the_first_link_had_beyond_the_datagrams_that_were_alone() {
     assert_eq!(overhead(false), None);
 }
 
-/// Ten intervals of 100 ms: five before, two without anything, and three after.
+/// Ten intervals of 100 ms: five before the outage, two without data, and three after it.
 fn series(bps: [f64; 10]) -> Vec<Point> {
     let point = |(index, bps)| Point {
         t_s: (index + 1) as f64 * 0.1,
@@ -117,7 +117,7 @@ fn after_an_outage_there_is_a_first_byte_and_the_goodput_from_before() {
     let near = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-9;
     assert!(near(resumed(&series, outage), 0.15));
     assert!(near(recovered(&series, 0.1, 0.0, outage), 0.15));
-    // Two intervals together carry as much only from the third on.
+    // Two adjacent intervals carry as much only from the third on.
     assert!(near(recovered(&series, 0.1, 0.2, outage), 0.15));
     assert_eq!(recovered(&series, 0.1, 0.3, outage), None);
     let late = OutageUse {

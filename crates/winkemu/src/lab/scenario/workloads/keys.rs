@@ -1,4 +1,4 @@
-//! Which key belongs to which program.
+//! Keys of workloads, and the programs that accept them.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use toml::Spanned;
 
 use super::{super::raw::RawProgram, Reader};
 
-/// Those that know a key.
+/// Programs that accept a key.
 type Programs<'a> = &'a [RawProgram];
 
 impl Reader<'_, '_, '_> {
-    /// A key that belongs to another program would have no effect: say so.
-    pub(super) fn refuse_foreign_keys(&mut self) {
+    /// Rejects keys of other programs, which would have no effect.
+    pub(super) fn refuse_unknown_keys(&mut self) {
         use RawProgram::{Bulk, Command, CountingTcp, Curl, Iperf3, Messages, Page, Udp};
         let raw = self.raw;
         let timed: &[_] = &[Bulk, Iperf3, Messages, Udp];

@@ -1,4 +1,4 @@
-//! Workloads that make their packets themselves.
+//! Workloads that build their packets themselves.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -10,18 +10,18 @@ use crate::lab::{
     topology::Family,
 };
 
-/// The most that a packet of 9000 bytes holds.
+/// Payload of a datagram, up to that of a packet of 9000 bytes.
 const DATAGRAM_BYTES: RangeInclusive<u64> = DATAGRAM_BYTES_MIN as u64..=8972;
-/// What became of each is remembered.
+/// Maximum number of datagrams, limited by the record of their fates.
 const DATAGRAMS_MAX: u128 = 1_000_000;
-/// Positions of a connection are compared in 32 bits.
+/// Bytes of a `counting_tcp` transfer, limited by positions compared in 32 bits.
 const COUNTING_BYTES: RangeInclusive<u64> = 1..=1_000_000_000;
 const DSCP_MAX: u32 = 63;
 
 impl Reader<'_, '_, '_> {
     pub(super) fn datagrams(&mut self, port: u16) -> Option<Datagrams> {
         let (duration, warmup) = self.duration()?;
-        let bytes = self.bytes(DATAGRAM_BYTES, "the payload of each, such as \"160B\"")?;
+        let bytes = self.bytes(DATAGRAM_BYTES, "payload of a datagram, such as \"160B\"")?;
         let interval = self.pace(bytes, duration, warmup)?;
         let carrier = self.raw.protocol.as_ref();
         let carrier = carrier.map_or(Carrier::Udp, |carrier| *carrier.get_ref());
@@ -54,7 +54,7 @@ impl Reader<'_, '_, '_> {
         }
         Some(CountingTcp {
             transfer: self.direction(),
-            bytes: self.bytes(COUNTING_BYTES, "how much it sends, such as \"990kB\"")?,
+            bytes: self.bytes(COUNTING_BYTES, "bytes to send, such as \"990kB\"")?,
             port,
             timeout: self.timeout(),
         })
@@ -73,7 +73,7 @@ impl Reader<'_, '_, '_> {
         Some(bytes)
     }
 
-    /// From one datagram to the next: as it is given, or what the rate makes of the size.
+    /// Interval between datagrams: as given, or derived from rate and size.
     fn pace(&mut self, bytes: u64, duration: Duration, warmup: Duration) -> Option<Duration> {
         let (interval, span) = match (&self.raw.interval, &self.raw.rate) {
             (Some(interval), None) => (interval.get_ref().0, interval.span()),
@@ -84,22 +84,23 @@ impl Reader<'_, '_, '_> {
                 (Duration::from_nanos(nanos), rate.span())
             }
             (Some(_), Some(rate)) => {
-                let message = "stands beside `interval`: one of them is enough";
+                let message = "conflicts with `interval`: use one of them";
                 self.add(rate.span(), "rate", message);
                 return None;
             }
             (None, None) => {
-                let what = "from one to the next, such as \"20ms\", or `rate`, such as \"4Mbit/s\"";
+                let what =
+                    "time between datagrams, such as \"20ms\", or `rate`, such as \"4Mbit/s\"";
                 return self.missing("interval", what);
             }
         };
-        // One at least is sent after the warm-up.
+        // One or more datagrams must be sent after the warm-up.
         let count = duration.as_nanos().checked_div(interval.as_nanos());
         let count = count.unwrap_or(u128::MAX);
         let in_warmup = warmup.as_nanos().div_ceil(interval.as_nanos().max(1));
         if count > DATAGRAMS_MAX || count <= in_warmup {
             let message = format!(
-                "makes too few or too many: 1 after the warm-up, to {DATAGRAMS_MAX} in all"
+                "makes too few or too many datagrams: 1 after the warm-up, to {DATAGRAMS_MAX} in all"
             );
             self.add(span, "interval", message);
             return None;

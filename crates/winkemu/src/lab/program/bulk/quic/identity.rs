@@ -1,4 +1,5 @@
-//! Who the server is: a raw public key (RFC 7250) of its own in each transfer, which the client knows.
+//! Identity of the server: a raw public key (RFC 7250), new in each transfer and known to the
+//! client.
 
 use std::sync::Arc;
 
@@ -16,13 +17,13 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// What the server is called.
+/// Server name for TLS.
 pub(super) const NAME: &str = "lab";
 
-/// Why there is no identity.
+/// Failure to create an identity.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IdentityError {
-    #[error("the system has no randomness for a key")]
+    #[error("no random numbers for a key")]
     Key,
     #[error(transparent)]
     Tls(#[from] Error),
@@ -30,7 +31,7 @@ pub(super) enum IdentityError {
     Suite(#[from] NoInitialCipherSuite),
 }
 
-/// The configurations of a client and of the server that it knows.
+/// Creates the configurations of a server and of a client that knows its key.
 pub(super) fn configs() -> Result<(quinn::ClientConfig, quinn::ServerConfig), IdentityError> {
     let provider = Arc::new(default_provider());
     let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
@@ -62,7 +63,7 @@ pub(super) fn configs() -> Result<(quinn::ClientConfig, quinn::ServerConfig), Id
     ))
 }
 
-/// The one key that the client accepts.
+/// Verifier that accepts the server's key only.
 #[derive(Debug)]
 struct Known {
     public: CertificateDer<'static>,
@@ -81,7 +82,7 @@ impl ServerCertVerifier for Known {
         if *end_entity == self.public {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(Error::General("another key than the server's".to_owned()))
+            Err(Error::General("key is not that of the server".to_owned()))
         }
     }
 

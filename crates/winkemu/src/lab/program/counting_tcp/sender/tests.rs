@@ -5,18 +5,18 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 const ISS: u32 = 0xffff_f000;
 
-/// A receiver at the far end of a path in virtual time.
+/// Receiver at the far end of a path in virtual time.
 struct Path {
     one_way: Duration,
-    /// Serial numbers of data segments that are lost.
+    /// Serial numbers of the data segments to lose.
     lost: BTreeSet<u64>,
-    /// How many ACKs each segment is answered by.
+    /// Number of ACKs per segment.
     parts: u32,
     out: VecDeque<(Duration, Segment)>,
     back: VecDeque<(Duration, Segment)>,
     sent: u64,
     expected: u32,
-    /// What came beyond a hole.
+    /// Data received beyond a gap.
     ahead: BTreeSet<(u32, u32)>,
 }
 
@@ -58,7 +58,7 @@ impl Path {
         self.back.push_back((at + self.one_way, segment));
     }
 
-    /// A segment arrives at the receiver.
+    /// Delivers a segment to the receiver.
     fn arrive(&mut self, segment: &Segment, at: Duration) {
         if segment.has(SYN) {
             return self.answer(SYN | ACK, self.expected, at);
@@ -94,7 +94,7 @@ fn due(way: &mut VecDeque<(Duration, Segment)>, now: Duration) -> Option<Segment
     way.pop_front().map(|(_, segment)| segment)
 }
 
-/// Runs until all is acknowledged; says how long that took.
+/// Runs until all is acknowledged, and returns the time that it took.
 fn run(sender: &mut Sender, path: &mut Path) -> Duration {
     let mut now = Duration::ZERO;
     while !sender.is_done() {
@@ -110,7 +110,7 @@ fn run(sender: &mut Sender, path: &mut Path) -> Duration {
             .into_iter()
             .flatten()
             .min()
-            .expect("nothing will happen");
+            .expect("no event is pending");
         assert!(now < Duration::from_secs(600), "{sender:?}");
         if let Some(segment) = due(&mut path.out, now) {
             path.arrive(&segment, now);
@@ -131,7 +131,7 @@ fn upload(segments: u64, path: &mut Path) -> (Sender, Duration) {
 
 #[test]
 fn slow_start_doubles_with_an_ack_for_each_segment() {
-    // 2, 4, 8, 16 segments, a round trip each, and one for the handshake.
+    // 2, 4, 8, 16 segments take one round trip each; one more is the handshake.
     let (sender, took) = upload(30, &mut Path::new(50 * MS));
     assert_eq!(took, 500 * MS);
     assert_eq!((sender.counts.segments, sender.counts.acks), (30, 30));
@@ -143,7 +143,7 @@ fn slow_start_doubles_with_an_ack_for_each_segment() {
 fn each_of_the_divided_acks_opens_the_window() {
     let mut path = Path::new(50 * MS);
     path.parts = 13;
-    // 2 and then 28: thirteen ACKs a segment.
+    // 2, then 28: thirteen ACKs per segment.
     let (sender, took) = upload(30, &mut path);
     assert_eq!(took, 300 * MS);
     assert_eq!(sender.counts.acks, 30 * 13);
@@ -156,7 +156,8 @@ fn congestion_avoidance_adds_a_segment_a_round_trip() {
     sender.ssthresh = 4 * MSS;
     let mut path = Path::new(50 * MS);
     run(&mut sender, &mut path);
-    // 2 + 4 + 5 + 6 + ... are a thousand when the window is 44; it grows a little less than by a segment.
+    // The sum 2 + 4 + 5 + 6 + ... is a thousand at a window of 44; it grows by slightly less than a
+    // segment per round trip.
     let segments = sender.counts.cwnd_max / MSS;
     assert!((40..=46).contains(&segments), "{segments}");
 }
@@ -178,7 +179,7 @@ fn a_last_segment_that_is_lost_waits_for_the_timer() {
     path.lost.insert(6);
     let (sender, took) = upload(6, &mut path);
     assert_eq!(sender.counts.timeouts, 1);
-    // Handshake, two round trips of data, and a second since the last ACK but one.
+    // Handshake, two round trips of data, and a second after the last ACK but one.
     assert!(took >= 1300 * MS && took < 1500 * MS, "{took:?}");
 }
 
@@ -188,7 +189,7 @@ fn the_timer_backs_off_and_begins_with_one_segment() {
     path.lost.extend(3..=9);
     let (sender, took) = upload(6, &mut path);
     let counts = sender.counts;
-    // Four of the second round trip, then that one at 1, 3 and 7 s.
+    // Four of the second round trip, then the same segment at 1, 3 and 7 s.
     assert_eq!((counts.timeouts, counts.fast_retransmits), (4, 0));
     assert!(took > Duration::from_secs(15), "{took:?}");
     assert!(sender.ssthresh == 2 * MSS, "once only: {}", sender.ssthresh);
@@ -210,7 +211,7 @@ fn who_listens_is_called() {
     let answer = sender.poll_transmit(MS).unwrap();
     assert_eq!((answer.seq, answer.ack, answer.flags), (ISS, 6, SYN | ACK));
     assert!(answer.scale.is_some() && answer.mss.is_some());
-    // It comes again, as the answer was lost.
+    // The SYN is repeated, because the SYN-ACK was lost.
     sender.handle(&call, 900 * MS);
     assert_eq!(sender.poll_transmit(900 * MS), Some(answer));
     let ack = Segment {

@@ -1,4 +1,4 @@
-//! What a pepd says when it opens a stream: of which flow it is, or what becomes of the flows of the session before.
+//! Header of a stream: identifies its flow, lists flows of the session before, or asks for a probe.
 //!
 //! ```text
 //!   version:8 = 2 | flags:8 | DSCP:8 | length of the site's name:8
@@ -13,44 +13,53 @@
 //!   version:8 = 2 | flags:8 = 64 | 0:16 | bytes down:64
 //! ```
 //!
-//! Flags: 1, the addresses are IPv6; 2, connect from the client's address; 4, what the stream carries is compressed, both ways;
-//! 8, the flow goes on; 16, with 8: perhaps you have never heard of it; 32, alone: a roll, of no flow; 64, alone: a probe of the path.
-//! Others are zero, and a greeting in which they are not is refused. Numbers are in network byte order.
+//! Flags:
 //!
-//! The stream of a flow that goes on begins, from the far end, with an [`Answer`].
+//! - 1: the addresses are IPv6.
+//! - 2: connect from the client's address.
+//! - 4: the stream's bytes are compressed in both directions.
+//! - 8: the flow resumes.
+//! - 16, with 8: the far end may not know the flow yet.
+//! - 32, alone: a flow inventory.
+//! - 64, alone: a probe of the path.
+//!
+//! Other flags are zero; a stream header with one of them set is refused. Numbers are in network
+//! byte order.
+//!
+//! The far end starts the stream of a resumed flow with an [`Answer`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What a stream is opened with.
+/// First message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opening {
-    /// It is a flow's.
-    Flow(Greeting),
-    /// So many flows go on in this session, each with a stream of its own; of the others that there were the opener knows
-    /// nothing any more.
-    Roll(u64),
-    /// It is nobody's: what comes on it is dropped, and so many bytes of no meaning are wanted in return, up to
-    /// [`PROBE_MAX`].
+    /// The stream of a flow.
+    Flow(StreamHeader),
+    /// Number of flows that resume in this session, each with a stream of its own. The opener has
+    /// dropped all other flows.
+    Inventory(u64),
+    /// A probe without a flow: the far end drops its bytes, and returns this many padding bytes, up
+    /// to [`PROBE_MAX`].
     Probe(u64),
 }
 
-/// The most that a probe may ask for in return, in bytes.
+/// Maximum number of bytes that a probe may ask for.
 pub const PROBE_MAX: u64 = 10_000_000_000;
 
-/// What is said of a flow.
+/// Description of a flow for the far end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Greeting {
-    /// What both ends know the flow by, as long as it lives: random, and never 0.
+pub struct StreamHeader {
+    /// Identifier of the flow at both ends for its lifetime: random, and never 0.
     pub token: u128,
-    /// Where it goes on, if it does.
+    /// Positions at which the flow resumes, if it does.
     pub resume: Option<Resume>,
-    /// Where the client wants to go.
+    /// Destination of the client's connection.
     pub destination: SocketAddr,
-    /// Who it is; of the same family.
+    /// Client's address and port; of the same family.
     pub client: SocketAddr,
-    /// Whether the server is to see the client's address.
+    /// True if the server should see the client's address.
     pub as_client: bool,
-    /// Whether the stream's bytes are compressed, in both directions.
+    /// True if the stream's bytes are compressed, in both directions.
     pub compressed: bool,
     /// The DSCP of its packets, 0 to 63.
     pub dscp: u8,
@@ -58,34 +67,34 @@ pub struct Greeting {
     pub site: String,
 }
 
-/// Where a flow goes on whose stream has ended with its session. Positions are of the flow: of its bytes as streams carry them, from
-/// its beginning.
+/// Positions at which a flow resumes after its stream ended with its session. They count the bytes
+/// that streams carry, from the start of the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resume {
-    /// Bytes down below this have come, and been kept.
+    /// Bytes down below this were received and stored.
     pub down: u64,
     /// Bytes down below this may be sent.
     pub down_until: u64,
-    /// Bytes up below this are known to have come, and may be gone here.
+    /// Bytes up below this were confirmed, and may have been freed here.
     pub up: u64,
-    /// Whether the far end may never have heard of the flow.
+    /// True if the far end may not know the flow.
     pub perhaps_new: bool,
 }
 
-/// What the far end says first on the stream of a flow that goes on.
+/// First message of the far end on the stream of a resumed flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// Bytes up below this have come, and been kept. It is the stream's position 0 from the near end.
+    /// Bytes up below this were received and stored. The near end's stream position 0.
     pub up: u64,
     /// Bytes up below this may be sent.
     pub up_until: u64,
 }
 
 impl Answer {
-    /// How many bytes it is.
+    /// Length in bytes.
     pub const LEN: usize = 16;
 
-    /// As it is sent.
+    /// Encodes the answer.
     pub fn emit(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let (up, until) = bytes.split_at_mut(8);
@@ -94,7 +103,7 @@ impl Answer {
         bytes
     }
 
-    /// What the far end has sent.
+    /// Decodes the far end's answer.
     pub fn parse(bytes: [u8; Self::LEN]) -> Self {
         let both = u128::from_be_bytes(bytes);
         Self {
@@ -104,15 +113,15 @@ impl Answer {
     }
 }
 
-/// Why a greeting is not understood.
+/// Reason why a stream header is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum GreetingError {
-    /// Of another version of pepd: both ends have to be of the same.
+pub enum StreamHeaderError {
+    /// Another version of pepd: both ends need the same.
     #[error(
         "a greeting of version {0}, where this pepd speaks version 2: update the older one of the two pepds"
     )]
     Version(u8),
-    /// Too short, too long, or with values that mean nothing.
+    /// Too short, too long, or with invalid values.
     #[error("a greeting that makes no sense")]
     Form,
 }
@@ -123,57 +132,57 @@ const AS_CLIENT: u8 = 2;
 const COMPRESSED: u8 = 4;
 const RESUME: u8 = 8;
 const PERHAPS_NEW: u8 = 16;
-const ROLL: u8 = 32;
+const INVENTORY: u8 = 32;
 const PROBE: u8 = 64;
 const NAME_MAX: usize = 64;
 
 impl Opening {
-    /// As it is sent.
+    /// Encodes the header.
     ///
     /// # Panics
     /// When the addresses are of two families.
     pub fn emit(&self) -> Vec<u8> {
         match self {
-            Self::Flow(greeting) => greeting.emit(),
-            Self::Roll(flows) => of_none(ROLL, *flows),
+            Self::Flow(stream_header) => stream_header.emit(),
+            Self::Inventory(flows) => of_none(INVENTORY, *flows),
             Self::Probe(down) => of_none(PROBE, *down),
         }
     }
 
-    /// What a peer has sent.
+    /// Decodes a header of a peer.
     ///
     /// # Errors
-    /// When it is not exactly that.
-    pub fn parse(bytes: &[u8]) -> Result<Self, GreetingError> {
-        let (&version, rest) = bytes.split_first().ok_or(GreetingError::Form)?;
+    /// When the bytes are not exactly one header.
+    pub fn parse(bytes: &[u8]) -> Result<Self, StreamHeaderError> {
+        let (&version, rest) = bytes.split_first().ok_or(StreamHeaderError::Form)?;
         if version != VERSION {
-            return Err(GreetingError::Version(version));
+            return Err(StreamHeaderError::Version(version));
         }
         let of_none = |flag| rest.strip_prefix(&[flag, 0, 0]);
         let number = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes);
-        if let Some(flows) = of_none(ROLL) {
+        if let Some(flows) = of_none(INVENTORY) {
             return number(flows)
-                .map(Self::Roll)
-                .map_err(|_| GreetingError::Form);
+                .map(Self::Inventory)
+                .map_err(|_| StreamHeaderError::Form);
         }
         if let Some(down) = of_none(PROBE) {
             let down = number(down).ok().filter(|down| *down <= PROBE_MAX);
-            return down.map(Self::Probe).ok_or(GreetingError::Form);
+            return down.map(Self::Probe).ok_or(StreamHeaderError::Form);
         }
-        let greeting = Greeting::parse(rest).ok_or(GreetingError::Form)?;
-        Ok(Self::Flow(greeting))
+        let stream_header = StreamHeader::parse(rest).ok_or(StreamHeaderError::Form)?;
+        Ok(Self::Flow(stream_header))
     }
 }
 
-/// What is of no flow.
+/// Encodes an opening without a flow.
 fn of_none(flag: u8, number: u64) -> Vec<u8> {
     let mut bytes = vec![VERSION, flag, 0, 0];
     bytes.extend(number.to_be_bytes());
     bytes
 }
 
-impl Greeting {
-    /// As it is sent.
+impl StreamHeader {
+    /// Encodes the opening.
     ///
     /// # Panics
     /// When the addresses are of two families.
@@ -243,11 +252,11 @@ impl Greeting {
             dscp,
             site: String::from_utf8(name.to_vec()).ok()?,
         })
-        .filter(|greeting| greeting.token != 0)
+        .filter(|stream_header| stream_header.token != 0)
     }
 }
 
-/// Where a flow goes on, and what follows.
+/// Decodes the resume positions; returns the remaining bytes.
 fn resume(bytes: &[u8], perhaps_new: bool) -> Option<(Resume, &[u8])> {
     let (down, rest) = bytes.split_first_chunk()?;
     let (down_until, rest) = rest.split_first_chunk()?;
@@ -261,12 +270,12 @@ fn resume(bytes: &[u8], perhaps_new: bool) -> Option<(Resume, &[u8])> {
     (resume.down <= resume.down_until).then_some((resume, rest))
 }
 
-/// As sites are named; nothing else comes into a log by this way.
+/// Reports whether the byte is allowed in site names, so that nothing else gets into logs.
 fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
 }
 
-/// An address and port, and what follows.
+/// Decodes an address and port; returns the remaining bytes.
 fn address(bytes: &[u8], ipv6: bool) -> Option<(SocketAddr, &[u8])> {
     let (ip, rest): (IpAddr, _) = if ipv6 {
         let (octets, rest) = bytes.split_first_chunk::<16>()?;
@@ -285,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    fn greeting() -> impl Strategy<Value = Greeting> {
+    fn stream_header() -> impl Strategy<Value = StreamHeader> {
         let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(a, b)| [a.into(), b.into()]);
         let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>()).prop_map(|(a, b)| [a.into(), b.into()]);
         let ips = prop_oneof![v4, v6];
@@ -307,7 +316,7 @@ mod tests {
                     _,
                 )| {
                     let [as_client, compressed] = flags;
-                    Greeting {
+                    StreamHeader {
                         token,
                         resume,
                         destination: SocketAddr::new(destination, ports[0]),
@@ -332,8 +341,8 @@ mod tests {
 
     fn opening() -> impl Strategy<Value = Opening> {
         prop_oneof![
-            8 => greeting().prop_map(Opening::Flow),
-            1 => any::<u64>().prop_map(Opening::Roll),
+            8 => stream_header().prop_map(Opening::Flow),
+            1 => any::<u64>().prop_map(Opening::Inventory),
             1 => (0..=PROBE_MAX).prop_map(Opening::Probe),
         ]
     }
@@ -356,10 +365,10 @@ mod tests {
         fn what_is_cut_short_or_goes_on_is_refused(opening in opening(), more in 1..20_usize) {
             let mut bytes = opening.emit();
             for length in 0..bytes.len() {
-                prop_assert_eq!(Opening::parse(&bytes[..length]), Err(GreetingError::Form));
+                prop_assert_eq!(Opening::parse(&bytes[..length]), Err(StreamHeaderError::Form));
             }
             bytes.extend(vec![b'a'; more]);
-            prop_assert_eq!(Opening::parse(&bytes), Err(GreetingError::Form));
+            prop_assert_eq!(Opening::parse(&bytes), Err(StreamHeaderError::Form));
         }
 
         #[test]
@@ -373,12 +382,12 @@ mod tests {
     #[test]
     fn a_probe_asks_for_no_more_than_it_may() {
         let bytes = Opening::Probe(PROBE_MAX + 1).emit();
-        assert_eq!(Opening::parse(&bytes), Err(GreetingError::Form));
+        assert_eq!(Opening::parse(&bytes), Err(StreamHeaderError::Form));
     }
 
     #[test]
     fn other_versions_and_strange_values_are_refused() {
-        let good = Greeting {
+        let good = StreamHeader {
             token: 7,
             resume: None,
             destination: ([192, 0, 2, 1], 80).into(),
@@ -395,10 +404,11 @@ mod tests {
             Opening::parse(&bytes)
         };
         for version in [1, 3] {
-            let refused = Err(GreetingError::Version(version));
+            let refused = Err(StreamHeaderError::Version(version));
             assert_eq!(with(0, version), refused);
         }
-        // No addresses, one too short, not alone, not with what it is of; a token of 0; a strange name.
+        // No addresses, a short one, combined exclusive flags, extra fields, a token of 0, an
+        // invalid name.
         for (at, value) in [
             (1, 64),
             (1, 1),
@@ -409,7 +419,11 @@ mod tests {
             (19, 0),
             (32, b'\n'),
         ] {
-            assert_eq!(with(at, value), Err(GreetingError::Form), "{at} {value}");
+            assert_eq!(
+                with(at, value),
+                Err(StreamHeaderError::Form),
+                "{at} {value}"
+            );
         }
     }
 }

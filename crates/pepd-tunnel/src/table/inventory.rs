@@ -19,7 +19,7 @@ pub(crate) enum Known {
 
 /// How far the peer has come with those flows that go on in its session.
 #[derive(Debug, Default)]
-pub(super) struct Roll {
+pub(super) struct Inventory {
     /// How many there are, once it has said so.
     expected: Option<u64>,
     came: u64,
@@ -29,8 +29,8 @@ pub(super) struct Roll {
 
 impl Table {
     /// Those that are [to be reopened](Self::to_reopen), once in a session: the peer is to be told how many these are, and takes it that the others have ended.
-    pub(crate) fn call_roll(&mut self) -> Option<Vec<FlowId>> {
-        let called = std::mem::replace(&mut self.roll.called, true);
+    pub(crate) fn send_inventory(&mut self) -> Option<Vec<FlowId>> {
+        let called = std::mem::replace(&mut self.inventory.called, true);
         (!called).then(|| self.to_reopen())
     }
 
@@ -51,24 +51,24 @@ impl Table {
     }
 
     /// Of the flows that there were so many go on, says the peer.
-    pub(crate) fn on_roll(&mut self, expected: u64) {
-        self.roll.expected = Some(expected);
+    pub(crate) fn on_inventory(&mut self, expected: u64) {
+        self.inventory.expected = Some(expected);
         self.end_forgotten();
     }
 
     /// The peer has opened a stream for a flow that goes on.
     pub(crate) fn on_resumed(&mut self) {
-        self.roll.came += 1;
+        self.inventory.came += 1;
         self.end_forgotten();
     }
 
     /// Once all flows that go on have come, the others have ended at the peer.
     fn end_forgotten(&mut self) {
-        let comes = |expected| self.roll.came < expected;
-        if self.roll.expected.is_none_or(comes) {
+        let comes = |expected| self.inventory.came < expected;
+        if self.inventory.expected.is_none_or(comes) {
             return;
         }
-        self.roll.expected = None;
+        self.inventory.expected = None;
         let entries = self.entries.values_mut();
         let forgotten = entries.filter(|entry| entry.is_far() && entry.is_suspended());
         for entry in forgotten {

@@ -25,7 +25,7 @@ pub enum Ending {
 /// `Shut` and `Reset` are final. What the source sent before it ended is always delivered
 /// first, as the network would have, also before a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HalfState {
+pub enum DirectionState {
     /// The source may send more.
     Open,
     /// The source has ended; what is held goes to the sink, then the ending does.
@@ -38,19 +38,19 @@ pub enum HalfState {
 
 /// One direction of a flow: a ring between a source and a sink.
 #[derive(Debug, Clone)]
-pub struct Half {
+pub struct RelayDirection {
     /// Where its bytes are.
     pub(super) ring: RingMap,
-    state: HalfState,
+    state: DirectionState,
     /// A receive has filled the ring since it was last empty.
     filled: bool,
 }
 
-impl Half {
+impl RelayDirection {
     pub(super) fn new(ring: RingMap) -> Self {
         Self {
             ring,
-            state: HalfState::Open,
+            state: DirectionState::Open,
             filled: false,
         }
     }
@@ -59,16 +59,16 @@ impl Half {
     pub(super) fn resume(ring: RingMap, shut: bool) -> Self {
         Self {
             state: if shut {
-                HalfState::Shut
+                DirectionState::Shut
             } else {
-                HalfState::Open
+                DirectionState::Open
             },
             ..Self::new(ring)
         }
     }
 
     /// Where it stands.
-    pub fn state(&self) -> HalfState {
+    pub fn state(&self) -> DirectionState {
         self.state
     }
 
@@ -90,19 +90,22 @@ impl Half {
 
     /// Whether nothing can happen any more.
     pub fn is_final(&self) -> bool {
-        matches!(self.state, HalfState::Shut | HalfState::Reset)
+        matches!(self.state, DirectionState::Shut | DirectionState::Reset)
     }
 
     pub(super) fn wants_to_receive(&self) -> bool {
-        self.state == HalfState::Open && !self.ring.is_full()
+        self.state == DirectionState::Open && !self.ring.is_full()
     }
 
     pub(super) fn wants_to_send(&self) -> bool {
-        matches!(self.state, HalfState::Open | HalfState::Draining(_)) && !self.ring.is_empty()
+        matches!(
+            self.state,
+            DirectionState::Open | DirectionState::Draining(_)
+        ) && !self.ring.is_empty()
     }
 
     pub(super) fn wants_to_shut_down(&self) -> bool {
-        self.state == HalfState::Draining(Ending::Fin) && self.ring.is_empty()
+        self.state == DirectionState::Draining(Ending::Fin) && self.ring.is_empty()
     }
 
     /// The source gave `count` bytes.
@@ -125,8 +128,8 @@ impl Half {
 
     /// The source has ended. Ignored when it had already.
     pub(super) fn on_end(&mut self, ending: Ending) {
-        if self.state == HalfState::Open {
-            self.state = HalfState::Draining(ending);
+        if self.state == DirectionState::Open {
+            self.state = DirectionState::Draining(ending);
             self.settle();
         }
     }
@@ -134,27 +137,27 @@ impl Half {
     /// FIN was given to the sink.
     pub(super) fn on_shut_down(&mut self) {
         if self.wants_to_shut_down() {
-            self.state = HalfState::Shut;
+            self.state = DirectionState::Shut;
         }
     }
 
     /// The sink takes nothing any more. Ignored when it already has everything.
     pub(super) fn on_sink_reset(&mut self) {
         if !self.is_final() {
-            self.state = HalfState::Reset;
+            self.state = DirectionState::Reset;
         }
     }
 
     fn settle(&mut self) {
-        if self.state == HalfState::Draining(Ending::Reset) && self.ring.is_empty() {
-            self.state = HalfState::Reset;
+        if self.state == DirectionState::Draining(Ending::Reset) && self.ring.is_empty() {
+            self.state = DirectionState::Reset;
         }
     }
 }
 
 /// One direction of a flow, as it was last written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HalfRecord {
+pub struct DirectionRecord {
     /// Bytes given to the sink.
     pub head: u64,
     /// Bytes taken from the source.
@@ -169,16 +172,19 @@ pub struct HalfRecord {
     pub fin_out: bool,
 }
 
-impl From<&Half> for HalfRecord {
-    fn from(half: &Half) -> Self {
+impl From<&RelayDirection> for DirectionRecord {
+    fn from(half: &RelayDirection) -> Self {
         let (ring, state) = (half.ring(), half.state());
         Self {
             head: ring.head(),
             tail: ring.tail(),
             base: ring.base(),
             size: ring.size(),
-            fin_in: matches!(state, HalfState::Draining(Ending::Fin) | HalfState::Shut),
-            fin_out: state == HalfState::Shut,
+            fin_in: matches!(
+                state,
+                DirectionState::Draining(Ending::Fin) | DirectionState::Shut
+            ),
+            fin_out: state == DirectionState::Shut,
         }
     }
 }
@@ -186,7 +192,7 @@ impl From<&Half> for HalfRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use HalfState::{Draining, Open, Reset, Shut};
+    use DirectionState::{Draining, Open, Reset, Shut};
 
     #[derive(Debug, Clone, Copy)]
     enum Input {
@@ -198,14 +204,14 @@ mod tests {
     }
 
     /// A half in this state, holding `held` bytes where the state allows it.
-    fn half(state: HalfState, held: u64) -> Half {
-        let mut half = Half::new(RingMap::new(8, 8));
+    fn half(state: DirectionState, held: u64) -> RelayDirection {
+        let mut half = RelayDirection::new(RingMap::new(8, 8));
         half.on_received(held);
         half.state = state;
         half
     }
 
-    fn next(state: HalfState, held: u64, input: Input) -> HalfState {
+    fn next(state: DirectionState, held: u64, input: Input) -> DirectionState {
         let mut half = half(state, held);
         match input {
             Input::Fin => half.on_end(Ending::Fin),
@@ -314,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_each_state_wants() {
-        let wants = |half: &Half| {
+        let wants = |half: &RelayDirection| {
             (
                 half.wants_to_receive(),
                 half.wants_to_send(),

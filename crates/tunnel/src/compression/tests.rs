@@ -207,10 +207,10 @@ fn framed(frames: &[&[u8]]) -> Vec<u8> {
         let len = CCtx::create().compress(&mut next[..], plain, 1).unwrap();
         frame.extend_from_slice(&next[..len]);
     }
-    parcel(2 * (frame.len() as u64 - 4) + 1, &frame[4..])
+    compression(2 * (frame.len() as u64 - 4) + 1, &frame[4..])
 }
 
-fn parcel(number: u64, bytes: &[u8]) -> Vec<u8> {
+fn compression(number: u64, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     crate::wire::varint::emit(number, &mut out);
     out.extend_from_slice(bytes);
@@ -227,17 +227,21 @@ fn parcels_that_are_none_are_refused() {
         ("one byte too many", framed(&[&[7; PLAIN_MAX + 1]]), frame),
         ("nothing", framed(&[&[]]), frame),
         ("two frames", framed(&[b"one", b"two"]), frame),
-        ("no frame", parcel(2 * 8 + 1, &[0; 8]), frame),
-        ("no bytes", parcel(0, &[]), Err(UnpackError::Length)),
-        ("no packed bytes", parcel(1, &[]), Err(UnpackError::Length)),
+        ("no frame", compression(2 * 8 + 1, &[0; 8]), frame),
+        ("no bytes", compression(0, &[]), Err(UnpackError::Length)),
+        (
+            "no packed bytes",
+            compression(1, &[]),
+            Err(UnpackError::Length),
+        ),
         (
             "too many bytes",
-            parcel(2 * (PLAIN_MAX as u64 + 1), &[]),
+            compression(2 * (PLAIN_MAX as u64 + 1), &[]),
             Err(UnpackError::Length),
         ),
         (
             "a long length",
-            parcel(1 << 31, &[]),
+            compression(1 << 31, &[]),
             Err(UnpackError::Length),
         ),
     ];
@@ -249,7 +253,7 @@ fn parcels_that_are_none_are_refused() {
     }
 }
 
-/// As in docs/tunnel.md.
+/// As in docs/protocol.md.
 #[test]
 fn the_example_of_the_protocol_is_what_it_says() {
     let (mut codec, mut packer) = (Codec::new(), Packer::new());

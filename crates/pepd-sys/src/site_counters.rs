@@ -1,4 +1,4 @@
-//! What the flows of one site have come to.
+//! Counters of one site's flows.
 
 use std::{
     array,
@@ -9,10 +9,10 @@ use pep_core::stats::EndReason;
 
 use crate::family::Family;
 
-/// Counts of the flows of one site, or of those that peers have sent. All threads add to it,
-/// without a lock: when a flow begins, when it ends, and of its bytes once a second.
+/// Counters of one site's flows, or of flows from peers. All threads update them without a lock: at
+/// the begin and end of a flow, and once a second for its bytes.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct SiteCounters {
     accepted: AtomicU64,
     open: AtomicU64,
     ended: [AtomicU64; EndReason::ALL.len()],
@@ -21,7 +21,7 @@ pub struct Tally {
     lost: [AtomicBool; Family::ALL.len()],
 }
 
-/// A [`Tally`] at one moment. Flows begin and end meanwhile: its parts may differ by these.
+/// A snapshot of a [`SiteCounters`]. Its parts may differ by flows that begin or end meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tallied {
     /// Flows accepted.
@@ -34,24 +34,24 @@ pub struct Tallied {
     pub bytes: [u64; 2],
 }
 
-impl Tally {
-    /// A flow begins.
+impl SiteCounters {
+    /// Counts the begin of a flow.
     pub fn begin(&self) {
         self.accepted.fetch_add(1, Relaxed);
         self.open.fetch_add(1, Relaxed);
     }
 
-    /// One that has begun is open no more.
+    /// Counts a flow as no longer open.
     pub fn close(&self) {
         self.open.fetch_sub(1, Relaxed);
     }
 
-    /// A flow has ended for this reason.
+    /// Counts the end of a flow by its reason.
     pub fn end(&self, reason: EndReason) {
         self.ended[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// These bytes were relayed up and down.
+    /// Counts bytes relayed up and down.
     pub fn relay(&self, bytes: [u64; 2]) {
         for (sum, bytes) in self.bytes.iter().zip(bytes) {
             if bytes > 0 {
@@ -60,28 +60,28 @@ impl Tally {
         }
     }
 
-    /// A listener has accepted a connection of this family.
+    /// Counts a connection of this family accepted by a listener.
     pub fn arrive(&self, family: Family) {
         self.arrived[family as usize].fetch_add(1, Relaxed);
     }
 
-    /// Connections of this family that listeners have accepted.
+    /// Returns the connections of this family that listeners have accepted.
     pub fn arrived(&self, family: Family) -> u64 {
         self.arrived[family as usize].load(Relaxed)
     }
 
-    /// Says whether SYNs of this family that are redirected do not arrive.
+    /// Sets whether redirected SYNs of this family fail to arrive.
     pub fn set_lost(&self, family: Family, is_lost: bool) {
         self.lost[family as usize].store(is_lost, Relaxed);
     }
 
-    /// Families of which SYNs that are redirected do not arrive.
+    /// Returns the families whose redirected SYNs do not arrive.
     pub fn lost(&self) -> impl Iterator<Item = Family> {
         let is_lost = |family: &Family| self.lost[*family as usize].load(Relaxed);
         Family::ALL.into_iter().filter(is_lost)
     }
 
-    /// All of it now.
+    /// Takes a snapshot.
     pub fn now(&self) -> Tallied {
         Tallied {
             accepted: self.accepted.load(Relaxed),
@@ -99,23 +99,23 @@ mod tests {
     #[test]
     fn every_reason_has_its_place() {
         for (place, reason) in EndReason::ALL.into_iter().enumerate() {
-            let tally = Tally::default();
-            tally.end(reason);
+            let site_counters = SiteCounters::default();
+            site_counters.end(reason);
             let mut expected = Tallied::default();
             expected.ended[place] = 1;
-            assert_eq!(tally.now(), expected, "{reason}");
+            assert_eq!(site_counters.now(), expected, "{reason}");
         }
     }
 
     #[test]
     fn what_is_added_is_there() {
-        let tally = Tally::default();
-        tally.begin();
-        tally.begin();
-        tally.close();
-        tally.relay([3, 0]);
-        tally.relay([4, 5]);
-        let now = tally.now();
+        let site_counters = SiteCounters::default();
+        site_counters.begin();
+        site_counters.begin();
+        site_counters.close();
+        site_counters.relay([3, 0]);
+        site_counters.relay([4, 5]);
+        let now = site_counters.now();
         assert_eq!((now.accepted, now.open, now.bytes), (2, 1, [7, 5]));
     }
 }

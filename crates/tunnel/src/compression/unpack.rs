@@ -21,7 +21,7 @@ pub enum UnpackError {
 
 /// The parcel of which bytes come.
 #[derive(Debug, Clone, Copy)]
-struct Parcel {
+struct CompressionBlock {
     packed: bool,
     /// Bytes that have not come; of packed ones all.
     left: usize,
@@ -31,7 +31,7 @@ struct Parcel {
 #[derive(Debug, Clone)]
 pub struct Unpacker {
     history: History,
-    parcel: Option<Parcel>,
+    compression: Option<CompressionBlock>,
     /// The beginning of what stands before a parcel, or of a packed one.
     held: Vec<u8>,
 }
@@ -48,7 +48,7 @@ impl Unpacker {
     pub fn new() -> Self {
         Self {
             history: History::new(),
-            parcel: None,
+            compression: None,
             held: Vec::new(),
         }
     }
@@ -66,10 +66,12 @@ impl Unpacker {
     ) -> Result<usize, UnpackError> {
         let mut rest = bytes;
         while !rest.is_empty() && plain.len() < PLAIN_MAX {
-            rest = match self.parcel {
+            rest = match self.compression {
                 None => self.begin(rest)?,
-                Some(parcel) if parcel.packed => self.packed(codec, parcel.left, rest, plain)?,
-                Some(parcel) => self.stored(parcel.left, rest, plain),
+                Some(compression) if compression.packed => {
+                    self.packed(codec, compression.left, rest, plain)?
+                }
+                Some(compression) => self.stored(compression.left, rest, plain),
             };
         }
         Ok(bytes.len() - rest.len())
@@ -78,7 +80,7 @@ impl Unpacker {
     /// Whether what came so far ends with a parcel: only here may a stream end.
     #[must_use]
     pub fn is_between(&self) -> bool {
-        self.parcel.is_none() && self.held.is_empty()
+        self.compression.is_none() && self.held.is_empty()
     }
 
     /// Bytes of memory that it has.
@@ -96,7 +98,7 @@ impl Unpacker {
         }
         let rest = self.hold(len, rest);
         if self.held.len() == len {
-            self.parcel = Some(parcel(&self.held)?);
+            self.compression = Some(compression(&self.held)?);
             self.held.clear();
         }
         Ok(rest)
@@ -107,7 +109,7 @@ impl Unpacker {
         plain.extend_from_slice(bytes);
         self.history.push(bytes);
         let left = left - bytes.len();
-        self.parcel = (left > 0).then_some(Parcel {
+        self.compression = (left > 0).then_some(CompressionBlock {
             packed: false,
             left,
         });
@@ -127,7 +129,7 @@ impl Unpacker {
             let bytes = codec.decompress(frame, self.history.dictionary())?;
             plain.extend_from_slice(bytes);
             self.history.push(bytes);
-            self.parcel = None;
+            self.compression = None;
             return Ok(rest);
         }
         let rest = self.hold(len, rest);
@@ -148,7 +150,7 @@ impl Unpacker {
     }
 }
 
-fn parcel(header: &[u8]) -> Result<Parcel, UnpackError> {
+fn compression(header: &[u8]) -> Result<CompressionBlock, UnpackError> {
     let value = header
         .iter()
         .fold(0, |value, byte| (value << 8) | u64::from(*byte));
@@ -158,5 +160,5 @@ fn parcel(header: &[u8]) -> Result<Parcel, UnpackError> {
     if !(1..=PLAIN_MAX).contains(&left) {
         return Err(UnpackError::Length);
     }
-    Ok(Parcel { packed, left })
+    Ok(CompressionBlock { packed, left })
 }

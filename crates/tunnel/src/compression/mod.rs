@@ -37,7 +37,7 @@ pub const HISTORY: usize = 16 << 10;
 pub const HEADER_MAX: usize = 4;
 
 /// A parcel takes so many bytes of a stream at most.
-pub const PARCEL_MAX: usize = HEADER_MAX + PLAIN_MAX;
+pub const BLOCK_MAX: usize = HEADER_MAX + PLAIN_MAX;
 
 /// In the number before a parcel: it is packed.
 const PACKED: u64 = 1;

@@ -8,15 +8,15 @@ const SECONDS: usize = 20;
 
 /// The least number of the last 20 seconds in which there were any.
 #[derive(Debug, Default)]
-pub(super) struct Least {
+pub(super) struct Minimum {
     /// The least of each second, as long as none that came later is less.
     seconds: VecDeque<(i64, i64)>,
 }
 
-impl Least {
+impl Minimum {
     /// `None` as long as there has been none.
     pub(super) fn get(&self) -> Option<i64> {
-        self.seconds.front().map(|(_, least)| *least)
+        self.seconds.front().map(|(_, minimum)| *minimum)
     }
 
     /// Another one, at this time (µs).
@@ -32,7 +32,7 @@ impl Least {
         while self
             .seconds
             .back()
-            .is_some_and(|(_, least)| *least >= value)
+            .is_some_and(|(_, minimum)| *minimum >= value)
         {
             self.seconds.pop_back();
         }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn is_what_a_look_at_all_of_them_gives() {
-        let (mut least, mut all) = (Least::default(), Vec::new());
+        let (mut minimum, mut all) = (Minimum::default(), Vec::new());
         let mut state = 1u64;
         for i in 0..5000i64 {
             state = state
@@ -57,11 +57,11 @@ mod tests {
                 .wrapping_add(1);
             let (now, value) = (i * 37_000, (state >> 48) as i64);
             all.push((now / 1_000_000, value));
-            least.add(now, value);
+            minimum.add(now, value);
             let first = now / 1_000_000 - SECONDS as i64;
             let naive = all.iter().filter(|(at, _)| *at > first).map(|(_, v)| *v);
-            assert_eq!(least.get(), naive.min());
-            assert!(least.seconds.len() <= SECONDS);
+            assert_eq!(minimum.get(), naive.min());
+            assert!(minimum.seconds.len() <= SECONDS);
         }
     }
 }

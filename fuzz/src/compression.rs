@@ -1,21 +1,22 @@
-//! Streams that are compressed, however they are cut, and what only looks like one.
+//! Compressed streams, cut anywhere, and damaged ones.
 
 use arbitrary::Arbitrary;
-use tunnel::parcel::{Codec, HEADER_MAX, PLAIN_MAX, Packer, Unpacker};
+use tunnel::compression::{Codec, HEADER_MAX, PLAIN_MAX, Packer, Unpacker};
 
-/// What a host writes, how the stream arrives, and what is done to it.
+/// A host's writes, the segmentation of the stream, and damage to it.
 #[derive(Arbitrary, Debug)]
 pub struct Case {
-    /// What is written at once, so many times over.
+    /// Data of each write, with a repeat count.
     writes: Vec<(Vec<u8>, u8)>,
     pieces: Vec<u16>,
-    /// Bytes of the stream that are changed: where, and by what.
+    /// Damaged bytes of the stream: position and change.
     damage: Vec<(u16, u8)>,
-    /// What comes after all that.
+    /// Bytes that follow the stream.
     rest: Vec<u8>,
 }
 
-/// Nothing panics and little comes out at a time; of a stream that is whole everything does.
+/// Checks that nothing panics, that output per call is small, and that an intact stream is decoded
+/// completely.
 pub fn run(case: &Case) {
     let (plain, mut stream) = pack(case);
     for (at, mask) in &case.damage {

@@ -1,10 +1,10 @@
 //! The sender's side.
 
-use super::{Codec, HEADER_MAX, PACKED, PARCEL_MAX, PLAIN_MAX, history::History, skip::Skip};
+use super::{BLOCK_MAX, Codec, HEADER_MAX, PACKED, PLAIN_MAX, history::History, skip::Skip};
 use crate::wire::varint;
 
 /// Fewer bytes than this are not worth trying.
-const LEAST: usize = 16;
+const MIN: usize = 16;
 
 /// What has become of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Packer {
 
     fn try_compress<'c>(&mut self, codec: &'c mut Codec, plain: &[u8]) -> Option<&'c [u8]> {
         let len = plain.len();
-        if len < LEAST || !self.skip.tries(len) {
+        if len < MIN || !self.skip.tries(len) {
             return None;
         }
         let frame = codec.compress(plain, self.history.dictionary(), len - len / 16);
@@ -73,4 +73,4 @@ impl Packer {
 }
 
 const _: () = assert!(varint::len(2 * PLAIN_MAX as u64 + PACKED) == HEADER_MAX);
-const _: () = assert!(PARCEL_MAX == PLAIN_MAX + HEADER_MAX);
+const _: () = assert!(BLOCK_MAX == PLAIN_MAX + HEADER_MAX);

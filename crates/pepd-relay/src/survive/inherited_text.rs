@@ -1,5 +1,5 @@
-//! The text of a configuration, handed from one process to one that it starts: a file may have been changed since it
-//! was read, and what was refused must not take effect by a crash.
+//! Configuration text handed from one process to a child. The file may have changed since it was
+//! read, and a rejected change must not take effect through a crash.
 
 use std::{
     fs,
@@ -12,15 +12,16 @@ use nix::{
     unistd::close,
 };
 
-/// A text on its way to programs that are started while this lives.
+/// Text for programs that are started while this lives.
 #[derive(Debug)]
-pub struct Handed(OwnedFd);
+pub struct InheritedText(OwnedFd);
 
-impl Handed {
-    /// To be made where no other thread could start a program: every one that is started has it open.
+impl InheritedText {
+    /// Creates the text. Call it where no other thread can start a program: every child inherits
+    /// the descriptor.
     ///
     /// # Errors
-    /// Without a descriptor, or memory for it.
+    /// Fails without a descriptor, or memory for it.
     pub fn new(text: &str) -> io::Result<Self> {
         let fd = memfd_create(c"configuration", MFdFlags::empty())?;
         let mut file = fs::File::from(fd);
@@ -28,16 +29,17 @@ impl Handed {
         Ok(Self(file.into()))
     }
 
-    /// By which the other process [takes](take) it.
+    /// Returns the number by which the child [takes](take) it.
     pub fn number(&self) -> String {
         self.0.as_raw_fd().to_string()
     }
 }
 
-/// The text that this process was handed by this number, which is free then.
+/// Takes the text handed to this process by this descriptor number, and takes ownership of the
+/// number.
 ///
 /// # Errors
-/// When there is none.
+/// Fails if there is none.
 pub fn take(number: RawFd) -> io::Result<String> {
     let text = fs::read_to_string(format!("/proc/self/fd/{number}"))?;
     close(number)?;
@@ -53,9 +55,9 @@ mod tests {
     #[test]
     fn a_program_that_is_started_can_read_it() {
         let text = "grün ".repeat(50_000);
-        let handed = Handed::new(&text).unwrap();
+        let inherited_text = InheritedText::new(&text).unwrap();
         for _ in 0..2 {
-            let path = format!("/proc/self/fd/{}", handed.number());
+            let path = format!("/proc/self/fd/{}", inherited_text.number());
             let output = Command::new("cat").arg(path).output().unwrap();
             assert!(output.status.success());
             assert!(output.stdout == text.as_bytes());
@@ -64,8 +66,8 @@ mod tests {
 
     #[test]
     fn who_takes_it_has_it_no_more() {
-        let handed = Handed::new("lan = 1").unwrap();
-        let copy = nix::unistd::dup(&handed.0).unwrap();
+        let inherited_text = InheritedText::new("lan = 1").unwrap();
+        let copy = nix::unistd::dup(&inherited_text.0).unwrap();
         let number = std::os::fd::IntoRawFd::into_raw_fd(copy);
         assert_eq!(take(number).unwrap(), "lan = 1");
         assert!(take(number).is_err());

@@ -20,16 +20,16 @@ use super::segments::{PREFIX, SUFFIX};
 
 /// Why there is nothing to spill to.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep custody in {}: {fault}", folder.display())]
-pub struct FolderError {
-    folder: PathBuf,
+#[error("cannot keep custody in {}: {fault}", directory.display())]
+pub struct DirectoryError {
+    directory: PathBuf,
     fault: Fault,
 }
 
-impl FolderError {
-    pub(super) fn new(folder: &Path, fault: Fault) -> Self {
-        let folder = folder.to_owned();
-        Self { folder, fault }
+impl DirectoryError {
+    pub(super) fn new(directory: &Path, fault: Fault) -> Self {
+        let directory = directory.to_owned();
+        Self { directory, fault }
     }
 }
 
@@ -46,7 +46,7 @@ pub enum Fault {
     NoPlace(&'static str),
     /// A file has its name, or a link.
     #[error("it is a file or a link and no folder: remove it, or name another one")]
-    NoFolder,
+    NotADirectory,
     /// It cannot be made there.
     #[error("it cannot be made: {0}; make it, or name another one")]
     Unmakeable(io::Error),
@@ -78,7 +78,7 @@ impl From<io::Error> for Fault {
     fn from(err: io::Error) -> Self {
         match err.kind() {
             io::ErrorKind::NotFound => Self::Parent,
-            io::ErrorKind::NotADirectory => Self::NoFolder,
+            io::ErrorKind::NotADirectory => Self::NotADirectory,
             _ => Self::System(err),
         }
     }
@@ -99,12 +99,12 @@ const AGAIN: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// When it cannot be used, with what to do.
-pub fn claim(path: &Path) -> Result<Claimed, FolderError> {
+pub fn claim(path: &Path) -> Result<Claimed, DirectoryError> {
     claim_within(path, PATIENCE)
 }
 
-pub(super) fn claim_within(path: &Path, patience: Duration) -> Result<Claimed, FolderError> {
-    try_claim(path, patience).map_err(|fault| FolderError::new(path, fault))
+pub(super) fn claim_within(path: &Path, patience: Duration) -> Result<Claimed, DirectoryError> {
+    try_claim(path, patience).map_err(|fault| DirectoryError::new(path, fault))
 }
 
 fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
@@ -114,12 +114,12 @@ fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
         _ => {}
     }
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let folder = fs::OpenOptions::new()
+    let directory = fs::OpenOptions::new()
         .read(true)
         .custom_flags(flags)
         .open(path)?;
-    check(&folder.metadata()?)?;
-    let lock = lock(folder, patience)?;
+    check(&directory.metadata()?)?;
+    let lock = lock(directory, patience)?;
     try_writing(path).map_err(Fault::Unwritable)?;
     Ok(Claimed {
         path: path.to_owned(),
@@ -154,32 +154,32 @@ pub(super) fn check_place(path: &Path) -> Result<(), Fault> {
     }
 }
 
-fn check(folder: &fs::Metadata) -> Result<(), Fault> {
-    let (owner, us) = (folder.uid(), geteuid().as_raw());
+fn check(directory: &fs::Metadata) -> Result<(), Fault> {
+    let (owner, us) = (directory.uid(), geteuid().as_raw());
     if owner != us {
         return Err(Fault::Owner { owner, us });
     }
-    check_mode(folder)
+    check_mode(directory)
 }
 
-pub(super) fn check_mode(folder: &fs::Metadata) -> Result<(), Fault> {
-    let mode = folder.mode() & 0o777;
+pub(super) fn check_mode(directory: &fs::Metadata) -> Result<(), Fault> {
+    let mode = directory.mode() & 0o777;
     if mode & 0o022 != 0 {
         return Err(Fault::Mode(mode));
     }
     Ok(())
 }
 
-fn lock(mut folder: fs::File, patience: Duration) -> Result<Flock<fs::File>, Fault> {
+fn lock(mut directory: fs::File, patience: Duration) -> Result<Flock<fs::File>, Fault> {
     let give_up = Instant::now() + patience;
     loop {
-        match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
+        match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
             Err((_, errno)) if errno != Errno::EAGAIN => {
                 return Err(io::Error::from(errno).into());
             }
             Err(_) if Instant::now() >= give_up => return Err(Fault::InUse),
-            Err((again, _)) => folder = again,
+            Err((again, _)) => directory = again,
         }
         thread::sleep(AGAIN);
     }

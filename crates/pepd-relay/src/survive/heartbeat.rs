@@ -1,5 +1,5 @@
-//! Signs of life of the process that carries flows, for the one that would start the next: a byte a second by a pipe, as long
-//! as each of its threads goes on.
+//! Heartbeat of the process that carries flows, sent to its supervisor: one byte per second through
+//! a pipe, as long as each of its threads is alive.
 
 use std::{
     convert::Infallible,
@@ -16,22 +16,23 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// How often a thread shows that it goes on, and is asked whether it does.
+/// Interval at which each thread shows that it is alive, and is checked.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Whether the threads go on.
+/// Liveness of all threads.
 #[derive(Debug, Default)]
-pub struct Pulse(Mutex<Vec<Beats>>);
+pub struct Heartbeat(Mutex<Vec<Beats>>);
 
-/// Those of one thread.
+/// Beats of one thread.
 #[derive(Debug)]
 struct Beats {
     count: Arc<AtomicU64>,
     seen: u64,
 }
 
-impl Pulse {
-    /// What the event loop of a thread is to run until it ends: from now on that thread counts.
+impl Heartbeat {
+    /// Returns a future that the event loop of a thread runs until it ends. From now on that thread
+    /// counts.
     pub fn of_thread(&self) -> impl Future<Output = Infallible> + use<> {
         let count = Arc::new(AtomicU64::new(0));
         let beats = Beats {
@@ -48,7 +49,8 @@ impl Pulse {
         }
     }
 
-    /// Whether all threads have gone on since that was last so. Those that have ended do not count.
+    /// Returns whether all threads have been alive since the last call that returned true. Ended
+    /// threads do not count.
     fn beats(&self) -> bool {
         let mut threads = self.0.lock();
         threads.retain(|thread| Arc::strong_count(&thread.count) > 1);
@@ -62,10 +64,11 @@ impl Pulse {
         beats
     }
 
-    /// Tells of it, until nobody hears it any more. To be run by the one thread that is not [asked](Self::of_thread).
-    pub async fn tell(&self, mut to: File) {
+    /// Sends the heartbeat until the reader has gone. Run it on the one thread that is not
+    /// [checked](Self::of_thread).
+    pub async fn send(&self, mut to: File) {
         let mut tick = ticks();
-        // The first one says that flows are carried.
+        // The first byte shows that flows are carried.
         let mut is_first = true;
         loop {
             tick.tick().await;
@@ -73,7 +76,7 @@ impl Pulse {
                 continue;
             }
             match to.write(&[0]) {
-                // Full: who is to hear it is late itself.
+                // Full: the reader itself is late.
                 Ok(_) => {}
                 Err(err) if err.kind() == ErrorKind::WouldBlock => {}
                 Err(err) => {
@@ -91,10 +94,10 @@ fn ticks() -> Interval {
     tick
 }
 
-/// The pipe that was inherited by this number, which is free then.
+/// Opens the pipe inherited by this descriptor number, and takes ownership of the number.
 ///
 /// # Errors
-/// When there is no such pipe, or nobody to read from it.
+/// Fails without such a pipe, or without a reader.
 pub fn pipe(number: RawFd) -> io::Result<File> {
     let path = format!("/proc/self/fd/{number}");
     let pipe = File::options()
@@ -111,22 +114,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_beats_as_long_as_each_thread_goes_on() {
-        let pulse = Pulse::default();
-        assert!(pulse.beats(), "there is none that could hang");
-        let first = tokio::spawn(pulse.of_thread());
-        let second = pulse.of_thread();
-        // By the paused clock, which is put forward when nothing else is to be done: each thread beats meanwhile.
+        let heartbeat = Heartbeat::default();
+        assert!(heartbeat.beats(), "there is none that could hang");
+        let first = tokio::spawn(heartbeat.of_thread());
+        let second = heartbeat.of_thread();
+        // The paused clock advances when no task is ready, and each thread beats meanwhile.
         let wait = || tokio::time::sleep(3 * BEAT);
         wait().await;
-        assert!(!pulse.beats(), "one has not begun");
+        assert!(!heartbeat.beats(), "one has not begun");
         let second = tokio::spawn(second);
         wait().await;
-        assert!(pulse.beats());
-        assert!(!pulse.beats(), "that was told");
+        assert!(heartbeat.beats());
+        assert!(!heartbeat.beats(), "that was told");
         second.abort();
         let _ = second.await;
         wait().await;
-        assert!(pulse.beats(), "one that has ended does not count");
+        assert!(heartbeat.beats(), "one that has ended does not count");
         drop(first);
     }
 }

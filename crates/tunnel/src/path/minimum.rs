@@ -2,13 +2,13 @@
 
 /// The least of a value over the last one to two halves of a window. Times in seconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Least {
+pub(crate) struct Minimum {
     now: f64,
     before: f64,
     since: f64,
 }
 
-impl Least {
+impl Minimum {
     pub(crate) fn new() -> Self {
         Self {
             now: f64::INFINITY,
@@ -56,17 +56,17 @@ fn base_half(rtt: f64) -> f64 {
 /// apart. A queue that stands for longer than the delay's window shows in the round trip time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueDelay {
-    delay: Least,
-    rtt: Least,
-    rtt_ever: Least,
+    delay: Minimum,
+    rtt: Minimum,
+    rtt_ever: Minimum,
 }
 
 impl QueueDelay {
     pub(crate) fn new() -> Self {
         Self {
-            delay: Least::new(),
-            rtt: Least::new(),
-            rtt_ever: Least::new(),
+            delay: Minimum::new(),
+            rtt: Minimum::new(),
+            rtt_ever: Minimum::new(),
         }
     }
 

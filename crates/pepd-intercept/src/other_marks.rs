@@ -12,21 +12,21 @@ use super::nft;
 
 /// The mark of one SYN.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Foreign {
+pub struct OtherMark {
     /// Bits of it that are not pepd's; 0 for none.
     pub mark: u32,
     /// True where the route by this mark leads by another interface than the link.
-    pub is_elsewhere: bool,
+    pub is_off_link: bool,
 }
 
 /// Marks of hosts' SYNs of late, as the kernel keeps them.
 #[derive(Debug, Clone)]
-pub struct ForeignMarks {
+pub struct OtherMarks {
     table: String,
     marks: MarkSet,
 }
 
-impl ForeignMarks {
+impl OtherMarks {
     /// Marks in the table of this configuration.
     pub fn new(config: &Config) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl ForeignMarks {
     }
 
     /// The mark of the SYN that opened this flow; none where the kernel does not say.
-    pub fn of(&self, flow: &FlowTuple) -> Foreign {
+    pub fn for_flow(&self, flow: &FlowTuple) -> OtherMark {
         let hash = u64::from(jhash(&addresses(flow), nft::marks_seed()));
         // The kernel scales it so (`reciprocal_scale`).
         let key = ((hash * u64::from(nft::MARKS_MODULUS)) >> 32) as u32;
@@ -44,16 +44,16 @@ impl ForeignMarks {
             Ok(mark) => self.read(mark.unwrap_or(0)),
             Err(error) => {
                 tracing::debug!(%error, "cannot ask by which mark a host's SYN was routed");
-                Foreign::default()
+                OtherMark::default()
             }
         }
     }
 
-    fn read(&self, kept: u32) -> Foreign {
+    fn read(&self, kept: u32) -> OtherMark {
         let mask = self.marks.mask();
-        Foreign {
+        OtherMark {
             mark: kept & !mask,
-            is_elsewhere: kept & mask == self.marks.passed(),
+            is_off_link: kept & mask == self.marks.passed(),
         }
     }
 }
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn pepds_own_bits_say_whether_the_route_leads_elsewhere() {
-        let marks = ForeignMarks::new(&pep_core::config::parse(PLAIN).expect("valid"));
-        let foreign = |kept| {
+        let marks = OtherMarks::new(&pep_core::config::parse(PLAIN).expect("valid"));
+        let other_mark = |kept| {
             let found = marks.read(kept);
-            (found.mark, found.is_elsewhere)
+            (found.mark, found.is_off_link)
         };
-        assert_eq!(foreign(0), (0, false));
-        assert_eq!(foreign(0x0000_0100), (0x100, false));
-        assert_eq!(foreign(0x5200_0100), (0x100, true));
+        assert_eq!(other_mark(0), (0, false));
+        assert_eq!(other_mark(0x0000_0100), (0x100, false));
+        assert_eq!(other_mark(0x5200_0100), (0x100, true));
     }
 }

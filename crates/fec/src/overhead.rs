@@ -4,13 +4,13 @@ use crate::theory::block_of_window;
 
 /// Repair packets by the number of data packets that they protect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overcode {
+pub struct Overhead {
     rows: Box<[u8; 256]>,
     /// Repair packets for how many data packets, if that is the same for all numbers of them.
     share: Option<(u8, u8)>,
 }
 
-impl Overcode {
+impl Overhead {
     /// No repair packets.
     #[must_use]
     pub fn none() -> Self {

@@ -1,20 +1,21 @@
-//! What ends a process of a test at any of its steps: what it would still do has no effect.
+//! A simulated end of a process at any step, for tests: later steps have no effect.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Counts the steps of a process that others can see, stores and calls, and ends it before one of them.
+/// A counter of a process's externally visible steps (stores and calls), which ends the process
+/// before one of them.
 #[derive(Debug)]
-pub struct Fuse {
+pub struct CrashPoint {
     left: AtomicU64,
-    /// A call of the kernel's is under way, which is one step.
+    /// True while a system call is in progress, which counts as one step.
     in_call: AtomicBool,
-    /// One of so many stores is lost, in a process that is broken on purpose.
+    /// Drops one in so many stores, to simulate a faulty process.
     loses: AtomicU64,
     stores: AtomicU64,
 }
 
-impl Default for Fuse {
-    /// One that does not burn.
+impl Default for CrashPoint {
+    /// Returns a crash point that never fires.
     fn default() -> Self {
         Self {
             left: AtomicU64::new(u64::MAX),
@@ -25,30 +26,30 @@ impl Default for Fuse {
     }
 }
 
-impl Fuse {
-    /// The process has so many steps left.
-    pub fn light(&self, steps: u64) {
+impl CrashPoint {
+    /// Leaves the process so many steps.
+    pub fn arm(&self, steps: u64) {
         self.left.store(steps, Relaxed);
     }
 
-    /// One of so many stores is lost.
+    /// Drops one in `one_of` stores.
     pub fn lose(&self, one_of: u64) {
         self.loses.store(one_of, Relaxed);
     }
 
-    /// Whether a store still happens.
+    /// Returns whether a store takes effect.
     pub fn store(&self) -> bool {
         let loses = self.loses.load(Relaxed);
         let count = self.stores.fetch_add(1, Relaxed);
         self.step() && (loses == 0 || count % loses != loses - 1)
     }
 
-    /// Whether the process has ended.
-    pub fn has_burnt(&self) -> bool {
+    /// Returns whether the process has ended.
+    pub fn has_fired(&self) -> bool {
         self.left.load(Relaxed) == 0
     }
 
-    /// Whether the next step still happens.
+    /// Returns whether the next step takes effect.
     pub fn step(&self) -> bool {
         if self.in_call.load(Relaxed) {
             return true;
@@ -60,7 +61,7 @@ impl Fuse {
         left > 0
     }
 
-    /// A call, as one step: none where the process has ended.
+    /// Runs a call as one step, or not at all if the process has ended.
     pub fn call<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         if !self.step() {
             return None;

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(
+    |case: pepd_fuzz::compression::Case| pepd_fuzz::compression::run(&case)
+);
