@@ -34,7 +34,7 @@ fn where_udp_is_dropped_from_the_start_flows_go_by_tcp() {
     bed.block_udp();
     let running = Running::start(&bed, "", SITE);
     wait_for_carrier(&running, true);
-    running.boat.log().expect("by TCP, not by UDP");
+    running.boat.log().expect("peer reached by TCP: UDP");
     for family in [Family::V4, Family::V6] {
         let _server = exchange_server(&bed, family, 3_000_000);
         exchange(&bed, family, 3_000_000);

@@ -147,7 +147,7 @@ fn a_flow_that_is_compressed_outlives_an_outage() {
     running
         .boat
         .log()
-        .expect("nothing comes from a peer any more");
+        .expect("peer silent");
     bed.restore_link();
     let mut all = first.to_vec();
     stream.read_to_end(&mut all).expect("in order");

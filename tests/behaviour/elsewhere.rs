@@ -106,7 +106,7 @@ fn only_what_the_route_takes_over_the_link_is_carried() {
         bed.server
             .ip(&format!("address add {} dev eth1 nodad", alone(server)));
         bed.server.ip("link set eth0 down");
-        pep.log().expect("the link is away");
+        pep.log().expect("link down");
         echo_once(&mut connect(bed), b"hello");
         assert_eq!(counts(&pep), [4, 1], "by the uplink that is up");
         ip(bed, &format!("route del {}", alone(server)));

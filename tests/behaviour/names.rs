@@ -163,7 +163,7 @@ fn count(boat: &Pep, words: &str) -> usize {
     logged.count()
 }
 
-const BEGUN: &str = "a session has begun";
+const BEGUN: &str = "session established";
 const ELSEWHERE: &str = "resolves to other addresses";
 const NO_ADDRESS: &str = "peer endpoint does not resolve";
 

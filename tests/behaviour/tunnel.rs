@@ -309,7 +309,7 @@ fn an_interface_that_loses_its_carrier_stops_the_sender_until_it_is_back() {
             .hub
             .wait_counter("tunnel_datagrams_received", under_way);
         bed.host("boat").ip("link set hub carrier off");
-        let changed = "the link's interface has changed";
+        let changed = "state of the link's interface changed";
         let down = running.boat.log().expect(changed);
         assert_eq!(down.text("up"), "false");
         bed.host("boat").ip("link set hub carrier on");
@@ -374,8 +374,8 @@ fn a_wrong_key_never_connects_and_flows_are_split() {
         End::Boat,
         &bed.config(End::Boat, STATED, "", &format!("{SITE}\n{ADMIN}")),
     );
-    hub.log().expect("comes from a key that is no peer's");
-    boat.log().expect("peer does not answer our handshakes");
+    hub.log().expect("handshake from an unknown public key");
+    boat.log().expect("peer does not answer handshakes");
     assert!(
         boat.ask(&["status"])
             .contains("does not answer our handshakes")
@@ -402,8 +402,8 @@ fn a_wrong_key_of_the_far_end_is_reported_at_both_ends() {
     let right = bed.config(End::Boat, STATED, "", SITE);
     let wrong = right.replace(&bed.public_key("hub"), &bed.public_key("stranger"));
     let boat = bed.start(End::Boat, &wrong);
-    hub.log().expect("is meant for another key");
-    let logged = boat.log().expect("peer does not answer our handshakes");
+    hub.log().expect("handshake for a different public key");
+    let logged = boat.log().expect("peer does not answer handshakes");
     assert!(
         logged.message().contains("`peer.hub.public_key`"),
         "{logged:?}"
@@ -420,12 +420,12 @@ fn secrets_that_differ_are_reported_at_both_ends() {
     let shared = bed.config(End::Boat, STATED, "", &format!("{SITE}\n{ADMIN}"));
     let alone = shared.lines().filter(|line| !line.starts_with("psk_file"));
     let boat = bed.start(End::Boat, &alone.collect::<Vec<_>>().join("\n"));
-    let logged = boat.log().expect("peer's answer does not fit");
+    let logged = boat.log().expect("peer's handshake response does not verify");
     assert!(
         logged.message().contains("`peer.hub.psk_file`"),
         "{logged:?}"
     );
-    let logged = hub.log().expect("takes none of this pepd's answers");
+    let logged = hub.log().expect("rejects pepd's handshake responses");
     assert!(
         logged.message().contains("`peer.boat.psk_file`"),
         "{logged:?}"

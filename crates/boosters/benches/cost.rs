@@ -1,4 +1,4 @@
-//! What each booster costs for a packet of 200 and of 1400 bytes, on its way down and up.
+//! CPU cost of each booster for a packet of 200 and of 1400 bytes, down and up.
 //!
 //! `cargo bench -p boosters --bench cost`
 
@@ -16,18 +16,18 @@ use boosters::{
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use etherparse::PacketBuilder;
 
-/// Packets at a time, so that reading the clock costs nothing.
+/// Packets per measurement, so that the cost of reading the clock is negligible.
 const BATCH: u64 = 256;
-/// Each comes so long after the one before: about 100 Mbit/s of long ones.
+/// Spacing of packets: about 100 Mbit/s of long ones.
 const SPACING: Duration = Duration::from_micros(100);
 
-/// One booster: its name, what packets pass it, itself, and the other end of it, which takes what it sends. Where there is none, what
-/// comes up are acknowledgements of what went down.
+/// Row of the table: name, traffic, the booster, and its far end, which takes its messages. Without
+/// a far end, the packets that come up are acknowledgements of those that went down.
 type Row = (&'static str, Traffic, Make, Option<Make>);
 type Traffic = fn(u64, usize) -> Vec<u8>;
 type Make = fn() -> Box<dyn Booster>;
 
-/// One at the queue, and what packets pass it.
+/// Row for a booster at the queue: name, traffic, the booster.
 type QueueRow = (&'static str, Traffic, fn() -> Box<dyn AtQueue>);
 
 macro_rules! row {
@@ -75,7 +75,7 @@ const HEADERS: compress::Config = compress::Config {
     flows_max: 256,
 };
 
-/// With 10 % of overcode: more is lost than that is enough for.
+/// With 10 % FEC overhead: not enough for the loss.
 fn fec_overhead(scheme: fec::Scheme) -> fec::Sender {
     let mut sender = fec::Sender::new(fec::Config {
         scheme,
@@ -112,14 +112,14 @@ impl AtQueue for Nothing {
     }
 }
 
-/// A number drawn from another.
+/// Returns a pseudorandom number derived from another.
 fn mix(n: u64) -> u64 {
     splitmix::nth(n.wrapping_sub(1))
 }
 
 const HEADER: usize = 52;
 
-/// The n-th segment of one of 16 connections, with timestamps, around these bytes.
+/// Returns the n-th segment of one of 16 connections, with timestamps, around these bytes.
 fn segment(n: u64, payload: &[u8], flip: bool) -> Vec<u8> {
     use etherparse::TcpOptionElement::{Noop, Timestamp};
     let (host, number) = ((n % 16) as u8, (n / 16) as u32);
@@ -142,7 +142,7 @@ fn segment(n: u64, payload: &[u8], flip: bool) -> Vec<u8> {
     out
 }
 
-/// Of nothing that could be compressed.
+/// Returns an incompressible segment.
 fn data(n: u64, size: usize) -> Vec<u8> {
     let words = (0..).flat_map(|i| mix(n * 1000 + i).to_be_bytes());
     segment(n, &words.take(size - HEADER).collect::<Vec<_>>(), false)
@@ -160,7 +160,7 @@ fn text(n: u64, size: usize) -> Vec<u8> {
     segment(n, &page[..size - HEADER], false)
 }
 
-/// Of UDP, without a checksum.
+/// Returns a UDP datagram without a checksum.
 fn datagram(n: u64, size: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let builder =
@@ -172,14 +172,15 @@ fn datagram(n: u64, size: usize) -> Vec<u8> {
     out
 }
 
-/// What a host that receives sends: acknowledgements, each of more than the one before. Of one length.
+/// Returns the packets of a receiving host: acknowledgements of one length, each for more data than
+/// the one before.
 fn acks(n: u64, _size: usize) -> Vec<u8> {
     let mut out = segment(n, &[], false);
     boosters::tcp::set_ack(&mut out, (n / 16) as u32 * 1448);
     out
 }
 
-/// The acknowledgement of the n-th segment.
+/// Returns the acknowledgement of the n-th segment.
 fn ack(n: u64) -> Vec<u8> {
     segment(n, &[], true)
 }
@@ -221,7 +222,7 @@ impl End {
     }
 }
 
-/// The next packets, as they come from hosts.
+/// Returns the next packets, as hosts send them.
 fn next(n: &mut u64, make: impl Fn(u64) -> Vec<u8>) -> Vec<Packet> {
     let one = |n: u64| Packet::new(make(n), SPACING * n as u32);
     let packets = (*n..*n + BATCH).map(one).collect();
@@ -282,7 +283,7 @@ fn boosters(c: &mut Criterion) {
     }
 }
 
-/// Through a queue in which some 64 packets wait.
+/// Measures a queue in which some 64 packets wait.
 fn at_queue(c: &mut Criterion) {
     for (name, traffic, make) in AT_QUEUE {
         let mut group = c.benchmark_group(format!("queue, {name}"));

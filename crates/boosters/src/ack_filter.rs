@@ -1,9 +1,13 @@
-//! `ack_filter`: acknowledgements that a later one makes needless do not take the slow way back (packet control, paul2006 §3).
+//! `ack_filter`: drops acknowledgements that a later one supersedes, to save a slow return path
+//! (packet control, paul2006 §3).
 //!
-//! An acknowledgement that is older than one that waits, or that was queued within the last round trip, is dropped; one that waits is replaced by a newer
-//! plain one of the same connection, in its place. Of duplicates of the same number, which say that something is missing, as many go on while others wait
-//! as are needed to say so: the first `high`, then one in `high - low`, and in any case one in a round trip: these answer keepalives. Whatever has SACK that was not seen
-//! yet, bytes, flags, other options, a mark of congestion or a closed window goes as it is, as does what has a wrong checksum: nothing is learned of that.
+//! An acknowledgement older than a waiting one, or than one queued within the last round trip, is
+//! dropped. A waiting plain acknowledgement is replaced in its place by a newer one of the same
+//! connection. Duplicates of one number signal a loss. While others wait, enough of them pass to
+//! signal it: the first `high`, then one in `high - low`. One per round trip always passes, to
+//! answer keepalives. An acknowledgement passes unchanged if it has new SACK ranges, bytes, flags,
+//! other options, a congestion mark or a closed window. One with a wrong checksum passes, too, and
+//! changes no state.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -18,17 +22,19 @@ use crate::{
     tcp::{Tcp, flags, is_after},
 };
 
-/// A round trip is taken to last for at least so long.
+/// Minimum assumed round trip.
 const PATIENCE_MIN: Duration = Duration::from_millis(20);
 
-/// How acknowledgements are thinned.
+/// Settings of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Beyond `high` one duplicate in `high - low` goes on, and no more than every second, 1 to 255. Default 2.
+    /// Beyond `high`, one duplicate in `high - low` passes, and at most every second one; 1 to 255.
+    /// Default 2.
     pub low: u8,
-    /// Duplicates of a number that all go on, `low` to 255, and at least 3, which fast retransmit asks for (RFC 5681 §3.2). Default 8.
+    /// Number of duplicates that all pass, `low` to 255 and no less than 3, as fast retransmit
+    /// needs (RFC 5681 §3.2). Default 8.
     pub high: u8,
-    /// Connections that are known at a time. Default 4096.
+    /// Connections tracked at a time. Default 4096.
     pub flows_max: usize,
 }
 
@@ -47,7 +53,8 @@ impl Default for Config {
 pub struct AckFilter {
     limits: Limits,
     flows: Flows<Flow>,
-    /// What the connection knows as soon as the packet that has just passed is queued, if there is room for it.
+    /// State that the connection takes on once the packet that has just passed is queued, if there
+    /// is room for it.
     coming: Option<(FlowKey, Said, bool)>,
     old: u64,
     replaced: u64,
@@ -57,26 +64,26 @@ pub struct AckFilter {
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     high: u32,
-    /// Beyond them one of so many goes on.
+    /// Beyond them one in this number passes.
     step: u32,
-    /// About a round trip: for so long nothing old is news.
+    /// About a round trip: within this time an old number brings no news.
     patience: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Flow {
-    /// The newest that was queued.
+    /// Newest one that was queued.
     last: Option<Said>,
     sack: Vec<u8>,
     duplicates: u32,
-    /// When the last duplicate came, and when one passed.
+    /// Times of the last duplicate, and of the last one that passed.
     heard: Duration,
     passed: Duration,
-    /// The plain acknowledgement that waits.
+    /// Plain acknowledgement waiting in the queue.
     standing: Option<u64>,
 }
 
-/// What an acknowledgement says, and when and as which packet of the queue it did.
+/// Content of an acknowledgement, its time, and its number in the queue.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     ack: u32,
@@ -86,20 +93,20 @@ struct Said {
 }
 
 enum Verdict {
-    /// It goes on, and may be replaced later on or not.
+    /// It passes; the flag tells if it may be replaced later on.
     Passes {
         stands: bool,
     },
     Old,
     Thinned,
-    /// It may take the place of the one that waits there.
+    /// It may take the place of this waiting one.
     Replaces(u64),
 }
 
 const PASSES: Verdict = Verdict::Passes { stands: false };
 
 impl AckFilter {
-    /// Knows no connection yet. Values out of range are brought into it.
+    /// Creates a filter without connections. Values out of range are clamped.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let high = config.high.max(config.low).max(3);
@@ -133,7 +140,8 @@ impl Flow {
         limits: Limits,
     ) -> Verdict {
         let standing = self.standing.take();
-        // What is said may be wrong, or of a connection that had these ports before: it does not count for long.
+        // The stored acknowledgement may be wrong, or belong to an earlier connection with these
+        // ports: it counts only briefly.
         let last = self.last.filter(|last| {
             let waits = last
                 .number
@@ -141,7 +149,7 @@ impl Flow {
             waits || now < last.at + limits.patience
         });
         let is_old = last.is_some_and(|last| is_after(last.ack, tcp.ack));
-        // No later one has its mark, where senders look at those of acknowledgements.
+        // No later acknowledgement repeats its mark, and senders look at marks of acknowledgements.
         if !tcp.is_plain_ack() || packet.ecn == Ecn::Ce {
             return PASSES;
         }
@@ -157,7 +165,8 @@ impl Flow {
         }
         let said = self.last.map(|last| (last.ack, last.window));
         if said == Some((tcp.ack, tcp.window)) {
-            // While nothing waits there is room for all, and senders without SACK send for each of them (RFC 5681 §3.2).
+            // While nothing waits there is room for all of them. Senders without SACK send a
+            // segment for each one (RFC 5681 §3.2).
             let needed = news || tcp.window == 0 || queue.is_empty();
             return self.duplicate(now, needed, limits);
         }
@@ -170,7 +179,7 @@ impl Flow {
     }
 
     fn duplicate(&mut self, now: Duration, needed: bool, limits: Limits) -> Verdict {
-        // After a pause it is the answer to a keepalive, or something is missing anew.
+        // After a pause it answers a keepalive, or signals a new loss.
         if now >= self.heard + limits.patience {
             self.duplicates = 0;
         }
@@ -186,7 +195,8 @@ impl Flow {
     }
 }
 
-/// How old what waits is beside the other one, if it is a plain acknowledgement of this connection: another booster may have put it there.
+/// Compares the age of a waiting packet, if it is a plain acknowledgement of this connection.
+/// Another booster may have put it there.
 fn age(waiting: &Packet, tcp: &Tcp<'_>) -> Option<Ordering> {
     let old = Tcp::parse(Ip::parse(&waiting.bytes)?)?;
     let plain = old.is_plain_ack() && !old.has_sack() && old.ip.key() == tcp.ip.key();
@@ -216,7 +226,7 @@ impl AtQueue for AckFilter {
         let key = tcp.ip.key();
         let (flow, _) = self.flows.entry(key, Flow::default);
         if tcp.has(flags::SYN | flags::RST) {
-            // Another connection, or none any more.
+            // Another connection, or an ended one.
             *flow = Flow::default();
             return Some(packet);
         }

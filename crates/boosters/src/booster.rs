@@ -1,56 +1,58 @@
-//! What all boosters are.
+//! Interface of all boosters.
 
 use std::{fmt::Debug, time::Duration};
 
 use crate::{packet::Packet, rule::Path};
 
-/// A state machine over packets, at one end of the link. Packets go *down* from hosts to the link, and *up* from the link to
-/// hosts; what is not a booster's concern it passes on at once, unchanged and in order. What it makes or holds back it gives out
-/// later, in either direction.
+/// State machine over packets, at one end of the link. Packets go *down* from hosts to the link,
+/// and *up* from the link to hosts. A booster passes on at once, unchanged and in order, every
+/// packet that it does not handle. Packets that it makes or holds back it emits later, in either
+/// direction.
 pub trait Booster: Debug + Send {
-    /// A packet on its way to the link.
+    /// Handles a packet for the link.
     fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         let _ = now;
         out.down.push(packet);
     }
 
-    /// A packet, or a message of the other end's, that came by the link.
+    /// Handles a packet, or a message of the other end, received from the link.
     fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         let _ = now;
         out.up.push(packet);
     }
 
-    /// A packet leaves the queue for the link: only now is it on its way. Not told of those that are [urgent](Packet::urgent).
+    /// Notes that a packet leaves the queue for the link: its transmission begins now. Not called
+    /// for [urgent](Packet::urgent) ones.
     fn leaving(&mut self, now: Duration, packet: &Packet) {
         let _ = (now, packet);
     }
 
-    /// Time has passed. Harmless when nothing is due.
+    /// Handles due timers. Harmless when nothing is due.
     fn on_time(&mut self, now: Duration, out: &mut Out) {
         let _ = (now, out);
     }
 
-    /// When [`on_time`](Self::on_time) wants to be called.
+    /// Returns the time of the next call of [`on_time`](Self::on_time).
     fn deadline(&self) -> Option<Duration> {
         None
     }
 
-    /// What is known of the path has changed.
+    /// Updates the known properties of the path.
     fn set_path(&mut self, now: Duration, path: &Path) {
         let _ = (now, path);
     }
 
-    /// What was seen of connections counts no more, nor what the far end was told: other packets may have passed since, as this was off, or
-    /// the session is another one.
+    /// Discards what it has learned of connections, and what the far end was sent. Other packets
+    /// may have passed while it was off, or the session is new.
     fn reset(&mut self) {}
 
-    /// What it has done so far: each count by its name.
+    /// Reports its counters by name.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let _ = each;
     }
 }
 
-/// What a booster gives out.
+/// Output of a booster.
 #[derive(Debug, Default)]
 pub struct Out {
     /// To the link.

@@ -1,4 +1,4 @@
-//! A site's boosters put together, and what unwraps at the far end.
+//! Chain of a site's boosters, and its receiver at the far end.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     wire::PIECE,
 };
 
-/// A booster at the queue, in its place.
+/// Booster at the queue, with its state.
 #[derive(Debug)]
 pub struct QueueLayer {
     name: &'static str,
@@ -25,7 +25,8 @@ pub struct QueueLayer {
 }
 
 impl QueueLayer {
-    /// One that is on by a rule, as long as the far end has these [abilities](crate::wire::Abilities).
+    /// Creates a layer that follows a rule, as long as the far end has these
+    /// [abilities](crate::wire::Abilities).
     pub fn new(
         name: &'static str,
         needs: u32,
@@ -45,44 +46,45 @@ impl QueueLayer {
         self.able && self.switch.is_on()
     }
 
-    /// Whether it looks at packets that leave: also those that it has changed while it was on.
+    /// Returns whether it handles leaving packets, which includes those it changed while it was on.
     fn is_at_work(&self) -> bool {
         self.is_on() || (self.able && self.booster.finishes())
     }
 }
 
-/// What a chain has done.
+/// Counters of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChainStats {
     /// Packets from hosts.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Messages given to the tunnel, replies apart.
+    /// Messages given to the tunnel, without replies.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub message_bytes: u64,
-    /// Packets that were dropped as the queue was full.
+    /// Packets dropped because the queue was full.
     pub dropped_full: u64,
-    /// Packets, and messages of boosters, that were dropped as they had waited for too long, or were of a session that is over.
+    /// Packets, and messages of boosters, dropped because they had waited for too long or belonged
+    /// to an ended session.
     pub dropped_late: u64,
-    /// Messages that no room was long enough for.
+    /// Messages dropped because they fit into no datagram.
     pub dropped_long: u64,
     /// Packets for hosts.
     pub packets_up: u64,
 }
 
-/// Messages that wait behind the queue at most: what boosters made while the link was away.
+/// Maximum messages waiting behind the queue: those that boosters made while the link was down.
 const READY_MAX: usize = 1024;
 
-/// The sending side of a site, and both ways of its hosts' connections.
+/// Sending side of a site, and both directions of its hosts' connections.
 #[derive(Debug)]
 pub struct Chain {
     upper: Stack,
     at_queue: Vec<QueueLayer>,
     queue: Queue,
     lower: Stack,
-    /// What leaves next, and since when it could.
+    /// Messages that leave next, each with the time since when it could.
     ready: VecDeque<(Duration, Packet)>,
     ready_late: u64,
     /// For hosts.
@@ -93,7 +95,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Boosters from the hosts' side, at the queue, and from there to the link.
+    /// Creates a chain from the boosters on the hosts' side, at the queue, and between queue and
+    /// link.
     #[must_use]
     pub fn new(
         upper: Vec<Layer>,
@@ -115,7 +118,7 @@ impl Chain {
         }
     }
 
-    /// A packet of a host, to be carried.
+    /// Takes a packet of a host, to be sent over the link.
     pub fn from_host(&mut self, now: Duration, packet: &[u8]) {
         self.stats.packets += 1;
         self.stats.bytes += packet.len() as u64;
@@ -125,7 +128,7 @@ impl Chain {
         self.route_upper(now);
     }
 
-    /// A packet for a host, which has come by the link.
+    /// Takes a packet for a host that came over the link.
     pub fn to_host(&mut self, now: Duration, packet: Packet) {
         for layer in &mut self.at_queue {
             layer.booster.seen_up(now, &packet);
@@ -134,7 +137,7 @@ impl Chain {
         self.route_upper(now);
     }
 
-    /// What the receiver at the far end answers.
+    /// Takes a reply of the receiver at the far end.
     pub fn on_reply(&mut self, now: Duration, message: &[u8]) {
         let reply = Packet {
             bytes: message.to_vec(),
@@ -142,7 +145,7 @@ impl Chain {
             ..Packet::default()
         };
         self.lower.up(now, reply, &mut self.out);
-        // What nobody took is nobody's.
+        // No booster took it: drop it.
         self.out.up.clear();
         self.take_ready(now);
     }
@@ -156,14 +159,14 @@ impl Chain {
         self.take_ready(now);
     }
 
-    /// When [`on_time`](Self::on_time) wants to be called.
+    /// Returns the time of the next call of [`on_time`](Self::on_time).
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let all = [self.upper.deadline(), self.lower.deadline()];
         all.into_iter().flatten().min()
     }
 
-    /// What is known of the path now; how long the queue is the chain knows itself.
+    /// Updates the known properties of the path. The chain itself knows the length of its queue.
     pub fn set_path(&mut self, now: Duration, path: &Path) {
         let path = Path {
             queue: self.queue.delay(now),
@@ -182,8 +185,9 @@ impl Chain {
         self.lower.set_path(now, &path);
     }
 
-    /// A session with the peer begins: what went by another way in between was not seen here, and what was written for the one before, or lacks
-    /// pieces that went by it, may be of no use to who is there now.
+    /// Begins a session with the peer. Packets in between may have taken another path, unseen by
+    /// this chain. Messages made for the last session, or with pieces sent in it, may be useless to
+    /// the new peer process.
     pub fn renew(&mut self) {
         let before = self.ready.len();
         self.ready
@@ -196,13 +200,14 @@ impl Chain {
         self.lower.reset();
     }
 
-    /// Whether there is something for the tunnel.
+    /// Returns whether there is a message for the tunnel.
     #[must_use]
     pub fn has_message(&self) -> bool {
         !self.ready.is_empty() || !self.queue.is_empty()
     }
 
-    /// Writes the next message, of at most `room` bytes, to the end of `out`. Returns the mark that its datagram is to have (RFC 6040 §4.1).
+    /// Appends the next message, up to `room` bytes long, to `out`. Returns the ECN mark for its
+    /// datagram (RFC 6040 §4.1).
     pub fn poll_message(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> Option<Ecn> {
         loop {
             while self.ready.is_empty() {
@@ -225,12 +230,12 @@ impl Chain {
         }
     }
 
-    /// The next packet for a host.
+    /// Returns the next packet for a host.
     pub fn poll_host(&mut self) -> Option<Packet> {
         self.hosts.pop_front()
     }
 
-    /// What it has done.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> ChainStats {
         ChainStats {
@@ -240,13 +245,13 @@ impl Chain {
         }
     }
 
-    /// What is queued, in bytes, and for how long the first of it has been.
+    /// Returns the queued bytes, and the waiting time of the first packet.
     #[must_use]
     pub fn queued(&self, now: Duration) -> (usize, Duration) {
         (self.queue.bytes(), self.queue.delay(now))
     }
 
-    /// Each count of each booster, by their names; whether it is `on` too.
+    /// Reports each counter of each booster by name, `on` included.
     pub fn counters(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.upper.counters(each);
         for layer in &self.at_queue {
@@ -263,7 +268,7 @@ impl Chain {
             let booster = &mut layer.booster;
             packet = booster.leaving(now, number, packet, &self.queue, &mut self.out);
         }
-        // What they say to hosts does not pass those who look at what comes by the link.
+        // Their packets for hosts bypass the boosters that look at packets from the link.
         self.take_hosts();
         self.upper.leaving(now, &packet);
         self.send_down(now, packet);
@@ -275,8 +280,9 @@ impl Chain {
         self.take_ready(now);
     }
 
-    /// Whether a message has waited for too long behind the queue, as what boosters make does while the link is away. What has been begun
-    /// is sent to its end: the pieces that have gone would have gone in vain.
+    /// Returns whether a message has waited for too long behind the queue, as messages of boosters
+    /// do while the link is down. A message already begun is completed: otherwise the pieces sent
+    /// are wasted.
     fn is_late(&self, now: Duration, since: Duration, message: &Packet) -> bool {
         let is_piece = message.bytes.first() == Some(&PIECE);
         let patience = self.queue.patience().filter(|_| !is_piece);
@@ -293,7 +299,7 @@ impl Chain {
         }
     }
 
-    /// What came out of the upper stack goes to its place.
+    /// Forwards the output of the upper stack.
     fn route_upper(&mut self, now: Duration) {
         let mut down = std::mem::take(&mut self.out.down);
         self.take_hosts();
@@ -317,7 +323,7 @@ impl Chain {
             packet = booster.arriving(now, arrived, &mut self.queue, &mut self.out);
         }
         let Some(packet) = packet else { return };
-        // Who stands in the queue is looked at again by its number.
+        // Look the queued packet up again by its number.
         let looked_at = packet.clone();
         if let Some(number) = self.queue.push(packet) {
             for layer in self.at_queue.iter_mut().filter(|layer| layer.is_on()) {
@@ -348,26 +354,27 @@ impl Chain {
     }
 }
 
-/// Replies that wait at most; what is lost of them is asked for again.
+/// Maximum waiting replies; a lost request is repeated.
 const REPLIES_MAX: usize = 64;
 
-/// What a receiver has done.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverStats {
     /// Messages that came.
     pub messages: u64,
-    /// Packets that came of them.
+    /// Packets decoded from them.
     pub packets: u64,
     /// Messages that no booster could read.
     pub unreadable: u64,
-    /// Packets that were dropped as the link was congested and their senders do not understand marks.
+    /// Packets dropped because the link was congested and their senders do not support ECN.
     pub dropped_congested: u64,
-    /// Messages in pieces that were given up, as some were missing.
+    /// Messages in pieces that were given up because some were missing.
     pub given_up: u64,
 }
 
-/// Whether this is an IP packet, from its first byte to its last. What is behind its header is the hosts' affair: in the later fragments of a
-/// packet there are no headers, though the first one's name them.
+/// Returns whether this is a complete IP packet, without trailing bytes. The rest is up to the
+/// hosts: later fragments of a packet have no transport header, although the first one's headers
+/// name it.
 fn is_whole(packet: &[u8]) -> bool {
     let word = |at: usize| {
         packet
@@ -382,7 +389,7 @@ fn is_whole(packet: &[u8]) -> bool {
     header >= 20 && packet.len() >= header && len == Some(packet.len())
 }
 
-/// The receiving side of one of the peer's chains.
+/// Receiving side of one of the peer's chains.
 #[derive(Debug)]
 pub struct Receiver {
     stack: Stack,
@@ -394,7 +401,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Of the receivers of all boosters, from the hosts' side to the link's.
+    /// Creates a receiver from those of all boosters, from the hosts' side to the link's.
     #[must_use]
     pub fn new(layers: Vec<Layer>) -> Self {
         Self {
@@ -407,7 +414,7 @@ impl Receiver {
         }
     }
 
-    /// A message has come, and its datagram with the mark `outer`.
+    /// Takes a message whose datagram had the mark `outer`.
     pub fn handle(&mut self, now: Duration, message: &[u8], outer: Ecn) {
         self.stats.messages += 1;
         let whole = match message.first() {
@@ -433,29 +440,29 @@ impl Receiver {
         self.route();
     }
 
-    /// When [`on_time`](Self::on_time) wants to be called.
+    /// Returns the time of the next call of [`on_time`](Self::on_time).
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         self.stack.deadline()
     }
 
-    /// The next IP packet, whole.
+    /// Returns the next complete IP packet.
     pub fn poll_packet(&mut self) -> Option<Packet> {
         self.packets.pop_front()
     }
 
-    /// Whether there is a reply.
+    /// Returns whether there is a reply.
     #[must_use]
     pub fn has_reply(&self) -> bool {
         !self.replies.is_empty()
     }
 
-    /// The next reply to the chain that the messages are from.
+    /// Returns the next reply to the chain that sends the messages.
     pub fn poll_reply(&mut self) -> Option<Vec<u8>> {
         self.replies.pop_front()
     }
 
-    /// What it has done.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> ReceiverStats {
         ReceiverStats {
@@ -464,7 +471,7 @@ impl Receiver {
         }
     }
 
-    /// Each count of each booster, by their names.
+    /// Reports each counter of each booster by name.
     pub fn counters(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.stack.counters(each);
     }

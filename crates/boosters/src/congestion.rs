@@ -1,14 +1,18 @@
-//! `congestion`: senders hear of a queue that stands here before it is full (congestion-control booster, ramakrishnan2000 §2.3).
+//! `congestion`: signals congestion to senders before the queue in front of the link is full
+//! (congestion-control booster, ramakrishnan2000 §2.3).
 //!
-//! The law is CoDel's (RFC 8289 §5): once packets have waited for longer than the target for an interval, one is marked, and others the sooner the longer it
-//! lasts. Who understands marks (ECN, RFC 3168) gets one. A TCP sender who does not is told once a round trip, by what looks like a loss:
+//! The law is CoDel's (RFC 8289 §5). Once packets have waited longer than the target for an
+//! interval, one is marked, and further ones ever sooner while the delay lasts. Senders that
+//! support ECN (RFC 3168) get a mark. Other TCP senders are signalled once per round trip, by an
+//! apparent or real loss:
 //!
-//! - without SACK, three duplicates of the last acknowledgement that was seen for it, upon which it halves its window and sends one segment again (RFC 5681 §3.2).
-//!   Nothing is lost;
-//! - with SACK, or where nobody has seen whether there is, by a loss: a duplicate that says of nothing that it has arrived counts for nothing there (RFC 6675 §2).
-//!   The next segment of it that is new is dropped, as CoDel would drop one; what is sent again never is.
+//! - Without SACK, by three duplicates of the last acknowledgement seen for the sender. It halves
+//!   its window and retransmits one segment (RFC 5681 §3.2). No segment is lost.
+//! - With SACK, or if SACK support is unknown, by a loss: such senders ignore duplicates without
+//!   SACK ranges (RFC 6675 §2). The next new segment of the sender is dropped, as CoDel does.
+//!   Retransmissions are never dropped.
 //!
-//! Others, of whom nothing is known that they would hear, are counted as untold.
+//! Packets of other protocols without ECN are counted as not signalled.
 
 use std::time::Duration;
 
@@ -24,14 +28,14 @@ use crate::{
 
 pub use pep_core::site::boost::CongestionMark as Mark;
 
-/// When senders hear of it, and how.
+/// Settings of the booster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Packets wait for longer than this. Default 100 ms.
+    /// Maximum waiting time of packets before senders are signalled. Default 100 ms.
     pub target: Duration,
-    /// How.
+    /// Kind of signal.
     pub mark: Mark,
-    /// Connections that are known at a time. Default 4096.
+    /// Connections tracked at a time. Default 4096.
     pub flows_max: usize,
 }
 
@@ -45,9 +49,9 @@ impl Default for Config {
     }
 }
 
-/// Duplicates upon which a sender acts.
+/// Number of duplicates upon which a sender acts.
 const DUPLICATES: usize = 3;
-/// The interval of the law at least.
+/// Minimum interval of the law.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Tells senders.
@@ -55,9 +59,9 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub struct Congestion {
     config: Config,
     interval: Duration,
-    /// When packets will have waited for too long for an interval.
+    /// Time at which packets will have waited too long for an interval.
     first_above: Option<Duration>,
-    /// When the next one is told, and how many were.
+    /// Time of the next signal, and the number of signals so far.
     telling: Option<(Duration, u32)>,
     /// Of each sender.
     flows: Flows<Flow>,
@@ -67,27 +71,27 @@ pub struct Congestion {
     untold: u64,
 }
 
-/// What is known of a sender.
+/// State of a sender.
 #[derive(Debug, Default)]
 struct Flow {
-    /// The last acknowledgement for it, if that was plain, and its number.
+    /// Last acknowledgement for it, if it was plain, and its number.
     ack: Option<(u32, Vec<u8>)>,
-    /// After the highest byte that it has sent.
+    /// Number after the highest byte that it has sent.
     highest: Option<u32>,
-    /// Whether both ends have said in their SYNs that they would have SACK (RFC 2018 §2): the sender, the other.
+    /// Whether each end has offered SACK in its SYN (RFC 2018 §2): the sender, the other.
     sack: [Option<bool>; 2],
     told: Option<Duration>,
-    /// Its next new segment is to be dropped.
+    /// True if its next new segment is to be dropped.
     drops: bool,
 }
 
 impl Flow {
-    /// Duplicates count for something.
+    /// Returns whether the sender reacts to plain duplicates.
     fn counts_duplicates(&self) -> bool {
         self.sack.contains(&Some(false))
     }
 
-    /// A SYN of one end, which begins another connection if it is the first.
+    /// Handles a SYN of one end; the first one begins a new connection.
     fn on_syn(&mut self, end: usize, tcp: &Tcp<'_>) {
         if !tcp.has(flags::ACK) {
             *self = Self::default();
@@ -97,11 +101,11 @@ impl Flow {
     }
 }
 
-/// The option by which an end of a connection says that it would have SACK.
+/// Option by which an end of a connection offers SACK.
 const SACK_PERMITTED: u8 = 4;
 
 impl Congestion {
-    /// Has told nobody yet.
+    /// Creates a booster that has signalled no sender.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -117,7 +121,7 @@ impl Congestion {
         }
     }
 
-    /// Whether this packet's sender is to hear of it.
+    /// Returns whether this packet's sender is to be signalled.
     fn is_due(&mut self, now: Duration, waited: Duration) -> bool {
         if waited < self.config.target {
             (self.first_above, self.telling) = (None, None);
@@ -134,7 +138,7 @@ impl Congestion {
         true
     }
 
-    /// Whether its sender hears of it now or by its next segment.
+    /// Signals the sender now, or marks its next new segment to be dropped. Returns true if done.
     fn mark_or_notify(&mut self, now: Duration, packet: &Packet, out: &mut Out) -> bool {
         let Some(tcp) = Tcp::read(&packet.bytes) else {
             return false;
@@ -161,7 +165,7 @@ impl Congestion {
         true
     }
 
-    /// Whether this is the new segment of which its sender is to hear.
+    /// Returns whether this is the new segment to be dropped.
     fn is_dropped(&mut self, now: Duration, packet: &Packet) -> bool {
         let Some(tcp) = Tcp::read(&packet.bytes) else {
             return false;
@@ -184,10 +188,10 @@ impl Congestion {
         if is_new || flow.highest.is_none() {
             flow.highest = Some(tcp.end());
         }
-        // A queue of long ago is no queue.
+        // An earlier queue does not count.
         let recent = flow.told.is_some_and(|told| now < told + self.interval);
         flow.drops &= recent;
-        // An end that is lost is waited for.
+        // A lost FIN or urgent segment would delay the connection.
         let drops = flow.drops && is_new && !tcp.has(flags::FIN | flags::URG);
         flow.drops &= !drops;
         drops && !packet.ecn.is_capable()
@@ -247,7 +251,7 @@ impl AtQueue for Congestion {
         } else if tcp.is_plain_ack() && !tcp.has_sack() {
             flow.ack = Some((tcp.ack, packet.bytes.clone()));
         } else if tcp.has(flags::ACK) {
-            // Its sender knows more than the one that was kept says.
+            // Its sender knows more than the kept acknowledgement contains.
             flow.ack = flow.ack.take().filter(|(ack, _)| !is_after(tcp.ack, *ack));
         }
         if tcp.has(flags::FIN) {
@@ -280,7 +284,7 @@ mod tests {
         tests::{answer, segment, with_options},
     };
 
-    /// What both ends say of SACK in their SYNs.
+    /// Opens a connection with these offers of SACK.
     fn open(booster: &mut Congestion, sack: [bool; 2]) {
         let options = |sack: bool| if sack { &[4, 2][..] } else { &[] };
         let flag = |mut bytes: Vec<u8>, flags| {
@@ -295,7 +299,7 @@ mod tests {
         booster.seen_up(Duration::ZERO, &Packet::new(answer, Duration::ZERO));
     }
 
-    /// Whether it is to be queued.
+    /// Returns whether the packet is to be queued.
     fn arrive(booster: &mut Congestion, now: Duration, bytes: Vec<u8>) -> bool {
         let packet = Packet::new(bytes, now);
         let (mut queue, mut out) = (Queue::new(1000, None), Out::default());
@@ -303,7 +307,8 @@ mod tests {
         arrived.is_some()
     }
 
-    /// So many segments of a connection, each of which has waited for so long: marked, told by duplicates, by loss, or not.
+    /// Sends segments of a connection, each of which has waited for `waited`. Returns how many were
+    /// marked, signalled by duplicates, by loss, or not at all.
     fn run(mark: Mark, ecn: u8, waited: Duration, sack: [bool; 2]) -> [u64; 4] {
         let mut booster = Congestion::new(Config {
             mark,
@@ -320,7 +325,7 @@ mod tests {
             bytes[1] = ecn;
             crate::checksum::replace_u16(&mut bytes, 10, 0x4500, 0x4500 | u16::from(ecn));
             if !arrive(&mut booster, now, bytes.clone()) {
-                // Sent again, until it arrives.
+                // Retransmitted until it arrives.
                 assert!(arrive(&mut booster, now, bytes.clone()));
             }
             let packet = Packet::new(bytes, now - waited);

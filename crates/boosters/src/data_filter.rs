@@ -1,11 +1,16 @@
-//! `data_filter`: TCP data that the other side is known to have does not cross the link again (packet control, paul2006 §6.2.3.1).
+//! `data_filter`: keeps TCP data off the link that the other side is known to have (packet control,
+//! paul2006 §6.2.3.1).
 //!
-//! A segment all of which has been acknowledged is answered with the last acknowledgement instead. Of two identical retransmissions within a round trip of
-//! the link the second is answered likewise: the first is still on its way. The next one passes, as does any after a round trip, so that none that is needed
-//! is kept back for longer. Keepalives, probes of closed windows, and what has flags pass.
+//! A segment whose bytes have all been acknowledged is answered with the last acknowledgement
+//! instead. Of two identical retransmissions within a round trip of the link, the second is
+//! answered the same way: the first is still in flight. The next one passes, and so does any after
+//! a round trip, so that no needed one is held back for longer. Keepalives, window probes and
+//! segments with flags pass.
 //!
-//! What is known of a connection may be wrong: it was seen in part, its ports are used anew, or somebody lies. So nothing is learned of segments whose
-//! checksum is wrong, a connection is forgotten when what comes does not fit, and who is answered but sends the same again is let through.
+//! The state of a connection may be wrong: it was seen in part, its ports were reused, or packets
+//! were forged. So segments with a wrong checksum do not change it. A connection is forgotten when
+//! a segment does not fit. A sender that was answered but sends the same segment again is let
+//! through.
 
 use std::time::Duration;
 
@@ -17,17 +22,17 @@ use crate::{
     tcp::{Tcp, flags, is_after},
 };
 
-/// Connections that are known at a time.
+/// Connections tracked at a time.
 pub const FLOWS_MAX: usize = 4096;
-/// After so long a retransmission passes whatever the round trip.
+/// Time after which a retransmission passes whatever the round trip.
 const PATIENCE_MAX: Duration = Duration::from_millis(800);
 const PATIENCE_MIN: Duration = Duration::from_millis(20);
-/// Numbers farther from each other than this are not of the same connection, whose window is at most as large (RFC 7323 §2.3).
+/// Numbers farther apart are not of the same connection: its window is no larger (RFC 7323 §2.3).
 const FAR: u32 = 1 << 30;
-/// Segments that are answered one after the other while the sender does not get on; the next one passes.
+/// Maximum segments answered in a row without progress of the sender; the next one passes.
 const ANSWERS_MAX: u32 = 16;
 
-/// Keeps needless segments from the link.
+/// Keeps needless segments off the link.
 #[derive(Debug)]
 pub struct DataFilter {
     flows: Flows<Flow>,
@@ -36,20 +41,21 @@ pub struct DataFilter {
     repeated: u64,
 }
 
-/// What our hosts send in one direction of a connection.
+/// One direction of a connection, with a local host as sender.
 #[derive(Clone, Debug, Default)]
 struct Flow {
     ack: Option<Acked>,
-    /// After the highest byte that was sent.
+    /// Number after the highest byte sent.
     highest: Option<u32>,
-    /// The last retransmission that passed: its number and length, when, and whether one like it has been answered.
+    /// Last retransmission that passed: its number and length, its time, and whether an identical
+    /// one has been answered.
     again: Option<(u32, usize, Duration, bool)>,
-    /// The last segment that was answered as one that has arrived, and how many were since one has passed.
+    /// Last segment answered as delivered, and the number of answers since one passed.
     answered: Option<(u32, usize)>,
     answers: u32,
 }
 
-/// The last acknowledgement that came.
+/// Last acknowledgement received.
 #[derive(Clone, Debug)]
 struct Acked {
     number: u32,
@@ -58,20 +64,20 @@ struct Acked {
 }
 
 impl Flow {
-    /// Whether a segment that ends there is of the connection that is known.
+    /// Returns whether a segment with this end belongs to the known connection.
     fn fits(&self, end: u32) -> bool {
         let far = |from: u32| end.wrapping_sub(from).min(from.wrapping_sub(end)) > FAR;
         !self.highest.is_some_and(far)
     }
 
-    /// An acknowledgement has come: false if it is of no connection that looks like this.
+    /// Handles an acknowledgement. Returns false if it does not fit the connection.
     fn hear(&mut self, now: Duration, ack: u32, packet: &[u8], patience: Duration) -> bool {
         if self.highest.is_some_and(|highest| is_after(ack, highest)) {
             return false;
         }
         match &self.ack {
             Some(acked) if is_after(acked.number, ack) => {
-                // Overtaken on the way, or what we know was never so.
+                // Reordered, or the known state was never right.
                 return now < acked.at + patience;
             }
             Some(acked) if acked.number == ack => {}
@@ -102,7 +108,7 @@ impl DataFilter {
         self.rtt.clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
 
-    /// The acknowledgement that answers this segment here.
+    /// Returns the acknowledgement with which to answer this segment locally.
     fn answer(&mut self, now: Duration, tcp: &Tcp<'_>) -> Option<Vec<u8>> {
         let key = tcp.ip.key();
         if tcp.has(flags::SYN | flags::RST) {
@@ -123,7 +129,7 @@ impl DataFilter {
             (flow.again, flow.answered, flow.answers) = (None, None, 0);
             return None;
         }
-        // One byte may be a keepalive or a probe, whose answer is for the far host to give.
+        // One byte may be a keepalive or a window probe, which the far host has to answer.
         let plain = tcp.flags & !(flags::PSH | flags::ACK) == 0;
         if !plain || tcp.data().len() == 1 {
             return None;
@@ -131,7 +137,7 @@ impl DataFilter {
         let acked = flow.ack.as_ref()?;
         let like = (tcp.seq, tcp.data().len());
         if !is_after(tcp.end(), acked.number) {
-            // It has not heard, or it does not take that for an answer.
+            // The sender has not received it, or does not accept it.
             if flow.answered == Some(like) || flow.answers >= ANSWERS_MAX {
                 (flow.answered, flow.answers) = (None, 0);
                 return None;
@@ -213,7 +219,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// What becomes of a packet of our host: goes down, or is answered.
+    /// Sends a packet of a local host: it goes down, or is answered.
     fn down(filter: &mut DataFilter, ms: u64, bytes: &[u8]) -> (usize, Vec<Packet>) {
         let mut out = Out::default();
         filter.down(at(ms), Packet::new(bytes.to_vec(), at(ms)), &mut out);
@@ -234,7 +240,7 @@ mod tests {
         segment(seq, 1, flags::ACK, &[7; 100])
     }
 
-    /// A connection of which all up to this is known to have arrived.
+    /// Returns a filter with a connection acknowledged up to this number.
     fn begun(to: u32) -> DataFilter {
         let mut filter = DataFilter::new();
         assert_eq!(down(&mut filter, 0, &data(to - 100)).0, 1);
@@ -257,14 +263,15 @@ mod tests {
                 assert_eq!(passed.count(), 40, "{seq} {round}");
             }
         }
-        // Many segments, each once, again and again: a sixteenth at least.
+        // Many segments, each once, repeatedly: a sixteenth or more pass.
         let mut filter = begun(2_000_000_000);
         let passed = (0..1600u32).filter(|number| {
             let seq = 1_999_000_000 + number % 50 * 100;
             down(&mut filter, u64::from(*number), &data(seq)).0 > 0
         });
         assert!(passed.count() >= 1600 / 17);
-        // As soon as the receiver says that it has less, and nobody has overtaken anybody, what was known is not.
+        // When the receiver's acknowledgements go back without reordering, the known state is
+        // dropped.
         let mut filter = begun(2_000_000_000);
         up_at(
             &mut filter,
@@ -308,7 +315,7 @@ mod tests {
         let mut filter = DataFilter::new();
         let data = segment6(1000, 1, &[7; 100]);
         assert_eq!(down(&mut filter, 0, &data).0, 1);
-        // The answer: ports and addresses the other way round.
+        // The answer, with ports and addresses swapped.
         let mut ack = segment6(1, 1100, &[]);
         ack[8..24].fill(2);
         ack[24..40].fill(1);
@@ -341,7 +348,7 @@ mod tests {
     fn keepalives_probes_and_other_connections_pass_and_forged_numbers_do_no_harm() {
         let mut filter = DataFilter::new();
         assert_eq!(down(&mut filter, 0, &data(1000)).0, 1);
-        // Nobody has sent that.
+        // Bytes that were never sent.
         up(&mut filter, &answer(1, 9_000_000, flags::ACK, &[]));
         assert_eq!(down(&mut filter, 1, &data(1000)).0, 1);
         up(&mut filter, &answer(1, 1100, flags::ACK, &[]));

@@ -1,13 +1,16 @@
-//! `divacks`: an acknowledgement goes on as several, each of a part of its bytes, so that a sender which counts acknowledgements opens its window sooner
-//! after a start or a handover (ciminieri2013 §5).
+//! `divacks`: splits an acknowledgement into several, each for a part of its bytes. A sender that
+//! counts acknowledgements then opens its window sooner after a start or a handover (ciminieri2013
+//! §5).
 //!
-//! Of y bytes that are newly acknowledged the first part acknowledges y - n, the others a byte each, and the last is the acknowledgement itself. Nothing is
-//! acknowledged that the receiver has not. A sender that counts bytes (RFC 3465, RFC 5681 §3.1) gains nothing.
+//! Of y newly acknowledged bytes, the first part acknowledges y - n, the others one byte each, and
+//! the last is the original acknowledgement. No part acknowledges bytes that the receiver does not
+//! have. A sender that counts bytes (RFC 3465, RFC 5681 §3.1) gains nothing.
 //!
-//! Which of them a sender is shows by how much more it has in flight a round trip after some acknowledgements were divided. That says something only while its
-//! window is what limits it, so a trial begins when much is in flight, and one in which it pauses, or has hardly more in flight than before, says nothing.
-//! Two trials that agree decide, until there is a pause, after which the sender may be limited by something else. Until then no more is
-//! divided than trials take.
+//! A trial finds out which kind the sender is: it splits some acknowledgements, and compares the
+//! data in flight a round trip later. The result is valid only while the window limits the sender.
+//! So a trial begins when much is in flight. One with a pause, or with hardly more in flight than
+//! before, is void. Two trials that agree decide until the next pause, after which something else
+//! may limit the sender. Until then acknowledgements are split only for trials.
 
 use std::time::Duration;
 
@@ -21,16 +24,16 @@ use crate::{
 
 pub use pep_core::site::boost::DivAcksMode as Mode;
 
-/// How acknowledgements are divided.
+/// Settings of the booster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// For how long.
     pub mode: Mode,
-    /// Parts of an acknowledgement beside itself, 2 to 64. Default 12, the paper's best.
+    /// Parts of an acknowledgement besides the original, 2 to 64. Default 12, the paper's best.
     pub parts: u8,
-    /// Parts of a connection at most, where that is controlled. Default 1500.
+    /// Maximum parts per connection, if limited. Default 1500.
     pub max_count: u32,
-    /// Connections that are known at a time. Default 4096.
+    /// Connections tracked at a time. Default 4096.
     pub flows_max: usize,
 }
 
@@ -45,7 +48,7 @@ impl Default for Config {
     }
 }
 
-/// Divides acknowledgements for our hosts.
+/// Splits acknowledgements for local hosts.
 #[derive(Debug)]
 pub struct DivAcks {
     config: Config,
@@ -56,15 +59,15 @@ pub struct DivAcks {
     refused: u64,
 }
 
-/// Segments in flight from which on a trial begins: the first window of those that count bytes (RFC 6928), which what there is to be sent limits more often
-/// than not.
+/// Segments in flight from which on a trial begins: the initial window of senders that count bytes
+/// (RFC 6928). Below it the application often limits the sender.
 const FLIGHT_MIN: u32 = 10;
-/// Parts that a trial takes at least; where more segments are in flight, as many.
+/// Minimum parts that a trial takes; as many as there are segments in flight, if that is more.
 const TRIAL_PARTS: u32 = 24;
-/// Trials without a decision, after which a pause is waited for.
+/// Trials without a result, after which the booster waits for a pause.
 const TRIALS_MAX: u32 = 8;
 
-/// A connection of which our host is the sender.
+/// Connection with a local host as sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     acked: Option<u32>,
@@ -74,17 +77,17 @@ struct Flow {
     duplicates: u8,
     /// Loss was seen.
     over: bool,
-    /// What the last trial that said something has shown.
+    /// Result of the last valid trial.
     shown: Option<Counts>,
-    /// What two in succession have.
+    /// Result of two valid trials in succession.
     found: Option<Counts>,
     trial: Option<Trial>,
     trials: u32,
-    /// When the last acknowledgement came.
+    /// Time of the last acknowledgement.
     heard: Option<Duration>,
 }
 
-/// What opens a sender's window.
+/// Event that opens a sender's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counts {
     Acks,
@@ -93,16 +96,16 @@ enum Counts {
 
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// What was in flight when it began, what has been acknowledged and divided since.
+    /// Segments in flight at its begin, acknowledged since, and parts since.
     flight: u32,
     bytes: u32,
     parts: u32,
-    /// It ends when something beyond this has been acknowledged: what the sender sent upon the parts.
+    /// Number whose acknowledgement ends the trial: it lies after the data sent upon the parts.
     until: u32,
 }
 
 impl DivAcks {
-    /// Knows no connection yet. Values out of range are brought into it.
+    /// Creates a booster without connections. Values out of range are clamped.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -118,7 +121,7 @@ impl DivAcks {
         }
     }
 
-    /// How many parts this acknowledgement gets beside itself, and of how many bytes it is.
+    /// Returns the number of parts of this acknowledgement besides the original, and its new bytes.
     fn parts(&mut self, now: Duration, tcp: &Tcp<'_>) -> Option<(u32, u32)> {
         let flow = self.flows.get(&tcp.ip.key().reversed())?;
         if !tcp.is_plain_ack() {
@@ -141,7 +144,7 @@ impl DivAcks {
         }
         let bytes = tcp.ack.wrapping_sub(before);
         let highest = flow.highest?;
-        // What was never sent cannot be acknowledged.
+        // Unsent bytes cannot be acknowledged.
         let sane = !is_after(tcp.ack, highest);
         let few = flow.count < self.config.max_count || self.config.mode == Mode::BruteForce;
         let parts = u32::from(self.config.parts);
@@ -165,7 +168,7 @@ impl DivAcks {
 }
 
 impl Flow {
-    /// After a pause all may be otherwise: the way, and what limits the sender.
+    /// Resets the state after a pause: the path and the sender's limit may have changed.
     fn resume(&mut self, anew: bool) {
         (self.shown, self.found, self.trial, self.trials) = (None, None, None, 0);
         if anew {
@@ -173,8 +176,9 @@ impl Flow {
         }
     }
 
-    /// At the end of a trial: what it shows. A sender that counts bytes has twice as much in flight after a round trip at most; each part lets
-    /// one that counts acknowledgements send a segment more.
+    /// Evaluates a trial at its end. A sender that counts bytes has at most twice as much in flight
+    /// after a round trip. With one that counts acknowledgements, each part releases one more
+    /// segment.
     fn judge(&mut self, ack: u32, highest: u32) {
         let Some(trial) = self.trial.take_if(|trial| is_after(ack, trial.until)) else {
             return;
@@ -193,7 +197,8 @@ impl Flow {
         self.found = (self.shown.replace(shown) == Some(shown)).then_some(shown);
     }
 
-    /// Whether this acknowledgement, of so many bytes, is to be divided for a trial, which may begin with it.
+    /// Returns whether to split this acknowledgement of `bytes` bytes for a trial. May begin a
+    /// trial.
     fn is_tried(&mut self, before: u32, highest: u32, bytes: u32) -> bool {
         if self.found.is_some() {
             return false;
@@ -284,14 +289,16 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// A sender in slow start that counts acknowledgements or bytes, and a receiver that acknowledges each segment, a round trip apart. How many round
-    /// trips `total` bytes take, and the booster.
+    /// Simulates a sender in slow start that counts acknowledgements or bytes, and a receiver that
+    /// acknowledges each segment, a round trip apart. Returns the round trips for `total` bytes,
+    /// and the booster.
     fn transfer(config: Config, counts_bytes: bool, total: u32) -> (u32, DivAcks) {
         let unlimited = |_| (u32::MAX, 0);
         transfer_of(config, counts_bytes, total, unlimited)
     }
 
-    /// The same of what an application has to send: segments in flight at most in that round trip, and for how many milliseconds it waits before.
+    /// Does the same for an application with limits: maximum segments in flight in that round trip,
+    /// and a pause before it in ms.
     fn transfer_of(
         config: Config,
         counts_bytes: bool,
@@ -359,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_an_application_does_not_send_is_not_taken_for_a_window() {
-        // Bytes are counted: a first flight that is short, and then as much as the window lets through.
+        // Bytes are counted: a short first flight, and then as much as the window permits.
         let (_, booster) = transfer_of(Config::default(), true, 2_000_000, |round| {
             (if round < 8 { 12 } else { u32::MAX }, 0)
         });
@@ -369,15 +376,16 @@ mod tests {
             (if round % 2 == 0 { 12 } else { 40 }, 0)
         });
         assert!(booster.made < 400, "{}", booster.made);
-        // Acknowledgements are counted, after a first flight that is short: it is found out, and gets them.
+        // Acknowledgements are counted, after a short first flight: the trial detects it, and the
+        // sender gets parts.
         let later = |round| (if round < 8 { 12 } else { u32::MAX }, 0);
         let (_, booster) = transfer_of(Config::default(), false, 2_000_000, later);
         assert_eq!(booster.refused, 0);
         assert!(booster.made > 1400, "{}", booster.made);
-        // A few in flight say nothing, and nobody is tried by them.
+        // A few in flight give no result, and start no trial.
         let (_, booster) = transfer_of(Config::default(), true, 200_000, |_| (8, 0));
         assert_eq!(booster.made, 0);
-        // After a pause it may be otherwise.
+        // After a pause the result may be different.
         let (_, booster) = transfer_of(Config::default(), true, 4_000_000, |round| {
             (60, if round == 14 { 1000 } else { 0 })
         });
@@ -397,7 +405,7 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            // A conversation as it might be, and in between what is not.
+            // A plausible conversation, with invalid packets in between.
             let near = |n: u64| match n % 97 {
                 0 => n as u32,
                 ahead => (step * 200).wrapping_add(ahead as u32 * 200),

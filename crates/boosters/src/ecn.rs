@@ -1,19 +1,19 @@
-//! Congestion marks of IP headers, within the tunnel and around it (RFC 3168, RFC 6040).
+//! Congestion marks of IP headers, inside and outside the tunnel (RFC 3168, RFC 6040).
 
 use crate::{checksum, ip};
 
-/// The two bits of an IP header.
+/// ECN field of an IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The sender does not know of marks: it has to be told of congestion by loss.
+    /// The sender does not support ECN: congestion is signalled by loss.
     #[default]
     NotEct = 0,
-    /// ECT(1), of L4S senders too (RFC 9331).
+    /// ECT(1), used by L4S senders too (RFC 9331).
     Ect1 = 1,
     /// ECT(0).
     Ect0 = 2,
-    /// Congestion was experienced on the way.
+    /// Congestion experienced on the path.
     Ce = 3,
 }
 
@@ -29,8 +29,9 @@ impl Ecn {
         }
     }
 
-    /// What a packet that came into the tunnel with this one has where it leaves it, if its datagram came with `outer`; `None` if it is to
-    /// be dropped, as its sender would not understand that there is congestion (RFC 6040 §4.2, figure 4).
+    /// Returns the mark of a packet at the tunnel's exit: it entered with `self`, and its datagram
+    /// came with `outer`. `None` if it must be dropped: congestion, and a sender without ECN (RFC
+    /// 6040 §4.2, figure 4).
     #[must_use]
     pub fn leaving(self, outer: Self) -> Option<Self> {
         match (self, outer) {
@@ -41,8 +42,8 @@ impl Ecn {
         }
     }
 
-    /// What a whole says of which one part came with this mark and others with `other`: congestion, if any part does (RFC 3168 §5.3), else
-    /// the more severe of the two, as between headers (RFC 6040 §4.2).
+    /// Returns the mark of a whole whose parts have this mark and `other`: congestion, if any part
+    /// has it (RFC 3168 §5.3), else the more severe of the two, as between headers (RFC 6040 §4.2).
     #[must_use]
     pub fn joined(self, other: Self) -> Self {
         let severity = [Self::NotEct, Self::Ect0, Self::Ect1, Self::Ce];
@@ -51,14 +52,14 @@ impl Ecn {
         worst.next().unwrap_or_default()
     }
 
-    /// Whether the sender understands marks.
+    /// Returns whether the sender supports ECN.
     #[must_use]
     pub fn is_capable(self) -> bool {
         self != Self::NotEct
     }
 }
 
-/// The marks of an IP packet; none where it is too short to have any.
+/// Reads the mark of an IP packet; `NotEct` where it is too short.
 #[must_use]
 pub fn of_packet(packet: &[u8]) -> Ecn {
     match (ip::version(packet), packet) {
@@ -68,7 +69,7 @@ pub fn of_packet(packet: &[u8]) -> Ecn {
     }
 }
 
-/// Writes marks into an IP packet, and nothing if it is too short to have any.
+/// Writes the mark of an IP packet; no effect if it is too short.
 fn write(packet: &mut [u8], ecn: Ecn) {
     match ip::version(packet) {
         Some(4) if packet.len() >= 20 => {
@@ -82,7 +83,7 @@ fn write(packet: &mut [u8], ecn: Ecn) {
     }
 }
 
-/// Says in an IP packet that congestion was experienced. Returns whether that could be said: its sender understands it.
+/// Sets Congestion Experienced in an IP packet. Returns false if its sender does not support ECN.
 pub fn mark(packet: &mut [u8]) -> bool {
     let capable = of_packet(packet).is_capable();
     if capable {
@@ -91,8 +92,9 @@ pub fn mark(packet: &mut [u8]) -> bool {
     capable && of_packet(packet) == Ecn::Ce
 }
 
-/// What becomes of a packet whose datagram came with the mark `outer` (RFC 6040 §4.2). Returns whether it goes on: one whose sender does
-/// not understand marks is to be dropped where the link was congested, as it would have been without the tunnel.
+/// Applies the mark `outer` of a packet's datagram (RFC 6040 §4.2). Returns false if the packet
+/// must be dropped: the link was congested and its sender does not support ECN. Without the tunnel
+/// it would have been dropped, too.
 #[must_use]
 pub fn decapsulate(packet: &mut [u8], outer: Ecn) -> bool {
     let inner = of_packet(packet);

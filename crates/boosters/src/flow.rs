@@ -1,15 +1,15 @@
-//! State per connection, bounded: who has not been heard of for longest gives way.
+//! Bounded state per connection: the least recently used one is replaced.
 
 use std::collections::BTreeMap;
 
 use crate::ip::FlowKey;
 
-/// What is known of each of the last connections. All calls take time logarithmic in their number.
+/// State of the last connections. All calls take time logarithmic in their number.
 #[derive(Clone, Debug)]
 pub struct Flows<V> {
     max: usize,
     entries: BTreeMap<FlowKey, (V, u64)>,
-    /// By when they were last used.
+    /// By last use.
     order: BTreeMap<u64, FlowKey>,
     clock: u64,
     evicted: u64,
@@ -28,20 +28,20 @@ impl<V> Flows<V> {
         }
     }
 
-    /// What is known of one; it counts as used.
+    /// Returns the state of a connection; counts as use.
     pub fn get(&mut self, key: &FlowKey) -> Option<&mut V> {
         self.touch(key);
         self.entries.get_mut(key).map(|(value, _)| value)
     }
 
-    /// What is known of one, which does not count as used.
+    /// Returns the state of a connection; does not count as use.
     #[must_use]
     pub fn peek(&self, key: &FlowKey) -> Option<&V> {
         self.entries.get(key).map(|(value, _)| value)
     }
 
-    /// What is known of one, or what is to be known of it from now on. If there are too many, the one that has not been used for longest is
-    /// forgotten, and returned.
+    /// Returns the state of a connection, created on first use. If there are too many, the least
+    /// recently used one is forgotten, and returned.
     pub fn entry(
         &mut self,
         key: FlowKey,
@@ -79,25 +79,25 @@ impl<V> Flows<V> {
         self.order.clear();
     }
 
-    /// The one that has not been used for longest.
+    /// Returns the least recently used connection.
     #[must_use]
     pub fn oldest(&self) -> Option<FlowKey> {
         self.order.first_key_value().map(|(_, key)| *key)
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there is no connection.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many gave way to others.
+    /// Returns the number of connections replaced by others.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted

@@ -1,10 +1,10 @@
-//! What an IP packet says.
+//! Parsing of IP packets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::IpSlice;
 
-/// Protocol numbers that boosters know.
+/// Protocol numbers known to boosters.
 pub mod protocol {
     /// Transmission control.
     pub const TCP: u8 = 6;
@@ -12,20 +12,20 @@ pub mod protocol {
     pub const UDP: u8 = 17;
 }
 
-/// Four addresses in one direction, and the protocol: what packets of a connection have in common. Ports are 0 where the protocol
-/// has none, or the packet is not the first fragment.
+/// Addresses and ports in one direction, and the protocol: the common fields of a connection's
+/// packets. Ports are 0 if the protocol has none, or the packet is not the first fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
-    /// Who sends it.
+    /// Sender.
     pub from: (IpAddr, u16),
-    /// Who is to get it.
+    /// Receiver.
     pub to: (IpAddr, u16),
     /// The transport protocol.
     pub protocol: u8,
 }
 
 impl FlowKey {
-    /// That of the packets that come back.
+    /// Returns the key of the opposite direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -36,22 +36,22 @@ impl FlowKey {
     }
 }
 
-/// An IP packet that has been read: headers are whole and lengths fit.
+/// Parsed IP packet: headers are complete and lengths fit.
 #[derive(Clone, Copy, Debug)]
 pub struct Ip<'a> {
-    /// All of it, without what may stand behind it.
+    /// Whole packet, without trailing bytes.
     pub bytes: &'a [u8],
     /// 4 or 6.
     pub version: u8,
-    /// The transport protocol, behind all extensions that could be read.
+    /// Transport protocol, after all extensions that could be read.
     pub protocol: u8,
-    /// How long IP's header is, extensions and all: where transport begins.
+    /// Length of IP's header including extensions: the offset of transport.
     pub header: usize,
-    /// It is a part of a packet: what is behind the header is not (the whole of) a transport packet.
+    /// True for a fragment: the bytes after the header are no complete transport packet.
     pub fragment: bool,
 }
 
-/// The version that a packet claims to be of, if it is 4 or 6.
+/// Returns the IP version of a packet, if it is 4 or 6.
 #[must_use]
 pub fn version(packet: &[u8]) -> Option<u8> {
     let version = packet.first()? >> 4;
@@ -59,7 +59,7 @@ pub fn version(packet: &[u8]) -> Option<u8> {
 }
 
 impl<'a> Ip<'a> {
-    /// Reads one; `None` if it is none, or not whole.
+    /// Parses a packet; `None` if it is not IP or incomplete.
     #[must_use]
     pub fn parse(packet: &'a [u8]) -> Option<Self> {
         let slice = IpSlice::from_slice(packet).ok()?;
@@ -76,14 +76,15 @@ impl<'a> Ip<'a> {
         })
     }
 
-    /// What is behind IP's header.
+    /// Returns the bytes after IP's header.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header..]
     }
 
-    /// Whether its transport is over other addresses than these, or sealed: there is an authentication header (RFC 4302), a routing header
-    /// (RFC 8200 §4.4), a source route (RFC 791 §3.1), or anything else that is not known to leave it alone.
+    /// Returns whether its transport checksum covers other addresses, or it is authenticated: with
+    /// an authentication header (RFC 4302), a routing header (RFC 8200 §4.4), a source route (RFC
+    /// 791 §3.1), or any extension not known to be harmless.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         if self.version == 4 {
@@ -100,7 +101,7 @@ impl<'a> Ip<'a> {
         next != self.protocol
     }
 
-    /// Source and destination as they lie in the packet.
+    /// Returns source and destination as encoded in the packet.
     #[must_use]
     pub fn address_bytes(&self) -> &'a [u8] {
         match self.version {
@@ -109,21 +110,21 @@ impl<'a> Ip<'a> {
         }
     }
 
-    /// Who sends it.
+    /// Returns the sender.
     #[must_use]
     pub fn source(&self) -> IpAddr {
         let addresses = self.address_bytes();
         address(&addresses[..addresses.len() / 2])
     }
 
-    /// Who is to get it.
+    /// Returns the receiver.
     #[must_use]
     pub fn destination(&self) -> IpAddr {
         let addresses = self.address_bytes();
         address(&addresses[addresses.len() / 2..])
     }
 
-    /// The addresses, with ports where there are some.
+    /// Returns the addresses, with ports where there are some.
     #[must_use]
     pub fn key(&self) -> FlowKey {
         let ports = match (self.protocol, self.payload()) {
@@ -140,7 +141,7 @@ impl<'a> Ip<'a> {
     }
 }
 
-/// Whether these options of IPv4 have a source route (131, 137), or make no sense.
+/// Returns whether these IPv4 options contain a source route (131, 137), or are malformed.
 fn is_routed(mut options: &[u8]) -> bool {
     loop {
         match *options {

@@ -43,6 +43,57 @@ fn valid_files_load_without_a_warning() {
     }
 }
 
+/// Former names of keys load with a warning each, and `with_present_names` gives the file back.
+#[test]
+fn former_names_load_with_a_warning_that_names_the_new_one() {
+    let renamed = [
+        ("directory = ", "folder = ", "custody.folder", "`directory`"),
+        (
+            "other_routes = ",
+            "elsewhere = ",
+            "link.elsewhere",
+            "`other_routes`",
+        ),
+    ];
+    let mut met = [false; 2];
+    for (path, text) in files("valid").into_iter().chain(files("examples")) {
+        let mut former = text.clone();
+        for (name, old, ..) in renamed {
+            former = former.replace(&format!("\n{name}"), &format!("\n{old}"));
+        }
+        let config = valid(&former);
+        for (index, (name, _, key, new)) in renamed.into_iter().enumerate() {
+            if text.contains(&format!("\n{name}")) {
+                let warnings = config.warnings.iter();
+                let of_key =
+                    warnings.filter(|found| found.key == key && found.message.contains(new));
+                assert_eq!(
+                    of_key.count(),
+                    1,
+                    "{}: {:?}",
+                    path.display(),
+                    config.warnings
+                );
+                met[index] = true;
+            }
+        }
+        assert_eq!(
+            config::with_present_names(&former).unwrap(),
+            text,
+            "{}",
+            path.display()
+        );
+    }
+    assert_eq!(met, [true; 2]);
+    let both = "[intercept]\nlan = \"eth0\"\n[custody]\nfolder = \"a\"\ndirectory = \"b\"\n";
+    let errors = config::parse(both).unwrap_err();
+    assert_eq!(errors[0].key, "custody.folder");
+    assert!(
+        errors[0].message.contains("former name of `directory`"),
+        "{errors:?}"
+    );
+}
+
 /// Each file begins with one line `# expect: LINE KEY SUBSTRING` per error.
 #[test]
 fn invalid_files_fail_with_exactly_the_errors_they_announce() {

@@ -1,53 +1,53 @@
-//! Another configuration for a running pepd, and its orderly end: what is ordered and answered.
+//! Reload and drain of a running pepd: request and response bodies.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use units::counted;
 
-/// The body of `PUT /v1/reload`.
+/// Body of `PUT /v1/reload`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReloadOrder {
-    /// Only say what would change.
+    /// Reports the changes without applying them.
     pub dry_run: bool,
-    /// Even where a peer goes that has flows.
+    /// Reloads even if that removes a peer that has flows, and resets these.
     pub reset_flows: bool,
 }
 
-/// The configuration in use. Secrets are in files of their own, which it only names.
+/// Configuration in use. Secrets are in separate files, which the configuration only names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningConfig {
-    /// The process that carries flows.
+    /// Process that carries flows.
     pub pid: u32,
-    /// Where it was read.
+    /// Path of the configuration file.
     pub path: PathBuf,
-    /// As it was read.
+    /// Content of the file when it was read.
     pub text: String,
-    /// A newer one could not be put in place, and this is the one before.
+    /// True if a newer configuration failed to start and this is the previous one.
     pub reverted: bool,
 }
 
-/// What a reload does, or would do.
+/// Result of a reload, or of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
-    /// The keys that differ.
+    /// Keys that differ.
     pub changes: Vec<Change>,
-    /// What is doubtful about the new configuration.
+    /// Warnings about the new configuration.
     pub remarks: Vec<String>,
-    /// Another process takes over; otherwise nothing was changed.
+    /// True if another process takes over; false if nothing was changed.
     pub hands_over: bool,
-    /// The process that has answered.
+    /// Process that answered the request.
     pub pid: u32,
-    /// The first process, which stays.
+    /// First process, whose process id stays.
     pub first: i32,
-    /// Where the next one answers; `None` where its configuration wants no admin socket.
+    /// Admin socket of the next process; `None` if its configuration has none.
     pub socket: Option<PathBuf>,
 }
 
 impl fmt::Display for ReloadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Remarks go to standard error, as those of `pepd check` do.
+        // Remarks go to standard error, as in `pepd check`.
         for change in &self.changes {
             writeln!(f, "{change}")?;
         }
@@ -62,14 +62,14 @@ impl fmt::Display for ReloadReport {
     }
 }
 
-/// One key.
+/// Changed key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// With dots between its parts; sites and peers by their names.
+    /// Dotted key; sites and peers by name.
     pub key: String,
-    /// What it was, as TOML; `None` where it was not set.
+    /// Old value as TOML; `None` if it was not set.
     pub old: Option<String>,
-    /// What it is; `None` where it is not set any more.
+    /// New value as TOML; `None` if it is no longer set.
     pub new: Option<String>,
 }
 
@@ -80,27 +80,27 @@ impl fmt::Display for Change {
     }
 }
 
-/// The longest that flows may take to end.
+/// Maximum time that flows may take to end.
 pub const GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);
 
-/// The body of `PUT /v1/drain`.
+/// Body of `PUT /v1/drain`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrainOrder {
-    /// How many seconds flows may take to end by themselves; as configured (`timeouts.drain`) without.
+    /// Seconds that flows may take to end; `timeouts.drain` if absent.
     pub timeout_s: Option<f64>,
 }
 
-/// What follows.
+/// Response to `PUT /v1/drain`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DrainReport {
-    /// Flows that are open.
+    /// Open flows.
     pub flows: u64,
-    /// How many seconds they may take from now on.
+    /// Seconds that they may take from now on.
     pub timeout_s: f64,
-    /// It did so already, and what was asked for then goes on.
+    /// True if a drain was in progress; that one continues unchanged.
     pub already: bool,
-    /// The process that ends last.
+    /// Process that ends last.
     pub first: i32,
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for DrainReport {
         let already = if self.already { " already" } else { "" };
         writeln!(
             f,
-            "drains{already}: {} may take {timeout}",
+            "draining{already}: {} may take {timeout}",
             counted(self.flows, "flow")
         )
     }

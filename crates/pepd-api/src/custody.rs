@@ -1,4 +1,5 @@
-//! What is held for hosts: bytes that one of them was told have arrived, and that the other has not acknowledged.
+//! Data held for hosts: bytes that pepd has acknowledged to one host and the other end has not
+//! acknowledged.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,64 +7,65 @@ use serde::{Deserialize, Serialize};
 
 use crate::text;
 
-/// Flows that are listed; sums are over all.
+/// Maximum number of listed flows; sums include all flows.
 pub const LISTED_MAX: usize = 10_000;
 
-/// What is held, for programs as JSON and for people as text.
+/// Held data, as JSON or text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CustodyReport {
-    /// By site.
+    /// Sums by site.
     pub sites: Vec<SiteCustody>,
-    /// How many flows hold something.
+    /// Number of flows with held data.
     pub count: usize,
-    /// Those that do, the ones that hold most first; not all where there are more than 10,000.
+    /// Flows with held data, the largest amounts first, at most [`LISTED_MAX`].
     pub flows: Vec<FlowCustody>,
 }
 
-/// What is held for the flows of a site.
+/// Data held for the flows of a site.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SiteCustody {
-    /// Its name; none for flows that peers opened.
+    /// Name of the site; none for flows that peers opened.
     pub site: Option<String>,
-    /// Flows, whether they hold something or not.
+    /// Open flows, with or without held data.
     pub flows: u64,
     /// Bytes in pepd's memory.
     pub memory: u64,
     /// Bytes on disk.
     pub disk: u64,
-    /// Bytes in the kernel: acknowledged and not taken by pepd, to be sent, or to be acknowledged.
+    /// Bytes in the kernel: received and not yet read by pepd, to be sent, or awaiting
+    /// acknowledgement.
     pub kernel: u64,
-    /// The age of the oldest flow that holds something.
+    /// Age of the oldest flow with held data.
     pub oldest_s: u64,
 }
 
-/// What is held for a flow.
+/// Data held for a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCustody {
-    /// What `pepd trace` calls it: the number of its place, and a part that is another for the next flow there. It has it
-    /// for as long as it lives, whichever process carries it.
+    /// Flow number, as in `pepd trace`: the number of its slot and a part that distinguishes
+    /// successive flows of that slot. It stays the same for the life of the flow, in all processes.
     #[serde(default)]
     pub id: String,
-    /// The site that took it; none where a peer opened it.
+    /// Site that took the flow; none if a peer opened it.
     pub site: Option<String>,
-    /// How it is carried: split, near, far.
+    /// Kind of the flow: split, near, far.
     pub kind: String,
-    /// The client's address.
+    /// Client's address.
     pub client: String,
-    /// Where it goes.
+    /// Server's address.
     pub destination: String,
-    /// How long ago it began.
+    /// Seconds since the flow began.
     pub age_s: u64,
-    /// Bytes in memory to the server and to the client.
+    /// Bytes in memory, to the server and to the client.
     pub memory: [u64; 2],
-    /// Bytes on disk, likewise.
+    /// Bytes on disk, to the server and to the client.
     pub disk: [u64; 2],
-    /// Bytes in the kernel, likewise.
+    /// Bytes in the kernel, to the server and to the client.
     pub kernel: [u64; 2],
 }
 
 impl FlowCustody {
-    /// All bytes.
+    /// Returns the sum of all held bytes.
     pub fn total(&self) -> u64 {
         let pepds = self.memory.iter().chain(&self.disk);
         pepds.chain(&self.kernel).sum()
@@ -71,7 +73,7 @@ impl FlowCustody {
 }
 
 impl CustodyReport {
-    /// Sums up and lists what is held for these flows.
+    /// Sums up and lists the data held for these flows.
     pub fn from_flows(mut flows: Vec<FlowCustody>) -> Self {
         let mut sites: BTreeMap<Option<String>, SiteCustody> = BTreeMap::new();
         for flow in &flows {
@@ -117,11 +119,11 @@ impl fmt::Display for CustodyReport {
             )?;
         }
         if self.count == 0 {
-            return writeln!(f, "\nnothing is held");
+            return writeln!(f, "\nno data is held");
         }
         match self.count {
-            1 => writeln!(f, "\n1 flow holds something:")?,
-            count => writeln!(f, "\n{count} flows hold something:")?,
+            1 => writeln!(f, "\n1 flow with held data:")?,
+            count => writeln!(f, "\n{count} flows with held data:")?,
         }
         for flow in &self.flows {
             let held = |d: usize| text::bytes(flow.memory[d] + flow.disk[d] + flow.kernel[d]);
@@ -138,11 +140,11 @@ impl fmt::Display for CustodyReport {
     }
 }
 
-/// Query `?site=NAME`; of all sites without.
+/// Query `?site=NAME`; all sites if absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CustodyQuery {
-    /// Flows of this site only.
+    /// Restricts the report to this site.
     pub site: Option<String>,
 }
 
@@ -181,7 +183,7 @@ mod tests {
         let ages: Vec<_> = report.flows.iter().map(|flow| flow.age_s).collect();
         assert_eq!((report.count, ages), (2, vec![7, 5]));
         let text = report.to_string();
-        assert!(text.contains("2 flows hold something"), "{text}");
+        assert!(text.contains("2 flows with held data"), "{text}");
         assert!(text.contains("7s  0 B up, 300 B down, b"), "{text}");
     }
 }

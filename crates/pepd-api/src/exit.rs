@@ -1,4 +1,4 @@
-//! How the program ends. Scripts and service managers read these codes; `pepd --help` lists them.
+//! Exit codes of the program, for scripts and service managers; `pepd --help` lists them.
 
 use std::process::ExitCode;
 
@@ -6,40 +6,40 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitStatus {
-    /// All went well; after a signal, every flow ended by itself.
+    /// Success; after a signal, every flow ended by itself.
     Success = 0,
-    /// Something failed while running, or output could not be written. The log says what.
+    /// Failure at run time, or output could not be written. The log has the cause.
     Runtime = 1,
-    /// The command line was wrong.
+    /// Invalid command line.
     Usage = 2,
-    /// The configuration was wrong, or asks for what this machine has not. Every error was printed.
+    /// Invalid configuration, or one that this machine cannot provide. Every error was printed.
     Configuration = 3,
-    /// The configuration is right, but it could not be put in place: a capability, nft, a route, a feature of the kernel,
-    /// or enough file descriptors or address space are missing, or a port is in use.
+    /// Valid configuration that could not be applied: a capability, nft, a route, a kernel feature,
+    /// file descriptors or address space are missing, or a port is in use.
     Setup = 4,
-    /// After a signal or `pepd drain`, some flows outlived their time and were reset.
+    /// After a signal or `pepd drain`, some flows exceeded the timeout and were reset.
     FlowsReset = 5,
-    /// A second signal ended the draining at once.
+    /// A second signal ended the drain at once.
     AtOnce = 6,
-    /// Something keeps flows from being accelerated, or from working: a finding of `pepd check --strict` fails.
+    /// A finding of `pepd check --strict` failed: flows are not accelerated, or do not work.
     Amiss = 7,
 }
 
 impl ExitStatus {
-    /// What `--help` says of exit codes.
+    /// Section of `--help` on exit codes.
     pub const HELP: &str = "\
 Exit codes:
-  0  all went well; after a signal, every flow ended by itself
-  1  something failed while running, or output could not be written
-  2  the command line is wrong
-  3  the configuration is wrong (each error is printed with file, line and key)
-  4  it could not be put in place: a capability, nft, a route, a port, a kernel feature,
-     file descriptors or address space
-  5  some flows outlived `timeouts.drain` (or that of `pepd drain`) and were reset
-  6  a second signal, a second or more after the first, ended everything at once
-  7  `pepd check --strict`: the configuration is right, and something on this machine fails";
+  0  success; after a signal, every flow ended by itself
+  1  failure at run time, or output could not be written
+  2  invalid command line
+  3  invalid configuration (each error is printed with file, line and key)
+  4  the configuration could not be applied: missing capability, nft, route, kernel feature,
+     file descriptors or address space, or a port in use
+  5  some flows exceeded `timeouts.drain` (or the timeout of `pepd drain`) and were reset
+  6  a second signal, a second or more after the first, ended pepd at once
+  7  `pepd check --strict`: the configuration is valid, and a finding fails";
 
-    /// What a code means; of one that is none of ours, that something failed.
+    /// Returns the meaning of a code; [`Self::Runtime`] for codes that pepd does not use.
     pub fn from_code(code: i32) -> Self {
         let all = [
             Self::Success,
@@ -57,7 +57,7 @@ Exit codes:
         known.unwrap_or(Self::Runtime)
     }
 
-    /// The code.
+    /// Returns the numeric exit code.
     pub const fn code(self) -> u8 {
         self as u8
     }

@@ -1,62 +1,62 @@
-//! The last hours: the answer to `GET /v1/history`.
+//! History of the last hours: the response to `GET /v1/history`.
 
 use serde::{Deserialize, Serialize};
 
-/// When a span begins, in seconds of Unix time, and what was seen in it, in the order of the columns; none where there is
-/// nothing to tell.
+/// Start of an interval in seconds of Unix time, and its values in the order of the columns; a
+/// value is none if unknown.
 pub type Row = (u64, Vec<Option<f64>>);
 
-/// The last hours, as JSON. Times are seconds of Unix time, as it is now.
+/// History of the last hours, as JSON. Times are seconds of Unix time by the current clock.
 ///
 /// Columns:
-/// - `up_rate`, `down_rate`: means, in bit/s of what hosts send and receive
-/// - `flows`: open, at most
-/// - `link_up`: the share of time in which the link was there, 0 to 1; none where nobody tells
-/// - `loss`, `fec_overhead`: the highest of all peers, before error correction
-/// - `packets`, `resent`: packets with bytes of hosts that were sent to peers, and those among them that went again
-/// - `custody_memory`, `custody_disk`: bytes held for peers, at most
-/// - `rtt_s`: of the peer with the highest, the mean
+/// - `up_rate`, `down_rate`: mean rates of hosts' payload, in bit/s
+/// - `flows`: maximum of open flows
+/// - `link_up`: share of time in which the link was up, 0 to 1; none if no source reports its state
+/// - `loss`, `fec_overhead`: of the peer with the highest value; loss is before FEC
+/// - `packets`, `retransmitted`: packets with hosts' bytes sent to peers, and those retransmitted
+/// - `custody_memory`, `custody_disk`: maximum of bytes held for peers
+/// - `rtt_s`: mean round trip of the peer with the highest one
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HistoryReport {
-    /// The process that has seen it.
+    /// Process that recorded the history.
     pub pid: u32,
-    /// When it began to look. It moves where Unix time is set, and all else with it.
+    /// Start of the recording. If the clock is set, this and all other times shift with it.
     pub began: u64,
-    /// The names of what is in a row.
+    /// Names of the values of a row.
     pub columns: Vec<String>,
-    /// Seconds, and spans of ten.
+    /// Series of one-second and ten-second intervals.
     pub series: Vec<Series>,
-    /// Times without the link, the latest last.
+    /// Outages of the link, the latest last.
     pub outages: Vec<Outage>,
-    /// Outages of the last hours beyond those that are kept.
+    /// Number of recent outages that are no longer in the list.
     pub outages_forgotten: u64,
 }
 
-/// Spans of one length. Those in which nobody looked are missing.
+/// Series of intervals of one length, without those for which no sample exists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// How long each is, in seconds.
+    /// Length of an interval in seconds.
     pub step_s: u64,
-    /// For how long they are kept, in seconds.
+    /// Seconds for which intervals are kept.
     pub kept_s: u64,
-    /// The spans, the latest last. That one has not ended.
+    /// Intervals, the latest last. The latest may be incomplete.
     pub rows: Vec<Row>,
 }
 
-/// A time without the link.
+/// Outage of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Outage {
-    /// When it began.
+    /// Start of the outage.
     pub began: f64,
-    /// How many seconds it lasted; none while it does.
+    /// Duration in seconds; none while it continues.
     pub lasted_s: Option<f64>,
 }
 
-/// What is asked for: `?since=SECONDS` of Unix time, all that is kept without.
+/// Query `?since=SECONDS` of Unix time; the whole history if absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryQuery {
-    /// All that had not ended then.
+    /// Omits entries that ended by this time.
     #[serde(default)]
     pub since: u64,
 }

@@ -1,12 +1,11 @@
-//! Orders to a running pepd and its answers, as data for programs (JSON on the admin socket) and as
-//! text for people.
+//! Requests to a running pepd and its responses: JSON on the admin socket for programs, and text.
 //!
-//! - [`status`], [`custody`], [`flows`], [`trace`], [`history`], what is seen of it
-//! - [`link`], [`sites`], [`change`], [`probe`], what is ordered, and what comes of that
-//! - [`exit`], how the program ends
-//! - [`text`], numbers and names for people
+//! - [`status`], [`custody`], [`flows`], [`trace`], [`history`]: state
+//! - [`link`], [`sites`], [`change`], [`probe`]: requests that change or measure something
+//! - [`exit`]: exit codes
+//! - [`text`]: formatting of numbers and names
 //!
-//! Nothing here asks anybody: the daemon fills these types, and commands show them.
+//! This crate only defines the data: the daemon fills these types, and commands show them.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 

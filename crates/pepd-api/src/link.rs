@@ -1,50 +1,50 @@
-//! The link: how it is, and how an operator wants it to be seen.
+//! State of the link, and an operator's override.
 
 use std::{fmt, time::Duration};
 
 use pep_core::outage::{LinkMonitor, Now, Outage};
 use serde::{Deserialize, Serialize};
 
-/// How the link is, for programs as JSON and for people as text. Times are seconds, of Unix time where they are an
-/// instant.
+/// State of the link, as JSON or text. Times are in seconds; instants are Unix time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// Whether it is there.
+    /// True if the link is up.
     pub up: bool,
-    /// Who says so: operator, carrier, plan, tunnel, probe, nobody.
+    /// Source of the state: operator, carrier, plan, tunnel, probe; assumed if no source reports
+    /// it.
     pub by: String,
-    /// Since how many seconds.
+    /// Seconds since the last change.
     pub for_s: f64,
-    /// For how many seconds an operator's word still holds, where it ends.
+    /// Remaining seconds of an operator's override, if it expires.
     pub ordered_for_s: Option<f64>,
-    /// When it comes or goes next by plan.
+    /// Next change by the contact plan.
     pub next_planned: Option<f64>,
-    /// In how many seconds that is.
+    /// Seconds until that change.
     pub next_planned_in_s: Option<f64>,
-    /// The gateway that is asked whether it is there.
+    /// Gateway that pepd probes.
     #[serde(default)]
     pub gateway: Option<String>,
-    /// It was asked often, and has not answered once: its silence says nothing.
+    /// True if the gateway has never answered, so that its silence proves nothing.
     #[serde(default)]
     pub gateway_never_answered: bool,
-    /// How many outages there have been.
+    /// Number of outages.
     pub outages: u64,
-    /// How long all of them were together.
+    /// Total duration of all outages.
     pub down_s: f64,
-    /// The last ones, the latest first.
+    /// Last outages, the latest first.
     pub history: Vec<OutageReport>,
 }
 
-/// An outage.
+/// Outage of the link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutageReport {
-    /// When it began.
+    /// Start of the outage.
     pub began: f64,
-    /// How many seconds ago that was.
+    /// Seconds since its start.
     pub ago_s: f64,
-    /// Who said so.
+    /// Source that reported it.
     pub by: String,
-    /// How many seconds it lasted; none while it does.
+    /// Duration in seconds; none while it continues.
     pub lasted_s: Option<f64>,
 }
 
@@ -60,7 +60,7 @@ impl OutageReport {
 }
 
 impl LinkReport {
-    /// Report of what is known at this time; nothing of it is about a gateway.
+    /// Creates the report of the monitor's state at a time, without the gateway.
     pub fn from_monitor(monitor: &LinkMonitor, now: Now) -> Self {
         let since = |at: Duration| now.steady.saturating_sub(at).as_secs_f64();
         let until = |at: Duration| at.saturating_sub(now.steady).as_secs_f64();
@@ -87,7 +87,15 @@ impl LinkReport {
     }
 }
 
-/// Whole seconds, as a duration.
+/// Returns the text for the source of the link's state.
+pub fn source(by: &str) -> String {
+    match by {
+        "assumed" => by.to_owned(),
+        _ => format!("by {by}"),
+    }
+}
+
+/// Formats whole seconds as a duration.
 fn span(seconds: f64) -> String {
     match seconds.round().max(0.0) as u64 {
         0 => "0s".to_owned(),
@@ -98,16 +106,16 @@ fn span(seconds: f64) -> String {
 impl fmt::Display for LinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.up { "up" } else { "down" };
-        writeln!(f, "link: {state} for {}, by {}", span(self.for_s), self.by)?;
+        writeln!(f, "link: {state} for {}, {}", span(self.for_s), source(&self.by))?;
         if let Some(left) = self.ordered_for_s {
-            writeln!(f, "operator's word: for another {}", span(left))?;
+            writeln!(f, "operator's override: {} left", span(left))?;
         }
         if let Some(left) = self.next_planned_in_s {
-            writeln!(f, "next change by plan: in {}", span(left))?;
+            writeln!(f, "next planned change: in {}", span(left))?;
         }
         if let Some(gateway) = &self.gateway {
             let answers = if self.gateway_never_answered {
-                ", has never answered: is `link.gateway` right, is it reached through `link.interface`, is ICMP echo dropped?"
+                ", never answered: check `link.gateway` and `link.interface`; is ICMP echo dropped?"
             } else {
                 ""
             };
@@ -117,38 +125,38 @@ impl fmt::Display for LinkReport {
         for outage in &self.history {
             let lasted = outage
                 .lasted_s
-                .map_or("lasts".to_owned(), |s| format!("lasted {}", span(s)));
+                .map_or("ongoing".to_owned(), |s| format!("lasted {}", span(s)));
             let ago = span(outage.ago_s);
-            writeln!(f, "  began {ago} ago, {lasted}, by {}", outage.by)?;
+            writeln!(f, "  began {ago} ago, {lasted}, {}", source(&outage.by))?;
         }
         Ok(())
     }
 }
 
-/// How an operator wants the link to be seen.
+/// Operator's override of the link state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderedState {
-    /// It is there.
+    /// Forces the link up.
     Up,
-    /// It is away.
+    /// Forces the link down.
     Down,
-    /// As others know it.
+    /// Detects the state automatically.
     Auto,
 }
 
-/// The body of `PUT /v1/link`.
+/// Body of `PUT /v1/link`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkOrder {
-    /// How.
+    /// State to set.
     pub state: OrderedState,
-    /// For so many seconds; without, until further notice.
+    /// Duration in seconds; until further notice if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_s: Option<f64>,
 }
 
-/// The longest that an operator's word may last by itself: a year.
+/// Maximum duration of an operator's override: a year.
 pub const ORDER_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[cfg(test)]

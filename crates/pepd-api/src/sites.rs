@@ -1,16 +1,16 @@
-//! Sites, switched off and on.
+//! Switching sites off and on.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The body of `PUT /v1/sites`, and of the answer to it.
+/// Body of `PUT /v1/sites` and of its response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteOrder {
-    /// The name of the site.
+    /// Name of the site.
     pub site: String,
-    /// Whether pepd takes its new flows or its packets, as its mode says.
+    /// True if pepd takes its new flows or packets as its mode says.
     pub enabled: bool,
 }
 
@@ -28,19 +28,19 @@ impl fmt::Display for SiteOrder {
     }
 }
 
-/// The answer to `GET /v1/sites`.
+/// Response to `GET /v1/sites`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SiteList(pub Vec<SiteState>);
 
-/// A site, and whether its new flows are taken.
+/// State of a site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteState {
-    /// Its name.
+    /// Name of the site.
     pub name: String,
-    /// What becomes of its flows or packets: split, tunnel, packet, bypass, block.
+    /// Mode of the site: split, tunnel, packet, bypass, block.
     pub mode: String,
-    /// Whether an operator lets pepd take its new flows.
+    /// False if an operator has switched the site off.
     pub enabled: bool,
 }
 

@@ -1,11 +1,11 @@
-//! A status for tests.
+//! Sample status for tests.
 
 use crate::status::Status;
 
-/// A status in which everything has a value, with the longest names.
+/// Returns a status with a value in every field and names of maximum length.
 ///
 /// # Panics
-/// Never: it is one.
+/// If the sample does not match the type.
 pub fn status() -> Status {
     let traffic = serde_json::json!({
         "flows_open": 8192, "flows_accepted": 123_456_789, "flows_ended": {"closed": 1},

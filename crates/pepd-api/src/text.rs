@@ -1,9 +1,9 @@
-//! Numbers and names for people.
+//! Formatting of numbers and names.
 
-/// The longest name that is written in full in a table.
+/// Maximum length of a name in a table.
 pub const NAME: usize = 20;
 
-/// A name that fits into a table.
+/// Shortens a name to [`NAME`] characters.
 pub fn short(name: &str) -> String {
     if name.chars().count() <= NAME {
         return name.to_owned();
@@ -12,10 +12,10 @@ pub fn short(name: &str) -> String {
     begin.chain(['…']).collect()
 }
 
-/// Three digits and a unit.
+/// Formats a value with three digits and a unit.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let (mut value, mut unit) = (value, 0);
-    // What would be rounded up to four digits has the next unit.
+    // A value that would be rounded up to four digits takes the next unit.
     while value >= 999.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;
@@ -29,7 +29,7 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit])
 }
 
-/// A number of bits per second.
+/// Formats a rate in bits per second.
 pub fn bits(rate: f64) -> String {
     scaled(
         rate,
@@ -38,7 +38,7 @@ pub fn bits(rate: f64) -> String {
     )
 }
 
-/// A number of bytes.
+/// Formats a number of bytes.
 pub fn bytes(bytes: u64) -> String {
     scaled(
         bytes as f64,
@@ -47,17 +47,17 @@ pub fn bytes(bytes: u64) -> String {
     )
 }
 
-/// A share, as a number of hundredths.
+/// Formats a share as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-/// A time in seconds, as milliseconds.
+/// Formats a time in seconds as milliseconds.
 pub fn milliseconds(seconds: f64) -> String {
     format!("{:.0} ms", 1e3 * seconds)
 }
 
-/// The two greatest units of a time in seconds.
+/// Formats a time in seconds by its two largest units.
 pub fn span(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     let (days, hours) = (whole / 86_400, whole / 3600 % 24);
@@ -78,13 +78,13 @@ mod tests {
 
     #[test]
     fn one_thing_is_no_plural() {
-        let told = [0, 1, 2].map(|number| counted(number, "flow"));
-        assert_eq!(told, ["0 flows", "1 flow", "2 flows"]);
+        let shown = [0, 1, 2].map(|number| counted(number, "flow"));
+        assert_eq!(shown, ["0 flows", "1 flow", "2 flows"]);
     }
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {
-        let told = [0.0, 999.4, 999.6, 9_994.0, 99_960.0, 1e6, 2.5e9].map(bits);
+        let shown = [0.0, 999.4, 999.6, 9_994.0, 99_960.0, 1e6, 2.5e9].map(bits);
         let expected = [
             "0 bit/s",
             "999 bit/s",
@@ -94,7 +94,7 @@ mod tests {
             "1.00 Mbit/s",
             "2.50 Gbit/s",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(shown, expected);
         assert_eq!(
             [0, 1023, 1 << 20].map(bytes),
             ["0 B", "1.00 KiB", "1.00 MiB"]
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn spans_are_short() {
-        let told = [0.4, 59.9, 61.0, 3599.0, 7261.0, 200_000.0].map(span);
-        assert_eq!(told, ["0s", "59s", "1min1s", "59min59s", "2h1min", "2d7h"]);
+        let shown = [0.4, 59.9, 61.0, 3599.0, 7261.0, 200_000.0].map(span);
+        assert_eq!(shown, ["0s", "59s", "1min1s", "59min59s", "2h1min", "2d7h"]);
     }
 
     #[test]

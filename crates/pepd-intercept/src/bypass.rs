@@ -1,5 +1,7 @@
-//! Leaving the flows, or the packets, of a site to the kernel for a while: its peer is gone, the link is away, or it is switched off.
-//! And those to where no route leads, but while the link is down.
+//! Temporary bypass of a site: the kernel forwards its flows or packets while its peer or the link
+//! is down, or the site is switched off.
+//!
+//! Flows to destinations without a route are forwarded as well, unless the link is down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,23 +12,25 @@ use super::{
     rules::{self, Chain, NO_ROUTE, NoRoute, Ruleset},
 };
 
-/// Flows that are left to the kernel now.
+/// Flows that the kernel forwards at present.
 #[derive(Debug, Clone, Default)]
 pub struct LeftAlone {
     /// All new flows, and all packets, of these sites.
     pub sites: BTreeSet<SiteId>,
-    /// Not even flows to where no route leads: that may be as the link is down.
+    /// True while the link is down: flows to destinations without a route are kept too, since their
+    /// routes may return with the link.
     pub is_link_down: bool,
-    /// Flows of IPv6 that would be answered at once, too: no server answers over it.
+    /// True while no server answers over IPv6: flows of IPv6 that pepd would answer at once are
+    /// forwarded.
     pub is_v6_silent: bool,
 }
 
-/// The chains of sites, and which of them are not as they were installed.
+/// Chains of sites, and those that differ from their installed state.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
     installed: BTreeMap<SiteId, Chain>,
     bypassed: BTreeSet<SiteId>,
-    /// True where there is the chain that asks for a route, and what it is for now.
+    /// Purpose of the chain that looks up a route; `None` where the table lacks the chain.
     asks_for_route: bool,
     no_route: NoRoute,
 }
@@ -48,10 +52,11 @@ impl Bypass {
 }
 
 impl Interception {
-    /// From now on the kernel forwards what `left` says, and nothing else; flows that are open go on.
+    /// Forwards the flows of `left`, and no others, from now on. Open flows continue.
     ///
     /// # Errors
-    /// When nft cannot be run, or the table is gone. Chains that were not changed are the next time.
+    /// When nft cannot be run, or the table is missing. The next call retries the chains that were
+    /// not changed.
     pub async fn set_bypassed(&mut self, left: LeftAlone) -> Result<(), InterceptError> {
         let LeftAlone {
             sites,
@@ -80,7 +85,7 @@ impl Interception {
         Ok(())
     }
 
-    /// The table is as it was first installed.
+    /// Restores this part of a table that has been reinstalled.
     pub(super) async fn put_back_bypassed(&self) -> Result<(), InterceptError> {
         for site in &self.bypass.bypassed {
             self.set_site(*site, true).await?;
@@ -99,7 +104,7 @@ impl Interception {
         let transaction = nft::chain_transaction(&self.table, mask, NO_ROUTE, &rules);
         let applied = self.nft.apply(&transaction).await;
         applied.map_err(cannot(
-            "hold flows to where no route leads, or let them pass again",
+            "switch the bypass of flows without a route on or off",
         ))
     }
 
@@ -113,7 +118,7 @@ impl Interception {
         let transaction = nft::chain_transaction(&self.table, mask, &chain.name, rules);
         let applied = self.nft.apply(&transaction).await;
         applied.map_err(cannot(
-            "leave the flows of a site to the kernel, or take them again",
+            "switch the bypass of a site on or off",
         ))
     }
 }

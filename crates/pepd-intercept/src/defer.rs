@@ -1,9 +1,9 @@
-//! Holding SYNs: the shell around [`pep_core::syn::Holder`].
+//! Held SYNs: the I/O around [`pep_core::syn::Holder`].
 //!
-//! SYNs come out of a TUN; the server leg is begun; when the server answers, the SYN goes back
-//! into the TUN, comes in by it and is redirected to the listener, whose task then asks
-//! [`HeldLegs`] for the server leg. When it does not, the client gets the answer it would have
-//! got without us.
+//! SYNs come out of a TUN, and pepd opens the server leg. When the server answers, pepd writes the
+//! SYN back into the TUN. The kernel then redirects the SYN to the listener, whose task fetches the
+//! server leg from [`HeldLegs`]. When the server does not answer, the client gets the answer that
+//! it would have got without pepd.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -40,10 +40,10 @@ use super::{
     watcher::{PendingLeg, Ready, Watcher},
 };
 
-/// Packets read from one TUN before the others, and connected legs, get their turn.
+/// Packets read from one TUN before the other TUNs and connected legs have their turn.
 const BATCH_MAX: usize = 64;
 
-/// A TUN hands out packets of at most its MTU, which is 1500.
+/// Bytes of the largest packet that a TUN hands out: its MTU is 1500.
 const PACKET_BYTES_MAX: usize = 2048;
 
 /// Holds SYNs until [`run`](Self::run) ends.
@@ -64,10 +64,10 @@ pub struct DeferTask {
 }
 
 impl DeferTask {
-    /// A task for these TUN devices; to be called within a tokio runtime.
+    /// Returns a task for these TUN devices. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When descriptors are short, or the process lacks a right.
+    /// When no descriptors are left, or the process lacks a capability.
     pub(super) fn new(
         config: Arc<Config>,
         sites: &[Arc<SiteRuntime>],
@@ -101,12 +101,12 @@ impl DeferTask {
         })
     }
 
-    /// Where listeners find the server legs of what they accept.
+    /// Returns the table from which listeners fetch the server legs of accepted flows.
     pub fn held_legs(&self) -> Arc<HeldLegs> {
         Arc::clone(&self.held)
     }
 
-    /// Where the flows held here hear of next hops that do not answer.
+    /// Returns the receiver of next hops that do not answer, for flows held here.
     pub fn held_listener(&self) -> HeldListener {
         HeldListener {
             legs: self.held_legs(),
@@ -114,11 +114,11 @@ impl DeferTask {
         }
     }
 
-    /// Runs until `shutdown` completes. SYNs still held then are dropped; their clients
-    /// repeat them.
+    /// Runs until `shutdown` completes. SYNs that are still held then are dropped, and their
+    /// clients repeat them.
     ///
     /// # Errors
-    /// When a TUN is taken away; new flows are forwarded from then on.
+    /// When a TUN is removed. The kernel forwards new flows from then on.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let mut ready = Vec::new();
         tokio::pin!(shutdown);
@@ -188,7 +188,7 @@ impl DeferTask {
             fd: leg.fd,
             dscp: leg.dscp,
         };
-        // Nobody may want the leg any more; closing it resets it, as legs do.
+        // The flow may no longer need the leg; dropping it sends a reset.
         drop(self.held.connected(flow, connected, &mut self.actions));
     }
 
@@ -212,7 +212,7 @@ impl DeferTask {
         }
     }
 
-    /// Failed sends are packets lost: the client repeats its SYN.
+    /// Performs an action. A failed send is a lost packet: the client repeats its SYN.
     fn perform(&mut self, action: Action) {
         let sent = match action {
             Action::Connect { flow, dscp, lan } => {
@@ -264,7 +264,7 @@ impl DeferTask {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
         let fd = match leg::server_leg(&site, flow.destination, flow.client, syn) {
-            // An earlier flow between the same addresses still lingers here, most likely in
+            // An earlier flow between the same addresses still has a socket, most likely in
             // TIME_WAIT. Passing the SYN would not help: that socket would get the answer.
             Err(err) if is_lingering(&err) && site.source == Source::Client => {
                 let reserved = ReservedLeg::new(&site, Family::from_address(&flow.destination))?;
@@ -290,7 +290,7 @@ fn is_lingering(err: &io::Error) -> bool {
     err.raw_os_error() == Some(libc::EADDRNOTAVAIL)
 }
 
-/// What an error without an ICMP message behind it means to the client.
+/// Returns the failure that a client sees for an error without an ICMP message.
 fn failure(err: &io::Error, client: IpAddr) -> Failure {
     match err.raw_os_error() {
         Some(libc::ECONNREFUSED) => Failure::Refused,

@@ -1,4 +1,4 @@
-//! Leaving the new flows of hosts to the kernel that have as many as one may have.
+//! Bypass of hosts that have reached `limits.flows_per_host`: the kernel forwards their new flows.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,17 @@ use pepd_sys::leg::Family;
 use super::{InterceptError, Interception, cannot, nft};
 
 impl Interception {
-    /// From now on the kernel forwards new flows of these hosts, and of no others; what is open already goes on.
+    /// Forwards new flows of these hosts, and of no others, from now on. Open flows continue.
     ///
     /// # Errors
-    /// When nft cannot be run, or the table is gone: which hosts they are is as it was then.
+    /// When nft cannot be run, or the table is missing. The previous set of hosts then stays.
     pub async fn set_hosts_at_cap(&mut self, hosts: BTreeSet<Host>) -> Result<(), InterceptError> {
         self.install_hosts_at_cap(&hosts).await?;
         self.hosts_at_cap = hosts;
         Ok(())
     }
 
-    /// The table is as it was first installed.
+    /// Restores this part of a table that has been reinstalled.
     pub(super) async fn put_back_hosts_at_cap(&self) -> Result<(), InterceptError> {
         if self.hosts_at_cap.is_empty() {
             return Ok(());
@@ -34,6 +34,6 @@ impl Interception {
         };
         let transaction = nft::hosts_transaction(&self.table, families, hosts);
         let applied = self.nft.apply(&transaction).await;
-        applied.map_err(cannot("say which hosts have as many flows as one may have"))
+        applied.map_err(cannot("update the set of hosts at their flow limit"))
     }
 }

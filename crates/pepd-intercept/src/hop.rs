@@ -1,4 +1,4 @@
-//! Neighbours by which destinations are reached, in the kernel's messages.
+//! Next hops in messages of the kernel (rtnetlink).
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ pub(super) struct Hop {
 }
 
 impl Hop {
-    /// The neighbour that a notice says does not answer.
+    /// Returns the neighbour that a notice reports as unreachable.
     pub(super) fn failed(notice: &RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewNeighbour(message) = notice else {
             return None;
@@ -44,7 +44,7 @@ impl Hop {
         })
     }
 
-    /// The neighbour by which a route reaches its destination.
+    /// Returns the neighbour by which a route reaches its destination.
     pub(super) fn of_route(route: &RouteMessage, destination: IpAddr) -> Option<Self> {
         let attributes = route.attributes.iter();
         let mut gateways = attributes.filter_map(|attribute| match attribute {

@@ -11,8 +11,8 @@ use nix::sys::socket::{
 };
 use pep_core::syn::packet::IcmpError;
 
-/// The oldest ICMP error in the error queue of a socket with IP_RECVERR or IPV6_RECVERR, if
-/// there is one that says who sent it.
+/// Returns the oldest ICMP error in the error queue of a socket with IP_RECVERR or IPV6_RECVERR, if
+/// one names its sender.
 pub fn take_error(fd: BorrowedFd<'_>) -> Option<IcmpError> {
     let mut data = [0; 256];
     let mut iov = [IoSliceMut::new(&mut data)];

@@ -1,9 +1,9 @@
-//! The table as iptables and ip6tables commands, for those who keep their rules there.
+//! The table as a script of iptables and ip6tables commands.
 //!
-//! iptables redirects (TPROXY) only in its table `mangle`, after conntrack, and keeps packets out
-//! of conntrack only in `raw`. So the model is written twice: into `raw` with all its decisions,
-//! and the way from a site to its listener once more into `mangle`. What iptables cannot say
-//! is in the script's head.
+//! iptables redirects (TPROXY) only in its table `mangle`, after conntrack, and exempts packets
+//! from conntrack only in `raw`. So the model is written twice: into `raw` with all decisions, and
+//! the path from a site to its listener again into `mangle`. The script's header lists the features
+//! that iptables lacks.
 
 use pep_core::site::PortRange;
 
@@ -12,7 +12,7 @@ use super::{
     rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term, is_lost_chain},
 };
 
-/// What the script is for, and what is lost against our own nft table.
+/// Header of the script: its purpose, and the features lost compared with pepd's nft table.
 const HEADER: &str = "\
 #!/bin/sh
 # What pepd does in the kernel, as nearly as iptables can say it: to read, to compare with a
@@ -33,7 +33,7 @@ const HEADER: &str = "\
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
 
-/// Nothing is changed before all of this holds; what fails later is undone.
+/// Checks that run before the script changes anything; later failures are undone.
 const CHECKS: &str = "\
 fail() { echo \"$0: $*\" >&2; exit 1; }
 [ \"$(id -u)\" = 0 ] || fail 'run this as root'
@@ -47,7 +47,8 @@ for command in iptables ip6tables; do
 done
 ";
 
-/// A shell script that installs the table, with the `ip` commands given, and removes all of it.
+/// Returns a shell script that installs the table, runs the `ip` commands given, and removes all of
+/// it on request.
 pub fn script(ruleset: &Ruleset, families: &[Family], routing: &Commands) -> String {
     let writers = families.iter().map(|&family| Writer {
         ruleset,
@@ -74,18 +75,18 @@ pub fn script(ruleset: &Ruleset, families: &[Family], routing: &Commands) -> Str
     )
 }
 
-/// What else the script does, and how that is undone.
+/// Further commands of the script, and those that undo them.
 #[derive(Debug, Default)]
 pub struct Commands {
-    /// Shell that fails before anything is changed.
+    /// Shell commands that fail before anything is changed.
     pub checks: String,
     /// Commands in order.
     pub install: Vec<String>,
-    /// Commands that may fail where there is nothing to remove.
+    /// Commands that may fail when nothing is installed.
     pub remove: Vec<String>,
 }
 
-/// One table of one family: its chains, rules, and where they are hooked in.
+/// One table of one family: its chains, rules and hooks.
 struct Table {
     /// `iptables -t raw`.
     command: String,
@@ -106,7 +107,8 @@ impl Table {
         chains.chain(rules).collect()
     }
 
-    /// The hooks, then the rules, which point at chains, then the chains.
+    /// Returns commands that remove the hooks, then the rules, which refer to chains, then the
+    /// chains.
     fn remove(&self) -> String {
         let Self { command, .. } = self;
         let line = |words: String| format!("    {command} {words} 2>/dev/null || :\n");
@@ -123,7 +125,7 @@ struct Writer<'a> {
     prefix: &'a str,
 }
 
-/// What of a rule's actions goes into a table.
+/// Translation of an action of a rule into one table; `None` for an action of another table.
 type Actions<'a> = &'a dyn Fn(&Term) -> Option<String>;
 
 impl Writer<'_> {
@@ -139,7 +141,8 @@ impl Writer<'_> {
         format!("{command} -t {table}")
     }
 
-    /// Every decision; where nft redirects, the packet is only marked and kept from conntrack.
+    /// Returns the table `raw`: every decision. Where nft redirects, it marks the packet and
+    /// exempts it from conntrack.
     fn raw(&self) -> Table {
         let actions = |term: &Term| self.raw_action(term);
         let chains = self.ruleset.chains.iter();
@@ -151,7 +154,7 @@ impl Writer<'_> {
         self.table("raw", &chains, &actions)
     }
 
-    /// From a site to its listener, and from servers to us.
+    /// Returns the table `mangle`: from a site to its listener, and from servers to pepd.
     fn mangle(&self) -> Table {
         let actions = |term: &Term| self.mangle_action(term);
         let is_site = |chain: &Chain| chain.name.starts_with("site");
@@ -187,7 +190,7 @@ impl Writer<'_> {
                 continue;
             };
             let mut actions: Vec<String> = rule.terms.iter().filter_map(action).collect();
-            // It ends the rule, mark and all.
+            // TPROXY ends the rule and sets the mark.
             if let Some(tproxy) = actions.iter().position(|action| action.contains("TPROXY")) {
                 actions = vec![actions.swap_remove(tproxy)];
             }
@@ -207,7 +210,7 @@ impl Writer<'_> {
             Some(Hook::PreroutingRaw) => {
                 let from = |interface: &String| format!("PREROUTING -i {interface} -j {name}");
                 let mut interfaces = self.host_interfaces();
-                // Those by which a peer's packets come in.
+                // Interfaces of the TUNs out of which packets of a peer come.
                 for name in named(chain) {
                     if !interfaces.contains(name) {
                         interfaces.push(name.clone());
@@ -218,19 +221,20 @@ impl Writer<'_> {
             Some(Hook::PreroutingDnat) => vec![format!("PREROUTING -j {name}")],
             Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
             Some(Hook::ForwardMangle) => vec![format!("FORWARD -j {name}")],
-            // Cannot be said.
+            // iptables has no equivalent.
             Some(Hook::OutputRoute | Hook::PreroutingLast | Hook::PostroutingLast) | None => {
                 Vec::new()
             }
         }
     }
 
-    /// At most 28 characters: 12 of the table's name, and `from_servers` is the longest rest.
+    /// Returns the iptables name of a chain. It has 28 characters at maximum: 12 of the table's
+    /// name, and `from_servers` is the longest rest.
     fn chain(&self, name: &str) -> String {
         format!("{}_{name}", self.prefix)
     }
 
-    /// The interfaces of the rule that sorts out all others.
+    /// Returns the interfaces that the first rule selects.
     fn host_interfaces(&self) -> Vec<String> {
         let terms = self.ruleset.chains.iter().flat_map(|chain| &chain.rules);
         let names = terms
@@ -242,8 +246,8 @@ impl Writer<'_> {
         names.unwrap_or_default()
     }
 
-    /// The conditions of a rule, once for each combination of alternatives, since iptables has no
-    /// lists; `None` for a rule that cannot hold here, or cannot be said.
+    /// Returns the conditions of a rule, once for each combination of alternatives, since iptables
+    /// has no lists; `None` for a rule that cannot match here or that iptables cannot express.
     fn conditions(&self, terms: &[Term]) -> Option<Vec<String>> {
         let mut all = vec![String::new()];
         for term in terms {
@@ -261,7 +265,7 @@ impl Writer<'_> {
         let one = |text: &str| Some(vec![text.to_owned()]);
         match term {
             Term::From(names) => Some(each(names, |name| format!(" -i {name}"))),
-            // Sorted out where the chain is hooked in; cannot be said; the gate is open.
+            // Selected where the chain is hooked in; no equivalent; or the gate is open.
             Term::NotFrom(_)
             | Term::RoutedToAny(_)
             | Term::NoRoute
@@ -292,7 +296,7 @@ impl Writer<'_> {
                 Family::V4 => vec![" -p icmp --icmp-type redirect".to_owned()],
                 Family::V6 => vec![" -p ipv6-icmp --icmpv6-type redirect".to_owned()],
             }),
-            // Empty, as nothing is lost.
+            // The chain is empty: no loss has been detected.
             Term::Jump(chain) if is_lost_chain(chain) => None,
             Term::Of(family) => (*family == self.family).then(|| vec![String::new()]),
             Term::To(names) => Some(each(names, |name| format!(" -o {name}"))),
@@ -344,7 +348,7 @@ impl Writer<'_> {
             Term::SocketTransparent => one(" -m socket --transparent"),
             Term::Mark(mark) => Some(vec![format!(" -m mark --mark {}", self.mark(*mark))]),
             Term::Tproxy(family, _) => (*family == self.family).then(|| vec![" -p tcp".to_owned()]),
-            // Actions; and which TUN a mark leads to, nobody can ask.
+            // Actions, and the TUN to which a mark leads: iptables has no equivalent.
             _ => one(""),
         }
     }
@@ -381,10 +385,10 @@ impl Writer<'_> {
                 self.family.listen_address(),
                 self.mark(self.local_mark()?)
             )),
-            // Held: on its way into the TUN.
+            // A held SYN that goes into the TUN.
             Term::Goto(chain) if chain.starts_with("hold") => Some("-j ACCEPT".to_owned()),
             Term::Goto(chain) => Some(format!("-g {}", self.chain(chain))),
-            // From servers only: what raw has marked as it should be stays so.
+            // From servers only: `raw` has marked the other packets.
             Term::SetMark(mark) => Some(format!("-j MARK --set-xmark {}", self.mark(*mark))),
             Term::Accept => Some("-j ACCEPT".to_owned()),
             Term::ClampMss => Some("-j TCPMSS --clamp-mss-to-pmtu".to_owned()),
@@ -392,7 +396,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The mark that every redirected packet gets.
+    /// Returns the mark of redirected packets.
     fn local_mark(&self) -> Option<u32> {
         let rules = self.ruleset.chains.iter().flat_map(|chain| &chain.rules);
         let redirecting = rules.filter(|rule| {
@@ -409,7 +413,7 @@ impl Writer<'_> {
     }
 }
 
-/// The interfaces that rules of a chain are for.
+/// Returns the interfaces that the rules of a chain match.
 fn named(chain: &Chain) -> impl Iterator<Item = &String> {
     let terms = chain.rules.iter().flat_map(|rule| &rule.terms);
     let names = terms.filter_map(|term| match term {
@@ -419,12 +423,12 @@ fn named(chain: &Chain) -> impl Iterator<Item = &String> {
     names.flatten()
 }
 
-/// Whether a chain can only be in `mangle`.
+/// Returns true for a chain that only `mangle` can hold.
 fn of_mangle(chain: &Chain) -> bool {
     matches!(chain.hook, Some(Hook::PreroutingDnat | Hook::ForwardMangle))
 }
 
-/// Which takes no range of one port.
+/// Formats a range for `multiport`, which takes no range of one port.
 fn of_multiport(range: PortRange) -> String {
     match (range.first(), range.last()) {
         (first, last) if first == last => first.to_string(),
@@ -432,7 +436,7 @@ fn of_multiport(range: PortRange) -> String {
     }
 }
 
-/// Both conditions; the protocol may be named once only.
+/// Joins two conditions; iptables accepts the protocol only once.
 fn and(so_far: &str, next: &str) -> String {
     let rest = next
         .strip_prefix(" -p tcp")

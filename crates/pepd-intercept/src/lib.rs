@@ -1,19 +1,19 @@
-//! Catching connections: packet filter rules, routes and TUN devices, installed and removed.
+//! Interception of connections: packet filter rules, routes and TUN devices.
 //!
-//! - [`rules`], what the table says; [`nft`] and [`iptables`], how it is written
-//! - [`route`], policy rules and routes
-//! - [`defer`], holding SYNs
-//! - [`neigh`], next hops that do not answer
-//! - [`tun`], devices into which held SYNs are routed
-//! - `bypass`, leaving the flows of a site to the kernel for a while
-//! - `full_hosts`, leaving to it those of hosts that have as many as one may have
-//! - [`lost`], leaving to it those whose SYNs do not arrive though they are redirected
-//! - [`other_marks`], marks of other programs, which server legs take over; `near`, networks that are
-//!   reached past tunnels
-//! - [`upkeep`], putting back what others have removed
-//! - [`setup`], what must hold before, and what to do when it does not
+//! - [`rules`]: contents of the table; [`nft`] and [`iptables`]: its two forms
+//! - [`route`]: policy rules and routes
+//! - [`defer`]: held SYNs
+//! - [`neigh`]: next hops that do not answer
+//! - [`tun`]: devices into which held SYNs are routed
+//! - `bypass`: temporary bypass of a site
+//! - `full_hosts`: bypass of hosts that have reached their flow limit
+//! - [`lost`]: bypass of sites whose redirected SYNs do not arrive
+//! - [`other_marks`]: marks of other programs, which server legs copy; `near`: networks that hosts
+//!   reach past tunnels
+//! - [`upkeep`]: repair of what other programs have removed
+//! - [`setup`]: checks before the installation, and diagnosis of a failed one
 //!
-//! The picture is in `docs/interception.md`.
+//! `docs/interception.md` has a diagram.
 #![deny(unsafe_code)]
 
 mod bypass;
@@ -65,9 +65,9 @@ pub use tun::{PacketTun, PacketTuns};
 
 /// Installed rules, routes and TUN devices.
 ///
-/// Dropping it closes the TUN devices but leaves rules and routes: call
-/// [`remove`](Self::remove). Even those leftovers let traffic pass once the listeners are
-/// gone, and the next [`install`](Self::install) replaces them.
+/// Dropping it closes the TUN devices but leaves rules and routes: call [`remove`](Self::remove).
+/// Even leftovers let traffic pass once the listeners are closed, and the next
+/// [`install`](Self::install) replaces them.
 #[derive(Debug)]
 pub struct Interception {
     nft: Nft,
@@ -80,24 +80,24 @@ pub struct Interception {
     packet_tuns: PacketTuns,
     /// Numbers of TUNs as [`Routing`] counts them, and their interfaces' indices.
     tun_indices: Vec<(usize, u32)>,
-    /// What has installed the table.
+    /// Transaction that has installed the table.
     transaction: String,
     bypass: Bypass,
     hosts_at_cap: BTreeSet<Host>,
-    /// Networks of this machine, where some stay out of tunnels.
+    /// Networks of this machine, where some are exempt from tunnels.
     near: Option<Near>,
-    /// Some flows are, for which their SYNs have to find the listener.
+    /// True if pepd answers some flows at once: their SYNs must reach the listener.
     answers_at_once: bool,
     lost: Lost,
-    /// Transaction that makes a table so that is as it was installed.
+    /// Transaction that applies `lost` to a reinstalled table.
     lost_again: String,
-    /// Families of which the table can forget recent SYNs.
+    /// Families for which the table can delete recent SYNs.
     forgotten: Vec<Family>,
 }
 
 impl Interception {
-    /// Removes the table that a killed daemon may have left. To be done before there are listeners:
-    /// for these its rules would match again, also packets of connections that the kernel has
+    /// Removes the table that a killed daemon may have left. Call it before opening listeners: the
+    /// old rules would match for them again, also for packets of connections that the kernel has
     /// forwarded meanwhile.
     ///
     /// # Errors
@@ -112,15 +112,15 @@ impl Interception {
         Err(cannot("remove the nft table of an earlier run")(refused))
     }
 
-    /// Whether there is a table of its name.
+    /// Returns true if the table of this configuration is installed.
     ///
     /// # Errors
-    /// When descriptors are short.
+    /// When no descriptors are left.
     pub fn is_installed(config: &Config) -> io::Result<bool> {
         nft::table_exists(config.intercept.table.as_ref())
     }
 
-    /// Removes rules and routes that nobody is left to remove.
+    /// Removes rules and routes that a dead process has left.
     ///
     /// # Errors
     /// When nft cannot be run, or the kernel does not answer.
@@ -131,14 +131,14 @@ impl Interception {
         Ok(routing.remove(&Netlink::connect()?).await?)
     }
 
-    /// Installs everything for the configuration, in place of what an earlier run may have left.
-    /// The listeners must exist already: from now on they get connections. Where flows are taken
-    /// over (`succeeds`), what is there stays until the new is there: their packets would be
-    /// forwarded meanwhile, and answered by resets.
+    /// Installs everything for the configuration, and replaces leftovers of an earlier run. The
+    /// listeners must be open: they get connections from now on. In a takeover (`succeeds`), the
+    /// old rules stay until the new ones are installed: otherwise the kernel would forward packets
+    /// of open flows and answer them with resets.
     ///
     /// # Errors
-    /// When the kernel or nft lacks a feature, or the machine's settings
-    /// do not allow it; nothing is left installed then.
+    /// When the kernel or nft lacks a feature, or a setting of the machine prevents interception.
+    /// Nothing stays installed then.
     pub async fn install(config: &Config, succeeds: bool) -> Result<Self, InterceptError> {
         let nft = Nft::find().await.map_err(cannot("run nft"))?;
         let ipv6 = setup::has_ipv6();
@@ -235,11 +235,11 @@ impl Interception {
         self.nft.apply(&self.transaction).await
     }
 
-    /// The task that holds SYNs, where some site of the configuration defers. To be called
-    /// once, within the tokio runtime.
+    /// Returns the task that holds SYNs, if a site of the configuration defers. Call it once,
+    /// within the tokio runtime.
     ///
     /// # Errors
-    /// When descriptors are short.
+    /// When no descriptors are left.
     pub fn defer_task(
         &mut self,
         config: &Arc<Config>,
@@ -275,51 +275,53 @@ impl Interception {
         }
         if let Some(name) = rules::passing_tun(config) {
             let tun = create_tun(&name, features.ipv6).await?;
-            // Nothing is ever routed into it.
+            // No route leads into this TUN.
             self.netlink.set_up(&name, netlink::HELD_QUEUE).await?;
             self.packet_tuns.passing = Some(tun);
         }
         Ok(())
     }
 
-    /// The TUNs of the sites of mode `packet`, in their order: what hosts send comes out of them,
-    /// and what is written to them goes on by the routes of this machine. To be called once; they
-    /// end with what it gives.
+    /// Takes the TUNs of the sites of mode `packet`, in their order. Packets of hosts are read from
+    /// them, and packets written to them follow the routes of this machine. Call it once; dropping
+    /// the result removes the TUNs.
     pub fn take_packet_tuns(&mut self) -> PacketTuns {
         std::mem::take(&mut self.packet_tuns)
     }
 
-    /// Policy rules of other programs for hosts' packets only; none where the kernel does not say.
+    /// Returns policy rules of other programs that apply to packets of hosts only; empty where the
+    /// kernel does not answer.
     pub async fn rules_for_hosts_only(&self) -> Vec<String> {
         let rules = self.routing.for_hosts_only(&self.netlink).await;
         rules.unwrap_or_default()
     }
 
-    /// Opens or closes the gate for new flows; what is open already goes on.
+    /// Opens or closes the gate for new flows. Open flows continue.
     ///
     /// # Errors
-    /// When nft cannot be run, or the table is gone.
+    /// When nft cannot be run, or the table is missing.
     pub async fn set_gate(&self, gate: Gate) -> Result<(), InterceptError> {
         let transaction = nft::gate_transaction(&self.table, self.marks.mask(), gate);
         let applied = self.nft.apply(&transaction).await;
         applied.map_err(cannot("open or close the gate"))
     }
 
-    /// SYNs that pepd did not take, repeated ones included, by why: as [`Counter::PASSED`].
+    /// Returns the SYNs that pepd did not take, repeated ones included, by cause: as
+    /// [`Counter::PASSED`].
     ///
     /// # Errors
-    /// When descriptors are short, or the table is gone.
+    /// When no descriptors are left, or the table is missing.
     pub fn passed(&self) -> Result<[u64; Counter::PASSED.len()], InterceptError> {
         Ok(Self::passed_of(&self.counters()?))
     }
 
-    /// As [`passed`](Self::passed), of what [`counters`](Self::counters) has returned.
+    /// Extracts [`passed`](Self::passed) from the result of [`counters`](Self::counters).
     pub fn passed_of(counters: &BTreeMap<String, u64>) -> [u64; Counter::PASSED.len()] {
         let of = |counter: Counter| counters.get(counter.name().as_ref()).copied();
         Counter::PASSED.map(|counter| of(counter).unwrap_or(0))
     }
 
-    /// As [`remove`](Self::remove); what fails is a warning.
+    /// Calls [`remove`](Self::remove), and logs a failure as a warning.
     pub async fn remove_or_warn(self) {
         if let Err(err) = self.remove().await {
             tracing::warn!(
@@ -332,13 +334,13 @@ impl Interception {
     /// Removes everything that was installed.
     ///
     /// # Errors
-    /// The first failure; the rest is removed all the same.
+    /// The first failure; the rest is removed nevertheless.
     pub async fn remove(self) -> Result<(), InterceptError> {
-        // The table first: from then on nothing is sent to a listener or into a TUN.
+        // The table goes first: from then on no packet is sent to a listener or into a TUN.
         let removal = nft::remove_transaction(&self.table);
         let mut table = self.nft.apply(&removal).await;
         if table.is_err() {
-            // There will be no other occasion.
+            // This is the last chance to remove it.
             table = self.nft.apply(&removal).await;
         }
         time_wait::close_all(self.marks).await;
@@ -347,7 +349,7 @@ impl Interception {
         Ok(routes?)
     }
 
-    /// Removes what a failed installation has done so far.
+    /// Removes the parts that a failed installation has installed.
     async fn undo(self) {
         if let Err(err) = self.remove().await {
             debug!(%err, "while undoing a failed installation");
@@ -355,7 +357,7 @@ impl Interception {
     }
 }
 
-/// Creates a TUN, patiently: that of a daemon killed just now may not be gone yet.
+/// Creates a TUN, with retries: the TUN of a daemon that was just killed may still exist.
 async fn create_tun(name: &str, ipv6: bool) -> Result<Tun, InterceptError> {
     const PAUSE: Duration = Duration::from_millis(50);
     for _ in 0..20 {

@@ -1,5 +1,4 @@
-//! Leaving new flows to the kernel, or dropping their SYNs, while SYNs that are redirected do not
-//! arrive (`on_interception_loss`).
+//! Bypass or block of new flows while redirected SYNs do not arrive (`on_interception_loss`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,23 +9,23 @@ use super::{
     rules::{self, Family},
 };
 
-/// Families of which redirected SYNs do not arrive, by site; sites that have lost none are not in
-/// it.
+/// Families whose redirected SYNs do not arrive, by site. Sites without loss are absent.
 pub type Lost = BTreeMap<SiteId, BTreeSet<Family>>;
 
 impl Interception {
-    /// Packets that the table's counters have seen, by their names.
+    /// Returns the table's counters of packets, by name.
     ///
     /// # Errors
-    /// When descriptors are short, or the table is gone.
+    /// When no descriptors are left, or the table is missing.
     pub fn counters(&self) -> Result<BTreeMap<String, u64>, InterceptError> {
         nft::counters(&self.table).map_err(InterceptError::Ask)
     }
 
-    /// From now on redirects no SYNs of these families of these sites, and those of all others.
+    /// Stops the redirection of SYNs of these families of these sites, and resumes that of all
+    /// others.
     ///
     /// # Errors
-    /// When nft cannot be run, or the table is gone. What was not changed is the next time.
+    /// When nft cannot be run, or the table is missing. The next call retries the rest.
     pub async fn set_lost(&mut self, config: &Config, lost: Lost) -> Result<(), InterceptError> {
         let sites: BTreeSet<SiteId> = lost.keys().chain(self.lost.keys()).copied().collect();
         let changed = sites
@@ -40,7 +39,7 @@ impl Interception {
         Ok(())
     }
 
-    /// The table is as it was first installed.
+    /// Restores this part of a table that has been reinstalled.
     pub(super) async fn put_back_lost(&self) -> Result<(), InterceptError> {
         self.apply_lost(&self.lost_again).await
     }

@@ -1,8 +1,8 @@
-//! Networks that this machine is in, other than those by which it reaches peers and the world.
+//! Networks of this machine, except those of uplinks to peers and to the Internet.
 //!
-//! Hosts of this side reach them without a tunnel, and the far end of one mostly knows no way back.
-//! What other routes take goes into the tunnel: they may lead past it, in the clear, by another
-//! uplink.
+//! Hosts of this end reach them without a tunnel; the far end mostly has no return route.
+//! Destinations of other routes go into the tunnel: those routes may lead past it, in clear text,
+//! by another uplink.
 
 use std::{collections::BTreeSet, io, net::IpAddr};
 
@@ -21,11 +21,11 @@ use super::{
     route::{ip, nobody},
 };
 
-/// Networks as the table knows them, and what tells them from uplinks.
+/// Networks in the table, and the addresses that identify uplinks.
 #[derive(Debug)]
 pub(super) struct Near {
     link: Option<String>,
-    /// Addresses that are reached by uplinks.
+    /// Addresses that uplinks lead to.
     far: Vec<IpAddr>,
     networks: BTreeSet<IpNet>,
 }
@@ -42,7 +42,7 @@ impl Near {
         }
     }
 
-    /// Interfaces that lead to peers and to the world.
+    /// Returns the interfaces that lead to peers and to the Internet.
     async fn uplinks(&self, netlink: &Netlink) -> Result<BTreeSet<String>, RouteError> {
         let mut uplinks: BTreeSet<_> = self.link.iter().cloned().collect();
         for &address in &self.far {
@@ -55,7 +55,7 @@ impl Near {
     }
 }
 
-/// Networks of these addresses, of interfaces that are up, but for these.
+/// Returns the networks of these addresses, of interfaces that are up, except for these interfaces.
 fn networks(
     permanent: &BTreeSet<IpAddr>,
     uplinks: &BTreeSet<String>,
@@ -77,14 +77,14 @@ fn networks(
 }
 
 impl Interception {
-    /// Tells the table of networks that have come or gone since the last time.
+    /// Updates the table with networks added or removed since the last call.
     pub(super) async fn look_at_networks(&mut self) -> Result<(), InterceptError> {
         let Some(near) = &self.near else {
             return Ok(());
         };
         let uplinks = near.uplinks(&self.netlink).await?;
-        // A stranger on another uplink could have this machine take an address of a network that
-        // lies behind the tunnel.
+        // An attacker on another uplink could assign this machine an address of a network behind
+        // the tunnel.
         let permanent = self.netlink.permanent_addresses().await?;
         let networks = networks(&permanent, &uplinks).map_err(InterceptError::Ask)?;
         if networks != near.networks {
@@ -96,7 +96,7 @@ impl Interception {
         Ok(())
     }
 
-    /// The table is as it was first installed.
+    /// Restores this part of a table that has been reinstalled.
     pub(super) async fn put_back_networks(&self) -> Result<(), InterceptError> {
         match &self.near {
             Some(near) => self.set_networks(&near.networks).await,
@@ -108,6 +108,6 @@ impl Interception {
         let families = self.routing.families();
         let transaction = nft::networks_transaction(&self.table, families, networks);
         let applied = self.nft.apply(&transaction).await;
-        applied.map_err(cannot("say which networks this machine is in"))
+        applied.map_err(cannot("update the networks of this machine"))
     }
 }

@@ -1,8 +1,8 @@
 //! Next hops that do not answer.
 //!
-//! When ARP or neighbour discovery fails for a server leg, the kernel reports it to the source
-//! address of our SYN, the client's, quoting our sequence number: the client ignores it and we
-//! never see it. So we watch for failed neighbours ourselves.
+//! When ARP or neighbour discovery fails for a server leg, the kernel sends an ICMP error to the
+//! source address of pepd's SYN, the client's, with pepd's sequence number. The client ignores it,
+//! and pepd never sees it. So pepd watches for failed neighbours itself.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -26,14 +26,14 @@ use super::{
     netlink::{Netlink, RouteError},
 };
 
-/// Look-ups of next hops before others get a turn: about 10 ms of work.
+/// Look-ups of next hops before other tasks have a turn: about 10 ms of work.
 const LOOKUPS_AT_ONCE: usize = 256;
 
-/// Between two such lots, so that even ten thousand dead destinations leave most of the
-/// processor to the living.
+/// Pause between two such batches: even ten thousand dead destinations leave most of the CPU to
+/// live flows.
 const LOOKUPS_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tells flows whose next hop does not answer.
+/// Watch for next hops that do not answer, which notifies the flows behind them.
 #[derive(Debug)]
 pub struct NeighbourWatch {
     unanswered: Arc<Unanswered>,
@@ -41,7 +41,7 @@ pub struct NeighbourWatch {
     mark: u32,
 }
 
-/// Who is told of destinations of held flows.
+/// Receiver of dead destinations of held flows.
 #[derive(Debug)]
 pub struct HeldListener {
     pub(super) legs: Arc<HeldLegs>,
@@ -49,7 +49,7 @@ pub struct HeldListener {
 }
 
 impl NeighbourWatch {
-    /// `mark` is that of server legs, since routing may depend on it.
+    /// Returns a watch. `mark` is that of server legs, since routing may depend on it.
     pub fn new(unanswered: Arc<Unanswered>, held: Option<HeldListener>, mark: u32) -> Self {
         Self {
             unanswered,
@@ -72,8 +72,8 @@ impl NeighbourWatch {
         loop {
             let hops = notices.next(Hop::failed).await?.into_iter().collect();
             debug!(?hops, "neighbours do not answer");
-            // Whose SYN waited for these neighbours says so only after a while. Failures that
-            // come meanwhile wait in the socket.
+            // The kernel reports the flows that wait for these neighbours only after a while.
+            // Failures that arrive meanwhile stay in the socket.
             sleep(PROMPT).await;
             if let Err(err) = self.wake_resolution(&hops).await {
                 warn!(error = %err, "cannot find out who is behind a dead next hop");
@@ -81,8 +81,8 @@ impl NeighbourWatch {
         }
     }
 
-    /// Tells everybody behind these hops. Routing by source address is not taken into account:
-    /// the kernel does not say how it would route a packet of ours from another's address.
+    /// Notifies all flows behind these next hops. Source-based routing is not considered: the
+    /// kernel does not tell how it would route a packet of pepd's from another source address.
     async fn wake_resolution(&self, hops: &HashSet<Hop>) -> Result<(), RouteError> {
         let destinations: Vec<_> = self.destinations().into_iter().collect();
         if destinations.is_empty() {
@@ -102,7 +102,7 @@ impl NeighbourWatch {
         Ok(())
     }
 
-    /// Each once, however many flows go there.
+    /// Returns the destinations of flows, each once.
     fn destinations(&self) -> BTreeSet<IpAddr> {
         let mut destinations = self.unanswered.destinations();
         if let Some(held) = &self.held {
@@ -116,7 +116,7 @@ impl NeighbourWatch {
         debug!(%destination, "its next hop does not answer");
         self.unanswered.fail(destination);
         if let Some(held) = &self.held {
-            // Nobody listens any more when SYNs are no longer held.
+            // The receiver is gone when SYNs are no longer held.
             let _ = held.failed.send(destination).await;
         }
     }

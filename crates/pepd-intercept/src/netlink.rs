@@ -1,4 +1,4 @@
-//! Asking the kernel's routing, and setting up the TUN devices, over rtnetlink.
+//! Route look-ups and TUN set-up over rtnetlink.
 
 use std::{
     collections::BTreeSet,
@@ -16,19 +16,19 @@ use pepd_sys::leg::Family;
 use rtnetlink::{Error, Handle, LinkUnspec, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
-/// A host of a LAN interface, as whose packet a route is looked up.
+/// A host of a LAN interface, as source of a route look-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LanHost {
     /// The interface.
     pub interface: String,
-    /// Its index.
+    /// The interface's index.
     pub index: u32,
-    /// An address that a host there may have; no host needs to have it.
+    /// An address that a host may have there; no such host needs to exist.
     pub address: IpAddr,
 }
 
 impl LanHost {
-    /// Its family.
+    /// Returns the family of the address.
     pub fn family(&self) -> Family {
         match self.address {
             IpAddr::V4(_) => Family::V4,
@@ -37,19 +37,19 @@ impl LanHost {
     }
 }
 
-/// IPv4's dummy address (RFC 7600, section 6), of no use to anybody, for TUN devices: on an
-/// interface without any address the loose reverse path check drops everything
-/// (`__fib_validate_source`, "last resort").
+/// IPv4's dummy address (RFC 7600, section 6) for TUN devices. On an interface without any address
+/// the loose reverse path check drops everything (`__fib_validate_source`, "last resort").
 const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
-/// Packets a TUN for held SYNs holds until we read them: 100 ms of a flood of 40,000 SYNs a second.
+/// Packets that a TUN for held SYNs queues until pepd reads them: 100 ms of a flood of 40,000 SYNs
+/// a second.
 pub(super) const HELD_QUEUE: u32 = 4096;
 
-/// Packets a TUN of packets holds until we read them: 12 ms of a Gbit/s. Those that wait for the
-/// link do so with us.
+/// Packets that a TUN of packets queues until pepd reads them: 12 ms of a Gbit/s. Packets that wait
+/// for the link wait in pepd.
 pub(super) const PACKET_QUEUE: u32 = 1024;
 
-/// Why a rule, a route or a link could not be set.
+/// Failure to set a rule, a route or an interface.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct RouteError {
@@ -71,7 +71,7 @@ impl RouteError {
     }
 }
 
-/// A connection to the kernel's routing.
+/// An rtnetlink connection to the kernel.
 #[derive(Debug)]
 pub struct Netlink {
     pub(super) handle: Handle,
@@ -85,10 +85,10 @@ impl Drop for Netlink {
 }
 
 impl Netlink {
-    /// Connects; to be called within a tokio runtime.
+    /// Connects. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When there is no socket to be had.
+    /// When no socket can be opened.
     pub fn connect() -> Result<Self, RouteError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(|err| RouteError {
             what: "cannot open a netlink socket".to_owned(),
@@ -98,11 +98,11 @@ impl Netlink {
         Ok(Self { handle, connection })
     }
 
-    /// Sets a TUN up that holds so many packets until they are read, without multicast: it has
-    /// neither groups to join nor routers to seek. Returns its interface index.
+    /// Sets a TUN up with a queue of this many packets, without multicast: it has no groups to join
+    /// and no routers to find. Returns its interface index.
     ///
     /// # Errors
-    /// When there is no such interface or it cannot be changed.
+    /// When the interface does not exist or cannot be changed.
     pub async fn set_up(&self, name: &str, queue: u32) -> Result<u32, RouteError> {
         let what = || format!("cannot set up interface {name}");
         let index = self.index(name).await?;
@@ -120,11 +120,11 @@ impl Netlink {
         Ok(index)
     }
 
-    /// Sets how many bytes a packet that goes out by an interface may have: for a TUN 68 to 65,535,
-    /// and 1280 or more where IPv6 is to go on.
+    /// Sets the MTU of an interface: for a TUN 68 to 65,535, and 1280 or more where IPv6 has to
+    /// stay enabled.
     ///
     /// # Errors
-    /// When there is no such interface, or it does not take packets of that size.
+    /// When the interface does not exist, or does not accept this MTU.
     pub async fn set_mtu(&self, interface: u32, bytes: u32) -> Result<(), RouteError> {
         let message = LinkUnspec::new_with_index(interface).mtu(bytes).build();
         let set = self.handle.link().set(message).execute().await;
@@ -132,7 +132,7 @@ impl Netlink {
         set.map_err(|err| RouteError::new(what(), err))
     }
 
-    /// The route of a packet of ours with this mark. `None` when there is none.
+    /// Returns the route of a packet of this machine with this mark; `None` when none exists.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -154,8 +154,8 @@ impl Netlink {
         self.route(query).await
     }
 
-    /// The route of a packet with this mark that comes from a host. `None` when there is none, or
-    /// the kernel would not believe that the packet is the host's.
+    /// Returns the route of a packet with this mark from a host; `None` when none exists, or when
+    /// the kernel rejects the source address as spoofed.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -192,7 +192,7 @@ impl Netlink {
         }
     }
 
-    /// All interfaces.
+    /// Returns all interfaces.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -201,8 +201,8 @@ impl Netlink {
         links.map_err(|err| RouteError::new("cannot list interfaces", err))
     }
 
-    /// Addresses of this machine that an operator has given it: without end, and not learnt from a
-    /// router or a DHCP server.
+    /// Returns the addresses that the operator has assigned to this machine: with unlimited
+    /// lifetime, and not learnt from a router or a DHCP server.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -222,13 +222,13 @@ impl Netlink {
                 AddressAttribute::Address(own) => Some((1, *own)),
                 _ => None,
             };
-            // Of a link to one peer, the second is the peer's.
+            // On a point-to-point link, the second address is the peer's.
             Some(address.attributes.iter().filter_map(of).min()?.1)
         });
         Ok(own.collect())
     }
 
-    /// Whether an interface is a bridge; not, where there is none of that name.
+    /// Returns true if an interface is a bridge; false if it does not exist.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -261,7 +261,7 @@ impl Netlink {
     }
 }
 
-/// Whether an interface is a bridge.
+/// Returns true if an interface is a bridge.
 pub fn is_bridge(link: &LinkMessage) -> bool {
     let infos = link
         .attributes
@@ -274,7 +274,7 @@ pub fn is_bridge(link: &LinkMessage) -> bool {
     infos.any(|info| matches!(info, LinkInfo::Kind(InfoKind::Bridge)))
 }
 
-/// The interface that a route leads to.
+/// Returns the interface that a route leads to.
 pub fn interface(route: &RouteMessage) -> Option<u32> {
     let attributes = route.attributes.iter();
     let mut interfaces = attributes.filter_map(|attribute| match attribute {

@@ -1,4 +1,4 @@
-//! The table as nft reads it, and the `nft` command that installs it.
+//! The table in nft's language, and the `nft` command that installs it.
 
 mod ask;
 mod command;
@@ -19,95 +19,95 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::rules::{Family, Hook};
 
-/// The set of interfaces by which SYNs came in lately.
+/// Name of the set of interfaces by which SYNs arrived recently.
 pub const SEEN_SET: &str = "seen";
 
-/// How long an interface is remembered after the last SYN, in seconds. What is left of it says when
-/// that was.
+/// Seconds for which an interface is remembered after its last SYN. The remaining timeout tells
+/// when that SYN arrived.
 pub const SEEN_SECONDS: u32 = 86_400;
 
-/// Interfaces that are remembered at most; a machine has a handful.
+/// Maximum number of interfaces remembered; a machine has a handful.
 const SEEN_ELEMENTS: u32 = 256;
 
-/// Seconds for which the addresses of a SYN are remembered: a host answers our SYN-ACK within
-/// a round trip, and repeats a lost answer (its first data) within its retransmission timeout.
+/// Seconds for which the addresses of a SYN are remembered. A host answers pepd's SYN-ACK within a
+/// round trip, and repeats a lost answer (its first data) within its retransmission timeout.
 const RECENT_SECONDS: u32 = 10;
 
-/// Elements of a set of recent SYNs at most, some 6 MB (IPv4) or 9 MB (IPv6). A flood may fill
-/// it; then new flows pass unaccelerated until it has drained.
+/// Maximum number of elements of a set of recent SYNs, some 6 MB (IPv4) or 9 MB (IPv6). A flood may
+/// fill it; new flows then pass unaccelerated until it has drained.
 const RECENT_ELEMENTS: u32 = 65_536;
 
-/// Seconds for which the mark of a SYN is kept: a host that has not heard pepd's SYN-ACK repeats
-/// its SYN, and a held SYN is let go within less.
+/// Seconds for which the mark of a SYN is kept. A host without pepd's SYN-ACK repeats its SYN
+/// within this time, and a held SYN is released earlier.
 const MARKS_SECONDS: u32 = 60;
 
-/// Marks of SYNs that are kept at most, some 4 MB. Server legs of those
-/// beyond have none.
+/// Maximum number of marks of SYNs kept, some 4 MB. Server legs of further SYNs have no mark.
 const MARKS_ELEMENTS: u32 = 65_536;
 
-/// Hosts whose SYNs are counted by the second at most, some 16 MB (IPv6); those beyond count among
-/// all only.
+/// Maximum number of hosts whose SYN rates are measured, some 16 MB (IPv6). SYNs of further hosts
+/// count in the total only.
 const RATE_ELEMENTS: u32 = 65_536;
 
-/// Seconds after its last SYN for which a host is counted: longer than it needs to have its whole
-/// burst again.
+/// Seconds after its last SYN for which a host's rate is kept: longer than its burst takes to
+/// refill.
 const RATE_SECONDS: u32 = 10;
 
-/// Hosts of a peer that are remembered at most, some 2 MB (IPv6) for each site: errors about the
-/// packets of those beyond go out by the link.
+/// Maximum number of hosts of a peer remembered, some 2 MB (IPv6) per site. Errors about packets of
+/// further hosts leave by the link.
 const SPOKEN_ELEMENTS: u32 = 16_384;
 
-/// Seconds for which a host is remembered after its last packet: an error comes at once, or when a
-/// neighbour has not answered for some seconds.
+/// Seconds for which a host is remembered after its last packet. An error arrives at once, or when
+/// a neighbour has not answered for some seconds.
 const SPOKEN_SECONDS: u32 = 60;
 
-/// Names of a family in rules and sets.
+/// Names for a family in rules and sets.
 pub(super) trait Names {
-    /// As in `ip saddr`.
+    /// Returns the payload protocol, as in `ip saddr`.
     fn payload(self) -> &'static str;
 
-    /// As in `meta nfproto`.
+    /// Returns the protocol name, as in `meta nfproto`.
     fn nfproto(self) -> &'static str;
 
-    /// The type of an address in a set.
+    /// Returns the type of an address in a set.
     fn address_type(self) -> &'static str;
 
-    /// Where our listeners are.
+    /// Returns the address of pepd's listeners.
     fn listen_address(self) -> &'static str;
 
-    /// Hosts that have as many flows as one may have: addresses, or the first of each /64.
+    /// Returns the name of the set of hosts at their flow limit: addresses, or the first of each
+    /// /64.
     fn hosts_set(self) -> &'static str;
 
-    /// Networks that this machine is in, other than those of uplinks.
+    /// Returns the name of the set of networks of this machine, except those of uplinks.
     fn near_set(self) -> &'static str;
 
-    /// Hosts by how fast their SYNs come.
+    /// Returns the name of the set of hosts with their SYN rates.
     fn rates_set(self) -> &'static str;
 
-    /// As in `icmp type`.
+    /// Returns the name of ICMP, as in `icmp type`.
     fn icmp(self) -> &'static str;
 
-    /// What routers say to hosts of their own link: redirects, advertisements, solicitations,
-    /// neighbours' addresses.
+    /// Returns the ICMP types of routers on their own link: redirects, advertisements,
+    /// solicitations and neighbour discovery.
     fn icmp_of_routers(self) -> &'static [&'static str];
 
-    /// The type of redirects.
+    /// Returns the ICMP type of redirects.
     fn icmp_redirect(self) -> &'static str;
 
-    /// The types of ICMP errors that hosts are to hear of.
+    /// Returns the types of ICMP errors that hosts need.
     fn icmp_errors(self) -> &'static [&'static str];
 
-    /// Where the protocol of a quoted packet is, and its ports, in bits from the beginning of ICMP:
-    /// behind 8 bytes of its own, in or behind a header without options.
+    /// Returns the offsets of a quoted packet's protocol and ports, in bits from the start of ICMP:
+    /// behind 8 bytes of ICMP header, in or behind an IP header without options.
     fn quoted(self) -> Quoted;
 
-    /// Hosts of whom packets came out of the TUN of that lane.
+    /// Returns the name of the set of hosts whose packets came out of the TUN of that lane.
     fn spoken_set(self, lane: usize) -> String;
 
-    /// ICMP types that tunnels of packets do not carry.
+    /// Returns the ICMP types that tunnels of packets do not carry.
     fn icmp_not_carried(self) -> Vec<&'static str>;
 
-    /// Connections that have begun lately.
+    /// Returns the name of the set of recently opened connections.
     fn recent_set(self) -> &'static str;
 }
 
@@ -238,15 +238,15 @@ impl Names for Family {
     }
 }
 
-/// The map of the marks of hosts' SYNs. Its keys are hashes of their four addresses: nft 1.0.6
-/// fails with keys of maps that are longer than 16 bytes.
+/// Name of the map of the marks of hosts' SYNs. Its keys are hashes of the four addresses: nft
+/// 1.0.6 fails with map keys longer than 16 bytes.
 pub const MARKS_MAP: &str = "marks";
 
-/// Seed of the hashes. Drawn anew for each table that is installed, so that no host can make a SYN
-/// whose hash is that of another.
+/// Seed of the hashes. pepd draws a new one for each table that it installs, so that a host cannot
+/// choose a SYN that collides with another's.
 static MARKS_SEED: AtomicU32 = AtomicU32::new(0);
 
-/// Draws another seed. Where there is no randomness it stays as it is.
+/// Draws a new seed. It stays unchanged if the kernel has no randomness.
 pub(super) fn draw_marks_seed() {
     let mut seed = [0; 4];
     if SystemRandom::new().fill(&mut seed).is_ok() {
@@ -258,10 +258,10 @@ pub(super) fn marks_seed() -> u32 {
     MARKS_SEED.load(Ordering::Relaxed)
 }
 
-/// Hashes are below this.
+/// Modulus of the hashes.
 pub(super) const MARKS_MODULUS: u32 = u32::MAX;
 
-/// See [`Family::quoted`].
+/// Offsets returned by [`Family::quoted`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quoted {
     protocol: u16,
@@ -269,11 +269,11 @@ pub(super) struct Quoted {
     destination: u16,
 }
 
-/// The part of an IPv6 address that tells hosts apart.
+/// Mask of the part of an IPv6 address that identifies a host.
 const HOST_MASK: &str = "ffff:ffff:ffff:ffff::";
 
 impl Hook {
-    /// The type of its chains.
+    /// Returns the type of the hook's chains.
     const fn kind(self) -> &'static str {
         match self {
             Self::OutputRoute => "route",
@@ -300,10 +300,10 @@ impl Hook {
     }
 }
 
-/// Bits a mark keeps when ours are set to `mark`.
+/// Returns the bits that a mark keeps when pepd's bits are set to `mark`.
 ///
-/// nft prints `mark & keep | mark` with the bits of `mark` in `keep` as well; written so from the
-/// beginning, what we install is what it lists.
+/// nft prints `mark & keep | mark` with the bits of `mark` in `keep` as well. Written that way from
+/// the start, the installed rule equals the listed one.
 const fn kept_bits(mask: u32, mark: u32) -> u32 {
     !mask | mark
 }

@@ -1,7 +1,7 @@
-//! Marks that other programs have set on hosts' SYNs, by which policy rules choose their way.
+//! Marks that other programs set on SYNs of hosts, and that policy rules use for routing.
 //!
-//! The chain `marks_again` keeps them, after all other programs' rules. A server leg of pepd then
-//! has the same mark, so that it goes where the host's packets would have gone.
+//! The chain `marks_again` keeps them, after the rules of all other programs. The server leg then
+//! gets the same mark, so that its route equals that of the host's packets.
 
 use std::net::IpAddr;
 
@@ -13,13 +13,13 @@ use super::nft;
 /// The mark of one SYN.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OtherMark {
-    /// Bits of it that are not pepd's; 0 for none.
+    /// Bits of the mark that do not belong to pepd; 0 for none.
     pub mark: u32,
-    /// True where the route by this mark leads by another interface than the link.
+    /// True if the route with this mark leaves by another interface than the link.
     pub is_off_link: bool,
 }
 
-/// Marks of hosts' SYNs of late, as the kernel keeps them.
+/// Marks of recent SYNs of hosts, as kept by the kernel.
 #[derive(Debug, Clone)]
 pub struct OtherMarks {
     table: String,
@@ -27,7 +27,7 @@ pub struct OtherMarks {
 }
 
 impl OtherMarks {
-    /// Marks in the table of this configuration.
+    /// Returns the marks in the table of this configuration.
     pub fn new(config: &Config) -> Self {
         Self {
             table: config.intercept.table.to_string(),
@@ -35,15 +35,15 @@ impl OtherMarks {
         }
     }
 
-    /// The mark of the SYN that opened this flow; none where the kernel does not say.
+    /// Returns the mark of the SYN that opened this flow; none if the kernel does not answer.
     pub fn for_flow(&self, flow: &FlowTuple) -> OtherMark {
         let hash = u64::from(jhash(&addresses(flow), nft::marks_seed()));
-        // The kernel scales it so (`reciprocal_scale`).
+        // Scaled as in the kernel (`reciprocal_scale`).
         let key = ((hash * u64::from(nft::MARKS_MODULUS)) >> 32) as u32;
         match nft::element(&self.table, nft::MARKS_MAP, &key.to_ne_bytes()) {
             Ok(mark) => self.read(mark.unwrap_or(0)),
             Err(error) => {
-                tracing::debug!(%error, "cannot ask by which mark a host's SYN was routed");
+                tracing::debug!(%error, "mark of a host's SYN unknown: the query to the kernel failed");
                 OtherMark::default()
             }
         }
@@ -58,7 +58,8 @@ impl OtherMarks {
     }
 }
 
-/// The four addresses as nft joins them: each field begins at a multiple of four bytes.
+/// Returns the four addresses as nft concatenates them: each field starts at a multiple of four
+/// bytes.
 fn addresses(flow: &FlowTuple) -> Vec<u8> {
     let mut bytes = Vec::new();
     for end in [flow.client, flow.destination] {
@@ -72,8 +73,8 @@ fn addresses(flow: &FlowTuple) -> Vec<u8> {
     bytes
 }
 
-/// Bob Jenkins' lookup3 as the kernel has it (`linux/jhash.h`), of a key that is four bytes longer
-/// than some multiple of twelve.
+/// Bob Jenkins' lookup3 as in the kernel (`linux/jhash.h`), for a key that is four bytes longer
+/// than a multiple of twelve.
 fn jhash(key: &[u8], seed: u32) -> u32 {
     let [mut a, mut b, mut c] = [0xdead_beef_u32
         .wrapping_add(key.len() as u32)
@@ -84,7 +85,7 @@ fn jhash(key: &[u8], seed: u32) -> u32 {
         a = a.wrapping_add(u32::from_ne_bytes(first));
         b = b.wrapping_add(u32::from_ne_bytes(second));
         c = c.wrapping_add(u32::from_ne_bytes(third));
-        // Six steps, after each of which the three change places.
+        // Six steps; the three variables rotate after each.
         for shift in [4, 6, 8, 16, 19, 4] {
             a = a.wrapping_sub(c) ^ c.rotate_left(shift);
             c = c.wrapping_add(b);
@@ -92,7 +93,7 @@ fn jhash(key: &[u8], seed: u32) -> u32 {
         }
     }
     a = a.wrapping_add(rest.first().copied().map_or(0, u32::from_le_bytes));
-    // Seven steps, likewise.
+    // Seven steps, in the same way.
     for shift in [14, 11, 25, 16, 4, 14, 24] {
         c = (c ^ b).wrapping_sub(b.rotate_left(shift));
         [a, b, c] = [b, c, a];
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(addresses(&flow("[fd00::1]:1", "[fd00::2]:2")).len(), 40);
     }
 
-    /// Of a program in C with the kernel's macros.
+    /// Values from a C program with the kernel's macros.
     #[test]
     fn hashes_are_the_kernels() {
         let key: Vec<u8> = (0..40).collect();

@@ -1,4 +1,4 @@
-//! Sending whole IP packets, whatever their source address.
+//! Raw sockets that send IP packets with any source address.
 
 use std::{
     io,
@@ -7,17 +7,17 @@ use std::{
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Sends whole IP packets, whatever their source address. They pass the output hook, with
-/// a mark of ours.
+/// Sender of whole IP packets with any source address. They pass the output hook with one of pepd's
+/// marks.
 #[derive(Debug)]
 pub struct RawSender {
     v4: Socket,
-    /// `None` where there is no IPv6.
+    /// `None` without IPv6.
     v6: Option<Socket>,
 }
 
 impl RawSender {
-    /// A sender whose packets have this mark.
+    /// Returns a sender that sets this mark on its packets.
     ///
     /// # Errors
     /// EPERM without CAP_NET_RAW and CAP_NET_ADMIN.
@@ -34,10 +34,10 @@ impl RawSender {
         })
     }
 
-    /// Sends a packet toward `to`. Never waits.
+    /// Sends a packet toward `to`. Never blocks.
     ///
     /// # Errors
-    /// As a router would have them: no route, forbidden, queue full, too long.
+    /// As for a router: no route, forbidden, queue full, too long.
     pub fn send(&self, packet: &[u8], to: IpAddr) -> io::Result<()> {
         let socket = if to.is_ipv4() {
             &self.v4
@@ -49,7 +49,7 @@ impl RawSender {
     }
 }
 
-/// IPPROTO_RAW: for output only, with the IP header included.
+/// Opens a socket of IPPROTO_RAW: for output only, with the IP header included.
 fn socket(domain: Domain, mark: u32) -> io::Result<Socket> {
     let protocol = Protocol::from(libc::IPPROTO_RAW);
     let socket = Socket::new(domain, Type::RAW.nonblocking(), Some(protocol))?;
@@ -57,16 +57,16 @@ fn socket(domain: Domain, mark: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The address of this machine that a host would see a router's ICMP error come from.
+/// Returns the address of this machine that a host would see as source of a router's ICMP error.
 ///
 /// # Errors
-/// When there is no route to the host.
+/// When no route to the host exists.
 pub(crate) fn address_toward(host: IpAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = match host {
         IpAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
         IpAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // Connecting a datagram socket sends nothing, but chooses the source address.
+    // Connecting a datagram socket sends nothing, and selects the source address.
     let probe = UdpSocket::bind(any)?;
     probe.connect((host, 9))?;
     Ok(probe.local_addr()?.ip())

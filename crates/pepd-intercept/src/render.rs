@@ -1,4 +1,4 @@
-//! What would be installed, for people to read (`pepd rules`).
+//! Readable form of the rules, for `pepd rules`.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::{
     rules::{self, Features, Ruleset},
 };
 
-/// How to write the rules.
+/// Format of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A file for `nft -f`, with the `ip` commands as comments.
@@ -19,7 +19,7 @@ pub enum Format {
     Iptables,
 }
 
-/// The rules for this configuration on a kernel that can do everything.
+/// Returns the rules of this configuration, for a kernel with all features.
 pub fn render(config: &Config, format: Format) -> String {
     let features = Features {
         seen: format != Format::Iptables,
@@ -78,7 +78,7 @@ fn script(config: &Config, ruleset: &Ruleset) -> String {
     if !tuns.is_empty() {
         commands.checks = TUN_CHECK.to_owned();
     }
-    // One that a process has open is that process's own, and stays: EBUSY.
+    // A TUN that a process has open belongs to that process and stays: EBUSY.
     let unmake = tuns
         .iter()
         .map(|tun| format!("ip tuntap del dev {tun} mode tun"));
@@ -101,7 +101,7 @@ fn routing(config: &Config) -> Routing {
     Routing::new(config, Features::FULL.families())
 }
 
-/// The TUNs, by number as [`Routing`] counts them, and their names.
+/// Returns the TUNs: number as counted by [`Routing`], and name.
 fn tuns(config: &Config) -> Vec<(usize, String)> {
     let lans = rules::lans(config).into_iter().map(|lan| lan.tun);
     let lanes = rules::lanes(config).into_iter().map(|lane| Some(lane.tun));

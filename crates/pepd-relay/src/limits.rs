@@ -184,8 +184,8 @@ impl Admission {
             tracing::warn!(
                 site,
                 error = %err,
-                "the system refuses server legs: new flows pass unaccelerated until it no longer does; \
-                 are pepd's capabilities and the options of the site what they were at the start?"
+                "server legs cannot be made: new flows pass unaccelerated meanwhile; \
+                 check pepd's capabilities and the site's socket options"
             );
         }
     }

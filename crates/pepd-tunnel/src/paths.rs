@@ -270,9 +270,9 @@ pub fn inspect(directory: &Path) -> io::Result<&'static str> {
     let parent = directory.parent().filter(|parent| *parent != Path::new(""));
     let (place, state) = match fs::metadata(directory) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
-            (parent.unwrap_or(Path::new(".")), "will be made")
+            (parent.unwrap_or(Path::new(".")), "will be created")
         }
-        _ => (directory, "is there"),
+        _ => (directory, "exists"),
     };
     if !fs::metadata(place)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -469,10 +469,10 @@ mod tests {
     fn a_start_makes_the_folder_and_nothing_above_it() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
-        assert_eq!(inspect(&state).unwrap(), "will be made");
+        assert_eq!(inspect(&state).unwrap(), "will be created");
         assert!(!state.exists());
         assert!(!Paths::prepare(&state).logged);
-        assert_eq!(inspect(&state).unwrap(), "is there");
+        assert_eq!(inspect(&state).unwrap(), "exists");
         let far = directory.path().join("gone/state");
         assert_eq!(inspect(&far).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(Paths::prepare(&far).logged && !directory.path().join("gone").exists());

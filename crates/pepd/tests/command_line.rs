@@ -384,7 +384,7 @@ fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
     for part in [
         "gateway 192.0.2.9, asked every 5s\n",
         "custody     flows ",
-        &format!("tunnels hold 16MiB in memory, 1GiB on disk in {held} (will be made, "),
+        &format!("tunnels hold 16MiB in memory, 1GiB on disk in {held} (will be created, "),
         "no/such/folder.sock, for pepd's user and group (0660)\n",
         "held        while the link is away, for up to 6h; a client's end answered at once",
         "link away   new flows are reset at once\n",

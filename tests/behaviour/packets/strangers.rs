@@ -46,7 +46,7 @@ fn an_end_without_the_peers_site_reports_the_packets_it_drops() {
     });
     let before = of_peer(&ends)["packets"][0]["delivered"].clone();
     let named = format!("udp from {}", bed.server_at(Family::V4, PORT + 1));
-    let line = ends.boat.log().expect("no site takes what answers them");
+    let line = ends.boat.log().expect("no site takes their replies");
     assert_eq!(line.level(), "WARN");
     assert!(line.message().contains(&named), "{}", line.message());
     let lines = ends.boat.log().events_since(0);

@@ -249,7 +249,7 @@ fn start_split(
 const PORT: u16 = 5001;
 /// Log messages when pepd takes flows, and when it takes them into a tunnel.
 const READY: &str = "pepd is ready";
-const PEER: &str = "peer is there";
+const PEER: &str = "peer up: session established";
 
 /// The two ends of a tunnel.
 struct Pair {

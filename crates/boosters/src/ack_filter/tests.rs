@@ -5,7 +5,7 @@ fn through(filter: &mut AckFilter, queue: &mut Queue, bytes: Vec<u8>) -> bool {
     through_at(filter, queue, 0, bytes)
 }
 
-/// Whether it went on, which it is taken to have done if there is no room.
+/// Returns true if the packet passed. Without room it counts as passed.
 fn through_at(filter: &mut AckFilter, queue: &mut Queue, ms: u64, bytes: Vec<u8>) -> bool {
     let now = Duration::from_millis(ms);
     let packet = Packet::new(bytes, now);
@@ -39,7 +39,7 @@ fn an_acknowledgement_for_which_there_is_no_room_leaves_data_alone() {
         .expect("room");
     assert!(through(&mut filter, &mut queue, ack(100)));
     queue.pop(Duration::ZERO).expect("the other");
-    // It was dropped. What is damaged is not looked at, but has the same addresses; then data.
+    // It was dropped. A damaged one with the same addresses is not parsed; then data.
     let damaged = damaged(&data);
     assert!(through(&mut filter, &mut queue, damaged.clone()));
     assert!(through(&mut filter, &mut queue, ack(200)));
@@ -66,7 +66,7 @@ fn an_acknowledgement_with_a_mark_of_congestion_is_neither_dropped_nor_replaced(
         assert!(through(&mut filter, &mut queue, marked(number, Ecn::Ce)));
     }
     assert!(through(&mut filter, &mut queue, ack(500)));
-    // Of one sender, with one mark: as ever. Another mark says something else.
+    // Same sender and mark: as before. Another mark carries other information.
     assert!(!through(&mut filter, &mut queue, ack(600)));
     assert!(through(&mut filter, &mut queue, marked(700, Ecn::Ect0)));
     assert!(!through(&mut filter, &mut queue, marked(800, Ecn::Ect0)));
@@ -79,7 +79,7 @@ fn an_acknowledgement_with_a_mark_of_congestion_is_neither_dropped_nor_replaced(
 #[test]
 fn what_was_said_too_much_of_is_believed_for_a_round_trip_at_most() {
     let (mut filter, mut queue) = begun();
-    // Whole, but of another connection, or made up.
+    // Undamaged, but of another connection, or forged.
     assert!(through_at(&mut filter, &mut queue, 0, ack(1 << 30)));
     assert!(
         !through_at(&mut filter, &mut queue, 5000, ack(100)),
@@ -91,7 +91,7 @@ fn what_was_said_too_much_of_is_believed_for_a_round_trip_at_most() {
         !through_at(&mut filter, &mut queue, 5002, ack(200)),
         "in its place"
     );
-    // What is damaged teaches nothing.
+    // Damaged packets change no state.
     assert!(through_at(
         &mut filter,
         &mut queue,
@@ -103,7 +103,7 @@ fn what_was_said_too_much_of_is_believed_for_a_round_trip_at_most() {
         "likewise"
     );
     assert_eq!(filter.old, 1);
-    // Nor does what came before a pause, which nobody saw.
+    // Nor do packets from before an unseen pause.
     assert!(through_at(
         &mut filter,
         &mut queue,
@@ -131,7 +131,7 @@ fn answers_to_keepalives_and_to_probes_of_windows_pass() {
         let ms = 6_000_000 + ms;
         assert!(through_at(&mut filter, &mut queue, ms, closed.clone()));
     }
-    // Of those that come without a pause one in a round trip passes at least.
+    // Without a pause, one or more per round trip pass.
     let passed = (0..1000u64).filter(|step| {
         let ms = 7_000_000 + step * 70;
         through_at(
@@ -189,13 +189,13 @@ fn newer_ones_replace_those_that_wait_and_old_ones_are_dropped() {
     ));
     let (_, packet) = queue.pop(Duration::ZERO).unwrap();
     assert_eq!(packet.bytes, segment(1, 200, flags::ACK, &[]));
-    // It has left: the next one stands for itself.
+    // The first has left the queue: the next one is independent.
     assert!(through(
         &mut filter,
         &mut queue,
         segment(1, 300, flags::ACK, &[])
     ));
-    // Bytes between are never overtaken.
+    // Bytes in between are never overtaken.
     assert!(through(
         &mut filter,
         &mut queue,

@@ -1,16 +1,17 @@
-//! `ack_reconstruction`: where the way back is slow, acknowledgements that wait for it become one, and the far end makes them again
-//! (ramakrishnan2000 §4).
+//! `ack_reconstruction`: on a slow return path, merges waiting acknowledgements into one message,
+//! from which the far end regenerates them (ramakrishnan2000 §4).
 //!
 //! ```text
 //!   queue before the slow link                                   far end
 //!   ... ACK 1 ... data ... ACK 2 ... ACK 3      becomes
-//!   ... ACKS 1 to 3 ... data ...                ----------->     ACK 1, ACK 2, ACK 3, as far apart as they had come
+//!   ... ACKS 1 to 3 ... data ...                ----------->     ACK 1, ACK 2, ACK 3, with their original spacing
 //! ```
 //!
-//! Only plain acknowledgements that acknowledge something new become one: duplicates, SACK, window updates, closed windows, marks of congestion (of TCP, and
-//! of IP for what they say of themselves), and what has bytes or flags go as they are, and nothing of a connection moves before another packet of it. An acknowledgement that comes while
-//! bytes of the same connection wait behind which it would stand goes with these: number, window and timestamps of the waiting segment become its own, as its host would write
-//! them by now.
+//! Only plain acknowledgements of new data are merged. All others pass unchanged: duplicates, SACK,
+//! window updates, closed windows, packets with bytes or flags, and congestion marks (of TCP, and
+//! the packet's own of IP). No packet overtakes another of its connection. An acknowledgement that
+//! would stand behind waiting bytes of the same connection is carried by them: the waiting segment
+//! takes over its number, window and timestamps, as its host would write them now.
 
 mod regenerate;
 #[cfg(test)]
@@ -32,21 +33,22 @@ use crate::{
     wire::{ACKS, Abilities},
 };
 
-/// What stands before the packet in a message.
+/// Length of the message header before the packet.
 const HEADER: usize = 1 + 2 + 4 + 4;
-/// What a message is longer than the packet in it.
+/// Number of bytes that a message is longer than its packet.
 pub const OVERHEAD: usize = HEADER;
 
-/// How acknowledgements become one.
+/// Settings of the booster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Only while what is queued has waited for longer than this. Default 0.
+    /// Merges only while queued packets have waited longer than this. Default 0.
     pub queue_above: Duration,
-    /// The longest time over which they are made again. Default 1 s. They had come between two messages of the connection, so as long as these are
-    /// no farther apart than this, the last is made when the next message is due, and the sender is clocked without a pause. Where they are farther
-    /// apart, the rest of the time passes in silence.
+    /// Maximum time over which they are regenerated. Default 1 s. The originals came between two
+    /// messages of the connection. If messages are no farther apart than this, the last is
+    /// regenerated when the next message is due, and the sender is clocked without a pause. If they
+    /// are farther apart, the rest of the time passes in silence.
     pub spacing_max: Duration,
-    /// Connections that are known at a time. Default 4096.
+    /// Connections tracked at a time. Default 4096.
     pub flows_max: usize,
 }
 
@@ -60,16 +62,16 @@ impl Default for Config {
     }
 }
 
-/// The end with the slow link.
+/// End before the slow link.
 #[derive(Debug)]
 pub struct Collapse {
     config: Config,
-    /// The far end can make them again.
+    /// True if the far end can regenerate them.
     able: bool,
     flows: Flows<Flow>,
-    /// What is to stand as soon as it is queued, if there is room for it.
+    /// Entry to be added once its packet is queued, if there is room for it.
     coming: Option<(FlowKey, Standing)>,
-    /// Those that several have become one in.
+    /// Queued packets into which several acknowledgements were merged.
     boosted: BTreeMap<u64, Standing>,
     collapsed: u64,
     boosts: u64,
@@ -79,16 +81,16 @@ pub struct Collapse {
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    /// What the last acknowledgement said: number and window.
+    /// Number and window of the last acknowledgement.
     last: Option<(u32, u16)>,
-    /// The last packet of it that is queued, if others can become one with it.
+    /// Last packet of the connection in the queue, if others can be merged into it.
     standing: Option<Standing>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     number: u64,
-    /// Acknowledgements that it stands for; none: it is a segment with bytes.
+    /// Acknowledgements merged into it; 0 for a segment with bytes.
     count: u16,
     first_ack: u32,
     first_at: Duration,
@@ -111,7 +113,7 @@ impl Collapse {
         }
     }
 
-    /// Puts the acknowledgement into what stands in the queue. Returns whether it could.
+    /// Merges the acknowledgement into the queued packet. Returns true on success.
     fn join(
         standing: &mut Standing,
         packet: &Packet,
@@ -122,7 +124,8 @@ impl Collapse {
         let Some(waiting) = queue.get(standing.number) else {
             return false;
         };
-        // The mark of an acknowledgement is its own; where bytes wait, theirs stays (RFC 3168 §6.1.4: acknowledgements have none).
+        // The mark of an acknowledgement is its own; waiting bytes keep theirs (RFC 3168 §6.1.4:
+        // acknowledgements have none).
         let marks_differ = standing.count > 0 && waiting.ecn != packet.ecn;
         if marks_differ || packet.ecn == Ecn::Ce {
             return false;
@@ -144,7 +147,7 @@ impl Collapse {
         queue.replace(standing.number, joined).is_some()
     }
 
-    /// Forgets those that have left without a word: they had waited for too long.
+    /// Forgets packets that were dropped after waiting for too long.
     fn forget_late(&mut self, queue: &Queue) {
         while let Some(first) = self.boosted.first_entry()
             && queue.get(*first.key()).is_none()
@@ -154,9 +157,10 @@ impl Collapse {
     }
 }
 
-/// A segment with bytes as its host would write it now that it has sent this acknowledgement. `None` if that cannot be said without doubt.
+/// Returns a segment with bytes as its host would write it after sending this acknowledgement;
+/// `None` if that is ambiguous.
 fn renewed(waiting: &Packet, acks: &Tcp<'_>) -> Option<Vec<u8>> {
-    // If it is damaged, nobody is to find it mended.
+    // A new checksum would hide the damage.
     let tcp = Tcp::read(&waiting.bytes)?;
     let plain = tcp.flags & !(flags::PSH | flags::ACK) == 0 && tcp.has_only(&[8]);
     let timed = tcp.timestamps().is_some() == acks.timestamps().is_some();
@@ -189,7 +193,8 @@ impl AtQueue for Collapse {
         let key = tcp.ip.key();
         let (flow, _) = self.flows.entry(key, Flow::default);
         let is_news = flow.last.is_none_or(|(ack, _)| is_after(tcp.ack, ack));
-        // With a window of none those made before it would close theirs too early.
+        // Regenerated acknowledgements before a zero window would close the sender's window too
+        // early.
         let joins = tcp.is_plain_ack() && !tcp.has_sack() && is_news && tcp.window > 0;
         let standing = flow.standing.take();
         let long = !queue.is_empty() && queue.delay(now) >= self.config.queue_above;
@@ -240,7 +245,7 @@ impl AtQueue for Collapse {
         _queue: &Queue,
         _out: &mut Out,
     ) -> Packet {
-        // The newest one alone is what any far end understands.
+        // The newest one alone is understood by any far end.
         let Some(standing) = self.boosted.remove(&number).filter(|_| self.able) else {
             return packet;
         };

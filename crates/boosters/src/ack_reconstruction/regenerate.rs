@@ -1,4 +1,4 @@
-//! The end behind the slow link.
+//! End behind the slow link.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,17 +11,18 @@ use crate::{
     wire::{ACKS, Reader},
 };
 
-/// Acknowledgements made of one message at most: a second of 12 Mbit/s of long segments, each of which is acknowledged.
+/// Maximum acknowledgements regenerated from one message: a second of 12 Mbit/s of long segments,
+/// each of which is acknowledged.
 pub(super) const MADE_MAX: u16 = 1024;
-/// Whatever a message says, they are made within this time.
+/// Maximum time over which they are regenerated, whatever the message contains.
 const SPAN_MAX: Duration = Duration::from_secs(10);
-/// Two of them are no farther apart: less than the least time after which a sender takes silence for a loss, which each of them starts anew
-/// (1 s of RFC 6298 §2.4; many wait for 200 ms beyond the round trip).
+/// Maximum spacing of two of them. It is less than the minimum retransmission timeout, which each
+/// of them restarts (1 s of RFC 6298 §2.4; many senders use 200 ms beyond the round trip).
 const GAP_MAX: Duration = Duration::from_millis(200);
 
-/// Makes acknowledgements again. They have the timestamps of the newest: what they echo arrived no earlier than what they
-/// acknowledge, so a sender may take its round trip for shorter, by the time at most over which they had come; older ones it could take for
-/// reordered (RFC 7323 §5).
+/// Regenerates acknowledgements. All have the timestamps of the newest: the echoed segment arrived
+/// no earlier than the acknowledged one, so a sender may measure a shorter round trip, by at most
+/// the time between the originals. Older timestamps it could take for reordering (RFC 7323 §5).
 #[derive(Debug)]
 pub struct Regenerate {
     pub(super) flows: Flows<Pending>,
@@ -30,14 +31,14 @@ pub struct Regenerate {
     pub(super) unreadable: u64,
 }
 
-/// Acknowledgements that are made one after the other, none before its time.
+/// Acknowledgements to be regenerated one after the other, each at its time.
 #[derive(Debug)]
 pub(super) struct Pending {
     newest: Packet,
     first: u32,
     /// From the first number to the newest.
     whole: u64,
-    /// Those before the newest, of which so many have been made.
+    /// Number of those before the newest, and number already sent.
     steps: u64,
     done: u64,
     at: Duration,
@@ -70,7 +71,8 @@ impl Iterator for Pending {
 }
 
 impl Regenerate {
-    /// Spreads acknowledgements of so many connections at a time; those of others go at once.
+    /// Creates the far end. It spreads acknowledgements of up to `flows_max` connections at a time,
+    /// and sends those of others at once.
     #[must_use]
     pub fn new(flows_max: usize) -> Self {
         Self {
@@ -81,7 +83,7 @@ impl Regenerate {
         }
     }
 
-    /// What is still to come of a connection goes now.
+    /// Sends all remaining acknowledgements of a connection now.
     fn flush(&mut self, key: &FlowKey, out: &mut Out) {
         if let Some(pending) = self.flows.remove(key) {
             self.due.remove(&(pending.at, *key));
@@ -106,7 +108,7 @@ impl Regenerate {
     }
 }
 
-/// The acknowledgements that a message stands for, and their connection.
+/// Reads the acknowledgements of a message, and their connection.
 fn read(packet: &Packet) -> Option<(FlowKey, Pending)> {
     let mut reader = Reader(packet.bytes.get(1..)?);
     let (count, first, span) = (reader.u16()?, reader.u32()?, reader.u32()?);
@@ -114,7 +116,7 @@ fn read(packet: &Packet) -> Option<(FlowKey, Pending)> {
     let tcp = Tcp::parse(Ip::parse(&newest.bytes)?)?;
     let (key, last) = (tcp.ip.key(), tcp.ack);
     let whole = u64::from(last.wrapping_sub(first));
-    // No two are alike: that would be a duplicate.
+    // No two are equal: the second would be a duplicate.
     let steps = u64::from(count.clamp(1, MADE_MAX) - 1).min(whole);
     let makes = tcp.is_plain_ack() && tcp.is_whole() && is_after(last, first);
     let steps = if makes { steps } else { 0 };
@@ -143,7 +145,7 @@ impl Booster for Regenerate {
             self.spread(now, key, pending, out);
             return;
         }
-        // Nothing of a connection overtakes another packet of it.
+        // No packet overtakes another of its connection.
         if !self.flows.is_empty()
             && let Some(ip) = Ip::parse(&packet.bytes)
         {

@@ -12,7 +12,7 @@ use crate::{
     wire::Abilities,
 };
 
-/// A segment of the host that receives: only an acknowledgement, unless it has bytes.
+/// Returns a segment of the receiving host: a pure acknowledgement unless it has bytes.
 pub fn ack(port: u16, seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 9, 0, 2], 64)
@@ -57,7 +57,8 @@ fn numbers(packets: &[Packet]) -> Vec<u32> {
     packets.iter().map(tcp).collect()
 }
 
-/// Everything that the chain has, at once, and all that comes of it in time.
+/// Sends all messages of the chain at once. Returns their number and the packets received over
+/// time.
 fn carry(chain: &mut Chain, now: Duration) -> (usize, Vec<(Duration, Packet)>) {
     let (mut receiver, mut packets, mut messages) = (receiver(), Vec::new(), 0);
     let mut out = Vec::new();
@@ -96,7 +97,7 @@ fn acknowledgements_that_wait_become_one_and_are_made_again_as_far_apart() {
     assert_eq!(packets[9].bytes, ack(1, 1, 1900, &[]));
 }
 
-/// What leaves first if the second comes while the first waits.
+/// Returns the first packet to leave if the second arrives while the first waits.
 fn first_of(first: &[u8], second: &[u8]) -> Vec<u8> {
     let mut chain = chain();
     for packet in [first, second] {
@@ -107,7 +108,7 @@ fn first_of(first: &[u8], second: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A segment with these options.
+/// Returns a segment with these options.
 fn with(options: &[u8], seq: u32, number: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = tcp::tests::with_options(&ack(1, seq, number, &[]), options);
     bytes.extend_from_slice(data);
@@ -126,7 +127,7 @@ fn what_is_damaged_is_not_mended() {
     assert_eq!(first_of(&damaged(&data), &second), damaged(&data));
     assert_eq!(first_of(&data, &damaged(&second)), data);
     assert_eq!(first_of(&plain, &damaged(&newer)), plain);
-    // With timestamps, all of its checksum is made anew.
+    // With timestamps, the whole checksum is recomputed.
     let time = |value: u8| [1, 1, 8, 10, 0, 0, 0, value, 0, 0, 0, 9];
     let (data, second) = (
         with(&time(1), 1, 1000, b"data"),
@@ -242,7 +243,7 @@ fn what_is_alone_or_says_more_goes_as_it_is() {
     }
 }
 
-/// The same with this mark in its IP header.
+/// Sets this mark in its IP header.
 fn marked(mut packet: Vec<u8>, ecn: Ecn) -> Vec<u8> {
     let before = u16::from_be_bytes([packet[0], packet[1]]);
     packet[1] |= ecn as u8;
@@ -312,7 +313,7 @@ fn an_acknowledgement_goes_with_bytes_that_wait() {
     chain.from_host(Duration::ZERO, &ack(9, 1, 1, b"somebody else"));
     chain.from_host(Duration::ZERO, &ack(1, 1, 1000, b"data"));
     chain.from_host(Duration::ZERO, &ack(1, 5, 2000, &[]));
-    // Not of the end of these bytes: it stands for itself.
+    // Not for the end of these bytes: it stays separate.
     chain.from_host(Duration::ZERO, &ack(1, 9, 3000, &[]));
     let (messages, packets) = carry(&mut chain, Duration::ZERO);
     assert_eq!(messages, 3);
@@ -370,7 +371,7 @@ fn connections_keep_their_order_and_numbers_only_grow() {
 
 #[test]
 fn a_way_back_that_is_too_slow_for_acknowledgements_carries_them_all_the_same() {
-    // 830 packets a second are acknowledged each; the way back takes 5 messages a second.
+    // 830 packets per second are acknowledged each; the return path takes 5 messages per second.
     let (mut chain, mut receiver) = (chain(), receiver());
     let mut arrived = 0;
     for tick in 0..5000u32 {
@@ -387,7 +388,7 @@ fn a_way_back_that_is_too_slow_for_acknowledgements_carries_them_all_the_same() 
             arrived += 1;
         }
     }
-    // All but those that still wait, or are still to be made.
+    // All but those that still wait, or are still to be regenerated.
     assert!((4500..=5000).contains(&arrived), "{arrived}");
     assert!(chain.queued(Duration::from_secs(6)).0 < 1000);
 }
@@ -429,7 +430,7 @@ fn rubbish_is_dropped_and_counted() {
     assert!(booster.flows.len() <= 4 && booster.due.len() <= 4);
 }
 
-/// With the filter of acknowledgements, which is on while little is lost.
+/// Combined with the acknowledgement filter, which is on while loss is low.
 fn both(queue: usize) -> Chain {
     use crate::{
         ack_filter, rule,
@@ -472,13 +473,13 @@ fn beside_the_filter_they_become_one_and_are_made_again() {
     for number in 0..10u32 {
         chain.from_host(Duration::ZERO, &ack(1, 1, 1000 + number * 100, &[]));
     }
-    // Old ones and more than enough duplicates are the filter's.
+    // Old ones and surplus duplicates are handled by the filter.
     for _ in 0..20 {
         chain.from_host(Duration::ZERO, &ack(1, 1, 1900, &[]));
         chain.from_host(Duration::ZERO, &ack(1, 1, 1200, &[]));
     }
     let (messages, packets) = carry(&mut chain, Duration::ZERO);
-    // The boost, nine duplicates, and every sixth of those beyond.
+    // The merged one, nine duplicates, and every sixth of those beyond.
     assert_eq!((messages, packets.len()), (11, 20));
 }
 

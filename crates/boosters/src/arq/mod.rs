@@ -1,8 +1,8 @@
-//! `arq`: what the link has lost is asked for once or twice, as long as it still matters (selective ARQ, ramakrishnan2000 §2.3; cache upstream, negative
-//! acknowledgement downstream).
+//! `arq`: requests lost messages once or twice, as long as they are still useful (selective ARQ,
+//! ramakrishnan2000 §2.3; cache upstream, negative acknowledgement downstream).
 //!
 //! ```text
-//!  ARQ   0x11 | flags:8 | seq:32 | wait:16, ms | message          flags: 1 order is kept, 2 no message: `seq` is the next one, 4 sent again
+//!  ARQ   0x11 | flags:8 | seq:32 | wait:16, ms | message          flags: 1 order is kept, 2 no message: `seq` is the next one, 4 retransmitted
 //!  AGAIN 0x12 | n:8 | n * (seq:32)                                 a reply
 //! ```
 
@@ -25,26 +25,28 @@ use crate::{
 const ORDER: u8 = 1;
 const TAIL: u8 = 2;
 const AGAIN: u8 = 4;
-/// What a message is longer than what it carries.
+/// Number of bytes that a message is longer than its content.
 pub const OVERHEAD: usize = 1 + 1 + 4 + 2;
-/// After packets have paused for so long, or a quarter of a round trip, it is said which was the last one.
+/// Minimum pause after which the sender announces the last number; otherwise a quarter of a round
+/// trip.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// How often that is said.
+/// Number of such announcements.
 const TAILS: u8 = 2;
 
-/// How lost messages are repaired.
+/// Settings of the repair of lost messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How often a message is sent again, 1 to 2. Default 1.
+    /// Maximum retransmissions of a message, 1 to 2. Default 1.
     pub tries: u8,
-    /// Whether messages leave the far end in the order in which they came here: those behind a lost one wait then. Default no.
+    /// True if messages leave the far end in the order in which they were sent; those behind a lost
+    /// one then wait. Default false.
     pub order: bool,
-    /// Bytes that are kept to be sent again. Default 1 MiB.
+    /// Bytes kept for retransmission. Default 1 MiB.
     pub cache: usize,
-    /// How long a lost message is waited for, 1 ms to 65 s. Default 1 s. Where a round trip takes as long nothing is numbered: whatever was
-    /// asked for would come too late.
+    /// Maximum wait for a lost message, 1 ms to 65 s. Default 1 s. If a round trip takes as long,
+    /// messages are not numbered: a retransmission would come too late.
     pub wait: Duration,
-    /// Numbers begin somewhere that follows from this.
+    /// Determines the first number.
     pub seed: u64,
 }
 
@@ -60,16 +62,16 @@ impl Default for Config {
     }
 }
 
-/// The end that keeps what it has sent.
+/// End that keeps sent messages.
 #[derive(Debug)]
 pub struct Sender {
     config: Config,
     next: u32,
-    /// The last messages; the last one has the number before `next`.
+    /// Last messages sent; the last one has the number before `next`.
     kept: VecDeque<Kept>,
     bytes: usize,
     rtt: Duration,
-    /// When to say which was the last, and how often still.
+    /// Time of the next announcement of the last number, and how many remain.
     tail: Option<(Duration, u8)>,
     again: u64,
     not_kept: u64,
@@ -84,11 +86,11 @@ struct Kept {
     tries: u8,
 }
 
-/// What a message that is kept costs beyond its bytes.
+/// Cost of a kept message beyond its bytes.
 const PLACE: usize = 96;
 
 impl Sender {
-    /// Has sent nothing yet. Values out of range are brought into it.
+    /// Creates a sender. Values out of range are clamped.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let next = (config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
@@ -197,7 +199,8 @@ impl Booster for Sender {
         out.down.push(Packet {
             bytes,
             since: now,
-            // It is for us, who hear of marks by the tunnel. What is sent again keeps the mark of its packet, whose sender may know of none.
+            // Addressed to the far pepd, which learns of marks from the tunnel. A retransmission
+            // keeps the mark of its packet, whose sender may not support ECN.
             ecn: Ecn::Ect0,
             ..Packet::default()
         });
@@ -211,7 +214,7 @@ impl Booster for Sender {
         self.rtt = path.rtt;
     }
 
-    /// The far end has forgotten what came before, and asks for none of it.
+    /// The far end has forgotten all earlier messages, and requests none of them.
     fn reset(&mut self) {
         self.kept.clear();
         (self.bytes, self.tail) = (0, None);

@@ -12,44 +12,46 @@ use crate::{
     wire::{ARQ, ARQ_AGAIN, Reader},
 };
 
-/// Messages that may be missing at a time; a jump by more is another sender.
+/// Maximum missing messages at a time; a larger jump means another sender.
 const MISSING_MAX: u64 = 4096;
-/// Of how many before the next one it is known whether they came.
+/// Number of messages before the next one whose arrival is tracked.
 const KNOWN: u64 = 1 << 17;
-/// Messages before the first that came which may have been overtaken by it: each is passed on once, but none is asked for.
+/// Messages before the first arrival that it may have overtaken: each is passed on once, but none
+/// is requested.
 const BEFORE: u64 = 64;
-/// Times that one is asked for; the sender decides how often it answers.
+/// Maximum requests for a message; the sender decides how often it answers.
 const ASKED_MAX: u8 = 3;
 /// Numbers in a reply.
 const NUMBERS_MAX: usize = 60;
-/// Bytes that wait for others before them, with what they cost beyond that.
+/// Maximum bytes held back behind missing messages, including the cost per packet.
 const HELD_MAX: usize = 4 << 20;
-/// How much later than others a message may come without being lost.
+/// Delay against others by which a message may be reordered without being lost.
 const REORDERED: Duration = Duration::from_millis(2);
-/// Later messages by which one is taken for lost at once, where overcode does not still restore it.
+/// Later messages after which one counts as lost at once, unless FEC may still restore it.
 const OVERTAKEN: u64 = 3;
-/// Messages that are further apart do not come one after the other.
+/// Longer gaps do not count as the spacing of messages.
 const APART_MAX: Duration = Duration::from_millis(200);
 
-/// Asks for what is missing.
+/// Requests missing messages.
 #[derive(Debug, Default)]
 pub struct Receiver {
-    /// After the highest that came.
+    /// Number after the highest that came.
     next: u64,
     begun: bool,
-    /// The first that came of this sender, and which of the [`BEFORE`] numbers before it have come since: the nearest is the lowest bit.
+    /// First number received of this sender, and which of the [`BEFORE`] numbers before it have
+    /// come since: the lowest bit is the nearest.
     first: u64,
     before: u64,
     missing: BTreeMap<u64, Missing>,
-    /// When something is to be done about which.
+    /// Times of the next action for each missing message.
     due: BTreeSet<(Duration, u64)>,
-    /// Behind missing ones, where order is kept.
+    /// Messages held behind missing ones, where order is kept.
     held: BTreeMap<u64, Packet>,
     held_bytes: usize,
     rtt: Option<Duration>,
-    /// Until how many messages later overcode may restore one; 0 where there is none.
+    /// Number of later messages until which FEC may restore one; 0 without FEC.
     restorable: u16,
-    /// When the last message came, and how far apart they come.
+    /// Time of the last message, and the mean spacing.
     last: Option<Duration>,
     apart: Duration,
     wait: Duration,
@@ -70,19 +72,19 @@ struct Missing {
 }
 
 impl Receiver {
-    /// Has received nothing yet.
+    /// Creates a receiver without state.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number nearest to the next one.
+    /// Returns the full number nearest to the next one.
     fn expand(&self, seq: u32) -> Option<u64> {
         let ahead = i64::from(seq.wrapping_sub(self.next as u32) as i32);
         self.next.checked_add_signed(ahead)
     }
 
-    /// Another sender than before, or one that we have not heard of for long: nothing is missing.
+    /// Starts with a new sender, or with one not heard for long: nothing is missing.
     fn begin(&mut self, seq: u32, out: &mut Out) {
         self.restarted_at += u64::from(self.begun);
         self.begun = true;
@@ -93,7 +95,7 @@ impl Receiver {
         (self.first, self.before) = (self.next, 0);
     }
 
-    /// A message has come, and what overcode may still restore.
+    /// Notes the time of a message, and how long FEC may restore earlier ones.
     fn note_time(&mut self, now: Duration, restorable: u16) {
         self.restorable = restorable;
         if let Some(last) = self.last.replace(now) {
@@ -102,8 +104,9 @@ impl Receiver {
         }
     }
 
-    /// How long a message may be late before it is asked for: as packets overtake each other, or until overcode has restored what
-    /// it can, so that only the rest is sent twice; but not for so long that the answer would be late.
+    /// Returns how late a message may be before it is requested. Packets may be reordered, and FEC
+    /// may restore some, so that only the rest is retransmitted. The result is bounded so that the
+    /// answer still comes in time.
     fn patience(&self) -> Duration {
         let reordered = self.rtt.map_or(REORDERED, |rtt| (rtt / 8).max(REORDERED));
         let answer = self.rtt.map_or(self.wait / 2, |rtt| rtt + rtt / 4);
@@ -112,7 +115,7 @@ impl Receiver {
         reordered.max(restored)
     }
 
-    /// All before this number should have come.
+    /// Registers all numbers before this one as missing.
     fn expect(&mut self, now: Duration, number: u64) {
         for missing in self.next..number {
             let due = now + self.patience();
@@ -135,7 +138,7 @@ impl Receiver {
         }
     }
 
-    /// Whether a message with this number is new, and sent by who sent those before.
+    /// Returns the full number of a message that is new and from the current sender.
     fn note(&mut self, now: Duration, seq: u32, again: bool, out: &mut Out) -> Option<u64> {
         let number = self.expand(seq).filter(|number| {
             self.begun && *number + KNOWN >= self.next && *number < self.next + MISSING_MAX
@@ -170,7 +173,7 @@ impl Receiver {
         Some(number)
     }
 
-    /// Whether it is one of before the first that has not come yet.
+    /// Returns whether it is from before the first number, and has not come yet.
     fn is_new_before(&mut self, number: u64) -> bool {
         let back = self.first.checked_sub(number).filter(|back| *back > 0);
         let Some(back) = back.filter(|back| *back <= BEFORE) else {
@@ -182,7 +185,7 @@ impl Receiver {
         is_new
     }
 
-    /// What so many later ones have overtaken that it will not come by itself is asked for now.
+    /// Requests messages overtaken by so many later ones that they must be lost.
     fn overtake(&mut self, now: Duration) {
         let before = self
             .next
@@ -197,7 +200,7 @@ impl Receiver {
         }
     }
 
-    /// What is due to be asked for; what is waited for no more is given up.
+    /// Requests the messages that are due, and gives up those that are too late.
     fn ask(&mut self, now: Duration, out: &mut Out) {
         let mut numbers = Vec::new();
         while let Some(&(at, number)) = self.due.first()
@@ -235,7 +238,7 @@ impl Receiver {
         }
     }
 
-    /// Gives out what waits for nothing any more.
+    /// Releases messages that need not wait any more.
     fn release(&mut self, out: &mut Out) {
         let first = self.missing.first_key_value().map(|(number, _)| *number);
         while let Some(entry) = self.held.first_entry()
@@ -267,7 +270,7 @@ impl Receiver {
         self.held.len()
     }
 
-    /// Everything has a limit, and is counted as it is.
+    /// Checks that all state is bounded and correctly counted.
     pub(super) fn check_bounds(&self) {
         let bytes = self.held.values().map(|packet| packet.bytes.len() + PLACE);
         assert_eq!(bytes.sum::<usize>(), self.held_bytes);
@@ -299,7 +302,7 @@ impl Booster for Receiver {
                 self.expect(now, number);
             }
         } else if reader.0.is_empty() {
-            // Nobody sends nothing.
+            // No sender sends an empty message.
             self.unreadable += 1;
         } else if let Some(number) = self.note(now, seq, flags & AGAIN != 0, out) {
             let inner = packet.with_bytes(reader.0.to_vec());

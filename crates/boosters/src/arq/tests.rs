@@ -8,7 +8,7 @@ struct Ran {
     arrived: Vec<(u32, Duration)>,
 }
 
-/// Messages every 5 ms over a way of 300 ms in both directions that loses some.
+/// Sends messages every 5 ms over a path of 300 ms per direction that loses some.
 fn run(config: Config, loss: f64, count: u32) -> Ran {
     let (mut sender, mut receiver) = (Sender::new(config), Receiver::new());
     let path = Path {
@@ -96,7 +96,7 @@ fn what_is_lost_comes_again_once_or_twice_and_nothing_comes_two_times() {
             // Lost, and lost again.
             let expected = loss * loss.powi(tries.into());
             assert!(residual < expected * 1.6 + 4e-4, "{residual} {expected}");
-            // What arrives at first does so without delay.
+            // A first transmission arrives without delay.
             let prompt = ran.arrived.iter().filter(|(number, at)| {
                 *at == Duration::from_millis(5) * *number + Duration::from_millis(300)
             });
@@ -118,7 +118,7 @@ fn order_is_kept_where_it_is_asked_for() {
     assert!(ran.arrived.len() > 4950, "{}", ran.arrived.len());
 }
 
-/// Numbered messages that carry their number.
+/// Returns numbered messages that carry their number.
 fn messages(config: Config, count: u8) -> Vec<Packet> {
     let (mut sender, mut out) = (Sender::new(config), Out::default());
     for number in 0..count {
@@ -143,7 +143,7 @@ fn the_first_messages_may_come_in_any_order() {
         let mut came: Vec<_> = out.up.drain(..).map(|packet| packet.bytes[1]).collect();
         came.sort_unstable();
         assert_eq!(came, (36..100).collect::<Vec<_>>());
-        // Of before these nobody knows.
+        // Numbers before these are unknown.
         for message in &all[..35] {
             receiver.up(Duration::ZERO, message.clone(), &mut out);
         }
@@ -168,7 +168,7 @@ fn what_would_come_too_late_is_not_numbered() {
         wait: Duration::from_millis(600),
         ..Config::default()
     };
-    // A round trip is as long: nothing is held for what would be too late.
+    // A round trip is as long: nothing is held for a retransmission that would be too late.
     let ran = run(config, 0.05, 5000);
     let held = ran.arrived.iter().filter(|(number, at)| {
         *at != Duration::from_millis(5) * *number + Duration::from_millis(300)
@@ -212,9 +212,9 @@ fn what_is_kept_and_missing_is_bounded() {
         assert!(sender.bytes <= 64 << 10 && sender.kept.len() <= (64 << 10) / PLACE);
         receiver.check_bounds();
     }
-    // All of what has come has gone out, or is held within bounds.
+    // All received messages have been released, or are held within bounds.
     assert!(receiver.held_count() > 1000);
-    // One that only says where it is, further and further ahead.
+    // One without a message, whose number jumps further and further ahead.
     for step in 0..100u32 {
         let seq = sender.next.wrapping_add(step * 4000);
         let tail = sender.header(TAIL, seq);
@@ -284,8 +284,8 @@ fn messages_of_nothing_are_refused() {
     assert_eq!(counter(&receiver, "unreadable"), 5000);
 }
 
-/// Overcode and repetition together over a link of 50 ms that loses one in twenty, a packet each 5 ms: how many of 20,000 are lost for good,
-/// and how often one was sent again.
+/// Runs FEC and ARQ together over a link of 50 ms that loses one in twenty, a packet each 5 ms.
+/// Returns how many of 20,000 are lost for good, and the number of retransmissions.
 fn with_overhead(scheme: crate::fec::Scheme) -> (usize, u64) {
     use crate::{
         rule::Rule,
@@ -349,7 +349,7 @@ fn what_overcode_restores_is_not_sent_again() {
     ] {
         let (lost, again) = with_overhead(scheme);
         println!("{scheme:?}: {lost} lost, {again} sent again");
-        // A thousand are lost by the link, some of them before there is overcode.
+        // The link loses a thousand, some of them before FEC is on.
         assert!(lost <= 3 && again < 100, "{lost} {again}");
     }
 }

@@ -18,7 +18,7 @@ fn chain(at_queue: Vec<QueueLayer>, lower: Vec<Layer>) -> Chain {
     Chain::new(Vec::new(), at_queue, queue, lower)
 }
 
-/// What leaves now, of at most `room` bytes each.
+/// Returns the messages that leave now, of up to `room` bytes each.
 fn leave(chain: &mut Chain, now: Duration, room: usize) -> Vec<(Vec<u8>, Ecn)> {
     let mut all = Vec::new();
     loop {
@@ -116,7 +116,7 @@ fn congestion_that_one_piece_has_met_is_told() {
     }
 }
 
-/// What makes a message by itself at a time.
+/// Booster that makes a message by itself at a given time.
 #[derive(Debug)]
 struct Ticking(Option<Duration>, usize);
 
@@ -141,7 +141,7 @@ fn what_boosters_made_while_the_link_was_away_does_not_go_before_what_is_fresh()
     chain.on_time(ms(100));
     chain.on_time(ms(900));
     assert_eq!(chain.ready.len(), 3);
-    // The long one is begun; what is left of it goes on whenever that is.
+    // The long one is begun, and its rest is sent at any later time.
     chain.ready.rotate_left(1);
     chain
         .poll_message(ms(950), 1000, &mut first)

@@ -1,16 +1,16 @@
-//! zstd, once for all flows: nothing of a packet is left in it between two calls.
+//! zstd, one instance for all flows: it keeps no data of a packet between two calls.
 
 use std::fmt;
 
 use zstd_safe::{CCtx, DCtx, find_frame_compressed_size};
 
-/// No packet, nor what is in one, is longer.
+/// Maximum length of a packet or its payload.
 pub(super) const PLAIN_MAX: usize = 65_535;
 
-/// What every frame begins with (RFC 8878 §3.1.1); it is not sent.
+/// Magic number of every frame (RFC 8878 §3.1.1), which is not sent.
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
-/// Contexts and space to work in, which are made when they are first needed.
+/// Contexts and buffers, allocated on first use.
 #[derive(Default)]
 pub(super) struct Codec {
     compress: Option<CCtx<'static>>,
@@ -21,7 +21,8 @@ pub(super) struct Codec {
 }
 
 impl Codec {
-    /// The frame of these bytes without its magic, if it is at most so many bytes and there is memory for it.
+    /// Compresses bytes into a frame without its magic; `None` if it is longer than `most`, or
+    /// without memory.
     pub(super) fn pack(&mut self, plain: &[u8], level: i32, most: usize) -> Option<&[u8]> {
         if plain.len() > PLAIN_MAX {
             return None;
@@ -38,10 +39,11 @@ impl Codec {
         self.frame.get(MAGIC.len()..len.ok()?)
     }
 
-    /// What a frame without its magic consists of; `None` if it is none, or of nothing, or of more than a packet may be.
+    /// Decompresses a frame without its magic; `None` if it is malformed, empty, or longer than a
+    /// packet.
     ///
-    /// It is written at once to where there is room for a packet and no more: zstd needs no memory for a window then, whatever
-    /// the frame says, and stops where it would exceed that.
+    /// The output goes directly into a buffer for one packet. So zstd needs no memory for a window,
+    /// whatever the frame says, and stops where the output would exceed the buffer.
     pub(super) fn unpack(&mut self, frame: &[u8]) -> Option<&[u8]> {
         let context = match &mut self.decompress {
             Some(context) => context,

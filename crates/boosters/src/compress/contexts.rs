@@ -1,30 +1,31 @@
-//! What a sender keeps of flows: which context is theirs, and how often it has been told.
+//! Contexts of a sender's flows, and their announcement to the far end.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::header::Fixed;
 
-/// Which of a context's packets have it, until it is relied on: the first two, and after each a pause of packets that doubles, so that a burst of
-/// losses does not take all of them.
+/// First pause between the packets of a context that announce it, before it is relied on: the first
+/// two packets, then after pauses that double. So a burst of losses does not take all of them.
 const PAUSE_FIRST: u32 = 4;
 /// The longest pause.
 const PAUSE_MAX: u32 = 1024;
-/// How often a context is sent before it is relied on, where the far end does not say that it knows it: with packets 1, 2, 6 and 14. What comes
-/// in between needs none.
+/// Number of announcements before a context is relied on, if the far end does not confirm it: with
+/// packets 1, 2, 6 and 14. Packets in between have none.
 const FIRST: u8 = 4;
-/// A context is taken away from a flow that has had none of the last packets, as many as this times the most contexts. Where there are more flows than
-/// contexts all the time, each would otherwise lose its own before it is of use.
+/// Factor for taking a context from an idle flow: one without any of the last packets, this times
+/// the maximum number of contexts. With permanently more flows than contexts, each would otherwise
+/// lose its own before it is useful.
 const IDLE: u64 = 4;
-/// After how long it is sent again, which doubles each time.
+/// Time of the first repetition, which doubles each time.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
-/// The longest that grows to.
+/// Maximum of that time.
 const AGAIN_MAX: Duration = Duration::from_secs(10);
-/// No sooner than after so many packets, so that flows of few packets are compressed at all.
+/// Minimum number of packets before it, so that flows of few packets are compressed at all.
 const AGAIN_PACKETS: u32 = 8;
-/// For so many flows it is known whether they have had a packet before.
+/// Number of flows for which it is known if they have had a packet before.
 const SEEN: usize = 1024;
 
-/// How a packet is to be sent.
+/// Way in which a packet is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Context {
     pub(super) cid: u16,
@@ -32,14 +33,14 @@ pub(super) struct Context {
     pub(super) how: How,
 }
 
-/// What a packet has of its context.
+/// Part of its context that a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Its number alone: the far end knows it.
+    /// Number only: the far end knows the context.
     Short,
-    /// All of it, to be known from now on.
+    /// Complete context, to be stored.
     Full,
-    /// Nothing: the far end perhaps does not know it yet.
+    /// None: the far end may not know it yet.
     Without,
 }
 
@@ -77,18 +78,18 @@ impl Slot {
     }
 }
 
-/// A context that is not relied on yet.
+/// Announcement of a context that is not relied on yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Telling {
-    /// How often it has been sent.
+    /// Number of announcements so far.
     sent: u8,
-    /// Packets until it is sent again, and the pause after that.
+    /// Packets until the next announcement, and the pause after that.
     left: u32,
     pause: u32,
 }
 
 impl Telling {
-    /// Whether the next packet has it.
+    /// Returns whether the next packet carries it.
     fn is_next(&mut self) -> bool {
         if self.left > 0 {
             self.left -= 1;
@@ -104,19 +105,19 @@ impl Telling {
     }
 }
 
-/// Contexts by what is fixed in them. The one that has not been used for longest gives way.
+/// Contexts by their fixed part. The least recently used one is replaced.
 #[derive(Debug)]
 pub(super) struct Contexts {
     max: usize,
     slots: Vec<Slot>,
     by_fixed: BTreeMap<Fixed, u16>,
     clock: u64,
-    /// The far end says what it knows.
+    /// True if the far end confirms contexts.
     confirms: bool,
-    /// Hashes of what has been seen, each in its place.
+    /// Hashes of seen fixed parts, in a hash table.
     seen: Vec<u32>,
     pub(super) evicted: u64,
-    /// Packets of flows that there was no context for.
+    /// Packets of flows without a free context.
     pub(super) refused: u64,
 }
 
@@ -134,8 +135,8 @@ impl Contexts {
         }
     }
 
-    /// The context of the next packet with this fixed part. The first packet has none, as most flows of a single one are better
-    /// without, and do not drive out others.
+    /// Returns the context of the next packet with this fixed part. The first packet gets none:
+    /// most flows of a single packet are better without, and do not drive out others.
     pub(super) fn next(&mut self, now: Duration, fixed: &Fixed) -> Option<Context> {
         self.clock += 1;
         let cid = match self.by_fixed.get(fixed).copied() {
@@ -162,7 +163,8 @@ impl Contexts {
     }
 
     fn make(&mut self, fixed: &Fixed) -> Option<u16> {
-        // A restarted sender has the same context for a flow, or likely one that cannot be taken for an old one.
+        // A restarted sender picks the same context for a flow, or likely one that differs from the
+        // old one.
         let mut generation = (hash(fixed) >> 24) as u8;
         let cid = if self.slots.len() < self.max {
             self.slots.len()
@@ -197,14 +199,16 @@ impl Contexts {
         Some(cid)
     }
 
-    /// The far end does not know one. Returns whether there is such a context still, which is sent anew then.
+    /// Notes that the far end does not know a context. Returns true if it still exists; it is then
+    /// announced again.
     pub(super) fn missing(&mut self, cid: u16, generation: u8) -> bool {
         let slot = self.get(cid, generation);
         slot.map(|slot| slot.telling = Some(Telling::default()))
             .is_some()
     }
 
-    /// The far end knows one. Returns whether there is such a context still, which is relied on then.
+    /// Notes that the far end knows a context. Returns true if it still exists; it is then relied
+    /// on.
     pub(super) fn known(&mut self, cid: u16, generation: u8) -> bool {
         let slot = self.get(cid, generation);
         slot.map(|slot| slot.telling = None).is_some()
@@ -215,14 +219,14 @@ impl Contexts {
         slot.filter(|slot| slot.generation == generation)
     }
 
-    /// The far end may have been restarted.
+    /// Announces all contexts again: the far end may have restarted.
     pub(super) fn all_missing(&mut self) {
         for slot in &mut self.slots {
             slot.telling = Some(Telling::default());
         }
     }
 
-    /// Whether the far end says what it knows.
+    /// Sets whether the far end confirms contexts.
     pub(super) fn set_confirms(&mut self, confirms: bool) {
         self.confirms = confirms;
     }

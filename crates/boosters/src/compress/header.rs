@@ -1,4 +1,4 @@
-//! Packets in two parts: what all of a flow have in common, and the rest.
+//! Splitting of packets in two parts: fields common to a flow, and the rest.
 
 use crate::{checksum, ip::protocol, tcp::flags::URG, wire::Reader};
 
@@ -8,22 +8,24 @@ const PORTS: usize = 4;
 const UDP: usize = 8;
 const TCP: usize = 20;
 
-/// The bit of IPv4's third word that says that a packet is not to be cut; with any other there are parts of it.
+/// Don't-fragment bit in the third word of IPv4. With any other bit set, the packet is a fragment.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// What is before timestamps in nearly all segments that have them (RFC 7323 appendix A): NOP, NOP, kind, length.
+/// Bytes before the timestamps in nearly all segments that have them (RFC 7323 appendix A): NOP,
+/// NOP, kind, length.
 const TIMESTAMPS: [u8; 4] = [1, 1, 8, 10];
 const TIMESTAMPS_LEN: usize = 12;
 
-/// The bit of TCP's 13th byte that has come to be of use (RFC 9768 §3.1.1); the other three are 0.
+/// Bit of TCP's 13th byte that is in use now (RFC 9768 §3.1.1); the other three are 0.
 const AE: u8 = 1;
-/// In the first byte of TCP's part: there are timestamps and no other options.
+/// In the first byte of TCP's part: timestamps, and no other options.
 const FORM_TIMES: u8 = 2;
-/// There is an urgent pointer.
+/// In the same byte: an urgent pointer.
 const FORM_URGENT: u8 = 1;
 const FORM_AE: u8 = 8;
 
-/// What packets of a flow have in common: IP's header, with zeros for what changes, and ports if its transport is known.
+/// Fields common to a flow's packets: IP's header, with zeros for what changes, and the ports of a
+/// known transport.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fixed {
     len: u8,
@@ -36,7 +38,7 @@ impl std::fmt::Debug for Fixed {
     }
 }
 
-/// What is behind IP's header.
+/// Protocol after IP's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
     Udp,
@@ -74,9 +76,9 @@ pub(super) struct Parts<'a> {
     pub(super) ecn: u8,
     /// Of IPv4.
     pub(super) id: u16,
-    /// The header of UDP or TCP, if that is known.
+    /// Header of UDP or TCP, if known.
     header: &'a [u8],
-    /// What is behind all that.
+    /// Remaining bytes.
     pub(super) payload: &'a [u8],
 }
 
@@ -84,7 +86,7 @@ fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Takes a packet apart, if it comes out of its parts as it is.
+/// Splits a packet, if joining the parts restores it exactly.
 pub(super) fn split(packet: &[u8]) -> Option<Parts<'_>> {
     let ip_header = match packet.first()? {
         // Without options.
@@ -137,7 +139,7 @@ pub(super) fn split(packet: &[u8]) -> Option<Parts<'_>> {
     })
 }
 
-/// How long a header of transport is that can be told; 0 if there is none.
+/// Returns the length of a compressible transport header; 0 if there is none.
 fn transport_header(protocol: u8, bytes: &[u8]) -> usize {
     match protocol {
         protocol::UDP if bytes.len() >= UDP && usize::from(word(bytes, 4)) == bytes.len() => UDP,
@@ -152,7 +154,7 @@ fn transport_header(protocol: u8, bytes: &[u8]) -> usize {
 }
 
 impl Parts<'_> {
-    /// Writes of the header of transport what is not fixed.
+    /// Writes the variable fields of the transport header.
     pub(super) fn write_transport(&self, out: &mut Vec<u8>) {
         let header = self.header;
         match self.fixed.transport() {
@@ -178,7 +180,8 @@ impl Parts<'_> {
     }
 }
 
-/// Reads the header of transport of a packet with these fixed parts. What is to be computed is 0 in it.
+/// Reads the transport header of a packet with these fixed parts. Fields to be computed are 0 in
+/// it.
 pub(super) fn read_transport(fixed: &Fixed, reader: &mut Reader<'_>) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(60);
     out.extend_from_slice(&fixed.bytes()[fixed.ip_header()..]);
@@ -212,7 +215,7 @@ pub(super) fn read_transport(fixed: &Fixed, reader: &mut Reader<'_>) -> Option<V
     Some(out)
 }
 
-/// Puts a packet together; `None` if it would be too long.
+/// Joins a packet; `None` if it would be too long.
 pub(super) fn join(
     fixed: &Fixed,
     ecn: u8,

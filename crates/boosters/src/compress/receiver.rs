@@ -1,4 +1,4 @@
-//! What makes packets whole again.
+//! Decompression.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,10 +15,11 @@ use crate::{
     wire::{COMPRESSED, CONTEXT, CONTEXT_KNOWN, NO_CONTEXT, Reader},
 };
 
-/// A context is asked for at most this often.
+/// Minimum interval between requests for a context.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What is known of a cid: the last two contexts, so that packets that overtake each other do no harm where it has changed hands.
+/// Known contexts of a cid: the last two, so that reordering does no harm when the cid is
+/// reassigned.
 #[derive(Debug, Default)]
 struct Slot {
     contexts: [Option<(u8, Fixed)>; 2],
@@ -52,15 +53,16 @@ impl Slot {
     }
 }
 
-/// Why a message does not become a packet.
+/// Reason why a message cannot be decoded.
 enum Refusal {
-    /// It makes no sense.
+    /// Malformed.
     Malformed,
-    /// Its context is not known.
+    /// Unknown context.
     Unknown { cid: u16, generation: u8 },
 }
 
-/// Makes packets of messages, exactly as they were. It keeps at most [`Config::FLOWS_MAX`] pairs of contexts, of some 120 bytes each.
+/// Decodes messages into exactly the original packets. Keeps up to [`Config::FLOWS_MAX`] pairs of
+/// contexts, of some 120 bytes each.
 #[derive(Debug, Default)]
 pub struct Receiver {
     slots: BTreeMap<u16, Slot>,
@@ -70,12 +72,12 @@ pub struct Receiver {
     unknown: u64,
     malformed: u64,
     asked: u64,
-    /// A context that has just come, which its sender is to hear of.
+    /// Context that has just come, to be confirmed to its sender.
     learnt: Option<(u16, u8)>,
 }
 
 impl Receiver {
-    /// One that knows nothing yet.
+    /// Creates a receiver without contexts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -112,7 +114,7 @@ impl Receiver {
             .ok_or(Refusal::Malformed)
     }
 
-    /// An IP packet that is all of what is left.
+    /// Returns the rest of the message as an IP packet.
     fn packet(&mut self, flags: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         let bytes = if flags & flag::ZSTD != 0 {
             self.codec.unpack(bytes)?
@@ -176,7 +178,7 @@ impl Booster for Receiver {
             Ok(bytes) => {
                 self.rebuilt += 1;
                 out.up.push(packet.with_bytes(bytes));
-                // Each time: contexts come rarely, and replies get lost.
+                // Confirmed each time: contexts are rare, and replies get lost.
                 if let Some((cid, generation)) = self.learnt.take() {
                     out.down.push(reply(now, CONTEXT_KNOWN, cid, generation));
                 }

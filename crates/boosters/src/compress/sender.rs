@@ -1,4 +1,4 @@
-//! What makes packets shorter.
+//! Compression.
 
 use std::time::Duration;
 
@@ -18,24 +18,24 @@ use crate::{
     wire::{Abilities, COMPRESSED, CONTEXT, CONTEXT_KNOWN, NO_CONTEXT, Reader},
 };
 
-/// Shorter is not tried: there are five bytes of a frame's own.
+/// Minimum length to try: a frame has five bytes of its own.
 const PACK_MIN: usize = 64;
-/// What has to be saved at least, in bytes, and as a share of all.
+/// Minimum saving in bytes, and as a share of all.
 const SAVED_MIN: usize = 8;
 const SAVED_SHARE: usize = 16;
-/// After so many packets in a row that did not shrink the next ones of the flow are not tried.
+/// Number of consecutive incompressible packets after which the next ones of the flow are skipped.
 const MISSES: u8 = 8;
-/// How many of them at first, and at most: it doubles each time.
+/// Initial and maximum number of skipped packets, doubled each time.
 const SKIP_MIN: u32 = 64;
 const SKIP_MAX: u32 = 4096;
 
-/// Whether it pays to compress what a flow carries. Encrypted flows are soon left alone by this.
+/// Estimate of whether compressing a flow's payload pays. Encrypted flows are soon skipped.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pays {
     misses: u8,
-    /// How many packets are not to be tried.
+    /// Packets still to skip.
     skip: u32,
-    /// How many were not to be, the last time.
+    /// Number skipped the last time.
     skipped: u32,
 }
 
@@ -74,7 +74,7 @@ struct Counts {
     asked_in_vain: u64,
 }
 
-/// Compresses headers and payloads of packets on their way down.
+/// Compresses headers and payloads of packets for the link.
 #[derive(Debug)]
 pub struct Sender {
     config: Config,
@@ -105,7 +105,7 @@ impl Sender {
         }
     }
 
-    /// The message for an IP packet, if there is a shorter one, or one that has to be.
+    /// Returns the message for an IP packet, if it is shorter or has to be sent.
     fn message(&mut self, now: Duration, packet: &[u8]) -> Option<Vec<u8>> {
         let parts = header::split(packet).filter(|_| self.config.headers);
         let context = parts.and_then(|parts| self.contexts.next(now, &parts.fixed));
@@ -117,7 +117,7 @@ impl Sender {
         }
     }
 
-    /// With a context that is known.
+    /// Encodes a packet with a known context.
     fn compressed(&mut self, packet: &[u8], parts: &Parts<'_>, context: Context) -> Vec<u8> {
         let mut out = Vec::with_capacity(packet.len());
         begin(&mut out, COMPRESSED, Some(context), parts.ecn);
@@ -136,7 +136,7 @@ impl Sender {
         out
     }
 
-    /// The packet as a whole; `None` if it is best left as it is.
+    /// Encodes a complete packet; `None` if it is better sent unchanged.
     fn whole(&mut self, packet: &[u8], context: Option<Context>) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(packet.len() + 8);
         let kind = if context.is_some() {
@@ -145,7 +145,7 @@ impl Sender {
             COMPRESSED
         };
         begin(&mut out, kind, context, 0);
-        // A context is told anyway, so its header does not count.
+        // The context is sent anyway, so its header does not count.
         let header = if context.is_some() { 0 } else { out.len() };
         if let Some(frame) = self.pack(packet, packet, header) {
             out[1] |= flag::ZSTD;
@@ -164,7 +164,7 @@ impl Sender {
         Some(out)
     }
 
-    /// The frame of some bytes of a packet, if that saves enough beyond so many bytes.
+    /// Compresses some bytes of a packet, if that saves enough beyond `header` bytes.
     fn pack(&mut self, packet: &[u8], bytes: &[u8], header: usize) -> Option<&[u8]> {
         if !self.config.payload || bytes.len() < PACK_MIN {
             return None;
@@ -203,7 +203,7 @@ impl Sender {
     }
 }
 
-/// What a message begins with.
+/// Writes the beginning of a message.
 fn begin(out: &mut Vec<u8>, kind: u8, context: Option<Context>, ecn: u8) {
     out.extend_from_slice(&[kind, ecn & flag::ECN]);
     let Some(context) = context else { return };

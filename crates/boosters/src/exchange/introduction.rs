@@ -1,37 +1,37 @@
-//! What two ends tell each other of themselves.
+//! Exchange of abilities and rates between two ends.
 
 use std::time::Duration;
 
 use crate::wire::{ABILITIES, Abilities, Reader};
 
-/// How often it is said, until the peer has said that it knows.
+/// Interval of announcements until the peer has acknowledged one.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A rate that has changed is told no more often than this.
+/// Minimum interval between announcements of a changed rate.
 const RATE_AGAIN: Duration = Duration::from_secs(5);
-/// By how much it has to have changed.
+/// Minimum factor of a change that is announced.
 const RATE_STEP: f64 = 1.25;
-/// How often it is told, as what is told may be lost.
+/// Number of announcements of a rate, since one may be lost.
 const RATE_TIMES: u8 = 2;
 
-/// What was said, and what was heard.
+/// State of the announcements in both directions.
 #[derive(Debug, Default)]
 pub(super) struct Introduction {
-    /// What the peer understands, if it has said so.
+    /// Abilities of the peer, if announced.
     pub abilities: Option<u32>,
-    /// How fast the peer sends, in bits a second, if it knows and has said so.
+    /// Sending rate of the peer in bit/s, if it knows and has announced it.
     pub peer_rate: Option<u64>,
-    /// The peer knows what we understand.
+    /// True if the peer knows the local abilities.
     heard: bool,
-    /// When it is to be said again.
+    /// Time of the next announcement.
     due: Option<Duration>,
-    /// Our rate as it was last told, when, and how often.
+    /// Local rate as last announced, its time, and the number of announcements.
     told: (u64, Duration, u8),
     /// Our rate now.
     rate: u64,
 }
 
 impl Introduction {
-    /// Of nobody, who speaks at that time.
+    /// Creates the state without announcements; the first one is due `now`.
     pub fn new(now: Duration) -> Self {
         Self {
             due: Some(now),
@@ -39,12 +39,13 @@ impl Introduction {
         }
     }
 
-    /// When there is something to be said.
+    /// Returns when the next announcement is due.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Our rate, which the peer cannot see: by the ratio of both it knows how much slower the way back is.
+    /// Sets the local rate, which the peer cannot measure. From the ratio of both rates it knows
+    /// how slow the return path is.
     pub fn set_rate(&mut self, now: Duration, rate: u64) {
         self.rate = rate;
         let (told, at, _) = self.told;
@@ -56,7 +57,7 @@ impl Introduction {
         }
     }
 
-    /// Writes it to the end of `out`.
+    /// Appends the announcement to `out`.
     pub fn write(&mut self, now: Duration, out: &mut Vec<u8>) {
         let (_, _, times) = self.told;
         self.told = (self.rate, now, times.saturating_add(1));
@@ -68,7 +69,8 @@ impl Introduction {
         out.extend_from_slice(&self.rate.to_be_bytes());
     }
 
-    /// Takes the peer's. Whether it says anything new; `None` if it makes no sense. Older ones do not tell a rate.
+    /// Reads the peer's announcement. Returns whether it contains news; `None` if it is malformed.
+    /// Older peers announce no rate.
     pub fn read(&mut self, now: Duration, message: &[u8]) -> Option<bool> {
         let mut reader = Reader(message);
         let (kind, abilities, heard) = (reader.u8()?, reader.u32()?, reader.u8()?);

@@ -1,9 +1,10 @@
-//! All chains to one peer, and what the peer's bring: what is between the interfaces of its sites and its tunnel.
+//! All chains to one peer and the receivers for the peer's chains: the part between the interfaces
+//! of its sites and its tunnel.
 //!
 //! ```text
-//!   channel          who writes it            what the other end does
-//!   0 to 31          chain of that number     gives it to the receiver for that chain
-//!   64 to 95         that receiver            gives it to the chain of number channel - 64: a reply
+//!   channel          written by               handled at the other end by
+//!   0 to 31          chain of that number     the receiver for that chain
+//!   64 to 95         that receiver            the chain of number channel - 64: a reply
 //!   127              either                   ABILITIES
 //! ```
 
@@ -24,34 +25,36 @@ use crate::{
 use introduction::Introduction;
 use tracing::Counted;
 
-/// Chains to one peer at most.
+/// Maximum chains to one peer.
 pub const CHAINS_MAX: usize = 32;
-/// Receivers of sessions before that are kept at most: these hold back what they have for seconds, and sessions last longer.
+/// Maximum receivers kept from earlier sessions: they hold packets back for seconds, and sessions
+/// last longer.
 const ENDING_MAX: usize = 4 * CHAINS_MAX;
 const REPLY: u8 = 64;
 const INTRODUCTION: u8 = 127;
 
-/// What is exchanged with one peer.
+/// Packet exchange with one peer.
 #[derive(Debug)]
 pub struct Exchange {
     chains: Vec<Chain>,
     receivers: BTreeMap<u8, Receiver>,
-    /// Those of sessions before, as long as they hold packets back: these are for hosts, and still come in their time.
+    /// Receivers of earlier sessions, as long as they hold packets back: these packets are for
+    /// hosts, and still come in time.
     ending: Vec<Receiver>,
     introduction: Introduction,
     path: Path,
-    /// When we last heard what the time is.
+    /// Time of the last call.
     now: Duration,
-    /// Messages that make no sense.
+    /// Malformed messages.
     refused: u64,
     counted: Counted,
 }
 
 impl Exchange {
-    /// With these chains of ours.
+    /// Creates the exchange with these local chains.
     ///
     /// # Panics
-    /// If there are more than [`CHAINS_MAX`].
+    /// Panics if there are more than [`CHAINS_MAX`].
     #[must_use]
     pub fn new(chains: Vec<Chain>) -> Self {
         assert!(chains.len() <= CHAINS_MAX);
@@ -67,7 +70,7 @@ impl Exchange {
         }
     }
 
-    /// The trace of all boosters, off to begin with.
+    /// Returns the trace of all boosters, initially off.
     pub fn trace(&mut self) -> &mut Trace {
         &mut self.counted.trace
     }
@@ -80,7 +83,8 @@ impl Exchange {
         self.counted.note(now, &self.chains, receivers);
     }
 
-    /// A session with the peer begins: perhaps it is another program than before, and what it knew it has forgotten.
+    /// Begins a session with the peer. The peer may be another process, without the state of the
+    /// last one.
     pub fn renew(&mut self) {
         let before = std::mem::take(&mut self.receivers).into_values();
         self.ending
@@ -95,7 +99,7 @@ impl Exchange {
         self.set_path(self.now, &path);
     }
 
-    /// A packet of a host for that chain.
+    /// Takes a packet of a host for that chain.
     pub fn from_host(&mut self, now: Duration, chain: usize, packet: &[u8]) {
         if let Some(chain) = self.chains.get_mut(chain) {
             chain.from_host(now, packet);
@@ -103,8 +107,9 @@ impl Exchange {
         self.note(now);
     }
 
-    /// A message of the peer's, whose datagram came with the mark `outer`. `site` says to which of our chains the answers to a packet belong, if it may go to
-    /// hosts at all: no chain sees one that may not.
+    /// Takes a message of the peer, whose datagram had the mark `outer`. `site` maps a packet to
+    /// the local chain that its answers belong to, if the packet may go to hosts at all. No chain
+    /// sees a packet that may not.
     pub fn handle(
         &mut self,
         now: Duration,
@@ -148,7 +153,7 @@ impl Exchange {
         self.note(now);
     }
 
-    /// When [`on_time`](Self::on_time) wants to be called.
+    /// Returns the time of the next call of [`on_time`](Self::on_time).
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let chains = self.chains.iter().filter_map(Chain::deadline);
@@ -156,7 +161,7 @@ impl Exchange {
         chains.chain(receivers.filter_map(Receiver::deadline)).min()
     }
 
-    /// What is known of the path now; what the peer understands we know ourselves.
+    /// Updates the known properties of the path. The exchange itself knows the peer's abilities.
     pub fn set_path(&mut self, now: Duration, path: &Path) {
         self.now = now;
         self.introduction.set_rate(now, path.rate);
@@ -167,7 +172,7 @@ impl Exchange {
         } = self.introduction;
         self.path = Path {
             abilities: abilities.unwrap_or(0),
-            // What was agreed upon goes before what was measured.
+            // A configured rate takes precedence over an announced one.
             peer_rate: path.peer_rate.or(peer_rate),
             ..*path
         };
@@ -176,26 +181,27 @@ impl Exchange {
         }
     }
 
-    /// Whether there is something to be sent of a chain.
+    /// Returns whether a chain has a message to send.
     #[must_use]
     pub fn has_message(&self, chain: usize) -> bool {
         self.chains.get(chain).is_some_and(Chain::has_message)
     }
 
-    /// Whether there is something to be sent beside them: replies, or what we understand.
+    /// Returns whether there is a message outside the chains: a reply or an announcement.
     #[must_use]
     pub fn has_word(&self, now: Duration) -> bool {
         self.introduction.due().is_some_and(|at| at <= now)
             || self.receivers.values().any(Receiver::has_reply)
     }
 
-    /// When there will be something to be said by itself.
+    /// Returns when the next announcement is due.
     #[must_use]
     pub fn word_due(&self) -> Option<Duration> {
         self.introduction.due()
     }
 
-    /// Writes channel and message of a chain, of at most `room` bytes together, to the end of `out`. Returns the mark of its datagram.
+    /// Appends channel and message of a chain, up to `room` bytes together, to `out`. Returns the
+    /// mark of its datagram.
     pub fn poll_message(
         &mut self,
         now: Duration,
@@ -214,7 +220,8 @@ impl Exchange {
         ecn
     }
 
-    /// Writes a reply, or what we understand, likewise; whether there was something.
+    /// Appends channel and message of a reply or an announcement to `out`. Returns false if there
+    /// is none.
     pub fn poll_word(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> bool {
         if self.introduction.due().is_some_and(|at| at <= now) {
             out.push(INTRODUCTION);
@@ -231,7 +238,7 @@ impl Exchange {
         false
     }
 
-    /// The next packet for a host, and the chain that its answers belong to.
+    /// Returns the next packet for a host, and the chain that its answers belong to.
     pub fn poll_host(&mut self) -> Option<(usize, Packet)> {
         let mut chains = self.chains.iter_mut().enumerate();
         chains.find_map(|(index, chain)| Some((index, chain.poll_host()?)))
@@ -243,20 +250,20 @@ impl Exchange {
         &self.chains
     }
 
-    /// The receivers of the peer's chains, by number.
+    /// Returns the receivers of the peer's chains, by number.
     pub fn receivers(&self) -> impl Iterator<Item = (u8, &Receiver)> {
         self.receivers
             .iter()
             .map(|(channel, receiver)| (*channel, receiver))
     }
 
-    /// What the peer understands, if it has said so.
+    /// Returns the abilities of the peer, if announced.
     #[must_use]
     pub fn abilities(&self) -> Option<u32> {
         self.introduction.abilities
     }
 
-    /// Messages that made no sense.
+    /// Returns the number of malformed messages.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
@@ -274,7 +281,7 @@ impl Exchange {
     }
 }
 
-/// What a receiver has goes to the chains whose hosts it is for, if it is for any.
+/// Passes a receiver's packets to the chains whose hosts they are for, if any.
 fn deliver(
     chains: &mut [Chain],
     receiver: &mut Receiver,

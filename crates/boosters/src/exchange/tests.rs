@@ -26,7 +26,7 @@ fn plain(chains: usize) -> Exchange {
     Exchange::new((0..chains).map(|_| chain()).collect())
 }
 
-/// Gives everything that `from` has to say to `to`, as far as `lost` lets it.
+/// Delivers all messages of `from` to `to`, except those lost.
 fn carry(from: &mut Exchange, to: &mut Exchange, now: Duration, room: usize) -> usize {
     let mut messages = 0;
     loop {
@@ -59,7 +59,7 @@ fn both_ends_know_what_the_other_understands_and_then_say_no_more_of_it() {
     assert_eq!(far.abilities(), Some(Abilities::ALL));
     assert!(said <= 6, "{said}");
     assert_eq!((near.word_due(), far.word_due()), (None, None));
-    // One of them is another program now.
+    // One end is another process now.
     let mut far = plain(1);
     for second in 10..15 {
         let now = Duration::from_secs(second);
@@ -80,7 +80,7 @@ fn packets_come_out_as_they_went_in_also_those_longer_than_the_link_takes() {
         carry(&mut near, &mut far, now, 1200);
         let (chain, arrived) = far.poll_host().expect("arrived");
         assert_eq!(arrived.bytes, packet);
-        // The answers come from the port that it goes to.
+        // The answers come from the packet's destination port.
         assert_eq!(chain, number % 2);
         assert!(far.poll_host().is_none());
     }
@@ -153,7 +153,8 @@ fn what_makes_no_sense_is_refused_and_counted() {
     assert!(far.refused() > 500, "{}", far.refused());
 }
 
-/// The second fragments of packets whose first ones have headers behind that of fragments: what is in these looks like such a header, and is none.
+/// Returns second fragments of packets whose first ones have headers after the fragment header. The
+/// content of these fragments looks like such a header, but is none.
 fn second_fragments() -> Vec<Vec<u8>> {
     let payload = [0xff; 64];
     // Destination options, then an authentication header.
@@ -216,7 +217,7 @@ fn what_is_held_back_for_hosts_comes_though_other_sessions_begin() {
     assert_eq!(exchange.receivers().count() + exchange.ending.len(), 0);
 }
 
-/// What one says to the other, unless it is lost.
+/// Delivers the announcements of one end to the other, unless they are lost.
 fn speak(now: Duration, rate: u64, from: &mut Exchange, to: Option<&mut Exchange>) {
     let path = Path {
         rate,
@@ -248,11 +249,12 @@ fn each_end_hears_how_fast_the_other_sends_and_when_that_changes() {
     let fast = Some(10_000_000);
     assert_eq!(rates(0, 1_000_000), (fast, Some(1_000_000), false));
     assert_eq!(rates(20, 20_000), (fast, Some(20_000), false));
-    // What changes little is not told.
+    // Small changes are not announced.
     assert_eq!(rates(40, 21_000), (fast, Some(20_000), false));
 }
 
-/// The kinds of messages that leave, of packets and by themselves, in some seconds after the peer has said what it understands.
+/// Returns the kinds of messages that leave, with packets and by themselves, in some seconds after
+/// the peer has announced its abilities.
 fn kinds(near: &mut Exchange, abilities: Option<u32>, begin: Duration) -> Vec<u8> {
     near.introduction.abilities = abilities;
     let mut kinds = std::collections::BTreeSet::new();
@@ -266,7 +268,7 @@ fn kinds(near: &mut Exchange, abilities: Option<u32>, begin: Duration) -> Vec<u8
         };
         near.set_path(now, &path);
         near.on_time(now, &mut |_| None);
-        // The last second is silent, as tails are sent then.
+        // The last second is silent: the ARQ sender then announces its last number.
         if step < 300 {
             near.from_host(now, 0, &udp(9001, 500));
         }
@@ -326,7 +328,8 @@ fn a_peer_gets_only_messages_that_it_understands() {
             );
         }
         seen.extend(kinds);
-        // Of the last packet only the first piece has left. The next session is with a program that understands nothing, or has not said it.
+        // Of the last packet only the first piece has left. The next session is with a peer without
+        // abilities, or before their announcement.
         let end = begin + Duration::from_secs(5);
         near.from_host(end, 0, &udp(9001, 9000));
         near.poll_message(end, 0, 1200, &mut Vec::new());

@@ -1,4 +1,4 @@
-//! Events of boosters: the growth of each counter, and its time.
+//! Trace events of boosters: the growth of each counter, with its time.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use trace::{Event, Trace};
 
 use crate::chain::{Chain, Receiver};
 
-/// States among the counters, which fall, too.
+/// States among the counters, which also fall.
 const STATES: [&str; 4] = ["on", "kept_bytes", "connections", "held"];
 
-/// The counters of all boosters as they were last.
+/// Counters of all boosters at the last call.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     pub trace: Trace,
@@ -43,7 +43,7 @@ impl Counted {
                 counted.push((("receiver", index.into(), booster, counter), value));
             });
         }
-        // Receivers come in between as the peer's chains do; the first look only learns.
+        // Receivers appear as the peer's chains do; the first look only records their counters.
         let before = std::mem::replace(&mut self.known, counted);
         if before.is_empty() {
             return;

@@ -1,25 +1,29 @@
-//! How much overcode there may be.
+//! Limit of the FEC overhead.
 
-/// Repair packets that may come at once beyond those of a whole block, or of all that are interleaved.
+/// Repair packets that may come at once, beyond those of a whole block or of all interleaved
+/// blocks.
 const BURST: f64 = 8.0;
 
-/// What repair packets may still cost, in bytes. Each message that is protected earns its share, and a repair packet, which is as long as the
-/// longest message that it is over, costs all of itself. So overcode over messages of many lengths takes no more of the link than is allowed.
+/// Byte budget of repair packets. Each protected message adds its share. A repair packet is as long
+/// as the longest message that it covers, and costs its whole length. So FEC over messages of
+/// varied lengths takes no more of the link than configured.
 ///
-/// Messages have to be counted as if their headers were as long as those of repair packets: otherwise these few bytes would add up, and
-/// now and then deny messages of one length the last repair packet of their share.
+/// Messages must be counted as if their headers were as long as those of repair packets. Otherwise
+/// the few bytes of difference add up, and deny messages of one length the last repair packet of
+/// their share from time to time.
 #[derive(Debug)]
 pub(super) struct Allowance {
     share: f64,
     /// Repair packets that may come at once.
     burst: f64,
-    /// The longest message so far.
+    /// Longest message so far.
     longest: usize,
     bytes: f64,
 }
 
 impl Allowance {
-    /// For so many bytes per byte, where the repair packets of so many messages come at once.
+    /// Creates a budget of `share` bytes per byte, where the repair packets of `messages` messages
+    /// come at once.
     pub(super) fn new(share: f64, messages: usize) -> Self {
         Self {
             share,
@@ -29,10 +33,10 @@ impl Allowance {
         }
     }
 
-    /// A message of so many bytes is protected.
+    /// Adds the share of a protected message of `len` bytes.
     pub(super) fn earn(&mut self, len: usize) {
         if len > self.longest {
-            // As if there had been a pause before the first one.
+            // As after a pause.
             self.bytes += self.burst * (len - self.longest) as f64;
             self.longest = len;
         }
@@ -40,7 +44,7 @@ impl Allowance {
         self.bytes = (self.bytes + self.share * len as f64).min(most);
     }
 
-    /// Whether a repair packet of so many bytes may be sent; it is counted then.
+    /// Deducts a repair packet of `len` bytes. Returns false if the budget does not suffice.
     pub(super) fn spend(&mut self, len: usize) -> bool {
         let enough = self.bytes >= len as f64;
         if enough {

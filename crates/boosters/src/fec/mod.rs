@@ -1,9 +1,14 @@
-//! `fec`: repair packets follow the packets, from which the far end restores what the link has lost (ramakrishnan2000 §3, `FZC`).
+//! `fec`: adds repair packets, from which the far end restores lost packets (ramakrishnan2000 §3,
+//! `FZC`).
 //!
-//! Packets leave at once and unchanged but for a header; what arrives goes on at once. Overcode follows the loss that the peer counts; on a
-//! clean link there is none, and no header either. It never exceeds its share of the bytes that it protects, bursts of a few packets
-//! apart, and takes only what room the link has: while packets wait for long, it waits too, or it would cost more of them than it restores. When packets pause, the last ones get the overcode that they lack. Packets that are too long for the link beside a header are
-//! cut before they are protected, and joined behind the decoder: so each piece can be restored.
+//! Packets leave at once and unchanged except for a header, and received packets are passed on at
+//! once. The repair rate follows the loss that the peer counts; on a clean link there are no repair
+//! packets and no headers. Apart from bursts of a few packets, the FEC overhead never exceeds its
+//! share of the protected bytes. Repair packets use only spare room on the link: while packets wait
+//! for long, repair packets wait too, or they would cost more packets than they restore. When
+//! packets pause, the last ones get their outstanding repair packets. Packets too long for the link
+//! with a header are cut before they are protected, and joined after the decoder: so each piece can
+//! be restored.
 
 mod allowance;
 mod pace;
@@ -35,25 +40,25 @@ use crate::{
 
 pub use receiver::Receiver;
 
-/// How packets are put together.
+/// Code that protects packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// A repair packet is over so many packets before it, 1 to [`WINDOW_MAX`].
+    /// Sliding window: a repair packet covers this many packets before it, 1 to [`WINDOW_MAX`].
     Window {
-        /// How many.
+        /// Number of packets.
         window: u8,
     },
     /// Blocks of packets.
     Block {
-        /// How many packets a block has, 1 to 128.
+        /// Packets per block, 1 to 128.
         k: u8,
-        /// How many blocks are filled in turn, 1 to 64, and no more than [`INTERLEAVED_MAX`] packets together.
+        /// Interleaved blocks, 1 to 64, and no more than [`INTERLEAVED_MAX`] packets together.
         depth: u8,
     },
 }
 
 impl Scheme {
-    /// What is out of range brought into it.
+    /// Returns the scheme with all values clamped.
     fn in_range(self) -> Self {
         match self {
             Self::Window { window } => Self::Window {
@@ -69,27 +74,30 @@ impl Scheme {
     }
 }
 
-/// Receivers keep this many packets of interleaved blocks, and as many again, so that those that come late still meet theirs.
+/// Number of packets of interleaved blocks that receivers keep. They keep as many again, so that
+/// late packets still find their block.
 pub const INTERLEAVED_MAX: usize = 2048;
 
-/// Longer windows would cost receivers more than they restore.
+/// Maximum window: longer ones cost receivers more than they restore.
 pub const WINDOW_MAX: u8 = 128;
 
-/// What overcode aims at.
+/// Settings of the booster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Default: a window of 64, by which a lost packet is back several times sooner than by blocks.
+    /// Code. Default: a window of 64, which restores a lost packet several times sooner than blocks
+    /// do.
     pub scheme: Scheme,
-    /// Bytes of repair packets per byte of what they protect at most, 0 to 1, each packet with as many bytes of headers as a repair packet has
-    /// (so that this is the share of packets, too, where all are of one length). Default 0.5.
+    /// Maximum repair bytes per protected byte, 0 to 1. Each packet counts with the header bytes of
+    /// a repair packet, so this is the share of packets, too, if all have one length. Default 0.5.
     pub overhead_max: f64,
-    /// The share of blocks, or of windows that do as well, that may fail; 1e-9 to 0.1. Default 1e-5.
+    /// Target share of failed blocks, or of equivalent windows; 1e-9 to 0.1. Default 1e-5.
     pub target: f64,
-    /// The loss above which there is overcode at all. Default 1 in 2,000.
+    /// Minimum loss for any FEC. Default 1 in 2,000.
     pub threshold: f64,
-    /// Behind packets that have waited for longer than this, and for a round trip, there is no overcode. Default 500 ms.
+    /// Maximum waiting time of packets, and for a round trip, above which no repair packets are
+    /// sent. Default 500 ms.
     pub waiting_max: Duration,
-    /// Numbers begin somewhere that follows from this.
+    /// Determines the first number.
     pub seed: u64,
 }
 
@@ -108,20 +116,22 @@ impl Default for Config {
 
 /// Kind of message, and the longest header of a data packet.
 const HEADER: usize = 1 + 6;
-/// What a repair packet is longer than the longest packet that it protects: its header, and the packet's length.
+/// Number of bytes that a repair packet is longer than the longest packet it protects: its header,
+/// and the packet's length.
 const REPAIR_EXTRA: usize = 1 + 9 + 2;
-/// What a protected message is longer, and what repair packets are beyond that: room that packets leave.
+/// Number of bytes that a protected message is longer, and repair packets beyond that: packets must
+/// leave this room.
 pub const OVERHEAD: usize = if HEADER > REPAIR_EXTRA {
     HEADER
 } else {
     REPAIR_EXTRA
 };
 
-/// Packets pause if none has come for so many times as they come apart, but within these bounds.
+/// Multiple of the spacing after which packets count as pausing, within these bounds.
 const PAUSE: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// What packets may wait though the round trip is shorter: bursts do.
+/// Minimum waiting time to tolerate even if the round trip is shorter: bursts cause it.
 const WAITING_MIN: Duration = Duration::from_millis(20);
 
 /// The sending side.
@@ -130,28 +140,28 @@ pub struct Sender {
     config: Config,
     control: Control,
     encoder: Option<Box<dyn Encoding>>,
-    /// Messages are this long at most.
+    /// Maximum length of a message.
     room: usize,
-    /// How long packets may wait before overcode waits, too.
+    /// Waiting time of packets above which repair packets wait, too.
     waiting_max: Duration,
-    /// How the peer's counts stood.
+    /// Counts of the peer at the last update.
     counted: [u64; 3],
-    /// How many packets congestion had taken then.
+    /// Packets lost to congestion at the last update.
     congested: u64,
-    /// What repair packets may cost.
+    /// Budget of repair packets.
     allowance: Allowance,
     cutter: Cutter,
-    /// When the last packet came, and how far apart they come.
+    /// Time of the last packet, and the mean spacing.
     last: Option<Duration>,
     apart: Duration,
-    /// The last packets lack overcode as yet.
+    /// True while the last packets lack repair packets.
     bare: bool,
-    /// How often an encoder was made.
+    /// Number of encoders made so far.
     made: u64,
     counters: Counters,
 }
 
-/// An encoder that can be kept.
+/// Encoder as a trait object.
 trait Encoding: Encoder + std::fmt::Debug + Send {}
 impl Encoding for WindowEncoder {}
 impl Encoding for BlockEncoder {}
@@ -168,7 +178,8 @@ struct Counters {
 }
 
 impl Sender {
-    /// With nothing known of the link: without overcode. Values out of range are brought into it.
+    /// Creates a sender that knows nothing of the link and sends no repair packets. Values out of
+    /// range are clamped.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let config = Config {
@@ -209,7 +220,7 @@ impl Sender {
         }
     }
 
-    /// Repair packets per packet, as they are sent in the long run.
+    /// Returns the long-term repair rate: repair packets per packet.
     #[must_use]
     pub fn share(&self) -> f64 {
         let overhead = self.control.overhead();
@@ -220,12 +231,12 @@ impl Sender {
         rows as f64 / packets as f64
     }
 
-    /// What the peer has counted since it was looked at last.
+    /// Feeds the peer's new counts to the control.
     fn count(&mut self, path: &Path) {
         let [packets, lost, bursts] = self.counted;
         let counts = path.counts;
         if counts[0] < packets || path.congested < self.congested {
-            // Another session counts anew.
+            // Another session counts from 0.
             (self.counted, self.congested) = ([0; 3], 0);
             return;
         }
@@ -240,12 +251,12 @@ impl Sender {
         self.counted = counts;
         let congested = path.congested > self.congested;
         self.congested = path.congested;
-        // More packets would make it worse; and what is lost then says nothing of the link.
+        // More packets would increase the congestion, and losses during it do not reflect the link.
         self.control.on_congestion(congested);
         self.control.on_counts(news);
     }
 
-    /// Packets that come from here on are protected, or not.
+    /// Switches protection of later packets on or off.
     fn follow(&mut self) {
         let Some(overhead) = self.control.poll_overhead().cloned() else {
             return;
@@ -260,7 +271,7 @@ impl Sender {
         }
     }
 
-    /// Another encoder, where there is one.
+    /// Replaces the encoder, if there is one.
     fn renew_encoder(&mut self) {
         if self.encoder.take().is_some() {
             let overhead = self.control.overhead().clone();
@@ -268,7 +279,8 @@ impl Sender {
         }
     }
 
-    /// Its numbers are far from those of the one before: the far end must not take one for the other.
+    /// Creates an encoder whose numbers are far from those of the last one: the far end must not
+    /// confuse the two.
     fn make(&mut self, overhead: Overhead) -> Box<dyn Encoding> {
         self.made += 1;
         let spread = self.config.seed.wrapping_add(self.made);
@@ -280,7 +292,7 @@ impl Sender {
                     window,
                     payload_max,
                     overhead,
-                    // A pause is for us to see.
+                    // This booster detects pauses itself.
                     hold: Duration::MAX,
                     first_id: first,
                     ..window::EncoderConfig::default()
@@ -302,7 +314,7 @@ impl Sender {
         }
     }
 
-    /// Sends a message that fits, and the overcode that has come together by then.
+    /// Sends a message that fits, and the repair packets that are ready.
     fn protect(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         let encoder = self.encoder.as_mut();
         let header = encoder.and_then(|encoder| encoder.handle_data(&packet.bytes, now).ok());
@@ -328,12 +340,12 @@ impl Sender {
         }
     }
 
-    /// After which time without a packet those before are taken for the last ones.
+    /// Returns the time without a packet after which the previous ones count as the last.
     fn pause(&self) -> Duration {
         (self.apart * PAUSE).clamp(PAUSE_MIN, PAUSE_MAX)
     }
 
-    /// Sends what overcode has come together, if there is room for it on the link.
+    /// Sends the pending repair packets, if the link has room for them.
     fn give_repairs(&mut self, like: &Packet, has_room: bool, out: &mut Out) {
         let Some(encoder) = &mut self.encoder else {
             return;
@@ -353,7 +365,7 @@ impl Sender {
             let repair = Packet {
                 bytes,
                 since: like.since,
-                // It is for us, who hear of marks by the tunnel.
+                // Addressed to the far pepd, which learns of marks from the tunnel.
                 ecn: Ecn::Ect0,
                 ..Packet::default()
             };
@@ -417,7 +429,7 @@ impl Booster for Sender {
     fn set_path(&mut self, _now: Duration, path: &Path) {
         if path.room != self.room {
             self.room = path.room;
-            // What has been protected stays so; the next packets are by another encoder.
+            // Packets already protected stay so; the next ones use another encoder.
             self.renew_encoder();
         }
         self.waiting_max = path.rtt.max(WAITING_MIN).min(self.config.waiting_max);
@@ -425,7 +437,8 @@ impl Booster for Sender {
         self.follow();
     }
 
-    /// The far end has forgotten what came before: overcode over it would restore packets that hosts have, or none.
+    /// The far end has lost its state: repair packets over earlier packets would restore
+    /// duplicates, or none.
     fn reset(&mut self) {
         self.renew_encoder();
         (self.bare, self.last) = (false, None);

@@ -1,24 +1,25 @@
-//! How soon overcode restores what was lost, as the receiving side sees it.
+//! Estimate at the receiver of how soon FEC restores a loss.
 
-/// Repair packets within which what can be restored nearly always is: one more than that of a single loss, for losses of repair packets
-/// and of others nearby.
+/// Repair packets within which a restorable packet is nearly always restored: one more than a
+/// single loss takes, for losses of repair packets and of others nearby.
 const REPAIRS: f64 = 4.0;
-/// What is taken as long as no repair packets have come.
+/// Estimate before any repair packet has come.
 const UNKNOWN: u16 = 32;
-/// Nobody waits for longer: blocks and spans of windows are no longer either.
+/// Maximum: neither blocks nor window spans are longer.
 const MOST: f64 = 2048.0;
-/// The share of a new run in the means.
+/// Weight of a new run in the means.
 const SHARE: f64 = 0.125;
 
-/// Counts data packets between runs of repair packets: a window sends a repair packet now and then, a block all of its own at its end.
+/// Counts data packets between runs of repair packets: a window sends single repair packets, a
+/// block sends all of its own at its end.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Data packets since the last run began, and repair packets of it.
+    /// Data packets since the last run began, and repair packets in it.
     data: f64,
     repairs: f64,
-    /// The last packet was a repair packet.
+    /// True if the last packet was a repair packet.
     is_run: bool,
-    /// Their means, run by run, as soon as there has been one.
+    /// Means over the runs, once there has been one.
     mean: Option<(f64, f64)>,
 }
 
@@ -41,7 +42,7 @@ impl Pace {
         self.repairs += 1.0;
     }
 
-    /// By so many packets later what was lost has been restored, if it can be.
+    /// Returns the number of packets within which a lost one is restored, if it can be.
     pub(super) fn packets(&self) -> u16 {
         let Some((data, repairs)) = self.mean else {
             return UNKNOWN;

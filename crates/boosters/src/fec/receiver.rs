@@ -17,20 +17,23 @@ use crate::{
     wire::{FEC, PIECE},
 };
 
-/// The longest message that is protected, in bytes: a frame of Ethernet's longest. A decoder keeps up to some hundred of these.
+/// Maximum length of a protected message in bytes: an Ethernet jumbo frame. A decoder keeps up to
+/// some hundred of these.
 const PAYLOAD_MAX: usize = 9000;
-/// Decoders grow by this, in bytes, so that they do so a few times at most.
+/// Step in bytes by which decoders grow, so that they do so a few times at most.
 const PAYLOAD_STEP: usize = 1500;
 
-/// Restores what was lost. What arrives goes on whatever decoders say of it, but for what they know to have gone on before.
+/// Restores lost packets. A received packet is passed on whatever the decoders report, unless they
+/// know that it was passed on before.
 #[derive(Debug)]
 pub struct Receiver {
-    /// What decoders are made for. Grows up to [`PAYLOAD_MAX`] as longer messages come: the far end knows the way better than we do.
+    /// Message length that decoders are made for. Grows up to [`PAYLOAD_MAX`] with longer messages:
+    /// the far end knows the path MTU better.
     pub(super) payload_max: usize,
-    /// Made when they are needed.
+    /// Created on first use.
     window: Option<Box<WindowDecoder>>,
     block: Option<Box<BlockDecoder>>,
-    /// Of messages that were too long to be protected in one piece.
+    /// Joins messages that were too long to be protected in one piece.
     joiner: Joiner,
     pace: Pace,
     passed: u64,
@@ -40,7 +43,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// For messages of at most so many bytes, until there are longer ones.
+    /// Creates a receiver for messages of up to `payload_max` bytes; longer ones enlarge it.
     #[must_use]
     pub fn new(payload_max: usize) -> Self {
         Self {
@@ -56,12 +59,12 @@ impl Receiver {
         }
     }
 
-    /// Gives the decoder what came. One that is too small for it makes way for a larger one, which knows nothing of what came before: the far
-    /// end, whose messages have grown, has begun anew as well.
+    /// Passes a packet to the decoder. A decoder too small for it is replaced by a larger one
+    /// without state: the far end, whose messages have grown, has restarted as well.
     fn decode(&mut self, header: Header, payload: &[u8]) -> Result<Arrival, Refused> {
         let arrival = self.decoder(header).handle(header, payload);
         let len = match arrival {
-            // A repair's has a length before it.
+            // A repair packet has a length before it.
             Err(Refused::Length(len)) if header.is_data() => len,
             Err(Refused::Length(len)) => len.saturating_sub(2),
             _ => return arrival,
@@ -74,7 +77,7 @@ impl Receiver {
         self.decoder(header).handle(header, payload)
     }
 
-    /// A message goes on, when it is whole.
+    /// Passes a message on, once it is complete.
     fn pass(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         let packet = Packet {
             restorable: self.pace.packets(),

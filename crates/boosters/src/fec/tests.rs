@@ -13,20 +13,21 @@ struct Ran {
     lost: f64,
     /// Repair packets per packet.
     overhead: f64,
-    /// Bytes of repair packets per byte of packets with headers as long.
+    /// Bytes of repair packets per byte of packets with headers of equal length.
     overhead_bytes: f64,
     late: Duration,
     dropped: u64,
 }
 
-/// How long packets are, by their numbers.
+/// Length of packets by their numbers.
 type Length = fn(u32) -> usize;
 
 fn any_length(number: u32) -> usize {
     60 + number as usize % 1100
 }
 
-/// Packets every `spacing`, over a link that loses some of them, one message after the other; the peer counts what it loses.
+/// Sends packets every `spacing`, one message after the other, over a link that loses some of them;
+/// the peer counts the losses.
 fn run(config: Config, channel: Option<Channel>, count: u32, spacing: Duration) -> Ran {
     run_lengths(config, channel, count, spacing, any_length)
 }
@@ -76,7 +77,7 @@ fn run_lengths(
                 };
                 sent[kind + 1] += (len + header) as u64;
             }
-            // What is not protected the chain cuts.
+            // Unprotected packets are cut by the chain.
             assert!(message.bytes.len() <= path.room || message.bytes[0] == 0x45);
             let lost = draws
                 .as_mut()
@@ -144,7 +145,8 @@ fn what_is_lost_is_restored_down_to_the_target_with_the_overcode_that_theory_ask
                 "{loss} {scheme:?}: residual {:.1e}, overcode {:.3}, late {:?}",
                 ran.lost, ran.overhead, ran.late
             );
-            // A block that fails lacks some packets; with a target of 1e-3 it would be a hundred times as many.
+            // A failed block lacks some packets; with a target of 1e-3 it would be a hundred times
+            // as many.
             assert!(ran.lost <= 2e-5, "{}", ran.lost);
             let k = match scheme {
                 Scheme::Window { window } => block_of_window(window.into()),
@@ -152,7 +154,7 @@ fn what_is_lost_is_restored_down_to_the_target_with_the_overcode_that_theory_ask
             };
             let needed = fec::theory::rows_needed(&channel, 1, config.target, k)[k - 1];
             let rows = ran.overhead * k as f64;
-            // A whole number, which allows for half a row of error in what is known of the loss.
+            // A whole number, which allows for an error of half a row in the loss estimate.
             assert!(
                 rows > needed - 0.3 && rows < needed + 1.6,
                 "{rows} {needed}"
@@ -213,7 +215,7 @@ fn the_last_packets_are_protected_when_they_pause() {
     assert!(at > now && at <= now + PAUSE_MAX);
     sender.on_time(at, &mut out);
     assert!(out.down.len() > before);
-    // Repair packets have no host behind them: they are marked where others would be dropped.
+    // No host sends repair packets: they are marked where others would be dropped.
     let marks = |packets: &[Packet]| packets.iter().all(|packet| packet.ecn == Ecn::Ect0);
     assert!(marks(&out.down[before..]) && out.down[0].ecn == Ecn::Ect1);
     assert_eq!(sender.deadline(), None);
@@ -274,7 +276,7 @@ fn overcode_does_not_grow_by_what_congestion_takes() {
             path.counts[2] += lost;
             path.congested += if congested { lost } else { 0 };
             sender.set_path(Duration::ZERO, &path);
-            // Looked at again before there is news.
+            // Updated again before there is news.
             sender.set_path(Duration::ZERO, &path);
         }
         sender.share()
@@ -287,7 +289,7 @@ fn overcode_does_not_grow_by_what_congestion_takes() {
     assert!(hear(4, false) <= share, "as it was before");
 }
 
-/// What a peer counts that loses one in twenty.
+/// Returns the counts of a peer that loses one in twenty.
 fn lossy() -> [u64; 3] {
     [10_000, 500, 490]
 }
@@ -385,7 +387,7 @@ fn packets_of_one_length_get_all_of_their_share_and_those_of_many_no_more() {
             60 => |_| 60,
             _ => |_| 1200,
         };
-        // More is lost than could be restored.
+        // More is lost than can be restored.
         let config = config(overhead_max);
         let ran = run_lengths(config, channel(0.4), 20_000, SPACING, length);
         assert_eq!(ran.dropped, 0);
@@ -395,7 +397,7 @@ fn packets_of_one_length_get_all_of_their_share_and_those_of_many_no_more() {
             ran.overhead
         );
     }
-    // Short ones and long ones: a repair packet is as long as a long one, whichever it is for.
+    // Short and long ones: a repair packet is as long as a long one, whichever it covers.
     let mixed: Length = |number| if number % 8 == 3 { 1200 } else { 64 };
     for overhead_max in [0.1, 0.3, 0.5] {
         for scheme in [WINDOW, BLOCKS] {
@@ -417,7 +419,7 @@ fn packets_of_one_length_get_all_of_their_share_and_those_of_many_no_more() {
             assert!(ran.dropped > 0);
         }
     }
-    // Where there is enough the target is met.
+    // With sufficient overhead the target is met.
     let mixed: Length = |number| if number % 2 == 0 { 1200 } else { 64 };
     let ran = run_lengths(config(1.0), channel(0.05), 60_000, SPACING, mixed);
     assert!(
@@ -447,7 +449,8 @@ fn packets_that_do_not_fit_beside_a_header_are_protected_in_pieces() {
     }
 }
 
-/// The share of packets that do not come over a link that carries `room` times as many messages as there are packets, which wait for it for a second at most.
+/// Returns the share of packets lost over a link with room for `room` messages per packet. Packets
+/// wait for it up to a second.
 fn lost_over_a_full_link(config: Config, loss: f64, room: f64) -> f64 {
     let (mut sender, mut receiver) = (Sender::new(config), Receiver::new(1500));
     let mut draws = Channel::iid(loss).unwrap().draws(3);
@@ -495,7 +498,7 @@ fn lost_over_a_full_link(config: Config, loss: f64, room: f64) -> f64 {
             arrived.extend(numbers);
         }
     }
-    // Not what is still under way, nor the time until the loss is known.
+    // Excludes packets still in flight, and the time until the loss is known.
     let (begin, end) = (number / 4, number - 2000);
     let missing = (begin..end).filter(|number| !arrived.contains(number));
     missing.count() as f64 / f64::from(end - begin)
@@ -513,7 +516,7 @@ fn overcode_takes_no_room_that_packets_need() {
             let without = lost_over_a_full_link(bare, loss, room);
             let what = format!("{loss}, room for {room}: {with:.4} lost, {without:.4} without");
             assert!(with <= without + 0.003, "{what}");
-            // Twice what is lost is enough.
+            // Twice the loss suffices.
             assert!(room < 1.0 + 2.0 * loss + 0.02 || with < 0.001, "{what}");
         }
     }

@@ -1,25 +1,25 @@
-//! The least of what was seen lately.
+//! Minimum over a sliding window.
 
 use std::collections::VecDeque;
 
-/// For how long the least counts (s): long enough that a packet of a clean path is among those of a jittery one, short enough that
-/// clocks that drift apart by 100 ppm are at most 2 ms off.
+/// Length of the window (s): long enough to contain a packet of the clean path among those of a
+/// jittery one, short enough that clocks that drift apart by 100 ppm are at most 2 ms off.
 const SECONDS: usize = 20;
 
-/// The least number of the last 20 seconds in which there were any.
+/// Minimum of the last 20 seconds that had values.
 #[derive(Debug, Default)]
 pub(super) struct Minimum {
-    /// The least of each second, as long as none that came later is less.
+    /// Minimum of each second, as long as no later one is lower.
     seconds: VecDeque<(i64, i64)>,
 }
 
 impl Minimum {
-    /// `None` as long as there has been none.
+    /// Returns the minimum; `None` before the first value.
     pub(super) fn get(&self) -> Option<i64> {
         self.seconds.front().map(|(_, minimum)| *minimum)
     }
 
-    /// Another one, at this time (µs).
+    /// Adds a value at this time (µs).
     pub(super) fn add(&mut self, now: i64, value: i64) {
         let second = now.div_euclid(1_000_000);
         while self
@@ -36,7 +36,7 @@ impl Minimum {
         {
             self.seconds.pop_back();
         }
-        // A greater one of the same second matters no longer than the one that is there.
+        // A higher one of the same second is superseded together with the present one.
         if self.seconds.back().is_none_or(|(at, _)| *at != second) {
             self.seconds.push_back((second, value));
         }

@@ -1,16 +1,17 @@
-//! Jitter control: packets leave the far end as far apart as they came to this one (ramakrishnan2000 §2.3 b).
+//! Jitter control: packets leave the far end with their original spacing (ramakrishnan2000 §2.3 b).
 //!
-//! [`Sender`] says of each packet when it came; [`Receiver`] holds each until its time plus a fixed delay. The two clocks
-//! need not agree: the fastest of the last packets shows how far they are apart, with the path's shortest delay in
-//! it, and all are measured by that one. It is looked for anew all the time, so drift of the clocks and changes of the path are followed; where
-//! the path has become so much slower that all packets are late, after a second.
+//! [`Sender`] stamps each packet with its arrival time; [`Receiver`] holds each until its stamp
+//! plus a fixed delay. The two clocks need not agree. The fastest of the last packets gives their
+//! difference, including the path's minimum delay, and all packets are measured against it. It is
+//! updated all the time, so the receiver follows clock drift and path changes. When the path
+//! becomes so slow that all packets are late, the receiver adapts after a second.
 //!
 //! ```text
 //!  JITTER | stamp:32 | delay:16 | message
 //! ```
 //!
-//! `stamp` is when the packet came from its host, in microseconds modulo 2^32; `delay`, in milliseconds, is how long after the fastest path
-//! it is to be given out.
+//! `stamp` is the packet's arrival from its host, in microseconds modulo 2^32. `delay`, in
+//! milliseconds, is added to the delay of the fastest path.
 
 mod minimum;
 #[cfg(test)]
@@ -25,19 +26,20 @@ use crate::{
     wire::{JITTER, Reader},
 };
 
-/// What is before the message, in bytes.
+/// Length in bytes of the header before the message.
 pub const HEADER: usize = 7;
 
-/// How a [`Sender`] is to work.
+/// Settings of a [`Sender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long after what the fastest path would give packets are given out, in whole milliseconds: the jitter that is made
-    /// good, and the latency that it costs. 1 ms to 2 s; 60 ms unless told, which is what receivers of speech allow for anyway.
+    /// Delay added to that of the fastest path, in whole milliseconds: the jitter that is
+    /// compensated, and the latency that it costs. 1 ms to 2 s. Default 60 ms, which receivers of
+    /// speech tolerate anyway.
     pub delay: Duration,
 }
 
 impl Config {
-    /// The least delay.
+    /// Minimum delay.
     pub const DELAY_MIN: Duration = Duration::from_millis(1);
     /// The longest delay.
     pub const DELAY_MAX: Duration = Duration::from_secs(2);
@@ -51,7 +53,7 @@ impl Default for Config {
     }
 }
 
-/// Says of each packet when it came.
+/// Stamps each packet with its arrival time.
 #[derive(Debug)]
 pub struct Sender {
     delay: u16,
@@ -59,7 +61,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// One whose packets are to be delayed so long. What is out of bounds is taken as the bound.
+    /// Creates a sender. Values out of range are clamped.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let delay = config.delay.clamp(Config::DELAY_MIN, Config::DELAY_MAX);
@@ -86,22 +88,23 @@ impl Booster for Sender {
     }
 }
 
-/// What a receiver holds at most unless told, in bytes: two seconds of 16 Mbit/s.
+/// Default maximum of bytes that a receiver holds: two seconds of 16 Mbit/s.
 pub const BYTES_MAX: usize = 4 << 20;
 
-/// What a held packet is taken to cost beyond its bytes.
+/// Assumed cost of a held packet beyond its bytes.
 const PLACE: usize = 128;
 
-/// A stamp that is so far beside what was expected (µs) is not of the same clock, or not of the same path.
+/// Minimum difference of a stamp from the expected one (µs) that indicates another clock or another
+/// path.
 const JUMP: i64 = 5_000_000;
 
-/// After so long (µs) with none but packets that are [`JUMP`] too late, they are not late: the clock is another. And after so long with none but
-/// late ones the path is slower than before.
+/// Time (µs) with only packets that are [`JUMP`] too late after which they count as those of
+/// another clock. Also the time with only late ones after which the path counts as slower.
 const RESTART: i64 = 1_000_000;
-/// So many late packets there have to be by then: a few may be late by chance.
+/// Minimum late packets by then: a few may be late by chance.
 const SLOWER: u32 = 8;
 
-/// Gives packets out as far apart as they were.
+/// Restores the original spacing of packets.
 #[derive(Debug)]
 pub struct Receiver {
     /// By their time on the sender's clock, then by their number.
@@ -109,9 +112,9 @@ pub struct Receiver {
     next: u64,
     bytes: usize,
     bytes_max: usize,
-    /// The least difference of the clocks that was seen: the fastest path.
+    /// Minimum difference of the clocks seen: the fastest path.
     minimum: Minimum,
-    /// Since when all have been later than can be.
+    /// Time since when all stamps have been implausibly late.
     astray: Option<i64>,
     lateness: Option<Lateness>,
     delayed: u64,
@@ -122,19 +125,19 @@ pub struct Receiver {
     malformed: u64,
 }
 
-/// Packets in a row that were late.
+/// Late packets in a row.
 #[derive(Clone, Copy, Debug)]
 struct Lateness {
     since: i64,
     packets: u32,
-    /// The least difference of the clocks among them.
+    /// Minimum difference of the clocks among them.
     minimum: i64,
 }
 
 #[derive(Debug)]
 struct Held {
     delay: i64,
-    /// When it goes at the latest, however slow the path is found to be meanwhile.
+    /// Latest time of release, even if the path is found to be slower meanwhile.
     end: i64,
     packet: Packet,
 }
@@ -146,7 +149,8 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// One that holds at most so many bytes; each packet costs 128 more. When there are more the first goes at once.
+    /// Creates a receiver that holds up to `bytes_max` bytes; each packet costs 128 more. Beyond
+    /// that the first packet is released at once.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self {
@@ -166,13 +170,14 @@ impl Receiver {
         }
     }
 
-    /// How many packets are held, and the bytes that they are taken to cost.
+    /// Returns the number of held packets, and their cost in bytes.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         (self.held.len(), self.bytes)
     }
 
-    /// By how much (µs) this end's clock is ahead of a stamp's, with the way in it. Stamps that jump begin all anew.
+    /// Returns the difference (µs) of this end's clock from a stamp, path delay included. A jump of
+    /// the stamps resets all state.
     fn offset(&mut self, now: i64, stamp: u32, out: &mut Out) -> i64 {
         let raw = (now as u32).wrapping_sub(stamp);
         if let Some(minimum) = self.minimum.get() {
@@ -206,8 +211,8 @@ impl Receiver {
         other
     }
 
-    /// A packet with this difference of the clocks is late, or is not. When all have been for a while the fastest of these is what all are
-    /// measured by.
+    /// Notes whether a packet with this clock difference is late. When all have been late for a
+    /// while, the fastest of them becomes the new reference.
     fn note_lateness(&mut self, now: i64, offset: i64, is_late: bool) {
         if !is_late {
             self.lateness = None;
@@ -250,7 +255,8 @@ impl Receiver {
         }
     }
 
-    /// When the first is due. It is found anew each time, as the fastest path changes; so the order is always that of the stamps.
+    /// Returns when the first is due. Computed each time, since the fastest path changes; the order
+    /// is always that of the stamps.
     fn due(&self) -> Option<i64> {
         let ((time, _), held) = self.held.first_key_value()?;
         let minimum = self.minimum.get().unwrap_or(0);
@@ -259,7 +265,7 @@ impl Receiver {
     }
 }
 
-/// A message's stamp, delay (µs), and what it is of.
+/// Parses a message into stamp, delay (µs) and content.
 fn parse(bytes: &[u8]) -> Option<(u32, i64, &[u8])> {
     let mut reader = Reader(bytes.get(1..)?);
     let (stamp, delay) = (reader.u32()?, reader.u16()?);
@@ -267,7 +273,7 @@ fn parse(bytes: &[u8]) -> Option<(u32, i64, &[u8])> {
     (!reader.0.is_empty()).then_some((stamp, micros(delay), reader.0))
 }
 
-/// In microseconds; what is beyond all sense stays a number that can be added to.
+/// Converts to microseconds, saturated so that additions do not overflow.
 fn micros(time: Duration) -> i64 {
     time.as_micros().min(1 << 60) as i64
 }

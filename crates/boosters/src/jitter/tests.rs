@@ -12,7 +12,7 @@ fn us(time: u64) -> Duration {
     Duration::from_micros(time)
 }
 
-/// An IP packet of either version that has a number.
+/// Returns an IP packet of either version that has a number.
 fn packet(number: u64) -> Vec<u8> {
     let first = if number.is_multiple_of(2) { 0x45 } else { 0x60 };
     [&[first], &number.to_be_bytes()[..], &[7; 40]].concat()
@@ -22,13 +22,13 @@ fn number(packet: &Packet) -> u64 {
     u64::from_be_bytes(packet.bytes[1..9].try_into().unwrap())
 }
 
-/// What came out: when (µs), and which.
+/// Released packets: time (µs) and number.
 #[derive(Default)]
 struct Exit {
     times: Vec<(u64, u64)>,
 }
 
-/// Runs messages, each with its arrival, through a receiver; its deadlines are kept.
+/// Runs messages, each with its arrival, through a receiver, and calls it at its deadlines.
 fn receive(receiver: &mut Receiver, mut messages: Vec<(u64, Packet)>) -> Exit {
     messages.sort_by_key(|(at, _)| *at);
     let (mut exit, mut out) = (Exit::default(), Out::default());
@@ -72,7 +72,8 @@ fn counter(booster: &dyn Booster, name: &str) -> u64 {
     found.expect(name)
 }
 
-/// The standard deviation of the spacing (µs), and the latest beyond the sending time, of packets from `first` on, which are sent each 20 ms.
+/// Returns the standard deviation of the spacing (µs) of packets from `first` on, which are sent
+/// each 20 ms.
 fn spacing(exit: &Exit, first: u64) -> f64 {
     let times: Vec<_> = exit.times.iter().filter(|(_, n)| *n >= first).collect();
     let gaps: Vec<_> = times
@@ -84,7 +85,8 @@ fn spacing(exit: &Exit, first: u64) -> f64 {
     (square / gaps.len() as f64).sqrt()
 }
 
-/// 50 packets a second over a path of 30 ms and up to 50 ms more: sent, when they arrive.
+/// Returns 50 packets per second over a path of 30 ms and up to 50 ms more, with sending and
+/// arrival times.
 fn speech(seed: u64, count: u64, ppm: i64) -> Vec<(u64, Packet)> {
     let (mut draws, mut sender) = (SplitMix64::new(seed), Sender::new(Config::default()));
     let one = |n: u64| {
@@ -113,7 +115,7 @@ fn spacing_is_as_it_was_before_a_path_that_jitters_and_reorders() {
         let deviation = spacing(&exit, 500);
         assert!(deviation < 50.0, "{deviation} µs, seed {seed}");
         for (at, n) in &exit.times {
-            // The fastest path takes 30 ms, of which the first packets do not know yet.
+            // The fastest path takes 30 ms, not yet known at the first packets.
             let bound = if *n < 500 { 140 } else { 91 } * MS;
             assert!(at - n * 20 * MS <= bound, "{n}, seed {seed}");
         }
@@ -137,7 +139,7 @@ fn clocks_that_drift_are_followed() {
         assert!(deviation < 150.0, "{deviation} µs at {ppm} ppm");
         let late = exit.times.iter().filter(|(_, n)| *n >= 1000);
         let late: Vec<_> = late.map(|(at, n)| at - n * 20 * MS).collect();
-        // 30 ms of path and 60 ms of delay; the base lags by 20 s of drift at most.
+        // 30 ms of path and 60 ms of delay; the base lags by at most 20 s of drift.
         assert!(
             late.iter()
                 .all(|late| (87 * MS..=91 * MS + 500).contains(late))
@@ -189,7 +191,7 @@ fn a_path_that_changes_is_followed() {
     let exit = receive(&mut receiver, messages);
     assert_eq!(exit.times.len(), 6000);
     for (at, n) in &exit.times {
-        // Those that are held when the path gets faster go, and those that are too late.
+        // Exempt: packets held when the path becomes faster, and those that are too late.
         let held = !(1980..2000).contains(n) && !(4000..4052).contains(n);
         let minimum = path(*n) + if held { 60 * MS } else { 0 };
         let late = at - n * 20 * MS;
@@ -200,7 +202,7 @@ fn a_path_that_changes_is_followed() {
     let late = counter(&receiver, "late");
     assert!((55..=70).contains(&late), "{late}");
     assert_eq!(counter(&receiver, "slower"), 1);
-    // On the faster one the first overtake the last of before.
+    // On the faster one the first overtake the last of the slower one.
     let numbers = exit.times.iter().map(|(_, n)| *n).filter(|n| *n >= 2020);
     assert!(numbers.is_sorted());
     assert_eq!(counter(&receiver, "restarts"), 0);

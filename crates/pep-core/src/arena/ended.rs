@@ -1,41 +1,42 @@
-//! Flows that have ended, for a successor: their peers may not have heard of it.
+//! Recently ended flows, for a successor: their peers may not know of the end yet.
 //!
 //! ```text
-//!   number of the last one: 9          |  8  |  9  |  6  |  7  |       the oldest one makes room for the next
+//!   number of the last one: 9          |  8  |  9  |  6  |  7  |       the oldest one is overwritten next
 //! ```
 //!
-//! Each is in a place of its own, by its number, so that nothing else has to be written with it.
+//! Each flow has its own place, given by its number, so that nothing else has to be written with
+//! it.
 
 use crate::arena::{Part, Words};
 
-/// Flows are remembered that have ended last, so many: more than end in a few seconds.
+/// Number of ended flows remembered: more than end in a few seconds.
 pub const ENDINGS: usize = 16 << 10;
 
-/// Of one.
+/// Bytes per ended flow.
 pub(super) const ENDING_BYTES: usize = 32;
 
 const NUMBER: usize = 0;
 const TOKEN: usize = 8;
 const PEER: usize = 24;
 
-/// Bits of the first word that say how; its number is above.
+/// Bits of the first word for the kind of end; the number is above.
 const HOW_BITS: u32 = 8;
 
 /// A flow that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
-    /// By which the peer knows it.
+    /// Token by which the peer knows the flow.
     pub token: u128,
     /// [`name_hash`](super::name_hash) of the peer's name.
     pub peer: u64,
-    /// How it has ended: what the tunnel calls that.
+    /// Kind of end, as a code of the tunnel.
     pub how: u8,
 }
 
-/// Where they are:
+/// Ended flows in shared memory:
 ///
 /// ```text
-///   0  number and how; 0 while there is nothing, or something is being written | 8 token (16 bytes) | 24 peer
+///   0  number and kind of end; 0 while empty, or being written | 8 token (16 bytes) | 24 peer
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Endings<'a, W> {
@@ -44,17 +45,18 @@ pub struct Endings<'a, W> {
 }
 
 impl<'a, W: Words> Endings<'a, W> {
-    /// The last `count` ones, from this offset on.
+    /// Returns the last `count` entries, stored from this offset on.
     ///
     /// # Panics
-    /// When none are.
+    /// When `count` is 0.
     pub fn new(words: &'a W, start: usize, count: usize) -> Self {
         assert!(count > 0);
         let words = Part { words, start };
         Self { words, count }
     }
 
-    /// Writes the one of that number, from 1: in the place of the oldest one. A process that ends meanwhile leaves the others.
+    /// Writes the entry of that number, from 1, over the oldest one. A crash meanwhile leaves the
+    /// others intact.
     pub fn write(&self, number: u64, ending: &Ending) {
         let at = place((number % self.count as u64) as usize);
         let first = number << HOW_BITS | u64::from(ending.how);
@@ -66,7 +68,7 @@ impl<'a, W: Words> Endings<'a, W> {
         self.words.store(at + NUMBER, first);
     }
 
-    /// Those that were written and are wanted, with their numbers, the oldest one first.
+    /// Returns the valid entries that `wanted` accepts, with their numbers, the oldest first.
     pub fn read(&self, wanted: impl Fn(&Ending) -> bool) -> Vec<(u64, Ending)> {
         let read = |index| {
             let at = place(index);

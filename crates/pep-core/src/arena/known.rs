@@ -1,4 +1,4 @@
-//! What is known of the link, for the processes to come.
+//! State of the link for later processes.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -8,48 +8,48 @@ use crate::{
     outage::{Latest, LinkMonitor, Outage, Past, Source},
 };
 
-/// [`name_hash`] of the gateway that has answered; 0, none has.
+/// [`name_hash`] of the gateway that has answered; 0 for none.
 const GATEWAY: usize = 0;
-/// How many outages there have been.
+/// Number of outages so far.
 const COUNT: usize = 8;
 const OUTAGES: usize = 16;
 const OUTAGE_BYTES: usize = 32;
 
-/// Within an outage.
+/// Offsets within an outage.
 const BEGAN: usize = 0;
 const SINCE: usize = 8;
 const BEFORE: usize = 16;
 const LASTED: usize = 24;
 
-/// Who said so is above the time.
+/// Bits of the time; the source is above.
 const TIME_BITS: u32 = 56;
 
-/// Bytes of all of it.
+/// Bytes of the whole part.
 pub(super) const KNOWN_BYTES: usize = OUTAGES + OUTAGE_BYTES * LinkMonitor::REMEMBERED;
 
-/// What is known of the link, in shared memory: in words, of which zeros mean that nothing is.
+/// State of the link in shared memory: words, where zero means unknown.
 ///
 /// ```text
 ///   0  hash of the gateway that has answered | 8 outages so far
 ///  16  of the last 32 outages, number n at n % 32:
-///      began (Unix time) and who said so | began (since boot) | outages before took | lasted, and 1
+///      start (Unix time) and source | start (since boot) | duration of earlier outages | duration, and 1
 /// ```
 ///
-/// All times are in milliseconds. One writes; after every single store it is valid, but for the outage that another takes the
-/// place of.
+/// All times are in milliseconds. There is one writer. The state is valid after every single store,
+/// except for the outage that is being overwritten.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a, W> {
     words: Part<'a, W>,
 }
 
 impl<'a, W: Words> Known<'a, W> {
-    /// The words that start at this offset.
+    /// Returns the words that start at this offset.
     pub(super) fn new(words: &'a W, start: usize) -> Self {
         let words = Part { words, start };
         Self { words }
     }
 
-    /// The gateway has answered.
+    /// Records that the gateway has answered.
     pub fn set_gateway(&self, gateway: IpAddr) {
         let hash = name_hash(&gateway.to_string());
         if self.words.load(GATEWAY) != hash {
@@ -57,12 +57,13 @@ impl<'a, W: Words> Known<'a, W> {
         }
     }
 
-    /// Whether that gateway has ever answered.
+    /// Reports whether that gateway has ever answered.
     pub fn gateway_answers(&self, gateway: IpAddr) -> bool {
         self.words.load(GATEWAY) == name_hash(&gateway.to_string())
     }
 
-    /// Writes down the last outage, when it begins and when it is over. `since_boot` is by the clock that goes on from process to process.
+    /// Records the last outage, at its start and at its end. `since_boot` is by the clock that
+    /// continues from process to process.
     pub fn write(&self, latest: &Latest, since_boot: Duration) {
         let Latest { number, outage, .. } = latest;
         let at = Self::place(*number);
@@ -84,7 +85,7 @@ impl<'a, W: Words> Known<'a, W> {
         }
     }
 
-    /// What is written down.
+    /// Returns the recorded state.
     pub fn read(&self, since_boot: Duration) -> Past {
         let count = self.words.load(COUNT);
         let first = (count + 1)
@@ -108,7 +109,7 @@ impl<'a, W: Words> Known<'a, W> {
                 past.lasting = lasted.is_none().then(|| since_boot.saturating_sub(since));
                 past.down = before + lasted.unwrap_or_default();
             }
-            // One whose end was not written down, though another came, is none that can be told of.
+            // An outage without a recorded end that another one followed is unusable.
             if lasted.is_some() || number == count {
                 let began = Duration::from_millis(began & ((1 << TIME_BITS) - 1));
                 past.outages.push(Outage { began, by, lasted });

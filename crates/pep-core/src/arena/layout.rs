@@ -1,4 +1,4 @@
-//! Where everything is.
+//! Layout of the shared memory.
 
 use super::{
     ended::{ENDING_BYTES, ENDINGS, Endings},
@@ -8,12 +8,12 @@ use crate::{arena::Words, chunks::CHUNK, relay::Direction};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Changes with the layout.
+/// Version of the layout.
 pub const VERSION: u64 = 3;
 /// "pepdaren" in ASCII.
 const MAGIC: u64 = u64::from_be_bytes(*b"pepdaren");
 
-/// Of one header; eight cache lines.
+/// Bytes of one header; eight cache lines.
 const HEADER_BYTES: usize = 512;
 
 const AT_MAGIC: usize = 0;
@@ -32,30 +32,31 @@ const AT_OFF: usize = 192;
 const AT_KNOWN: usize = 1024;
 const _: () = assert!(AT_OFF + 8 * OFF_MAX <= AT_KNOWN && AT_KNOWN + KNOWN_BYTES <= PAGE);
 
-/// Sites that may be switched off at a time.
+/// Maximum number of sites that are switched off.
 pub const OFF_MAX: usize = 96;
 
-/// A key that exists in the memory of flows alone: what is sealed by it cannot be read once that is gone.
+/// A key that exists only in the memory of flows: data sealed with it is unreadable once that
+/// memory is gone.
 pub type Seal = [u8; 32];
 
-/// Why memory that was found is not used.
+/// Reason why existing memory is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// It is something else, or was never completed.
+    /// Not an arena, or never completed.
     #[error("it does not begin as the memory of flows does")]
     Magic,
-    /// Another pepd's.
+    /// An arena of another version of pepd.
     #[error("it has the layout of version {found}, this pepd knows version {VERSION}")]
     Version {
-        /// The version found.
+        /// Version found.
         found: u64,
     },
-    /// Sizes and offsets do not fit together.
+    /// Inconsistent sizes and offsets.
     #[error("its sizes contradict each other")]
     Sizes,
 }
 
-/// Where everything is, by how many flows there may be and how much each may hold.
+/// Offsets of all parts, computed from the number of flows and the bytes of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     slots: u32,
@@ -63,11 +64,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of so many flows with so many bytes in each direction; `None` when that is more than there are
-    /// addresses.
+    /// Returns the layout for `slots` flows with `extent` bytes in each direction; `None` when that
+    /// exceeds the address space.
     ///
     /// # Panics
-    /// Unless `extent` is a power of two of at least a page.
+    /// Unless `extent` is a power of two and no less than a page.
     pub fn new(slots: u32, extent: u64) -> Option<Self> {
         assert!(extent.is_power_of_two() && extent >= PAGE as u64);
         let layout = Self { slots, extent };
@@ -75,7 +76,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// Flows at most.
+    /// Maximum number of flows.
     pub fn slots(&self) -> u32 {
         self.slots
     }
@@ -85,17 +86,17 @@ impl Layout {
         self.extent
     }
 
-    /// Chunks of each extent, for each of which its table has a word; at least 1.
+    /// Chunks of each extent, each with a word in its table; 1 or more.
     pub fn chunks(&self) -> usize {
         self.extent.div_ceil(CHUNK) as usize
     }
 
-    /// Bytes of everything.
+    /// Total bytes.
     pub fn len(&self) -> usize {
         self.checked_len().expect("checked when it was made")
     }
 
-    /// Never: there is a first page.
+    /// Always false: there is a first page.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -125,7 +126,7 @@ impl Layout {
         (self.tables() + tables).next_multiple_of(PAGE)
     }
 
-    /// The header of a slot.
+    /// Offset of the header of a slot.
     ///
     /// # Panics
     /// When there is no such slot.
@@ -134,7 +135,7 @@ impl Layout {
         Self::headers() + slot as usize * HEADER_BYTES
     }
 
-    /// A word of the table of chunks of one direction of a slot.
+    /// Offset of a word of the chunk table of one direction of a slot.
     ///
     /// # Panics
     /// When there is no such slot or chunk.
@@ -144,7 +145,7 @@ impl Layout {
         self.tables() + (table * self.chunks() + chunk) * 8
     }
 
-    /// The bytes of one direction of a slot.
+    /// Offset of the extent of one direction of a slot.
     ///
     /// # Panics
     /// When there is no such slot.
@@ -154,7 +155,7 @@ impl Layout {
         self.extents() + extent * self.extent as usize
     }
 
-    /// Writes the first page of memory that is zero. With the last store it is complete.
+    /// Writes the first page of zeroed memory. The last store completes it.
     pub fn write(&self, words: &impl Words, seal: &Seal) {
         for (offset, value) in [
             (AT_VERSION, VERSION),
@@ -173,10 +174,10 @@ impl Layout {
         words.store(AT_MAGIC, MAGIC);
     }
 
-    /// The layout of memory of `len` bytes that a predecessor has left.
+    /// Reads the layout of memory of `len` bytes that a predecessor left.
     ///
     /// # Errors
-    /// When it is not that of a pepd, of another version, or not complete.
+    /// When the memory is not a pepd's, of another version, or incomplete.
     pub fn read(words: &impl Words, len: usize) -> Result<Self, FormatError> {
         if len < PAGE || words.load(AT_MAGIC) != MAGIC {
             return Err(FormatError::Magic);
@@ -205,17 +206,17 @@ impl Layout {
         seal
     }
 
-    /// What an operator has said of the link, for the processes to come ([`Order`](crate::outage::Order)).
+    /// Operator's order for the link, for later processes ([`Order`](crate::outage::Order)).
     pub fn order(words: &impl Words) -> u64 {
         words.load(AT_ORDER)
     }
 
-    /// Another such word.
+    /// Sets the operator's order.
     pub fn set_order(words: &impl Words, order: u64) {
         words.store(AT_ORDER, order);
     }
 
-    /// Names, hashed, of the sites that an operator has switched off.
+    /// Name hashes of the sites that an operator has switched off.
     pub fn off(words: &impl Words) -> impl Iterator<Item = u64> {
         let places = (0..OFF_MAX).map(|place| AT_OFF + 8 * place);
         places
@@ -223,8 +224,9 @@ impl Layout {
             .filter(|name| *name != 0)
     }
 
-    /// Switches a site off, or on again, by its hashed name: one store, so that whoever crashes has done it or not. Returns whether it
-    /// is as it was wanted: there is no room for more than [`OFF_MAX`].
+    /// Switches a site off, or on again, by its name hash. One store, so that a crash leaves it
+    /// done or not done. Returns whether the site is in the wanted state: only [`OFF_MAX`] sites
+    /// can be off.
     pub fn set_off(words: &impl Words, name: u64, off: bool) -> bool {
         let mut places = (0..OFF_MAX).map(|place| AT_OFF + 8 * place);
         let found = places.clone().find(|place| words.load(*place) == name);
@@ -241,22 +243,22 @@ impl Layout {
         true
     }
 
-    /// What is known of the link.
+    /// State of the link.
     pub fn known<W: Words>(words: &W) -> Known<'_, W> {
         Known::new(words, AT_KNOWN)
     }
 
-    /// Which flows have ended last.
+    /// Recently ended flows.
     pub fn endings<W: Words>(words: &W) -> Endings<'_, W> {
         Endings::new(words, PAGE, ENDINGS)
     }
 
-    /// How many processes have used the memory one after the other, this one included.
+    /// Number of processes that have used the memory one after the other, including this one.
     pub fn generation(words: &impl Words) -> u64 {
         words.load(AT_GENERATION)
     }
 
-    /// A process begins to use the memory.
+    /// Records that a process starts to use the memory.
     pub fn begin_generation(words: &impl Words, process: u32) {
         words.store(AT_WORKER, process.into());
         words.store(AT_GENERATION, words.load(AT_GENERATION) + 1);

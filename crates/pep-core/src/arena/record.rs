@@ -1,4 +1,4 @@
-//! What is written down of a flow.
+//! Records of flows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -27,41 +27,42 @@ const PEER: usize = 256;
 const FLAGS: usize = 264;
 const CLASS: usize = 272;
 
-/// How far a flow has come.
+/// Progress of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SlotState {
     /// No flow.
     Free = 0,
     /// Accepted; its server leg is not connected and no byte was received.
     Accepted = 1,
-    /// Both legs are there.
+    /// Both legs are connected.
     Relaying = 2,
     /// Being closed; no byte moves any more.
     Closed = 3,
 }
 
-/// What kind of flow it is.
+/// Kind of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Kind {
-    /// Both of its legs are here.
+    /// Both legs are here.
     #[default]
     Split = 0,
-    /// Its client's leg is here, and its server's at the far end of a tunnel.
+    /// Near end: the client leg is here, and the server leg at the far end of a tunnel.
     Near = 1,
-    /// Its server's leg is here.
+    /// Far end: the server leg is here.
     Far = 2,
 }
 
-/// What else there is to know of a flow in a tunnel.
+/// Flags of a flow in a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags {
-    /// What its stream carries is compressed.
+    /// The stream is compressed.
     pub compressed: bool,
-    /// Its stream was announced to the peer once.
+    /// The stream was announced to the peer once.
     pub opened: bool,
-    /// Its server leg has the client's address.
+    /// The server leg has the client's address.
     pub as_client: bool,
-    /// The client's FIN was answered before the server had answered it (`close = "early"`): what comes for it is dropped.
+    /// pepd answered the client's FIN before the server did (`close = "early"`), and drops data for
+    /// the client.
     pub answered: bool,
 }
 
@@ -83,49 +84,49 @@ impl Flags {
     }
 }
 
-/// A name as a number that is the same in every process (FNV-1a of 64 bits); never 0.
+/// Hash of a name that is the same in every process (FNV-1a of 64 bits); never 0.
 pub fn name_hash(name: &str) -> u64 {
     let fold = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     name.bytes().fold(0xcbf2_9ce4_8422_2325, fold).max(1)
 }
 
-/// What a flow is, from its beginning on.
+/// Identity of a flow, fixed from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Its kind.
+    /// Kind of the flow.
     pub kind: Kind,
     /// [`name_hash`] of its site's name; 0 where it has none.
     pub site: u64,
     /// [`name_hash`] of its peer's name; 0 where it has none.
     pub peer: u64,
-    /// When it began, in milliseconds since 1970.
+    /// Start of the flow, in milliseconds since 1970.
     pub born: u64,
-    /// By which the peer knows it in any session; 0 where it has none.
+    /// Token by which the peer knows the flow in any session; 0 where it has none.
     pub token: u128,
     /// The client's address.
     pub client: SocketAddr,
-    /// Where it wanted to go.
+    /// Destination of the client's connection.
     pub destination: SocketAddr,
-    /// What else there is to know.
+    /// Flags of the flow.
     pub flags: Flags,
-    /// Its class in the tunnel, or its DSCP.
+    /// Class of the flow in the tunnel, or its DSCP.
     pub class: u64,
 }
 
-/// All that is written of a flow.
+/// Full record of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// How far it had come.
+    /// Progress of the flow.
     pub state: SlotState,
     /// SO_COOKIE of the client's and the server's leg; 0 where it has none.
     pub cookies: [u64; 2],
-    /// What it is.
+    /// Identity of the flow.
     pub identity: Identity,
-    /// Up and down.
+    /// Directions up and down.
     pub halves: [DirectionRecord; 2],
 }
 
-/// The header of a slot in shared memory, 512 bytes:
+/// Header of a slot in shared memory, 512 bytes:
 ///
 /// ```text
 ///   0  state | 8 cookie of the client leg | 16 of the server leg | 24 kind | 32 site | 40 born | 48 token (16 bytes)
@@ -136,32 +137,33 @@ pub struct Record {
 /// 256  peer | 264 flags | 272 class or DSCP | reserved, 0
 /// ```
 ///
-/// One task writes it, so that it is valid after every single store: a flow's identity, its cookies and its halves come
-/// before its state; tails before heads; the base of a ring before its size.
+/// A single task writes it, in an order that keeps it valid after every single store. A flow's
+/// identity, its cookies and its directions come before its state; tails before heads; the base of
+/// a ring before its size.
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a, W> {
     words: Part<'a, W>,
 }
 
 impl<'a, W: Words> Header<'a, W> {
-    /// The header that starts at this offset.
+    /// Returns the header that starts at this offset.
     pub fn new(words: &'a W, start: usize) -> Self {
         let words = Part { words, start };
         Self { words }
     }
 
-    /// Writes the state, after everything that belongs to it was written.
+    /// Writes the state, after all fields that it covers.
     pub fn write_state(&self, state: SlotState) {
         self.words.store(STATE, state as u64);
     }
 
-    /// Writes which socket a leg is (SO_COOKIE). The server's is written before connect(): a leg of which nobody knows
-    /// is reset by the successor.
+    /// Writes the socket of a leg (SO_COOKIE). The server's is written before connect(): the
+    /// successor resets a leg that no record names.
     pub fn write_cookie(&self, side: Side, cookie: u64) {
         self.words.store(COOKIES + 8 * side as usize, cookie);
     }
 
-    /// Writes what a flow is. Not to be called while the slot has one.
+    /// Writes the identity of a flow. Not to be called while the slot has a flow.
     pub fn write_identity(&self, identity: &Identity) {
         self.words.store(KIND, identity.kind as u64);
         self.words.store(SITE, identity.site);
@@ -175,13 +177,13 @@ impl<'a, W: Words> Header<'a, W> {
         self.words.store(CLASS, identity.class);
     }
 
-    /// Writes the flags, which may change as the flow lives.
+    /// Writes the flags, which may change during the flow.
     pub fn write_flags(&self, flags: Flags) {
         self.words.store(FLAGS, flags.to_word());
     }
 
-    /// Writes where the bytes of a half are, and how far it has come. Tail before head: `head <= tail` at every
-    /// instant. Base before size: with the new base and the old size the map is still the old one.
+    /// Writes the positions of a direction. Tail before head: `head <= tail` at every instant. Base
+    /// before size: the new base with the old size still gives the old map.
     pub fn write_direction(&self, direction: Direction, half: &DirectionRecord) {
         let start = DIRECTIONS + direction as usize * DIRECTION_BYTES;
         self.words.store(start + TAIL, half.tail);
@@ -208,12 +210,12 @@ impl<'a, W: Words> Header<'a, W> {
         self.words.store(start + 24, scope.into());
     }
 
-    /// Whether there is a flow, whatever is known of it.
+    /// Reports whether there is a flow, readable or not.
     pub fn has_flow(&self) -> bool {
         self.words.load(STATE) != SlotState::Free as u64
     }
 
-    /// What was written, where there is a flow and all of it makes sense.
+    /// Returns the record, where there is a flow and all fields are valid.
     pub fn read(&self) -> Option<Record> {
         let state = match self.words.load(STATE) {
             1 => SlotState::Accepted,

@@ -1,85 +1,86 @@
-//! How far a half really is.
+//! Recovery of the true position of a direction.
 //!
-//! What was written lags behind by up to one call in each direction: the process may have ended between a
-//! receive or a send and the stores that tell of it. The kernel knows better, as its sockets live on:
+//! Records lag behind by up to one call in each direction: the process may have ended between a
+//! receive or a send and the stores that record it. The kernel's sockets live on, and have the true
+//! counts:
 //!
 //! ```text
 //!   written:     head ------------ tail                     head + size
 //!   kernel:           `-- sink.written        `-- source.read --'
 //! ```
 //!
-//! So the head becomes what the sink was really given, and the tail what was really taken from the source, as long
-//! as both lie where one call may have brought them. Where they do not, something else has happened, and the flow is
-//! reset: bytes are never guessed.
+//! So the head becomes the count of bytes that the sink was given, and the tail the count of bytes
+//! taken from the source. Both have to lie where one call may have brought them. Otherwise the flow
+//! is reset: pepd never guesses bytes.
 
 use super::DirectionRecord;
 
-/// What the kernel says of a leg that nobody reads or writes any more.
+/// Kernel counters of a leg that no process reads or writes any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Bytes that were received from it.
+    /// Bytes received from the leg.
     pub read: u64,
-    /// Bytes that were given to it. Where it is closed and whether FIN was given to it is not known, that FIN may be
-    /// counted as one more.
+    /// Bytes given to the leg. On a closed leg for which it is unknown whether FIN was sent, that
+    /// FIN may count as one more byte.
     pub written: u64,
-    /// The host's FIN has come, whether anybody was told of it or not.
+    /// The host's FIN has arrived, whether or not the predecessor read it.
     pub fin_received: bool,
-    /// FIN was given to it.
+    /// FIN was sent on the leg.
     pub fin_sent: bool,
-    /// Neither end can send any more: both have sent FIN, or it was reset, or timed out.
+    /// Neither end can send any more: both have sent FIN, or the leg was reset, or timed out.
     pub closed: bool,
-    /// It was reset, or timed out, before the host had sent FIN.
+    /// The leg was reset, or timed out, before the host had sent FIN.
     pub aborted: bool,
 }
 
-/// A half that can go on.
+/// A direction that can continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveredDirection {
-    /// Where it really is. FIN has gone in or out as it says here.
+    /// True positions, and whether FIN has gone in or out.
     pub half: DirectionRecord,
-    /// Bytes by which what was written was behind, or had less than had come.
+    /// Bytes by which the record was corrected, in either position.
     pub repaired: u64,
 }
 
-/// What was written and what the kernel says cannot both be.
+/// Contradiction between the record and the kernel's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Disagreement {
-    /// More or fewer bytes were taken from the source than there can have been.
+    /// The number of bytes taken from the source is impossible.
     #[error("{read} bytes were received, where {tail} to {most} are possible")]
     Source {
-        /// What the kernel says.
+        /// Kernel's count.
         read: u64,
-        /// What was written.
+        /// Recorded tail.
         tail: u64,
-        /// What there was room for.
+        /// Upper bound by the room in the ring.
         most: u64,
     },
-    /// More or fewer bytes were given to the sink than there can have been.
+    /// The number of bytes given to the sink is impossible.
     #[error("{written} bytes were sent, where {head} to {tail} are possible")]
     Sink {
-        /// What the kernel says.
+        /// Kernel's count.
         written: u64,
-        /// What was written.
+        /// Recorded head.
         head: u64,
-        /// What there was to send.
+        /// Upper bound by the data to send.
         tail: u64,
     },
-    /// FIN was given to the sink before all bytes were.
+    /// FIN was sent to the sink before all bytes.
     #[error("FIN was sent before the last byte")]
     EarlyFin,
-    /// The size is not one that a ring has.
+    /// Invalid size of a ring.
     #[error("a ring of {size} bytes")]
     Ring {
-        /// What was written.
+        /// Recorded size.
         size: u64,
     },
 }
 
-/// Where a half of a split flow is, by what was written of it and by what the kernel says of the legs that it comes
-/// from and goes to.
+/// Recovers the positions of a direction of a split flow from its record and from the kernel's
+/// counters of its source and sink.
 ///
 /// # Errors
-/// When these cannot both be: the flow is to be reset.
+/// When the two contradict each other: the caller resets the flow.
 pub fn recover_direction(
     published: &DirectionRecord,
     source: &Counters,
@@ -117,20 +118,21 @@ pub fn recover_direction(
     Ok(RecoveredDirection { half, repaired })
 }
 
-/// Bytes that the sink has got, and whether FIN has gone after them.
+/// Returns the bytes that the sink received, and whether FIN followed them.
 fn given(published: &DirectionRecord, source: &Counters, sink: &Counters) -> (u64, bool) {
     if !sink.closed {
         return (sink.written, sink.fin_sent);
     }
     if sink.fin_sent {
-        // Written as well: it had everything.
+        // The record also shows that it had everything.
         return (sink.written, true);
     }
-    // Its state no longer tells whether FIN was given to it, but then all bytes were before, and the FIN counts.
+    // The state no longer shows whether FIN was sent. If so, all bytes were sent before, and the
+    // FIN counts as one.
     if source.fin_received && sink.written == source.read + 1 {
         return (source.read, true);
     }
-    // What it was given last makes no difference: it takes no more.
+    // The last bytes given to it make no difference: it takes no more.
     let plausible = (published.head..=source.read).contains(&sink.written);
     let given = if plausible {
         sink.written

@@ -1,4 +1,4 @@
-//! A crash after every single store: what is recovered has the bytes that were there.
+//! Crash test after every single store: recovery finds all bytes that were there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,50 +7,51 @@ use proptest::prelude::*;
 use super::*;
 
 const EXTENT: u64 = 5 * CHUNK;
-/// Positions are looked at in steps of this.
+/// Step between checked positions.
 const GRAIN: u64 = 1 << 12;
-/// How much may be held, on the disk for the most part.
+/// Maximum bytes held, most of them on disk.
 const WINDOW: u64 = 40 * CHUNK;
 
-/// What outlives the process.
+/// State that outlives the process.
 #[derive(Clone, Default)]
 struct Shared {
     words: [u64; (EXTENT / CHUNK) as usize],
     head: u64,
     tail: u64,
-    /// Which position of the stream each offset has.
+    /// Stream position at each offset.
     memory: BTreeMap<u64, u64>,
-    /// Where chunks begin that are on disk.
+    /// Starts of chunks on disk.
     disk: BTreeSet<u64>,
 }
 
-/// A process with one direction of a flow, and what it has stored at each instant.
+/// A process with one direction of a flow, and the state after each store.
 struct Process {
     map: ChunkMap,
     shared: Shared,
-    /// What the process at the other end of a socket knows: bytes taken from the source, given to the sink.
+    /// Counts of the other end of a socket: bytes taken from the source, bytes given to the sink.
     moved: [u64; 2],
     instants: Vec<(Shared, [u64; 2])>,
-    /// A chunk's word is stored before what comes back into it, or before it is on the disk: as it must not be.
+    /// Uses the wrong order on purpose: stores a chunk's word before the bytes that come back into
+    /// it, or before they are on disk.
     wrong_order: bool,
 }
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// From a leg.
+    /// Receive from a leg.
     Receive(u64),
-    /// From the peer, so far beyond the tail.
+    /// Place bytes from the peer, this far beyond the tail.
     Place(u64, u64),
-    /// To the leg, or acknowledged.
+    /// Deliver to the leg, or acknowledge.
     Drain(u64),
     ForgetAhead,
     Reset,
     Spare,
-    /// The last full chunk goes to the disk.
+    /// Move the last full chunk to disk.
     Leave,
-    /// The first one that is on the disk comes back.
+    /// Load the first chunk on disk.
     ComeBack,
-    /// The process ends, and another one goes on.
+    /// End the process, and start a successor.
     Crash,
 }
 
@@ -80,7 +81,7 @@ impl Process {
         }
     }
 
-    /// Something has changed that outlives the process.
+    /// Records the state after a change that outlives the process.
     fn stored(&mut self) {
         self.instants.push((self.shared.clone(), self.moved));
     }
@@ -106,7 +107,7 @@ impl Process {
         self.stored();
     }
 
-    /// What is next in the stream and has been placed.
+    /// Moves the tail past placed bytes.
     fn fill(&mut self) {
         let placed = |position: u64| self.shared.memory.values().any(|at| *at == position);
         let mut tail = self.map.tail();
@@ -146,7 +147,7 @@ impl Process {
         }
         self.write(start, space);
         self.store_changes();
-        // What lies on the disk still, or again, is the same.
+        // A copy that is still on disk, or there again, has the same bytes.
         if !start.is_multiple_of(3 * CHUNK) {
             self.shared.disk.remove(&start);
             self.stored();
@@ -155,7 +156,7 @@ impl Process {
 
     fn apply(&mut self, op: &Op) {
         match *op {
-            // A map is of one of the two ways.
+            // A map either receives in order or places.
             Op::Receive(_) | Op::Leave if self.map.highest() > self.map.tail() => {}
             Op::Place(..) if !self.shared.disk.is_empty() => {}
             Op::Leave => self.leave(),
@@ -183,7 +184,7 @@ impl Process {
                 }
             }
             Op::Drain(count) => {
-                // What is on the disk comes back before its turn.
+                // Bytes on disk come back before their turn.
                 let until = self.map.on_disk().next().unwrap_or(self.map.tail());
                 let count = count.min(until - self.map.head());
                 self.moved[1] += count;
@@ -244,10 +245,10 @@ fn recovered(shared: &Shared, head: u64, tail: u64) -> ChunkMap {
     map
 }
 
-/// Looks at every instant of a process.
+/// Checks the state after each store of a process.
 fn check_process(process: &mut Process) {
     for (shared, [tail, head]) in std::mem::take(&mut process.instants) {
-        // As the kernel has counted, or as was written down.
+        // With the kernel's counts, or with the recorded ones.
         recovered(&shared, head, tail);
         let head = shared.head.max(head);
         recovered(&shared, head, shared.tail.max(head));
@@ -315,32 +316,32 @@ fn bytes_that_are_elsewhere_are_left_out_and_nothing_else() {
     };
     let at = |chunk: u64| chunk * CHUNK + 7;
     let [first, second, third] = [0, 1, 2].map(at);
-    // What is here as well is not needed.
+    // Chunks that are in memory as well are not needed.
     let words = [first + 1, 0, third + 1, 0, 0];
     let disk = [first, second, third];
     assert_eq!(recover(words, &disk, 9, third + 5), Some(vec![second]));
-    // All of it, with nothing here to count from.
+    // All chunks, without one in memory to count from.
     assert_eq!(recover([0; 5], &disk, 9, at(3)), Some(disk.to_vec()));
     assert_eq!(
         recover([0; 5], &disk, second, at(3)),
         Some(vec![second, third])
     );
-    // The first one is, and the last one here.
+    // The first one on disk, and the last one in memory.
     let last = [0, 0, 0, 0, third + 1];
     assert_eq!(
         recover(last, &disk, 9, third + 1),
         Some(vec![first, second])
     );
-    // What has not all come was never there, nor what begins elsewhere.
+    // An incomplete chunk never counted, nor one that starts elsewhere.
     assert_eq!(recover([0; 5], &disk, 9, third + 5), None);
     assert_eq!(recover(last, &[first, second + 1], 9, third + 1), None);
     assert_eq!(recover(last, &[second], 9, third + 1), None);
 }
 
-/// The properties above can fail: with stores the other way round they do.
+/// Counter-test: with stores in the wrong order the properties above fail.
 #[test]
 fn the_order_of_stores_matters() {
-    // What comes back does so to where something else was.
+    // A chunk that comes back takes the place of other bytes.
     let before = [Op::Leave, Op::Leave, Op::Receive(CHUNK)];
     for (last, before) in [(Op::Leave, &[][..]), (Op::ComeBack, &before)] {
         let mut process = Process::new();

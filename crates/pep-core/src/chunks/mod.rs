@@ -1,15 +1,16 @@
-//! Where the bytes of a stream are that does not come in order: positions mapped onto chunks of an extent.
+//! Storage of the bytes of a stream that arrive out of order: positions mapped onto chunks of an
+//! extent.
 //!
 //! ```text
 //!   stream    |..head-------tail      placed-----highest|
 //!   chunks    |    3    |    0    |  none   |    2      |      1 and 4 are free, 5 and beyond were never used
 //! ```
 //!
-//! A chunk is taken when the first of its bytes comes, and is free when the last one has left, or when nobody needs any of its
-//! bytes any more though some before them are still needed. Of free ones that which became free last is taken first: its pages are in
-//! the cache. So an extent has as many pages as bytes are held, wherever in the stream
-//! they are, and not as many as have ever passed through it. A [ring](crate::ring) is simpler, and enough where bytes
-//! come in order and few are held.
+//! A chunk is taken for the first of its bytes. It is free again when the last one has left, or
+//! when none of its bytes is needed although earlier ones still are. The most recently freed chunk
+//! is taken first, as its pages are in the cache. So an extent has only as many pages as bytes
+//! held, wherever in the stream they are. A [ring](crate::ring) is simpler, and sufficient where
+//! bytes come in order and few are held.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -26,17 +27,19 @@ pub use recover::Torn;
 /// Bytes of a chunk.
 pub const CHUNK: u64 = 64 << 10;
 
-/// How far beyond the first byte held others may be, in an extent of so many bytes: the first one may be the last of its
-/// chunk.
+/// Distance beyond the first byte held that other bytes may have, in an extent of `extent` bytes.
+/// The first one may be the last of its chunk.
 pub const fn window(extent: u64) -> u64 {
     extent.saturating_sub(CHUNK)
 }
 
-/// The map of one direction of a stream. Holds no bytes.
+/// Map of one direction of a stream. Holds no bytes.
 ///
-/// Bytes that are next in the stream may be elsewhere for a while: [released](ChunkMap::release) and later [placed again](ChunkMap::restore).
+/// Bytes that are next in the stream may be stored elsewhere for a while:
+/// [released](ChunkMap::release) and later [placed again](ChunkMap::restore).
 ///
-/// Invariant: `base <= head <= tail <= highest <= head + window`, and no more chunks are in use than the extent has.
+/// Invariant: `base <= head <= tail <= highest <= head + window`, and no more chunks are in use
+/// than the extent has.
 #[derive(Debug, Clone)]
 pub struct ChunkMap {
     head: u64,
@@ -45,42 +48,44 @@ pub struct ChunkMap {
     window: u64,
     /// Chunks of the extent.
     count: usize,
-    /// The position at which the first of `chunks` begins.
+    /// Position of the first byte of `chunks`.
     base: u64,
-    /// Which chunk of the extent each one of the stream is; none where no byte of it has come, or is needed any more.
+    /// Chunk of the extent for each chunk of the stream; `None` where no byte of it has come, or
+    /// none is needed any more.
     chunks: VecDeque<Option<u32>>,
-    /// How many of these were let go before their turn.
+    /// Number of these that were released before their turn.
     released: usize,
-    /// Chunks that were set aside for bytes that come back.
+    /// Chunks reserved for bytes that come back.
     promised: Vec<u32>,
-    /// Chunks that had bytes and have pages.
+    /// Free chunks with pages.
     free: Vec<u32>,
-    /// Chunks whose pages were given back.
+    /// Free chunks without pages.
     clean: Vec<u32>,
-    /// This one, and all after it, were never used.
+    /// First chunk that was never used; all after it were not either.
     fresh: u32,
     /// Bytes of the first chunk that may have pages.
     reach: u64,
-    /// Chunks in use at most since the map has [aged](Self::age), and between that and the time before.
+    /// Maximum number of chunks in use: since the map last [aged](Self::age), and in the period
+    /// before.
     busiest: [usize; 2],
-    /// What has changed and is to be written down.
+    /// Changes to be recorded.
     changes: Vec<Change>,
 }
 
-/// A chunk has other bytes than before.
+/// New contents of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Which one of the extent.
+    /// Chunk of the extent.
     pub chunk: u32,
-    /// The position of its first byte and 1, or 0 where it is free.
+    /// Position of its first byte plus 1, or 0 where it is free.
     pub word: u64,
 }
 
 impl ChunkMap {
-    /// Holds nothing, in an extent of so many bytes.
+    /// Returns an empty map of an extent of `extent` bytes.
     ///
     /// # Panics
-    /// Unless there is room for two chunks, and none left beside chunks.
+    /// Unless the extent is a multiple of the chunk size, and has two chunks or more.
     pub fn new(extent: u64) -> Self {
         assert!(extent.is_multiple_of(CHUNK) && extent >= 2 * CHUNK);
         Self {
@@ -102,22 +107,22 @@ impl ChunkMap {
         }
     }
 
-    /// The same, but bytes may be held up to `window` behind the oldest one: more than the extent has room for, so that some of them
-    /// have to be elsewhere.
+    /// Changes the window: bytes up to `window` after the oldest one may be held. That may exceed
+    /// the extent, so that some of them have to be stored elsewhere.
     #[must_use]
     pub fn with_window(self, window: u64) -> Self {
         let window = window.max(self.window);
         Self { window, ..self }
     }
 
-    /// What a successor must know of the map since the last call, besides [head](Self::head) and [tail](Self::tail), which is enough to
-    /// [recover](Self::recover) it. To be written down in this order: after a head that has changed, before a byte comes into a
-    /// chunk, and before a tail that has.
+    /// Returns the changes since the last call that a successor needs to [recover](Self::recover)
+    /// the map, in addition to [head](Self::head) and [tail](Self::tail). To be recorded in this
+    /// order: after a changed head, before a byte comes into a chunk, and before a changed tail.
     pub fn changes(&mut self) -> impl Iterator<Item = Change> {
         self.changes.drain(..)
     }
 
-    /// Position of the oldest byte held: so many have left.
+    /// Position of the oldest byte held, equal to the number of bytes that have left.
     pub fn head(&self) -> u64 {
         self.head
     }
@@ -127,57 +132,57 @@ impl ChunkMap {
         self.tail
     }
 
-    /// The position after the last byte that has come.
+    /// Position after the last byte that has come.
     pub fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// Bytes below this may come.
+    /// Limit of the positions that may come.
     pub fn allowed(&self) -> u64 {
         self.head.saturating_add(self.window)
     }
 
-    /// Bytes held that are next in the stream.
+    /// Number of bytes held that are next in the stream.
     pub fn len(&self) -> u64 {
         self.tail - self.head
     }
 
-    /// Whether there is none of these.
+    /// Reports whether no byte is held that is next in the stream.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// Whether no byte is held, neither next nor ahead.
+    /// Reports whether no byte is held, neither next nor ahead.
     pub fn is_clear(&self) -> bool {
         self.head == self.highest
     }
 
-    /// Bytes of chunks that are in use, with those between that nothing has come of yet, and of free ones; as long as the
-    /// first chunk has been enough, only what was used of it. No more than so many have pages.
+    /// Bytes of chunks in use, including gaps between them, and of free ones. While the first chunk
+    /// suffices, only the used part of it. Upper bound of the bytes that have pages.
     pub fn reserved(&self) -> u64 {
         self.reserved_of(self.in_use(), self.free.len(), self.reach)
     }
 
-    /// What [`reserved`](Self::reserved) is once a chunk more is in use.
+    /// Returns [`reserved`](Self::reserved) after one more chunk is taken.
     pub fn reserved_with_another(&self) -> u64 {
         let free = self.free.len().saturating_sub(1);
         (self.in_use() + 1 + free) as u64 * CHUNK
     }
 
-    /// Chunks with bytes that are needed, those between that nothing has come of yet, and those that were set aside.
+    /// Number of chunks with needed bytes, of gaps between them, and of reserved chunks.
     fn in_use(&self) -> usize {
         self.chunks.len() - self.released + self.promised.len()
     }
 
-    /// What [`reserved`](Self::reserved) is once the bytes from the tail on, below `end`, have [space](Self::space), if none has come
-    /// ahead.
+    /// Returns [`reserved`](Self::reserved) after the bytes from the tail on, below `end`, have
+    /// [space](Self::space), if none has come ahead.
     pub fn reserved_for(&self, end: u64) -> u64 {
         let used = end.saturating_sub(self.base);
         let chunks = (used.div_ceil(CHUNK) as usize).max(self.chunks.len());
         let more = chunks - self.chunks.len();
         let free = self.free.len().saturating_sub(more);
         let in_use = chunks - self.released + self.promised.len();
-        // Where only one is in use, it is the last.
+        // If only one is in use, it is the last.
         let of_last = used.saturating_sub((chunks.max(1) as u64 - 1) * CHUNK);
         self.reserved_of(in_use, free, self.reach.max(pages(of_last)))
     }
@@ -189,8 +194,8 @@ impl ChunkMap {
         (chunks + free) as u64 * CHUNK
     }
 
-    /// How many of the next `most` bytes lie in one chunk, or in two if there is little left of the first or it is not
-    /// the only one.
+    /// Returns how many of the next `most` bytes lie in one chunk, or in two if there is little
+    /// left of the first or others are in use.
     pub fn stretch(&self, most: u64) -> u64 {
         let left = self.left();
         let bulk = self.len() >= CHUNK / 2 || left < CHUNK / 4;
@@ -198,7 +203,8 @@ impl ChunkMap {
         self.up_to(stretch.min(most))
     }
 
-    /// How many of the next `most` bytes have space while no more than so many bytes are [reserved](Self::reserved).
+    /// Returns how many of the next `most` bytes have space while no more than `reserved` bytes are
+    /// [reserved](Self::reserved).
     pub fn stretch_within(&self, most: u64, reserved: u64) -> u64 {
         let left = self.left().min(most);
         let fewer = reserved.saturating_sub(self.tail - self.base).min(left);
@@ -207,7 +213,7 @@ impl ChunkMap {
         self.up_to(len)
     }
 
-    /// Bytes left of the chunk in which the next byte goes.
+    /// Bytes left in the chunk of the next byte.
     fn left(&self) -> u64 {
         CHUNK - (self.tail - self.base) % CHUNK
     }
@@ -217,7 +223,7 @@ impl ChunkMap {
         len.min(self.allowed() - self.tail).min(room)
     }
 
-    /// Bytes left of the chunk in which the next byte goes, if there is one already.
+    /// Bytes left in the chunk of the next byte, if there is one already.
     pub fn left_begun(&self) -> u64 {
         let begun = self.tail < self.base + self.chunks.len() as u64 * CHUNK;
         if begun { self.left() } else { 0 }
@@ -228,12 +234,12 @@ impl ChunkMap {
         self.count as u64 * CHUNK
     }
 
-    /// Chunks that nothing is in.
+    /// Number of empty chunks.
     pub fn available(&self) -> usize {
         self.count.saturating_sub(self.in_use())
     }
 
-    /// Where the bytes of full chunks begin that are here, the last one first; none before `position`.
+    /// Starts of the full chunks in memory, the last one first; none before `position`.
     pub fn full_chunks(&self, position: u64) -> impl Iterator<Item = u64> {
         let full = (self.tail - self.base) / CHUNK;
         let first = position.max(self.head) - self.base;
@@ -243,7 +249,8 @@ impl ChunkMap {
         here.map(|index| self.base + index as u64 * CHUNK)
     }
 
-    /// Sets a chunk aside for bytes that come back: as good as in use. Returns whether there was one.
+    /// Reserves a chunk for bytes that come back; it counts as in use. Returns whether there was
+    /// one.
     #[must_use]
     pub fn promise(&mut self) -> bool {
         let any = self.available() > 0;
@@ -257,16 +264,16 @@ impl ChunkMap {
         any
     }
 
-    /// Bytes for which a chunk was [set aside](Self::promise) do not come back.
+    /// Cancels a [reservation](Self::promise): its bytes do not come back.
     pub fn break_promise(&mut self) {
         self.free.extend(self.promised.pop());
     }
 
-    /// Where a chunk of bytes goes that was [released](Self::release), and for which one was [set aside](Self::promise): from its first
-    /// byte on.
+    /// Returns the place of a chunk of bytes that was [released](Self::release), and for which one
+    /// was [reserved](Self::promise). `from` is its first byte.
     ///
     /// # Panics
-    /// When it is here, or no bytes of the stream begin a chunk there, or none was set aside.
+    /// When the chunk is in memory, no chunk starts at `from`, or none was reserved.
     pub fn restore(&mut self, from: u64) -> Ranges {
         assert!((from - self.base).is_multiple_of(CHUNK) && from < self.tail);
         let index = self.index(from);
@@ -279,9 +286,10 @@ impl ChunkMap {
         self.ranges(from, CHUNK)
     }
 
-    /// Where bytes of the stream go, whatever of those before them is missing. `None` where some of them have come in order or are
-    /// beyond what is [allowed](Self::allowed), or are more than [a chunk's](CHUNK). They count as held once the tail is moved past
-    /// them by [`fill`](Self::fill).
+    /// Returns the place of bytes of the stream, independent of missing bytes before them. `None`
+    /// where some of them have come in order, are beyond the [limit](Self::allowed), or are more
+    /// than [a chunk](CHUNK). They count as held once [`fill`](Self::fill) moves the tail past
+    /// them.
     pub fn place(&mut self, from: u64, len: u64) -> Option<Ranges> {
         let end = from.checked_add(len)?;
         if from < self.tail || end > self.allowed() || len > CHUNK {
@@ -292,7 +300,8 @@ impl ChunkMap {
         Some(at)
     }
 
-    /// Where the next `len` bytes of the stream go, as many as a [`stretch`](Self::stretch) has.
+    /// Returns the place of the next `len` bytes of the stream, within a
+    /// [`stretch`](Self::stretch).
     pub fn space(&mut self, len: u64) -> Ranges {
         self.reserve(self.tail, len)
     }
@@ -328,7 +337,7 @@ impl ChunkMap {
         })
     }
 
-    /// `count` bytes more have come, next in the stream.
+    /// Counts `count` more bytes, next in the stream.
     ///
     /// # Panics
     /// When they are more than are allowed.
@@ -338,12 +347,13 @@ impl ChunkMap {
         self.highest = self.highest.max(self.tail);
     }
 
-    /// Where the oldest bytes held are, as many as lie in two pieces.
+    /// Returns the place of the oldest bytes held, as many as lie in two ranges.
     pub fn data(&self) -> Ranges {
         self.ranges(self.head, self.len())
     }
 
-    /// Where bytes are that are held, from position `from` on, no more than [a chunk's](CHUNK); `None` where some of them are not.
+    /// Returns the place of held bytes from position `from` on, no more than [a chunk](CHUNK);
+    /// `None` where some of them are missing.
     pub fn held(&self, from: u64, len: u64) -> Option<Ranges> {
         let end = from.checked_add(len)?;
         if from < self.head || end > self.tail || len > CHUNK {
@@ -353,13 +363,14 @@ impl ChunkMap {
         (at.len() == len).then_some(at)
     }
 
-    /// Whether more than is [reserved](Self::reserved) is needed for the next [stretch](Self::stretch) of at most `most` bytes.
+    /// Reports whether the next [stretch](Self::stretch) of at most `most` bytes needs more than is
+    /// [reserved](Self::reserved).
     pub fn grows_by(&self, most: u64) -> bool {
         self.reserved_for(self.tail + self.stretch(most)) > self.reserved()
     }
 
-    /// Nobody needs these bytes any more, though they may need some before them: chunks that lie wholly within are free. What of
-    /// them has not come, or has left, is left out of account.
+    /// Releases bytes that are no longer needed, although some before them may be: frees the chunks
+    /// that lie wholly within. Bytes that have not come, or have left, are ignored.
     pub fn release(&mut self, bytes: Range<u64>) {
         let start = bytes.start.max(self.head) - self.base;
         let end = bytes.end.min(self.tail).saturating_sub(self.base);
@@ -372,7 +383,7 @@ impl ChunkMap {
         }
     }
 
-    /// What has come ahead of missing bytes is given up: it will come again.
+    /// Discards bytes that came ahead of missing ones; the peer retransmits them.
     pub fn forget_ahead(&mut self) {
         self.highest = self.tail;
         let kept = (self.tail - self.base).div_ceil(CHUNK) as usize;
@@ -391,7 +402,7 @@ impl ChunkMap {
         self.changes.push(Change { chunk, word: 0 });
     }
 
-    /// No byte is held: the next one goes to the beginning of a chunk.
+    /// Puts the next byte at the start of a chunk, as none is held.
     fn rewind(&mut self) {
         while let Some(last) = self.chunks.pop_back() {
             if let Some(chunk) = last {
@@ -402,7 +413,7 @@ impl ChunkMap {
         self.base = self.head;
     }
 
-    /// `count` bytes have left.
+    /// Removes the oldest `count` bytes.
     ///
     /// # Panics
     /// When fewer are held.
@@ -423,14 +434,15 @@ impl ChunkMap {
         }
     }
 
-    /// A while is over: what was in use before it, and is not any more, [needs no pages](Self::spare). To have pages again costs
-    /// more than to copy what goes into them.
+    /// Starts a new period: chunks that were in use before it, and are not any more, [need no
+    /// pages](Self::spare). Pages that were freed cost more to get again than to copy into.
     pub fn age(&mut self) {
         self.busiest = [self.in_use(), self.busiest[0]];
     }
 
-    /// Where a free chunk was whose pages are to be given back, since there are more free ones than were in use lately: since the
-    /// map has [aged](Self::age) for the last time but one. To be asked until there is none.
+    /// Returns the place of a free chunk whose pages should be freed, as there are more free chunks
+    /// than were in use recently: since the map last [aged](Self::age) but one. To be called until
+    /// `None`.
     pub fn spare(&mut self) -> Option<Range<u64>> {
         let busiest = self.busiest[0].max(self.busiest[1]);
         let keep = SPARE_MIN + busiest.saturating_sub(self.in_use());
@@ -443,8 +455,8 @@ impl ChunkMap {
         Some(start..start + CHUNK)
     }
 
-    /// One of the chunks that are kept for what comes next all the same, whose pages are to be given back: for want of memory. None while
-    /// there is only one in all.
+    /// Returns the place of a free chunk that is kept for the next bytes, to free its pages when
+    /// memory is short. `None` while there is only one chunk in all.
     pub fn last_spare(&mut self) -> Option<Range<u64>> {
         if self.fresh <= 1 {
             return None;
@@ -455,7 +467,7 @@ impl ChunkMap {
         Some(start..start + CHUNK)
     }
 
-    /// All pages were given back. Of no effect unless the map [is clear](Self::is_clear).
+    /// Records that all pages were freed. No effect unless the map [is clear](Self::is_clear).
     pub fn reset(&mut self) {
         if self.is_clear() {
             self.rewind();
@@ -471,7 +483,7 @@ impl ChunkMap {
         ((position - self.base) / CHUNK) as usize
     }
 
-    /// The first bytes of these, as many as lie in two pieces.
+    /// Returns the place of the first of these bytes, as many as lie in two ranges.
     fn ranges(&self, from: u64, len: u64) -> Ranges {
         let (mut at, end) = (from, from + len);
         let mut found = Ranges::default();
@@ -495,5 +507,5 @@ fn pages(bytes: u64) -> u64 {
     bytes.next_multiple_of(4096)
 }
 
-/// So many free chunks keep their pages, besides those that were in use lately.
+/// Free chunks that keep their pages, in addition to those in use recently.
 const SPARE_MIN: usize = 2;

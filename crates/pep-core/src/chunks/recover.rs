@@ -1,8 +1,9 @@
-//! The map of a predecessor, from what it has written down.
+//! Recovery of a predecessor's map from its records.
 //!
-//! A word of each chunk says which bytes are in it. It is written before the first of them comes, and only once no byte in the
-//! chunk is needed any more, or they are elsewhere, does it change. So whatever the instant at which the predecessor ended, the bytes
-//! between head and tail are where the words say, or elsewhere. Of a chunk that comes back it is written after the bytes.
+//! The word of a chunk gives its bytes. It is written before the first of them comes. It changes
+//! only once no byte in the chunk is needed any more, or they are stored elsewhere. So at whatever
+//! instant the predecessor ended, the bytes between head and tail are where the words say, or
+//! elsewhere. For a chunk that comes back, the word is written after the bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,7 @@ use std::{
 
 use super::{CHUNK, Change, ChunkMap};
 
-/// What was written down does not make a map.
+/// Error for records that do not form a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not all bytes from {head} to {tail} are where the table of chunks says, or on disk")]
 pub struct Torn {
@@ -20,10 +21,13 @@ pub struct Torn {
 }
 
 impl ChunkMap {
-    /// The map of which a predecessor has written down these words, of all chunks of the extent in their order, and that holds the
-    /// bytes from `head` to `tail`; full chunks that no word names may begin at positions that are `on_disk`. What had come ahead is
-    /// given up. Its [changes](Self::changes) are those to what was written down; of the extent only [what it
-    /// occupies](Self::occupied) may keep its pages. Chunks that are not here are as if they had been [released](Self::release).
+    /// Recovers the map of which a predecessor recorded these words, of all chunks of the extent in
+    /// order. It holds the bytes from `head` to `tail`; full chunks without a word may start at
+    /// positions that are `on_disk`. Bytes that had come ahead are dropped.
+    ///
+    /// Its [changes](Self::changes) are those relative to the records. Only [occupied
+    /// parts](Self::occupied) of the extent may keep their pages. Chunks that are not in memory
+    /// count as [released](Self::release).
     ///
     /// # Errors
     /// When there is no such map.
@@ -85,20 +89,21 @@ impl ChunkMap {
         map.fresh = here.values().map(|chunk| chunk + 1).max().unwrap_or(0);
         let is_used = |chunk: &u32| here.values().any(|used| used == chunk);
         map.clean = (0..map.fresh).filter(|chunk| !is_used(chunk)).collect();
-        // How much of it has pages is not known.
+        // The number of its pages is unknown.
         map.reach = CHUNK;
         map.busiest = [map.in_use(), 0];
         Ok(map)
     }
 
-    /// Where chunks begin of which the bytes between head and tail are not here.
+    /// Starts of the chunks whose bytes between head and tail are not in memory.
     pub fn on_disk(&self) -> impl Iterator<Item = u64> {
         let starts = (self.base..self.tail).step_by(CHUNK as usize);
         let chunks = starts.zip(&self.chunks);
         chunks.filter_map(|(start, chunk)| chunk.is_none().then_some(start))
     }
 
-    /// Which parts of the extent have bytes in them, or may have had since the pages of others were given back, in rising order.
+    /// Parts of the extent that have bytes, or may have had some since the pages of others were
+    /// freed, in rising order.
     pub fn occupied(&self) -> Vec<Range<u64>> {
         let used = self.chunks.iter().flatten().chain(&self.free);
         let mut used: Vec<_> = used.copied().collect();
@@ -110,7 +115,7 @@ impl ChunkMap {
     }
 }
 
-/// Where the chunk begins that has this position, if another one begins there.
+/// Returns the start of the chunk at this position, given the start of another one.
 fn first_of_chunk(position: u64, other: u64) -> Option<u64> {
     if other <= position {
         return Some(position - (position - other) % CHUNK);

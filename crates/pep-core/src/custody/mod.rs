@@ -1,9 +1,9 @@
-//! What is in custody: bytes that a host was told we have, and that nobody else has yet. Who may hold how many of
-//! them, where.
+//! Custody accounting: bytes that pepd has acknowledged to a host and that no other machine has
+//! yet. Limits per flow, host and site, in memory and on disk.
 //!
 //! ```text
 //!             all                  each of them has a bound in memory and one on disk;
-//!            /   \                 a flow takes only what fits into those of itself, of its site and of all
+//!            /   \                 a flow takes only what fits into the bounds of flow, site and all
 //!        site     site
 //!        /  \        \
 //!     host  host      host         a part of what is left above them
@@ -11,19 +11,23 @@
 //!  flow  flow   flow     flow
 //! ```
 //!
-//! **Fairness.** What is in custody cannot be withdrawn while the link is away, so nobody may take all: neither a flow, nor a host by many
-//! flows. A host holds at most [`HOST_SHARE`] times what is left to its site and to all, or [`SHARE`] times where no other host has a flow;
-//! and a flow at most [`SHARE`] times what that leaves to its host (dynamic thresholds: Choudhury and Hahne, "Dynamic queue length
-//! thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking, 1998, at two levels).
+//! **Fairness.** Bytes in custody cannot be withdrawn while the link is down, so no flow, and no
+//! host with many flows, may take everything. A host holds at most [`HOST_SHARE`] times what is
+//! left to its site and to all, or [`SHARE`] times where no other host has a flow. A flow holds at
+//! most [`SHARE`] times what that leaves to its host. These are dynamic thresholds (Choudhury and
+//! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM
+//! Transactions on Networking, 1998), at two levels.
 //!
-//! - A host alone gets 8/9 of everything, and its one flow 64/73.
-//! - Beside others it gets 2/3 at most, by however many flows; n hosts that take at the same pace get 2/(2n + 1) each.
-//! - One that comes when another has taken all it could alone still gets 7 % with its first flow.
+//! - A single host gets 8/9 of everything, and its only flow 64/73.
+//! - Beside others it gets 2/3 at most, by however many flows; n hosts that take at the same pace
+//!   get 2/(2n + 1) each.
+//! - A host that comes when another has taken its maximum still gets 7 % with its first flow.
 //!
-//! In memory, flows that were there before have more than [their part](Ledger::surplus) then, and are to move it to the disk.
-//! Flows of unknown hosts hold at most [`SHARE`] times what is left, each by itself.
+//! In memory, earlier flows then have more than [their share](Ledger::surplus), and have to move
+//! the surplus to disk. Flows of unknown hosts each hold at most [`SHARE`] times what is left.
 //!
-//! **No silly windows.** Who was refused is served again only when there is room for [`REOPEN`] more, not for each byte that becomes free.
+//! **No silly windows.** A refused flow is served again only when [`REOPEN`] more bytes fit, not
+//! for each byte that becomes free.
 
 mod patience;
 mod pool;
@@ -37,30 +41,31 @@ pub use patience::Patience;
 use crate::hosts::Host;
 use pool::{Account, Pool};
 
-/// A flow holds at most so many times what is left, and a host where there is no other.
+/// Maximum of a flow, and of the only host, as a multiple of what is left.
 pub const SHARE: u64 = 8;
 
-/// A host holds at most so many times what is left, where another has flows, too.
+/// Maximum of a host beside others with flows, as a multiple of what is left.
 pub const HOST_SHARE: u64 = 2;
 
-/// Who was refused gets nothing before so many bytes fit, or a sixteenth of the least bound above him if that is less.
+/// Bytes that have to fit before a refused flow is served again, or a sixteenth of the smallest
+/// bound above it if that is less.
 pub const REOPEN: u64 = 256 << 10;
 
-/// Where bytes are.
+/// Storage of bytes in custody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In the arena.
     Memory,
-    /// In the spill folder.
+    /// In the spill directory.
     Disk,
 }
 
 impl Place {
-    /// Both.
+    /// Both places.
     pub const ALL: [Self; 2] = [Self::Memory, Self::Disk];
 }
 
-/// Bytes that may be held at most, by place.
+/// Maximum bytes held, by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// In memory.
@@ -70,7 +75,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// As much as those above allow.
+    /// No bounds beyond those of the levels above.
     pub const NONE: Self = Self {
         memory: u64::MAX,
         disk: u64::MAX,
@@ -85,11 +90,11 @@ impl Bounds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteKey(usize);
 
-/// A flow of a [`Ledger`]. May be given to another one once it was [closed](Ledger::close).
+/// A flow of a [`Ledger`]. Reused for another flow after it was [closed](Ledger::close).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowKey(usize);
 
-/// What is held by whom, and what may be.
+/// Held bytes and bounds of all flows.
 #[derive(Debug)]
 pub struct Ledger {
     all: Pool,
@@ -103,12 +108,12 @@ struct FlowAccount {
     site: SiteKey,
     host: Option<Host>,
     account: Account,
-    /// It was refused, and waits for more than a byte.
+    /// The flow was refused, and waits for more than a byte.
     waits: [bool; 2],
 }
 
 impl Ledger {
-    /// Nobody holds anything, and all together may hold so much.
+    /// Returns an empty ledger with these bounds for all flows together.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             all: Pool::new(bounds),
@@ -118,13 +123,13 @@ impl Ledger {
         }
     }
 
-    /// Another site.
+    /// Adds a site.
     pub fn add_site(&mut self, bounds: Bounds) -> SiteKey {
         self.sites.push(Pool::new(bounds));
         SiteKey(self.sites.len() - 1)
     }
 
-    /// A flow begins.
+    /// Adds a flow.
     ///
     /// # Panics
     /// When the site is of another ledger.
@@ -145,7 +150,7 @@ impl Ledger {
         FlowKey(key)
     }
 
-    /// A flow is this host's, with what it holds already. To be said once.
+    /// Assigns a flow, with its held bytes, to a host. To be called once.
     pub fn belong(&mut self, flow: FlowKey, host: Host) {
         let (of_flow, pools) = self.above(flow);
         debug_assert!(of_flow.host.is_none(), "said twice");
@@ -156,7 +161,7 @@ impl Ledger {
         }
     }
 
-    /// A flow has ended: it holds nothing any more.
+    /// Removes a flow that has ended, with its held bytes.
     pub fn close(&mut self, flow: FlowKey) {
         for place in Place::ALL {
             self.give_back(flow, place, self.held(flow, place));
@@ -170,22 +175,22 @@ impl Ledger {
         self.free.push(flow.0);
     }
 
-    /// What a flow holds.
+    /// Bytes held by a flow.
     pub fn held(&self, flow: FlowKey, place: Place) -> u64 {
         self.flow(flow).account.held()[place as usize]
     }
 
-    /// What the flows of a site hold.
+    /// Bytes held by the flows of a site.
     pub fn held_by_site(&self, site: SiteKey, place: Place) -> u64 {
         self.sites[site.0].held(place)
     }
 
-    /// What all hold.
+    /// Bytes held by all flows.
     pub fn held_by_all(&self, place: Place) -> u64 {
         self.all.held(place)
     }
 
-    /// Takes `bytes` for a flow, if it may hold so many more.
+    /// Takes `bytes` for a flow, if its bounds allow them.
     #[must_use]
     pub fn try_take(&mut self, flow: FlowKey, place: Place, bytes: u64) -> bool {
         let waits = self.flow(flow).waits[place as usize];
@@ -202,7 +207,7 @@ impl Ledger {
         fits
     }
 
-    /// Takes `bytes` for a flow, whatever is left: for what it has already.
+    /// Takes `bytes` for a flow beyond any bound, for bytes that it has already.
     pub fn take(&mut self, flow: FlowKey, place: Place, bytes: u64) {
         let (of_flow, pools) = self.above(flow);
         of_flow.account.take(place, bytes);
@@ -211,7 +216,7 @@ impl Ledger {
         }
     }
 
-    /// A flow holds `bytes` less.
+    /// Returns `bytes` of a flow.
     ///
     /// # Panics
     /// When it held fewer.
@@ -223,8 +228,8 @@ impl Ledger {
         }
     }
 
-    /// What a flow holds beyond its part, or its host beyond that of the host: so many bytes fewer of this flow, and neither had more than
-    /// that, or the flow had none.
+    /// Bytes of the flow beyond its share, or of its host beyond the host's. With that many bytes
+    /// of this flow fewer, neither exceeds its share, or the flow has none.
     pub fn surplus(&self, flow: FlowKey, place: Place) -> u64 {
         let of_flow = self.flow(flow);
         let held = of_flow.account.held()[place as usize];
@@ -233,12 +238,12 @@ impl Ledger {
         surplus[0].max(surplus[1])
     }
 
-    /// Whether the flow was refused, and has got nothing since.
+    /// Reports whether the flow was refused, and has got nothing since.
     pub fn waits(&self, flow: FlowKey, place: Place) -> bool {
         self.flow(flow).waits[place as usize]
     }
 
-    /// True where a flow may hold so many bytes more.
+    /// Reports whether a flow may hold `bytes` more.
     pub fn fits(&self, flow: FlowKey, place: Place, bytes: u64) -> bool {
         let of_flow = self.flow(flow);
         let held = of_flow.account.held()[place as usize];
@@ -267,7 +272,7 @@ impl Ledger {
         self.flows[flow.0].as_mut().expect("an open flow")
     }
 
-    /// A flow, and the pools that it takes from.
+    /// Returns a flow and the pools that it takes from.
     fn above(&mut self, flow: FlowKey) -> (&mut FlowAccount, [&mut Pool; 2]) {
         let of_flow = self.flows[flow.0].as_mut().expect("an open flow");
         let site = &mut self.sites[of_flow.site.0];

@@ -1,18 +1,20 @@
-//! How long bytes are held that do not get on.
+//! Time that bytes are held without progress.
 
 use std::time::Duration;
 
-/// Since when a flow holds bytes of which none has been delivered.
+/// Time since which a flow holds bytes without delivering one.
 ///
-/// Time is what it was when somebody looked, by a clock that never goes back; one who looks once a second is right to a second.
+/// Measured at each call by a clock that never goes back; with a call per second it is accurate to
+/// a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Patience {
-    /// Since when, and how far it had come.
+    /// Start of the standstill, and bytes delivered until then.
     stuck: Option<(Duration, u64)>,
 }
 
 impl Patience {
-    /// Now `held` bytes are held, and `delivered` have been delivered since the beginning. For how long none has been.
+    /// Records the held bytes, and the bytes `delivered` since the start. Returns the time without
+    /// a delivery.
     pub fn note(&mut self, now: Duration, held: u64, delivered: u64) -> Duration {
         if held == 0 {
             self.stuck = None;
@@ -44,7 +46,7 @@ mod tests {
         assert_eq!(patience.note(10 * HOUR, 8, 1), HOUR);
         assert_eq!(patience.note(11 * HOUR, 0, 9), Duration::ZERO);
         assert_eq!(patience.note(12 * HOUR, 1, 9), Duration::ZERO);
-        // A clock that goes back is one that stands.
+        // A clock that goes back counts as standing still.
         assert_eq!(patience.note(11 * HOUR, 1, 9), Duration::ZERO);
         assert_eq!(patience.note(13 * HOUR, 1, 9), HOUR);
     }

@@ -1,11 +1,12 @@
-//! What several flows take from: a site's bytes, or those of all. Which part of it each host has.
+//! Pool of bytes that several flows take from, a site's or that of all, with the share of each
+//! host.
 
 use std::collections::HashMap;
 
 use super::{Bounds, HOST_SHARE, Place, SHARE};
 use crate::hosts::Host;
 
-/// Bytes that are held, and that may be at most, by place.
+/// Held bytes and bounds, by place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Account {
     most: [u64; 2],
@@ -44,11 +45,11 @@ impl Account {
     }
 }
 
-/// What several flows take from.
+/// Pool of bytes that several flows take from.
 #[derive(Debug)]
 pub(super) struct Pool {
     account: Account,
-    /// Those with flows.
+    /// Hosts with flows.
     hosts: HashMap<Host, HostAccount>,
 }
 
@@ -74,7 +75,7 @@ impl Pool {
         self.account.most(place)
     }
 
-    /// A host has one flow more, which holds so much.
+    /// Adds a flow of a host, with its held bytes.
     pub(super) fn join(&mut self, host: Host, held: [u64; 2]) {
         let new = || HostAccount {
             flows: 0,
@@ -87,7 +88,7 @@ impl Pool {
         }
     }
 
-    /// A host has one flow less, which holds nothing.
+    /// Removes a flow of a host, which holds nothing.
     pub(super) fn leave(&mut self, host: Host) {
         let of_host = self.hosts.get_mut(&host).expect("it has joined");
         of_host.flows -= 1;
@@ -116,7 +117,7 @@ impl Pool {
         Some(&mut self.hosts.get_mut(&host?)?.account)
     }
 
-    /// Whether a flow of `host` that holds `held` may take `bytes` more.
+    /// Reports whether a flow of `host` that holds `held` bytes may take `bytes` more.
     pub(super) fn fits(&self, host: Option<Host>, place: Place, held: u64, bytes: u64) -> bool {
         let Some(left) = self.account.left(place).checked_sub(bytes) else {
             return false;
@@ -130,13 +131,14 @@ impl Pool {
         room.is_some_and(|room| held <= room.saturating_mul(SHARE))
     }
 
-    /// How much less a flow of `host` that holds `held` is to have, so that it has its part and its host has its own.
+    /// Bytes by which a flow of `host` that holds `held` exceeds its share, or its host the host's
+    /// share.
     pub(super) fn surplus(&self, host: Option<Host>, place: Place, held: u64) -> u64 {
         let (left, flow_share) = (i128::from(self.account.left(place)), i128::from(SHARE));
         let too_much = match self.part(host, place) {
-            // With r bytes fewer there are r more left, and its part is SHARE * r larger.
+            // With r bytes fewer there are r more left, and its share is SHARE * r larger.
             None => div_ceil(i128::from(held) - flow_share * left, 1 + flow_share),
-            // The host's part is then share * r larger, and it has r less of that.
+            // The host's share is then share * r larger, and r less of that is free.
             Some((of_host, share)) => {
                 let share = i128::from(share);
                 let room = share * left - i128::from(of_host);
@@ -147,7 +149,7 @@ impl Pool {
         u64::try_from(too_much).unwrap_or(0).min(held)
     }
 
-    /// What a host holds, and how many times what is left it may hold.
+    /// Bytes held by a host, and its maximum as a multiple of what is left.
     fn part(&self, host: Option<Host>, place: Place) -> Option<(u64, u64)> {
         let of_host = self.hosts.get(&host?)?;
         let share = match self.hosts.len() {

@@ -1,4 +1,4 @@
-//! Hosts against each other, and the whole against a model.
+//! Tests of hosts against each other, and of the whole against a model.
 
 use proptest::{collection::vec, option, prelude::*};
 
@@ -24,7 +24,7 @@ fn flows_of(ledger: &mut Ledger, site: SiteKey, number: u8, count: usize) -> Vec
     (0..count).map(open).collect()
 }
 
-/// Each takes a chunk in turn, until none gets any more. What they hold.
+/// Flows take a chunk each in turn, until none gets any more. Returns the bytes they hold.
 fn contend(ledger: &mut Ledger, flows: &[FlowKey], place: Place) -> u64 {
     const CHUNK: u64 = 64 << 10;
     let mut progress = true;
@@ -48,7 +48,7 @@ fn a_host_alone_gets_nearly_all_by_one_flow_or_by_many() {
     }
 }
 
-/// What each host holds, in MiB.
+/// MiB held by each host.
 fn held_by(ledger: &Ledger, hosts: &[Vec<FlowKey>]) -> Vec<u64> {
     let held = |flows: &Vec<FlowKey>| -> u64 {
         let held = flows.iter().map(|flow| ledger.held(*flow, Place::Disk));
@@ -70,7 +70,7 @@ fn hosts_that_take_at_the_same_pace_get_the_same_however_many_flows_they_have() 
         }
     }
     let held = held_by(&ledger, &hosts);
-    // 2/7 each are 292 MiB; few flows have somewhat less than their host may.
+    // 2/7 each are 292 MiB; few flows have somewhat less than their host's maximum.
     assert!(
         held.iter().all(|held| (265..330).contains(held)),
         "{held:?}"
@@ -121,7 +121,7 @@ fn a_hoarder_moves_its_surplus_away_until_it_has_its_part_of_memory() {
         }
     }
     let held = ledger.held(late[0], Place::Memory) / MIB;
-    // 2/5 each are 25.6 MiB; one flow has somewhat less than its host may.
+    // 2/5 each are 25.6 MiB; one flow has somewhat less than its host's maximum.
     assert!((18..=27).contains(&held), "{held} MiB");
 }
 
@@ -163,7 +163,7 @@ struct Flow {
     host: Option<u8>,
 }
 
-/// Every byte that is held, one by one, and nothing else.
+/// Reference: every held byte, one by one.
 #[derive(Default)]
 struct Model {
     flows: Vec<Flow>,
@@ -176,7 +176,7 @@ impl Model {
         self.bytes.iter().filter(held).count() as u64
     }
 
-    /// Whether a flow may have so many more where the flows `within` may have `most`.
+    /// Reports whether a flow may have `bytes` more where the flows `within` may have `most`.
     fn fits(
         &self,
         flow: Flow,
@@ -214,7 +214,7 @@ impl Model {
 const ALL: [u64; 2] = [1000, 3000];
 const SITES: [[u64; 2]; 3] = [[600, 3000], [1000, 700], [5000, 5000]];
 
-/// That the ledger's sums are those of single bytes, and that none is beyond its bound.
+/// Checks that the ledger's sums are those of single bytes, and that none exceeds its bound.
 fn check(ledger: &Ledger, keys: &[SiteKey], model: &Model) -> Result<(), TestCaseError> {
     for place in Place::ALL {
         let index = place as usize;
@@ -281,8 +281,8 @@ proptest! {
         }
     }
 
-    /// Whatever a host does with however many flows, what it has of the disk leaves something for a flow of another; and what it is told to be
-    /// its surplus in memory is enough.
+    /// Whatever a host does with however many flows, its disk share leaves room for a flow of
+    /// another host. Its reported surplus in memory is sufficient.
     #[test]
     fn no_host_keeps_another_from_everything(
         takes in vec((0..50usize, 1..200u64), 0..400),

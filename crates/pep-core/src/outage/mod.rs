@@ -1,16 +1,16 @@
-//! Whether the link is there, as far as anybody knows.
+//! State of the link, from several sources.
 //!
-//! Who knows something, and who is believed before whom:
+//! Sources, in order of precedence:
 //!
-//! 1. the operator, for as long as they said;
+//! 1. the operator, for the ordered time;
 //! 2. the interface that leads to the link: without a carrier nothing gets through;
-//! 3. a witness that has heard something from beyond the link: a tunnel, or a probe;
-//! 4. the contact plan, where it says that the link is away;
-//! 5. a witness that should have heard something and has not;
-//! 6. the contact plan, where it says that the link is there.
+//! 3. a detector that has heard something from beyond the link: a tunnel, or a probe;
+//! 4. the contact plan, where the link is down by plan;
+//! 5. a detector that should have heard something and has not;
+//! 6. the contact plan, where the link is up by plan.
 //!
-//! What a witness says counts from when operator, interface or plan last said something new: before that, it speaks
-//! of another time. Nobody knows anything: the link is there.
+//! Reports of a detector count only if they are later than the last change of operator, interface
+//! or plan. Without any source the link counts as up.
 
 mod contacts;
 pub mod patience;
@@ -23,29 +23,29 @@ use std::{collections::VecDeque, time::Duration};
 
 pub use contacts::Contacts;
 
-/// The same instant by two clocks.
+/// One instant by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// By one that only goes forward, at its rate; from any beginning.
+    /// Monotonic clock with an arbitrary start.
     pub steady: Duration,
-    /// Unix time. It may jump; only plans count by it.
+    /// Unix time. It may jump; only plans use it.
     pub wall: Duration,
 }
 
-/// Who says how the link is.
+/// Source of the link state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// An operator, by `pepd link`.
     Operator,
-    /// The interface's carrier.
+    /// The interface's carrier state.
     Carrier,
     /// The contact plan.
     Plan,
-    /// The gateway beyond the link answers, or does not.
+    /// ICMP probes of the gateway beyond the link.
     Probe,
     /// Tunnels: a peer is heard, or none is.
     Tunnel,
-    /// Nobody: it is taken to be there.
+    /// No source: the link is assumed up.
     Assumed,
 }
 
@@ -59,12 +59,12 @@ impl Source {
         Self::Assumed,
     ];
 
-    /// From its number (`as u64`).
+    /// Returns the source of a code (`as u64`).
     pub(crate) fn from_code(code: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|source| *source as u64 == code)
     }
 
-    /// As it stands in the log and in answers to operators.
+    /// Name in the log and in answers to operators.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Operator => "operator",
@@ -77,10 +77,11 @@ impl Source {
     }
 }
 
-/// Who can hear that the link is there.
+/// Detector of the link state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detector {
-    /// The probe of the gateway. Its silence says more than that of tunnels, whose peers may have ended.
+    /// Probe of the gateway. Its silence counts more than that of tunnels, whose peers may have
+    /// stopped.
     Probe,
     /// All tunnels together.
     Tunnel,
@@ -97,73 +98,73 @@ impl Detector {
     }
 }
 
-/// How the link is.
+/// State of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
-    /// Whether it is there.
+    /// True if the link is up.
     pub up: bool,
-    /// Who says so.
+    /// Source of the state.
     pub by: Source,
-    /// Since when it has been so, whoever said it; by the steady clock.
+    /// Start of the state, whatever its source; by the steady clock.
     pub since: Duration,
 }
 
-/// What tunnels are told of the link.
+/// Link state as passed to tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelLink {
-    /// It is there, as far as anybody knows.
+    /// Up, as far as is known.
     Up,
-    /// It is away. Whoever hears their peer all the same knows better.
+    /// Down. A tunnel that hears its peer ignores this.
     Down,
-    /// An operator wants nothing to be sent, whoever is heard.
+    /// Off by the operator: nothing is sent, even if peers are heard.
     Off,
 }
 
 /// An outage that is over, or the one that lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
-    /// When it began, Unix time.
+    /// Start, in Unix time.
     pub began: Duration,
-    /// Who said so.
+    /// Source of the state.
     pub by: Source,
-    /// How long it has lasted; `None` while it does.
+    /// Duration; `None` while it lasts.
     pub lasted: Option<Duration>,
 }
 
-/// The last outage, for whoever writes it down.
+/// The last outage, for the persistent record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latest {
-    /// How many there have been, this one included.
+    /// Number of outages so far, including this one.
     pub number: u64,
-    /// What there is to tell of it.
+    /// The outage itself.
     pub outage: Outage,
-    /// How long ago it began.
+    /// Time since its start.
     pub age: Duration,
-    /// How long all those before were together.
+    /// Total duration of all earlier outages.
     pub before: Duration,
-    /// How long the one before was: it may have ended in the same moment.
+    /// Duration of the previous one, which may have ended in the same moment.
     pub previous: Option<Duration>,
 }
 
-/// The outages that a process before has known of.
+/// Outages known to an earlier process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Past {
-    /// The last ones, the oldest first.
+    /// The last outages, the oldest first.
     pub outages: Vec<Outage>,
-    /// How many there have been.
+    /// Number of outages so far.
     pub count: u64,
-    /// How long those that are over were together.
+    /// Total duration of those that are over.
     pub down: Duration,
-    /// How long ago the last one began, where it lasts.
+    /// Time since the start of the last one, if it still lasts.
     pub lasting: Option<Duration>,
 }
 
-/// What an operator has said.
+/// Operator's order for the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
-    /// How the link is.
+    /// Ordered state of the link.
     pub up: bool,
-    /// Until when that counts; `None`: until further notice.
+    /// End of the order; `None`: until further notice.
     pub until: Option<Duration>,
 }
 
@@ -172,7 +173,8 @@ impl Order {
     const DOWN: u64 = 2 << 62;
     const UNTIL: u64 = Self::UP - 1;
 
-    /// In one word, so that it is changed by one store: never 0, which is no order. The end is in whole milliseconds, rounded up.
+    /// Encodes the order in one word, so that one store changes it; never 0, which means no order.
+    /// The end is in whole milliseconds, rounded up.
     pub fn to_word(self) -> u64 {
         let up = if self.up { Self::UP } else { Self::DOWN };
         let until = self.until.map_or(0, |until| {
@@ -182,7 +184,7 @@ impl Order {
         up | until
     }
 
-    /// From such a word; `None` where it is no order.
+    /// Decodes such a word; `None` where it is no order.
     pub fn from_word(word: u64) -> Option<Self> {
         let up = match word & !Self::UNTIL {
             Self::UP => true,
@@ -201,20 +203,20 @@ struct Report {
     at: Duration,
 }
 
-/// What is known of a link. All times are by the steady clock unless they say otherwise.
+/// Monitor of a link. All times are by the steady clock unless stated otherwise.
 #[derive(Debug, Clone)]
 pub struct LinkMonitor {
     order: Option<Order>,
     carrier: Option<bool>,
     contacts: Option<Contacts>,
-    /// What the plan says.
+    /// State by the plan.
     planned: Option<bool>,
-    /// Since when, Unix time.
+    /// Start of that state, in Unix time.
     edge: Option<Duration>,
     reports: [Option<Report>; 2],
-    /// When operator, interface or plan last said something new.
+    /// Last change of operator, interface or plan.
     changed: Duration,
-    /// What is heard so soon after the link went away by plan was on its way.
+    /// Time after a planned end in which packets that are still in transit may be heard.
     echo: Duration,
     state: State,
     outages: VecDeque<Outage>,
@@ -223,11 +225,11 @@ pub struct LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// Outages that are remembered.
+    /// Number of outages remembered.
     pub const REMEMBERED: usize = 32;
 
-    /// Nothing is known but the plan, if there is one. `echo`: how long packets may be heard that were sent before
-    /// the link went away, a round trip or so.
+    /// Returns a monitor that knows only the plan, if there is one. `echo`: time after the end of a
+    /// contact in which packets sent before may be heard, about one round trip.
     pub fn new(now: Now, contacts: Option<Contacts>, echo: Duration) -> Self {
         let mut monitor = Self {
             order: None,
@@ -251,9 +253,10 @@ impl LinkMonitor {
         monitor
     }
 
-    /// Goes on with what a process before has known, and with what operator and interface say now. It is to be polled once witnesses have
-    /// been heard, too: an outage that nobody tells of then is over. To be called at the beginning; the steady clock has to have
-    /// begun before the outage that lasts.
+    /// Resumes from the state of an earlier process, and the current state of operator and
+    /// interface. To be called at the start, and polled once detectors have reported, too: an
+    /// outage that no source reports then is over. The steady clock has to have started before the
+    /// outage that lasts.
     pub fn resume(&mut self, now: Now, past: Past, order: Option<Order>, carrier: Option<bool>) {
         self.order = order;
         self.carrier = carrier.filter(|up| !up);
@@ -273,8 +276,8 @@ impl LinkMonitor {
         self.outages = past.outages.into();
     }
 
-    /// An operator says how the link is (`Some`), for that long or until further notice; or that others know
-    /// better (`None`).
+    /// Sets the operator's order for the link (`Some`), for that long or until further notice, or
+    /// removes it (`None`).
     pub fn order(&mut self, now: Now, up: Option<bool>, lasting: Option<Duration>) {
         self.poll(now);
         let until = lasting.map(|lasting| now.steady.saturating_add(lasting));
@@ -282,16 +285,16 @@ impl LinkMonitor {
         self.changed = now.steady;
     }
 
-    /// When the operator's word ends, where that is certain. `None` where there is none.
+    /// End of the operator's order, where it has one. `None` without an order.
     pub fn ordered_until(&self) -> Option<Duration> {
         self.order?.until
     }
 
-    /// Whether the interface carries packets.
+    /// Records whether the interface carries packets.
     pub fn carrier(&mut self, now: Now, up: bool) {
         self.poll(now);
         if self.carrier != Some(up) {
-            // One that has always been there is no news.
+            // A carrier that has always been up is no change.
             if self.carrier.is_some() || !up {
                 self.changed = now.steady;
             }
@@ -299,25 +302,26 @@ impl LinkMonitor {
         }
     }
 
-    /// Another plan, or none.
+    /// Replaces or removes the plan.
     pub fn replan(&mut self, now: Now, contacts: Option<Contacts>) {
         self.poll(now);
         self.contacts = contacts;
     }
 
-    /// A witness heard something, last at `at`; or has not heard at `at` what it should have.
+    /// Records that a detector last heard something at `at`; or that it missed an expected packet
+    /// at `at`.
     pub fn testify(&mut self, detector: Detector, up: bool, at: Duration) {
         self.reports[detector as usize] = Some(Report { up, at });
     }
 
-    /// A witness has nothing to listen to any more. What it has heard no longer counts; that it has
-    /// missed something does, until it hears again.
+    /// Records that a detector has nothing to listen to any more. Earlier packets no longer count;
+    /// missed ones do, until it hears again.
     pub fn withdraw(&mut self, detector: Detector) {
         let report = &mut self.reports[detector as usize];
         *report = report.filter(|it| !it.up);
     }
 
-    /// Takes note of the time. Returns the state when the link has come or gone.
+    /// Updates the state. Returns it when the link has gone up or down.
     pub fn poll(&mut self, now: Now) -> Option<State> {
         self.end_order(now);
         self.look_at_plan(now);
@@ -332,7 +336,7 @@ impl LinkMonitor {
         Some(self.state)
     }
 
-    /// When to poll next though nothing happens.
+    /// Time of the next poll without an event.
     pub fn deadline(&self, now: Now) -> Option<Duration> {
         let edge = self.contacts.as_ref().and_then(|contacts| {
             let next = contacts.next(now.wall)?;
@@ -341,18 +345,19 @@ impl LinkMonitor {
         [self.ordered_until(), edge].into_iter().flatten().min()
     }
 
-    /// How the link is, as of the last poll.
+    /// State of the link as of the last poll.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Whether new flows have to do without it, as of the last poll. That no tunnel hears anything is not enough, as it may be
-    /// the peers that are away.
+    /// Reports whether the link is down for new flows, as of the last poll. Silence of all tunnels
+    /// is not sufficient, as their peers may be down.
     pub fn is_down(&self) -> bool {
         !self.state.up && self.state.by != Source::Tunnel
     }
 
-    /// What tunnels are told, which have ears of their own: what operator, interface and plan say.
+    /// Link state for tunnels, which have detectors of their own: that of operator, interface and
+    /// plan.
     pub fn tunnel_link(&self) -> TunnelLink {
         let known_down = self.carrier == Some(false) || self.planned == Some(false);
         match self.order {
@@ -362,7 +367,7 @@ impl LinkMonitor {
         }
     }
 
-    /// When the plan says that the link comes or goes next, Unix time.
+    /// Unix time of the next planned change of the link.
     pub fn next_planned(&self, now: Now) -> Option<Duration> {
         self.contacts.as_ref()?.next(now.wall)
     }
@@ -372,7 +377,7 @@ impl LinkMonitor {
         self.outages.iter()
     }
 
-    /// How many outages there have been, and how long all of them together, up to now.
+    /// Number of outages so far, and their total duration up to now.
     pub fn totals(&self, now: Now) -> (u64, Duration) {
         let lasting = (!self.state.up).then(|| now.steady.saturating_sub(self.state.since));
         (self.count, self.down + lasting.unwrap_or_default())
@@ -407,7 +412,7 @@ impl LinkMonitor {
             return;
         }
         (self.planned, self.edge) = (planned, edge);
-        // Noticed late, it has been so for a while.
+        // A planned change that is noticed late is backdated.
         let late = edge.map_or(Duration::ZERO, |edge| now.wall.saturating_sub(edge));
         self.changed = self.changed.max(now.steady.saturating_sub(late));
     }
@@ -436,7 +441,7 @@ impl LinkMonitor {
         (true, by)
     }
 
-    /// One that says so, and speaks of now.
+    /// Returns a detector whose current report is `up`.
     fn detector(&self, up: bool) -> Option<Source> {
         let echo = match self.planned {
             Some(false) if up => self.echo,

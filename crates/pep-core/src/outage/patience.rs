@@ -1,30 +1,29 @@
-//! Time for which a connection that has bytes to send may hear nothing.
+//! Time for which a connection with bytes to send may stay silent.
 //!
-//! The kernel's TCP_USER_TIMEOUT means two things. While bytes are under way it bounds the silence.
-//! While the far end's window is closed it bounds how long that may be so, however often the far end
-//! answers probes. That ends connections whose receiver pauses: a printer out of paper, a film on
-//! pause. So while a window is closed pepd moves the timeout on with each answer: it then bounds the
-//! silence there, too.
+//! The kernel's TCP_USER_TIMEOUT has two meanings. While bytes are in flight it bounds the silence.
+//! While the far end's window is closed it bounds that time, however often the far end answers
+//! probes. That ends connections whose receiver pauses: a printer out of paper, a film on pause. So
+//! while a window is closed, pepd extends the timeout with each answer: it then bounds the silence
+//! there, too.
 
 use std::time::Duration;
 
 use super::revival::Vitals;
 
-/// The timeout of one connection, which is to be looked at regularly.
+/// Timeout of one connection, to be updated regularly.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     limit: Duration,
-    /// First look at which the window was closed.
+    /// First update at which the window was closed.
     closed: Option<Duration>,
     set: Duration,
 }
 
 impl Patience {
-    /// Time beyond its limit for which a connection may live that falls silent with a closed window,
-    /// as that was noticed late.
+    /// Extra time for a connection that falls silent with a closed window, as pepd notices late.
     pub const LOOK: Duration = Duration::from_secs(1);
 
-    /// Patience with a connection whose timeout was set to `limit`.
+    /// Returns the state of a connection whose timeout was set to `limit`.
     pub const fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -33,7 +32,8 @@ impl Patience {
         }
     }
 
-    /// The timeout to set now, if it is another one. `now` counts from any moment, the same each time.
+    /// Returns the timeout to set now, if it has changed. `now` counts from a fixed arbitrary
+    /// moment.
     pub fn care(&mut self, now: Duration, vitals: &Vitals) -> Option<Duration> {
         let timeout = if vitals.waits_for_window {
             let closed = *self.closed.get_or_insert(now);
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(patience.care(s(20), &vitals(1, true)), None);
         let answered = patience.care(s(23), &vitals(1, true));
         assert_eq!(answered, Some(LIMIT + s(2) + Patience::LOOK));
-        // Silence moves nothing on.
+        // Silence extends nothing.
         assert_eq!(patience.care(s(25), &vitals(3, true)), None);
         let answered = patience.care(s(100), &vitals(0, true));
         assert_eq!(answered, Some(LIMIT + s(80) + Patience::LOOK));
@@ -90,7 +90,7 @@ mod tests {
         assert!(patience.care(s(50), &vitals(0, true)).is_some());
         assert_eq!(patience.care(s(51), &vitals(0, false)), Some(LIMIT));
         assert_eq!(patience.care(s(52), &vitals(0, false)), None);
-        // The next pause counts from its own beginning.
+        // The next pause counts from its own start.
         assert_eq!(
             patience.care(s(60), &vitals(0, true)),
             Some(LIMIT + Patience::LOOK)

@@ -1,4 +1,4 @@
-//! Asking the gateway beyond the link whether it is there, by ICMP echo (RFC 792, RFC 4443 section 4).
+//! Probes of the gateway beyond the link, by ICMP echo (RFC 792, RFC 4443 section 4).
 
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
@@ -7,35 +7,35 @@ use etherparse::{
     Ipv4HeaderSlice,
 };
 
-/// How often a gateway is asked that does not answer.
+/// Interval between probes of a gateway that does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Questions to one gateway, and what follows from its answers. Times are by a steady clock.
+/// Probes of one gateway, and the link state that follows. Times are by a steady clock.
 #[derive(Debug)]
 pub struct Probing {
     gateway: IpAddr,
     identifier: u16,
     every: Duration,
     patience: Duration,
-    /// Not answered yet: number, and until when they may be. In order.
+    /// Unanswered probes: number and deadline, in order.
     open: VecDeque<(u16, Duration)>,
     next: u16,
     ask_at: Duration,
-    /// It has answered at some time: before, nothing follows from its silence.
+    /// True after the first answer: before that, silence proves nothing.
     answers: bool,
-    /// Questions without an answer since it last did.
+    /// Unanswered probes since the last answer.
     unanswered: u32,
 }
 
 impl Probing {
-    /// Questions in a row without an answer, until the link is taken to be away.
+    /// Unanswered probes in a row after which the link counts as down.
     pub const UNANSWERED_MAX: u32 = 3;
 
-    /// Questions, from the first one on, after which one that has never answered is not expected to.
+    /// Probes, from the first one on, after which a gateway that has never answered counts as mute.
     pub const MUTE: u32 = 10;
 
-    /// Asks at once, then every so often. An answer is waited for as long as `patience`; `identifier` tells
-    /// our questions from those of other programs.
+    /// Returns a prober that sends at once, then at this interval. It waits `patience` for an
+    /// answer; `identifier` separates pepd's probes from those of other programs.
     pub fn new(
         now: Duration,
         gateway: IpAddr,
@@ -56,19 +56,19 @@ impl Probing {
         }
     }
 
-    /// It has answered, a process before this one.
+    /// Records that the gateway answered an earlier process.
     pub fn expect_answers(&mut self) {
         self.answers = true;
     }
 
-    /// When to poll next.
+    /// Time of the next poll.
     pub fn deadline(&self) -> Duration {
         let answer = self.open.front().map_or(Duration::MAX, |open| open.1);
         self.ask_at.min(answer)
     }
 
-    /// The packet to send now, if it is time: ICMP without an IP header, as raw sockets take it (with IPv6, the kernel
-    /// fills in the checksum).
+    /// Returns the packet to send now, if it is time: ICMP without an IP header, as raw sockets
+    /// take it (with IPv6, the kernel fills in the checksum).
     pub fn poll_question(&mut self, now: Duration) -> Option<Vec<u8>> {
         if now < self.ask_at {
             return None;
@@ -91,7 +91,7 @@ impl Probing {
         Some(packet)
     }
 
-    /// Takes note of questions that have waited too long. True when the link is to be taken as away.
+    /// Expires probes that have waited too long. Returns true when the link counts as down.
     pub fn poll_silence(&mut self, now: Duration) -> bool {
         let before = self.unanswered;
         while self.open.front().is_some_and(|open| open.1 <= now) {
@@ -104,8 +104,8 @@ impl Probing {
         self.unanswered > before && self.answers && self.unanswered >= Self::UNANSWERED_MAX
     }
 
-    /// A packet came from the gateway, as a raw socket gives it: with its IP header in IPv4, without in IPv6. True when it
-    /// answers a question that is open, so that the link is there.
+    /// Handles a packet from the gateway, as a raw socket delivers it: with its IP header in IPv4,
+    /// without in IPv6. Returns true when it answers an open probe, so that the link is up.
     pub fn receive(&mut self, packet: &[u8]) -> bool {
         let answer = match self.gateway {
             IpAddr::V4(_) => echo_reply_v4(packet),
@@ -117,13 +117,14 @@ impl Probing {
         let Some(place) = self.open.iter().position(|open| open.0 == answer.seq) else {
             return false;
         };
-        // Those before were lost, or are late: they say nothing more.
+        // Earlier probes were lost, or are late: they no longer matter.
         self.open.drain(..=place);
         (self.answers, self.unanswered) = (true, 0);
         true
     }
 
-    /// Whether it has never answered, though it was asked again and again: perhaps it is none, or somebody drops the questions.
+    /// Reports whether the gateway never answered repeated probes: it may be the wrong address, or
+    /// a firewall drops them.
     pub fn is_mute(&self) -> bool {
         !self.answers && self.unanswered >= Self::MUTE
     }
@@ -174,7 +175,7 @@ mod tests {
         packet
     }
 
-    /// Polls until then. Questions asked, and at what times the link was found to be away.
+    /// Polls until then. Returns the number of probes, and the times at which the link went down.
     fn run(probing: &mut Probing, until: u64) -> (usize, Vec<Duration>) {
         let (mut questions, mut away) = (0, Vec::new());
         while probing.deadline() <= Duration::from_secs(until) {
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn one_that_is_asked_for_the_first_times_is_not_taken_for_mute() {
         let mut probing = probing("192.0.2.1");
-        // Given up at 4 s and then every second from 5 s on.
+        // Expired at 4 s, and then every second from 5 s on.
         run(&mut probing, 12);
         assert!(!probing.is_mute());
         run(&mut probing, 20);
@@ -214,7 +215,7 @@ mod tests {
     fn one_that_has_answered_a_process_before_is_missed() {
         let mut probing = probing("192.0.2.1");
         probing.expect_answers();
-        // Given up at 4 s, 5 s and 6 s or so.
+        // Expired at 4 s, 5 s and 6 s or so.
         let (_, away) = run(&mut probing, 20);
         assert!(away.first().is_some_and(|at| at.as_secs() < 15), "{away:?}");
     }
@@ -224,7 +225,7 @@ mod tests {
         let mut probing = probing("192.0.2.1");
         assert!(probing.poll_question(Duration::ZERO).is_some());
         assert!(probing.receive(&reply_v4(77, 0)));
-        // Asked at 5 s, given up at 9 s; then at 10 s, 11 s and so on.
+        // Sent at 5 s, expired at 9 s; then at 10 s, 11 s and so on.
         let (questions, away) = run(&mut probing, 15);
         assert_eq!(away.first(), Some(&Duration::from_secs(15)));
         assert!(probing.receive(&reply_v4(77, questions as u16)));

@@ -1,72 +1,74 @@
-//! How a connection gets going again once its link is back, when nobody has said that it is.
+//! Revival of a connection once its link is up again, without a notification that it is.
 //!
-//! TCP alone takes its time: it sends again only when its timer says so, which may be two minutes away. So as long as
-//! nothing is acknowledged a probe, which is an empty segment, asks the far end now and then how far it has got.
+//! TCP alone is slow: it retransmits only when its timer fires, which may be in two minutes. So
+//! while nothing is acknowledged, a probe, an empty segment, asks the far end now and then for its
+//! position.
 //!
-//! What the answer acknowledges first had arrived before the outage though its acknowledgement had not. TCP then takes
-//! its timeouts for mistakes (RFC 3522) and all else for still under way, and finds out when its timer goes off once
-//! more. That cannot be hastened beyond a cap on the timer of 1 s, the least that Linux takes, which is for
-//! connections that are cared for.
+//! The first answer acknowledges bytes that had arrived before the outage but whose ACK was lost.
+//! TCP then takes its timeouts for spurious (RFC 3522) and all other bytes for still in flight. It
+//! finds out when its timer fires once more. Only a cap on the timer shortens that: 1 s, Linux's
+//! minimum, for connections under care.
 
 use std::time::Duration;
 
-/// What a connection's kernel says of it.
+/// Kernel's state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Vitals {
-    /// Since something came from the far end that acknowledges, new bytes or not.
+    /// Time since the far end last sent an ACK, of new bytes or not.
     pub silent: Duration,
-    /// The round trip.
+    /// Round-trip time.
     pub rtt: Duration,
-    /// Bytes that the far end has acknowledged, ever.
+    /// Total bytes that the far end has acknowledged.
     pub acked: u64,
-    /// Packets of which it is not known that they have arrived.
+    /// Packets sent and not known to have arrived.
     pub unacked: u32,
-    /// True where bytes wait to be sent though none are under way: the far end's window is closed.
+    /// True where bytes wait and none are in flight: the far end's window is closed.
     pub waits_for_window: bool,
 }
 
 impl Vitals {
-    /// Beyond two round trips, an acknowledgement may be late for so long.
+    /// Tolerated delay of an ACK beyond two round trips.
     const LATE: Duration = Duration::from_millis(400);
 
-    /// Whether it may be that its link is away, where it was just the same a moment ago.
+    /// Reports whether the link may be down, if a moment ago the same was true.
     pub fn seem_stuck(&self) -> bool {
         self.unacked > 0 && self.silent >= 2 * self.rtt + Self::LATE
     }
 }
 
-/// What to do for a connection.
+/// Action for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Care {
-    /// Nothing now.
+    /// None now.
     Wait,
-    /// Make it send a probe now.
+    /// Send a probe now.
     Probe,
-    /// No more: it goes on by itself, or is over.
+    /// Stop: the connection continues by itself, or is over.
     Leave,
 }
 
 /// A connection that was found to be stuck.
 #[derive(Debug, Clone, Copy)]
 pub struct Revival {
-    /// When it was last looked at, and what was acknowledged then.
+    /// Time of the last check, and bytes acknowledged then.
     looked: Duration,
     acked: u64,
-    /// When it was last made to send.
+    /// Time of the last probe.
     probed: Option<Duration>,
-    /// When something was heard, for the first time since it was stuck.
+    /// Time of the first answer since it was stuck.
     answered: Option<Duration>,
 }
 
 impl Revival {
-    /// Between two probes: the link is back for so long at most before it is noticed.
+    /// Interval between two probes, the maximum time before pepd notices that the link is up.
     pub const PERIOD: Duration = Duration::from_millis(250);
-    /// How often to look at connections that are stuck.
+    /// Interval between checks of stuck connections.
     pub const LOOK: Duration = Duration::from_millis(50);
-    /// It has gone on by itself if more is acknowledged within so long of the first answer.
+    /// Time after the first answer in which more ACKs mean that the connection has recovered by
+    /// itself.
     const SETTLING: Duration = Duration::from_secs(5);
 
-    /// Begins to care for a connection that seems stuck.
+    /// Returns the care of a connection that seems stuck.
     pub fn new(now: Duration, vitals: &Vitals) -> Self {
         Self {
             looked: now,
@@ -76,8 +78,8 @@ impl Revival {
         }
     }
 
-    /// What to do now. `period` is what lies between probes: [`PERIOD`](Self::PERIOD), or longer where there are
-    /// many such connections.
+    /// Returns the action to take now. `period` is the interval between probes:
+    /// [`PERIOD`](Self::PERIOD), or longer with many such connections.
     pub fn care(&mut self, now: Duration, vitals: &Vitals, period: Duration) -> Care {
         let heard = vitals.silent < now.saturating_sub(self.looked);
         let progress = vitals.acked > self.acked;
@@ -191,8 +193,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the kernel says, there is never more than a probe per period and answer, and none that is stuck
-        /// is without for longer than a period.
+        /// Whatever the kernel reports, there is never more than a probe per period and answer, and
+        /// no stuck connection is without one for longer than a period.
         #[test]
         fn probes_are_neither_too_many_nor_too_few(
             steps in prop::collection::vec((1..200u64, 0..3u64, 0..300u64), 1..200),

@@ -4,6 +4,7 @@
 mod error;
 mod findings;
 mod raw;
+mod renamed;
 mod table;
 pub(crate) mod values;
 
@@ -11,4 +12,5 @@ pub use error::{ConfigError, ConfigWarning};
 pub(crate) use findings::{Findings, Lines};
 pub(crate) use raw::Section;
 pub use raw::closest;
+pub use renamed::with_present_names;
 pub(crate) use table::{row, section, words};

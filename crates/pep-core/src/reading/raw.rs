@@ -9,7 +9,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{findings::Findings, values::Reading};
+use super::{findings::Findings, renamed, values::Reading};
 
 /// Keys that operators look for in the wrong section, by the section that has them.
 ///
@@ -78,14 +78,6 @@ const HOMES: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Keys that had another name in the release before: section, former name and name.
-///
-/// The next release drops them.
-const RENAMED: [(&str, &str, &str); 2] = [
-    ("custody", "folder", "directory"),
-    ("link", "elsewhere", "other_routes"),
-];
-
 type Entry<'a> = (&'a Spanned<Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
 
 /// One table of the file.
@@ -134,10 +126,8 @@ impl<'a> Section<'a> {
 
     /// Reports whether the file has this key, under its current or former name.
     pub(crate) fn has(&self, key: &str) -> bool {
-        let former = RENAMED
-            .iter()
-            .find(|(path, _, name)| *path == self.path && *name == key);
-        self.contains(key) || former.is_some_and(|(_, former, _)| self.contains(former))
+        let former = renamed::former(&self.path, key);
+        self.contains(key) || former.is_some_and(|former| self.contains(former))
     }
 
     fn contains(&self, key: &str) -> bool {
@@ -300,7 +290,7 @@ impl<'a> Section<'a> {
         for (key, _) in self.table.into_iter().flatten() {
             let name = key.get_ref().as_ref();
             let line = self.findings.line_at(key.span().start);
-            if let Some(new) = self.name_of_former(name) {
+            if let Some(new) = renamed::present(&self.path, name) {
                 if self.contains(new) {
                     let message = format!("is the former name of `{new}`, which is stated too");
                     self.findings.error_at(line, &self.path_of(name), message);
@@ -333,26 +323,18 @@ impl<'a> Section<'a> {
         Some(value)
     }
 
-    /// Value under the key's former name, with a warning that gives the new one.
+    /// Returns the key's value under its former name, and warns of that name.
     fn under_former_name(&self, key: &str) -> Option<Entry<'a>> {
-        let (_, former, _) = RENAMED
-            .iter()
-            .find(|(path, _, name)| *path == self.path && *name == key)?;
-        let found = self.table?.get_key_value(*former)?;
-        self.findings.met(
-            &self.path_of(former),
-            self.findings.line_at(found.0.span().start),
+        let former = renamed::former(&self.path, key)?;
+        let (name, value) = self.table?.get_key_value(former)?;
+        let line = self.findings.line_at(name.span().start);
+        self.findings.met(&self.path_of(former), line);
+        let message = format!(
+            "is called `{key}` now, and the next release refuses the former name: \
+             `pepd migrate --config FILE` prints the file with the present one"
         );
-        let message = format!("is called `{key}` now; the next release refuses the former name");
         self.warning(former, message);
-        Some(found)
-    }
-
-    fn name_of_former(&self, former: &str) -> Option<&'static str> {
-        let renamed = RENAMED
-            .iter()
-            .find(|(path, name, _)| *path == self.path && *name == former);
-        renamed.map(|(_, _, name)| *name)
+        Some((name, value))
     }
 
     fn child(&self, path: String, value: Option<&'a Spanned<DeValue<'a>>>) -> Section<'a> {

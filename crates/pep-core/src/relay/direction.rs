@@ -2,16 +2,16 @@
 
 use crate::ring::RingMap;
 
-/// How the source of a half ended its stream.
+/// End of the source's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// By FIN.
     Fin,
-    /// By RST, or an error that amounts to one.
+    /// By RST, or an equivalent error.
     Reset,
 }
 
-/// Where a half stands.
+/// State of a direction.
 ///
 /// ```text
 ///             end(Fin)                 shut_down, ring empty
@@ -22,24 +22,24 @@ pub enum Ending {
 ///    `---------------------------+-------------------> Reset
 /// ```
 ///
-/// `Shut` and `Reset` are final. What the source sent before it ended is always delivered
-/// first, as the network would have, also before a reset.
+/// `Shut` and `Reset` are final. Data that the source sent before it ended is always delivered
+/// first, as the network would, also before a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DirectionState {
     /// The source may send more.
     Open,
-    /// The source has ended; what is held goes to the sink, then the ending does.
+    /// The source has ended; the ring goes to the sink, then the ending does.
     Draining(Ending),
-    /// Everything was delivered, and then FIN.
+    /// Everything was delivered, followed by FIN.
     Shut,
-    /// The sink takes nothing any more, or is to be reset now.
+    /// The sink takes nothing any more, or has to be reset now.
     Reset,
 }
 
 /// One direction of a flow: a ring between a source and a sink.
 #[derive(Debug, Clone)]
 pub struct RelayDirection {
-    /// Where its bytes are.
+    /// Positions of the direction's bytes.
     pub(super) ring: RingMap,
     state: DirectionState,
     /// A receive has filled the ring since it was last empty.
@@ -55,7 +55,7 @@ impl RelayDirection {
         }
     }
 
-    /// A half that a predecessor has left. That its source has ended is found out again.
+    /// Resumes a direction of a predecessor. A new receive detects again that its source has ended.
     pub(super) fn resume(ring: RingMap, shut: bool) -> Self {
         Self {
             state: if shut {
@@ -67,28 +67,28 @@ impl RelayDirection {
         }
     }
 
-    /// Where it stands.
+    /// Current state.
     pub fn state(&self) -> DirectionState {
         self.state
     }
 
-    /// The map of its ring.
+    /// Map of the ring.
     pub fn ring(&self) -> &RingMap {
         &self.ring
     }
 
-    /// Bytes passed on to the sink.
+    /// Bytes delivered to the sink.
     pub fn delivered(&self) -> u64 {
         self.ring.head()
     }
 
-    /// Bytes taken from the source that the sink did not get, once the half is final; before
-    /// that, those it has yet to get.
+    /// Bytes taken from the source and not delivered. Final once the direction is; before that,
+    /// bytes still to be delivered.
     pub fn undelivered(&self) -> u64 {
         self.ring.len()
     }
 
-    /// Whether nothing can happen any more.
+    /// Reports whether the direction is over.
     pub fn is_final(&self) -> bool {
         matches!(self.state, DirectionState::Shut | DirectionState::Reset)
     }
@@ -114,9 +114,9 @@ impl RelayDirection {
         self.filled |= self.ring.is_full();
     }
 
-    /// The sink took `count` bytes. Returns whether a larger ring would have saved calls: a
-    /// receive filled it, and the sink took everything. A ring that the sink does not
-    /// empty is large enough; what is slow is the sink.
+    /// Counts `count` bytes that the sink took. Returns whether a larger ring would have saved
+    /// calls: a receive filled it, and the sink took everything. A ring that the sink does not
+    /// empty is large enough; the sink is slow.
     pub(super) fn on_sent(&mut self, count: u64) -> bool {
         self.ring.drain(count);
         if !self.ring.is_empty() {
@@ -126,7 +126,7 @@ impl RelayDirection {
         std::mem::take(&mut self.filled)
     }
 
-    /// The source has ended. Ignored when it had already.
+    /// Handles the end of the source. Ignored after an earlier end.
     pub(super) fn on_end(&mut self, ending: Ending) {
         if self.state == DirectionState::Open {
             self.state = DirectionState::Draining(ending);
@@ -141,7 +141,7 @@ impl RelayDirection {
         }
     }
 
-    /// The sink takes nothing any more. Ignored when it already has everything.
+    /// Handles a sink that takes nothing any more. Ignored when the sink already has everything.
     pub(super) fn on_sink_reset(&mut self) {
         if !self.is_final() {
             self.state = DirectionState::Reset;
@@ -155,16 +155,16 @@ impl RelayDirection {
     }
 }
 
-/// One direction of a flow, as it was last written.
+/// One direction of a flow, as last recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirectionRecord {
-    /// Bytes given to the sink.
+    /// Bytes delivered to the sink.
     pub head: u64,
     /// Bytes taken from the source.
     pub tail: u64,
-    /// Of a ring: the stream position at offset 0.
+    /// Stream position at offset 0 of the ring.
     pub base: u64,
-    /// Of a ring: its bytes.
+    /// Size of the ring in bytes.
     pub size: u64,
     /// The source's stream has ended by FIN.
     pub fin_in: bool,
@@ -203,7 +203,7 @@ mod tests {
         ShutDown,
     }
 
-    /// A half in this state, holding `held` bytes where the state allows it.
+    /// Returns a direction in this state, holding `held` bytes where the state allows it.
     fn half(state: DirectionState, held: u64) -> RelayDirection {
         let mut half = RelayDirection::new(RingMap::new(8, 8));
         half.on_received(held);

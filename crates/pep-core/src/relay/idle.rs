@@ -1,21 +1,21 @@
-//! When a flow counts as idle.
+//! Idle detection of flows.
 
 use std::time::Duration;
 
-/// What an [`IdleClock`] found.
+/// Result of an [`IdleClock`] timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleEvent {
-    /// Bytes have moved; nothing is to be done.
+    /// Bytes have moved; no action is needed.
     Active,
-    /// Nothing has moved for a while: memory can be given back.
+    /// No byte has moved for a while: memory can be freed.
     Quiet,
-    /// Nothing has moved for the idle timeout: the flow is over.
+    /// No byte has moved for the idle timeout: the flow is over.
     Expired,
 }
 
-/// Tells how long a flow has been idle, without asking the time whenever a byte moves.
+/// Measures how long a flow has been idle, without reading the clock for each byte.
 ///
-/// Activity only sets a flag, which the timer finds. Idle times are therefore up to one
+/// Activity only sets a flag, which the timer checks. Idle times are therefore up to one
 /// [`QUIET`](Self::QUIET) longer than configured.
 #[derive(Debug, Clone)]
 pub struct IdleClock {
@@ -25,11 +25,11 @@ pub struct IdleClock {
 }
 
 impl IdleClock {
-    /// After this long without a byte a flow's memory is given back: long for a conversation,
-    /// short against the hours of an idle session.
+    /// Idle time after which a flow's memory is freed: long for a conversation, short against the
+    /// hours of an idle session.
     pub const QUIET: Duration = Duration::from_secs(1);
 
-    /// A clock of a flow that has just begun. `limit` is the idle timeout.
+    /// Returns the clock of a flow that has just started. `limit` is the idle timeout.
     pub fn new(limit: Option<Duration>) -> Self {
         Self {
             limit,
@@ -38,14 +38,14 @@ impl IdleClock {
         }
     }
 
-    /// A byte moved. Returns whether the timer is to be set anew, to
-    /// [`QUIET`](Self::QUIET) from now, because it had been set for the idle timeout.
+    /// Records that a byte moved. Returns whether to set the timer again, to [`QUIET`](Self::QUIET)
+    /// from now, because it was set for the idle timeout.
     pub fn on_activity(&mut self) -> bool {
         self.active = true;
         std::mem::take(&mut self.quiet)
     }
 
-    /// The timer fired: what that means, and how long from now it is to fire again; `None` for
+    /// Handles the timer. Returns the result, and the time until it has to fire again; `None` for
     /// not before the next activity.
     pub fn handle_timeout(&mut self) -> (IdleEvent, Option<Duration>) {
         if std::mem::take(&mut self.active) {

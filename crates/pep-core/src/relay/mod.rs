@@ -1,6 +1,7 @@
-//! The relay of one flow: what to do next with its two legs. Holds no bytes and no sockets.
+//! State machine of one flow: decides the next action on its two legs. Holds no bytes and no
+//! sockets.
 //!
-//! The shell asks [`Relay::poll_action`], performs the action, and reports what came of it through a
+//! The shell calls [`Relay::poll_action`], performs the action, and reports the result through a
 //! `handle_*` method, until the action is to wait or the flow has ended:
 //!
 //! ```
@@ -37,15 +38,15 @@ use crate::{
 pub enum Side {
     /// The host that opened the connection.
     Client,
-    /// The one it wanted to reach.
+    /// The host that the client connects to.
     Server,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const ALL: [Self; 2] = [Self::Client, Self::Server];
 
-    /// The opposite one.
+    /// Opposite side.
     pub const fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -54,7 +55,7 @@ impl Side {
     }
 }
 
-/// One of the two halves of a flow.
+/// One of the two directions of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the client to the server.
@@ -64,10 +65,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::Up, Self::Down];
 
-    /// For programs.
+    /// Name for programs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -75,7 +76,7 @@ impl Direction {
         }
     }
 
-    /// The half whose bytes come from `side`.
+    /// Direction whose source is `side`.
     pub const fn from(side: Side) -> Self {
         match side {
             Side::Client => Self::Up,
@@ -83,7 +84,7 @@ impl Direction {
         }
     }
 
-    /// Where its bytes come from.
+    /// Side from which the bytes come.
     pub const fn source(self) -> Side {
         match self {
             Self::Up => Side::Client,
@@ -91,94 +92,94 @@ impl Direction {
         }
     }
 
-    /// Where its bytes go.
+    /// Side to which the bytes go.
     pub const fn sink(self) -> Side {
         self.source().other()
     }
 
-    /// The opposite half.
+    /// Opposite direction.
     pub const fn other(self) -> Self {
         Self::from(self.sink())
     }
 }
 
-/// Sizes that a relay keeps to.
+/// Sizes of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelayLimits {
-    /// Each ring to begin with, in bytes; a power of two.
+    /// Initial size of each ring, in bytes; a power of two.
     pub ring_initial: u64,
-    /// Each ring at most, in bytes; a power of two.
+    /// Maximum size of each ring, in bytes; a power of two.
     pub ring_max: u64,
-    /// Bytes received before other flows get their turn.
+    /// Bytes to receive before other flows get their turn.
     pub turn_bytes: u64,
 }
 
-/// What the shell is to do next.
+/// Next action of the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Receive from the source of the half into this space; never empty. Report by
+    /// Receive from the source of the direction into this space; never empty. Report by
     /// [`Relay::handle_received`], [`Relay::handle_receive_blocked`],
     /// [`Relay::handle_end_of_stream`] or [`Relay::handle_reset`].
     Receive {
-        /// Which half.
+        /// Direction to receive for.
         direction: Direction,
         /// Offsets into its extent.
         space: Ranges,
     },
-    /// Send this data to the sink of the half; never empty. Report by [`Relay::handle_sent`],
+    /// Send this data to the sink of the direction; never empty. Report by [`Relay::handle_sent`],
     /// [`Relay::handle_send_blocked`] or [`Relay::handle_broken`].
     Send {
-        /// Which half.
+        /// Direction to send for.
         direction: Direction,
         /// Offsets into its extent.
         data: Ranges,
     },
-    /// Send FIN to the sink of the half. Report by [`Relay::handle_shut_down`] or
+    /// Send FIN to the sink of the direction. Report by [`Relay::handle_shut_down`] or
     /// [`Relay::handle_broken`].
     ShutDown {
-        /// Which half.
+        /// Direction to shut down.
         direction: Direction,
     },
-    /// The turn is over: let other flows run, then ask again.
+    /// The turn is over: let other flows run, then poll again.
     Yield,
-    /// Nothing can be done before one of these happens.
+    /// Wait for one of these events.
     Wait(Wait),
     /// The flow is over.
     End(End),
 }
 
-/// What a relay waits for, by side. A side may be waited for in several ways.
+/// Events that a relay waits for, by side. It may wait for several events of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wait {
-    /// The leg becoming readable, as [`Relay::handle_readable`].
+    /// Leg becomes readable, as [`Relay::handle_readable`].
     pub readable: PerSide<bool>,
-    /// The leg becoming writable, as [`Relay::handle_writable`].
+    /// Leg becomes writable, as [`Relay::handle_writable`].
     pub writable: PerSide<bool>,
-    /// The leg breaking, as [`Relay::handle_broken`]; where nothing else would tell.
+    /// Leg breaks, as [`Relay::handle_broken`]; set where no other event would show it.
     pub broken: PerSide<bool>,
 }
 
-/// How a flow ended.
+/// End of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Both halves were delivered and shut.
+    /// Both directions were delivered and shut.
     Closed,
-    /// This side's leg was reset or broke; the other is to be reset, once what the kernel
-    /// still has for it is delivered.
+    /// The leg of this side was reset or broke. The shell resets the other leg once the kernel has
+    /// delivered its remaining data.
     Reset(Side),
 }
 
 /// A value for each side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PerSide<T> {
-    /// The client's.
+    /// The client's value.
     pub client: T,
-    /// The server's.
+    /// The server's value.
     pub server: T,
 }
 
 impl<T> PerSide<T> {
-    /// The value of a side.
+    /// Returns the value of a side.
     pub fn by_side(&self, side: Side) -> &T {
         match side {
             Side::Client => &self.client,
@@ -194,12 +195,12 @@ impl<T> PerSide<T> {
     }
 }
 
-/// What is believed of a leg. Beliefs are optimistic: an attempt corrects them.
+/// Assumed state of a leg. Assumptions are optimistic: an attempt corrects them.
 #[derive(Debug, Clone, Copy)]
 struct Leg {
     readable: bool,
     writable: bool,
-    /// It broke, after which a read of 0 means this.
+    /// Set once the leg broke: a read of 0 then has this meaning.
     broken: Option<Ending>,
 }
 
@@ -211,14 +212,14 @@ impl Leg {
     };
 }
 
-/// The relay of one flow.
+/// State machine of one flow.
 #[derive(Debug)]
 pub struct Relay {
     up: RelayDirection,
     down: RelayDirection,
     legs: PerSide<Leg>,
     reset_by: Option<Side>,
-    /// Served first; alternates, so that neither half starves the other.
+    /// Direction served first; alternates, so that neither starves the other.
     first: Direction,
     turn_left: u64,
     limits: RelayLimits,
@@ -228,7 +229,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay between two connected legs. `share` must cover two initial rings.
+    /// Returns a relay between two connected legs. `share` must cover two initial rings.
     pub fn new(limits: RelayLimits, share: Share) -> Self {
         let half = || RelayDirection::new(RingMap::new(limits.ring_initial, limits.ring_max));
         debug_assert!(share.bytes() >= 2 * limits.ring_initial);
@@ -249,8 +250,9 @@ impl Relay {
         }
     }
 
-    /// A relay that goes on where a predecessor has left off: with both halves as they
-    /// [really are](crate::arena::recover_half), and with legs that have broken since. `share` must cover the rings.
+    /// Returns a relay that resumes a predecessor's: with both directions as
+    /// [recovered](crate::arena::recover_half), and with legs that may have broken since. `share`
+    /// must cover the rings.
     pub fn resume(
         limits: RelayLimits,
         share: Share,
@@ -276,7 +278,7 @@ impl Relay {
         relay
     }
 
-    /// One of its halves.
+    /// State of one direction.
     pub fn half(&self, direction: Direction) -> &RelayDirection {
         match direction {
             Direction::Up => &self.up,
@@ -291,8 +293,8 @@ impl Relay {
         }
     }
 
-    /// The trace of this relay, off to begin with. Its owner sets the [time](Trace::at) of the
-    /// events, as the relay itself knows none.
+    /// Trace of this relay, initially off. Its owner sets the [time](Trace::at) of the events, as
+    /// the relay has no clock.
     pub fn trace(&mut self) -> &mut Trace {
         &mut self.trace
     }
@@ -310,12 +312,13 @@ impl Relay {
         });
     }
 
-    /// How often a ring was not allowed to grow by the memory budget.
+    /// Number of times that the memory budget denied a ring growth.
     pub fn growth_denied(&self) -> u64 {
         self.growth_denied
     }
 
-    /// The next thing to do. To be asked again after each `handle_*`; asking twice is harmless.
+    /// Returns the next action. The shell polls again after each `handle_*`; polling twice is
+    /// harmless.
     pub fn poll_action(&self) -> Action {
         if let Some(end) = self.end() {
             return Action::End(end);
@@ -332,7 +335,7 @@ impl Relay {
             .unwrap_or_else(|| Action::Wait(self.wait()))
     }
 
-    /// Delivering comes before receiving: it is short, and it is what others wait for.
+    /// Delivery comes before receiving: it is short, and the other side waits for it.
     fn deliver(&self, direction: Direction) -> Option<Action> {
         let half = self.half(direction);
         if half.wants_to_shut_down() {
@@ -347,14 +350,14 @@ impl Relay {
         })
     }
 
-    /// Whether a FIN of this half would answer the client's while some of what the client has sent has not gone to the server: it waits
-    /// until everything has.
+    /// Reports whether a FIN of this direction would answer the client's while data of the client
+    /// has not reached the server. Such a FIN waits until everything has.
     fn answers(&self, direction: Direction) -> bool {
         direction == Direction::Down && self.up.state() == DirectionState::Draining(Ending::Fin)
     }
 
-    /// The server does not have everything that the client sent before its FIN, and never will: the
-    /// client learns of it by a reset.
+    /// Handles data that the client sent before its FIN and that the server will never get: resets
+    /// the client.
     pub fn handle_unconfirmed(&mut self) {
         self.reset_by.get_or_insert(Side::Server);
         self.down.on_sink_reset();
@@ -387,8 +390,8 @@ impl Relay {
         wait
     }
 
-    /// A leg that is done with in both directions no longer matters, and one that broke
-    /// cannot do so again.
+    /// Reports whether a leg can still break. A leg that is finished in both directions no longer
+    /// matters, and a broken one cannot break again.
     fn may_break(&self, side: Side) -> bool {
         let done = |direction| match self.half(direction).state() {
             DirectionState::Open => false,
@@ -405,7 +408,7 @@ impl Relay {
         Some(self.reset_by.map_or(End::Closed, End::Reset))
     }
 
-    /// The source gave `count` bytes, at least 1.
+    /// The source gave `count` bytes, 1 or more.
     pub fn handle_received(&mut self, direction: Direction, count: u64) {
         self.direction_mut(direction).on_received(count);
         self.note(direction, "received", count);
@@ -419,8 +422,8 @@ impl Relay {
         self.note(direction, "receive_blocked", 0);
     }
 
-    /// A receive returned 0: the source has closed. On a leg that broke before, it may
-    /// instead be what the kernel says after it has told the error once.
+    /// Handles a receive of 0: the source has closed. On a leg that broke before, the kernel
+    /// returns 0 after it has reported the error once.
     pub fn handle_end_of_stream(&mut self, direction: Direction) {
         let side = direction.source();
         match self.legs.by_side(side).broken {
@@ -432,16 +435,17 @@ impl Relay {
         }
     }
 
-    /// A receive failed: the leg is dead, and all that had arrived was received before.
+    /// Handles a failed receive: the leg is dead, and all data that had arrived was received
+    /// before.
     pub fn handle_reset(&mut self, side: Side) {
         self.handle_broken(side, Ending::Reset);
         self.direction_mut(Direction::from(side))
             .on_end(Ending::Reset);
     }
 
-    /// The leg takes nothing any more; a send failed, or the kernel said so. What has
-    /// arrived on it may still be received. `ending` is how its own stream will be found to end:
-    /// by FIN if that came before the leg broke.
+    /// Handles a leg that takes nothing any more: a send failed, or the kernel reported it. Data
+    /// that has arrived on it may still be received. `ending` is the end of its own stream: FIN if
+    /// that came before the leg broke.
     pub fn handle_broken(&mut self, side: Side, ending: Ending) {
         if self.legs.by_side(side).broken.is_none() {
             self.note(Direction::from(side), "source_broken", 0);
@@ -454,7 +458,7 @@ impl Relay {
             .on_sink_reset();
     }
 
-    /// The sink took `count` bytes, at least 1. The ring grows where that would have saved calls
+    /// Handles a send of `count` bytes, 1 or more. The ring grows where that would have saved calls
     /// and the budget allows it.
     pub fn handle_sent(&mut self, direction: Direction, count: u64) {
         let grows = self.direction_mut(direction).on_sent(count);
@@ -490,31 +494,31 @@ impl Relay {
         self.note(direction, "shut_down", 0);
     }
 
-    /// The leg may have something to receive.
+    /// The leg may have data to receive.
     pub fn handle_readable(&mut self, side: Side) {
         self.legs.of_mut(side).readable = true;
     }
 
-    /// The leg may take something.
+    /// The leg may take data.
     pub fn handle_writable(&mut self, side: Side) {
         self.legs.of_mut(side).writable = true;
     }
 
-    /// Others had their turn: after [`Action::Yield`] and after each wait.
+    /// Handles a new turn: after [`Action::Yield`] and after each wait.
     pub fn handle_turn(&mut self) {
         self.turn_left = self.limits.turn_bytes;
     }
 
-    /// The flow has ended, and nothing more comes into its rings: what they took from the budget when
-    /// they grew is given back.
+    /// Handles the end of the flow. Its rings receive nothing more, and return the memory that they
+    /// took from the budget when they grew.
     pub fn handle_end(&mut self) {
         let initial = 2 * self.limits.ring_initial;
         let surplus = self.share.bytes().saturating_sub(initial);
         self.share.give_back(surplus);
     }
 
-    /// The flow has been idle: empty rings go back to their initial size and give back what they
-    /// took from the budget. Returns, for each, whether it is empty, so that its pages may go.
+    /// Handles an idle flow: empty rings shrink to their initial size and return memory to the
+    /// budget. Returns, for each ring, whether it is empty, so that its pages can be freed.
     pub fn handle_idle(&mut self) -> [(Direction, bool); 2] {
         Direction::ALL.map(|direction| {
             let initial = self.limits.ring_initial;

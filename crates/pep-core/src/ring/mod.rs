@@ -1,25 +1,25 @@
-//! Where the bytes of one half are: absolute stream positions mapped onto a fixed extent.
+//! Ring buffer of one direction: absolute stream positions mapped onto a fixed extent.
 //!
 //! A ring holds the stream's bytes `head..tail`. It lies in an extent of memory that never moves
 //! and uses the first `size` bytes of it, so that it can grow without a byte being copied.
 //!
-//! Position `p` lies at offset `(p - base) mod size`. Growing keeps every byte where it is:
-//! `base` becomes `head - offset(head)`, which is the old base modulo the old size, so that the new base
-//! with the old size is still the old map. Whoever publishes `base` before `size` therefore leaves a
-//! valid map at every instant, even one at which the process dies.
+//! Position `p` lies at offset `(p - base) mod size`. Growing keeps every byte in place: `base`
+//! becomes `head - offset(head)`. That equals the old base modulo the old size, so that the new
+//! base with the old size is still the old map. A writer that publishes `base` before `size`
+//! therefore leaves a valid map at every instant, even one at which the process dies.
 
 use std::ops::Range;
 
 #[cfg(test)]
 mod tests;
 
-/// Up to two ranges of offsets into an extent: the second is where a ring wraps around, or the next
+/// Up to two ranges of offsets into an extent. The second is where a ring wraps around, or the next
 /// [chunk](crate::chunks) lies elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ranges {
-    /// Comes first in the stream. Empty only when both are.
+    /// First in the stream. Empty only when both are.
     pub first: Range<u64>,
-    /// Continues the stream, in a ring at the start of the extent; often empty.
+    /// Continuation of the stream, in a ring at the start of the extent; often empty.
     pub second: Range<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Ranges {
         (self.first.end - self.first.start) + (self.second.end - self.second.start)
     }
 
-    /// The first `count` bytes of them, or all.
+    /// Returns the first `count` bytes of the ranges, or all.
     pub fn up_to(self, count: u64) -> Self {
         let first = self.first.start..self.first.end.min(self.first.start.saturating_add(count));
         let rest = count - (first.end - first.start);
@@ -37,7 +37,7 @@ impl Ranges {
         Self { first, second }
     }
 
-    /// Adds what continues the stream; whether there was room for it.
+    /// Adds a continuation of the stream. Returns whether there was room for it.
     pub(crate) fn add(&mut self, range: Range<u64>) -> bool {
         if self.is_empty() {
             self.first = range;
@@ -53,15 +53,16 @@ impl Ranges {
         true
     }
 
-    /// Whether there is no byte in them.
+    /// Reports whether both are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The map of one ring. Holds no bytes.
+/// Map of one ring. Holds no bytes.
 ///
-/// Invariants: `head <= tail <= head + size`; `size` is a power of two, `size_min <= size <= extent`.
+/// Invariants: `head <= tail <= head + size`; `size` is a power of two, `size_min <= size <=
+/// extent`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingMap {
     head: u64,
@@ -72,7 +73,7 @@ pub struct RingMap {
 }
 
 impl RingMap {
-    /// An empty ring of `size` bytes at the start of an extent of `extent` bytes.
+    /// Returns an empty ring of `size` bytes at the start of an extent of `extent` bytes.
     ///
     /// # Panics
     /// Unless both are powers of two and `size <= extent`.
@@ -87,7 +88,7 @@ impl RingMap {
         }
     }
 
-    /// The map of a ring that a predecessor has left, which may grow up to `extent` bytes.
+    /// Returns the map of a ring that a predecessor left, which may grow up to `extent` bytes.
     ///
     /// # Panics
     /// Unless both sizes are powers of two, and `head <= tail <= head + size`.
@@ -102,17 +103,17 @@ impl RingMap {
         }
     }
 
-    /// Stream position of the oldest byte held: so many bytes were taken out.
+    /// Stream position of the oldest byte held, equal to the number of bytes taken out.
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// Stream position after the newest byte held: so many bytes were put in.
+    /// Stream position after the newest byte held, equal to the number of bytes put in.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// The stream position that lies at offset 0.
+    /// Stream position at offset 0.
     pub fn base(&self) -> u64 {
         self.base
     }
@@ -127,27 +128,27 @@ impl RingMap {
         self.tail - self.head
     }
 
-    /// Whether it holds nothing.
+    /// Reports whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// Whether it has no space left.
+    /// Reports whether the ring is full.
     pub fn is_full(&self) -> bool {
         self.len() == self.size
     }
 
-    /// Where the next bytes of the stream go. Empty when the ring is full.
+    /// Place of the next bytes of the stream. Empty when the ring is full.
     pub fn space(&self) -> Ranges {
         self.ranges(self.tail, self.size - self.len())
     }
 
-    /// Where the bytes held are, oldest first. Empty when the ring is.
+    /// Place of the bytes held, oldest first. Empty when the ring is.
     pub fn data(&self) -> Ranges {
         self.ranges(self.head, self.len())
     }
 
-    /// `count` bytes were written into [`space`](Self::space).
+    /// Counts `count` bytes that were written into [`space`](Self::space).
     ///
     /// # Panics
     /// When there was less space.
@@ -156,8 +157,8 @@ impl RingMap {
         self.tail += count;
     }
 
-    /// `count` bytes were taken from [`data`](Self::data). A ring that is empty then starts again
-    /// at offset 0, whose pages are the ones in the cache.
+    /// Removes `count` bytes of [`data`](Self::data). An empty ring restarts at offset 0, whose
+    /// pages are in the cache.
     ///
     /// # Panics
     /// When fewer were held.
@@ -169,8 +170,8 @@ impl RingMap {
         }
     }
 
-    /// Whether [`grow`](Self::grow) would succeed: the extent has room, and the bytes held
-    /// do not wrap around.
+    /// Reports whether [`grow`](Self::grow) can succeed: the extent has room, and the bytes held do
+    /// not wrap around.
     pub fn can_grow(&self) -> bool {
         self.size < self.extent && self.data().second.is_empty()
     }

@@ -1,11 +1,11 @@
-//! Fair shares of a link's rate among the flows that want it.
+//! Fair shares of a link's rate among flows.
 //!
-//! Senders that each may use the whole link fill its queue together, and which of them gets what is
-//! then up to their congestion controls, and to chance. So each flow may send at one common rate, the
-//! *level*, which is chosen such that the flows together just fill the link. That is max-min fairness:
-//! flows that want less than the level get what they want, all others get the level, and nobody
-//! could have more without somebody having less who has less already (D. Bertsekas, R. Gallager:
-//! Data Networks, 2nd edition, 1992, section 6.5.2).
+//! Senders that may each use the whole link fill its queue together. Each flow's share then depends
+//! on congestion controls and on chance. So each flow may send at one common rate, the *level*,
+//! chosen such that the flows together just fill the link. The result is max-min fairness: flows
+//! that want less than the level get what they want, all others get the level. No flow could get
+//! more without another one, with no more than that, getting less (D. Bertsekas, R. Gallager: Data
+//! Networks, 2nd edition, 1992, section 6.5.2).
 //!
 //! ```text
 //!   rate |              level ______________________
@@ -17,39 +17,41 @@
 //!           want less than the level, and get it
 //! ```
 //!
-//! What a flow wants nobody says; it is inferred from what it sends, see [`Sharer`].
+//! A flow's demand is not known; [`Sharer`] infers it from the rate at which the flow sends.
 
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-/// How often the level is computed while flows share the link.
+/// Interval between computations of the level while flows share the link.
 ///
-/// Until a change of theirs is noticed, flows may overload the link, by one link's worth of data per
-/// interval and flow that begins at most: at 100 ms that is no more than the queue of any modem holds.
-/// In much less than that a slow link carries less than a packet of each flow.
+/// Before the level follows a change, flows may overload the link. The excess is at most one link's
+/// worth of data per interval and new flow; at 100 ms no more than the queue of any modem holds. In
+/// a much shorter interval a slow link carries less than a packet of each flow.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
-/// More seconds' worth are not believed to be in the queue: they will have been dropped.
+/// Assumed maximum of the queue, in seconds of the link's rate: more than that was probably
+/// dropped.
 const QUEUE_SECS_MAX: u64 = 2;
 
-/// The part of the link that several flows leave to what is not counted, so that it does not stay in the queue:
-/// handshakes, options of TCP, a rate that is stated a little too high.
+/// Part of the link (1/256) that several flows leave for uncounted traffic, so that it does not
+/// build a queue: handshakes, TCP options, a configured rate that is a little too high.
 const SPARE_PARTS: u64 = 256;
 
-/// Wants whatever there is.
+/// Demand of a flow that takes all it can get.
 pub const UNBOUNDED: u64 = u64::MAX;
 
-/// Parts of the link below which the level does not fall: with a thousand flows that all want more,
-/// packets of one are so far apart that congestion controls do better.
+/// Lower bound of the level, as a part of the link. With a thousand greedy flows, packets of one
+/// are so far apart that congestion controls do better.
 const LEVEL_PARTS_MAX: u64 = 1024;
 
-/// The mean of what a flow sends follows the last 8 intervals, longer than the round trip in which
-/// a window that is not full comes and goes.
+/// Intervals in the mean of a flow's rate. 8 are longer than the round trip in which a partial
+/// window comes and goes.
 const MEAN_INTERVALS: u64 = 8;
 
-/// The max-min fair level at which these demands share a rate; reorders them. All are in bytes per second.
+/// Returns the max-min fair level at which these demands share a rate; reorders them. All are in
+/// bytes per second.
 ///
 /// Where all demands together are below the rate, the level is the rate.
 pub fn water_level(rate: u64, demands: &mut [u64]) -> u64 {
@@ -65,32 +67,32 @@ pub fn water_level(rate: u64, demands: &mut [u64]) -> u64 {
     rate
 }
 
-/// What a flow did since the last time.
+/// Activity of a flow since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Bytes that left for the link, with headers and what was sent again.
+    /// Bytes sent into the link, with headers and retransmissions.
     pub sent: u64,
-    /// The flow is seen for the first time: its rate cannot be told.
+    /// First sight of the flow: its rate is not known yet.
     pub new: bool,
-    /// There was data among them that had not been sent before.
+    /// True if some of the data was sent for the first time.
     pub fresh: bool,
-    /// Data waits that has not been sent before.
+    /// True if unsent data waits.
     pub backlogged: bool,
 }
 
-/// A flow that sends into the link, and what it seems to want:
+/// A flow that sends into the link, and its inferred demand:
 ///
-/// - everything, if bytes of it wait though it sends about as fast as the level allows;
-/// - twice what it sends, if bytes wait that something else holds back (a window that grows, a loss, a
-///   receiver that is slow): what it cannot use others may have, until it can;
-/// - a quarter more than it sends, if none wait: its source is what limits it.
+/// - everything, if data waits though the flow sends about as fast as the level allows;
+/// - twice its rate, if data waits for another reason (a growing window, a loss, a slow receiver):
+///   other flows may use the rest meanwhile;
+/// - its rate plus a quarter, if no data waits: the source limits the flow.
 ///
-/// Nothing jumps where one becomes the other: at the level, a quarter more is more than the level, too. So
-/// a flow whose source delivers just about its share does not make the level swing.
+/// The transitions are continuous: at the level, a quarter more is above the level, too. So a flow
+/// whose source delivers just about its share does not make the level oscillate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sharer {
     usage: Usage,
-    /// In bytes per second; `None` before the first measurement.
+    /// Mean rate in bytes per second; `None` before the first measurement.
     mean: Option<u64>,
 }
 
@@ -101,7 +103,7 @@ impl AsMut<Self> for Sharer {
 }
 
 impl Sharer {
-    /// Takes note of what the flow did since the last call of [`Level::handle_interval`].
+    /// Records the activity of the flow since the last call of [`Level::handle_interval`].
     pub fn handle_usage(&mut self, usage: Usage) {
         self.usage = usage;
     }
@@ -111,7 +113,7 @@ impl Sharer {
         if self.usage.new {
             return if backlogged { UNBOUNDED } else { 0 };
         }
-        // A sudden rise counts at once; the queue would have to take it.
+        // A sudden rise counts at once, as the queue would have to absorb it.
         let now = per_second(self.usage.sent, elapsed);
         let rate = now.max(self.note(now));
         match backlogged {
@@ -121,7 +123,7 @@ impl Sharer {
         }
     }
 
-    /// The mean rate, this one included.
+    /// Returns the mean rate, including this one.
     fn note(&mut self, now: u64) -> u64 {
         let mean = self.mean.unwrap_or(now);
         let mean = mean - mean / MEAN_INTERVALS + now / MEAN_INTERVALS;
@@ -134,7 +136,7 @@ impl Sharer {
     }
 }
 
-/// Bytes that a rate amounts to.
+/// Bytes sent at a rate during a time.
 fn bytes_in(rate: u64, time: Duration) -> u64 {
     let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -145,23 +147,23 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// The level of a link.
+/// Level of a link.
 ///
-/// What flows send beyond the link's rate while their shares change, and the bursts with which they begin,
-/// stay in its queue, and nothing would take them out of it again if from then on they just filled the link. So the
-/// queue is computed, too, as what was sent beyond what the link can have carried, and they leave room for it
-/// to drain. The link carries as much meanwhile as it can.
+/// Flows exceed the link's rate while their shares change, and in their initial bursts. The excess
+/// stays in the link's queue, and would never drain if the flows then just filled the link. So the
+/// level also tracks an estimate of the queue, as bytes sent beyond the link's rate. Flows leave
+/// room for it to drain, while the link stays fully used.
 #[derive(Debug, Clone)]
 pub struct Level {
     rate: u64,
     level: u64,
-    /// Bytes that wait at the link.
+    /// Bytes queued at the link.
     queue: u64,
     demands: Vec<u64>,
 }
 
 impl Level {
-    /// Of a link that carries `rate` bytes per second, and is free.
+    /// Returns the level of an idle link that carries `rate` bytes per second.
     pub fn new(rate: u64) -> Self {
         Self {
             rate,
@@ -171,16 +173,18 @@ impl Level {
         }
     }
 
-    /// The rate at which each flow may send now, in bytes per second; never 0 where the link's is not.
+    /// Rate at which each flow may send now, in bytes per second. Never 0 unless the link's rate
+    /// is.
     pub fn get(&self) -> u64 {
         self.level
     }
 
-    /// The level from now on, by what these flows, which are all that are active, have done in the
-    /// time `elapsed` since the last call.
+    /// Computes the level from the activity of all active flows in the time `elapsed` since the
+    /// last call.
     ///
-    /// When nobody has sent anything new though somebody wants to, the link is away. That says nothing of
-    /// what flows want, so nothing changes: once it is back they begin again with the shares they had.
+    /// When flows have data to send and none sends new data, the link is down. That does not change
+    /// their demands, so the level stays: once the link is up, flows restart with the shares they
+    /// had.
     pub fn handle_interval<T: AsMut<Sharer>>(&mut self, elapsed: Duration, flows: &mut [T]) -> u64 {
         self.note_queue(elapsed, flows);
         if !is_down(flows) {
@@ -202,7 +206,7 @@ impl Level {
         self.queue = queue.min(self.rate.saturating_mul(QUEUE_SECS_MAX));
     }
 
-    /// What flows may send together; at least half of what there is, so that they still move.
+    /// Rate for all flows together: no less than half of the link's, so that they still move.
     fn capacity(&self) -> u64 {
         if self.demands.len() < 2 {
             return self.rate;
@@ -210,16 +214,17 @@ impl Level {
         self.rate - self.draining().min(self.rate / 2) - self.rate / SPARE_PARTS
     }
 
-    /// What flows leave to the queue. Of one that lasts `t` seconds it is `t` squared of the rate: as good as nothing of
-    /// what packets of many flows make by chance, a quarter where they wait for half a second.
+    /// Rate that flows leave to the queue. For a queue of `t` seconds it is `t` squared of the
+    /// link's rate. So it is negligible for chance queues of many flows' packets, and a quarter for
+    /// a queue of half a second.
     fn draining(&self) -> u64 {
         let queue = u128::from(self.queue);
         u64::try_from(queue * queue / u128::from(self.rate.max(1))).unwrap_or(u64::MAX)
     }
 }
 
-/// The level at which a flow begins that is one of `active` ones, until its demand is known: an equal share,
-/// or the level of the others if that is less.
+/// Initial level of a new flow among `active` ones, until its demand is known: an equal share, or
+/// the level of the others if that is less.
 pub fn newcomer_level(rate: u64, level: u64, active: u64) -> u64 {
     (rate / active.max(1)).max(minimum_share(rate)).min(level)
 }

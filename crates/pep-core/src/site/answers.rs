@@ -1,7 +1,8 @@
-//! Which packets from a peer are of a site: those that answer what its own hosts may send, and errors about that.
+//! Admission of packets from a peer to a site: answers to packets that the site's own hosts may
+//! send, and errors about those.
 //!
-//! What comes from a peer is hostile until shown otherwise: without this a peer could send anything to anybody as soon as one site
-//! takes packets.
+//! Packets from a peer are untrusted. Without this check a peer could send anything to any host as
+//! soon as one site takes packets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,16 +10,16 @@ use etherparse::{Ipv6ExtensionSlice, LaxIpSlice};
 
 use super::{FlowKey, Matcher, Protocol};
 
-/// Of a site of mode `packet`, what its matcher says of packets that come back.
+/// Matcher of a site of mode `packet`, applied to return packets.
 #[derive(Debug, Clone)]
 pub struct Answers {
     matcher: Matcher,
-    /// For fragments behind the first, which have no ports.
+    /// Matcher for fragments after the first, which have no ports.
     portless: Matcher,
 }
 
 impl Answers {
-    /// The DSCP and the interface of a packet say nothing of its answer's.
+    /// Ignores DSCP and interface, as a packet and its answer may differ in both.
     pub fn new(matcher: &Matcher) -> Self {
         let matcher = Matcher {
             dscp: Vec::new(),
@@ -33,7 +34,8 @@ impl Answers {
         Self { matcher, portless }
     }
 
-    /// Whether the site takes what goes from `from` to `to`; without ports, where a packet does not say them.
+    /// Reports whether the site takes packets from `from` to `to`; `ports` is `None` where the
+    /// packet has no ports.
     pub fn take(
         &self,
         protocol: Protocol,
@@ -55,7 +57,8 @@ impl Answers {
         })
     }
 
-    /// Whether a packet that came from the peer answers one that the site takes, or is an ICMP error about one.
+    /// Reports whether a packet from the peer answers one that the site takes, or is an ICMP error
+    /// about one.
     pub fn admit(&self, packet: &[u8]) -> bool {
         let Some(packet) = Spoken::read(packet) else {
             return false;
@@ -70,7 +73,8 @@ impl Answers {
         }
     }
 
-    /// Whether a packet goes to a group that the site names, as a host of either end may send one.
+    /// Reports whether a packet goes to a multicast group of the site, which hosts of either end
+    /// may send to.
     pub fn admit_group(&self, packet: &[u8]) -> bool {
         let Some(packet) = Spoken::read(packet) else {
             return false;
@@ -86,26 +90,26 @@ impl Answers {
         let Some(quoted) = Spoken::read(quoted) else {
             return false;
         };
-        // Whoever sends an error, it goes to who sent what it is about.
+        // Any router may send an error; it goes to the sender of the quoted packet.
         quoted.from == packet.to && self.take(quoted.protocol, quoted.from, quoted.to, quoted.ports)
     }
 }
 
-/// What a packet, or the beginning of one that was quoted, says.
+/// Header fields of a packet, or of the beginning that an error quotes.
 #[derive(Debug)]
 struct Spoken<'a> {
     protocol: Protocol,
     from: IpAddr,
     to: IpAddr,
-    /// `None` in fragments behind the first; 0 where the protocol has none.
+    /// `None` in fragments after the first; 0 where the protocol has none.
     ports: Option<[u16; 2]>,
-    /// It is the whole, or the first fragment.
+    /// True for a whole packet or the first fragment.
     is_first: bool,
     payload: &'a [u8],
 }
 
 impl<'a> Spoken<'a> {
-    /// `None` where it does not say what it should.
+    /// Returns `None` where the packet is malformed.
     fn read(packet: &'a [u8]) -> Option<Self> {
         let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
         let payload = ip.payload();
@@ -129,8 +133,9 @@ impl<'a> Spoken<'a> {
         })
     }
 
-    /// What is to be known of it if it is of ICMP. What routers say to their own hosts (redirects, advertisements, solicitations, neighbours'
-    /// addresses) comes by no tunnel: a peer is nobody's router on a LAN.
+    /// Classifies an ICMP packet. Messages from routers to their own hosts (redirects,
+    /// advertisements, solicitations, neighbours' addresses) come by no tunnel: a peer is not a
+    /// router on a LAN.
     fn message(&self) -> Message<'a> {
         let (errors, of_routers): (&[u8], &[u8]) = match self.protocol {
             Protocol::ICMP => (&[3, 11, 12], &[5, 9, 10]),
@@ -147,14 +152,14 @@ impl<'a> Spoken<'a> {
     }
 }
 
-/// What a packet is to those who watch for ICMP.
+/// Kind of ICMP message in a packet.
 #[derive(Debug)]
 enum Message<'a> {
-    /// An error about the packet whose beginning this is.
+    /// Error that quotes the beginning of a packet.
     Error(&'a [u8]),
-    /// For hosts of a link.
+    /// Router or neighbour message, which is local to a link.
     OfRouters,
-    /// Something else.
+    /// Any other packet.
     Other,
 }
 
@@ -263,7 +268,7 @@ mod tests {
         let answers = answers();
         let sent = udp((HOST, 7000), (FAR, 5060));
         assert!(answers.admit(&error(HOST, &sent)));
-        // As little as a router may quote (RFC 792).
+        // Minimum quotation of a router (RFC 792).
         assert!(answers.admit(&error(HOST, &sent[..28])));
         assert!(!answers.admit(&error(HOST, &sent[..20])));
         assert!(!answers.admit(&error([10, 1, 0, 3], &sent)), "to another");
@@ -271,7 +276,8 @@ mod tests {
         let mut redirect = error(HOST, &sent);
         redirect[20] = 5;
         assert!(!answers.admit(&redirect));
-        // A site of ICMP is one of echoes, not of routers; and what errors are about it has to take as well.
+        // A site of ICMP takes echoes, not router messages; for errors it also has to take the
+        // quoted packet.
         let pings = Answers::new(&Matcher {
             protocol: vec![Protocol::ICMP, Protocol::ICMPV6],
             src: vec!["10.1.0.0/16".parse().unwrap()],

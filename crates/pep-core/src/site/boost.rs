@@ -1,6 +1,6 @@
-//! `[site.boost]`: what is done with the packets of a site in mode `packet`, booster by booster.
+//! `[site.boost]`: boosters for the packets of a site in mode `packet`.
 //!
-//! What a booster does with it is written in the crate `boosters`.
+//! The crate `boosters` describes how each booster works.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::reading::{
 };
 
 section! {
-    /// The boosters of a site; one that is `None` is off for good.
+    /// Boosters of a site; `None` means off.
     #[derive(Debug, Clone, PartialEq, Default)]
     pub struct Boost(s, deadline: Duration) {
-        /// Restores lost packets from overcode.
+        /// Restores lost packets from repair packets.
         fec: Option<Fec> = s.switched("fec").map(Fec::read);
-        /// Sends lost packets again.
+        /// Retransmits lost packets.
         arq: Option<Arq> = s.switched("arq").map(|own| own.whole(|s| Arq::read_keys(s, deadline)));
-        /// Makes the ACKs again that were left out on the way, spread over time.
+        /// Recreates filtered ACKs, spread over time.
         ack_reconstruction: Option<AckReconstruction> =
             read(s, "ack_reconstruction", AckReconstruction::read_keys);
-        /// Leaves out ACKs that a later one in the queue says too.
+        /// Drops ACKs that a later one in the queue covers.
         ack_filter: Option<AckFilter> = s.switched("ack_filter").map(AckFilter::read);
-        /// Leaves out TCP data that the other side is known to have.
+        /// Drops TCP data that the other side is known to have.
         data_filter: Option<DataFilter> = read(s, "data_filter", DataFilter::read_keys);
-        /// Sends TCP segments again in the sender's place.
+        /// Retransmits TCP segments in the sender's place.
         snoop: Option<Snoop> = read(s, "snoop", Snoop::read_keys);
         /// Divides ACKs, so that the sender's window grows faster.
         divacks: Option<DivAcks> = read(s, "divacks", DivAcks::read_keys);
@@ -37,7 +37,7 @@ section! {
         checksum: Option<Checksum> = read(s, "checksum", Checksum::read_keys);
         /// Makes packets smaller.
         compress: Option<Compress> = s.switched("compress").map(Compress::read);
-        /// Tells senders of our queue before it is full.
+        /// Signals congestion to senders before pepd's queue is full.
         congestion: Option<Congestion> = read(s, "congestion", Congestion::read_keys);
     }
 }
@@ -52,7 +52,7 @@ fn read<T>(
 }
 
 impl Boost {
-    /// The boosters that are configured, by their keys, and when each works.
+    /// Configured boosters, by their keys, with their rules.
     pub fn rules(&self) -> impl Iterator<Item = (&'static str, &Rule)> {
         macro_rules! rules {
             ($($name:ident)*) => {
@@ -69,25 +69,26 @@ impl Boost {
 }
 
 section! {
-    /// When a booster that is configured works.
+    /// Rule that switches a configured booster on and off.
     ///
-    /// All the conditions that are given have to hold. What is measured is of the packets of the
-    /// site; a booster that is told nothing of a measure takes the condition for not met. A
-    /// condition that is missing is that of the booster.
+    /// All configured conditions have to hold. They are measured on the packets of the site; a
+    /// condition without measurement counts as not met. Conditions that are not configured take the
+    /// booster's defaults.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Rule(s, stated: &mut Option<When>, default: Rule) {
-        /// What decides. By default [`When::Rule`] if there is any condition, of the file or of the
-        /// booster, else [`When::Always`].
+        /// Mode of the rule. Default: [`When::Rule`] if there is any condition, of the file or of
+        /// the booster, else [`When::Always`].
         when: When = { *stated = s.read("when", When::WORDS); stated.unwrap_or(When::Always) };
-        /// The share of packets that the link loses is above this.
+        /// The loss ratio of the link is above this.
         loss_above: Option<Ratio> = some(Share(share(0.0)..=share(1.0))), default.loss_above;
-        /// The normalised asymmetry is above this: how many ACKs the data that come in call for,
-        /// over how many the way back takes; above 1 it is short of room for them.
+        /// The normalised asymmetry is above this: the rate of ACKs that incoming data call for,
+        /// over the rate that the return path takes. Above 1 the return path is too narrow for
+        /// them.
         asymmetry_above: Option<f64> = some(Number(0.0..=10_000.0)), default.asymmetry_above;
-        /// Packets wait in our queue for longer than this.
+        /// Packets wait in pepd's queue for longer than this.
         queue_above: Option<Duration> = some(Span(Duration::ZERO..=HOUR)), default.queue_above;
-        /// For how long the conditions must hold before it begins to work, and must not hold before
-        /// it ends.
+        /// Time for which the conditions must hold before the booster starts, and fail before it
+        /// stops.
         after: Duration = Span(Duration::ZERO..=HOUR), default.after;
     }
 }
@@ -95,7 +96,7 @@ section! {
 const HOUR: Duration = Duration::from_secs(3600);
 
 impl Rule {
-    /// Without any condition. Changes are waited for longer than a burst of losses takes.
+    /// No condition. Changes wait for longer than a burst of losses.
     pub const ALWAYS: Self = Self {
         when: When::Always,
         loss_above: None,
@@ -104,12 +105,12 @@ impl Rule {
         after: Duration::from_secs(2),
     };
 
-    /// Whether there is a condition.
+    /// Reports whether there is a condition.
     pub const fn has_condition(&self) -> bool {
         self.loss_above.is_some() || self.asymmetry_above.is_some() || self.queue_above.is_some()
     }
 
-    /// Reads the keys that all boosters have; a condition that is missing is that of `default`.
+    /// Reads the keys common to all boosters; missing conditions take those of `default`.
     fn read(s: &mut Section<'_>, default: Self) -> Self {
         let mut own = None;
         let rule = Self::read_keys(s, &mut own, default);
@@ -142,7 +143,8 @@ impl Rule {
         }
     }
 
-    /// The same of a booster that judges its own condition by itself: only `others` are waited for.
+    /// Reads the keys of a booster that judges its own condition itself: the rule waits only for
+    /// `others`.
     fn read_beside(s: &mut Section<'_>, default: Self, others: [&str; 2]) -> Self {
         let rule = Self::read(s, default);
         let alone = rule.when == When::Rule && !others.iter().any(|key| s.has(key));
@@ -158,45 +160,43 @@ impl Rule {
 }
 
 words! {
-    /// What decides whether a booster works.
+    /// Mode of a booster's rule.
     pub enum When {
         /// The conditions.
         Rule = "rule",
-        /// It works at all times.
+        /// Always on.
         Always = "always",
-        /// It never does.
+        /// Always off.
         Never = "never",
     }
 }
 
 section! {
-    /// `fec`: overcode over the packets of the site.
+    /// `fec`: repair packets for the packets of the site.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Fec(s) {
-        /// When it works. Below its default, a packet lost in two thousand, TCP and voice do
-        /// without.
+        /// Rule. Below its default, one lost packet in two thousand, TCP and voice do without FEC.
         rule: Rule = Rule::read_beside(
             s,
             Rule { loss_above: Some(share(0.0005)), ..Rule::ALWAYS },
             ["asymmetry_above", "queue_above"],
         );
-        /// How overcode is made.
+        /// FEC scheme.
         scheme: FecScheme = FecScheme::WORDS, FecScheme::Window;
-        /// Packets that a repair packet is over.
+        /// Packets that one repair packet covers.
         window: u8 = byte(1..=128), 64;
         /// Data packets of a block.
         block: u8 = byte(1..=128), 20;
-        /// Overcode at most, as a share of the bytes of data packets.
+        /// Maximum FEC overhead, as a share of the bytes of data packets.
         overhead_max: Ratio = Share(share(0.0)..=share(1.0)), share(0.5);
-        /// What may be lost still.
+        /// Tolerated residual loss.
         target: Ratio = Share(share(1e-9)..=share(0.1)), share(1e-5);
-        /// Blocks that are sent interleaved, of at most 2048 packets together. Costs as many times
-        /// the delay.
+        /// Interleaved blocks, of at most 2048 packets together. Multiplies the delay.
         depth: u8 = byte(1..=64), 1;
     }
 }
 
-/// Packets of interleaved blocks at most.
+/// Maximum number of packets of interleaved blocks.
 const INTERLEAVED_MAX: u32 = 2048;
 
 impl Fec {
@@ -224,7 +224,7 @@ impl Fec {
         fec
     }
 
-    /// The far end keeps the packets of all blocks that are interleaved, and of as many again.
+    /// The far end stores the packets of all interleaved blocks, and of as many more.
     fn check_interleaved(&self, s: &mut Section<'_>) {
         let (block, depth) = (u32::from(self.block), u32::from(self.depth));
         if self.scheme != FecScheme::Block || block * depth <= INTERLEAVED_MAX {
@@ -254,68 +254,65 @@ impl Fec {
 }
 
 words! {
-    /// How overcode is made.
+    /// FEC scheme.
     pub enum FecScheme {
-        /// Each repair packet is over the last packets.
+        /// Each repair packet covers the latest packets.
         Window = "window",
-        /// Packets are put together in blocks.
+        /// Packets are grouped into blocks.
         Block = "block",
     }
 }
 
 section! {
-    /// `arq`: lost packets are sent again.
+    /// `arq`: lost packets are retransmitted.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Arq(s, deadline: Duration) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
-        /// Times that a packet is sent again. What is lost twice, the hosts send again themselves.
+        /// Maximum number of retransmissions of a packet. Packets lost twice are left to the hosts.
         tries: u8 = byte(1..=2), 1;
-        /// Whether packets leave in the order in which they came, so that those behind a lost one
-        /// wait.
+        /// Delivers packets in order, so that those behind a lost one wait.
         order: bool = Switch, false;
-        /// Packets that are kept to be sent again, at each end. By default the product of 14 Mbit/s
-        /// and 600 ms.
+        /// Memory for retransmissions, at each end. The default is the product of 14 Mbit/s and 600
+        /// ms.
         cache: ByteSize = cache(), ByteSize::mib(1);
-        /// How long a missing packet is waited for.
+        /// Time to wait for a missing packet.
         wait: Duration =
             Span(Duration::from_millis(1)..=Arq::WAIT_MAX), deadline.min(Arq::WAIT_MAX);
     }
 }
 
 impl Arq {
-    /// The longest that may be waited: as the far end is told of it in milliseconds, in 16 bits.
+    /// Maximum wait: the far end is notified of it in milliseconds, in 16 bits.
     pub const WAIT_MAX: Duration = Duration::from_secs(60);
 }
 
 section! {
-    /// `ack_reconstruction`: ACKs that were left out are made again behind the link, spread over
-    /// time.
+    /// `ack_reconstruction`: filtered ACKs are recreated behind the link, spread over time.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct AckReconstruction(s) {
-        /// When it works. By default: packets wait in the queue at all, and the asymmetry is such
-        /// that ACKs are left out.
+        /// Rule. Default: packets wait in the queue at all, and the asymmetry is such that ACKs are
+        /// filtered.
         rule: Rule = Rule::read(s, Rule {
             queue_above: Some(Duration::ZERO),
             asymmetry_above: Some(1.0),
             ..Rule::ALWAYS
         });
-        /// Over how long a time ACKs are spread at most: until the next one is due, unless that
-        /// takes longer.
+        /// Maximum time over which ACKs are spread; otherwise until the next one is due.
         spacing_max: Duration =
             Span(Duration::from_millis(1)..=Duration::from_secs(10)), Duration::from_secs(1);
     }
 }
 
 section! {
-    /// `ack_filter`: ACKs are left out that a later one in the queue says too.
+    /// `ack_filter`: drops ACKs that a later one in the queue covers.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct AckFilter(s) {
-        /// When it works. It only does anything where ACKs wait.
+        /// Rule. Has an effect only where ACKs wait.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
-        /// Beyond `high` one duplicate in `high` - `low` passes, and no more than every second.
+        /// Beyond `high`, one duplicate in `high` - `low` passes, and one per second at most.
         low: u8 = byte(1..=255), 2;
-        /// Duplicates of an ACK that all pass, at least `low`, and three in any case.
+        /// Duplicates of an ACK that all pass; no fewer than `low`, and never fewer than three.
         high: u8 = byte(1..=255), 8;
     }
 }
@@ -347,46 +344,46 @@ impl AckFilter {
 }
 
 section! {
-    /// `data_filter`: TCP data is left out that the other side is known to have.
+    /// `data_filter`: drops TCP data that the other side is known to have.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct DataFilter(s) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
     }
 }
 
 section! {
-    /// `snoop`: TCP segments that were lost behind us are sent again in the sender's place.
+    /// `snoop`: TCP segments lost beyond pepd are retransmitted in the sender's place.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Snoop(s) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
-        /// Segments that are kept until they are acknowledged.
+        /// Memory for segments until they are acknowledged.
         cache: ByteSize = cache(), ByteSize::mib(1);
-        /// Times that a segment is sent again.
+        /// Maximum number of retransmissions of a segment.
         tries: u8 = byte(1..=20), 5;
     }
 }
 
 section! {
-    /// `divacks`: an ACK goes on as several, each for a part of its bytes.
+    /// `divacks`: an ACK is split into several, each for a part of its bytes.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct DivAcks(s) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
-        /// When ACKs are divided.
+        /// Condition for dividing ACKs.
         mode: DivAcksMode = DivAcksMode::WORDS, DivAcksMode::Controlled;
         /// Parts of an ACK.
         parts: u8 = byte(2..=64), 12;
-        /// Parts of ACKs of a connection at most: past slow start nothing is to be had by it.
+        /// Maximum number of parts of ACKs of a connection: past slow start division gains nothing.
         max_count: u32 = Integer(1..=1_000_000), 1500;
     }
 }
 
 words! {
-    /// When ACKs are divided.
+    /// Condition for dividing ACKs.
     pub enum DivAcksMode {
-        /// Until [`DivAcks::max_count`], and anew after a pause.
+        /// Until [`DivAcks::max_count`], and again after a pause.
         Controlled = "controlled",
         /// Until the first sign of loss.
         BruteForce = "brute_force",
@@ -394,38 +391,38 @@ words! {
 }
 
 section! {
-    /// `jitter`: packets leave the far end as evenly as they came.
+    /// `jitter`: packets leave the far end with the spacing of their arrival.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Jitter(s) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
-        /// How long a packet is held back at most.
+        /// Maximum time to hold a packet back.
         delay: Duration =
             Span(Duration::from_millis(1)..=Duration::from_secs(2)), Duration::from_millis(60);
     }
 }
 
 section! {
-    /// `checksum`: UDP datagrams over IPv4 that have no checksum get one, so that damage behind the
-    /// link is found out.
+    /// `checksum`: adds a checksum to UDP datagrams over IPv4 that have none, so that damage behind
+    /// the link is detected.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Checksum(s) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
     }
 }
 
 section! {
-    /// `compress`: headers and payload of packets.
+    /// `compress`: compresses headers and payload of packets.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Compress(s) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
-        /// How hard payload is compressed, as zstd has it.
+        /// Compression level of zstd for payload.
         level: u8 = byte(1..=9), 3;
-        /// Whether headers are compressed.
+        /// Compresses headers.
         headers: bool = Switch, true;
-        /// Whether payload is; what does not get smaller goes as it is.
+        /// Compresses payload; incompressible payload stays unchanged.
         payload: bool = Switch, true;
     }
 }
@@ -451,26 +448,26 @@ impl Compress {
 }
 
 section! {
-    /// `congestion`: senders hear of our queue before it is full.
+    /// `congestion`: notifies senders of pepd's queue before it is full.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Congestion(s) {
-        /// When it works.
+        /// Rule.
         rule: Rule = Rule::read_beside(
             s,
             Rule { queue_above: Some(Duration::from_millis(100)), ..Rule::ALWAYS },
             ["asymmetry_above", "loss_above"],
         );
-        /// How they are told.
+        /// Signal to senders.
         mark: CongestionMark = CongestionMark::WORDS, CongestionMark::Both;
     }
 }
 
 words! {
-    /// How a sender is told that it is too fast.
+    /// Signal to a sender that is too fast.
     pub enum CongestionMark {
         /// By ECN, where its packets allow it.
         Ecn = "ecn",
-        /// By duplicate ACKs, where it speaks TCP.
+        /// By duplicate ACKs, for TCP.
         DupAck = "dupack",
         /// By ECN where its packets allow it, else by duplicate ACKs.
         Both = "both",

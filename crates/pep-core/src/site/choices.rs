@@ -1,4 +1,4 @@
-//! What keys of a site choose among.
+//! Choices of keys of a site.
 
 use std::time::Duration;
 
@@ -11,59 +11,60 @@ use crate::reading::{
 };
 
 words! {
-    /// How a site's flows, or packets, are carried.
+    /// Mode of a site.
     pub enum Mode {
-        /// Two legs of kernel TCP, joined here.
+        /// Two legs of kernel TCP, joined by pepd.
         Split = "split",
-        /// To the site's peer, in a tunnel; split, held or left alone while that is gone.
+        /// In a tunnel to the site's peer; split, held or bypassed while the peer is down.
         Tunnel = "tunnel",
         /// Packet by packet to the site's peer, in a tunnel, with boosters.
         Packet = "packet",
-        /// Left alone: the kernel forwards the packets.
+        /// Bypassed: the kernel forwards the packets.
         Bypass = "bypass",
-        /// Refused, by ICMP.
+        /// Rejected by ICMP.
         Block = "block",
     }
 }
 
 impl Mode {
-    /// Whether flows of such a site come to us.
+    /// Reports whether pepd takes flows of such a site.
     pub const fn takes_flows(self) -> bool {
         matches!(self, Self::Split | Self::Tunnel)
     }
 
-    /// Whether it looks at packets other than of TCP.
+    /// Reports whether the site handles packets of protocols other than TCP.
     pub const fn takes_packets(self) -> bool {
         matches!(self, Self::Packet | Self::Block)
     }
 }
 
 words! {
-    /// What a tunnel's flows are to the people who wait for them.
+    /// Traffic class of a tunnel's flows.
     pub enum Class {
-        /// Small messages that somebody waits for: before everything else, each with its repair.
+        /// Small messages that a user waits for: sent before everything else, each with its own
+        /// repair packets.
         Interactive = "interactive",
-        /// Delay matters, and so does rate.
+        /// Delay and rate matter.
         Normal = "normal",
         /// Only the rate matters.
         Bulk = "bulk",
-        /// Whenever nobody else needs the link.
+        /// Sent when no other flow needs the link.
         DelayTolerant = "delay_tolerant",
     }
 }
 
 words! {
-    /// Which leg of a flow crosses the link.
+    /// Leg of a flow that crosses the link.
     pub enum LinkLeg {
-        /// pepd stands with the hosts that open connections; the servers are across the link.
+        /// pepd is on the side of the hosts that open connections; the servers are across the link.
         Server = "server",
-        /// pepd stands with the servers; connections arrive over the link.
+        /// pepd is on the side of the servers; connections arrive over the link.
         Client = "client",
     }
 }
 
 words! {
-    /// Whose address the server sees.
+    /// Source address that the server sees.
     pub enum Source {
         /// The client's own address and port.
         Client = "client",
@@ -73,73 +74,74 @@ words! {
 }
 
 words! {
-    /// When a host's SYN is answered.
+    /// Time of the answer to a host's SYN.
     pub enum SynHandling {
         /// At once, before the server is known to answer: saves a round trip.
         Spoof = "spoof",
         /// Once the server has answered, so that refusals and timeouts look as they would without
-        /// us.
+        /// pepd.
         Defer = "defer",
     }
 }
 
-/// The DSCP of the packets we send for a flow.
+/// DSCP of the packets that pepd sends for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DscpPolicy {
-    /// As the client's SYN.
+    /// Copied from the client's SYN.
     Keep,
-    /// Always this value, 0 to 63.
+    /// Fixed value, 0 to 63.
     Set(u8),
 }
 
 /// The size of a socket's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buffer {
-    /// On the link leg, sending follows from the link's bandwidth-delay product where it is stated,
-    /// and receiving grows with what arrives; else the kernel's autotuning.
+    /// On the link leg, the send buffer follows from the link's bandwidth-delay product if
+    /// configured, and the receive buffer grows with the arriving data. Otherwise the kernel's
+    /// autotuning.
     Auto,
-    /// So many bytes, each way.
+    /// This many bytes, in each direction.
     Bytes(ByteSize),
 }
 
-/// How much unsent data the kernel holds for the link leg.
+/// Limit on unsent data in the kernel for the link leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lowat {
-    /// 256 KiB where the link's rate is stated, else as [`Off`](Self::Off).
+    /// 256 KiB where the link's rate is configured, else as [`Off`](Self::Off).
     Auto,
     /// As much as the send buffer takes.
     Off,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(ByteSize),
 }
 
-/// How fast one flow may send into the link.
+/// Maximum rate of one flow into the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pacing {
-    /// At most the link's stated rate; unlimited where it is not stated.
+    /// The link's configured rate; unlimited where there is none.
     Auto,
     /// Unlimited.
     Off,
-    /// At most this.
+    /// This rate.
     Rate(Rate),
 }
 
 words! {
-    /// Whether flows that share the link do so by rules of ours.
+    /// Sharing of the link between flows.
     pub enum Sharing {
-        /// Each gets an equal share of the stated rate, or less if it wants less.
+        /// Each flow gets an equal share of the configured rate, or less if it wants less.
         Fair = "fair",
-        /// What their congestion controls make of it.
+        /// Left to congestion controls.
         Off = "off",
     }
 }
 
 words! {
-    /// When more of a tunnel's flows is taken from their hosts than may soon be sent.
+    /// Condition for taking more data of a tunnel's flows from hosts than pepd can soon send.
     pub enum KeepWhen {
-        /// Never: while the link is away, hosts wait.
+        /// Never: while the link is down, hosts wait.
         Never = "never",
-        /// While the link is away.
+        /// While the link is down.
         Outage = "outage",
         /// At all times.
         Always = "always",
@@ -147,7 +149,7 @@ words! {
 }
 
 impl KeepWhen {
-    /// Where nothing is stated, of flows of this class.
+    /// Default for flows of this class.
     pub(super) const fn for_class(class: Class) -> Self {
         match class {
             Class::DelayTolerant => Self::Always,
@@ -157,36 +159,36 @@ impl KeepWhen {
 }
 
 words! {
-    /// When a client that has sent its last byte gets our FIN for its own.
+    /// Time at which pepd answers a client's FIN.
     pub enum Close {
-        /// Once the server has ended, and its TCP has acknowledged everything: a close in
-        /// order means what it would without us.
+        /// Once the server has closed, and its TCP has acknowledged everything: an orderly close
+        /// means the same as without pepd.
         Confirmed = "confirmed",
-        /// While the link is away, at once: the client need not wait, nor learns what becomes of
-        /// its bytes.
+        /// At once while the link is down: the client does not wait, and is not notified of the
+        /// fate of its bytes.
         Early = "early",
     }
 }
 
 words! {
-    /// What becomes of new flows of a site while the link is known to be away.
+    /// Handling of new flows of a site while the link is known to be down.
     pub enum WhileDown {
-        /// They are accepted, and wait for the link.
+        /// pepd accepts them; they wait for the link.
         Custody = "custody",
-        /// They are accepted and reset at once, so that programs need not wait to know.
+        /// pepd accepts and resets them at once, so that programs fail without a wait.
         Refuse = "refuse",
-        /// The kernel forwards them: there may be another way.
+        /// The kernel forwards them: another route may exist.
         Bypass = "bypass",
     }
 }
 
 words! {
-    /// What becomes of new flows of a site whose SYNs pepd's rules redirect and the machine drops,
-    /// by another program's firewall for example.
+    /// Handling of new flows of a site whose SYNs pepd's rules redirect and the machine drops, by
+    /// another program's firewall for example.
     pub enum InterceptionLoss {
         /// The kernel forwards them, unaccelerated and outside of any tunnel.
         Pass = "pass",
-        /// Their SYNs are dropped: nothing leaves the machine outside of the tunnel.
+        /// pepd drops their SYNs: nothing leaves the machine outside the tunnel.
         Block = "block",
     }
 }

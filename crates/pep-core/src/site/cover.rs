@@ -1,12 +1,12 @@
-//! Whether one matcher takes everything that another would.
+//! Test whether one matcher takes everything that another one takes.
 
 use ipnet::IpNet;
 
 use super::{Matcher, PortRange, Protocol};
 
 impl Matcher {
-    /// Whether every flow that `other` takes is taken by `self`, as far as each list tells by
-    /// itself. Never claims it wrongly; may miss it where interfaces are concerned.
+    /// Reports whether `self` takes every flow that `other` takes, comparing list by list. Never
+    /// wrongly true; may be wrongly false where interfaces are involved.
     pub fn covers(&self, other: &Self) -> bool {
         protocols_cover(&self.protocol, &other.protocol)
             && prefixes_cover(&self.src, &other.src)
@@ -22,8 +22,8 @@ impl Matcher {
                         .all(|name| self.interface.contains(name)))
     }
 
-    /// Whether no flow can match: all sources are of one address family, all destinations of
-    /// the other, or the protocols are those of another family.
+    /// Reports whether no flow can match: all sources are of one address family and all
+    /// destinations of the other, or the protocols are those of another family.
     pub fn is_impossible(&self) -> bool {
         let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
         let some = |nets: &[IpNet], v4| nets.is_empty() || nets.iter().any(|net| is_v4(net) == v4);
@@ -64,7 +64,7 @@ fn ports_cover(wide: &[PortRange], narrow: &[PortRange]) -> bool {
     narrow.iter().all(|range| covered(*range, wide))
 }
 
-/// Walks up the ranges from the first port until one is in none of them.
+/// Walks up the ranges from the first port until a port is in none of them.
 fn covered(range: PortRange, wide: &[PortRange]) -> bool {
     let mut sorted = wide.to_vec();
     sorted.sort_unstable();

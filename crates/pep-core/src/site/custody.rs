@@ -1,4 +1,4 @@
-//! `[custody]`: what is held for peers while the link to them is away.
+//! `[custody]`: data held for peers while the link to them is down.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,22 +12,22 @@ use crate::reading::{
     values::{Size, Span, Switch, path, some},
 };
 
-/// Memory of all flows, where nothing else is stated.
+/// Default memory of all flows.
 pub(crate) const MEMORY: ByteSize = ByteSize::mib(1024);
 
 section! {
-    /// `[custody]`: what is held for peers while the link to them is away.
+    /// `[custody]`: data held for peers while the link to them is down.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Custody(s, of_flows: ByteSize) {
-        /// Where bytes go for which there is no memory. Default none: hosts wait instead.
+        /// Directory for bytes beyond the memory limit. Default none: hosts wait instead.
         directory: Option<PathBuf> = some(path("the path of a directory")), None;
-        /// Whether flows outlive the process that carries them: a crash, a restart, an upgrade.
+        /// Flows outlive the process that carries them: a crash, a restart, an upgrade.
         survive: bool = Switch, true;
-        /// Bytes in the folder at most.
+        /// Maximum number of bytes in the directory.
         disk: ByteSize = disk(), ByteSize::mib(1024);
-        /// Bytes of memory at most, beyond the initial buffers of flows.
+        /// Maximum memory in bytes, beyond the initial buffers of flows.
         memory: ByteSize = Size(ByteSize::mib(1).min(of_flows)..=of_flows), of_flows;
-        /// How long bytes are held that do not get on.
+        /// Maximum time that bytes are held without progress.
         hold: Duration = hold(), Duration::from_secs(15 * 60);
     }
 }
@@ -43,13 +43,13 @@ pub(crate) fn disk() -> Size {
     Size(ByteSize::mib(1)..=ByteSize::mib(1 << 24))
 }
 
-/// How long bytes may be held.
+/// Range of hold times.
 pub(crate) fn hold() -> Span {
     Span(Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600))
 }
 
 impl Custody {
-    /// Reads the section, where flows may take this much memory.
+    /// Reads the section; `of_flows` is the memory limit of all flows.
     pub(crate) fn read(mut section: Section<'_>, of_flows: ByteSize) -> Self {
         let custody = Self::read_keys(&mut section, of_flows);
         if section.has("disk") && !section.has("directory") {
@@ -66,7 +66,7 @@ impl Custody {
         }
     }
 
-    /// Bytes on disk at most: none where there is no folder.
+    /// Maximum number of bytes on disk: 0 without a directory.
     pub fn disk_bytes(&self) -> u64 {
         self.directory.as_ref().map_or(0, |_| self.disk.bytes())
     }

@@ -1,4 +1,4 @@
-//! Values that stand in headers of packets.
+//! Values of packet headers.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! `[link]`: the bad hop, as an operator states it.
+//! `[link]`: the bad hop, as the operator describes it.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
@@ -12,39 +12,39 @@ use crate::reading::{
 };
 
 section! {
-    /// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
+    /// `[link]`: the bad hop. Optional; sizes buffers and paces senders.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Link(s, stated: IfName) {
-        /// The interface that leads to it.
+        /// Interface that leads to the link.
         interface: IfName = stated;
-        /// Rate in bit/s at which pepd may send into it. `None`: unknown, send buffers are left to
-        /// the kernel's autotuning and flows are not paced.
+        /// Rate in bit/s at which pepd may send into the link. `None`: unknown; the kernel's
+        /// autotuning sizes send buffers, and flows are not paced.
         rate: Option<Rate> = rate_or_auto(), None;
-        /// Rate in bit/s of what comes from it. `None`: unknown. Bounds receive buffers and the
-        /// room for what a peer sends; limits no flow.
+        /// Receive rate of the link in bit/s. `None`: unknown. Bounds receive buffers and the room
+        /// for a peer's data; limits no flow.
         rate_down: Option<Rate> = rate_or_auto(), None;
-        /// Its round-trip time when idle. `None`: unknown.
+        /// Round-trip time of the idle link. `None`: unknown.
         rtt: Option<Duration> = some(round_trip()), None;
-        /// True where nothing else uses the link. Statements of sites and peers take precedence.
+        /// True where nothing else uses the link. Keys of sites and peers take precedence.
         dedicated: bool = Switch, false;
-        /// Fate of new flows of mode `split` whose route leads by another interface.
+        /// Handling of new flows of mode `split` whose route uses another interface.
         other_routes: OtherRoutes = OtherRoutes::WORDS, OtherRoutes::Pass;
-        /// The file that says when it is there (a contact plan, [`units::contacts`]).
+        /// File with the times at which the link is up (a contact plan, [`units::contacts`]).
         contacts: Option<PathBuf> = some(path("the path of a contact plan")), None;
-        /// Who beyond the link is asked whether it is there.
+        /// Address beyond the link that pepd probes.
         gateway: Option<IpAddr> = read_gateway(s);
-        /// How often. By default that costs some 200 bit/s with IPv4.
+        /// Interval between probes. The default costs some 200 bit/s with IPv4.
         gateway_every: Duration =
             Span(Duration::from_millis(100)..=Duration::from_secs(3600)), Duration::from_secs(5);
     }
 }
 
 words! {
-    /// Fate of new flows that do not cross the link, as their route leads by another interface.
+    /// Handling of new flows that do not cross the link, as their route uses another interface.
     pub enum OtherRoutes {
         /// The kernel forwards them.
         Pass = "pass",
-        /// pepd carries them as if they crossed it: the route leads by an interface above the
+        /// pepd carries them as if they crossed the link: the route uses an interface above the
         /// link's, a VPN's for example.
         Split = "split",
     }
@@ -61,7 +61,7 @@ pub(crate) fn round_trip() -> Span {
 }
 
 impl Link {
-    /// Reads the section, where there is one.
+    /// Reads the section, if present.
     pub(crate) fn read(mut section: Section<'_>) -> Option<Self> {
         if !section.is_present() {
             return None;
@@ -84,16 +84,15 @@ impl Link {
         is_named.then_some(link)
     }
 
-    /// Bytes in flight toward the link when it is full, where `rate` and `rtt` are both stated.
+    /// Bytes in flight toward the link when it is full, where `rate` and `rtt` are both configured.
     pub fn bandwidth_delay_product(&self) -> Option<u64> {
         Some(self.rate?.bandwidth_delay_product(self.rtt?))
     }
 
-    /// Bytes in flight on the faster of its directions, where `rate_down` and `rtt` are both
-    /// stated.
+    /// Bytes in flight in the faster direction, where `rate_down` and `rtt` are both configured.
     ///
-    /// `rate` alone says nothing of what comes from the link: terminals receive 5 to 20 times as
-    /// fast as they send.
+    /// `rate` alone does not bound the receive rate: terminals receive 5 to 20 times as fast as
+    /// they send.
     pub fn largest_bandwidth_delay_product(&self) -> Option<u64> {
         let rate = self.rate_down?;
         let fastest = self.rate.map_or(rate, |up| up.max(rate));
@@ -112,7 +111,7 @@ fn read_gateway(section: &mut Section<'_>) -> Option<IpAddr> {
     gateway
 }
 
-/// Addresses that nobody beyond a link can have.
+/// Returns the reason why an address cannot be a gateway beyond a link.
 fn why_no_gateway(address: IpAddr) -> Option<&'static str> {
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     let is_mapped = matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some());

@@ -1,11 +1,12 @@
-//! Packets that no router may let go on, whoever sends them (RFC 1812 §5.3.7): what comes from a peer may bear any address, and the kernel's own look at
-//! sources knows IPv4 only.
+//! Martian packets, which no router may forward (RFC 1812 §5.3.7). A peer's packets may bear any
+//! address, and the kernel checks source addresses of IPv4 only.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::{Ipv4HeaderSlice, Ipv6HeaderSlice};
 
-/// Headers of IPv6 that stand before transport's: hop-by-hop options, routing, fragment, authentication, destination options.
+/// IPv6 extension headers that precede the transport header: hop-by-hop options, routing, fragment,
+/// authentication, destination options.
 mod extension {
     pub const HOP_BY_HOP: u8 = 0;
     pub const ROUTING: u8 = 43;
@@ -14,7 +15,7 @@ mod extension {
     pub const DESTINATION: u8 = 60;
 }
 
-/// Options of IPv4 (RFC 791 §3.1): the end, nothing, and the two ways to be routed by the sender.
+/// IPv4 options (RFC 791 §3.1): end, no operation, and the two source routes.
 mod option {
     pub const END: u8 = 0;
     pub const NOP: u8 = 1;
@@ -22,17 +23,25 @@ mod option {
     pub const STRICT_ROUTE: u8 = 137;
 }
 
-/// Whether a host may be behind this address. Loopback and unspecified addresses are this machine to connect(2) and to routes, so that a wish for one from
-/// elsewhere would reach what listens only for us; the others are nobody's or everybody's. Mapped addresses of IPv4 are what they map.
+/// Reports whether a host may have this address. connect(2) and routes take loopback and
+/// unspecified addresses for this machine, so that a request from outside would reach local
+/// listeners. The other excluded addresses belong to no single host. IPv4-mapped addresses count as
+/// the IPv4 address.
 pub fn may_be_host(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
     !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || broadcast)
 }
 
-/// Whether a packet from elsewhere is none that a router may forward: its header is not whole; its source is no single host's, or its destination neither
-/// that nor a group; both are the same; one is a mapped address of IPv4 (RFC 4942 §2.2) or of a link (RFC 4291 §2.5.6); or its sender says by whom it is
-/// to go (LSRR and SSRR: RFC 7126 §4.3; routing header of type 0: RFC 5095). Which addresses are this machine's own is not known here.
+/// Reports whether a packet is one that a router may not forward:
+///
+/// - its header is incomplete;
+/// - its source is no single host's, or its destination neither a host's nor a group;
+/// - source and destination are the same;
+/// - one of them is an IPv4-mapped address (RFC 4942 §2.2) or link-local (RFC 4291 §2.5.6);
+/// - it is source-routed (LSRR and SSRR: RFC 7126 §4.3; routing header of type 0: RFC 5095).
+///
+/// The addresses of this machine itself are not known here.
 pub fn is_martian(packet: &[u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) => Ipv4HeaderSlice::from_slice(packet).map_or(true, |header| {
@@ -55,7 +64,7 @@ fn are_strange([from, to]: [IpAddr; 2]) -> bool {
     from == to || !may_be_host(from) || !(may_be_host(to) || to.is_multicast())
 }
 
-/// Options that make no sense may hide one, so they count as well.
+/// Malformed options may hide a source route, so they count as well.
 fn is_source_routed(mut options: &[u8]) -> bool {
     loop {
         match *options {
@@ -70,8 +79,9 @@ fn is_source_routed(mut options: &[u8]) -> bool {
     }
 }
 
-/// Whether one of the headers behind that of IPv6, the first of which is of type `next`, is a routing header of type 0. What is cut off, as behind the first
-/// fragment, has none.
+/// Reports whether one of the headers after the IPv6 header, the first of which is of type `next`,
+/// is a routing header of type 0. Headers that are cut off, as after the first fragment, do not
+/// count.
 fn has_routing_header_0(mut next: u8, mut headers: &[u8]) -> bool {
     loop {
         let [after, len, third, fourth, ..] = *headers else {
@@ -82,7 +92,7 @@ fn has_routing_header_0(mut next: u8, mut headers: &[u8]) -> bool {
             extension::ROUTING if third == 0 => return true,
             extension::HOP_BY_HOP | extension::DESTINATION | extension::ROUTING => 8 + 8 * len,
             extension::AUTHENTICATION => 8 + 4 * len,
-            // Behind the first fragment there is no header.
+            // Fragments after the first have no further headers.
             extension::FRAGMENT if (third, fourth & 0xf8) == (0, 0) => 8,
             _ => return false,
         };
@@ -154,13 +164,13 @@ mod tests {
         let routed = |options: &[u8]| is_martian(&v4(FAR, HOST, options));
         assert!(routed(&[131, 7, 4, 192, 0, 2, 1, 0]));
         assert!(routed(&[1, 137, 7, 4, 192, 0, 2, 1]));
-        // A record of the route, a timestamp, and then one.
+        // A record of the route, a timestamp, and then a source route.
         assert!(routed(&[
             7, 3, 4, 68, 5, 5, 0, 0, 131, 7, 4, 192, 0, 2, 1, 0
         ]));
         assert!(routed(&[7, 1, 0, 0]) && routed(&[7, 9, 0, 0]), "nonsense");
         assert!(!routed(&[7, 3, 4, 0]) && !routed(&[1, 1, 1, 1]));
-        // A router is alerted (RFC 2113), and what is behind the end is nothing.
+        // A router alert (RFC 2113); data after the end does not count.
         assert!(!routed(&[148, 4, 0, 0]) && !routed(&[0, 131, 7, 4]));
     }
 

@@ -1,4 +1,4 @@
-//! What a site matches: prefixes, ports, DSCP and interface of a flow's first packet.
+//! Matcher of a site: prefixes, ports, DSCP and interface of a flow's first packet.
 
 use std::{
     fmt,
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::reading::{Section, section, values::text};
 
-/// What is known of a flow when its SYN arrives, or of a packet that belongs to none.
+/// Properties of a flow when its SYN arrives, or of a packet outside flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowKey<'a> {
-    /// What is above IP.
+    /// Protocol above IP.
     pub protocol: Protocol,
-    /// The host that opens the connection, or sends the packet; port 0 where the protocol has none.
+    /// Host that opens the connection, or sends the packet; port 0 where the protocol has none.
     pub src: SocketAddr,
-    /// Where it wants to go.
+    /// Destination of the connection or packet.
     pub dst: SocketAddr,
     /// The DSCP of its SYN, 0 to 63.
     pub dscp: u8,
@@ -43,7 +43,7 @@ impl PortRange {
         last: u16::MAX,
     };
 
-    /// The ports from `first` to `last`, both included; `None` when there are none.
+    /// Ports from `first` to `last`, both included; `None` for an empty range.
     pub const fn new(first: u16, last: u16) -> Option<Self> {
         if first <= last {
             Some(Self { first, last })
@@ -70,7 +70,7 @@ impl PortRange {
         self.last
     }
 
-    /// Whether `port` lies in the range.
+    /// Reports whether `port` lies in the range.
     pub const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
@@ -87,7 +87,7 @@ impl fmt::Display for PortRange {
 }
 
 section! {
-    /// What a site matches. Every list must take the flow; an empty list takes any.
+    /// Matcher of a site. Every list must match the flow; an empty list matches any.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct Matcher(s, mode: Mode) {
         /// Prefixes of the host that opens the connection.
@@ -103,8 +103,8 @@ section! {
         /// Interfaces on which the SYN arrives, each one of `intercept.lan`.
         interface: Vec<IfName> =
             s.list("interface", text("the name of an interface")).unwrap_or_default();
-        /// What is above IP. By default TCP for modes that carry flows; for others any, but where
-        /// there are ports TCP and UDP.
+        /// Protocols above IP. Default: TCP for modes that carry flows; otherwise any, or TCP and
+        /// UDP where ports are given.
         protocol: Vec<Protocol> = read_protocols(s, mode);
     }
 }
@@ -140,7 +140,7 @@ fn read_protocols(s: &mut Section<'_>, mode: Mode) -> Vec<Protocol> {
 }
 
 impl Matcher {
-    /// Reads `[site.match]` of a site of this mode, where these are the interfaces of hosts.
+    /// Reads `[site.match]` of a site of this mode; `lan` are the interfaces of hosts.
     pub(super) fn read(mut section: Section<'_>, mode: Mode, lan: &[IfName]) -> Self {
         let matcher = Self::read_keys(&mut section, mode);
         matcher.check_interfaces(&section, lan);
@@ -164,8 +164,8 @@ impl Matcher {
         }
     }
 
-    /// Whether this is a group of hosts (multicast), and the destinations name groups: those of a site that takes any
-    /// destination, or any of a prefix that has others too, are not meant.
+    /// Reports whether this is a multicast group, and the destinations name groups. A site that
+    /// takes any destination, or a prefix that also has other addresses, does not count.
     pub fn names_group(&self, group: IpAddr) -> bool {
         let all = |base: IpAddr| match base {
             IpAddr::V4(_) => IpNet::new(Ipv4Addr::new(224, 0, 0, 0).into(), 4),
@@ -176,7 +176,7 @@ impl Matcher {
         groups.any(|net| net.contains(&group))
     }
 
-    /// Whether a flow belongs to the site.
+    /// Reports whether a flow belongs to the site.
     pub fn matches(&self, flow: &FlowKey<'_>) -> bool {
         let port_in = |ranges: &[PortRange], port| {
             ranges.is_empty() || ranges.iter().any(|range| range.contains(port))

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// Why a text is not such a name; the message says what would be.
+/// Error for a text that is not such a name; the message describes a valid one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct NameError {
@@ -71,13 +71,13 @@ name!(
 );
 
 impl CongestionName {
-    /// Whether it sends at the stated rate whatever is lost, and so leaves nothing to others: only
-    /// for a link that is the flows' own, and only where a rate is stated.
+    /// Reports whether the control sends at the configured rate whatever is lost, and so leaves
+    /// nothing to other flows. Only for a dedicated link with a configured rate.
     pub fn takes_the_whole_link(&self) -> bool {
         self.0 == "steady"
     }
 
-    /// Whether it grows as over a reference round trip, `rtt0`.
+    /// Reports whether the control grows as over a reference round trip, `rtt0`.
     pub fn has_rtt0(&self) -> bool {
         matches!(self.as_str(), "hybla" | "hybla_sat")
     }

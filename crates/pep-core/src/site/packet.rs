@@ -1,4 +1,4 @@
-//! What is done with the packets of a site in mode `packet`.
+//! Handling of the packets of a site in mode `packet`.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use crate::reading::{
     words,
 };
 
-/// What is queued at most where nothing is said, and the rate is not known.
+/// Default maximum queue where the rate is not known.
 const QUEUE_UNKNOWN: u64 = 4 << 20;
-/// The least and the most that is taken where the rate is known.
+/// Lower and upper bound of the default queue where the rate is known.
 const QUEUE_MIN: u64 = 64 << 10;
 const QUEUE_MAX: u64 = 64 << 20;
 
 section! {
-    /// How the packets of a site are carried to its peer (`[site.packet]`, `[site.boost]`).
+    /// Handling of the packets of a site (`[site.packet]`, `[site.boost]`).
     #[derive(Debug, Clone, PartialEq)]
     pub struct PacketPolicy(s, class: Class, own: Section<'_>) {
-        /// How long a packet may wait in our queue before it is dropped.
+        /// Maximum time in pepd's queue before a packet is dropped.
         deadline: Duration =
             Span(Duration::from_millis(1)..=Duration::from_secs(3600)), Self::deadline_of(class);
-        /// Bytes of the queue before the link at most; `None`: as much as the link carries within
-        /// the deadline where its rate is known.
+        /// Maximum bytes of the queue before the link. `None`: as much as the link carries within
+        /// the deadline, where its rate is known.
         queue: Option<ByteSize> = queue(), None;
-        /// Whether the MSS of TCP connections is lowered to what a packet of the tunnel holds:
-        /// networks that swallow ICMP leave hosts no other way to know.
+        /// Lowers the MSS of TCP connections to the size that a tunnel packet holds. Networks that
+        /// swallow ICMP leave hosts no other way to learn it.
         mss_clamp: bool = Switch, true;
-        /// Whether datagrams of a flow that arrive together go to the kernel as one. Filters on the
-        /// far side of the tunnel see one packet then.
+        /// Delivers datagrams of a flow that arrive together to the kernel as one. Filters on the
+        /// far side of the tunnel then see one packet.
         join: bool = Switch, true;
-        /// What becomes of packets while the peer is gone.
+        /// Handling of packets while the peer is down.
         on_peer_loss: WithoutPeer = WithoutPeer::WORDS, WithoutPeer::Pass;
-        /// What is done with the packets.
+        /// Boosters for the packets.
         boost: Boost = own.whole(|s| Boost::read_keys(s, deadline));
     }
 }
@@ -47,8 +47,8 @@ fn queue() -> impl Reading<Value = Option<ByteSize>> {
 }
 
 impl PacketPolicy {
-    /// What may be queued, in bytes, where the peer is reached at this rate: as stated, else twice what the link carries within the
-    /// deadline, 64 KiB to 64 MiB, or 4 MiB where the rate is not known.
+    /// Maximum bytes queued for a peer with this rate: as configured, else twice the bytes that the
+    /// link carries within the deadline, 64 KiB to 64 MiB. 4 MiB where the rate is not known.
     pub fn queue_bytes(&self, rate: Option<Rate>) -> u64 {
         let within = rate.map(|rate| rate.bandwidth_delay_product(self.deadline));
         let auto = within.map_or(QUEUE_UNKNOWN, |bytes| {
@@ -57,8 +57,8 @@ impl PacketPolicy {
         self.queue.map_or(auto, ByteSize::bytes)
     }
 
-    /// What packets of the site may hold of memory, in bytes: its queue, and what boosters keep to send it again. Small state of
-    /// connections comes in addition.
+    /// Maximum memory for packets of the site, in bytes: its queue, and the retransmission caches
+    /// of boosters. Small state of connections comes in addition.
     pub fn memory(&self, rate: Option<Rate>) -> u64 {
         let arq = self.boost.arq.as_ref().map(|arq| arq.cache.bytes());
         let snoop = self.boost.snoop.as_ref().map(|snoop| snoop.cache.bytes());
@@ -66,8 +66,9 @@ impl PacketPolicy {
         self.queue_bytes(rate) + caches.sum::<u64>()
     }
 
-    /// How long packets of a class may wait: a quarter of a second where somebody talks, as voice is of no use later; 1 s by
-    /// default, after which TCP has sent the packet again; 4 s for bulk; a minute for what can wait.
+    /// Default deadline of a class: a quarter of a second for interactive, as late voice is
+    /// useless; 1 s for normal, after which TCP has retransmitted; 4 s for bulk; a minute for
+    /// delay-tolerant.
     pub const fn deadline_of(class: Class) -> Duration {
         Duration::from_millis(match class {
             Class::Interactive => 250,
@@ -79,11 +80,11 @@ impl PacketPolicy {
 }
 
 words! {
-    /// What becomes of a site's packets while its peer is gone.
+    /// Handling of a site's packets while its peer is down.
     pub enum WithoutPeer {
         /// The kernel forwards them as they are.
         Pass = "pass",
-        /// They are dropped.
+        /// pepd drops them.
         Drop = "drop",
     }
 }

@@ -1,4 +1,4 @@
-//! What is done with the flows of a site.
+//! Policy of a site.
 
 use std::time::Duration;
 
@@ -33,16 +33,16 @@ pub enum ReceiveBuffer {
     /// The kernel's autotuning, within `net.ipv4.tcp_rmem`.
     #[default]
     System,
-    /// So many bytes, always.
+    /// This many bytes, always.
     Fixed(u64),
-    /// The kernel's autotuning, and beyond `net.ipv4.tcp_rmem` pepd's, up to so many bytes.
+    /// The kernel's autotuning, and beyond `net.ipv4.tcp_rmem` pepd's, up to this many bytes.
     Grown(u64),
 }
 
-/// RTT0 of hybla where none is stated: what its authors and the kernel use.
+/// Default RTT0 of hybla: the value of its authors and of the kernel.
 pub const RTT0_DEFAULT: Duration = Duration::from_millis(25);
 
-/// The version of IP by which packets go, as far as its header matters.
+/// IP version of packets, as far as the header size matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpVersion {
     /// IPv4, without options.
@@ -52,7 +52,7 @@ pub enum IpVersion {
 }
 
 impl IpVersion {
-    /// Bytes of each packet that are no payload: IP, TCP and timestamps.
+    /// Bytes of each packet other than payload: IP, TCP and timestamps.
     pub const fn packet_headers(self) -> u64 {
         self.header() + TCP_HEADER + TIMESTAMPS
     }
@@ -65,19 +65,19 @@ impl IpVersion {
     }
 }
 
-/// What sites take from the rest of the file.
+/// Parts of the configuration that sites refer to.
 pub(crate) struct Given<'a> {
-    /// The bad hop, where it is described.
+    /// The bad hop, if configured.
     pub link: Option<&'a Link>,
     /// Interfaces on which hosts' connections arrive; empty where they are not known.
     pub lan: &'a [IfName],
-    /// When SYNs are answered.
+    /// Default SYN handling.
     pub syn: SynHandling,
     /// Timers of all sites.
     pub timeouts: &'a Timeouts,
     /// Names of peers.
     pub peers: &'a [String],
-    /// How long bytes are held.
+    /// Default hold time.
     pub hold: Duration,
 }
 
@@ -87,26 +87,26 @@ section! {
     pub struct Site(s, carried: Mode, given: &Given<'_>) {
         /// Unique; appears in logs and counters. 1 to 64 letters, digits, `-`, `_` or `.`.
         name: String = s.require("name", SiteName).unwrap_or_default();
-        /// Which flows the policy is for.
+        /// Flows of the site.
         matcher: Matcher = Matcher::read(s.section("match"), carried, given.lan);
-        /// How they are carried.
+        /// Mode of the site.
         mode: Mode = carried;
-        /// Congestion controls of the link leg, the first that the kernel has is used. None: the
-        /// kernel's own choice (`net.ipv4.tcp_congestion_control`).
+        /// Congestion controls of the link leg; the first that the kernel has is used. Empty: the
+        /// kernel's default (`net.ipv4.tcp_congestion_control`).
         congestion: Vec<CongestionName> = s.list("congestion", control()).unwrap_or_default();
-        /// The same for the host leg, `cubic` or else `reno` by default.
+        /// Congestion controls of the host leg, `cubic` or else `reno` by default.
         congestion_lan: Vec<CongestionName> =
             s.list("congestion_lan", control()).unwrap_or_else(controls_lan);
-        /// Nobody else uses the link. Without it, controls that leave nothing to others
-        /// ([`CongestionName::takes_the_whole_link`]) are refused.
+        /// True where nothing else uses the link. Otherwise congestion controls that leave nothing
+        /// to others ([`CongestionName::takes_the_whole_link`]) are refused.
         dedicated: bool = Switch, given.link.is_some_and(|link| link.dedicated);
         /// RTT0 of hybla and hybla_sat on the link leg: they grow as if the round trip were this.
         rtt0: Duration = rtt0(), RTT0_DEFAULT;
-        /// Which leg crosses the link.
+        /// Leg that crosses the link.
         link_leg: LinkLeg = LinkLeg::WORDS, LinkLeg::Server;
-        /// Whose address the server sees.
+        /// Source address that the server sees.
         source: Source = Source::WORDS, Source::Client;
-        /// When the client's SYN is answered.
+        /// Time of the answer to the client's SYN.
         syn: SynHandling = SynHandling::WORDS, given.syn;
         /// The DSCP of both legs.
         dscp: DscpPolicy = dscp(), DscpPolicy::Keep;
@@ -114,50 +114,50 @@ section! {
         nodelay_lan: bool = Switch, true;
         /// TCP_NODELAY on the link leg.
         nodelay_link: bool = Switch, true;
-        /// TCP_MAXSEG of the link leg in bytes: caps what is announced and what is sent. `None`:
-        /// the interface's and the path's.
+        /// TCP_MAXSEG of the link leg in bytes: caps the announced MSS and the segments sent.
+        /// `None`: that of the interface and the path.
         mss: Option<u16> = some(short(88..=32_767)), None;
-        /// Timers of the flows, where not stated those of `[timeouts]`.
+        /// Timers of the flows; those not configured come from `[timeouts]`.
         timeouts: Timeouts = read_timeouts(s, given);
-        /// Unsent bytes the kernel holds for the link leg (TCP_NOTSENT_LOWAT); the rest waits in
-        /// the ring.
+        /// Unsent bytes in the kernel for the link leg (TCP_NOTSENT_LOWAT); the rest waits in the
+        /// ring.
         notsent_lowat: Lowat = lowat(), Lowat::Auto;
         /// SO_MAX_PACING_RATE of the link leg.
         pacing: Pacing = pacing(), Pacing::Auto;
-        /// Whether its flows share the link's stated rate, with those of other such sites. Only
+        /// Shares the link's configured rate among its flows and those of other such sites. Only
         /// with [`Pacing::Auto`].
         share: Sharing = Sharing::WORDS, Sharing::Fair;
-        /// Buffers of the link leg. Cost kernel memory up to twice the size each way for a flow
-        /// that fills them.
+        /// Buffers of the link leg. A flow that fills them costs up to twice the size of kernel
+        /// memory in each direction.
         link_buffer: Buffer = buffer(), Buffer::Auto;
         /// Buffers of the host leg, by default the kernel's autotuning.
         lan_buffer: Buffer = buffer(), Buffer::Auto;
-        /// The peer at the far end of its tunnel, by name; a site in [`Mode::Tunnel`] or
+        /// Name of the peer at the far end of the tunnel; a site in [`Mode::Tunnel`] or
         /// [`Mode::Packet`] has one.
         peer: Option<String> = read_peer(s, given.peers);
-        /// How its flows or packets are carried in a tunnel.
+        /// Traffic class of its flows or packets in a tunnel.
         class: Class = Class::WORDS, Class::Normal;
-        /// Whether their bytes are compressed there.
+        /// Compresses the bytes of its flows in the tunnel.
         compress: bool = Switch, false;
-        /// How long they are held in custody without getting on.
+        /// Maximum time in custody without progress.
         hold: Duration = hold(), given.hold;
-        /// Bytes on disk of all its flows at most; `None`: as many as `custody.disk` allows.
+        /// Maximum bytes on disk of all its flows; `None`: `custody.disk`.
         disk: Option<ByteSize> = some(disk()), None;
-        /// When a client's FIN is answered.
+        /// Time at which pepd answers a client's FIN.
         close: Close = Close::WORDS, Close::Confirmed;
-        /// What becomes of new flows while the link is known to be away.
+        /// Handling of new flows while the link is known to be down.
         while_down: WhileDown = WhileDown::WORDS, WhileDown::Custody;
-        /// What becomes of new flows while pepd's rules redirect SYNs that never arrive.
+        /// Handling of new flows while redirected SYNs do not arrive.
         on_interception_loss: InterceptionLoss = InterceptionLoss::WORDS, InterceptionLoss::Pass;
-        /// When they are taken into custody.
+        /// Condition for taking flows into custody.
         custody: KeepWhen = KeepWhen::WORDS, KeepWhen::for_class(class);
-        /// How packets are carried, in [`Mode::Packet`]; there alone it is `Some`.
+        /// Packet policy; `Some` exactly in [`Mode::Packet`].
         packet: Option<PacketPolicy> = None;
     }
 }
 
-/// The host leg is short and clean: any will do that does not pace, as bbr does, which costs two to
-/// three times the processor time per byte there.
+/// Default controls of the host leg, which is short and clean. Any control will do that does not
+/// pace: pacing, as in bbr, costs two to three times the CPU time per byte there.
 fn controls_lan() -> Vec<CongestionName> {
     let names = ["cubic", "reno"].into_iter();
     names
@@ -173,7 +173,8 @@ fn read_timeouts(site: &mut Section<'_>, given: &Given<'_>) -> Timeouts {
     section.whole(|s| Timeouts::read(s, given.timeouts, given.link))
 }
 
-/// A peer matters to tunnels only, but a name that is wrong now will be wrong then.
+/// Checks the peer name also for modes without a tunnel: a wrong name would fail after a change of
+/// mode.
 fn read_peer(section: &mut Section<'_>, peers: &[String]) -> Option<String> {
     let peer = section.read("peer", NonEmpty("the name of a [peer.NAME] section"))?;
     if !peers.contains(&peer) {
@@ -190,7 +191,7 @@ fn read_peer(section: &mut Section<'_>, peers: &[String]) -> Option<String> {
     Some(peer)
 }
 
-/// The name of a site: it stands in logs and counters, so it has no blanks.
+/// Name of a site. Logs and counters contain it, so it has no blanks.
 struct SiteName;
 
 impl Reading for SiteName {
@@ -211,12 +212,12 @@ impl Reading for SiteName {
 }
 
 impl Site {
-    /// True where pepd holds SYNs of hosts until their servers have answered.
+    /// Reports whether pepd holds SYNs of hosts until their servers have answered.
     pub fn is_deferred(&self) -> bool {
         self.mode == Mode::Split && self.syn == SynHandling::Defer
     }
 
-    /// True where flows are split, and hosts' SYNs answered before their servers have.
+    /// Reports whether flows are split, and pepd answers hosts' SYNs before their servers do.
     pub fn answers_first(&self) -> bool {
         self.mode == Mode::Split && !self.is_deferred()
     }
@@ -234,7 +235,7 @@ impl Site {
         Self::built_in(name, &given)
     }
 
-    /// The same with what the rest of a file says.
+    /// A site of this name with the defaults that follow from the rest of the file.
     pub(crate) fn built_in(name: &str, given: &Given<'_>) -> Self {
         Self {
             name: name.to_owned(),
@@ -244,14 +245,14 @@ impl Site {
 
     /// Buffers of the link leg.
     ///
-    /// Where they follow from the link, sending has four of its bandwidth-delay products: one is
-    /// in flight, one waits behind a lost packet for its retransmission, and two wait for ACKs that
-    /// stand in the queue of the return path. Never below 256 KiB, so that a wrongly stated slow
-    /// link does not strangle flows that do not cross it, nor above 64 MiB.
+    /// Where they follow from the link, the send buffer has four of its bandwidth-delay products:
+    /// one is in flight, one waits behind a lost packet for its retransmission, and two wait for
+    /// ACKs in the queue of the return path. Never below 256 KiB, so that a link with too low a
+    /// configured rate does not throttle flows that do not cross it, nor above 64 MiB.
     ///
-    /// Receiving may have what is in flight on the faster direction and a modem's queue of four
-    /// bandwidth-delay products in front of it, or [`Self::RECEIVE_MOST`] where the rate of what
-    /// arrives is not stated.
+    /// The receive buffer has the bytes in flight of the faster direction, and four bandwidth-delay
+    /// products for a modem's queue. It has [`Self::RECEIVE_MOST`] where the receive rate is not
+    /// configured.
     pub fn link_buffers(&self, link: Option<&Link>) -> Buffers {
         if let Buffer::Bytes(size) = self.link_buffer {
             return Buffers::fixed(size);
@@ -267,7 +268,7 @@ impl Site {
         }
     }
 
-    /// Bytes to which a receive buffer of a link leg grows at most.
+    /// Maximum receive buffer of a link leg, in bytes.
     pub const RECEIVE_MOST: u64 = 64 << 20;
 
     /// Buffers of the host leg.
@@ -278,11 +279,11 @@ impl Site {
         }
     }
 
-    /// Unsent bytes the kernel may hold for the link leg, or `None` for what the send buffer takes.
+    /// Maximum number of unsent bytes in the kernel for the link leg, or `None` for the whole send
+    /// buffer.
     ///
-    /// 256 KiB keep a Gbit/s busy while a worker waits 2 ms for a processor. A link of unknown rate
-    /// may be faster than that, and each byte costs up to a third more processor time in such
-    /// portions.
+    /// 256 KiB keep a Gbit/s busy while a worker waits 2 ms for a CPU. A link of unknown rate may
+    /// be faster than that, and each byte costs up to a third more CPU time in such portions.
     pub fn unsent_max(&self, link: Option<&Link>) -> Option<ByteSize> {
         match self.notsent_lowat {
             Lowat::Auto => link?.rate.map(|_| ByteSize::kib(256)),
@@ -291,8 +292,7 @@ impl Site {
         }
     }
 
-    /// The rate beyond which one flow may not send into the link, counted in IP packets, or `None`
-    /// for no limit.
+    /// Maximum rate of one flow into the link, counted in IP packets, or `None` for no limit.
     pub fn pacing_rate(&self, link: Option<&Link>) -> Option<Rate> {
         match self.pacing {
             Pacing::Auto => link?.rate,
@@ -301,23 +301,24 @@ impl Site {
         }
     }
 
-    /// The same counted in bytes of payload, which is what the kernel paces (SO_MAX_PACING_RATE).
+    /// Maximum rate of one flow counted in payload bytes, which the kernel paces
+    /// (SO_MAX_PACING_RATE).
     ///
-    /// Full segments with timestamps are assumed: each packet has 12 bytes less than the MSS as
-    /// payload, and 20 and those of the IP header more than the MSS in all. The MSS is the site's,
-    /// or that of packets of 1500 bytes. Where segments are smaller a flow exceeds the rate by their
-    /// headers.
+    /// Assumes full segments with timestamps: each packet has 12 payload bytes fewer than the MSS,
+    /// and in all the MSS plus 20 bytes and the IP header. The MSS is the site's, or that of
+    /// packets of 1500 bytes. Where segments are smaller, a flow exceeds the rate by their headers.
     pub fn payload_rate(&self, link: Option<&Link>, ip: IpVersion) -> Option<Rate> {
         let stated = self.pacing_rate(link)?.bits_per_second();
         let headers = TCP_HEADER + ip.header();
         let mss = self.mss.map_or(ETHERNET - headers, u64::from);
         let (payload, packet) = (mss - TIMESTAMPS, mss + headers);
         let rate = u128::from(stated) * u128::from(payload) / u128::from(packet);
-        // Smaller than the stated rate, which fits.
+        // Smaller than the configured rate, which fits.
         Rate::from_bits_per_second(u64::try_from(rate).unwrap_or(stated).max(1))
     }
 
-    /// Whether its flows are paced at fair shares of the link's stated rate (see [`crate::share`]).
+    /// Reports whether its flows are paced at fair shares of the link's configured rate (see
+    /// [`crate::share`]).
     pub fn shares(&self, link: Option<&Link>) -> bool {
         let stated = link.is_some_and(|link| link.rate.is_some());
         self.share == Sharing::Fair && self.pacing == Pacing::Auto && stated
@@ -333,7 +334,7 @@ impl Buffers {
     }
 }
 
-/// Bandwidth-delay products that the deepest usual queue of a modem holds.
+/// Depth of a modem's queue in bandwidth-delay products, the deepest usual.
 const QUEUE_PRODUCTS: u64 = 4;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: u64 = 20;

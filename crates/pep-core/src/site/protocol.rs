@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Protocol(pub u8);
 
-/// The name of each that has one here; the first one of a number is the one that is printed.
+/// Names of protocols by number; the first name of a number is printed.
 const NAMES: [(&str, u8); 14] = [
     ("icmp", 1),
     ("igmp", 2),
@@ -34,12 +34,12 @@ impl Protocol {
     /// ICMP of IPv6.
     pub const ICMPV6: Self = Self(58);
 
-    /// Whether its packets begin with a source and a destination port.
+    /// Reports whether its packets start with a source and a destination port.
     pub const fn has_ports(self) -> bool {
         matches!(self.0, 6 | 17 | 33 | 132 | 136)
     }
 
-    /// Whether packets of this version of IP carry it.
+    /// Reports whether packets of this IP version carry it.
     pub(super) fn is_of(self, v4: bool) -> bool {
         match self {
             Self::ICMP => v4,
@@ -54,7 +54,7 @@ impl Protocol {
     }
 }
 
-/// The text is no such name or number.
+/// Error for a text that is no such name or number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a protocol")]
 pub struct ProtocolError(String);
@@ -62,7 +62,7 @@ pub struct ProtocolError(String);
 impl FromStr for Protocol {
     type Err = ProtocolError;
 
-    /// A name, of capital or small letters, or a number from 0 to 255.
+    /// Parses a name, in any case, or a number from 0 to 255.
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         let named = |(name, _): &&(&str, u8)| name.eq_ignore_ascii_case(text);
         let found = NAMES.iter().find(named).map(|(_, number)| *number);

@@ -4,7 +4,7 @@ use std::{fmt, ops::Index};
 
 use super::{FlowKey, Site};
 
-/// Which site of a [`SiteTable`]; its number in the order of the configuration, from 0.
+/// Number of a site in a [`SiteTable`], in the order of the configuration, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteId(pub u16);
 
@@ -28,14 +28,14 @@ pub struct SiteTable {
 }
 
 impl SiteTable {
-    /// The most sites a table holds, the built-in one included: each has a port of its own.
+    /// Maximum number of sites in a table, including the built-in one: each has its own port.
     pub const SITES_MAX: usize = 1024;
 
-    /// A table of these sites, followed by `fallback`, which must match everything.
+    /// Returns a table of these sites, followed by `fallback`, which must match everything.
     ///
     /// # Panics
-    /// When there are more than [`SITES_MAX`](Self::SITES_MAX) in all; the configuration
-    /// is checked for it.
+    /// When there are more than [`SITES_MAX`](Self::SITES_MAX) in all; the configuration is checked
+    /// for it.
     pub fn new(mut sites: Vec<Site>, fallback: Site) -> Self {
         sites.push(fallback);
         assert!(sites.len() <= Self::SITES_MAX, "{} sites", sites.len());
@@ -64,7 +64,7 @@ impl SiteTable {
             .map(|(index, site)| (Self::id(index), site))
     }
 
-    /// How many sites there are, the built-in one included: at least 1.
+    /// Number of sites, including the built-in one: 1 or more.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a table always has its built-in site"

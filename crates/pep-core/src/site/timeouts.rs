@@ -1,4 +1,4 @@
-//! `[timeouts]`: times after which pepd gives up, and those after which it does not.
+//! `[timeouts]`: times after which pepd gives up.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::reading::{
     values::{Integer, Map, OneOf, Reading, Seconds, Span, WordOr},
 };
 
-/// Linux waits no longer than this before it sends again (TCP_RTO_MAX).
+/// Linux's maximum wait between retransmissions (TCP_RTO_MAX).
 pub(crate) const KERNEL_RTO_MAX: Duration = Duration::from_secs(120);
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ section! {
     pub struct Keepalive(s, base: Keepalive) {
         /// Silence before the first probe (TCP_KEEPIDLE), whole seconds.
         idle: Duration = Seconds(1..=32_767), base.idle;
-        /// Between probes that go unanswered (TCP_KEEPINTVL), whole seconds.
+        /// Interval between unanswered probes (TCP_KEEPINTVL), whole seconds.
         interval: Duration = Seconds(1..=32_767), base.interval;
         /// Unanswered probes after which the peer is dead (TCP_KEEPCNT).
         count: u32 = Integer(1..=127), base.count;
@@ -30,24 +30,24 @@ section! {
 
 section! {
     /// Timers of a flow, as `[timeouts]` sets them for all sites and `[site.timeouts]` for one.
-    /// `None` where one is "off".
+    /// `None` means `"off"`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Timeouts(s, base: &Timeouts) {
-        /// For sent data to be acknowledged over the link (TCP_USER_TIMEOUT of the link leg); off:
-        /// the kernel's own.
+        /// Maximum time without an ACK of sent data over the link (TCP_USER_TIMEOUT of the link
+        /// leg). Off: the kernel's own.
         user_timeout: Option<Duration> = optional(SECOND..=24 * DAY), base.user_timeout;
-        /// Longest wait between retransmissions over the link (TCP_RTO_MAX_MS, Linux 6.15 and
-        /// later); off: the kernel's own, and no [`revival`](crate::outage::revival). Needs
+        /// Maximum wait between retransmissions over the link (TCP_RTO_MAX_MS, Linux 6.15 and
+        /// later). Off: the kernel's own, and no [`revival`](crate::outage::revival). Needs
         /// `user_timeout`: a cap left at its default follows that.
         rto_max: Option<Duration> =
             optional(SECOND..=KERNEL_RTO_MAX), base.rto_max_within(user_timeout);
-        /// For the server to answer our connect.
+        /// Time for the server to answer pepd's connect.
         connect: Duration = Span(SECOND..=HOUR), base.connect;
-        /// Without a byte in either direction.
+        /// Time without a byte in either direction.
         idle: Option<Duration> = optional(SECOND..=365 * DAY), base.idle;
         /// Keepalive of both legs.
         keepalive: Option<Keepalive> = read_keepalive(s, base.keepalive);
-        /// For the last bytes of a flow that both ends have closed to be acknowledged.
+        /// Time for the last bytes of a flow that both ends have closed to be acknowledged.
         orphan: Duration = Span(SECOND..=DAY), base.orphan;
     }
 }
@@ -91,7 +91,8 @@ impl Timeouts {
         timeouts
     }
 
-    /// Reads what a section says otherwise than `base`. The caller finishes the section.
+    /// Reads a section whose missing keys take the values of `base`. The caller finishes the
+    /// section.
     pub(crate) fn read(section: &mut Section<'_>, base: &Self, link: Option<&Link>) -> Self {
         let timeouts = Self::read_keys(section, base);
         timeouts.check(section, link);
@@ -133,7 +134,7 @@ impl Timeouts {
     }
 }
 
-/// What `rto_max` may be over a link of this round-trip time, beside "off".
+/// Accepted values of `rto_max` over a link of this round-trip time, other than "off".
 fn above(rtt: Duration) -> String {
     if rtt >= KERNEL_RTO_MAX {
         return String::new();

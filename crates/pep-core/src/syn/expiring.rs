@@ -47,7 +47,7 @@ impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
         self.deadlines.insert((deadline, key));
     }
 
-    /// Gives an entry another deadline; nothing where there is no such entry.
+    /// Gives an entry another deadline; ignored where there is no such entry.
     pub(super) fn renew(&mut self, key: K, deadline: Duration) {
         if let Some((old, _)) = self.entries.get_mut(&key) {
             self.deadlines.remove(&(*old, key));
@@ -62,7 +62,7 @@ impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
         Some(value)
     }
 
-    /// Takes the entry that expires first.
+    /// Removes and returns the entry that expires first.
     pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
         let (_, key) = self.deadlines.pop_first()?;
         let (_, value) = self
@@ -72,7 +72,7 @@ impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
         Some((key, value))
     }
 
-    /// Takes an entry whose deadline has come.
+    /// Removes and returns an entry whose deadline has passed.
     pub(super) fn pop_expired(&mut self, now: Duration) -> Option<(K, V)> {
         if self.next_deadline()? <= now {
             self.pop_first()

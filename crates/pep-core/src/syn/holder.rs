@@ -1,4 +1,4 @@
-//! What becomes of each held SYN.
+//! State machine of held SYNs.
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
@@ -9,35 +9,35 @@ use super::{
     quota::{Full, Limits, Quota},
 };
 
-/// Number of the LAN interface by which a SYN came, in the order of `intercept.lan`.
+/// Number of the LAN interface on which a SYN came, in the order of `intercept.lan`.
 pub type Lan = usize;
 
-/// How much is held, and for how long.
+/// Limits and times of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HolderConfig {
     /// SYNs held at one time.
     pub held_max: u32,
-    /// Of these, for one source: an IPv4 address or an IPv6 /64.
+    /// Of all held SYNs, for one source: an IPv4 address or an IPv6 /64.
     pub held_per_source_max: u32,
-    /// Of these, for one destination address.
+    /// Of all held SYNs, for one destination address.
     pub held_per_destination_max: u32,
-    /// How long the client may be silent while the server has not answered.
+    /// Maximum silence of the client before the server has answered.
     pub lease: Duration,
-    /// How long the client may be silent once its SYN was released to the listener.
+    /// Maximum silence of the client after its SYN was released to the listener.
     pub orphan: Duration,
-    /// How long a flow that went on to the network is remembered as such.
+    /// Time for which a passed flow is remembered.
     pub passed: Duration,
-    /// How many such flows are remembered; the oldest is forgotten for a new one.
+    /// Maximum number of passed flows remembered; a new one replaces the oldest.
     pub passed_max: usize,
-    /// How long a flow that the listener took is remembered.
+    /// Time for which a flow taken by the listener is remembered.
     pub taken: Duration,
 }
 
 impl HolderConfig {
-    /// With these limits and this lease, and times that follow from TCP:
+    /// Returns a configuration with these limits and this lease, and times that follow from TCP:
     ///
-    /// - `orphan` 10 s: the kernel repeats its SYN-ACK after 1, 3 and 7 s, and a client that is
-    ///   there repeats its SYN as soon, which renews the time.
+    /// - `orphan` 10 s: the kernel repeats its SYN-ACK after 1, 3 and 7 s. A live client repeats
+    ///   its SYN as soon, which renews the time.
     /// - `passed` 130 s: a client gives up after 127 s (tcp_syn_retries = 6).
     /// - `taken` 2 s: a repeated SYN may be behind the client's ACK in a queue, not by more.
     pub const fn new(
@@ -59,49 +59,48 @@ impl HolderConfig {
     }
 }
 
-/// What the shell must do now, in this order.
+/// Actions for the shell, to be performed in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Begin to connect the server leg, then report
-    /// [`handle_connected`](Holder::handle_connected) or
-    /// [`handle_failed`](Holder::handle_failed).
+    /// Start to connect the server leg, then report [`handle_connected`](Holder::handle_connected)
+    /// or [`handle_failed`](Holder::handle_failed).
     Connect {
-        /// From whom and whither.
+        /// Client and destination.
         flow: FlowTuple,
         /// The DSCP of the SYN.
         dscp: u8,
-        /// Where it came in.
+        /// LAN interface of the SYN.
         lan: Lan,
     },
-    /// Let the SYN come in again by the TUN of its LAN interface, so that it reaches the listener.
+    /// Reinject the SYN by the TUN of its LAN interface, so that it reaches the listener.
     Release {
         /// The interface.
         lan: Lan,
         /// The SYN.
         packet: Arc<[u8]>,
     },
-    /// Send the packet on to its destination as it is.
+    /// Forward the packet unchanged to its destination.
     Pass {
-        /// Where it goes.
+        /// Destination of the packet.
         to: IpAddr,
         /// The packet.
         packet: Arc<[u8]>,
     },
-    /// Send a packet in another's name to the client.
+    /// Send a forged packet to the client.
     Answer {
         /// The client.
         to: IpAddr,
         /// The packet.
         packet: Vec<u8>,
     },
-    /// Reset the server leg: nobody waits for it any more.
+    /// Reset the server leg: no client waits for it any more.
     Abort {
-        /// Whose.
+        /// Flow of the leg.
         flow: FlowTuple,
     },
 }
 
-/// Why there is no server leg.
+/// Reason why there is no server leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The server answered with RST.
@@ -110,17 +109,17 @@ pub enum Failure {
     Icmp(IcmpError),
     /// The server never answered.
     TimedOut,
-    /// Nothing that the client's connection has to do with: its port is taken here, or
-    /// descriptors or memory are short.
+    /// A local cause, unrelated to the client's connection: its port is in use here, or descriptors
+    /// or memory are short.
     Ours,
 }
 
-/// What the listener gets to know of the flow it takes.
+/// Details of an accepted flow for the listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     /// The DSCP of the SYN.
     pub dscp: u8,
-    /// Where it came in.
+    /// LAN interface of the SYN.
     pub lan: Lan,
 }
 
@@ -129,7 +128,7 @@ pub struct Taken {
 pub struct HolderStats {
     /// SYNs held, repeated ones not counted.
     pub held: u64,
-    /// The most held at one time.
+    /// Maximum number held at one time.
     pub held_now_max: u64,
     /// Repeated SYNs of flows that are held, released or just taken.
     pub repeated: u64,
@@ -149,22 +148,22 @@ pub struct HolderStats {
     pub orphaned: u64,
     /// Outcome: passed because no leg could be made.
     pub passed_failed: u64,
-    /// Never held: too many in all.
+    /// Never held: the total is at its limit.
     pub passed_full: u64,
-    /// Never held: too many of this source.
+    /// Never held: the source is at its limit.
     pub passed_source_full: u64,
-    /// Never held: too many to this destination.
+    /// Never held: the destination is at its limit.
     pub passed_destination_full: u64,
     /// Repeated SYNs of flows that passed.
     pub passed_again: u64,
     /// Passed because they cannot be held: fragments, IPv6 extension headers, long ones.
     pub passed_odd: u64,
-    /// Packets that no host sent through us; dropped.
+    /// Packets that no host sent through pepd; dropped.
     pub noise: u64,
 }
 
 impl HolderStats {
-    /// How many held SYNs have ended.
+    /// Number of held SYNs that have ended.
     pub fn ended(&self) -> u64 {
         self.taken
             + self.refused
@@ -175,7 +174,7 @@ impl HolderStats {
             + self.passed_failed
     }
 
-    /// How many SYNs, repeated ones included, passed unaccelerated.
+    /// Number of SYNs, including repeated ones, that passed unaccelerated.
     pub fn passed(&self) -> u64 {
         self.passed_failed
             + self.passed_full
@@ -189,7 +188,7 @@ impl HolderStats {
 #[derive(Debug)]
 struct Held {
     syn: Syn,
-    /// The latest copy: its timestamp gives the client the truer round-trip time.
+    /// Latest copy: its timestamp gives the client the more accurate round-trip time.
     packet: Arc<[u8]>,
     lan: Lan,
     released: bool,
@@ -201,32 +200,32 @@ struct Held {
 ///              SYN
 ///               |------------- full ----------------> passed
 ///               v                                       ^
-///          connecting ---- no leg to be had ------------+
-///     SYN: renew|  |------ refused, ICMP: answer ----> (gone)
+///          connecting ---- no leg possible -------------+
+///     SYN: renew|  |------ refused, ICMP: answer ----> (removed)
 ///               |  |------ timed out -----------------> passed, in silence
-///               |  '------ client silent: abort ------> (gone)
+///               |  '------ client silent: abort ------> (removed)
 ///      connected|
 ///               v
-///           released ----- client silent: abort ------> (gone)
+///           released ----- client silent: abort ------> (removed)
 ///   SYN: release|again
 ///          taken|by the listener
 ///               v
-///             taken ------ after a while -------------> (gone)
+///             taken ------ after a while -------------> (removed)
 ///   SYN: release again
 /// ```
 ///
-/// A SYN of a flow that passed passes again; it renews the memory of it. A SYN that finds
-/// its flow taken, with another sequence number, is a new flow.
+/// A SYN of a passed flow passes again, and renews the memory of it. A SYN for a taken flow with
+/// another sequence number is a new flow.
 ///
-/// Inputs are the `handle_*` methods and [`take`](Self::take); after each,
-/// [`poll_action`](Self::poll_action) must be called until it returns `None`. Times are since
-/// an epoch of the caller's choice and never go back.
+/// Inputs are the `handle_*` methods and [`take`](Self::take). After each, the caller calls
+/// [`poll_action`](Self::poll_action) until it returns `None`. Times are since an epoch of the
+/// caller's choice and never go back.
 #[derive(Debug)]
 pub struct Holder {
     config: HolderConfig,
     quota: Quota,
     held: Expiring<FlowTuple, Held>,
-    /// With the sequence number and LAN interface of the SYN.
+    /// Flows with the sequence number and LAN interface of the SYN.
     taken: Expiring<FlowTuple, (u32, Lan)>,
     passed: Expiring<FlowTuple, ()>,
     actions: VecDeque<Action>,
@@ -234,7 +233,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Holds nothing yet.
+    /// Returns an empty holder.
     pub fn new(config: HolderConfig) -> Self {
         Self {
             config,
@@ -256,7 +255,7 @@ impl Holder {
         &self.stats
     }
 
-    /// How many SYNs are held now, released ones included.
+    /// Number of SYNs held now, including released ones.
     pub fn held_now(&self) -> usize {
         self.held.len()
     }
@@ -267,7 +266,7 @@ impl Holder {
         flows.map(|(flow, _)| *flow)
     }
 
-    /// A packet came by the TUN of this LAN interface.
+    /// Handles a packet that came by the TUN of this LAN interface.
     pub fn handle_packet(&mut self, packet: &[u8], lan: Lan, now: Duration) {
         match packet::parse(packet) {
             Parsed::Syn(syn) => self.handle_syn(syn, packet.into(), lan, now),
@@ -288,7 +287,7 @@ impl Holder {
         } else if let Some(&(sequence, lan)) = self.taken.get(&flow)
             && sequence == syn.sequence
         {
-            // The kernel answers it: it has the socket.
+            // The kernel has the socket, and answers it.
             self.stats.repeated += 1;
             self.actions.push_back(Action::Release { lan, packet });
         } else if self.passed.get(&flow).is_some() {
@@ -336,8 +335,8 @@ impl Holder {
         self.actions.push_back(Action::Connect { flow, dscp, lan });
     }
 
-    /// The server answered: the leg is connected, and the listener may ask for it from now on.
-    /// Returns whether anybody still waits for it.
+    /// Handles a connected server leg: the server answered, and the listener may take the flow from
+    /// now on. Returns whether a client still waits for it.
     pub fn handle_connected(&mut self, flow: FlowTuple, now: Duration) -> bool {
         let Some(held) = self.held.get_mut(&flow) else {
             return false;
@@ -349,7 +348,7 @@ impl Holder {
         true
     }
 
-    /// There will be no server leg. Nothing happens for a flow whose server has answered.
+    /// Handles a failed server leg. Ignored for a flow whose server has answered.
     pub fn handle_failed(&mut self, flow: FlowTuple, failure: Failure, now: Duration) {
         if self.held.get(&flow).is_none_or(|held| held.released) {
             return;
@@ -377,8 +376,8 @@ impl Holder {
         }
     }
 
-    /// The listener accepted the flow. `None` when its server has not answered, or nobody knows
-    /// of it: then it must be reset.
+    /// Takes a flow that the listener accepted. `None` when its server has not answered, or the
+    /// flow is unknown: the caller then resets it.
     pub fn take(&mut self, flow: &FlowTuple, now: Duration) -> Option<Taken> {
         if !self.held.get(flow)?.released {
             return None;
@@ -396,8 +395,8 @@ impl Holder {
         })
     }
 
-    /// Time has passed. To be called at [`poll_timeout`](Self::poll_timeout); earlier or later
-    /// does no harm.
+    /// Handles elapsed time. To be called at [`poll_timeout`](Self::poll_timeout); earlier or later
+    /// calls are harmless.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some((flow, held)) = self.held.pop_expired(now) {
             self.quota.remove(&flow);
@@ -412,7 +411,7 @@ impl Holder {
         while self.passed.pop_expired(now).is_some() {}
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do; ask again after
+    /// Next time at which [`handle_timeout`](Self::handle_timeout) has work; to be polled after
     /// every input.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let deadlines = [
@@ -423,7 +422,7 @@ impl Holder {
         deadlines.into_iter().flatten().min()
     }
 
-    /// What to do next; to be called until there is nothing, after every input.
+    /// Next action; to be polled after every input until it is `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }

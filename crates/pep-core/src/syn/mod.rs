@@ -1,7 +1,7 @@
 //! SYNs that wait for the server's answer (`syn = "defer"`).
 //!
-//! - [`packet`], reading a SYN and forging the answers a network would give
-//! - [`Holder`], what becomes of each SYN
+//! - [`packet`], parser of SYNs, and forged answers of a network
+//! - [`Holder`], state machine of held SYNs
 
 mod expiring;
 mod holder;
@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 
 pub use holder::{Action, Failure, Holder, HolderConfig, HolderStats, Lan, Taken};
 
-/// The four addresses of a flow, as the hosts see them.
+/// Addresses and ports of a flow, as the hosts see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowTuple {
     /// The host that opens the connection.
     pub client: SocketAddr,
-    /// Where it wants to go.
+    /// Destination of the connection.
     pub destination: SocketAddr,
 }

@@ -1,4 +1,4 @@
-//! A client's SYN, read from an IP packet, and the answers a network gives to one that fails.
+//! Parser of client SYNs in IP packets, and a network's answers to those that fail.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,10 +8,10 @@ use etherparse::{
 
 use super::FlowTuple;
 
-/// Longer SYNs are not held: they carry data for TCP Fast Open, or somebody wants our memory.
+/// Maximum size of a held SYN. Longer ones carry data for TCP Fast Open, or attack pepd's memory.
 pub const SYN_BYTES_MAX: usize = 1280;
 
-/// TTL or hop limit of what we forge, as Linux has it.
+/// TTL or hop limit of forged packets, as in Linux.
 const HOP_LIMIT: u8 = 64;
 
 /// An ICMP error fits into 576 bytes (RFC 1812, 4.3.2.3), headers (20 + 8) included.
@@ -23,31 +23,31 @@ const ICMPV6_QUOTE_MAX: usize = 1280 - 48;
 /// A SYN that can be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Syn {
-    /// Its four addresses.
+    /// Addresses and ports.
     pub flow: FlowTuple,
-    /// Its DSCP, 0 to 63.
+    /// DSCP, 0 to 63.
     pub dscp: u8,
-    /// Its sequence number.
+    /// Sequence number.
     pub sequence: u32,
-    /// Bytes of data it carries.
+    /// Bytes of data in the SYN.
     pub data_len: u32,
 }
 
-/// What a packet that came to us is.
+/// Result of parsing a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed {
     /// A SYN that can be held.
     Syn(Syn),
-    /// Nothing we can hold, but on its way to this address: to be sent on as it is.
+    /// Cannot be held; to be forwarded unchanged to this address.
     Pass(IpAddr),
-    /// Nothing that a host sent through us: multicast, or no IP at all.
+    /// Not sent through pepd by a host: multicast, or not IP.
     Noise,
 }
 
-/// Reads a packet that begins with its IP header.
+/// Parses a packet that starts with its IP header.
 ///
-/// Only a whole TCP segment, with SYN and without FIN, RST or ACK, in an IP packet that is
-/// not a fragment and has no IPv6 extension headers, is held.
+/// Only a whole TCP segment is held, with SYN and without FIN, RST or ACK, in an IP packet that is
+/// not a fragment and has no IPv6 extension headers.
 pub fn parse(packet: &[u8]) -> Parsed {
     let Ok(sliced) = SlicedPacket::from_ip(packet) else {
         return not_held(packet);
@@ -77,8 +77,8 @@ fn held(packet: &[u8], sliced: &SlicedPacket<'_>) -> Option<Syn> {
     })
 }
 
-/// Source, destination and DSCP of a packet that is no fragment, has no extension headers and
-/// ends where its IP header says.
+/// Returns source, destination and DSCP of a packet that is no fragment, has no extension headers,
+/// and ends where its IP header says.
 fn addresses(packet: &[u8], sliced: &SlicedPacket<'_>) -> Option<(IpAddr, IpAddr, u8)> {
     if sliced.is_ip_payload_fragmented() {
         return None;
@@ -116,13 +116,13 @@ fn is_pure_syn(tcp: &TcpSlice<'_>) -> bool {
     tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin()
 }
 
-/// Whether one machine may have the address.
+/// Reports whether a single machine may have the address.
 fn is_host(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     !(address.is_multicast() || address.is_unspecified() || broadcast)
 }
 
-/// Whatever has a destination that one machine may have is passed on; the kernel looks closer.
+/// Passes on every packet whose destination may be a single machine; the kernel checks further.
 fn not_held(packet: &[u8]) -> Parsed {
     match destination(packet) {
         Some(address) if is_host(address) => Parsed::Pass(address),
@@ -138,13 +138,14 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// What a closed port answers: `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>` (RFC 9293, 3.10.7.1).
+/// Returns a closed port's answer: `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>` (RFC 9293,
+/// 3.10.7.1).
 pub fn reset(syn: &Syn) -> Vec<u8> {
     let FlowTuple {
         client,
         destination,
     } = syn.flow;
-    // SYN counts as one (RFC 9293, 3.4).
+    // SYN counts as one byte (RFC 9293, 3.4).
     let acknowledgment = syn.sequence.wrapping_add(1).wrapping_add(syn.data_len);
     let segment = ip(destination.ip(), client.ip())
         .tcp(destination.port(), client.port(), 0, 0)
@@ -156,38 +157,38 @@ pub fn reset(syn: &Syn) -> Vec<u8> {
     packet
 }
 
-/// An ICMP error, as it came for the connection we tried, or as a router would send it.
+/// An ICMP error, as received for pepd's connection attempt, or as a router would send it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IcmpError {
     /// The router or host that reports it.
     pub from: IpAddr,
-    /// Its ICMP or ICMPv6 type.
+    /// ICMP or ICMPv6 type.
     pub kind: u8,
-    /// Its code.
+    /// Code.
     pub code: u8,
-    /// The second word of its header, which some codes use.
+    /// Second word of the header, which some codes use.
     pub info: u32,
 }
 
-/// Why this machine itself cannot send to a destination.
+/// Reason why this machine cannot send to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreachable {
-    /// There is no route.
+    /// No route.
     Network,
-    /// The route says unreachable.
+    /// Route of type unreachable.
     Host,
-    /// The next hop does not answer ARP or neighbour discovery.
+    /// No ARP or neighbour discovery answer from the next hop.
     Neighbour,
-    /// The route says prohibited.
+    /// Route of type prohibit.
     Prohibited,
 }
 
 impl IcmpError {
-    /// What Linux, as a router at `from`, sends for this.
+    /// Returns the error that Linux, as a router at `from`, sends for this reason.
     ///
     /// IPv4: net unreachable, host unreachable, packet filtered (RFC 1812, 5.2.7.1). IPv6: no
-    /// route, which Linux sends for unreachable routes too, address unreachable,
-    /// administratively prohibited (RFC 4443, 3.1).
+    /// route, which Linux sends for unreachable routes too, address unreachable, administratively
+    /// prohibited (RFC 4443, 3.1).
     pub fn from_router(from: IpAddr, why: Unreachable) -> Self {
         let (kind, code) = match (from, why) {
             (IpAddr::V4(_), Unreachable::Network) => (3, 0),
@@ -206,7 +207,7 @@ impl IcmpError {
     }
 }
 
-/// The error as the client would have got it: quoting the client's own SYN, whose sequence
+/// Returns the error as the client would get it: quoting the client's own SYN, whose sequence
 /// number its TCP checks. `None` when the error is of another family than the SYN.
 pub fn icmp(error: &IcmpError, syn: &[u8], client: IpAddr) -> Option<Vec<u8>> {
     if error.from.is_ipv4() != client.is_ipv4() {

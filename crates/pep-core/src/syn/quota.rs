@@ -1,11 +1,11 @@
-//! How many SYNs are held, in all, for one source and for one destination.
+//! Counts of held SYNs: in all, per source and per destination.
 
 use std::{collections::HashMap, hash::Hash, net::IpAddr};
 
 use super::FlowTuple;
 use crate::hosts::Host;
 
-/// Which limit has been reached.
+/// Limit that has been reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
     All,
@@ -13,7 +13,7 @@ pub(super) enum Full {
     Destination,
 }
 
-/// How many SYNs are held, in all, for one source and for one destination.
+/// Counts of held SYNs: in all, per source and per destination.
 #[derive(Debug)]
 pub(super) struct Quota {
     limits: Limits,
@@ -22,7 +22,7 @@ pub(super) struct Quota {
     destinations: Counts<IpAddr>,
 }
 
-/// The most that may be held.
+/// Maximum counts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) all: u32,
@@ -40,7 +40,7 @@ impl Quota {
         }
     }
 
-    /// Counts one more, or says which limit does not allow it.
+    /// Counts one more, or returns the limit that does not allow it.
     pub(super) fn add(&mut self, flow: &FlowTuple) -> Result<(), Full> {
         let (source, destination) = keys(flow);
         if self.all >= self.limits.all {
@@ -71,7 +71,7 @@ fn keys(flow: &FlowTuple) -> (Host, IpAddr) {
     (Host::from_address(flow.client.ip()), flow.destination.ip())
 }
 
-/// Counts that take no room where they are zero.
+/// Counters per key; a key with 0 takes no room.
 #[derive(Debug)]
 struct Counts<K>(HashMap<K, u32>);
 

@@ -1,4 +1,5 @@
-//! The flows that are open, and what passes by: the answer to `GET /v1/flows`; `text`, the same for people.
+//! Open flows and unaccelerated connections: the response to `GET /v1/flows`; `text` is its text
+//! form.
 
 mod text;
 
@@ -8,137 +9,138 @@ use serde::{Deserialize, Serialize};
 
 use crate::{custody::FlowCustody, status::Used};
 
-/// Flows that are listed unless something else is asked for, and at most.
+/// Default number of listed flows.
 pub const LISTED: usize = 100;
-/// Each costs some system calls, and 1 kB of an answer.
+/// Maximum number of listed flows. Each costs some system calls and 1 kB of the response.
 pub const LISTED_MAX: usize = 10_000;
 
-/// Which flows come first.
+/// Sort order of flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sort {
-    /// Those with most bytes, both ways.
+    /// By bytes of both directions, descending.
     #[default]
     Bytes,
-    /// The oldest.
+    /// By age, the oldest first.
     Age,
-    /// Those for which most is held.
+    /// By held bytes, descending.
     Held,
 }
 
-/// What is asked for: `?site=NAME&limit=N&sort=WORD`, each of them optional.
+/// Query `?site=NAME&limit=N&sort=WORD`; each part is optional.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowsQuery {
-    /// Flows of this site only.
+    /// Restricts the list to this site.
     pub site: Option<String>,
-    /// So many at most; 0 for the sums alone.
+    /// Maximum number of listed flows; 0 for the sums alone.
     pub limit: Option<usize>,
-    /// Which first.
+    /// Sort order.
     #[serde(default)]
     pub sort: Sort,
 }
 
-/// Flows, for programs as JSON and for people as text.
+/// Open flows, as JSON or text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowsReport {
-    /// How many there are of those that were asked for, listed or not.
+    /// Number of matching flows, listed or not.
     pub total: usize,
-    /// The first of them.
+    /// Listed flows.
     pub flows: Vec<FlowStatus>,
-    /// What passes by, and why.
+    /// New connections that the kernel forwards, and the causes.
     pub not_accelerated: NotAccelerated,
 }
 
-/// A flow.
+/// State of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowStatus {
-    /// What it is, and what is held for it.
+    /// Identity and held data.
     #[serde(flatten)]
     pub flow: FlowCustody,
-    /// The other end of its tunnel; none where it is in none.
+    /// Peer of the tunnel; none without a tunnel.
     pub peer: Option<String>,
-    /// How far it has come: `accepted` (its server, or its peer, has not answered), `relaying`, `closing`.
+    /// State: `accepted` (no answer yet from the server or peer), `relaying`, `closing`.
     pub state: String,
-    /// Bytes that have come from the client.
+    /// Bytes received from the client.
     pub up_bytes: u64,
-    /// Bytes that have come from the server.
+    /// Bytes received from the server.
     pub down_bytes: u64,
-    /// Its connection with the client; none where it is at the other end of a tunnel, or gone.
+    /// Leg to the client; none if it is at the other end of a tunnel, or closed.
     pub client_leg: Option<LegStatus>,
-    /// Its connection with the server; likewise.
+    /// Leg to the server; none if it is at the other end of a tunnel, or closed.
     pub server_leg: Option<LegStatus>,
 }
 
-/// What the kernel says of a leg. Rates are in bit/s of payload, times of limits since it was opened.
+/// Kernel's state of a leg. Rates are in bit/s of payload. Times of limits count from its opening.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LegStatus {
-    /// Our end of it.
+    /// Local address and port.
     #[serde(default)]
     pub local: Option<String>,
-    /// The other end.
+    /// Remote address and port.
     #[serde(default)]
     pub remote: Option<String>,
-    /// Its TCP state, as ss(8) has it.
+    /// TCP state, as in ss(8).
     pub state: String,
-    /// Its congestion control.
+    /// Congestion control.
     pub congestion: String,
-    /// The smoothed round-trip time; none before it was measured.
+    /// Smoothed round-trip time; none until measured.
     pub rtt_s: Option<f64>,
-    /// The least one lately.
+    /// Recent minimum of the round-trip time.
     pub rtt_min_s: Option<f64>,
-    /// The congestion window, in segments.
+    /// Congestion window, in segments.
     pub cwnd: u32,
-    /// Bytes of payload in a segment.
+    /// Payload bytes per segment.
     pub mss: u32,
-    /// Segments sent that are not acknowledged up to; some behind a gap may have arrived.
+    /// Segments beyond the cumulative acknowledgement; some behind a gap may have arrived.
     pub unacked: u32,
-    /// Segments in flight: sent, and neither known to have arrived nor taken for lost.
+    /// Segments in flight: sent, and neither selectively acknowledged nor considered lost.
     #[serde(default)]
     pub in_flight: u32,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmitted: u32,
-    /// How fast it may send; none where it may at any rate.
+    /// Pacing rate; none if unlimited.
     pub pacing_rate: Option<u64>,
-    /// How fast it last delivered; none before it has.
+    /// Last delivery rate; none until measured.
     pub delivery_rate: Option<u64>,
-    /// How long it had something to send.
+    /// Time with data to send.
     pub busy_s: f64,
-    /// Of that, how long the receiver's window held it up.
+    /// Part of `busy_s` limited by the receiver's window.
     pub rwnd_limited_s: f64,
-    /// Of that, how long its own send buffer did.
+    /// Part of `busy_s` limited by the send buffer.
     pub sndbuf_limited_s: f64,
-    /// Receive window in bytes, where it limits what the other end sends.
+    /// Receive window in bytes, if it limits the remote sender.
     #[serde(default)]
     pub receive_limit: Option<u64>,
 }
 
-/// New connections that the kernel forwards, and why.
+/// New connections that the kernel forwards, and the causes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct NotAccelerated {
-    /// Sites of which it forwards all new ones now.
+    /// Sites whose new connections are forwarded now.
     pub sites: Vec<LeftSite>,
-    /// Sites of which it drops the SYNs of new ones now (`on_interception_loss = "block"`).
+    /// Sites whose new SYNs are dropped now (`on_interception_loss = "block"`).
     #[serde(default)]
     pub blocked: Vec<LeftSite>,
-    /// Whether it forwards all new ones now, of all sites, as flows, descriptors or memory are short, or pepd is to end.
+    /// True if new connections of all sites are forwarded now: flows, descriptors or memory are
+    /// short, or pepd drains.
     pub gate_closed: bool,
-    /// Flows, which there may not be more of.
+    /// Use of the limit on flows.
     pub flows: Used,
-    /// How often that came about, by counter: since this process began.
+    /// Occurrences by cause since this process began.
     pub reasons: BTreeMap<String, u64>,
 }
 
-/// A site whose new connections the kernel forwards, or whose SYNs it drops.
+/// Site whose new connections the kernel forwards, or whose SYNs it drops.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftSite {
-    /// Its name.
+    /// Name of the site.
     pub site: String,
-    /// Reason: `mode` (it is configured so), `operator` (who has switched it off), `link` or `peer`
-    /// (which is away), `interception` (what pepd redirects is dropped on this machine), `silence`
-    /// (no server answers).
+    /// Cause: `mode` (its mode is bypass), `operator` (switched off), `link` or `peer` (down),
+    /// `interception` (redirected packets are dropped on this machine), `silence` (no server
+    /// answers over IPv6).
     pub why: String,
-    /// The only families of which it does so, IPv4 or IPv6; empty where it does of all.
+    /// Affected address families, IPv4 or IPv6; empty for all.
     #[serde(default)]
     pub families: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Flows for people.
+//! Text form of flows.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use units::counted;
 use super::{FlowStatus, FlowsReport, LeftSite, LegStatus, NotAccelerated};
 use crate::text::{NAME, bits, bytes, milliseconds, short, span};
 
-/// A limit that takes less of the time in which there was something to send is none.
+/// Share of the busy time below which a limit is not reported.
 const NOTABLE: f64 = 0.05;
 
 impl fmt::Display for FlowsReport {
@@ -76,22 +76,23 @@ impl fmt::Display for LegStatus {
             write!(f, ", rtt {}", milliseconds(rtt))?;
         }
         if let Some(minimum) = self.rtt_min_s {
-            write!(f, " (least {})", milliseconds(minimum))?;
+            write!(f, " (min {})", milliseconds(minimum))?;
         }
         let (in_flight, cwnd) = (self.in_flight, self.cwnd);
-        write!(f, ", {in_flight} of {cwnd} segments under way")?;
+        write!(f, ", {in_flight} of {cwnd} segments in flight")?;
         if let Some(rate) = self.delivery_rate {
             write!(f, ", {}", bits(rate as f64))?;
         }
         if self.retransmitted > 0 {
-            write!(f, ", {} resent", self.retransmitted)?;
+            write!(f, ", {} retransmitted", self.retransmitted)?;
         }
         write!(f, "{}", self.limits())
     }
 }
 
 impl LegStatus {
-    /// What holds it up, as the end of a line: `, limited by send buffer 45 %`; nothing where it is the congestion window.
+    /// Returns the limits of the leg as the end of a line (`, limited by send buffer 45 %`); empty
+    /// if only the congestion window limits it.
     pub fn limits(&self) -> String {
         let limits = [
             (self.rwnd_limited_s, "receiver's window"),
@@ -114,12 +115,12 @@ impl LegStatus {
         limits.concat() + &receive.unwrap_or_default()
     }
 
-    /// Tells whether the leg's own send buffer limits what it sends.
+    /// Returns true if the leg's own send buffer limits it.
     pub fn is_send_buffer_limited(&self) -> bool {
         self.share(self.sndbuf_limited_s) >= NOTABLE
     }
 
-    /// Part of the time in which there was something to send.
+    /// Returns the share of the busy time.
     fn share(&self, seconds: f64) -> f64 {
         seconds / self.busy_s.max(f64::MIN_POSITIVE)
     }
@@ -128,12 +129,12 @@ impl LegStatus {
 impl fmt::Display for LeftSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why.as_str() {
-            "mode" => "by its mode",
-            "operator" => "an operator has switched the site off",
-            "link" => "the link is away",
-            "peer" => "its peer is away",
-            "interception" => "what pepd redirects is dropped on this machine",
-            "silence" => "no server answers",
+            "mode" => "mode bypass",
+            "operator" => "switched off by an operator",
+            "link" => "link down",
+            "peer" => "peer down",
+            "interception" => "redirected packets are dropped on this machine",
+            "silence" => "no server answers over IPv6",
             why => why,
         };
         let families = self.families.join(", ");
@@ -148,7 +149,7 @@ impl fmt::Display for NotAccelerated {
         if self.gate_closed {
             let (used, most) = (self.flows.used, self.flows.most);
             parts.push(format!(
-                "all new connections (the gate is closed; flows {used} of {most})"
+                "all new connections (gate closed; flows {used} of {most})"
             ));
         }
         let counted = self.reasons.iter().filter(|(_, count)| **count > 0);
@@ -156,9 +157,9 @@ impl fmt::Display for NotAccelerated {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         if parts.is_empty() {
-            parts.push("nothing now".to_owned());
+            parts.push("none now".to_owned());
         }
-        write!(f, "passes by: {}", parts.join(", "))?;
+        write!(f, "not accelerated: {}", parts.join(", "))?;
         if !self.blocked.is_empty() {
             let blocked = self.blocked.iter().map(ToString::to_string);
             write!(f, "; blocked: {}", blocked.collect::<Vec<_>>().join(", "))?;
@@ -198,8 +199,8 @@ mod tests {
 
     #[test]
     fn a_leg_says_what_limits_it_and_not_what_hardly_does() {
-        let expected = "hybla, rtt 612 ms (least 600 ms), 88 of 120 segments under way, 1.50 Mbit/s, 3 resent, limited by \
-                        receiver's window 45 %";
+        let expected = "hybla, rtt 612 ms (min 600 ms), 88 of 120 segments in flight, 1.50 Mbit/s, \
+                        3 retransmitted, limited by receiver's window 45 %";
         assert_eq!(leg().to_string(), expected);
         let idle = LegStatus {
             state: "close-wait".to_owned(),
@@ -214,18 +215,18 @@ mod tests {
         };
         assert_eq!(
             idle.to_string(),
-            "hybla, close-wait, 88 of 120 segments under way"
+            "hybla, close-wait, 88 of 120 segments in flight"
         );
     }
 
     #[test]
-    fn the_last_line_says_what_passes_by_and_why() {
+    fn the_last_line_names_unaccelerated_sites_and_causes() {
         let mut report = FlowsReport {
             total: 0,
             flows: Vec::new(),
             not_accelerated: NotAccelerated::default(),
         };
-        assert_eq!(report.to_string(), "no flows\n\npasses by: nothing now\n");
+        assert_eq!(report.to_string(), "no flows\n\nnot accelerated: none now\n");
         let left = |site: &str, why: &str| LeftSite {
             site: site.to_owned(),
             why: why.to_owned(),
@@ -239,26 +240,26 @@ mod tests {
         ]
         .into();
         let text = report.to_string();
-        let expected = "passes by: voice (by its mode), mail (its peer is away), all new connections (the gate is closed; flows \
-                        0 of 0); so far: gate_closed 2\n";
+        let expected = "not accelerated: voice (mode bypass), mail (peer down), all new connections \
+                        (gate closed; flows 0 of 0); so far: gate_closed 2\n";
         assert!(text.ends_with(expected), "{text}");
     }
 
     #[test]
-    fn what_is_lost_passes_by_or_is_blocked() {
+    fn a_site_with_lost_interception_passes_or_is_blocked() {
         let lost = |site: &str, families: &[&str]| LeftSite {
             site: site.to_owned(),
             why: "interception".to_owned(),
             families: families.iter().map(ToString::to_string).collect(),
         };
-        let told = NotAccelerated {
+        let report = NotAccelerated {
             sites: vec![lost("all", &["IPv4"])],
             blocked: vec![lost("mail", &["IPv4", "IPv6"])],
             ..NotAccelerated::default()
         };
-        let expected = "passes by: all (IPv4: what pepd redirects is dropped on this machine); \
-                        blocked: mail (IPv4, IPv6: what pepd redirects is dropped on this machine)";
-        assert_eq!(told.to_string(), expected);
+        let expected = "not accelerated: all (IPv4: redirected packets are dropped on this machine); \
+                        blocked: mail (IPv4, IPv6: redirected packets are dropped on this machine)";
+        assert_eq!(report.to_string(), expected);
     }
 
     #[test]

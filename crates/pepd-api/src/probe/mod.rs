@@ -1,4 +1,5 @@
-//! The path to a peer under load: the order, the events and the report of `POST /v1/probe`; `text`, the same for people.
+//! Probe of the path to a peer under load: body, events and report of `POST /v1/probe`; `text` is
+//! their text form.
 
 mod text;
 
@@ -6,28 +7,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// For how long each direction may be loaded.
+/// Minimum and maximum time for which each direction is loaded.
 pub const LASTING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The same unless something else is asked for.
+/// Default of that time.
 pub const LASTING_DEFAULT: Duration = Duration::from_secs(10);
-/// Bytes of both directions, at most: least, and most.
+/// Minimum and maximum of the limit on bytes of both directions together.
 pub const BYTES: (u64, u64) = (10_000, 2 * pep_core::stream_header::PROBE_MAX);
-/// The same unless something else is asked for.
+/// Default of that limit.
 pub const BYTES_DEFAULT: u64 = 50_000_000;
 
-/// The body of `POST /v1/probe`.
+/// Body of `POST /v1/probe`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeOrder {
-    /// Whose path.
+    /// Name of the peer whose path is probed.
     pub peer: String,
-    /// For how many seconds each direction is loaded.
+    /// Seconds for which each direction is loaded.
     #[serde(default = "lasting")]
     pub for_s: f64,
-    /// Bytes that both directions may carry together, repeats and headers not counted.
+    /// Limit on bytes of both directions together, without retransmissions and headers.
     #[serde(default = "bytes")]
     pub bytes: u64,
-    /// Before which flows it goes.
+    /// Class of the load, which decides the flows that it displaces.
     #[serde(default)]
     pub load: Load,
 }
@@ -40,149 +41,150 @@ fn bytes() -> u64 {
     BYTES_DEFAULT
 }
 
-/// The class of what a probe sends.
+/// Class of the load of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// Only what nobody else needs.
+    /// Uses only the rate that no flow needs.
     #[default]
     DelayTolerant,
-    /// Beside other bulk flows, and at their cost.
+    /// Shares the rate with bulk flows.
     Bulk,
-    /// As ordinary flows, with error correction, and at their cost.
+    /// Shares the rate with ordinary flows, and uses FEC.
     Normal,
 }
 
-/// What is told of a probe: each event's data, named as the event is.
+/// Event of a probe: data tagged with the name of the event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// Once a second.
+    /// Progress, once a second.
     Progress(Progress),
-    /// At its end.
+    /// Report at the end.
     Report(Box<Report>),
-    /// It has ended before its time.
+    /// Cause of a premature end.
     Failed(String),
 }
 
-/// What a probe does.
+/// Phase of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Nothing.
+    /// No load.
     Idle,
-    /// It sends.
+    /// The local end sends.
     Up,
     /// The peer sends.
     Down,
 }
 
-/// How far a probe is: the event `progress`.
+/// Progress of a probe: the event `progress`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What it does.
+    /// Current phase.
     pub phase: Phase,
-    /// Since it began.
+    /// Seconds since the probe began.
     pub seconds: f64,
     /// Bytes that have arrived in this phase.
     pub bytes: u64,
-    /// The rate since the last one, in bit/s.
+    /// Rate since the last event, in bit/s.
     pub rate: f64,
-    /// The last round trip.
+    /// Last round trip.
     pub rtt_s: f64,
 }
 
-/// What a probe has found: the event `report`.
+/// Result of a probe: the event `report`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The peer's name.
+    /// Name of the peer.
     pub peer: String,
-    /// By what it is reached: `udp` or `tcp`.
+    /// Transport of the tunnel: `udp` or `tcp`.
     pub carrier: String,
-    /// The longest datagram that gets through, in bytes without IP and UDP.
+    /// Largest datagram that gets through, in bytes without IP and UDP headers.
     pub datagram: u64,
-    /// The rate that the configuration states, in bit/s.
+    /// Rate that the configuration states, in bit/s.
     pub stated_rate: Option<u64>,
-    /// What the link is thought to carry from here to the peer, all that is on it counted, in bit/s; as stated, where it is.
+    /// Estimated rate of the link to the peer, all traffic included, in bit/s; the stated rate if
+    /// there is one.
     pub link_rate: Option<u64>,
-    /// Whether that stood still while the link was full.
+    /// True if that rate was steady while the link was full.
     pub steady: bool,
-    /// What pepd sent on the link while it was loaded from here, hosts' flows and headers counted, in bit/s; none where that is too little
-    /// to tell.
+    /// Rate at which pepd sent on the link under load, in bit/s, with hosts' flows and headers;
+    /// none if too little was sent to measure it.
     #[serde(default)]
     pub on_link: Option<f64>,
-    /// Round trips while nothing was sent.
+    /// Round trips without load.
     pub idle: Option<Spread>,
-    /// From here to the peer.
+    /// Direction to the peer.
     pub up: Direction,
-    /// From the peer.
+    /// Direction from the peer.
     pub down: Direction,
-    /// Why packets from here did not arrive, as far as it can be told.
+    /// Packets lost on the way to the peer, by cause as far as it can be determined.
     pub causes: Causes,
-    /// Packets from here that went again, as a share.
+    /// Share of packets to the peer that were retransmitted.
     pub retransmitted: Option<f64>,
-    /// Repair packets per packet of ordinary flows that the loss asks for.
+    /// Repair packets per packet of ordinary flows that this loss calls for.
     pub fec_overhead: f64,
-    /// Times that nothing came from the peer for long.
+    /// Times that no packet arrived from the peer for long.
     pub outages: u64,
-    /// What a configuration would say.
+    /// Suggested configuration.
     pub suggestion: Suggestion,
 }
 
-/// One direction, while it was loaded.
+/// Measurements of one direction under load.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Direction {
-    /// For so long.
+    /// Duration of the load.
     pub seconds: f64,
     /// Bytes that arrived.
     pub bytes: u64,
-    /// How fast, without the beginning, in bit/s; none where that is too little to tell.
+    /// Rate in bit/s without the initial phase; none if too little arrived to measure it.
     pub rate: Option<f64>,
-    /// The median and the 95th percentile of half seconds.
+    /// Median of the rates of half seconds, in bit/s.
     pub rate_median: Option<f64>,
-    /// See there.
+    /// 95th percentile of the rates of half seconds, in bit/s.
     pub rate_p95: Option<f64>,
-    /// Packets that were looked for.
+    /// Packets whose arrival was checked.
     pub packets: u64,
-    /// The share of them that did not arrive, before error correction and repeats.
+    /// Share of them that did not arrive, before FEC and retransmissions.
     pub loss: Option<f64>,
-    /// How many were lost in a row, on average.
+    /// Mean number of packets lost in a row.
     pub burst: Option<f64>,
-    /// Round trips meanwhile.
+    /// Round trips under load.
     pub rtt: Option<Spread>,
-    /// What the median is above that of the idle link.
+    /// Increase of the median round trip over the idle link.
     pub queue_s: Option<f64>,
 }
 
-/// Round trips.
+/// Distribution of round trips.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The least.
+    /// Minimum.
     pub min_s: f64,
-    /// Half of them were shorter.
+    /// Median.
     pub median_s: f64,
-    /// 19 of 20 were shorter.
+    /// 95th percentile.
     pub p95_s: f64,
 }
 
-/// Packets that did not arrive, by why.
+/// Lost packets by cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Causes {
-    /// The link damaged them.
+    /// Damaged by the link.
     pub link: u64,
-    /// They met a full queue.
+    /// Dropped at a full queue.
     pub congestion: u64,
-    /// The link was away.
+    /// Lost while the link was down.
     pub outage: u64,
 }
 
-/// What follows from a report.
+/// Suggested configuration of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Suggestion {
-    /// Keys of `[peer.NAME]`, as TOML: to be put into the section that there is.
+    /// Keys for the existing section `[peer.NAME]`, as TOML.
     pub toml: String,
-    /// Why, and what else to think of.
+    /// Reasons and further hints.
     pub remarks: Vec<String>,
-    /// What a probe does not find out.
+    /// Properties that a probe does not determine.
     pub unknown: Vec<String>,
 }

@@ -1,13 +1,13 @@
-//! For people.
+//! Text form of probe events and reports.
 
 use std::fmt;
 
 use super::{Causes, Direction, Phase, Progress, Report, Spread};
 use crate::text::{bits, bytes, percent};
 
-/// Of the first column, and of the others.
+/// Widths of the first column and of the others.
 const WIDTHS: (usize, usize) = (26, 24);
-/// Of a line of prose.
+/// Maximum length of a line of prose.
 const LINE: usize = 96;
 
 impl fmt::Display for Progress {
@@ -57,8 +57,8 @@ impl fmt::Display for Report {
         line(f, "round trip, loaded", [spread(up), spread(down)])?;
         line(f, "  queue", ways.map(|way| or_dash(way.queue_s, precise)))?;
         write!(f, "\n{}", self.causes)?;
-        if let Some(resent) = self.retransmitted {
-            writeln!(f, "sent again: {} of the packets up", percent(resent))?;
+        if let Some(share) = self.retransmitted {
+            writeln!(f, "retransmitted: {} of the packets up", percent(share))?;
         }
         writeln!(f, "outages meanwhile: {}", self.outages)?;
         if let Some(rate) = self.link_rate {
@@ -101,7 +101,7 @@ fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
-/// The median and the 95th percentile.
+/// Formats the median and the 95th percentile.
 fn spread(spread: Option<Spread>) -> String {
     spread.map_or_else(
         || "-".to_owned(),
@@ -116,7 +116,7 @@ fn precise(seconds: f64) -> String {
     format!("{:.1} ms", seconds * 1e3)
 }
 
-/// A paragraph each, broken between words.
+/// Writes each item as a paragraph, wrapped between words.
 fn list(f: &mut fmt::Formatter<'_>, mark: &str, items: &[String]) -> fmt::Result {
     for item in items {
         let mut column = mark.len();

@@ -1,4 +1,4 @@
-//! State of a running pepd: the answer to `GET /v1/status`; `text`, the same for people.
+//! State of a running pepd: the response to `GET /v1/status`; `text` is its text form.
 
 mod packets;
 mod text;
@@ -11,81 +11,80 @@ use crate::link::LinkReport;
 pub use packets::boosters_on;
 pub use text::{contact, no_session, passes};
 
-/// How a running pepd is. Counts are since this process began to carry flows, unless something else
-/// is said; rates are means of the last seconds, in bit/s of what hosts send and receive. Readers
-/// ignore fields that they do not know.
+/// State of a running pepd. Unless stated otherwise, counts start with this process, and rates are
+/// means over the last seconds in bit/s of hosts' payload. Readers ignore unknown fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
-    /// Of the process that carries flows.
+    /// Process that carries flows.
     pub pid: u32,
-    /// When that process began, in seconds of Unix time.
+    /// Start of that process, in seconds of Unix time.
     pub started: f64,
-    /// How many seconds ago that was.
+    /// Seconds since its start.
     pub uptime_s: f64,
-    /// Processes that have carried these flows before.
+    /// Earlier processes that carried these flows.
     pub restarts: u64,
-    /// Whether it takes no new flows any more, and waits for the others to end.
+    /// True while pepd accepts no new flows and waits for the open ones to end.
     pub draining: bool,
-    /// The link.
+    /// State of the link.
     pub link: LinkStatus,
-    /// All flows together.
+    /// Traffic of all flows.
     pub total: Traffic,
-    /// By site, in the order of the configuration.
+    /// Sites in the order of the configuration.
     pub sites: Vec<SiteStatus>,
-    /// Flows that peers have sent; none where there are no peers.
+    /// Traffic of flows that peers opened; none without peers.
     pub from_peers: Option<Traffic>,
-    /// The far ends of tunnels.
+    /// Peers of tunnels.
     pub peers: Vec<PeerStatus>,
-    /// What is held for peers beyond the initial buffers of flows: bytes in memory and on disk.
+    /// Bytes held for peers in memory and on disk, beyond the initial buffers of flows.
     pub custody: Custody,
-    /// What there may not be more of.
+    /// Use of limits.
     pub limits: Limits,
-    /// The daemon's counters, by name; those that SIGUSR1 logs.
+    /// Daemon's counters by name, as logged on SIGUSR1.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The link, as it is configured and as it is.
+/// Configuration and state of the link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
-    /// Its interface; none where the configuration has no `[link]`.
+    /// Interface; none without `[link]`.
     pub interface: Option<String>,
-    /// Its rate, where it is stated, in bit/s.
+    /// Stated rate in bit/s.
     pub rate: Option<u64>,
-    /// The rate of what comes from it, where it is stated, in bit/s.
+    /// Stated rate of the downlink in bit/s.
     #[serde(default)]
     pub rate_down: Option<u64>,
-    /// Its round-trip time, where it is stated.
+    /// Stated round-trip time.
     pub rtt_s: Option<f64>,
-    /// Whether it is there, and the last outages.
+    /// State and last outages.
     #[serde(flatten)]
     pub report: LinkReport,
 }
 
-/// What flows have come to.
+/// Traffic of a group of flows.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Open now.
+    /// Open flows.
     pub flows_open: u64,
-    /// Accepted.
+    /// Accepted flows.
     pub flows_accepted: u64,
-    /// Ended, by reason; those that no flow has had are left out.
+    /// Ended flows by reason; reasons without flows are omitted.
     pub flows_ended: BTreeMap<String, u64>,
     /// Bytes relayed from clients to servers.
     pub up_bytes: u64,
     /// Bytes relayed from servers to clients.
     pub down_bytes: u64,
-    /// The rate up.
+    /// Rate from clients to servers.
     pub up_rate: f64,
-    /// The rate down.
+    /// Rate from servers to clients.
     pub down_rate: f64,
-    /// What is held for them, as of at most ten seconds ago.
+    /// Held data, at most ten seconds old.
     pub held: Held,
 }
 
 impl Traffic {
-    /// Adds what other flows have come to.
+    /// Adds the traffic of another group.
     pub fn add(&mut self, other: &Self) {
         self.flows_open += other.flows_open;
         self.flows_accepted += other.flows_accepted;
@@ -103,227 +102,224 @@ impl Traffic {
     }
 }
 
-/// Bytes that a host was told have arrived, and that the other end has not acknowledged.
+/// Bytes that pepd has acknowledged to a host and the other end has not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Held {
-    /// In pepd's memory.
+    /// Bytes in pepd's memory.
     pub memory: u64,
-    /// On disk.
+    /// Bytes on disk.
     pub disk: u64,
-    /// In the kernel.
+    /// Bytes in the kernel.
     pub kernel: u64,
-    /// The age of the oldest flow of which something is held, in seconds.
+    /// Age in seconds of the oldest flow with held data.
     pub oldest_s: u64,
 }
 
-/// A site.
+/// State of a site.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SiteStatus {
-    /// Its name.
+    /// Name of the site.
     pub name: String,
-    /// How its flows are carried: split, tunnel, bypass.
+    /// Mode: split, tunnel, packet, bypass, block.
     pub mode: String,
-    /// Congestion controls of its link leg, the first that the kernel has is used; none: the
-    /// kernel's own choice.
+    /// Preferred congestion controls of the link leg; the first available one is used. Empty for
+    /// the kernel's default.
     pub congestion: Vec<String>,
-    /// The far end of its tunnel.
+    /// Peer of its tunnel.
     pub peer: Option<String>,
-    /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), as an
-    /// `operator` has switched it off, as the `link` or the `peer` is away, or as SYNs that pepd
-    /// redirects do not arrive (`interception`; those of `interception_lost` only), or as no server
-    /// answers over IPv6 (`silence`; those of IPv6 only).
+    /// Cause if the kernel forwards its new flows: `mode` (configured so), `operator` (switched
+    /// off), `link` or `peer` (down), `interception` (redirected SYNs are lost; families of
+    /// `interception_lost` only), `silence` (no server answers over IPv6; IPv6 only).
     pub bypassed: Option<String>,
-    /// Families of which SYNs that pepd redirects do not arrive: `IPv4`, `IPv6`.
+    /// Address families whose redirected SYNs are lost: `IPv4`, `IPv6`.
     #[serde(default)]
     pub interception_lost: Vec<String>,
-    /// Fate of new flows of these families: `pass` or `block`; none where there are none.
+    /// Treatment of new flows of these families: `pass` or `block`; none if no family is affected.
     #[serde(default)]
     pub on_interception_loss: Option<String>,
-    /// What its flows have come to.
+    /// Traffic of its flows.
     #[serde(flatten)]
     pub traffic: Traffic,
 }
 
 impl SiteStatus {
-    /// The families whose interception is lost, why, and what becomes of their new flows; nothing
-    /// where none is lost.
+    /// Describes the families with lost interception and the treatment of their new flows; none if
+    /// no family is affected.
     pub fn loss(&self) -> Option<String> {
         let families = self.interception_lost.join(", ");
         let fate = match (self.on_interception_loss.as_deref(), self.mode.as_str()) {
             _ if families.is_empty() => return None,
             (Some("block"), _) => "are blocked",
-            (_, "tunnel") => "pass outside of the tunnel",
-            _ => "pass unaccelerated",
+            (_, "tunnel") => "bypass the tunnel",
+            _ => "are not accelerated",
         };
         Some(format!(
-            "{families}: new flows {fate}, as what pepd redirects is dropped here"
+            "{families}: new flows {fate} (redirected packets are dropped here)"
         ))
     }
 }
 
-/// The far end of a tunnel.
+/// State of a peer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
-    /// Where it is called; none where it calls us.
+    /// Configured endpoint; none if the peer calls this pepd.
     pub endpoint: Option<String>,
-    /// Address and port where it was last heard, or else is to be called.
+    /// Address and port where it was last heard, else the first to be called.
     #[serde(default)]
     pub remote: Option<String>,
-    /// Addresses and ports at which it is called, in that order, but for `remote` first; none where
-    /// it calls us, or where the name in `endpoint` has had no address yet.
+    /// Addresses and ports at which it is called, in this order after `remote`; empty if the peer
+    /// calls this pepd, or `endpoint` has not resolved yet.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// Seconds since a packet of it last arrived; none where this process has had none.
+    /// Seconds since its last packet; none if this process has received none.
     #[serde(default)]
     pub heard_s: Option<f64>,
-    /// Bytes of datagrams sent to it by this process, headers of IP and UDP not counted.
+    /// Bytes of datagrams that this process sent to it, without IP and UDP headers.
     #[serde(default)]
     pub sent_bytes: u64,
-    /// Bytes of datagrams that came from it.
+    /// Bytes of datagrams received from it.
     #[serde(default)]
     pub received_bytes: u64,
-    /// Whether it is there.
+    /// True if the peer is up.
     pub up: bool,
-    /// Why there is no session with it, where something is amiss: `unanswered`, `answers_rejected`, `keys`
-    /// or `version`.
+    /// Cause of a missing session: `unanswered`, `answers_rejected`, `keys` or `version`.
     #[serde(default)]
     pub no_session: Option<String>,
-    /// Flows in its tunnel, from here and from there.
+    /// Flows in its tunnel, opened by either end.
     pub flows: u64,
-    /// The session with it, where there is one.
+    /// Current session, if any.
     pub session: Option<SessionStatus>,
-    /// How the packets of its sites in mode `packet` fare, as of at most a second ago.
+    /// Counters of local sites of mode `packet`, at most a second old.
     #[serde(default)]
     pub packets: Vec<PacketStatus>,
-    /// What its own such sites have sent.
+    /// Counters of packets from the peer's sites of mode `packet`.
     #[serde(default)]
     pub packets_received: Vec<ReceivedStatus>,
-    /// Whether it takes packets, where there is a session and a site of ours that has some.
+    /// True if the peer accepts packets; none without a session or a local site of mode `packet`.
     #[serde(default)]
     pub takes_packets: Option<bool>,
-    /// Boosters of ours that it understands, once it has said so.
+    /// Local boosters that the peer supports, once it has announced them.
     #[serde(default)]
     pub understands: Option<Vec<String>>,
-    /// Messages of packets of its that made no sense.
+    /// Malformed packet messages from the peer.
     #[serde(default)]
     pub packets_refused: u64,
-    /// Packets of its that were dropped, as no site takes what answers them.
+    /// Packets from the peer dropped because no local site accepts their replies.
     #[serde(default)]
     pub packets_unmatched: u64,
-    /// The last of these: protocol and addresses.
+    /// Protocol and addresses of the last such packet.
     #[serde(default)]
     pub unmatched_last: Option<String>,
-    /// Packets of its that were dropped, as no router lets them go on.
+    /// Packets from the peer dropped because of unroutable (martian) addresses.
     #[serde(default)]
     pub packets_martian: u64,
 }
 
-/// Packets of a site that are carried beside flows. Counts are since the process began.
+/// Counters of a site of mode `packet`, since the process began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PacketStatus {
-    /// The site.
+    /// Name of the site.
     pub site: String,
-    /// Packets of hosts, and their bytes.
+    /// Packets taken from hosts.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// What went into the tunnel for them: messages.
+    /// Messages sent into the tunnel for them.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub message_bytes: u64,
     /// Packets given to hosts.
     pub delivered: u64,
-    /// Packets dropped as the queue was full.
+    /// Packets dropped at a full queue.
     pub dropped_full: u64,
-    /// Packets dropped as they had waited for too long.
+    /// Packets dropped after too long a wait.
     pub dropped_late: u64,
-    /// What is queued, in bytes.
+    /// Queued bytes.
     pub queued_bytes: u64,
-    /// For how long the first of it has been.
+    /// Age of the first packet in the queue.
     pub queued_s: f64,
-    /// Packets dropped as no packet of the tunnel was long enough for them.
+    /// Packets dropped as too long for the tunnel.
     #[serde(default)]
     pub dropped_long: u64,
-    /// What each booster has done, by its name.
+    /// Counters of boosters, by name.
     pub boosters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// What a site of a peer's in mode `packet` has sent. Counts are since the session began.
+/// Counters of packets from a peer's site of mode `packet`, since the session began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReceivedStatus {
-    /// Which of them, in the order of its configuration, from 0: it may have others than we have.
+    /// Number of the site in the peer's configuration, from 0; it may have no local counterpart.
     pub chain: u8,
-    /// What came: messages.
+    /// Received messages.
     pub messages: u64,
-    /// Packets that came of them.
+    /// Packets reconstructed from them.
     pub packets: u64,
-    /// Messages that no booster could read.
+    /// Messages that no booster could decode.
     pub unreadable: u64,
-    /// Messages in pieces of which some were missing.
+    /// Fragmented messages with missing fragments.
     pub given_up: u64,
-    /// Packets dropped as the link was congested, and their senders do not understand marks.
+    /// Packets dropped as congestion signals, because their senders do not support ECN.
     pub dropped_congested: u64,
-    /// What the receiving side of each booster has done, by its name.
+    /// Counters of the boosters' receiving sides, by name.
     pub boosters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// A session with a peer, as of at most a second ago. Counts are since it began.
+/// State of a session with a peer, at most a second old. Counts start with the session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// By what the peer is reached: udp or tcp.
+    /// Transport: udp or tcp.
     pub carrier: Option<String>,
-    /// How the peer is heard: up; silent, but sending goes on; stopped, where only beacons are
-    /// sent.
+    /// State of the path: up; silent (nothing arrives, pepd continues to send); stopped (pepd sends
+    /// only beacons).
     pub path: String,
-    /// The smoothed round-trip time.
+    /// Smoothed round-trip time.
     pub rtt_s: f64,
-    /// The least of late.
+    /// Recent minimum of the round-trip time.
     pub rtt_min_s: f64,
-    /// How fast we send, in bit/s.
+    /// Sending rate in bit/s.
     pub rate: u64,
-    /// What the link is thought to carry for us, in bit/s.
+    /// Estimated rate that the link carries for pepd, in bit/s.
     pub link_rate: u64,
-    /// The stated rate, in bit/s; nothing where none is.
+    /// Stated rate in bit/s, if any.
     #[serde(default)]
     pub stated_rate: Option<u64>,
-    /// A word for what the stated rate has turned out to be. `unused`: never filled. `carried`: the
-    /// link passes that or more. `less`: the link has passed less for a while. `shared`: others
-    /// fill the link. Nothing where the link is `dedicated`, as nothing is measured then.
+    /// Comparison of the link with the stated rate. `unused`: never filled. `carried`: the link
+    /// carries it or more. `less`: the link has carried less for a while. `shared`: other traffic
+    /// fills the link. None if the link is `dedicated`: pepd measures nothing then.
     #[serde(default)]
     pub stated: Option<String>,
-    /// The share of our packets that the link loses, 0 to 1: before error correction.
+    /// Share of sent packets that the link loses, 0 to 1, before FEC.
     pub loss: f64,
     /// Repair packets per packet of normal streams.
     pub fec_overhead: f64,
-    /// Packets sent, of all kinds.
+    /// Sent packets of all kinds.
     pub packets_sent: u64,
-    /// What they took on the link.
+    /// Bytes that they took on the link.
     pub bytes_sent: u64,
     /// Repair packets among them.
     pub repairs_sent: u64,
-    /// Segments that were lost in spite of error correction, and went again.
+    /// Segments lost in spite of FEC and retransmitted.
     pub segments_retransmitted: u64,
-    /// Packets received, of all kinds.
+    /// Received packets of all kinds.
     pub packets_received: u64,
-    /// Segments that error correction restored here.
+    /// Segments that FEC restored at this end.
     pub segments_restored: u64,
-    /// Times that nothing came from the peer for long.
+    /// Times that no packet arrived from the peer for long.
     pub outages: u64,
-    /// Packets that did not arrive there, by cause: lost by the link, dropped at a full queue, lost
-    /// to outages.
+    /// Sent packets that did not arrive, by cause.
     pub lost: Causes,
 }
 
 impl SessionStatus {
-    /// Tells whether the link has carried less than stated for a while.
+    /// Returns true if the link has carried less than the stated rate for a while.
     pub fn passes_less(&self) -> bool {
         self.stated.as_deref() == Some("less")
     }
 }
 
-/// Packets that did not arrive, by cause.
+/// Lost packets by cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Causes {
     /// Lost by the link.
@@ -334,50 +330,50 @@ pub struct Causes {
     pub outage: u64,
 }
 
-/// What is held for peers, and how much may be.
+/// Use of the limits on data held for peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Custody {
-    /// Bytes of memory.
+    /// Bytes in memory.
     pub memory: Used,
     /// Bytes on disk.
     pub disk: Used,
 }
 
-/// What there may not be more of.
+/// Use of limits.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// Flows.
     pub flows: Used,
-    /// Flows that one host may have; none where it may have all.
+    /// Maximum number of flows per host; none if unlimited.
     #[serde(default)]
     pub flows_per_host: Option<u32>,
-    /// Hosts that have as many, whose new flows the kernel forwards: those with the most, at most
+    /// Hosts at that maximum, whose new flows the kernel forwards: those with most flows, at most
     /// [`HOSTS_MAX`].
     #[serde(default)]
     pub hosts_at_cap: Vec<HostAtCap>,
     /// Bytes of memory for flows.
     pub memory: Used,
-    /// Descriptors, as of at most ten seconds ago.
+    /// File descriptors, at most ten seconds old.
     pub descriptors: Used,
 }
 
-/// Hosts that a status lists; the counter `hosts_at_cap` says how many there are.
+/// Maximum number of listed hosts; the counter `hosts_at_cap` has their total number.
 pub const HOSTS_MAX: usize = 16;
 
-/// A host that has as many flows as one may have.
+/// Host with the maximum number of flows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostAtCap {
-    /// Its IPv4 address, or its IPv6 /64.
+    /// IPv4 address or IPv6 /64 prefix.
     pub host: String,
-    /// The flows that it has.
+    /// Number of its flows.
     pub flows: u32,
 }
 
-/// How much of something is used.
+/// Use of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Used {
-    /// Now.
+    /// Amount in use.
     pub used: u64,
-    /// At most.
+    /// Limit.
     pub most: u64,
 }

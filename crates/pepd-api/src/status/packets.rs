@@ -1,14 +1,14 @@
-//! Packets of hosts, for people.
+//! Text form of sites of mode `packet`.
 
 use std::{collections::BTreeMap, fmt};
 
 use super::{PacketStatus, PeerStatus};
 use crate::text::{NAME, bytes, milliseconds, short};
 
-/// What names of boosters may take of a line.
+/// Maximum width of the names of boosters.
 const BOOSTERS: usize = 30;
 
-/// A line for each site of mode `packet`, where there are some.
+/// Writes a line for each site of mode `packet`, if any.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Result {
     let mut sites = peers.iter().flat_map(|peer| {
         let sites = peer.packets.iter();
@@ -19,8 +19,8 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Re
     };
     writeln!(
         f,
-        "\n{:<NAME$} {:>10} {:>9} {:>10} {:>8} {:>7}  boosters on",
-        "packets of", "taken", "bytes", "given", "dropped", "queue",
+        "\n{:<NAME$} {:>10} {:>9} {:>10} {:>8} {:>7}  active boosters",
+        "packet site", "from hosts", "bytes", "to hosts", "dropped", "queue",
     )?;
     [first]
         .into_iter()
@@ -29,7 +29,7 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Re
             let dropped = site.dropped_full + site.dropped_late + site.dropped_long;
             let note = match taken {
                 true => boosters_on(site),
-                false => "the peer takes none".to_owned(),
+                false => "rejected by the peer".to_owned(),
             };
             let line = format!(
                 "{:<NAME$} {:>10} {:>9} {:>10} {:>8} {:>7}  {note}",
@@ -45,25 +45,25 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Re
     peers.iter().try_for_each(|peer| write_strangers(f, peer))
 }
 
-/// What a peer sends though no site here takes it.
+/// Writes the packets of a peer that no local site accepts.
 fn write_strangers(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     let (name, count) = (short(&peer.name), peer.packets_unmatched);
     if count == 0 {
         return Ok(());
     }
-    writeln!(f, "dropped of {name}, as no site here takes them: {count}")?;
-    // Two addresses of IPv6 would be too long for a line.
+    writeln!(f, "dropped packets of {name} that no site here accepts: {count}")?;
+    // Two IPv6 addresses would exceed a line.
     let last = peer
         .unmatched_last
         .iter()
         .flat_map(|last| last.split(" to "));
-    let words = ["the last one: ", "to "].into_iter().zip(last);
+    let words = ["last: ", "to "].into_iter().zip(last);
     words
         .into_iter()
         .try_for_each(|(word, part)| writeln!(f, "  {word}{part}"))
 }
 
-/// Which of its boosters are at work, in brief.
+/// Returns the names of the active boosters, shortened.
 pub fn boosters_on(site: &PacketStatus) -> String {
     let is_on = |counts: &BTreeMap<String, u64>| counts.get("on").is_some_and(|on| *on > 0);
     let on = site.boosters.iter().filter(|(_, counts)| is_on(counts));
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_many_boosters_on_is_cut() {
+    fn long_lists_of_boosters_are_cut() {
         let on = BTreeMap::from([("on".to_owned(), 1)]);
         let off = BTreeMap::from([("on".to_owned(), 0)]);
         let status = |boosters: &[(&str, &BTreeMap<String, u64>)]| {

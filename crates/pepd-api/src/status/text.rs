@@ -1,16 +1,21 @@
-//! A [`Status`] for people, in lines of at most 100 columns.
+//! Text form of [`Status`], in lines of at most 100 columns.
 
 use std::fmt;
 
+use units::counted;
+
 use super::{Held, HostAtCap, PeerStatus, Status, Traffic, Used, packets};
-use crate::text::{NAME, bits, bytes, milliseconds, percent, short, span};
+use crate::{
+    link::source,
+    text::{NAME, bits, bytes, milliseconds, percent, short, span},
+};
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (version, pid, up) = (&self.version, self.pid, span(self.uptime_s));
-        write!(f, "pepd {version}, process {pid}, for {up}")?;
+        write!(f, "pepd {version}, process {pid}, up {up}")?;
         if self.restarts > 0 {
-            write!(f, ", {} before it", self.restarts)?;
+            write!(f, ", {}", counted(self.restarts, "restart"))?;
         }
         let draining = if self.draining { ", draining" } else { "" };
         writeln!(f, "{draining}")?;
@@ -38,7 +43,7 @@ impl Status {
     fn write_link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = &self.link;
         let state = if link.report.up { "up" } else { "down" };
-        let (lasts, by) = (span(link.report.for_s), &link.report.by);
+        let (lasts, by) = (span(link.report.for_s), source(&link.report.by));
         let rate = |rate: u64| bits(rate as f64);
         let rates = match (link.rate, link.rate_down) {
             (Some(up), Some(down)) => Some(format!("{} up, {} down", rate(up), rate(down))),
@@ -51,7 +56,7 @@ impl Status {
         let facts = facts.collect::<Vec<_>>().join(", ");
         let gap = if facts.is_empty() { "" } else { ": " };
         let (outages, down) = (link.report.outages, span(link.report.down_s));
-        let link = format!("link {state} for {lasts}, by {by}{gap}{facts}");
+        let link = format!("link {state} for {lasts}, {by}{gap}{facts}");
         let outages = format!("outages: {outages}, {down} in all");
         let fits = link.chars().count() + outages.chars().count() <= 98;
         let gap = if fits { "; " } else { "\n  " };
@@ -68,7 +73,7 @@ impl Status {
         let all = all.unwrap_or(hosts.len() as u64);
         writeln!(
             f,
-            "hosts with as many flows as one may have ({most}), new ones pass by: {all}"
+            "hosts at the limit of {most} flows, whose new flows are not accelerated: {all}"
         )?;
         hosts
             .iter()
@@ -82,13 +87,13 @@ impl Status {
             "site", "mode", "open", "accepted", "up", "down", "held", "oldest",
         )?;
         for site in &self.sites {
-            // Its mode stands there already.
+            // The mode has a column of its own.
             let note = match site.bypassed.as_deref() {
-                // That has a line of its own.
+                // A lost interception has a line of its own.
                 None | Some("mode" | "interception") => String::new(),
                 Some("operator") => "off".to_owned(),
                 Some("silence") => "no IPv6".to_owned(),
-                Some(why) => format!("no {why}"),
+                Some(why) => format!("{why} down"),
             };
             line(f, &site.name, &site.mode, &site.traffic, &note)?;
             if let Some(loss) = site.loss() {
@@ -107,8 +112,8 @@ impl Status {
         }
         writeln!(
             f,
-            "\n{:<NAME$} {:<7} {:<4} {:>6} {:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",
-            "peer", "state", "over", "flows", "rtt", "rate", "loss", "FEC", "rexmit", "outages",
+            "\n{:<NAME$} {:<7} {:<9} {:>5} {:>8} {:>11} {:>7} {:>8} {:>8} {:>8}",
+            "peer", "state", "transport", "flows", "rtt", "rate", "loss", "FEC", "retrans", "outages",
         )?;
         self.peers.iter().try_for_each(|peer| {
             peer_line(f, peer)?;
@@ -153,11 +158,11 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     let Some(session) = &peer.session else {
         let why = peer.no_session.as_deref();
         let why = why.map_or_else(String::new, |why| format!("  {}", no_session(why)));
-        return writeln!(f, "{name:<NAME$} {is:<7} {:<4} {flows:>6}{why}", "");
+        return writeln!(f, "{name:<NAME$} {is:<7} {:<9} {flows:>5}{why}", "");
     };
     writeln!(
         f,
-        "{name:<NAME$} {is:<7} {:<4} {flows:>6} {:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",
+        "{name:<NAME$} {is:<7} {:<9} {flows:>5} {:>8} {:>11} {:>7} {:>8} {:>8} {:>8}",
         session.carrier.as_deref().unwrap_or_default(),
         milliseconds(session.rtt_s),
         bits(session.rate as f64),
@@ -172,13 +177,14 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     }
 }
 
-/// Names the rate that the link carries beside the stated one.
+/// Reports a link rate below the stated rate.
 pub fn passes(carried: u64, stated: u64) -> String {
     let (carried, stated) = (bits(carried as f64), bits(stated as f64));
-    format!("link passes {carried} where its rate is stated as {stated}")
+    format!("link carries {carried}, stated rate {stated}")
 }
 
-/// Address of a peer, time since it was last heard, bytes received and sent.
+/// Returns the address of a peer, the time since it was last heard, and the bytes received and
+/// sent.
 pub fn contact(peer: &PeerStatus) -> String {
     let place = place(peer);
     let Some(heard) = peer.heard_s else {
@@ -187,19 +193,19 @@ pub fn contact(peer: &PeerStatus) -> String {
     let heard = format!("{place}last heard {} ago", span(heard));
     let [received, sent] = [peer.received_bytes, peer.sent_bytes].map(bytes);
     let moved = format!("received {received}, sent {sent}");
-    // With the longest addresses of IPv6 it is too much for a line.
+    // With long IPv6 addresses the text exceeds a line.
     let fits = heard.chars().count() + moved.chars().count() <= 96;
     let gap = if fits { ", " } else { "\n  " };
     format!("{heard}{gap}{moved}")
 }
 
-/// The address in use, and the name that leads there.
+/// Returns the address in use and the name that resolves to it.
 fn place(peer: &PeerStatus) -> String {
     let Some(place) = peer.remote.as_ref().or(peer.endpoint.as_ref()) else {
         return String::new();
     };
     let count = peer.addresses.len();
-    // An endpoint that is stated by its address is no news beside that.
+    // An endpoint that is an address adds nothing.
     let name = peer
         .endpoint
         .as_ref()
@@ -211,7 +217,7 @@ fn place(peer: &PeerStatus) -> String {
     }
 }
 
-/// Why there is no session, in words.
+/// Returns the text for a missing session.
 pub fn no_session(why: &str) -> &'static str {
     match why {
         "unanswered" => "does not answer handshakes",
@@ -239,11 +245,11 @@ mod tests {
             assert_eq!(line.trim_end(), line);
         }
         for part in [
-            "12 before it, draining",
-            "no link\n",
+            "12 restarts, draining",
+            " link down\n",
             "9.99 Mbit/s up, 99.9 Mbit/s down, 600 ms",
-            "\n  IPv4, IPv6: new flows pass outside of the tunnel, as what pepd redirects is dropped here\n",
-            "\n  IPv4, IPv6: new flows are blocked, as what pepd redirects is dropped here\n",
+            "\n  IPv4, IPv6: new flows bypass the tunnel (redirected packets are dropped here)\n",
+            "\n  IPv4, IPv6: new flows are blocked (redirected packets are dropped here)\n",
             "(from peers)",
             "stopped",
             ":65535, last heard 1s ago\n  received 1.00 TiB, sent 1.00 GiB\n",
@@ -253,10 +259,10 @@ mod tests {
              received 1.00 KiB, sent 2.00 KiB\n",
             "  at hub.example:5001, never heard\n",
             "psk_file?",
-            "pass by: 12345",
+            "not accelerated: 12345",
             "voice ",
             "100 ms  fec",
-            "as no site here takes them: 7\n  the last one: udplite from [2001",
+            "that no site here accepts: 7\n  last: udplite from [2001",
             "  to [2001:db8",
             "2001:db8:ffff:ffff::/64",
         ] {

@@ -1,4 +1,4 @@
-//! One flow, watched: the events of `GET /v1/flows/FLOW/trace`; `text`, the same for people.
+//! Events of `GET /v1/flows/FLOW/trace`; `text` is their text form.
 
 mod text;
 
@@ -6,103 +6,103 @@ use serde::{Deserialize, Serialize};
 
 use crate::flows::{FlowStatus, LegStatus};
 
-/// Something about a flow, and when it was seen.
+/// Trace event of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceEvent {
-    /// In seconds of Unix time.
+    /// Time in seconds of Unix time.
     pub at: f64,
-    /// What.
+    /// Kind and content of the event.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What there is to tell.
+/// Kind and content of a trace event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum What {
-    /// The flow as it is when the trace begins.
+    /// State of the flow when the trace begins.
     Flow(Box<FlowStatus>),
-    /// Something has changed.
+    /// Sample of the flow after a change.
     Look(Box<Look>),
-    /// It has ended, and so does the trace.
+    /// End of the flow and of the trace.
     Ended(End),
 }
 
-/// A look at a flow.
+/// Sample of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Look {
-    /// How far it has come, as in [`FlowStatus`].
+    /// State of the flow, as in [`FlowStatus`].
     pub state: String,
-    /// Whether the link is known to be away.
+    /// True if the link is known to be down.
     pub link_down: bool,
-    /// From the client to the server.
+    /// Direction from the client to the server.
     pub up: DirectionSample,
-    /// From the server to the client.
+    /// Direction from the server to the client.
     pub down: DirectionSample,
-    /// As in [`FlowStatus`].
+    /// Leg to the client, as in [`FlowStatus`].
     pub client_leg: Option<LegStatus>,
-    /// Likewise.
+    /// Leg to the server, as in [`FlowStatus`].
     pub server_leg: Option<LegStatus>,
-    /// Looks that there should have been since the last one, and were not, as nobody read.
+    /// Samples since the last event that the reader was too slow to receive.
     pub missed: u64,
 }
 
-/// One direction of a flow.
+/// Sample of one direction of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionSample {
-    /// Bytes that have come so far.
+    /// Bytes received so far.
     pub bytes: u64,
-    /// Of these, since the last look that was told.
+    /// Bytes received since the last reported sample.
     pub moved: u64,
-    /// Bytes that pepd has and has not passed on.
+    /// Bytes that pepd holds and has not forwarded.
     pub held: u64,
-    /// Bytes that the kernel has to send, or to be acknowledged.
+    /// Bytes that the kernel has yet to send, or that await acknowledgement.
     pub kernel: u64,
-    /// Its sender has ended it, by FIN.
+    /// True once the sender has sent FIN.
     pub source_ended: bool,
-    /// And that was passed on.
+    /// True once that FIN was forwarded.
     pub ended: bool,
-    /// What it waits for; none where it has ended or nothing holds it up.
+    /// Cause of the wait; none after the end, or if nothing holds it up.
     pub waits_for: Option<WaitsFor>,
 }
 
-/// How a flow has ended.
+/// End of a flow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct End {
-    /// Why, as the log has it; none where nobody has told.
+    /// Reason, as in the log; none if unknown.
     pub reason: Option<String>,
-    /// Bytes that were delivered up and down, by the last process that carried it.
+    /// Bytes that the last process delivered up and down.
     pub bytes: [u64; 2],
-    /// Bytes that had come and were not delivered.
+    /// Bytes received and not delivered, up and down.
     pub undelivered: [u64; 2],
-    /// How long that process has carried it.
+    /// Seconds for which that process carried the flow.
     pub duration_s: f64,
-    /// What went wrong with a connection, where something did.
+    /// Error of a connection, if one occurred.
     pub error: Option<String>,
 }
 
-/// What a direction waits for.
+/// Cause for which a direction waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
     /// The server, or the peer, has not answered the flow yet.
     Answer,
-    /// Its sender sends nothing.
+    /// The sender sends no data.
     Source,
-    /// The link is away.
+    /// The link is down.
     Link,
-    /// The other end of its tunnel is away.
+    /// The peer of the tunnel is down.
     Peer,
-    /// The tunnel: its other end has not acknowledged what was sent, or has no room for more, as its host takes nothing.
+    /// The peer has not acknowledged the data, or grants no credit because its host does not read.
     Tunnel,
-    /// Its receiver takes no more: the window that it offers is full.
+    /// The receiver's window is full.
     ReceiverWindow,
-    /// There is no more room in our send buffer.
+    /// The send buffer of pepd's leg is full.
     SendBuffer,
     /// The congestion window is full.
     CongestionWindow,
-    /// The rate at which it may be sent.
+    /// The sending rate limits the direction.
     Pacing,
-    /// All was sent, and is on its way.
+    /// All data was sent and awaits acknowledgement.
     Acknowledgements,
 }

@@ -1,4 +1,4 @@
-//! Events of a flow for people.
+//! Text form of trace events.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::{
     text::{bytes, milliseconds, span},
 };
 
-/// Below the time of a line.
+/// Indentation of the lines below the time.
 const INDENT: &str = "              ";
 
 impl fmt::Display for TraceEvent {
@@ -22,7 +22,7 @@ impl fmt::Display for TraceEvent {
     }
 }
 
-/// The time of day, UTC.
+/// Formats a time of day in UTC.
 fn clock(at: f64) -> String {
     let millis = (at.max(0.0) * 1e3) as u64 % 86_400_000;
     let (hours, minutes) = (millis / 3_600_000, millis / 60_000 % 60);
@@ -55,12 +55,12 @@ impl fmt::Display for Look {
         let (up, down) = (&self.up, &self.down);
         write!(f, "{}  up {up}, down {down}", self.state)?;
         if self.link_down {
-            write!(f, "; the link is away")?;
+            write!(f, "; link down")?;
         }
         if self.missed > 0 {
             write!(
                 f,
-                "; {} looks before it are missing, as nobody read",
+                "; {} events missed: the reader is too slow",
                 self.missed
             )?;
         }
@@ -101,8 +101,8 @@ impl fmt::Display for DirectionSample {
             write!(f, " {} held", bytes(held))?;
         }
         match (self.source_ended, self.ended) {
-            (_, true) => write!(f, " ended"),
-            (true, false) => write!(f, " ends"),
+            (_, true) => write!(f, " closed"),
+            (true, false) => write!(f, " closing"),
             _ => Ok(()),
         }
     }
@@ -117,17 +117,17 @@ fn brief(leg: &LegStatus) -> String {
         parts.push(format!("rtt {}", milliseconds(rtt)));
     }
     parts.push(format!(
-        "{} of {} segments under way",
+        "{} of {} segments in flight",
         leg.in_flight, leg.cwnd
     ));
     if leg.retransmitted > 0 {
-        parts.push(format!("{} resent", leg.retransmitted));
+        parts.push(format!("{} retransmitted", leg.retransmitted));
     }
     parts.join(", ")
 }
 
 impl WaitsFor {
-    /// In words, from one host to the other, of a direction of the flow.
+    /// Describes the cause for the direction from host `from` to host `to`.
     fn describe(self, [from, to]: [&str; 2], way: &DirectionSample, look: &Look) -> String {
         let segments = match to {
             "client" => &look.client_leg,
@@ -136,25 +136,25 @@ impl WaitsFor {
         let segments = segments.as_ref().map_or(0, |leg| leg.cwnd);
         match self {
             Self::Answer => "an answer of the server, or of the peer".to_owned(),
-            // What has come was passed on at once.
+            // Everything received was forwarded at once.
             Self::Source if way.moved > 0 => {
-                format!("more from the {from}: what comes goes on at once")
+                format!("more data from the {from}: all received data was forwarded")
             }
-            Self::Source => format!("the {from}, from which nothing comes"),
-            Self::Link => "the link, which is away".to_owned(),
-            Self::Peer => "the peer, which is away".to_owned(),
+            Self::Source => format!("data from the {from}: none arrives"),
+            Self::Link => "the link, which is down".to_owned(),
+            Self::Peer => "the peer, which is down".to_owned(),
             Self::Tunnel => format!(
-                "the tunnel: its other end has not taken all yet, as it is on its way, or as the {to} there takes no more"
+                "the tunnel: data is in transit, or the {to} at the far end does not read"
             ),
-            Self::ReceiverWindow => format!("the {to}, which takes no more (its window is full)"),
+            Self::ReceiverWindow => format!("the {to} to read: its receive window is full"),
             Self::SendBuffer => {
-                format!("room in our send buffer toward the {to}, which may be too small")
+                format!("room in the send buffer toward the {to} (link_buffer too small?)")
             }
             Self::CongestionWindow => {
                 format!("the path to the {to}: its congestion window ({segments} segments) is full")
             }
-            Self::Pacing => format!("the rate at which may be sent to the {to}"),
-            Self::Acknowledgements => format!("the {to} to acknowledge what is on its way"),
+            Self::Pacing => format!("the sending rate toward the {to} (pacing)"),
+            Self::Acknowledgements => format!("acknowledgements of the {to}: all data was sent"),
         }
     }
 }
@@ -162,7 +162,7 @@ impl WaitsFor {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(reason) = &self.reason else {
-            return writeln!(f, "ended: nobody has told how, the log may say");
+            return writeln!(f, "ended: reason unknown, see the log");
         };
         let [up, down] = self.bytes.map(bytes);
         write!(
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn a_look_says_what_moves_what_is_held_and_what_it_waits_for() {
-        let leg = |rtt: f64, in_flight: u32, resent: u32| {
+        let leg = |rtt: f64, in_flight: u32, retransmitted: u32| {
             json!({
                 "state": "established", "congestion": "hybla", "rtt_s": rtt, "rtt_min_s": rtt, "cwnd": 512, "mss": 1448,
-                "unacked": in_flight, "in_flight": in_flight, "retransmitted": resent, "pacing_rate": null, "delivery_rate": null, "busy_s": 1.0,
+                "unacked": in_flight, "in_flight": in_flight, "retransmitted": retransmitted, "pacing_rate": null, "delivery_rate": null, "busy_s": 1.0,
                 "rwnd_limited_s": 0.0, "sndbuf_limited_s": 0.0,
             })
         };
@@ -210,17 +210,17 @@ mod tests {
             "client_leg": leg(0.001, 0, 0), "server_leg": leg(0.64, 512, 12),
         });
         let expected = "\
-            12:00:01.250  relaying  up 2.00 KiB (+1.00 KiB) 1.00 KiB held ends, down 0 B; the link is away; 3 looks before it are \
-            missing, as nobody read\n\
-            \x20             client rtt 1 ms, 0 of 512 segments under way; server rtt 640 ms, 512 of 512 segments under way, 12 \
-            resent\n\
+            12:00:01.250  relaying  up 2.00 KiB (+1.00 KiB) 1.00 KiB held closing, down 0 B; link down; 3 events missed: \
+            the reader is too slow\n\
+            \x20             client rtt 1 ms, 0 of 512 segments in flight; server rtt 640 ms, 512 of 512 segments \
+            in flight, 12 retransmitted\n\
             \x20             up waits for the path to the server: its congestion window (512 segments) is full\n\
-            \x20             down waits for the server, from which nothing comes\n";
+            \x20             down waits for data from the server: none arrives\n";
         assert_eq!(shown(look.clone()), expected);
         let mut moves = look;
         moves["down"]["moved"] = 250_000.into();
         let moves = shown(moves);
-        let waits = "down waits for more from the server: what comes goes on at once\n";
+        let waits = "down waits for more data from the server: all received data was forwarded\n";
         assert!(moves.ends_with(waits), "{moves}");
     }
 
@@ -242,6 +242,6 @@ mod tests {
             "{reset}"
         );
         let unknown = end(None, [0, 0], None);
-        assert!(unknown.contains("the log may say"), "{unknown}");
+        assert!(unknown.contains("see the log"), "{unknown}");
     }
 }

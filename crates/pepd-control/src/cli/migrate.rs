@@ -16,11 +16,15 @@ Examples:
   nft list ruleset | pepd migrate --rules - > pepd.toml
   pepd migrate --lan eth0 --command \"pepsal -d -p 5000 -C hybla\" > pepd.toml
   pepd check --config pepd.toml
+  pepd migrate --config old.toml > pepd.toml             the present names of renamed keys
 ";
 
 /// Options of `pepd migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
+    /// A pepd configuration with former key names: print it with the present ones; `-` is standard input
+    #[arg(long, short, value_name = "FILE", exclusive = true)]
+    pub config: Option<PathBuf>,
     /// PEPsal's command line, in one argument
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub command: Option<String>,

@@ -7,6 +7,7 @@ use std::{
     path::Path,
 };
 
+use pep_core::config::with_present_names;
 use pepd_api::exit::ExitStatus;
 use pepd_sys::keys;
 
@@ -39,6 +40,11 @@ const PEPSAL_SETTINGS: [&str; 3] = [
 ];
 
 pub(super) fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    if let Some(path) = &args.config {
+        let renamed = with_present_names(&text_of(path)?)
+            .map_err(|err| format!("{}: {}", path.display(), err.to_string().trim_end()))?;
+        return Ok(print(format_args!("{renamed}")));
+    }
     let mut draft = Draft {
         lan: args.lan.iter().cloned().collect(),
         link: args.link.clone(),

@@ -1,4 +1,4 @@
-//! Questions to nf_tables over netlink, without a process of `nft`.
+//! Queries to nf_tables over netlink, without running `nft`.
 
 use std::{
     collections::BTreeMap,
@@ -10,25 +10,25 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
 
-/// Of messages about nf_tables (`NFNL_SUBSYS_NFTABLES << 8`).
+/// Subsystem of nf_tables messages (`NFNL_SUBSYS_NFTABLES << 8`).
 const SUBSYSTEM: u16 = 10 << 8;
-/// `NFT_MSG_NEWTABLE`: there it is.
+/// `NFT_MSG_NEWTABLE`: answer with a table.
 const NEW_TABLE: u16 = SUBSYSTEM;
-/// `NFT_MSG_GETTABLE`: is there one?
+/// `NFT_MSG_GETTABLE`: query for a table.
 const GET_TABLE: u16 = SUBSYSTEM + 1;
-/// `NFT_MSG_NEWGEN`: that many transactions.
+/// `NFT_MSG_NEWGEN`: answer with the ruleset's generation.
 const NEW_GENERATION: u16 = SUBSYSTEM + 15;
-/// `NFT_MSG_GETGEN`: how many transactions have there been?
+/// `NFT_MSG_GETGEN`: query for the ruleset's generation.
 const GET_GENERATION: u16 = SUBSYSTEM + 16;
 /// `NFTA_GEN_ID`.
 const GENERATION: u16 = 1;
-/// `NFT_MSG_NEWOBJ`: a counter.
+/// `NFT_MSG_NEWOBJ`: answer with a counter.
 const NEW_OBJECT: u16 = SUBSYSTEM + 18;
-/// `NFT_MSG_GETOBJ`: which counters are there?
+/// `NFT_MSG_GETOBJ`: query for counters.
 const GET_OBJECT: u16 = SUBSYSTEM + 19;
-/// `NFT_MSG_NEWSETELEM`: an element of a set or map.
+/// `NFT_MSG_NEWSETELEM`: answer with an element of a set or map.
 const NEW_ELEMENT: u16 = SUBSYSTEM + 12;
-/// `NFT_MSG_GETSETELEM`: is there one?
+/// `NFT_MSG_GETSETELEM`: query for an element.
 const GET_ELEMENT: u16 = SUBSYSTEM + 13;
 /// `NFTA_TABLE_NAME`, `NFTA_OBJ_TABLE`, `NFTA_SET_ELEM_LIST_TABLE`.
 const TABLE_NAME: u16 = 1;
@@ -54,24 +54,24 @@ const OBJECT_DATA: u16 = 4;
 const COUNTER: u32 = 1;
 /// `NFTA_COUNTER_PACKETS`.
 const COUNTER_PACKETS: u16 = 2;
-/// `NLA_F_NESTED`: the value is attributes.
+/// `NLA_F_NESTED`: flag of an attribute that contains attributes.
 const NESTED: u16 = 0x8000;
-/// `NLA_TYPE_MASK`: without the flags of nested attributes.
+/// `NLA_TYPE_MASK`: mask of an attribute's type without flags.
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 /// `NFPROTO_INET`: tables for IPv4 and IPv6.
 const INET: u8 = 1;
 
 /// Bytes of a `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
-/// Bytes of the `struct nfgenmsg` behind it.
+/// Bytes of the `struct nfgenmsg` that follows.
 const GENERIC_BYTES: usize = 4;
-/// Bytes of one answer, as the kernel makes them (`NLMSG_GOODSIZE`) at most.
+/// Maximum bytes of one answer of the kernel (`NLMSG_GOODSIZE`).
 const ANSWER_BYTES: usize = 32 * 1024;
 
-/// Number of the present ruleset of all programs: each change makes another.
+/// Returns the generation of the ruleset of all programs; each change increments it.
 ///
 /// # Errors
-/// When descriptors or memory are short, or the kernel's answer makes no sense.
+/// When no descriptors or memory are left, or the kernel's answer is malformed.
 pub fn generation() -> io::Result<u32> {
     let flags = libc::NLM_F_REQUEST as u16;
     let fd = ask(&query(GET_GENERATION, flags, &[]))?;
@@ -80,10 +80,10 @@ pub fn generation() -> io::Result<u32> {
     generation_of(&answer[..length])
 }
 
-/// Whether there is an `inet` table of that name.
+/// Returns true if an `inet` table of this name exists.
 ///
 /// # Errors
-/// When descriptors or memory are short, or the kernel's answer makes no sense.
+/// When no descriptors or memory are left, or the kernel's answer is malformed.
 pub(crate) fn table_exists(name: &str) -> io::Result<bool> {
     let flags = libc::NLM_F_REQUEST as u16;
     let fd = ask(&query(GET_TABLE, flags, &[(TABLE_NAME, &terminated(name))]))?;
@@ -93,11 +93,11 @@ pub(crate) fn table_exists(name: &str) -> io::Result<bool> {
     Ok(found(&answer[..length], NEW_TABLE)?.is_some())
 }
 
-/// Packets that the named counters of an `inet` table have seen.
+/// Returns the packets counted by the named counters of an `inet` table.
 ///
 /// # Errors
-/// When descriptors or memory are short, there is no such table (`NotFound`), or the kernel's
-/// answer makes no sense.
+/// When no descriptors or memory are left, the table does not exist (`NotFound`), or the kernel's
+/// answer is malformed.
 pub fn counters(table: &str) -> io::Result<BTreeMap<String, u64>> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     let attributes = [
@@ -114,17 +114,17 @@ pub fn counters(table: &str) -> io::Result<BTreeMap<String, u64>> {
         }
     }
     match counters.is_empty() {
-        // Our tables always have some; a dump of none does not fail.
+        // pepd's tables always have counters; a dump of a missing table does not fail.
         true => Err(io::ErrorKind::NotFound.into()),
         false => Ok(counters),
     }
 }
 
-/// The mark under a key of a map of an `inet` table; `None` where there is no such key, map or
-/// table.
+/// Returns the mark under a key of a map of an `inet` table; `None` when the key, map or table does
+/// not exist.
 ///
 /// # Errors
-/// When descriptors or memory are short, or the kernel's answer makes no sense.
+/// When no descriptors or memory are left, or the kernel's answer is malformed.
 pub fn element(table: &str, map: &str, key: &[u8]) -> io::Result<Option<u32>> {
     let key = attribute(DATA_VALUE, key);
     let key = attribute(ELEMENT_KEY | NESTED, &key);
@@ -154,7 +154,7 @@ fn terminated(text: &str) -> Vec<u8> {
 }
 
 fn query(kind: u16, flags: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
-    // The length is known last. Sequence number and port, of which the kernel needs none.
+    // The length is filled in last. The kernel needs neither sequence number nor port.
     let mut query = vec![0; HEADER_BYTES];
     query[4..6].copy_from_slice(&kind.to_ne_bytes());
     query[6..8].copy_from_slice(&flags.to_ne_bytes());
@@ -177,7 +177,8 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Body of the message of this kind in an answer; `None` where there is no such thing.
+/// Returns the body of the message of this kind in an answer; `None` when the object does not
+/// exist.
 fn found(answer: &[u8], wanted: u16) -> io::Result<Option<&[u8]>> {
     match messages(answer).next() {
         Some((kind, body)) if kind == wanted => Ok(Some(body)),
@@ -214,7 +215,7 @@ fn mark_of(body: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(value.try_into().ok()?))
 }
 
-/// Takes the counters of one part of a dump. True when it was the last.
+/// Reads the counters of one part of a dump. Returns true for the last part.
 fn take_counters(answer: &[u8], counters: &mut BTreeMap<String, u64>) -> io::Result<bool> {
     let mut is_empty = true;
     for (kind, body) in messages(answer) {
@@ -243,15 +244,15 @@ fn counter(body: &[u8]) -> Option<(String, u64)> {
     ))
 }
 
-/// The code of an error message, there negative.
+/// Returns the code of an error message, which is negative on the wire.
 fn error(body: &[u8]) -> io::Result<i32> {
     let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
     let code = code.and_then(i32::checked_neg);
     code.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The messages in these bytes: each one's type and what is behind its header. What is cut off ends
-/// them.
+/// Iterates over the messages in these bytes: type, and contents behind the header. A truncated
+/// message ends the iteration.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
@@ -267,7 +268,7 @@ fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes.find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
-/// The attributes in these bytes, likewise.
+/// Iterates over the attributes in these bytes, in the same way.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));

@@ -1,4 +1,4 @@
-//! Running `nft`.
+//! The `nft` command.
 
 use std::{
     fs::File,
@@ -14,44 +14,44 @@ use tokio::{
     time::timeout,
 };
 
-/// Where `nft` may be when it is not on the path (`PATH` often lacks the sbin directories).
+/// Candidate places of `nft`: `PATH` often lacks the sbin directories.
 const PLACES: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 
-/// nft takes some milliseconds, and seconds where others change large tables; the daemon waits for
-/// it, but not forever for one that hangs.
+/// Timeout of nft. It takes some milliseconds, and seconds while another program changes a large
+/// table.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Standard input of nft, from which it reads a transaction. It is a file, so that nft can show the
-/// wrong line. Not `-`, which nft takes for /dev/stdin: not every container has that.
+/// wrong line. `-` would be /dev/stdin, which some containers lack.
 const INPUT: &str = "/proc/self/fd/0";
 
-/// The first version whose language is ours: that of Debian 11.
+/// First version of nft with the language features that pepd uses: that of Debian 11.
 const OLDEST: (u32, u32, u32) = (0, 9, 8);
 
-/// Why nft did not do what it was asked.
+/// Failure of nft.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    /// Install nftables.
+    /// nftables is not installed.
     #[error(
         "there is no `nft` command: install the package nftables (Debian: apt install nftables)"
     )]
     Missing,
-    /// Another language than ours.
+    /// nft is too old.
     #[error("this is nft {version}; pepd needs {} or later", dotted(OLDEST))]
     TooOld {
-        /// As it has it.
+        /// Version that nft reports.
         version: String,
     },
-    /// The machine is out of processes, memory or descriptors.
+    /// Processes, memory or descriptors have run out.
     #[error("cannot run nft")]
     Run(#[source] io::Error),
-    /// nft, or the kernel behind it, hangs; it was killed.
+    /// nft, or the kernel, did not finish in time; nft was killed.
     #[error("nft did not end within {} s and was killed; does `nft list tables` end?", .0.as_secs())]
     Hangs(Duration),
-    /// nft, or the kernel behind it, refused.
+    /// nft or the kernel rejected the transaction.
     #[error("nft refused: {0}")]
     Refused(String),
-    /// nft answered something else than its documentation says.
+    /// nft's answer differs from its documentation.
     #[error("cannot read nft's answer: {0}")]
     Answer(String),
 }
@@ -66,14 +66,14 @@ impl Nft {
     /// Looks for nft.
     ///
     /// # Errors
-    /// [`NftError::Missing`] when it is nowhere, [`NftError::TooOld`].
+    /// [`NftError::Missing`] when it is not found, [`NftError::TooOld`].
     pub async fn find() -> Result<Self, NftError> {
         for path in PLACES {
             match run(path, &["--version"], None).await {
                 Err(NftError::Missing) => {}
                 Err(err) => return Err(err),
                 Ok(said) => {
-                    // What does not say is tried.
+                    // An unknown version is tried.
                     return match version(&said).filter(|(_, version)| *version < OLDEST) {
                         Some((version, _)) => Err(NftError::TooOld {
                             version: version.to_owned(),
@@ -86,29 +86,29 @@ impl Nft {
         Err(NftError::Missing)
     }
 
-    /// Carries out a transaction: all of it, or nothing.
+    /// Executes a transaction as a whole or not at all.
     ///
     /// # Errors
-    /// When nft cannot be run or refuses.
+    /// When nft cannot be run or rejects it.
     pub async fn apply(&self, transaction: &str) -> Result<(), NftError> {
         run(self.path, &["-f", INPUT], Some(transaction)).await?;
         Ok(())
     }
 
-    /// Whether nft and the kernel would take the transaction; nothing is changed.
+    /// Checks a transaction without executing it.
     ///
     /// # Errors
-    /// [`NftError::Refused`] where they would not, or when nft cannot be run.
+    /// [`NftError::Refused`] when nft or the kernel would reject it; others when nft cannot be run.
     pub async fn check(&self, transaction: &str) -> Result<(), NftError> {
         run(self.path, &["-c", "-f", INPUT], Some(transaction)).await?;
         Ok(())
     }
 
-    /// What there is, as JSON: of a table without the elements of its sets, such as `["table",
-    /// "inet", "pepd"]`.
+    /// Lists an object as JSON; a table comes without the elements of its sets. Example:
+    /// `["table", "inet", "pepd"]`.
     ///
     /// # Errors
-    /// When nft cannot be run, there is no such thing or the answer makes no sense.
+    /// When nft cannot be run, the object does not exist, or the answer is malformed.
     pub async fn list(&self, what: &[&str]) -> Result<Value, NftError> {
         let is_table = what.first() == Some(&"table");
         let mut args = vec!["-j"];
@@ -120,7 +120,7 @@ impl Nft {
     }
 }
 
-/// `(1.0.6, its numbers)` of `nftables v1.0.6 (Lester Gooch #5)`.
+/// Parses `nftables v1.0.6 (Lester Gooch #5)` into the version and its numbers.
 fn version(said: &str) -> Option<(&str, (u32, u32, u32))> {
     let version = said.split_whitespace().nth(1)?.strip_prefix('v')?;
     let mut numbers = version.split('.').map(str::parse);
@@ -157,7 +157,7 @@ fn spawn(path: &str, args: &[&str], input: Option<&str>) -> Result<Child, NftErr
         .map_err(spawn_error)
 }
 
-/// In memory; who opens it anew reads it from its beginning.
+/// Returns an in-memory file. Each open through /proc reads it from its start.
 fn file(text: &str) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"nft", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(text.as_bytes())?;
@@ -165,7 +165,8 @@ fn file(text: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// What the child says until it ends. One that takes longer than `limit` is killed (when dropped).
+/// Returns the child's output when it ends. A child that takes longer than `limit` is killed (when
+/// dropped).
 async fn output(child: Child, limit: Duration) -> Result<Output, NftError> {
     match timeout(limit, child.wait_with_output()).await {
         Ok(output) => output.map_err(NftError::Run),
@@ -181,7 +182,7 @@ fn spawn_error(err: io::Error) -> NftError {
     }
 }
 
-/// Errors of nft, with the line that it shows of each, in one line.
+/// Returns the errors of nft, each with the line that it shows, as one line.
 fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let mut lines = text.lines().map(str::trim).peekable();

@@ -1,5 +1,5 @@
-//! The table in nft's own language: installed, and printed by `pepd rules`. Not JSON, of which nft
-//! before 1.0.6 silently ignores statements of sets, and before 1.0.0 refuses lists of flags.
+//! The table in nft's own language: installed, and printed by `pepd rules`. JSON is no alternative:
+//! nft before 1.0.6 silently ignores statements of sets, and before 1.0.0 rejects lists of flags.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -14,17 +14,17 @@ use super::{
 };
 use crate::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
-/// Upper half of the priorities that are tags of pepd's, in hexadecimal as in the language of nft:
-/// "PE" in ASCII.
+/// Upper half of the priorities that serve pepd as tags, in hexadecimal as in nft's language: "PE"
+/// in ASCII.
 const TAGS: &str = "5045";
 
-/// A table of its own for what is to be checked, not carried out.
+/// Name of the table for checks, which is never installed.
 const PROBE: &str = "pepd_probe";
 
-/// Replaces any earlier table of that name by this one, all at once or not at all.
+/// Returns a transaction that replaces any earlier table of that name, as a whole or not at all.
 pub fn install_transaction(ruleset: &Ruleset) -> String {
     let table = &ruleset.table;
-    // The first line so that the deletion finds one.
+    // The first line creates the table if it is missing, so that the deletion succeeds.
     let mut text = remove_transaction(table) + "\n";
     let counter = |counter: Counter| format!("\tcounter {} {{\n\t}}\n", counter.name());
     let mut parts: Vec<_> = ruleset.counters.iter().copied().map(counter).collect();
@@ -45,12 +45,12 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
     text
 }
 
-/// Opens or closes the gate of an installed table.
+/// Returns a transaction that opens or closes the gate of an installed table.
 pub(crate) fn gate_transaction(table: &str, mask: u32, gate: Gate) -> String {
     chain_transaction(table, mask, "gate", &rules::gate(gate))
 }
 
-/// Gives a chain of an installed table these rules instead of those that it has.
+/// Returns a transaction that replaces the rules of a chain of an installed table.
 pub(crate) fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> String {
     let mut text = format!("flush chain inet {table} {name}\n");
     for rule in rules {
@@ -59,8 +59,8 @@ pub(crate) fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rul
     text
 }
 
-/// Makes these hosts, and no others, those at their cap, in an installed table with sets for
-/// `families`.
+/// Returns a transaction that sets the hosts at their flow limit, in an installed table with sets
+/// for `families`.
 pub(crate) fn hosts_transaction(
     table: &str,
     families: &[Family],
@@ -80,17 +80,17 @@ pub(crate) fn hosts_transaction(
     text
 }
 
-/// Removes the table if it is there.
+/// Returns a transaction that removes the table if it exists.
 pub(crate) fn remove_transaction(table: &str) -> String {
     format!("table inet {table}\ndelete table inet {table}\n")
 }
 
-/// Asks for nothing but nftables itself; to be checked, not carried out.
+/// Returns a transaction that needs nothing but nftables itself, for a check.
 pub(crate) fn empty_transaction() -> String {
     format!("table inet {PROBE}\n")
 }
 
-/// Tries a single rule in a table of its own; to be checked, not carried out.
+/// Returns a transaction with a single rule in a table of its own, for a check.
 pub(crate) fn probe_transaction(terms: &[Term]) -> String {
     let hook = match terms {
         _ if terms.contains(&Term::ClampMss) => Hook::ForwardMangle,
@@ -118,7 +118,7 @@ pub(crate) fn probe_transaction(terms: &[Term]) -> String {
     format!("table inet {PROBE} {{\n{parts}}}\n")
 }
 
-/// Makes these networks, and no others, those that this machine is in.
+/// Returns a transaction that sets the networks of this machine.
 pub(crate) fn networks_transaction(
     table: &str,
     families: &[Family],
@@ -129,7 +129,7 @@ pub(crate) fn networks_transaction(
         let name = family.near_set();
         let _ = writeln!(text, "flush set inet {table} {name}");
         let of_family = |net: &&IpNet| net.addr().is_ipv4() == (family == Family::V4);
-        // Intervals of a set may not overlap.
+        // Intervals of a set must not overlap.
         let networks: Vec<_> = networks.iter().filter(of_family).copied().collect();
         let networks = IpNet::aggregate(&networks);
         if !networks.is_empty() {
@@ -205,7 +205,7 @@ fn line(mask: u32, rule: &Rule) -> String {
 }
 
 fn term(mask: u32, term: &Term) -> String {
-    // By number: nft looks names up in /etc/protocols, which small images do not have.
+    // By number: nft looks names up in /etc/protocols, which small images lack.
     let protocols = "{ 1, 6, 58 }";
     match term {
         Term::From(names) => format!("iifname {}", one_or_set(names.iter().map(quoted))),
@@ -308,7 +308,7 @@ fn term(mask: u32, term: &Term) -> String {
             format!("@th,{},16 {ports}", family.quoted().destination)
         }
         Term::ClampMss => "tcp option maxseg size set rt mtu".to_owned(),
-        // Later nft does without `type`, and takes it.
+        // Later versions of nft omit `type` and still accept it.
         Term::Reject => "reject with icmpx type port-unreachable".to_owned(),
         Term::Drop => "drop".to_owned(),
         Term::Accept => "accept".to_owned(),

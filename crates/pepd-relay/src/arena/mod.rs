@@ -317,7 +317,7 @@ impl Arena {
         let offset = self.extent(index, direction) + range.start as usize;
         let len = (range.end - range.start) as usize;
         if let Err(err) = self.memory.punch(offset, len) {
-            tracing::warn!(error = %err, "cannot give back the pages of a ring");
+            tracing::warn!(error = %err, "cannot release the pages of a flow's ring");
         }
     }
 }

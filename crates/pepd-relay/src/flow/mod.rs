@@ -407,7 +407,7 @@ impl FlowEnd<'_> {
     fn log(&self, ends: &FlowInfo) {
         ends.span().in_scope(|| {
             if let Some(err) = self.error {
-                tracing::debug!(error = %err, "a leg failed");
+                tracing::debug!(error = %err, "leg of a flow failed");
             }
             tracing::info!(
                 up_bytes = self.up,

@@ -47,7 +47,7 @@ pub fn publish_leg(slot: &Slot, side: Side, leg: BorrowedFd<'_>) {
 pub fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
     match cookie {
         Ok(cookie) => slot.publish_cookie(side, cookie),
-        Err(err) => tracing::debug!(error = %err, "no socket cookie"),
+        Err(err) => tracing::debug!(error = %err, "cannot read the socket cookie of a leg"),
     }
 }
 

@@ -58,7 +58,7 @@ impl ReceiveWindow {
         }
         self.until_look = LOOK_EVERY;
         if let Err(err) = self.read_counters(fd) {
-            tracing::debug!(error = %err, "receive buffer of a link leg cannot be grown");
+            tracing::debug!(error = %err, "cannot grow the receive buffer of a link leg");
             self.most = 0;
         }
     }

@@ -29,7 +29,7 @@ pub enum Lost {
     #[error("a leg is missing")]
     Leg,
     /// Bytes were received before the published state permitted any.
-    #[error("it has moved bytes before it began")]
+    #[error("bytes were received before the flow's state was published")]
     Early,
     /// Published state and kernel counters contradict each other.
     #[error(transparent)]

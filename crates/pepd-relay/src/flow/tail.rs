@@ -41,7 +41,7 @@ impl LegIo {
     /// Makes every later close of the leg, by pepd or by the kernel, deliver the remaining bytes.
     pub fn close_with_fin(&self) {
         if let Err(err) = leg::set_reset_on_close(self.fd(), false) {
-            tracing::debug!(error = %err, "cannot close a leg in order");
+            tracing::debug!(error = %err, "cannot close a leg with FIN");
         }
     }
 }

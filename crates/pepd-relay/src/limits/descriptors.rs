@@ -39,7 +39,7 @@ pub fn raise() -> u64 {
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => pepd_sys::wide(hard),
         Err(err) => {
-            tracing::warn!(error = %err, limit = soft, "cannot raise the limit of descriptors");
+            tracing::warn!(error = %err, limit = soft, "cannot raise the soft limit of file descriptors");
             pepd_sys::wide(soft)
         }
     }
@@ -106,8 +106,9 @@ pub fn warn_of_few(config: &Config, cap: u32, available: u64, others: u64) {
     let more = others.saturating_sub(config.limits.descriptors.into());
     let needed = config.descriptors_needed() + more;
     tracing::warn!(
-        "not enough file descriptors: only {} can be accelerated ({available} available, {needed} needed \
-         for `limits.flows`), others pass by; raise the limit (LimitNOFILE=, ulimit -n)",
+        "not enough file descriptors: only {} can be accelerated ({available} available, \
+         {needed} needed for `limits.flows`), others pass unaccelerated; raise the limit \
+         (LimitNOFILE=, ulimit -n)",
         counted(cap.into(), "flow"),
     );
 }

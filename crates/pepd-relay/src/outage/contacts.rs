@@ -16,17 +16,17 @@ const LENGTH_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ContactsError {
     /// The file cannot be read.
-    #[error("{0}: cannot be read: {1}")]
+    #[error("{0}: cannot read the contact plan: {1}")]
     Unreadable(PathBuf, io::Error),
     /// Too long.
-    #[error("{0}: is longer than 1 MiB; remove contacts that are past")]
+    #[error("{0}: contact plan is longer than 1 MiB; remove past contacts")]
     TooLong(PathBuf),
     /// Syntax error in the plan.
     #[error("{0}: {1}")]
     Invalid(PathBuf, PlanError),
     /// Relative times without an epoch.
     #[error(
-        "{0}: its times are in seconds, but it does not say from when they count; expected a first line \
+        "{0}: contact plan has relative times but no reference time; expected a first line \
          `@ yyyy/mm/dd-hh:mm:ss` (UTC)"
     )]
     NoReference(PathBuf),
@@ -48,7 +48,7 @@ pub fn read(path: &Path) -> Result<Contacts, ContactsError> {
 
 pub(super) fn read_or_warn(path: &Path) -> Option<Contacts> {
     let contacts = read(path);
-    let warn = |err: &ContactsError| tracing::warn!(error = %err, "cannot follow the contact plan");
+    let warn = |err: &ContactsError| tracing::warn!(error = %err, "contact plan ignored");
     contacts.inspect_err(warn).ok()
 }
 
@@ -75,7 +75,7 @@ impl ContactsFile {
         }
         self.seen = now;
         let contacts = read_or_warn(&self.path)?;
-        tracing::info!(path = %self.path.display(), "the contact plan has been read again");
+        tracing::info!(path = %self.path.display(), "contact plan reloaded");
         Some(contacts)
     }
 }

@@ -29,8 +29,8 @@ const PACKET_BYTES_MAX: usize = 256;
 /// Sends probes for as long as it is polled.
 pub(super) async fn watch(watch: &LinkWatch, link: &Link, gateway: IpAddr) {
     let mut retry = Retry::watching(
-        "the gateway cannot be asked",
-        "others say whether the link is there",
+        "gateway probes stopped (`link.gateway`)",
+        "other sources determine the state of the link",
     );
     loop {
         let Err(err) = ask(watch, link, gateway).await;
@@ -53,7 +53,7 @@ async fn ask(watch: &LinkWatch, link: &Link, gateway: IpAddr) -> io::Result<Infa
         if let Some(question) = probing.poll_question(began.elapsed()) {
             // An unsent probe stays unanswered; the silence is reported below.
             if let Err(errno) = send(socket.as_raw_fd(), &question, MsgFlags::empty()) {
-                tracing::debug!(error = %errno, %gateway, "the gateway cannot be asked");
+                tracing::debug!(error = %errno, %gateway, "cannot send a gateway probe");
             }
         }
         if probing.poll_silence(began.elapsed()) {

@@ -15,7 +15,7 @@ use super::LinkWatch;
 
 /// Passes on the state of an interface, for as long as it is polled.
 pub(super) async fn watch(link: &LinkWatch, interface: &IfName) {
-    let mut retry = Retry::new("outages are noticed by silence only");
+    let mut retry = Retry::new("link outages are detected by silence only");
     loop {
         let Err(err) = follow(link, interface).await;
         retry.wait(&err).await;
@@ -39,7 +39,7 @@ async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> 
                 tracing::info!(
                     interface = interface.as_str(),
                     up,
-                    "the link's interface has changed"
+                    "state of the link's interface changed"
                 );
                 link.carrier(up);
                 last = up;

@@ -140,8 +140,8 @@ impl LinkWatch {
     pub fn order(&self, up: Option<bool>, lasting: Option<Duration>) -> Option<Order> {
         let lasts = lasting.map(duration::format);
         match up {
-            Some(up) => tracing::info!(up, lasts, "an operator says how the link is"),
-            None => tracing::info!("an operator leaves to others how the link is"),
+            Some(up) => tracing::info!(up, lasts, "state of the link set by an operator"),
+            None => tracing::info!("state of the link no longer set by an operator"),
         }
         self.with(|monitor, now| monitor.order(now, up, lasting));
         self.said.notify_one();
@@ -185,12 +185,12 @@ impl LinkWatch {
         if mute {
             tracing::warn!(
                 gateway,
-                questions = Probing::MUTE,
-                "the gateway (`link.gateway`) has never answered, so its silence says nothing of the link: is the address \
-                 right, is it reached through `link.interface`, does anything on the way drop ICMP echo?"
+                probes = Probing::MUTE,
+                "gateway has never answered, so its silence does not count as an outage: check \
+                 `link.gateway`, the route through `link.interface`, and filters of ICMP echo"
             );
         } else {
-            tracing::info!(gateway, "the gateway answers now");
+            tracing::info!(gateway, "gateway answers");
         }
     }
 
@@ -284,8 +284,8 @@ fn go_on(
         let left = order.until.map(|until| until.saturating_sub(since_boot()));
         tracing::info!(
             up = order.up,
-            for_another = left.map(|left| duration::format(Duration::from_secs(left.as_secs()))),
-            "what an operator said of the link counts on"
+            remaining = left.map(|left| duration::format(Duration::from_secs(left.as_secs()))),
+            "state of the link set by an operator before the restart still applies"
         );
         let until = left.map(|left| now.steady + left);
         Order { until, ..order }
@@ -314,10 +314,10 @@ fn log_news(news: Option<State>) -> bool {
             by: Source::Assumed,
             ..
         }) => tracing::info!(
-            "the link is back, as far as known: nobody says any more that it is away"
+            "link up (assumed): no remaining source reports it down"
         ),
-        Some(State { up: true, by, .. }) => tracing::info!(by = by.as_str(), "the link is back"),
-        Some(State { by, .. }) => tracing::warn!(by = by.as_str(), "the link is away"),
+        Some(State { up: true, by, .. }) => tracing::info!(by = by.as_str(), "link up"),
+        Some(State { by, .. }) => tracing::warn!(by = by.as_str(), "link down"),
         None => {}
     }
     news.is_some()

@@ -39,7 +39,7 @@ const NAME_MAX: usize = 107;
 pub enum ClaimError {
     /// Remedy: change the key, or stop the other pepd.
     #[error(
-        "another pepd (process {process}) uses {what} already: stop it, or give this one \
+        "another pepd (process {process}) already uses {what}: stop it, or give this one \
          another `{key}`"
     )]
     Taken {
@@ -52,8 +52,8 @@ pub enum ClaimError {
     },
     /// Remedy: wait, or restore the predecessor's settings.
     #[error(
-        "a pepd that has ended (process {process}) has left flows that use {what}, and this one cannot take them over, as \
-         other settings of [intercept] differ: go back to those, or give them up (kill -9 {keeper}), or wait a minute"
+        "flows of an ended pepd (process {process}) use {what} and cannot be taken over: other keys \
+         of [intercept] differ; restore them, drop the flows (kill -9 {keeper}), or wait a minute"
     )]
     Abandoned {
         /// The other's process id.
@@ -64,7 +64,7 @@ pub enum ClaimError {
         what: String,
     },
     /// Descriptors are short, or `/proc` is missing.
-    #[error("cannot find out whether another pepd runs here")]
+    #[error("cannot detect other pepds in this network namespace")]
     System(#[from] io::Error),
 }
 
@@ -96,7 +96,7 @@ impl Claim {
                 discovery::relieve(process);
             }
             if let Err(err) = end_of(process).await {
-                tracing::debug!(error = %err, process, "has not been seen to end");
+                tracing::debug!(error = %err, process, "cannot wait for the end of another pepd");
             }
         }
         let keepers = uses.left(&others()?)?;
@@ -192,7 +192,7 @@ pub fn end_keepers_of(config: &Config) {
     for keeper in keepers {
         let killed =
             i32::try_from(keeper).map(|keeper| kill(Pid::from_raw(keeper), Signal::SIGKILL));
-        tracing::debug!(keeper, ?killed, "its sockets close");
+        tracing::debug!(keeper, ?killed, "keeper of an ended pepd killed: its sockets close");
     }
 }
 

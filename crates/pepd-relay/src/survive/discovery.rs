@@ -31,14 +31,14 @@ pub(super) fn is_unguarded(process: u32) -> bool {
 pub(super) fn relieve(process: u32) {
     tracing::warn!(
         process,
-        "takes over the flows of a pepd that nobody supervises"
+        "taking over the flows of a pepd without a supervisor"
     );
     let Ok(process) = i32::try_from(process) else {
         return;
     };
     // ESRCH: the process has just ended, as wanted.
     if let Err(err) = kill(Pid::from_raw(process), Signal::SIGUSR2) {
-        tracing::debug!(error = %err, "cannot be asked");
+        tracing::debug!(error = %err, "cannot signal the pepd to hand over its flows");
     }
 }
 

@@ -80,7 +80,7 @@ impl Heartbeat {
                 Ok(_) => {}
                 Err(err) if err.kind() == ErrorKind::WouldBlock => {}
                 Err(err) => {
-                    tracing::debug!(error = %err, "nobody hears any more whether this process goes on");
+                    tracing::debug!(error = %err, "heartbeat stopped: the supervisor's pipe is closed");
                     return;
                 }
             }

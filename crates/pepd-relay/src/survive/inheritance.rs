@@ -173,7 +173,7 @@ impl Inheritance {
     pub fn end_keepers(&mut self) {
         for keeper in self.keepers.drain(..) {
             if let Err(err) = end(keeper.as_fd()) {
-                tracing::warn!(error = %err, "cannot end the keeper of the process before");
+                tracing::warn!(error = %err, "cannot end the keeper of the previous process");
             }
         }
     }

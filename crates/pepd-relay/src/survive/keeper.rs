@@ -20,8 +20,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Reason why keepers do not work on this system.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "flows end with pepd's process, as the next one could not take their sockets over ({0}): allow the system call pidfd_getfd \
-     (containers filter it out, unless they have CAP_SYS_PTRACE or no filter), or set `custody.survive = false`"
+    "flows will not survive the end of pepd's process: its sockets cannot be taken over ({0}); \
+     allow the system call pidfd_getfd (containers filter it without CAP_SYS_PTRACE), or set \
+     `custody.survive = false`"
 )]
 pub struct UselessError(io::Error);
 
@@ -89,7 +90,7 @@ impl Drop for Keeper {
         }
         let ended = kill(self.process, Signal::SIGKILL).and_then(|()| waitpid(self.process, None));
         if let Err(err) = ended {
-            tracing::debug!(error = %err, "the keeper cannot be ended");
+            tracing::debug!(error = %err, "cannot end the keeper");
         }
     }
 }

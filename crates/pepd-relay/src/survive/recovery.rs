@@ -75,7 +75,7 @@ impl<L> Recovery<L> {
         let Some(record) = slot.record() else {
             tracing::warn!(
                 slot = slot.index(),
-                "what is written of a flow makes no sense"
+                "flow lost: its record in memory is invalid"
             );
             self.lost += 1;
             return;
@@ -90,7 +90,7 @@ impl<L> Recovery<L> {
             let towards = Direction::from(side.other());
             let fin_published = record.halves[towards as usize].fin_out;
             let told = told(leg, side == Side::Server, fin_published);
-            told.inspect_err(|err| tracing::warn!(error = %err, "a leg cannot be asked"))
+            told.inspect_err(|err| tracing::warn!(error = %err, "cannot read the TCP counters of a leg"))
                 .ok()
         });
         self.survivors.push(Survivor {

@@ -1,4 +1,4 @@
-//! What happens with peers and their streams, and who is told of it.
+//! Events of the endpoint: of peers, sessions and streams, and the second tick.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::{
     tcp,
 };
 
-/// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon
-/// be sent.
+/// Silence after which the link counts as down rather than as a short outage: hosts' bytes beyond
+/// the window are then accepted for custody.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// Longer than a peer pauses that has nothing to send: after so much silence one is not there that
-/// nothing is sent to.
+/// Silence after which a peer counts as unheard while nothing is sent to it. Longer than the pauses
+/// of an idle peer.
 const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
 impl Core {
-    /// Takes note of all that has happened.
+    /// Handles all pending events.
     pub(crate) fn dispatch(shared: &Shared) {
         let core = &mut *shared.borrow_mut();
         core.grant_heard();
@@ -44,7 +44,7 @@ impl Core {
         match event {
             PeerEvent::Up => {
                 peer.silent_since = None;
-                // It was cleared when the session began, before its first bytes were placed.
+                // The mark was cleared when the session began, before its first bytes were placed.
                 peer.table.set_link_down(self.off);
                 self.keep_off(index);
                 self.join_packets(index);
@@ -52,35 +52,35 @@ impl Core {
                 peer.table.wake_waiting();
                 let flows = self.resume(index);
                 self.set_up(index, true);
-                // Who waits for this may begin flows at once, which are to find it so.
+                // Tasks woken by this may start flows at once and must find the session open.
                 let peer = self.peer_name(index);
-                tracing::info!(peer, "peer is there: a session has begun");
+                tracing::info!(peer, "peer up: session established");
                 if flows > 0 {
-                    tracing::info!(peer, flows, "flows of the session before go on in this one");
+                    tracing::info!(peer, flows, "flows of the previous session resume in this one");
                 }
             }
             PeerEvent::Down(reason) => {
                 let flows = peer.table.len();
                 match reason {
-                    // It was told when the peer said so.
+                    // Logged when the peer's close arrived.
                     DownReason::PeerClosed => {}
                     DownReason::Replaced => {
-                        tracing::info!(peer = name, flows, "the peer has begun anew");
+                        tracing::info!(peer = name, flows, "peer restarted: its flows are reset");
                     }
                     _ => tracing::warn!(
                         peer = name,
                         ?reason,
                         flows,
-                        "the session with a peer is over"
+                        "session with the peer ended"
                     ),
                 }
-                // Where the next one has begun already, the table is of that one.
+                // If the next session has begun already, the table belongs to that one.
                 let next = self.endpoint.session(peer.id).is_some();
                 if !next {
                     if reason == DownReason::Replaced {
                         peer.table.on_restart();
                     } else {
-                        // It has ended its flows, or one of the two does not understand the other.
+                        // The peer has ended its flows, or one end does not understand the other.
                         peer.table.on_farewell();
                     }
                     self.peers.credits.on_end(index);
@@ -92,7 +92,7 @@ impl Core {
                 let (address, carrier) = (remote.address, remote.carrier);
                 let was = peer.carrier.replace(carrier);
                 if !tcp::log_carrier(&peer.config, was, remote) {
-                    tracing::info!(peer = name, %address, %carrier, "peer sends from this address now");
+                    tracing::info!(peer = name, %address, %carrier, "peer moved to another address");
                 }
             }
             PeerEvent::Failed(err) => {
@@ -131,40 +131,40 @@ impl Core {
             }
             Event::LinkDown if self.off => {}
             Event::LinkDown => {
-                tracing::debug!(peer = name, "nothing comes from a peer any more");
+                tracing::debug!(peer = name, "peer silent");
                 peer.silent_since = Some(base.elapsed());
             }
             Event::LinkUp => {
                 let silence = peer.silent_since.take();
                 let silence = silence.map(|since| base.elapsed() - since);
-                tracing::debug!(peer = name, ?silence, "peer is heard again");
+                tracing::debug!(peer = name, ?silence, "peer heard again");
                 peer.table.set_link_down(false);
                 for flow in peer.table.flows() {
                     self.line_up(Key { peer: index, flow });
                 }
                 if self.set_up(index, true) {
                     let name = self.peers.list[index].config.name.as_str();
-                    tracing::info!(peer = name, ?silence, "peer is back: its flows go on");
+                    tracing::info!(peer = name, ?silence, "peer up again: its flows resume");
                 }
             }
             Event::PeerClosed { code, reason } => {
                 let flows = table.len();
                 if code == CloseCode::Shutdown {
-                    tracing::info!(peer = name, reason, flows, "peer has ended the session");
+                    tracing::info!(peer = name, reason, flows, "peer closed the session");
                 } else {
                     tracing::warn!(
                         peer = name,
                         ?code,
                         reason,
                         flows,
-                        "peer has broken off the session"
+                        "peer aborted the session"
                     );
                 }
             }
         }
     }
 
-    /// Flows that wait for a stream may have that of one that is gone.
+    /// Gives the place of an ended stream to flows that wait for one.
     fn give_place(&mut self, index: usize) {
         self.resume_others(index);
         self.peers.list[index].table.wake_waiting();
@@ -187,25 +187,25 @@ impl Core {
                 }
                 None => {
                     let peer = peer.config.name.as_str();
-                    tracing::error!(peer, "a flow is refused: it has begun before");
+                    tracing::error!(peer, "flow of the peer refused: its token is in use");
                     self.refuse(index, stream, ResetCode::Internal);
                 }
             },
             Err(err) => {
                 let peer = peer.config.name.as_str();
-                tracing::warn!(peer, error = %err, "a flow is refused");
+                tracing::warn!(peer, error = %err, "flow of the peer refused");
                 self.refuse(index, stream, ResetCode::Internal);
             }
         }
     }
 
-    /// There is no room for a flow of the peer.
+    /// Handles a flow of the peer for which there is no room.
     pub(super) fn on_refused(&mut self, index: usize) {
         let counters = &self.context.counters;
         counters.update(|stats| stats.tunnel_flows_refused += 1);
         let peer = &mut self.peers.list[index];
         if !peer.table.is_at_cap() {
-            // Nor is there for others; the gate closes.
+            // Other flows lack it as well: the gate closes.
             self.context.admission.on_short(Resource::Memory);
         } else if !std::mem::replace(&mut peer.cap_logged, true) {
             let flows = peer.table.len();
@@ -213,7 +213,7 @@ impl Core {
             tracing::warn!(
                 peer,
                 flows,
-                "a peer has as many flows open as it may: further ones are reset (told once)"
+                "peer has its maximum of open flows: pepd resets further ones (logged once)"
             );
         }
     }
@@ -228,7 +228,7 @@ impl Core {
         self.wake_driver();
     }
 
-    /// Whether the peer is there from now on. Returns whether that is news.
+    /// Sets whether the peer is up. Returns whether that is a change.
     fn set_up(&mut self, index: usize, is_up: bool) -> bool {
         let is_news = self.statuses.set(index, is_up);
         let here = self.statuses.count_up() as u64;
@@ -237,8 +237,8 @@ impl Core {
         is_news
     }
 
-    /// Peers that count as there, as they were when the process before ended, are silent from now
-    /// on.
+    /// Starts the silence of the peers that count as up because they were when the previous process
+    /// ended.
     pub(crate) fn await_peers(&mut self) {
         let now = self.base.elapsed();
         for (index, peer) in self.peers.list.iter_mut().enumerate() {
@@ -248,7 +248,7 @@ impl Core {
         }
     }
 
-    /// What is looked after every second.
+    /// Does the work of every second.
     pub(crate) fn tick(&mut self) {
         self.count();
         self.report_heard_peers();
@@ -263,13 +263,13 @@ impl Core {
             let peer = &mut self.peers.list[index];
             let has_session = self.endpoint.session(peer.id).is_some();
             let is_silent = silence.is_some_and(|silence| silence >= DOWN_AFTER);
-            let away = !has_session || is_silent || self.off;
-            if peer.table.set_link_down(away) && away {
+            let down = !has_session || is_silent || self.off;
+            if peer.table.set_link_down(down) && down {
                 let (name, flows) = (peer.config.name.as_str(), peer.table.len());
                 tracing::debug!(
                     peer = name,
                     flows,
-                    "the link is away: bytes are kept for it"
+                    "link to the peer down: its flows' bytes go into custody"
                 );
             }
             peer.table.age(now);
@@ -279,7 +279,7 @@ impl Core {
         }
     }
 
-    /// For those who ask how peers are.
+    /// Publishes the state of peers for other threads.
     fn send_facts(&mut self) {
         let now = self.now();
         for (index, peer) in self.peers.list.iter().enumerate() {
@@ -308,18 +308,20 @@ impl Core {
         }
     }
 
-    /// For how long a peer has been silent. While the link is off its session does not say.
+    /// Returns how long a peer has been silent. While the link is switched off, sessions do not
+    /// report silence.
     pub(super) fn silence(&self, index: usize, now: Duration) -> Option<Duration> {
         let peer = &self.peers.list[index];
-        let told = peer.silent_since.map(|since| now - since);
-        if !self.off || told.is_some() {
-            return told;
+        let known = peer.silent_since.map(|since| now - since);
+        if !self.off || known.is_some() {
+            return known;
         }
         let heard = self.endpoint.peer_state(peer.id)?.heard?;
         Some(self.now().saturating_sub(heard)).filter(|silence| *silence >= UNHEARD_AFTER)
     }
 
-    /// Whether any peer is, and when. Those of which there is no session know nothing of the link.
+    /// Reports to the outage monitor when a peer was last heard. A peer without a session gives no
+    /// information on the link.
     fn report_heard_peers(&mut self) {
         let now = self.now();
         let mut peers = self.peers.list.iter().filter_map(|peer| {
@@ -357,7 +359,7 @@ impl Core {
         });
     }
 
-    /// While the link is off, no session sends anything, nor does one that begins.
+    /// Makes a new session send nothing while the link is switched off.
     fn keep_off(&mut self, index: usize) {
         let now = self.now();
         let peer = &self.peers.list[index];
@@ -378,7 +380,7 @@ impl Core {
             peer = name,
             seconds,
             flows,
-            "peer is gone: its flows wait, new ones go as `on_peer_loss` says"
+            "peer down: its flows wait, new flows follow `on_peer_loss`"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! What the driver and the flows share: the endpoint, its peers, and their flows.
+//! State shared by the driver and the flows: the endpoint, its peers, and their flows.
 //!
-//! - this module, what flows and the driver ask of it
-//! - `events`, what the endpoint has to tell; `resuming`, flows that go on in another session
-//! - `peers`, a peer and its flows; `packets`, packets beside them; `probed`, probes of the path to
-//!   it; `recorded`, traces that operators ask for
+//! - this module, operations of flows and the driver
+//! - `events`, events of the endpoint; `resuming`, flows that resume in another session
+//! - `peers`, a peer and its flows; `packets`, packets (datagrams, RFC 9221); `probed`, probes of
+//!   the path; `recorded`, traces that operators request
 
 mod events;
 mod packets;
@@ -49,39 +49,39 @@ use crate::{
     table::Key,
 };
 
-/// The endpoint and all that belongs to it.
+/// The endpoint and everything that belongs to it.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) context: Arc<FlowContext>,
     pub(super) endpoint: Endpoint,
     pub(super) peers: Peers,
     pub(super) statuses: Statuses,
-    /// For flows that the peers open.
+    /// Server legs of flows that peers open.
     pub(super) far: Rc<far::Sites>,
-    /// For flows that compress.
+    /// Buffers shared by flows that compress.
     pub(super) packing_buffers: Rc<RefCell<PackingBuffers>>,
-    /// Where UDP does not get through.
+    /// Connections to peers behind networks that block UDP.
     pub(super) tcp: Connections,
-    /// What is held because links are away.
+    /// Custody of bytes while links are down.
     pub(super) custody: Rc<Custody>,
-    /// The beginning of time.
+    /// Start of the local clock.
     base: Instant,
-    /// Whom to tell that there may be something to send.
+    /// Waker of the driver when there may be something to send.
     pub(super) driver: Option<Waker>,
-    /// Whose datagrams have come, while they come.
+    /// Sender of the datagrams being handled.
     heard: Option<usize>,
-    /// An operator wants nothing to be sent.
+    /// The link is switched off by an operator.
     off: bool,
     /// A session that takes packets has begun.
     joined: bool,
-    /// Recorders of any peer.
+    /// Recorders of traces of all peers.
     recorded: Attached,
 }
 
-/// What our clock says when the core is made: what is remembered from before lies behind it.
+/// Reading of the local clock when the core is created, so that remembered times lie before it.
 pub(super) const BEGINNING: Duration = Duration::from_secs(48 * 3600);
 
-/// The core, as tasks of one thread share it. Never borrowed across an await.
+/// The core as shared by the tasks of one thread. Never borrowed across an await.
 pub(super) type Shared = Rc<RefCell<Core>>;
 
 impl Core {
@@ -112,24 +112,24 @@ impl Core {
         }))
     }
 
-    /// What the configuration calls a peer.
+    /// Returns the configured name of a peer.
     pub(super) fn peer_name(&self, index: usize) -> &str {
         &self.peers.list[index].config.name
     }
 
-    /// The peer with that [`name_hash`], and its name.
+    /// Returns the peer with that [`name_hash`], and its name.
     pub(super) fn peer_of_hash(&self, hash: u64) -> Option<(usize, Arc<str>)> {
         let mut names = self.peers.list.iter().map(|peer| peer.config.name.as_str());
         let index = names.position(|name| name_hash(name) == hash)?;
         Some((index, self.peer_name(index).into()))
     }
 
-    /// The time, by a clock of our own that began with [`BEGINNING`].
+    /// Returns the time on the local clock, which starts at [`BEGINNING`].
     pub(super) fn now(&self) -> Duration {
         BEGINNING + self.base.elapsed()
     }
 
-    /// What the sessions that there are know of their paths, by the keys of their peers.
+    /// Calls a function with the state of each session's path and the key of its peer.
     pub(super) fn each_path(
         &mut self,
         mut with: impl FnMut(&PublicKey, &PathMemory, Option<SocketAddr>),
@@ -162,7 +162,7 @@ impl Core {
         &mut self.peers.list[peer].table
     }
 
-    /// A flow with its stream and the session of that, if it has one.
+    /// Returns a flow's buffers with its stream and session, if it has one.
     fn joined(&mut self, key: Key) -> Option<(&mut FlowBuffers, &mut Session, StreamId)> {
         let peer = &mut self.peers.list[key.peer];
         let entry = peer.table.get(key.flow)?;
@@ -170,13 +170,13 @@ impl Core {
         Some((entry, self.endpoint.session(peer.id)?, stream))
     }
 
-    /// Whether there is a session with the peer.
+    /// Returns whether there is a session with the peer.
     pub(super) fn has_session(&mut self, peer: usize) -> bool {
         let id = self.peers.list[peer].id;
         self.endpoint.session(id).is_some()
     }
 
-    /// Opens the first stream of a flow that was announced.
+    /// Opens the first stream of an announced flow.
     pub(super) fn open(&mut self, key: Key) -> Result<(), TooManyStreams> {
         let peer = &mut self.peers.list[key.peer];
         let session = self.endpoint.session(peer.id).ok_or(TooManyStreams)?;
@@ -195,8 +195,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is held of a flow that can wait goes before what is held of those that have begun after
-    /// it.
+    /// Lets the held bytes of a flow that can wait go before those of later flows.
     pub(super) fn line_up(&mut self, key: Key) {
         let Some((entry, session, stream)) = self.joined(key) else {
             return;
@@ -210,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Tells the session of what the leg has given, as far as it may soon be sent, and of its end.
+    /// Offers the leg's bytes to the session as far as they may soon be sent, and the leg's end.
     pub(super) fn advance(&mut self, key: Key) {
         if let Some((entry, session, stream)) = self.joined(key) {
             let until = entry.advance();
@@ -224,7 +223,7 @@ impl Core {
         }
     }
 
-    /// The leg has given its last byte.
+    /// Handles the end of the leg's bytes.
     pub(super) fn finish(&mut self, key: Key) {
         if let Some(entry) = self.entry(key) {
             entry.finish();
@@ -232,7 +231,7 @@ impl Core {
         self.advance(key);
     }
 
-    /// The disk has done, or not done, what it was asked to.
+    /// Handles a completed or failed disk operation.
     pub(super) fn on_disk_answered(&mut self, answered: Answered<Key>) {
         let custody = Rc::clone(&self.custody);
         let spot = match custody.answered(answered) {
@@ -254,13 +253,13 @@ impl Core {
             },
             None => return,
         };
-        // Its flow has ended meanwhile.
+        // Its flow has ended in the meantime.
         if let Some(spot) = spot {
             custody.forget(spot);
         }
     }
 
-    /// The leg took `count` bytes, and the peer may send as far as `until`.
+    /// Handles `count` bytes taken by the leg. The peer may send up to `until`.
     pub(super) fn consumed(&mut self, key: Key, count: u64, until: u64) {
         self.peers.list[key.peer].table.on_consumed(count);
         if let Some((entry, session, stream)) = self.joined(key) {
@@ -270,8 +269,8 @@ impl Core {
         self.grant(key.peer);
     }
 
-    /// Lets the peer send as much as it needs and there is room for. To be called when there may be
-    /// more: bytes have left, or bytes have come; and now and then.
+    /// Grants the peer the credit that it needs and that is free. To be called when more may be
+    /// free, after bytes have left or arrived, and periodically.
     pub(super) fn grant(&mut self, index: usize) {
         let now = self.now();
         let peer = &self.peers.list[index];
@@ -283,17 +282,17 @@ impl Core {
         }
     }
 
-    /// The flow ends, well or with this code, and its leg is about to be closed.
+    /// Ends the flow, in order or with this code. Its leg is about to be closed.
     pub(super) fn conclude(&mut self, key: Key, code: Option<ResetCode>) {
         let how = code.unwrap_or(ResetCode::Ended);
         self.table(key.peer).conclude(key.flow, how);
     }
 
-    /// The flow has ended, and if `code` says why not well, its stream with it.
+    /// Removes the flow. With a `code`, its stream is reset.
     pub(super) fn remove(&mut self, key: Key, code: Option<ResetCode>) {
         let waits = self.entry(key).is_some_and(|entry| entry.is_suspended());
         if waits && code.is_some() {
-            // The far end still has it, and is told: its stream is opened only to be reset.
+            // The far end still has the flow: a stream is opened only to reset it.
             self.reopen(key);
         }
         let peer = &mut self.peers.list[key.peer];
@@ -307,37 +306,37 @@ impl Core {
         self.wake_driver();
     }
 
-    /// True where there is no need to know where else a peer may be: it is heard, or nothing is
-    /// sent.
+    /// Returns whether other addresses of the peer need no attempt: it is heard, or the link is
+    /// switched off.
     pub(super) fn is_settled(&self, index: usize) -> bool {
         self.off || self.endpoint.is_well(self.now(), self.peers.list[index].id)
     }
 
-    /// Addresses at which a peer is called.
+    /// Returns the addresses at which a peer is called.
     pub(super) fn addresses(&self, index: usize) -> &[SocketAddr] {
         self.endpoint.addresses(self.peers.list[index].id)
     }
 
-    /// Calls a peer at these addresses from now on.
+    /// Sets the addresses at which a peer is called.
     pub(super) fn set_addresses(&mut self, index: usize, addresses: &[SocketAddr]) {
         let (now, id) = (self.now(), self.peers.list[index].id);
         self.endpoint.set_addresses(now, id, addresses);
         self.wake_driver();
     }
 
-    /// A peer is as if it had just been added, without a session.
+    /// Resets a peer to the state of a newly added one, without a session.
     #[cfg(test)]
     pub(super) fn replace_peer(&mut self, index: usize, config: &tunnel::endpoint::PeerConfig) {
         let old = self.peers.list[index].id;
         self.endpoint.remove_peer(old);
         match self.endpoint.add_peer(config.clone()) {
             Ok(id) => self.peers.rename(index, id),
-            Err(err) => tracing::error!(error = %err, "cannot add a peer again"),
+            Err(err) => tracing::error!(error = %err, "cannot re-add a peer"),
         }
         self.wake_driver();
     }
 
-    /// Somebody who knows says whether the link is there.
+    /// Handles a report of the link's state from outside the sessions.
     pub(super) fn hint(&mut self, hint: LinkHint) {
         let now = self.now();
         let was_off = std::mem::replace(&mut self.off, hint == LinkHint::Off);
@@ -346,7 +345,7 @@ impl Core {
                 session.hint(now, hint);
             }
             if self.off {
-                // For how long nobody knows: what hosts send is kept at once.
+                // The duration of the outage is unknown: hosts' bytes are kept at once.
                 peer.table.set_link_down(true);
             } else if was_off && hint == LinkHint::Down {
                 peer.silent_since.get_or_insert(self.base.elapsed());
@@ -355,12 +354,12 @@ impl Core {
         self.wake_driver();
     }
 
-    /// Says good-bye to all peers. None of them gets a session any more.
+    /// Sends a close to all peers. No peer gets a new session.
     pub(super) fn close(&mut self) {
         self.endpoint.shut_down("pepd ends");
     }
 
-    /// A datagram has arrived.
+    /// Handles a received datagram.
     pub(super) fn handle_datagram(
         &mut self,
         now: Duration,
@@ -387,14 +386,14 @@ impl Core {
         peer
     }
 
-    /// Credit that was used is free again.
+    /// Grants used credit again.
     fn grant_heard(&mut self) {
         if let Some(peer) = self.heard.take() {
             self.grant(peer);
         }
     }
 
-    /// The next datagram to be sent now, behind what is in `out`: where to, and from which address.
+    /// Appends the next due datagram to `out`. Returns its destination and source address.
     pub(super) fn poll_transmit(
         &mut self,
         now: Duration,
@@ -413,8 +412,7 @@ impl Core {
         Some((transmit, local))
     }
 
-    /// It could not be sent there; perhaps the address is not ours any more from which it should
-    /// have been.
+    /// Handles a failed send. The source address may no longer be local.
     pub(super) fn on_send_failed(&mut self, to: SocketAddr) {
         for peer in &mut self.peers.list {
             let state = self.endpoint.peer_state(peer.id);

@@ -1,4 +1,4 @@
-//! Packets of hosts that are no flows of ours.
+//! Packets of hosts that belong to no flow in the tunnel.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Core;
 use crate::packets::{Packets, Taken};
 
 impl Core {
-    /// A packet of a host has come out of the interface of that chain of a peer's.
+    /// Handles a host's packet from the interface of that chain.
     pub(crate) fn packet_from_host(
         &mut self,
         now: Duration,
@@ -25,13 +25,13 @@ impl Core {
         }
     }
 
-    /// The peer of a site in mode `packet`, and its chain there.
+    /// Returns the peer and the chain of a site in mode `packet`.
     pub(crate) fn chain_of(&self, site: SiteId) -> Option<(usize, usize)> {
         let mut peers = self.peers.list.iter().enumerate();
         peers.find_map(|(index, peer)| Some((index, peer.packets.as_ref()?.chain_of(site)?)))
     }
 
-    /// Does what is due with packets, and tells the sessions what there is to be sent.
+    /// Runs due timers of packets, and offers ready packets to the sessions.
     pub(crate) fn settle_packets(&mut self) {
         let now = self.now();
         for peer in &mut self.peers.list {
@@ -41,14 +41,14 @@ impl Core {
         }
     }
 
-    /// When there is something to do with packets though nothing has happened.
+    /// Returns the time of the next timer of packets.
     pub(crate) fn packets_deadline(&self) -> Option<Duration> {
         let peers = self.peers.list.iter();
         let packets = peers.filter_map(|peer| peer.packets.as_ref()?.deadline());
         packets.min()
     }
 
-    /// The next packet for a host: of which peer and chain it is, and the packet.
+    /// Returns the next packet for a host, with its peer and chain.
     pub(crate) fn poll_host(&mut self) -> Option<((usize, usize), Vec<u8>)> {
         let mut peers = self.peers.list.iter_mut().enumerate();
         peers.find_map(|(index, peer)| {
@@ -57,7 +57,8 @@ impl Core {
         })
     }
 
-    /// Packets of peers that were dropped since this was last asked for, as no router lets them go on, and as no site has to do with them.
+    /// Returns the packets of peers dropped since the last call: martian packets, and packets that
+    /// match no site.
     pub(crate) fn take_strangers(&mut self) -> [u64; 2] {
         let peers = self.peers.list.iter_mut();
         let packets = peers.filter_map(|peer| peer.packets.as_mut());
@@ -65,20 +66,20 @@ impl Core {
         counts.fold([0; 2], |sum, next| [sum[0] + next[0], sum[1] + next[1]])
     }
 
-    /// Whether a session with packets has begun since this was last asked.
+    /// Returns whether a session that takes packets has begun since the last call.
     pub(crate) fn take_joined(&mut self) -> bool {
         std::mem::take(&mut self.joined)
     }
 
-    /// How long a packet of that chain may be to be carried in one piece, as soon as it is known what the path takes; until then longer ones go in
-    /// several. Hosts that are told less remember it for long.
+    /// Returns the longest packet of that chain that is carried in one piece, once the path's MTU
+    /// is known. Until then longer packets are split: a host would remember a smaller MTU for long.
     pub(crate) fn packet_mtu(&mut self, (peer, chain): (usize, usize)) -> Option<usize> {
         let peer = &self.peers.list[peer];
         let room = self.endpoint.session(peer.id)?.expected_packet_room();
         peer.packets.as_ref()?.mtus(room).nth(chain)
     }
 
-    /// A session with the peer has begun, or is over.
+    /// Handles the begin or the end of a session with the peer.
     pub(super) fn join_packets(&mut self, index: usize) {
         let peer = &mut self.peers.list[index];
         let Some(packets) = &mut peer.packets else {

@@ -1,7 +1,6 @@
-//! The peers as the tunnels' thread has them, with their flows.
-
+//! Peers with their flows, as the tunnel thread has them.
 //!
-//! A peer is the store of its session: the bytes of its flows, and packets beside them.
+//! A peer is the store of its session: the bytes of its flows, and packets (datagrams, RFC 9221).
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -24,25 +23,25 @@ pub(crate) struct PeerShell {
     pub(crate) id: PeerId,
     pub(crate) config: Peer,
     pub(crate) table: Table,
-    /// Of its sites in mode `packet`.
+    /// Packets of its sites in mode `packet`.
     pub(crate) packets: Option<Packets>,
-    /// Which of our addresses it writes to, so that our answers come from there.
+    /// Local address to which the peer sends, used as the source of replies.
     pub(crate) local: Option<IpAddr>,
-    /// By what it is reached.
+    /// Current transport.
     pub(super) carrier: Option<Carrier>,
-    /// Time by [`Core::now`](super::Core::now) at which a packet of it last arrived, in any
+    /// Time by [`Core::now`](super::Core::now) at which a packet of the peer last arrived, in any
     /// session.
     pub(super) heard: Option<Duration>,
-    /// Bytes of datagrams sent to it and received from it, since this process began.
+    /// Bytes of datagrams sent to and received from the peer since the process started.
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
-    /// Since when nothing comes from it, though there is a session.
+    /// Start of the peer's silence within a session.
     pub(super) silent_since: Option<Duration>,
-    /// That it has as many flows as it may was told.
+    /// Reaching the maximum of flows was logged.
     pub(super) cap_logged: bool,
-    /// Why there is no session with it.
+    /// Reason for which there is no session.
     pub(super) trouble: Trouble,
-    /// Hash of its name.
+    /// Hash of the peer's name.
     pub(super) name: u64,
     /// Recorders of its sessions and boosters.
     pub(super) recorded: Attached,
@@ -52,10 +51,10 @@ pub(crate) struct PeerShell {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     pub(super) list: Vec<PeerShell>,
-    /// What they may send.
+    /// Credit of the peers.
     pub(crate) credits: Credits,
     by_id: BTreeMap<PeerId, usize>,
-    /// When strangers of a kind may be told of again.
+    /// Pauses of log lines on strangers, by kind.
     pub(super) strangers: [Pause; 2],
 }
 
@@ -86,7 +85,7 @@ impl Peers {
         });
     }
 
-    /// The endpoint knows a peer by another number now.
+    /// Assigns a peer another number of the endpoint.
     #[cfg(test)]
     pub(super) fn rename(&mut self, index: usize, id: PeerId) {
         let peer = &mut self.list[index];
@@ -95,7 +94,7 @@ impl Peers {
         peer.id = id;
     }
 
-    /// Which one the endpoint speaks of.
+    /// Returns the index of a peer by the endpoint's number.
     pub(super) fn index(&self, id: PeerId) -> usize {
         *self.by_id.get(&id).expect("every peer was pushed")
     }

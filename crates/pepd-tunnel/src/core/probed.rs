@@ -1,4 +1,4 @@
-//! Probes of the path: streams of no flow, opened here or by the peer.
+//! Probes of the path: streams without a flow, opened by either end.
 
 use pep_core::stream_header::Opening;
 use tunnel::{
@@ -13,11 +13,11 @@ use crate::{
     probe::{Look, Seen},
 };
 
-/// Those of no site, as far as the scheduler is concerned.
+/// Site number of probes for the scheduler.
 const SITE: u32 = 0;
 
 impl Core {
-    /// Opens a probe that wants so many bytes in return. Nothing is sent by it yet.
+    /// Opens a probe that requests `down` bytes in return. Sends no bytes of its own yet.
     pub(crate) fn open_probe(
         &mut self,
         index: usize,
@@ -35,7 +35,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends so many bytes by the probe that is open.
+    /// Sends bytes by the open probe.
     pub(crate) fn load_probe(&mut self, index: usize, bytes: u64) {
         let peer = &mut self.peers.list[index];
         let stream = peer.table.probed();
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Ends the probe that is open, if one is.
+    /// Ends the open probe, if there is one.
     pub(crate) fn end_probe(&mut self, index: usize) {
         let peer = &mut self.peers.list[index];
         let stream = peer.table.end_probe();
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// How the path is now, and how far the probe; `None` where there is no session any more.
+    /// Returns the state of the path and the probe; `None` without a session.
     pub(crate) fn sample(&mut self, index: usize) -> Option<Look> {
         let peer = &mut self.peers.list[index];
         let session = self.endpoint.session(peer.id)?;
@@ -81,12 +81,12 @@ impl Core {
         })
     }
 
-    /// The peer probes the path: what comes is dropped, and so many bytes go back.
+    /// Answers a probe of the peer: drops its bytes and sends `down` bytes.
     pub(super) fn on_probed(&mut self, index: usize, stream: StreamId, down: u64) {
         let peer = &mut self.peers.list[index];
         let name = peer.config.name.as_str();
         let over = peer.table.take_probe(stream);
-        tracing::info!(peer = name, down, "the peer probes the path");
+        tracing::info!(peer = name, down, "peer probes the path");
         if let Some(over) = over {
             self.refuse(index, over, ResetCode::Limit);
         }
@@ -102,7 +102,7 @@ impl Core {
         self.wake_driver();
     }
 
-    /// The peer may send as far as that by a probe.
+    /// Grants credit for a probe's stream.
     pub(super) fn allow(&mut self, index: usize, stream: StreamId, until: u64) {
         let peer = &self.peers.list[index];
         if let Some(session) = self.endpoint.session(peer.id) {

@@ -1,4 +1,4 @@
-//! Traces of sessions and boosters, for operators who ask for them.
+//! Traces of sessions and boosters, requested by operators.
 
 use pepd_relay::flow::Recorded;
 
@@ -6,7 +6,7 @@ use super::Core;
 use crate::packets::Packets;
 
 impl Core {
-    /// Passes on what sessions and boosters have traced. One load where no peer is recorded.
+    /// Passes on traced events of sessions and boosters. Costs one load while no peer is recorded.
     pub(crate) fn record(&mut self) {
         let recorders = &self.context.recorders;
         let was_recorded = self.recorded.is_any();

@@ -1,7 +1,7 @@
-//! Flows that go on in another session than the one in which they were.
+//! Resumption of flows in another session.
 //!
-//! When a session begins, each end opens a stream that says how many of its flows go on, and then one for each of them. So the other
-//! end knows which of those that it has have ended meanwhile.
+//! When a session begins, each end opens a stream that lists how many of its flows resume, and then
+//! one stream per flow. The other end thereby learns which of its flows have ended in the meantime.
 
 use std::rc::Rc;
 
@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl Core {
-    /// A session has begun: our flows go on in it. How many. Where one has begun after the other before we were told of either,
-    /// they go on in the last one, and that is told once.
+    /// Resumes the local end's flows in a new session. Returns their number. After several sessions
+    /// in a row the flows resume in the last one only.
     pub(super) fn resume(&mut self, index: usize) -> usize {
         let peer = &mut self.peers.list[index];
         let Some(waiting) = peer.table.send_inventory() else {
@@ -43,7 +43,7 @@ impl Core {
         waiting.len()
     }
 
-    /// Flows may go on for which there was no stream.
+    /// Resumes flows for which there was no stream before.
     pub(super) fn resume_others(&mut self, index: usize) {
         for flow in self.peers.list[index].table.to_reopen() {
             if !self.reopen(Key { peer: index, flow }) {
@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    /// Opens a stream that goes on with a flow of ours. Whether there was one.
+    /// Opens a stream that resumes a flow of the local end. Returns whether it did.
     pub(super) fn reopen(&mut self, key: Key) -> bool {
         let peer = &mut self.peers.list[key.peer];
         let Some(entry) = peer.table.get(key.flow) else {
@@ -74,7 +74,7 @@ impl Core {
             return false;
         };
         session.set_host(stream, Host::from_address(client.ip()).number());
-        tracing::debug!(%client, stream, down, up, perhaps_new, "a flow asks its peer to go on");
+        tracing::debug!(%client, stream, down, up, perhaps_new, "flow requests resumption");
         if let Some(receive) = peer.table.reopen(key.flow, stream) {
             session.limit_receive(stream, receive);
         }
@@ -82,7 +82,7 @@ impl Core {
         true
     }
 
-    /// The far end has said where a flow of ours goes on.
+    /// Handles the far end's offsets at which a flow resumes.
     pub(super) fn on_answer(&mut self, key: Key) {
         let Some((entry, _, stream)) = self.joined(key) else {
             return;
@@ -99,7 +99,7 @@ impl Core {
 
     fn go_on(&mut self, index: usize, stream: StreamId, terms: &Terms) {
         let peer = &mut self.peers.list[index];
-        tracing::debug!(stream, ?terms, "a flow goes on");
+        tracing::debug!(stream, ?terms, "flow resumed");
         if let Some(session) = self.endpoint.session(peer.id) {
             session.limit_send(stream, terms.send);
             session.written(stream, terms.written);
@@ -112,10 +112,10 @@ impl Core {
         self.wake_driver();
     }
 
-    /// To go on would be to lose bytes, or to send some twice.
+    /// Resets a flow: resuming it would lose or repeat bytes.
     fn disagree(&mut self, key: Key, err: &Disagreement) {
         let peer = self.peer_name(key.peer);
-        tracing::error!(peer, error = %err, "a flow cannot go on in the next session, and is reset");
+        tracing::error!(peer, error = %err, "flow reset: it cannot resume in the next session");
         let peer = &mut self.peers.list[key.peer];
         let stream = peer.table.break_off(key.flow, ResetCode::Internal);
         if let Some(stream) = stream
@@ -125,7 +125,7 @@ impl Core {
         }
     }
 
-    /// A flow of the peer's goes on with this stream.
+    /// Resumes a flow of the peer on this stream.
     pub(super) fn on_resumed(
         &mut self,
         shared: &Shared,
@@ -137,7 +137,7 @@ impl Core {
         let known = table.find(stream_header.token);
         let (client, Resume { down, up, .. }) = (stream_header.client, resume);
         let perhaps_new = resume.perhaps_new;
-        tracing::debug!(%client, stream, down, up, perhaps_new, ?known, "the peer asks for a flow to go on");
+        tracing::debug!(%client, stream, down, up, perhaps_new, ?known, "peer requests resumption of a flow");
         match known {
             Known::Waiting(flow) => self.rejoin(index, flow, stream, &resume),
             Known::Bound => self.refuse(index, stream, ResetCode::Internal),

@@ -1,4 +1,4 @@
-//! Sessions that do not begin, told at both ends: who is silent, and who does not understand whom.
+//! Log lines and states for sessions that cannot be established, at both ends.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,13 +7,13 @@ use tunnel::endpoint::{Carrier, HandshakeError, PeerState, Stranger};
 use super::Core;
 use crate::peers::{NoSession, listed};
 
-/// So many handshakes without success are no lost packets.
+/// Failed handshakes beyond what lost packets explain.
 const TRIES: u32 = 5;
-/// What lasts is told again after that, and more and more seldom.
+/// Bounds of the pause between log lines on a lasting failure; it doubles each time.
 const AGAIN_MIN: Duration = Duration::from_secs(60);
 const AGAIN_MAX: Duration = Duration::from_secs(3600);
 
-/// How long to be silent about something.
+/// Pause between log lines on one subject.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pause {
     until: Option<Duration>,
@@ -21,7 +21,7 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// Whether it is told now.
+    /// Returns whether a line may be logged now.
     fn is_over(&mut self, now: Duration) -> bool {
         let is_over = self.until.is_none_or(|until| now >= until);
         if is_over {
@@ -32,7 +32,7 @@ impl Pause {
     }
 }
 
-/// Why there is no session with a peer, and what of that was told.
+/// Reason for which there is no session with a peer, and pauses of its log lines.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Trouble {
     failed: Option<HandshakeError>,
@@ -40,12 +40,12 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Its handshake has led to nothing; the next look tells.
+    /// Records a failed handshake for the next check.
     pub(super) fn fails(&mut self, error: HandshakeError) {
         self.failed = Some(error);
     }
 
-    /// What is wrong, if anything is.
+    /// Returns the reason, if there is one.
     fn find(&self, state: &PeerState) -> Option<NoSession> {
         if state.up {
             return None;
@@ -61,7 +61,7 @@ impl Trouble {
 }
 
 impl Core {
-    /// Tells what keeps sessions from beginning, and remembers it for those who ask.
+    /// Logs what prevents sessions, and publishes it for status requests.
     pub(super) fn log_trouble(&mut self) {
         let now = self.base.elapsed();
         while let Some((kind, from)) = self.endpoint.take_stranger() {
@@ -75,7 +75,7 @@ impl Core {
             if state.as_ref().is_some_and(|state| state.up) {
                 peer.trouble = Trouble::default();
             }
-            // While the link is off nobody answers.
+            // While the link is switched off no peer answers.
             let found = state.filter(|_| !self.off).and_then(|state| {
                 let found = peer.trouble.find(&state)?;
                 Some((found, state))
@@ -100,7 +100,7 @@ impl Core {
     }
 }
 
-/// Addresses at which a peer is called.
+/// Formats the addresses at which a peer is called.
 fn endpoints_text(state: &PeerState, addresses: &[SocketAddr]) -> String {
     let was = state.remote.map(|remote| remote.address);
     let was = was.filter(|was| !addresses.contains(was));
@@ -121,29 +121,29 @@ fn log_trouble_of(
             peer = name,
             address,
             tries,
-            "peer does not answer our handshakes: it is not there, or not reached (its `endpoint`, a firewall), or it does not know us: \
-             `peer.{name}.public_key` has to be what `pepd keygen --public` prints there, and the `public_key` of us that it has what \
-             that prints here; its log says which"
+            "peer does not answer handshakes: it is down, unreachable (`peer.{name}.endpoint`, a firewall), \
+             or a public key is wrong (`peer.{name}.public_key`, or this pepd's at the peer; \
+             `pepd keygen --public` prints them)"
         ),
         NoSession::AnswersRejected => tracing::warn!(
             peer = name,
             tries = state.answers_rejected,
-            "peer takes none of this pepd's answers: the psk_file for this tunnel differs between \
-             the two pepds, or one of them has none, or the answers do not get there. Compare \
-             both files (`peer.{name}.psk_file` here)"
+            "peer rejects pepd's handshake responses: psk_file probably differs between the two \
+             ends, or the responses are lost on the path; compare `peer.{name}.psk_file` with \
+             the peer's"
         ),
         NoSession::Keys => tracing::warn!(
             peer = name,
             address,
-            "peer's answer does not fit: the psk_file for this tunnel differs between the two \
-             pepds, or one of them has none. Compare both files (`peer.{name}.psk_file` here)"
+            "peer's handshake response does not verify: psk_file differs between the two ends; \
+             compare `peer.{name}.psk_file` with the peer's"
         ),
         NoSession::Version => {
             let error = failed.map_or(String::new(), |error| error.to_string());
             tracing::warn!(
                 peer = name,
                 error,
-                "no session with a peer: update the older of the two pepds"
+                "no session with the peer: update the older of the two pepds"
             );
         }
     }
@@ -154,14 +154,14 @@ fn log_stranger(kind: Stranger, address: &str, carrier: Carrier) {
         Stranger::NotForUs => tracing::warn!(
             address,
             %carrier,
-            "a handshake is meant for another key. If it is your peer, correct this pepd's \
-             `public_key` in the peer's configuration: `pepd keygen --public` prints it here"
+            "handshake for a different public key: the sender has a wrong public_key for this pepd \
+             (`pepd keygen --public` prints the right one)"
         ),
         Stranger::UnknownKey => tracing::warn!(
             address,
             %carrier,
-            "a handshake comes from a key that is no peer's. If it is your peer, correct its \
-             `peer.NAME.public_key` here: `pepd keygen --public` prints it there"
+            "handshake from an unknown public key: if the sender is a peer, fix its \
+             `peer.NAME.public_key` (`pepd keygen --public` prints it there)"
         ),
     }
 }
@@ -171,11 +171,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lasts_is_told_at_once_then_after_a_minute_and_more_and_more_seldom() {
+    fn a_lasting_failure_is_logged_at_once_then_after_a_minute_and_ever_more_rarely() {
         let mut pause = Pause::default();
-        let told: Vec<u64> = (0..4 * 3600)
+        let logged: Vec<u64> = (0..4 * 3600)
             .filter(|second| pause.is_over(Duration::from_secs(*second)))
             .collect();
-        assert_eq!(told, [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]);
+        assert_eq!(logged, [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]);
     }
 }

@@ -1,4 +1,4 @@
-//! The folder for what does not fit into memory: is it ours alone, can we write there.
+//! The custody directory: exclusive use, and checks that pepd can write there.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use nix::{
 
 use super::segments::{PREFIX, SUFFIX};
 
-/// Why there is nothing to spill to.
+/// Reason for which the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot keep custody in {}: {fault}", directory.display())]
 pub struct DirectoryError {
@@ -33,44 +33,44 @@ impl DirectoryError {
     }
 }
 
-/// What is wrong with a folder.
+/// Fault of a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The folder in which it should be is not there.
-    #[error("there is no folder to make it in: make that, or name another one")]
+    /// The parent directory does not exist.
+    #[error("the parent directory does not exist: create it, or configure another one")]
     Parent,
-    /// The kernel shows itself there, and keeps nothing.
+    /// The path is on a pseudo file system of the kernel.
     #[error(
-        "it is in {0}, where the kernel shows its state and nothing can be kept: name a folder on a disk, such as /var/lib/pepd/custody"
+        "it is on a pseudo file system ({0}): configure a directory on a disk, such as /var/lib/pepd/custody"
     )]
     NoPlace(&'static str),
-    /// A file has its name, or a link.
-    #[error("it is a file or a link and no folder: remove it, or name another one")]
+    /// The path is a file or a link.
+    #[error("it is a file or a link, not a directory: remove it, or configure another one")]
     NotADirectory,
-    /// It cannot be made there.
-    #[error("it cannot be made: {0}; make it, or name another one")]
+    /// The directory cannot be created.
+    #[error("it cannot be created: {0}; create it, or configure another one")]
     Unmakeable(io::Error),
-    /// It cannot be made or looked into.
+    /// The directory cannot be created or opened.
     #[error("it cannot be used: {0}")]
     System(io::Error),
-    /// Somebody else could take our files away and put others there.
+    /// The owner could remove or replace pepd's files.
     #[error(
-        "it belongs to user {owner}, and pepd runs as user {us}: `chown` it, or name another one"
+        "it belongs to user {owner}, and pepd runs as user {us}: `chown` it, or configure another one"
     )]
     Owner {
-        /// Whose it is.
+        /// Owner of the directory.
         owner: u32,
-        /// Who we are.
+        /// User of pepd.
         us: u32,
     },
-    /// The same.
-    #[error("others may write there (mode {0:03o}): `chmod 700` it, or name another one")]
+    /// Other users could remove or replace pepd's files.
+    #[error("other users can write to it (mode {0:03o}): `chmod 700` it, or configure another one")]
     Mode(u32),
-    /// A file cannot be made there.
-    #[error("a file cannot be written there: {0}")]
+    /// A file cannot be created there.
+    #[error("cannot write a file in it: {0}")]
     Unwritable(io::Error),
-    /// It has another user.
-    #[error("another pepd uses it: give each one a folder of its own")]
+    /// Another pepd uses the directory.
+    #[error("another pepd uses it: configure a directory for each pepd")]
     InUse,
 }
 
@@ -84,21 +84,21 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// A folder that nobody else uses as long as this lives.
+/// A directory with exclusive use as long as the value lives.
 #[derive(Debug)]
 pub struct Claimed {
     pub(super) path: PathBuf,
     _lock: Flock<fs::File>,
 }
 
-/// Who had it before may take so long to end.
+/// Time limit for the previous user to end, and interval between attempts.
 const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Makes the folder if need be.
+/// Claims the directory. Creates it if it is missing.
 ///
 /// # Errors
-/// When it cannot be used, with what to do.
+/// If it cannot be used, with the remedy.
 pub fn claim(path: &Path) -> Result<Claimed, DirectoryError> {
     claim_within(path, PATIENCE)
 }
@@ -127,7 +127,7 @@ fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
     })
 }
 
-/// File systems without files of anybody (linux/magic.h), by what they are called.
+/// Pseudo file systems without regular files (linux/magic.h), with their names.
 const NO_PLACE: [(u32, &str); 7] = [
     (0x9fa0, "proc"),
     (0x6265_6572, "sysfs"),
@@ -138,13 +138,14 @@ const NO_PLACE: [(u32, &str); 7] = [
     (0x7472_6163, "tracefs"),
 ];
 
-/// The magic number of the file system on which something is (statfs(2)), whose type is another in each C library.
+/// Returns the magic number of a path's file system (statfs(2)), whose type differs among C
+/// libraries.
 pub(super) fn file_system(path: &Path) -> Option<u32> {
-    let told = statfs(path).ok()?;
-    Some(told.filesystem_type().0 as u32)
+    let found = statfs(path).ok()?;
+    Some(found.filesystem_type().0 as u32)
 }
 
-/// Whether files can be there at all, or where the folder is to be made.
+/// Checks that the file system of the directory, or of its parent, can hold files.
 pub(super) fn check_place(path: &Path) -> Result<(), Fault> {
     let parent = path.parent().into_iter();
     let kind = [path].into_iter().chain(parent).find_map(file_system);
@@ -197,7 +198,7 @@ fn try_writing(path: &Path) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(&name)?;
-    // That the disk is full now is no fault: flows wait for room.
+    // A full disk is no fault: flows wait for room.
     let written = match file.write_all(b"pepd") {
         Err(err) if is_full(&err) => Ok(()),
         result => result,
@@ -206,7 +207,7 @@ fn try_writing(path: &Path) -> io::Result<()> {
     written
 }
 
-/// Whether the disk has no room now.
+/// Returns whether the error means that the disk is full.
 pub(super) fn is_full(err: &io::Error) -> bool {
     matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }

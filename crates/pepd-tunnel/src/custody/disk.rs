@@ -1,4 +1,4 @@
-//! The calls that spilling needs of a file system, so that tests can have one that fails.
+//! File system calls of spilling, as a trait so that tests can make them fail.
 
 use std::{
     fmt, fs, io,
@@ -12,48 +12,48 @@ use nix::{
     libc::off_t,
 };
 
-/// A folder with files.
+/// A directory with files.
 pub trait Disk: fmt::Debug + Send + 'static {
     /// One of its files.
     type File: fmt::Debug + Send;
 
-    /// Makes a file that there was not.
+    /// Creates a new file.
     ///
     /// # Errors
     /// As open(2).
     fn create(&self, name: &str) -> io::Result<Self::File>;
 
-    /// The names of all files.
+    /// Lists the names of all files.
     ///
     /// # Errors
     /// As getdents(2).
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// A file that there is, and its length.
+    /// Opens an existing file. Returns its length as well.
     ///
     /// # Errors
     /// As open(2).
     fn open(&self, name: &str) -> io::Result<(Self::File, u64)>;
 
-    /// Writes all of it.
+    /// Writes all bytes.
     ///
     /// # Errors
-    /// As pwrite(2); some of it may have been written.
+    /// As pwrite(2). Some bytes may have been written.
     fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Reads as much as there is room for.
+    /// Fills the buffer.
     ///
     /// # Errors
-    /// As pread(2), or when there is less.
+    /// As pread(2), or if the file is shorter.
     fn read(&self, file: &Self::File, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// What was written is on the disk, as far as that says.
+    /// Flushes written bytes to the disk.
     ///
     /// # Errors
-    /// As fdatasync(2): what was written since the last time may be lost.
+    /// As fdatasync(2): bytes written since the last call may be lost.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Gives back the room of a part of a file. Returns whether the file system can do that.
+    /// Frees the blocks of a part of a file. Returns whether the file system can do that.
     fn punch(&self, file: &Self::File, offset: u64, len: u64) -> bool;
 
     /// Removes a file.
@@ -63,7 +63,7 @@ pub trait Disk: fmt::Debug + Send + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
 }
 
-/// A folder of the machine's.
+/// A directory in the file system.
 #[derive(Debug)]
 pub struct Directory(pub(super) PathBuf);
 

@@ -1,8 +1,9 @@
-//! What processes before this one have left in the folder.
+//! Records left in the directory by previous processes.
 //!
-//! A process that ends at any instant leaves records whose flows go on, and others: copies of what was in memory as well, what had been
-//! delivered and not been deleted yet, half of the one that it was writing. Which of them are needed say their flows, by their labels: what is
-//! at a place of a stream is always the same, so it makes no difference how often it was written.
+//! A process that ends at any moment leaves records of flows that resume, and others: copies of
+//! bytes that are in memory as well, delivered records that were not deleted yet, and a partial
+//! record. The flows determine by the labels which records they need. A position of a stream always
+//! holds the same bytes, so repeated writes do no harm.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -17,11 +18,11 @@ use super::{
     segments::{RECORDS, Segments, Spot, is_segment, offset, ours},
 };
 
-/// Records that were sealed by a key that is known, by what they are.
+/// Records sealed by a known key, by label.
 #[derive(Debug, Default)]
 pub struct Left {
     flows: BTreeMap<(u128, usize), BTreeMap<u64, Sealed>>,
-    /// Those that are not complete, or cannot be read.
+    /// Number of incomplete or unreadable records.
     pub torn: u64,
 }
 
@@ -31,7 +32,7 @@ struct Sealed {
     when: (u32, u64),
 }
 
-/// Files that are of no use.
+/// Unusable files.
 #[derive(Debug, Default)]
 struct UnusableFiles {
     files: u64,
@@ -39,20 +40,20 @@ struct UnusableFiles {
 }
 
 impl Left {
-    /// Chunks of one half of a flow, by where they begin.
+    /// Takes the chunks of one direction of a flow, by position.
     pub fn take(&mut self, flow: u128, direction: Direction) -> BTreeMap<u64, Spot> {
         let records = self.flows.remove(&(flow, direction as usize));
         let records = records.into_iter().flatten();
         records.map(|(start, found)| (start, found.spot)).collect()
     }
 
-    /// All that nobody has taken.
+    /// Returns all records that were not taken.
     pub fn rest(self) -> impl Iterator<Item = Spot> {
         let records = self.flows.into_values().flat_map(BTreeMap::into_values);
         records.map(|found| found.spot)
     }
 
-    /// How many there are.
+    /// Returns the number of records.
     pub fn count(&self) -> u64 {
         self.flows
             .values()
@@ -60,7 +61,7 @@ impl Left {
             .sum()
     }
 
-    /// Adds a record. Returns the one that is not needed because of it, or the other way round.
+    /// Adds a record. Returns the older of two records with one label, which is not needed.
     fn add(&mut self, label: Label, found: Sealed) -> Option<Spot> {
         let flow = (label.flow, label.direction as usize);
         match self.flows.entry(flow).or_default().entry(label.position) {
@@ -77,13 +78,13 @@ impl Left {
 }
 
 impl<D: Disk> Segments<D> {
-    /// Takes over what was sealed by the same key, and removes what was sealed by others: nobody can read that any more. Nothing
-    /// is known of what cannot be read now.
+    /// Takes over records sealed by the same key, and removes others, which cannot be decrypted any
+    /// more. Unreadable files are ignored.
     pub(crate) fn inherit(&mut self) -> Left {
         let mut left = Left::default();
-        let mut foreign = UnusableFiles::default();
+        let mut unusable = UnusableFiles::default();
         let names = self.disk.names().unwrap_or_else(|err| {
-            tracing::error!(error = %err, "cannot look into the spill folder: what is there is lost");
+            tracing::error!(error = %err, "cannot list `custody.directory`: its content is lost");
             Vec::new()
         });
         let ours = ours(self.seal.name().0);
@@ -97,27 +98,27 @@ impl<D: Disk> Segments<D> {
                     self.inherit_from(name, file, len, &mut left);
                 }
                 Ok((_, len)) => {
-                    foreign.files += 1;
-                    foreign.bytes += len;
+                    unusable.files += 1;
+                    unusable.bytes += len;
                     self.remove(&name);
                 }
                 Err(err) if is_no_file(&err) => {
                     tracing::warn!(
                         name,
-                        "has the name of a file of pepd's in `custody.directory` and is none: remove it"
+                        "entry with the name of a custody file is not a regular file: remove it from `custody.directory`"
                     );
                 }
                 Err(err) => {
-                    tracing::error!(name, error = %err, "cannot open a file of the spill folder");
+                    tracing::error!(name, error = %err, "cannot open a file in `custody.directory`");
                 }
             }
         }
-        let UnusableFiles { files, bytes } = foreign;
+        let UnusableFiles { files, bytes } = unusable;
         if files > 0 {
             tracing::warn!(
                 files,
                 bytes,
-                "removed what an earlier pepd had in custody: its key is gone, so nobody can read it"
+                "custody files of an earlier pepd removed: their key is lost"
             );
         }
         left
@@ -130,7 +131,7 @@ impl<D: Disk> Segments<D> {
         for index in 0..count.min(RECORDS) {
             let spot = Spot::new(number, index);
             let is_whole = offset(index) + RECORD <= len;
-            let segment = self.segments.get_mut(&number).expect("it was added");
+            let segment = self.segments.get_mut(&number).expect("added above");
             let found = header(&self.disk, &segment.file, index, is_whole);
             if matches!(found, Ok(Header::None)) {
                 continue;
@@ -146,7 +147,7 @@ impl<D: Disk> Segments<D> {
                 Err(err) => {
                     left.torn += 1;
                     let name = &segment.name;
-                    tracing::error!(name, error = %err, "cannot read a file of the spill folder");
+                    tracing::error!(name, error = %err, "cannot read a file in `custody.directory`");
                 }
             }
         }
@@ -157,7 +158,7 @@ impl<D: Disk> Segments<D> {
     }
 }
 
-/// A link, a folder, a socket.
+/// Returns whether the error means a link, a directory or a socket.
 fn is_no_file(err: &io::Error) -> bool {
     matches!(
         err.raw_os_error(),
@@ -165,9 +166,9 @@ fn is_no_file(err: &io::Error) -> bool {
     )
 }
 
-/// What is where a record may be.
+/// Content of a record's place.
 enum Header {
-    /// Its room was given back.
+    /// The blocks were freed.
     None,
     Torn,
     Of(Label, (u32, u64)),

@@ -1,4 +1,4 @@
-//! What a start would find in the folder, without changing anything there: for who checks a configuration.
+//! Read-only check of the custody directory, as a start would find it.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
@@ -19,18 +19,18 @@ use super::{
     segments::{is_segment, of_this_version},
 };
 
-/// What there is to say of a folder that a start could use.
+/// Findings on a directory that a start could use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// How it is, in a few words.
+    /// State in a few words.
     pub state: String,
-    /// What costs something, or keeps another user's pepd from it, with what to do.
+    /// Drawbacks, and obstacles to another user's pepd, with remedies.
     pub warnings: Vec<String>,
-    /// What is good to know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// File systems that do not do what a folder on a disk does (linux/magic.h), by what they are called.
+/// File systems without all properties of a local disk (linux/magic.h), with their names.
 const ODD: [(u32, &str, Odd); 10] = [
     (0x0102_1994, "tmpfs", Odd::InMemory),
     (0x8584_58f6, "ramfs", Odd::InMemory),
@@ -52,29 +52,29 @@ enum Odd {
 }
 
 impl Odd {
-    /// What follows.
+    /// Returns the consequence, with the remedy.
     fn means(self) -> &'static str {
         match self {
             Self::InMemory => {
-                "what goes there takes the memory that it is to spare, and counts for no limit of pepd: \
-                 name a folder on a disk"
+                "its files take memory that `limits.memory` does not count: \
+                 configure a directory on a disk"
             }
             Self::Remote => {
-                "bytes that are held wait for its server, too, and flows lose them when it does: name a folder \
-                 on a disk of this machine"
+                "held bytes depend on its server, and are lost with it: configure a directory \
+                 on a local disk"
             }
             Self::WithoutHoles => {
-                "room is given back by files of 8.5 MiB only: a larger `custody.disk` makes up for it, or \
-                 name a folder on ext4, XFS or btrfs"
+                "room is freed in files of 8.5 MiB only: raise `custody.disk`, or configure \
+                 a directory on ext4, XFS or btrfs"
             }
         }
     }
 }
 
-/// Looks at a folder that may come to hold `most` bytes.
+/// Checks a directory that may hold up to `most` bytes.
 ///
 /// # Errors
-/// When a start as this user would refuse it, as far as can be told without writing there.
+/// If a start as this user would refuse it, as far as that is known without writing.
 pub fn inspect(path: &Path, most: u64) -> Result<Look, DirectoryError> {
     try_look(path, most).map_err(|fault| DirectoryError::new(path, fault))
 }
@@ -90,7 +90,8 @@ fn try_look(path: &Path, most: u64) -> Result<Look, Fault> {
     Ok(look)
 }
 
-/// Where systemd keeps state of services whose users exist only while they run (`DynamicUser=`, systemd.exec(5)).
+/// Returns whether the path is in systemd's state directory for services with dynamic users
+/// (`DynamicUser=`, systemd.exec(5)).
 fn is_of_a_dynamic_user(path: &Path) -> bool {
     fs::canonicalize(path).is_ok_and(|path| path.starts_with("/var/lib/private"))
 }
@@ -103,7 +104,7 @@ impl Look {
             return Err(Fault::Parent);
         }
         may_write(parent).map_err(Fault::Unmakeable)?;
-        self.state = "will be made".to_owned();
+        self.state = "will be created".to_owned();
         self.at_file_system(parent, most, 0);
         Ok(())
     }
@@ -114,13 +115,13 @@ impl Look {
         }
         let (owner, us) = (data.uid(), geteuid().as_raw());
         check_mode(data)?;
-        self.state = "is there".to_owned();
+        self.state = "exists".to_owned();
         if owner != us && is_of_a_dynamic_user(path) {
-            // Systemd gives it to whomever it runs pepd as.
+            // systemd changes the owner at the start.
         } else if owner != us {
-            // Who runs pepd may be another than who checks.
+            // The checking user may differ from pepd's user.
             self.warnings.push(format!(
-                "{}: belongs to user {owner}, and this is user {us}: `pepd run` takes it as user {owner} only; else `chown` it",
+                "{}: belongs to user {owner}, and this is user {us}: run pepd as user {owner}, or `chown` it",
                 path.display()
             ));
         } else {
@@ -138,9 +139,9 @@ impl Look {
         Ok(())
     }
 
-    /// Returns how many bytes of the budget are there already.
+    /// Returns the bytes of the budget that are in use already.
     fn at_content(&mut self, path: &Path, directory: File) -> Result<u64, Fault> {
-        // Shared, and for this instant: a pepd that starts just now tries again.
+        // A shared lock for an instant: a pepd that starts in this moment retries.
         let is_used = Flock::lock(directory, FlockArg::LockSharedNonblock).is_err();
         let (mut files, mut bytes, mut others) = (0_u64, 0, 0_u64);
         for entry in fs::read_dir(path)? {
@@ -149,13 +150,13 @@ impl Look {
             let Some(name) = name.to_str().filter(|name| is_segment(name)) else {
                 continue;
             };
-            // Gone by now, where a pepd uses it.
+            // A running pepd may have removed it.
             let Ok(data) = entry.metadata() else {
                 continue;
             };
             if !data.is_file() {
                 self.warnings.push(format!(
-                    "{}: has the name of a file of pepd's and is none: remove it",
+                    "{}: has the name of a custody file, but is not a regular file: remove it",
                     entry.path().display()
                 ));
                 continue;
@@ -167,7 +168,7 @@ impl Look {
         let size = ByteSize(bytes);
         if is_used {
             self.notes.push(format!(
-                "{}: a pepd that runs uses it, with {files} files of {size}, which go on to be used where this is its configuration; another pepd needs a folder of its own",
+                "{}: in use by a running pepd, with {files} files of {size}; another pepd needs a directory of its own",
                 path.display()
             ));
         } else if files > 0 {
@@ -176,8 +177,8 @@ impl Look {
                 others => format!(", {others} of them of another version"),
             };
             self.notes.push(format!(
-                "{}: an earlier pepd has left {files} files of {size}{version}: they are removed at the start, but for what \
-                 belongs to flows that go on",
+                "{}: an earlier pepd has left {files} files of {size}{version}: the start removes them, except for \
+                 records of resumed flows",
                 path.display()
             ));
         }
@@ -191,15 +192,15 @@ impl Look {
         if let Some((_, name, odd)) = odd {
             let means = odd.means();
             self.warnings.push(format!(
-                "{place}: is on a file system of kind {name}: {means}"
+                "{place}: on a file system of type {name}: {means}"
             ));
         }
-        let Ok(told) = statvfs::statvfs(path) else {
+        let Ok(found) = statvfs::statvfs(path) else {
             return;
         };
-        let free = pepd_sys::wide(told.fragment_size())
-            .saturating_mul(pepd_sys::wide(told.blocks_available()));
-        // Whole MiB are read more easily.
+        let free = pepd_sys::wide(found.fragment_size())
+            .saturating_mul(pepd_sys::wide(found.blocks_available()));
+        // Rounded to whole MiB for readability.
         let shown = ByteSize(if free < 1 << 20 {
             free
         } else {
@@ -208,7 +209,7 @@ impl Look {
         self.state = format!("{}, {shown} free", self.state);
         if free.saturating_add(taken) < most {
             self.warnings.push(format!(
-                "{place}: {shown} are free there, and `custody.disk` is {}: when it is full, hosts wait; make room, \
+                "{place}: {shown} free, but `custody.disk` is {}: hosts wait when the disk is full; free some room, \
                  or lower `custody.disk`",
                 ByteSize(most)
             ));
@@ -216,7 +217,7 @@ impl Look {
     }
 }
 
-/// As this user, by what the system says of it.
+/// Checks access for this user by access(2).
 fn may_write(directory: &Path) -> io::Result<()> {
     let needed = AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK;
     Ok(eaccess(directory, needed)?)
@@ -238,7 +239,7 @@ mod tests {
         tempfile::tempdir().unwrap()
     }
 
-    /// Everything in a folder, with what would change by the least that is done to it.
+    /// Lists a directory with metadata that any change would alter.
     fn seen(path: &Path) -> Vec<(String, u32, i64, u64)> {
         let entries = fs::read_dir(path).unwrap();
         let seen = entries.map(|entry| {
@@ -269,7 +270,7 @@ mod tests {
             assert_eq!(fault(wrong), start.unwrap_err().to_string());
         }
         let odd = file.join("within");
-        assert!(fault(&odd).contains("name another one"), "{}", fault(&odd));
+        assert!(fault(&odd).contains("configure another one"), "{}", fault(&odd));
     }
 
     #[test]
@@ -277,7 +278,7 @@ mod tests {
         let parent = directory();
         let path = parent.path().join("custody");
         let told = inspect(&path, MIB).unwrap();
-        assert!(told.state.starts_with("will be made, "), "{told:?}");
+        assert!(told.state.starts_with("will be created, "), "{told:?}");
         assert!(!path.exists());
 
         drop(claim_within(&path, std::time::Duration::ZERO).unwrap());
@@ -288,12 +289,12 @@ mod tests {
         let before = seen(&path);
         let told = inspect(&path, MIB).unwrap();
         assert_eq!(seen(&path), before);
-        assert!(told.state.starts_with("is there, "), "{told:?}");
+        assert!(told.state.starts_with("exists, "), "{told:?}");
         let [note] = &told.notes[..] else {
             panic!("{told:?}")
         };
         assert!(
-            note.contains("2 files of 8KiB, 1 of them of another version: they are removed"),
+            note.contains("2 files of 8KiB, 1 of them of another version: the start removes them"),
             "{note}"
         );
         let odd = told
@@ -319,10 +320,10 @@ mod tests {
                     .unwrap_err()
                     .to_string(),
             ];
-            let expected = format!("it is in {kind}, where the kernel shows its state");
+            let expected = format!("it is on a pseudo file system ({kind})");
             for told in told {
                 assert!(
-                    told.contains(&expected) && told.contains("name a folder on a disk"),
+                    told.contains(&expected) && told.contains("configure a directory on a disk"),
                     "{told}"
                 );
             }
@@ -336,7 +337,7 @@ mod tests {
         let claimed = claim_within(&path, std::time::Duration::ZERO).unwrap();
         let told = inspect(&path, MIB).unwrap();
         assert!(
-            told.notes[0].contains("a pepd that runs uses it"),
+            told.notes[0].contains("in use by a running pepd"),
             "{told:?}"
         );
         drop(claimed);

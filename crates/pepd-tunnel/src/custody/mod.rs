@@ -1,19 +1,20 @@
-//! Custody on disk: what does not fit into memory while the link is away.
+//! Custody on disk: storage for bytes that exceed memory while the link is down.
 //!
 //! ```text
 //!   tunnels' thread                          a thread of its own                 disk
 //!   Spill::write -- record ----------------> seal, write, sync ----------------> segments
-//!         Reply <- where it is, or why not --
-//!   Spill::read  -- where it is -----------> read, open <----------------------- segments
-//!         Reply <- record, or why not -------
-//!   Spill::forget -------------------------> give the room back ---------------> segments
+//!         Reply <- spot, or error ----------
+//!   Spill::read  -- spot ------------------> read, open <----------------------- segments
+//!         Reply <- record, or error --------
+//!   Spill::forget -------------------------> free the room --------------------> segments
 //! ```
 //!
-//! Waiting for a disk would keep all flows waiting, so another thread does. How many records are under way is bounded. Nothing here knows
-//! of flows: whoever has a record written keeps its bytes until he is told that it is there.
+//! A separate thread waits for the disk, so that flows do not. The number of pending records is
+//! bounded. The module knows nothing of flows: the caller keeps a record's bytes until its reply.
 //!
-//! What was written does not outlive the key, which is in memory only: in that of flows, so that a process that goes on with these can go on
-//! with [what it finds](Left), too. It is synced so that a disk that fails says so while the bytes are still in memory.
+//! Records do not outlive their key, which is in the memory of flows only. A process that takes
+//! over this memory can thus use [left records](Left), too. Records are synced so that a failing
+//! disk reports errors while the bytes are still in memory.
 
 mod directory;
 mod disk;
@@ -41,12 +42,12 @@ pub use seal::{Label, Record, Seal};
 use segments::Segments;
 pub use segments::{ReadError, Spot, WriteError};
 
-/// Records that are under way at most.
+/// Maximum of pending records.
 const UNDER_WAY: usize = 32;
-/// Records that are synced together.
+/// Maximum of records synced together.
 const TOGETHER: usize = 16;
 
-/// Records on disk. Whoever has them written and read marks them by a `T`.
+/// Records on disk. Callers mark their requests by a `T`.
 #[derive(Debug)]
 pub struct Spill<T> {
     jobs: Sender<Job<T>>,
@@ -54,27 +55,27 @@ pub struct Spill<T> {
     under_way: usize,
 }
 
-/// What has become of a record.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Reply<T> {
-    /// It was to be written.
+    /// Result of a write.
     Written {
-        /// Whose it is.
+        /// Mark of the request.
         of: T,
-        /// Which it is.
+        /// Label of the record.
         label: Label,
-        /// Where it is now.
+        /// Place of the record.
         result: Result<Spot, WriteError>,
     },
-    /// It was to be read.
+    /// Result of a read.
     Read {
-        /// Whose it is.
+        /// Mark of the request.
         of: T,
-        /// Which it is.
+        /// Label of the record.
         label: Label,
-        /// Where it still is.
+        /// Place of the record, unchanged.
         spot: Spot,
-        /// Its bytes, to be [given back](Spill::reuse).
+        /// The record, to be [returned](Spill::reuse).
         result: Result<Record, ReadError>,
     },
 }
@@ -87,16 +88,17 @@ enum Job<T> {
 
 struct Answer<T> {
     reply: Reply<T>,
-    /// Where the record is not part of the reply.
+    /// The record, if the reply does not contain it.
     spare: Option<Record>,
 }
 
-/// Where replies come.
+/// Receiver of replies.
 #[derive(Debug)]
 pub struct Replies<T>(UnboundedReceiver<Answer<T>>);
 
 impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
-    /// Uses a folder for at most so many bytes, and what processes before this one have sealed there by the same key.
+    /// Opens a directory for up to `most` bytes, and takes over records of previous processes with
+    /// the same key.
     pub fn open(
         (claimed, thread): (Claimed, IdleThread),
         most: u64,
@@ -138,30 +140,30 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
         (spill, Replies(replies), worker)
     }
 
-    /// Whether records are under way.
+    /// Returns whether records are pending.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
         self.under_way > 0
     }
 
-    /// Memory for a record that is to be written, or `None` when so many are under way that it has to wait.
+    /// Returns memory for a record to write, or `None` if too many are pending.
     pub fn record(&mut self) -> Option<Record> {
         (self.under_way < UNDER_WAY).then(|| self.spare.pop().unwrap_or_default())
     }
 
-    /// A record that is not needed any more.
+    /// Returns the memory of a record for reuse.
     pub fn reuse(&mut self, record: Record) {
         if self.spare.len() < TOGETHER {
             self.spare.push(record);
         }
     }
 
-    /// Has a record written; one for which there [was memory](Self::record).
+    /// Requests a write, of a record from [`record`](Self::record).
     pub fn write(&mut self, of: T, label: Label, record: Record) {
         self.begin(Job::Write(of, label, record));
     }
 
-    /// Has a record read. Returns whether: it has to wait when too many are under way.
+    /// Requests a read. Returns false if too many are pending.
     #[must_use]
     pub fn read(&mut self, of: T, label: Label, spot: Spot) -> bool {
         let record = self.record();
@@ -169,9 +171,9 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
         job.map(|job| self.begin(job)).is_some()
     }
 
-    /// Nobody needs a record any more, nor has it to be read.
+    /// Frees a record that is not needed any more.
     pub fn forget(&mut self, spot: Spot) {
-        // The thread only ends with us, or by a panic that is told elsewhere.
+        // The thread ends with this value only, or by a panic, which is logged elsewhere.
         let _ = self.jobs.send(Job::Forget(spot));
     }
 
@@ -180,7 +182,7 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
         let _ = self.jobs.send(job);
     }
 
-    /// Takes note of an answer. Returns the reply in it.
+    /// Handles an answer. Returns its reply.
     fn on_answer(&mut self, answer: Answer<T>) -> Reply<T> {
         self.under_way -= 1;
         if let Some(record) = answer.spare {
@@ -191,18 +193,18 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
 }
 
 impl<T: fmt::Debug + Copy + Send + 'static> Replies<T> {
-    /// The next reply, once there is one, to be taken by [`Answered::by`].
+    /// Waits for the next reply, to be taken by [`Answered::by`].
     pub async fn next(&mut self) -> Option<Answered<T>> {
         self.0.recv().await.map(Answered)
     }
 }
 
-/// A reply of which the [`Spill`] is to be told first.
+/// A reply that must go through its [`Spill`] first.
 #[expect(missing_debug_implementations, reason = "goes from hand to hand")]
 pub struct Answered<T>(Answer<T>);
 
 impl<T: fmt::Debug + Copy + Send + 'static> Answered<T> {
-    /// The reply to what was asked of this one.
+    /// Returns the reply to a request of this `spill`.
     pub fn by(self, spill: &mut Spill<T>) -> Reply<T> {
         spill.on_answer(self.0)
     }
@@ -212,7 +214,7 @@ struct Worker<D: Disk, T> {
     segments: Segments<D>,
     todo: Receiver<Job<T>>,
     answers: UnboundedSender<Answer<T>>,
-    /// What has been written and not been synced.
+    /// Records written and not synced.
     written: Vec<(T, Label, Spot, Record)>,
 }
 
@@ -224,7 +226,7 @@ impl<D: Disk, T> Worker<D, T> {
         }
     }
 
-    /// Does what there is to do, as much as is synced together.
+    /// Handles pending requests, as many as are synced together.
     fn work_on(&mut self) {
         while self.written.len() < TOGETHER
             && let Ok(job) = self.todo.try_recv()
@@ -288,7 +290,7 @@ impl<D: Disk, T> Worker<D, T> {
     }
 
     fn answer(&self, reply: Reply<T>, spare: Option<Record>) {
-        // Nobody waits for it any more once the daemon ends.
+        // The receiver may have ended with the daemon.
         let _ = self.answers.send(Answer { reply, spare });
     }
 }

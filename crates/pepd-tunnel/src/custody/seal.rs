@@ -1,11 +1,13 @@
-//! Records: a chunk as it lies on the disk, where nobody can read it or change it unnoticed.
+//! Records: chunks as they lie on the disk, encrypted and authenticated.
 //!
 //! ```text
-//!   magic 8 | flow 16 | position 8 | length 4 | generation 4 | counter 8 | direction 1 | 0 15 | sealed bytes | tag 16 | 0 up to RECORD
+//!   magic 8 | flow 16 | position 8 | length 4 | generation 4 | counter 8 | direction 1 | 0 15 |
+//!   sealed bytes | tag 16 | 0 up to RECORD
 //! ```
 //!
-//! All numbers are little-endian. Sealed by AES-256-GCM: the nonce is generation and counter, the header is authenticated with the bytes. The key
-//! lives in memory only, so what outlives it cannot be read by anybody.
+//! All numbers are little-endian. Records are sealed by AES-256-GCM: the nonce is generation and
+//! counter, and the header is authenticated with the bytes. The key exists in memory only, so
+//! records that outlive it cannot be decrypted.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,33 +19,33 @@ use ring::{
 use pep_core::{chunks::CHUNK, relay::Direction};
 
 const MAGIC: [u8; 8] = *b"pepdspl2";
-/// Bytes before those that are sealed.
+/// Length of the header before the sealed bytes.
 pub(super) const HEADER: usize = 64;
 const TAG: usize = 16;
 
 /// Bytes of a record on the disk: a chunk, its header and its tag, in whole blocks.
 pub(crate) const RECORD: u64 = (CHUNK + (HEADER + TAG) as u64).next_multiple_of(4096);
 
-/// Whose bytes a record has, and where they belong.
+/// Flow and position of a record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
-    /// A number that no other flow ever has under this key.
+    /// Number of the flow, unique under this key.
     pub flow: u128,
-    /// Which of its two halves.
+    /// Direction of the flow.
     pub direction: Direction,
-    /// The position of the first byte in the stream.
+    /// Position of the first byte in the stream.
     pub position: u64,
-    /// How many bytes there are: at most a [chunk's](CHUNK).
+    /// Number of bytes, up to a [chunk's](CHUNK).
     pub len: u32,
 }
 
-/// The memory of a record. Its bytes are put into `bytes_mut`.
+/// Memory of a record. Its bytes are put into `bytes_mut`.
 #[derive(Debug)]
 pub struct Record(Box<[u8]>);
 
-/// A record is not what was written: the disk has changed it, or somebody.
+/// A record differs from the one written: the disk or another program has changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("what was read is not what was written")]
+#[error("record damaged: read bytes differ from those written")]
 pub struct Damaged;
 
 impl Default for Record {
@@ -53,12 +55,12 @@ impl Default for Record {
 }
 
 impl Record {
-    /// Room for a chunk, or the bytes that were opened.
+    /// Returns the room for a chunk, or the decrypted bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0[HEADER..HEADER + CHUNK as usize]
     }
 
-    /// All of it, as it lies on the disk.
+    /// Returns the whole record, as on the disk.
     pub(super) fn all(&self) -> &[u8] {
         &self.0
     }
@@ -68,18 +70,18 @@ impl Record {
     }
 }
 
-/// Seals records and opens them.
+/// Seals and opens records.
 #[derive(Debug)]
 pub struct Seal {
     key: LessSafeKey,
-    /// How often somebody has begun to seal by this key, and what has been sealed since.
+    /// Number of processes that have sealed by this key, and records sealed by this one.
     generation: u32,
     counter: AtomicU64,
     name: String,
 }
 
 impl Seal {
-    /// Seals by this key. No two may have the same key and generation: a nonce must never come twice.
+    /// Creates a sealer. A pair of key and generation must be unique: nonces must never repeat.
     pub fn new(key: &[u8; 32], generation: u32) -> Self {
         let unbound = UnboundKey::new(&AES_256_GCM, key).expect("a key of that length");
         let mut named = digest::Context::new(&digest::SHA256);
@@ -95,7 +97,8 @@ impl Seal {
         }
     }
 
-    /// What tells files of this key from those of others, and of this generation. Says nothing of the key.
+    /// Returns the part of file names that identifies this key, and the generation. Reveals nothing
+    /// of the key.
     pub fn name(&self) -> (&str, u32) {
         (&self.name, self.generation)
     }
@@ -118,10 +121,10 @@ impl Seal {
         all[HEADER + len + TAG..].fill(0);
     }
 
-    /// Opens a record, if it is the one with this label.
+    /// Opens a record with this label.
     ///
     /// # Errors
-    /// When it is not.
+    /// If the record has another label or was changed.
     pub fn open(&self, label: Label, record: &mut Record) -> Result<(), Damaged> {
         let (header, sealed) = record.0.split_at_mut(HEADER);
         let header: [u8; HEADER] = (*header).try_into().expect("of that length");
@@ -146,8 +149,8 @@ impl Seal {
         header
     }
 
-    /// What a record is, by its header, and when it was sealed: the later, the larger. Whether that is true is only known once it is
-    /// [open](Self::open).
+    /// Parses a header: the label, and an ordinal of sealing that grows with time. Both are
+    /// trustworthy only once the record is [open](Self::open).
     pub(super) fn read(header: &[u8; HEADER]) -> Option<(Label, (u32, u64))> {
         let generation = header[36..40].try_into().map(u32::from_le_bytes).ok()?;
         let counter = header[40..48].try_into().map(u64::from_le_bytes).ok()?;

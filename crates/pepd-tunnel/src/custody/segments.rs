@@ -1,4 +1,5 @@
-//! Records in files: each is written once, at the end of the last file, and a file is removed when nobody needs any of its records.
+//! Records in files. A record is written once, at the end of the last file; a file without needed
+//! records is removed.
 
 use std::{collections::BTreeMap, io};
 
@@ -7,10 +8,11 @@ use super::{
     seal::{Damaged, Label, RECORD, Record, Seal},
 };
 
-/// Records of a file. One that is needed keeps the others' room where the file system cannot give back parts of files.
+/// Records per file. A needed one keeps the room of the others if the file system cannot punch
+/// holes.
 pub(super) const RECORDS: u32 = 128;
 
-/// Where a record is.
+/// Place of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     segment: u32,
@@ -23,24 +25,24 @@ impl Spot {
     }
 }
 
-/// Why a record cannot be written.
+/// Reasons for which a record cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// There are as many as there may be.
+    /// The quota is used up.
     #[error("`custody.disk` is used up")]
     Quota,
-    /// The disk takes none.
+    /// The disk has failed.
     #[error(transparent)]
     Disk(#[from] io::Error),
 }
 
-/// Why a record cannot be had.
+/// Reasons for which a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The disk does not give it.
+    /// The disk has failed.
     #[error(transparent)]
     Disk(#[from] io::Error),
-    /// It is another.
+    /// The record is damaged.
     #[error(transparent)]
     Damaged(#[from] Damaged),
 }
@@ -50,7 +52,7 @@ pub enum ReadError {
 pub struct Segments<D: Disk> {
     pub(super) disk: D,
     pub(super) seal: Seal,
-    /// Bytes on the disk at most, and now.
+    /// Maximum and current bytes on the disk.
     most: u64,
     pub(super) used: u64,
     pub(super) segments: BTreeMap<u32, Segment<D::File>>,
@@ -61,17 +63,17 @@ pub struct Segments<D: Disk> {
 pub(super) struct Segment<F> {
     pub(super) name: String,
     pub(super) file: F,
-    /// Records that were written, and those that are needed.
+    /// Number of written records, and of needed ones.
     written: u32,
     pub(super) needed: u32,
-    /// Bytes that it takes on the disk.
+    /// Bytes on the disk.
     pub(super) used: u64,
-    /// There is something to sync.
+    /// Some records are not synced.
     dirty: bool,
 }
 
 impl<D: Disk> Segments<D> {
-    /// No records, and never more than `most` bytes of them.
+    /// Creates a value without records, for up to `most` bytes.
     pub fn new(disk: D, seal: Seal, most: u64) -> Self {
         Self {
             disk,
@@ -83,16 +85,16 @@ impl<D: Disk> Segments<D> {
         }
     }
 
-    /// Bytes on the disk.
+    /// Returns the bytes on the disk.
     #[cfg(test)]
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Seals a record and writes it. It is not there before it was [synced](Self::sync).
+    /// Seals and writes a record. It counts as stored once it is [synced](Self::sync).
     ///
     /// # Errors
-    /// When it was not written.
+    /// If the record was not written.
     pub fn write(&mut self, label: Label, record: &mut Record) -> Result<Spot, WriteError> {
         if self.used + RECORD > self.most {
             return Err(WriteError::Quota);
@@ -117,10 +119,10 @@ impl<D: Disk> Segments<D> {
         })
     }
 
-    /// Everything that was written is on the disk.
+    /// Syncs all written records.
     ///
     /// # Errors
-    /// When some of it may not be.
+    /// If some of them may not be on the disk.
     pub fn sync(&mut self) -> io::Result<()> {
         for segment in self.segments.values_mut().filter(|segment| segment.dirty) {
             self.disk.sync(&segment.file)?;
@@ -132,7 +134,7 @@ impl<D: Disk> Segments<D> {
     /// Reads a record.
     ///
     /// # Errors
-    /// When the disk does not give it, or another. It may be tried again.
+    /// If the disk fails or returns another record. The call may be retried.
     pub fn read(&self, spot: Spot, label: Label, record: &mut Record) -> Result<(), ReadError> {
         let segment = &self.segments[&spot.segment];
         let bytes = record.all_mut();
@@ -140,7 +142,7 @@ impl<D: Disk> Segments<D> {
         Ok(self.seal.open(label, record)?)
     }
 
-    /// Nobody needs this record any more.
+    /// Frees a record that is not needed any more.
     pub fn forget(&mut self, spot: Spot) {
         let Some(segment) = self.segments.get_mut(&spot.segment) else {
             return;
@@ -153,7 +155,7 @@ impl<D: Disk> Segments<D> {
         self.discard_if_empty(spot.segment);
     }
 
-    /// The segment with room for a record, or a new one.
+    /// Returns the segment with room for a record, or a new one.
     fn current(&mut self) -> io::Result<u32> {
         if let Some((number, segment)) = self.segments.last_key_value()
             && segment.written < RECORDS
@@ -166,7 +168,7 @@ impl<D: Disk> Segments<D> {
         Ok(self.add(name, file, 0))
     }
 
-    /// A file, in which so many records are.
+    /// Adds a file with so many records.
     pub(super) fn add(&mut self, name: String, file: D::File, written: u32) -> u32 {
         let number = self.next;
         self.next += 1;
@@ -194,12 +196,12 @@ impl<D: Disk> Segments<D> {
 
     pub(super) fn remove(&self, name: &str) {
         if let Err(err) = self.disk.remove(name) {
-            tracing::warn!(name, error = %err, "cannot remove a file of the spill folder");
+            tracing::warn!(name, error = %err, "cannot remove a file in `custody.directory`");
         }
     }
 }
 
-/// Nobody can read them once the key is gone.
+/// Segments are removed on drop: without the key they are useless.
 impl<D: Disk> Drop for Segments<D> {
     fn drop(&mut self) {
         let numbers: Vec<_> = self.segments.keys().copied().collect();
@@ -212,23 +214,23 @@ impl<D: Disk> Drop for Segments<D> {
     }
 }
 
-/// How the names of our files begin and end, of whatever version.
+/// Beginning and end of file names, of every version.
 pub(super) const PREFIX: &str = "pepd-spill-";
 pub(super) const SUFFIX: &str = ".segment";
-/// Changes with what is in the files.
+/// Version of the format of records.
 const VERSION: u32 = 2;
 
-/// Whether a file has the name of one of ours, of whatever version.
+/// Returns whether a name is that of a segment, of any version.
 pub(super) fn is_segment(name: &str) -> bool {
     name.starts_with(PREFIX) && name.ends_with(SUFFIX)
 }
 
-/// How the names of files begin that are of this version and key.
+/// Returns the beginning of file names of this version and key.
 pub(super) fn ours(key: &str) -> String {
     format!("{}{key}-", of_this_version())
 }
 
-/// How the names of files begin that are of this version.
+/// Returns the beginning of file names of this version.
 pub(super) fn of_this_version() -> String {
     format!("{PREFIX}v{VERSION}-")
 }

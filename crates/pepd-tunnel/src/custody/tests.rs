@@ -1,4 +1,4 @@
-//! Custody on disks that are as they should be, that are full, and that fail.
+//! Custody on working, full and failing disks.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ fn seal() -> Seal {
     seal_of(1)
 }
 
-/// Of the process with that number.
+/// Returns the sealer of the process with that number.
 fn seal_of(generation: u32) -> Seal {
     Seal::new(&[7; 32], generation)
 }
@@ -75,7 +75,7 @@ fn records_come_back_as_they_were_and_their_room_is_free_again() {
         segments.read(*spot, label(number), &mut record).unwrap();
         assert!(is_right(number, &mut record), "{number}");
     }
-    // Another's label is not taken for one's own.
+    // A record with another label is rejected.
     let other = segments.read(spots[3], label(4), &mut record);
     assert!(matches!(other, Err(ReadError::Damaged(_))));
     for spot in &spots[..299] {
@@ -115,7 +115,7 @@ fn an_end_leaves_nothing() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
-/// A file system of so many bytes that is full soon; `None` where we may not mount.
+/// A file system of a few bytes that soon is full; `None` without the privilege to mount.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -143,7 +143,7 @@ impl Drop for Small {
 #[test]
 fn a_disk_that_is_full_takes_more_once_there_is_room() {
     let Some(small) = Small::new(2048) else {
-        eprintln!("skipped: mounting takes privileges");
+        eprintln!("skipped: mounting needs privileges");
         return;
     };
     let path = small.0.path();
@@ -167,13 +167,13 @@ fn a_disk_that_is_full_takes_more_once_there_is_room() {
     let again = write(&mut segments, 90).unwrap();
     segments.read(again, label(90), &mut record).unwrap();
     assert!(is_right(90, &mut record));
-    // A folder on a disk that is full is no reason not to start.
+    // A full disk does not prevent a start.
     let filler = vec![0; 2 << 20];
     let _ = fs::write(path.join("filler"), filler);
     claim_within(path, Duration::ZERO).unwrap();
 }
 
-/// Files in memory, and a disk that fails when it is told to.
+/// Files in memory on a disk that fails on demand.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Faulty(pub(crate) Arc<Faults>);
 
@@ -187,7 +187,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Bytes in files.
+    /// Returns the bytes in files.
     pub(crate) fn bytes(&self) -> u64 {
         let files = self.files.lock();
         let files = files.values().map(|file| file.lock().len() as u64);
@@ -195,17 +195,17 @@ impl Faults {
     }
 }
 
-/// A disk that works when it is told to, so that tests are the same every time.
+/// A disk that works on demand, for deterministic tests.
 pub(crate) struct ManualDisk<T>(Worker<Faulty, T>, Replies<T>);
 
 impl<T: fmt::Debug + Copy + Send + 'static> ManualDisk<T> {
-    /// Of at most so many bytes.
+    /// Creates a disk of up to `most` bytes.
     pub(crate) fn new(disk: &Faulty, most: u64) -> (Spill<T>, Self) {
         let (spill, slow, _) = Self::of(disk, most, 1);
         (spill, slow)
     }
 
-    /// Of the process with that number, with what those before it have left.
+    /// Creates the disk of the process with that number, with the records left by earlier ones.
     pub(crate) fn of(disk: &Faulty, most: u64, generation: u32) -> (Spill<T>, Self, Left) {
         let mut segments = Segments::new(disk.clone(), seal_of(generation), most);
         let left = segments.inherit();
@@ -213,18 +213,19 @@ impl<T: fmt::Debug + Copy + Send + 'static> ManualDisk<T> {
         (spill, Self(worker, replies), left)
     }
 
-    /// Does the first thing that it was asked to, without what would be done together with it; whether there was any.
+    /// Performs the first request alone, without others of the batch. Returns whether there was
+    /// one.
     pub(crate) fn work_once(&mut self) -> bool {
         let job = self.0.todo.try_recv();
         job.map(|job| self.0.work(job)).is_ok()
     }
 
-    /// The process ends here: nothing is done any more.
+    /// Simulates a crash: further requests are not performed.
     pub(crate) fn crash(self) {
         mem::forget(self.0.segments);
     }
 
-    /// Does what it was asked to. Returns what it has to say.
+    /// Performs pending requests. Returns their answers.
     pub(crate) fn work(&mut self) -> Vec<Answered<T>> {
         self.0.work_on();
         let answers = &mut self.1.0;
@@ -265,7 +266,7 @@ impl Disk for Faulty {
     fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> io::Result<()> {
         let (file, offset) = (&mut *file.lock(), offset as usize);
         let failed = fail(&self.0.write);
-        // Half of it has been written by then.
+        // Half of the bytes have been written by then.
         let bytes = &bytes[..bytes.len() / if failed.is_err() { 2 } else { 1 }];
         let end = file.len().max(offset + bytes.len());
         file.resize(end, 0);
@@ -405,18 +406,18 @@ fn folders_that_are_not_ours_alone_are_refused_with_what_to_do() {
     assert!(fault(&path).contains("another pepd uses it"));
     drop(claimed);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
-    assert!(fault(&path).contains("others may write there (mode 770): `chmod 700`"));
+    assert!(fault(&path).contains("other users can write to it (mode 770): `chmod 700`"));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     if chown(&path, Some(12_345), None).is_ok() {
         assert!(fault(&path).contains("it belongs to user 12345"));
     }
     let link = parent.path().join("link");
     std::os::unix::fs::symlink(parent.path(), &link).unwrap();
-    assert!(fault(&link).contains("it is a file or a link and no folder"));
+    assert!(fault(&link).contains("it is a file or a link, not a directory"));
     let file = parent.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(fault(&file).contains("it is a file or a link and no folder: remove it"));
-    assert!(fault(&parent.path().join("no/such")).contains("there is no folder to make it in"));
+    assert!(fault(&file).contains("it is a file or a link, not a directory: remove it"));
+    assert!(fault(&parent.path().join("no/such")).contains("the parent directory does not exist"));
 }
 
 #[test]
@@ -428,7 +429,7 @@ fn what_others_have_left_is_removed_and_nothing_else() {
     for name in left.into_iter().chain(["notes.txt"]) {
         fs::write(path.join(name), "something").unwrap();
     }
-    let odd = ["pepd-spill-link.segment", "pepd-spill-folder.segment"];
+    let odd = ["pepd-spill-link.segment", "pepd-spill-directory.segment"];
     std::os::unix::fs::symlink("notes.txt", path.join(odd[0])).unwrap();
     fs::create_dir(path.join(odd[1])).unwrap();
     let mut other = Segments::new(Directory(path.into()), Seal::new(&[9; 32], 1), 64 * MIB);
@@ -444,7 +445,7 @@ fn what_others_have_left_is_removed_and_nothing_else() {
     drop((spill, replies));
 }
 
-/// What a process has written that ends without more ado.
+/// Writes records, and ends without cleaning up.
 fn left_by(directory: &Path, generation: u32, numbers: impl Iterator<Item = u64>) -> Vec<Spot> {
     let mut segments = Segments::new(Directory(directory.into()), seal_of(generation), 64 * MIB);
     segments.inherit();
@@ -458,7 +459,7 @@ fn left_by(directory: &Path, generation: u32, numbers: impl Iterator<Item = u64>
 fn what_a_predecessor_has_left_is_found_by_what_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    // Those whose length is a chunk's, of three flows.
+    // Records of chunk length, of three flows.
     let numbers = || (0..300).step_by(5);
     left_by(path, 1, numbers());
     // A successor has written some of them again, and others.
@@ -493,7 +494,7 @@ fn records_that_were_written_half_are_not_taken_for_records() {
         let len = file.metadata().unwrap().len();
         file.set_len(len - RECORD / 2).unwrap();
     }
-    // And one that is nothing at all.
+    // And an invalid one.
     let odd = names().next().unwrap();
     let odd = fs::OpenOptions::new().write(true).open(odd).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&odd, b"x", 0).unwrap();

@@ -1,8 +1,10 @@
-//! When a client's FIN is answered.
+//! Time of the answer to a client's FIN.
 //!
-//! A client that has sent its FIN and gets ours takes it that the server has got everything. So where the server is, its end
-//! is told only once its TCP has acknowledged everything before the client's; where the client is, once the peer
-//! has all of that. With `close = "early"` it is answered at once while the link is away, and nobody promises anything.
+//! A client that has sent its FIN and gets one takes it that the server has received everything. At
+//! the server's end, pepd passes on the server's FIN only once the server's TCP has acknowledged
+//! everything before the client's FIN. At the client's end, it passes on a FIN only once the peer
+//! has all of the client's bytes. With `close = "early"` pepd answers at once while the link is
+//! down, without that guarantee.
 
 use std::{
     future::Future as _,
@@ -17,11 +19,12 @@ use tokio::time::{Sleep, sleep};
 use super::{Joint, Sink, Source};
 use crate::core::Core;
 
-/// The kernel does not tell when the last byte is acknowledged, so it is asked: at first often.
+/// Bounds of the polling interval for acknowledgement of the last byte, of which the kernel does
+/// not notify. It doubles each time.
 const ASK_FIRST: Duration = Duration::from_millis(1);
 const ASK_LAST: Duration = Duration::from_millis(500);
 
-/// When to ask again.
+/// Timer of the next poll.
 #[derive(Debug)]
 pub(super) struct Answer {
     timer: Pin<Box<Sleep>>,
@@ -36,7 +39,7 @@ impl Answer {
         }
     }
 
-    /// Waits for a while longer each time.
+    /// Waits, twice as long each time.
     fn poll(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(()) = self.timer.as_mut().poll(cx) {
             self.pause = (2 * self.pause).min(ASK_LAST);
@@ -46,14 +49,14 @@ impl Answer {
 }
 
 impl Joint {
-    /// The leg has given its last byte.
+    /// Handles the end of the leg's bytes.
     pub(super) fn on_last_byte(&mut self, core: &mut Core, cx: &mut Context<'_>) {
         self.source = Source::Finished;
         self.answer = Some(Answer::new());
         self.report_end(core, cx);
     }
 
-    /// Tells the peer of the leg's end, if that is not held back.
+    /// Passes the leg's end on to the peer, unless it must wait.
     pub(super) fn report_end(&mut self, core: &mut Core, cx: &mut Context<'_>) {
         let Some(answer) = &mut self.answer else {
             return;
@@ -70,7 +73,7 @@ impl Joint {
             return answer.poll(cx);
         }
         if answers && self.is_leg_broken(cx) {
-            return; // it has not got everything
+            return; // the host has not received everything
         }
         self.answer = None;
         core.finish(self.key);
@@ -81,12 +84,13 @@ impl Joint {
         self.sink == Sink::Broken
     }
 
-    /// Whether a FIN to the leg would answer the client's before the peer has what came before that.
+    /// Returns whether a FIN to the leg would answer the client's before the peer has all bytes
+    /// before it.
     pub(super) fn answers_too_soon(&self, acknowledged: bool) -> bool {
         self.side == Side::Client && self.source == Source::Finished && !acknowledged
     }
 
-    /// Answers the client's FIN while the link is away, where that is wanted.
+    /// Answers the client's FIN while the link is down, if the site is configured so.
     pub(super) fn answer_early(&mut self, core: &mut Core) {
         let wanted = self.side == Side::Client && self.ends.site.close == Close::Early;
         if !wanted || self.source != Source::Finished || self.sink != Sink::Open {
@@ -107,15 +111,15 @@ impl Joint {
         }
     }
 
-    /// A predecessor has answered the client's FIN like this, or was about to.
+    /// Takes over a flow whose client's FIN a predecessor has answered early, or was about to.
     pub(super) fn take_over_answered(&mut self, core: &mut Core) {
         self.source = Source::Finished;
         if self.sink == Sink::Open {
             self.sink = Sink::Answered;
             if let Some(leg) = &self.leg {
-                // Where it was told already, or has gone, there is nothing more to say to it.
+                // The FIN may have been sent before, or the client may be gone.
                 if let Err(err) = leg.finish() {
-                    tracing::debug!(error = %err, "a client that was answered early is gone");
+                    tracing::debug!(error = %err, "client with an early FIN has closed");
                 }
                 leg.close_with_fin();
             }
@@ -123,7 +127,7 @@ impl Joint {
         core.finish(self.key);
     }
 
-    /// Drops what comes for a client that was told that nothing would.
+    /// Drops late bytes for a client that has been sent a FIN.
     pub(super) fn drop_late(&mut self, core: &mut Core) {
         if self.sink != Sink::Answered {
             return;

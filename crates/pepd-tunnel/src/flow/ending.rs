@@ -1,4 +1,4 @@
-//! The end of a flow in a tunnel: what is still owed to its host, and what is told.
+//! End of a flow in a tunnel: bytes still owed to its host, and its report.
 
 use std::io;
 
@@ -9,25 +9,25 @@ use tunnel::{compression::UnpackError, wire::ResetCode};
 use super::{Joint, Sink};
 use crate::table::Loss;
 
-/// How relaying has ended.
+/// End of relaying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     /// Both directions are complete.
     Closed,
-    /// The leg's host has reset it.
+    /// The leg's host has sent an RST.
     ByHost,
-    /// The peer, or its host, has.
+    /// The peer, or its host, has reset the stream.
     ByPeer(ResetCode),
-    /// What the peer has sent cannot be unpacked.
+    /// The peer's compressed bytes cannot be decompressed.
     Malformed(UnpackError),
-    /// What its host has given cannot be delivered.
+    /// Bytes of the flow's host cannot be delivered.
     Lost(Loss),
-    /// Nothing has moved for too long.
+    /// The idle timeout has expired.
     Idle,
 }
 
 impl Joint {
-    /// Relays until both directions are over, and ends.
+    /// Relays until both directions are over, and ends the flow.
     pub(crate) async fn run(mut self) {
         match self.relay().await {
             Over::Closed => {
@@ -68,7 +68,7 @@ impl Joint {
         let counters = &core.context.counters;
         counters.update(|stats| stats.tunnel_compression_blocks_refused += 1);
         let (peer, client) = (core.peer_name(self.key.peer), self.ends.client);
-        tracing::warn!(peer, %client, error = %err, "a flow is reset: what the peer has compressed cannot be read");
+        tracing::warn!(peer, %client, error = %err, "flow reset: the peer's compressed bytes are malformed");
         self.failure = Some(io::Error::new(io::ErrorKind::InvalidData, err));
         self.ending = EndReason::Error;
         self.code = Some(ResetCode::Internal);
@@ -85,7 +85,7 @@ impl Joint {
         leg.is_some_and(|leg| leg.has_tail(is_shut))
     }
 
-    /// Adds the bytes moved since the last time to the counters.
+    /// Adds the bytes moved since the last call to the counters.
     pub(super) fn count_bytes(&mut self) {
         let core = &mut *self.core.borrow_mut();
         let Some(carried) = core.entry(self.key).map(|entry| entry.delivered()) else {
@@ -121,7 +121,8 @@ impl Drop for Joint {
             .as_ref()
             .map_or(held, |packing| by_leg(self.side, packing.held()));
         core.conclude(self.key, self.code);
-        // A leg of which nothing is written down any more would be taken for one that was just accepted.
+        // Closed before its record goes: a leg without a record would be taken for a newly accepted
+        // one.
         self.leg = None;
         core.remove(self.key, self.code);
         let undelivered = match self.ending {
@@ -143,7 +144,7 @@ impl Drop for Joint {
     }
 }
 
-/// What is counted up and down as from the leg and to it, and the other way round.
+/// Converts counts between upstream and downstream and from-leg and to-leg, in either direction.
 fn by_leg(side: Side, [up, down]: [u64; 2]) -> [u64; 2] {
     match side {
         Side::Client => [up, down],
@@ -151,7 +152,7 @@ fn by_leg(side: Side, [up, down]: [u64; 2]) -> [u64; 2] {
     }
 }
 
-/// Why a flow has ended whose stream was reset with this code, at the end whose leg is that of `side`.
+/// Returns the end reason for a stream reset with this code, by the side of the local leg.
 fn by_peer(code: ResetCode, side: Side) -> EndReason {
     match (code, side) {
         (ResetCode::Host, Side::Client) => EndReason::ServerReset,

@@ -1,10 +1,10 @@
-//! Between a leg and a stream: bytes both ways, half-close, reset, until both directions are over.
+//! Relay between a leg and a stream: bytes in both directions, half-close and reset.
 //!
 //! ```text
-//!   from the leg    Open --FIN--> Finished            --RST--> Broken: its bytes are still delivered, then
-//!                                                              the stream is reset
+//!   from the leg    Open --FIN--> Finished          --RST--> Broken: delivers the bytes before it,
+//!                                                            then resets the stream
 //!   to the leg      Open --the peer has finished--> Shut
-//!                        --`close = "early"`--> Answered: what comes is dropped --the peer has finished--> Shut
+//!                        --`close = "early"`--> Answered: drops bytes --the peer finished--> Shut
 //! ```
 
 mod answering;
@@ -38,7 +38,7 @@ use packing::Packing;
 use crate::table::Key;
 pub(super) use packing::PackingBuffers;
 
-/// What comes from the leg.
+/// State of the direction from the leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Open,
@@ -46,34 +46,34 @@ enum Source {
     Broken,
 }
 
-/// What goes to the leg.
+/// State of the direction to the leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sink {
     Open,
-    /// It was told that nothing more comes, whatever may.
+    /// A FIN was sent early; later bytes are dropped.
     Answered,
     Shut,
     Broken,
 }
 
-/// A leg of this machine joined to a stream, or on the way to that. Dropped before its end, it resets both.
+/// A local leg joined to a stream, or about to be. Dropped before its end, it resets both.
 #[derive(Debug)]
 pub(super) struct Joint {
     core: Shared,
     key: Key,
     leg: Option<Box<dyn Leg>>,
     ends: FlowInfo,
-    /// Whose leg it is.
+    /// Side of the leg.
     side: Side,
     source: Source,
     sink: Sink,
-    /// Where the stream's bytes are compressed.
+    /// State of compression, for compressed streams.
     packing: Option<Box<Packing>>,
-    /// The leg's end is not told before the leg has everything: asked again then.
+    /// Polling of acknowledgements while the leg's end is withheld from the peer.
     answer: Option<Answer>,
     failure: Option<io::Error>,
     began: Instant,
-    /// What is told if this is dropped now, to people and to the peer.
+    /// Report and reset code if the value is dropped now.
     ending: EndReason,
     code: Option<ResetCode>,
     counted: [u64; 2],
@@ -81,7 +81,7 @@ pub(super) struct Joint {
 }
 
 impl Joint {
-    /// One whose leg is the client's or the server's, by `side`.
+    /// Creates a value for a leg of the client or the server, by `side`.
     pub(super) fn new(core: Shared, key: Key, ends: FlowInfo, side: Side, permit: Permit) -> Self {
         Self {
             core,
@@ -102,30 +102,30 @@ impl Joint {
         }
     }
 
-    /// It has begun then ([`born`](pepd_relay::flow::born)), in another process.
+    /// Sets the start of a flow that began in another process ([`born`](pepd_relay::flow::born)).
     pub(super) fn born(mut self, born: u64) -> Self {
         let now = Instant::now();
         self.began = now.checked_sub(age(born)).unwrap_or(now);
         self
     }
 
-    /// The stream's bytes are compressed, both ways. To be said before any are moved.
+    /// Turns on compression in both directions. To be called before any bytes are moved.
     pub(super) fn compress(&mut self) {
         let packing_buffers = Rc::clone(&self.core.borrow().packing_buffers);
         self.packing = Some(Box::new(Packing::new(packing_buffers)));
     }
 
-    /// Who talks to whom.
+    /// Returns the flow's addresses.
     pub(super) fn ends(&self) -> &FlowInfo {
         &self.ends
     }
 
-    /// The leg, once there is one.
+    /// Returns the leg, once there is one.
     pub(super) fn leg(&self) -> Option<&dyn Leg> {
         self.leg.as_deref()
     }
 
-    /// Waits until the stream is reset, or gone with its session.
+    /// Waits until the stream is reset, or has ended with its session.
     pub(super) async fn reset(&self) {
         poll_fn(|cx| match self.core.borrow_mut().entry(self.key) {
             Some(entry) if entry.reset.is_none() => {
@@ -137,18 +137,18 @@ impl Joint {
         .await;
     }
 
-    /// Ready with the error when the leg has broken.
+    /// Ready with the error when the leg has failed.
     pub(super) fn poll_leg_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let leg = self.leg.as_ref();
         leg.map_or(Poll::Pending, |leg| leg.poll_broken(cx))
     }
 
-    /// The leg is there.
+    /// Sets the leg.
     pub(super) fn set_leg(&mut self, leg: Box<dyn Leg>) {
         self.leg = Some(leg);
     }
 
-    /// The leg was a predecessor's, which may have given it all and the end (`shut`).
+    /// Takes over a predecessor's leg, to which all bytes and the FIN may have been sent (`shut`).
     pub(super) fn take_over(&mut self, leg: Box<dyn Leg>, shut: bool, counters: &Counters) {
         self.set_leg(leg);
         let shared = Rc::clone(&self.core);
@@ -162,7 +162,8 @@ impl Joint {
         if is_answered {
             self.take_over_answered(core);
         } else if counters.aborted {
-            // Who was told of that, if anybody, has ended; to others the leg looks like one that has ended well.
+            // The host, if notified of the reset, has ended; otherwise the leg would look like one
+            // that ended in order.
             self.on_broken(io::Error::from_raw_os_error(libc::ECONNRESET));
         }
         if let Some(entry) = core.entry(self.key) {
@@ -170,7 +171,7 @@ impl Joint {
         }
     }
 
-    /// The flow ends before it was joined, or by what the relay found.
+    /// Ends the flow before it was joined, or for the reason that relaying found.
     pub(super) fn end(mut self, reason: EndReason, code: ResetCode, failure: Option<io::Error>) {
         self.ending = reason;
         self.code = Some(code);

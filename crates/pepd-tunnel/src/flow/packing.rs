@@ -1,7 +1,7 @@
-//! A flow whose stream carries compressed bytes: what lies in its rings is what the stream carries.
+//! A flow with a compressed stream: its rings hold the stream's bytes, compressed.
 //!
 //! ```text
-//!   leg --receive--> workshop --pack--> [ out ] --> datagrams
+//!   leg --receive--> buffers --pack--> [ out ] --> datagrams
 //!   leg <---send---- pending <--unpack- [ in  ] <-- datagrams
 //! ```
 
@@ -20,35 +20,36 @@ use tunnel::compression::{
 
 use crate::table::FlowBuffers;
 
-/// A parcel is not made for less room than this while earlier ones wait for acknowledgements: those that come one by one make little
-/// room each, and small parcels shrink less, and cost more for each byte.
+/// Minimum of free room for a compression block while earlier blocks wait for acknowledgement.
+/// Acknowledged blocks free little room each, and small blocks compress worse and cost more per
+/// byte.
 const ROOM: u64 = 16 << 10;
-/// Nor ever for less than this, which there is as soon as all is acknowledged.
+/// Minimum of free room in any case; available as soon as everything is acknowledged.
 const ROOM_MIN: u64 = 2 << 10;
 
-/// Memory that is not worth giving back.
+/// Memory below which giving back is not worthwhile.
 const SLACK: usize = 4 << 10;
 
-/// What all flows that compress use in turn.
+/// Buffers that all compressing flows use in turn.
 #[derive(Debug, Default)]
 pub(crate) struct PackingBuffers {
     codec: Codec,
-    /// From the leg, or from the ring.
+    /// Bytes from the leg or the ring.
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// How far a direction from the leg has come: so many of its bytes are in what the stream carries below a position.
+/// Progress of the direction from the leg: the number of its bytes below a position of the stream.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     carried: u64,
     plain: u64,
 }
 
-/// Marks are no closer to each other than so many bytes of the stream.
+/// Minimum distance between marks in bytes of the stream.
 const GRAIN: u64 = 4 << 10;
 
-/// What was packed.
+/// Counts of compressed bytes.
 #[derive(Debug, Default)]
 struct SiteCounters {
     plain: u64,
@@ -57,23 +58,23 @@ struct SiteCounters {
     stored: u64,
 }
 
-/// The compressed bytes of a flow, both ways.
+/// Compressed bytes of a flow, in both directions.
 #[derive(Debug)]
 pub(super) struct Packing {
     packing_buffers: Rc<RefCell<PackingBuffers>>,
     packer: Packer,
     unpacker: Unpacker,
-    /// Bytes for the leg that it has not taken, and how many of them it has.
+    /// Bytes for the leg, and how many of them it has taken.
     pending: Vec<u8>,
     given: usize,
-    /// Bytes that the leg gave, and took.
+    /// Bytes received from and sent to the leg.
     plain: [u64; 2],
-    /// Of what the peer may lack.
+    /// Marks of bytes that the peer may lack.
     marks: VecDeque<Mark>,
-    /// Bytes of the leg that the peer is known to have.
+    /// Bytes of the leg that the peer has acknowledged.
     acked: u64,
     site_counters: SiteCounters,
-    /// Why the stream cannot be unpacked.
+    /// Reason for which the stream cannot be decompressed.
     failure: Option<UnpackError>,
 }
 
@@ -93,7 +94,7 @@ impl Packing {
         }
     }
 
-    /// Where the next parcel goes; empty when there is too little room.
+    /// Returns the room for the next compression block; empty if there is too little.
     pub(super) fn space(entry: &mut FlowBuffers) -> Ranges {
         let minimum = if entry.is_acknowledged() {
             ROOM_MIN
@@ -103,8 +104,8 @@ impl Packing {
         entry.space_of(minimum, BLOCK_MAX as u64)
     }
 
-    /// Receives what is at hand and makes a parcel of it, in that space. Returns how many bytes the stream carries more; of none
-    /// the leg has come to its end.
+    /// Receives available bytes and compresses them into that room. Returns the length of the
+    /// block; 0 at the leg's end.
     pub(super) fn receive(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
@@ -132,7 +133,7 @@ impl Packing {
         Poll::Ready(Ok(carried))
     }
 
-    /// The stream carries the parcel up to this position.
+    /// Records that the stream holds the block up to this position.
     pub(super) fn on_written(&mut self, until: u64) {
         let mark = Mark {
             carried: until,
@@ -146,8 +147,8 @@ impl Packing {
         }
     }
 
-    /// Unpacks what has come, if the leg has taken what came before. Returns how many bytes the stream carried for that; none
-    /// more than once it has [failed](Self::failure).
+    /// Decompresses received bytes once the leg has taken the previous ones. Returns the bytes of
+    /// the stream used; 0 after a [failure](Self::failure).
     pub(super) fn unpack(&mut self, entry: &FlowBuffers) -> u64 {
         if !self.pending.is_empty() || self.failure.is_some() {
             return 0;
@@ -176,7 +177,7 @@ impl Packing {
         )
     }
 
-    /// Sends to the leg what was unpacked. Returns how many bytes it took.
+    /// Sends decompressed bytes to the leg. Returns how many it took.
     pub(super) fn send(
         &mut self,
         write: impl FnOnce(&[u8]) -> Poll<io::Result<usize>>,
@@ -185,26 +186,26 @@ impl Packing {
         self.given += count;
         self.plain[1] += count as u64;
         if self.given == self.pending.len() {
-            // Others may have the memory.
+            // Returns the memory to the shared buffers.
             self.packing_buffers.borrow_mut().output = std::mem::take(&mut self.pending);
             self.given = 0;
         }
         Poll::Ready(Ok(count as u64))
     }
 
-    /// What the leg has not taken keeps no more memory than it needs.
+    /// Shrinks the memory of bytes that the leg has not taken.
     pub(super) fn settle(&mut self) {
         if self.pending.capacity() > self.pending.len() + SLACK {
             self.pending.shrink_to_fit();
         }
     }
 
-    /// Whether there is something for the leg.
+    /// Returns whether there are bytes for the leg.
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// The stream has ended, and all of it was unpacked: it ends with a parcel, or is broken.
+    /// Checks that a finished stream ends at a block boundary.
     pub(super) fn finish(&mut self) -> Result<(), UnpackError> {
         if !self.unpacker.is_between() {
             self.failure.get_or_insert(UnpackError::Cut);
@@ -212,13 +213,13 @@ impl Packing {
         self.failure.map_or(Ok(()), Err)
     }
 
-    /// Why the stream cannot be unpacked any further, if so.
+    /// Returns the reason for which the stream cannot be decompressed, if so.
     pub(super) fn failure(&self) -> Option<UnpackError> {
         self.failure
     }
 
-    /// Bytes of hosts that were passed on: from the leg to the peer, which has all below this position of the stream, and to the
-    /// leg.
+    /// Returns the bytes of hosts that were delivered: from the leg to the peer, which has
+    /// everything below this position of the stream, and to the leg.
     pub(super) fn delivered(&mut self, acked: u64) -> [u64; 2] {
         while let Some(mark) = self.marks.front()
             && mark.carried <= acked
@@ -229,19 +230,20 @@ impl Packing {
         [self.acked, self.plain[1]]
     }
 
-    /// Bytes that were taken from the leg but not [passed on](Self::delivered), and that were unpacked but not sent.
+    /// Returns the bytes received from the leg but not [delivered](Self::delivered), and those
+    /// decompressed but not sent.
     pub(super) fn held(&self) -> [u64; 2] {
         let pending = self.pending.len() - self.given;
         [self.plain[0] - self.acked, pending as u64]
     }
 
-    /// Bytes of memory that are the flow's own.
+    /// Returns the bytes of memory that the flow owns.
     pub(super) fn memory(&self) -> u64 {
         let pending = self.pending.capacity();
         (self.packer.memory() + self.unpacker.memory() + pending) as u64
     }
 
-    /// Adds what was packed since the last time to the counters.
+    /// Adds the counts since the last call to the counters.
     pub(super) fn count(&mut self, stats: &mut Stats) {
         let site_counters = std::mem::take(&mut self.site_counters);
         stats.tunnel_uncompressed_bytes += site_counters.plain;

@@ -22,16 +22,16 @@ use tunnel::wire::ResetCode;
 use super::{Joint, Sink, Source, ending::Over, packing::Packing};
 use crate::{core::Core, table::FlowBuffers};
 
-/// What one receive call takes from a leg at most: beyond it other flows wait too long.
+/// Maximum of one receive call: beyond it other flows wait too long.
 const RECEIVE_MAX: u64 = 128 << 10;
 
-/// Whether a step moved anything, or what it lacked.
+/// Whether a step moved anything, or the resource that it lacked.
 type Moved = Result<bool, Resource>;
 
-/// Why a flow does not go on relaying.
+/// Reasons for which relaying stops.
 enum Stop {
     Over(Over),
-    /// For a moment: it is to be tried again.
+    /// A temporary shortage: the step is retried.
     Short(Resource),
 }
 
@@ -80,7 +80,7 @@ impl Joint {
         Poll::Pending
     }
 
-    /// One receive and one send at most; then others have their turn.
+    /// Receives and sends once each at most; then other flows run.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Moved {
         let core = Rc::clone(&self.core);
         let core = &mut *core.borrow_mut();
@@ -102,7 +102,7 @@ impl Joint {
         Ok(sent || received)
     }
 
-    /// Whether the flow has come to an end.
+    /// Returns the end of the flow, if it has come.
     fn over(&self) -> Option<Over> {
         let core = &mut *self.core.borrow_mut();
         let Some(entry) = core.entry(self.key) else {
@@ -115,7 +115,7 @@ impl Joint {
             return Some(Over::Lost(loss));
         }
         if let Some(code) = entry.reset {
-            // What came before the reset goes to the leg first, as the network would have it.
+            // Bytes before the reset go to the leg first, as on a network.
             let owed =
                 self.sink == Sink::Open && !self.is_delivered(entry) && code == ResetCode::Host;
             return (!owed).then_some(Over::ByPeer(code));
@@ -124,7 +124,7 @@ impl Joint {
             return None;
         }
         match (self.source, self.sink) {
-            // Until the peer has the end, it may have to be told again.
+            // Until the peer has acknowledged the end, it may have to be repeated.
             (Source::Finished, Sink::Shut) => entry.closed.then_some(Over::Closed),
             (Source::Broken, _) | (Source::Finished, Sink::Broken) => Some(Over::ByHost),
             _ => None,
@@ -190,7 +190,7 @@ impl Joint {
         }
     }
 
-    /// The same where the stream's bytes have to be unpacked.
+    /// Decompresses and sends received bytes.
     fn poll_send_unpacked(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return Ok(false);
@@ -215,14 +215,14 @@ impl Joint {
         }
     }
 
-    /// Whether the leg has everything that the peer gave so far.
+    /// Returns whether the leg has all bytes received from the peer so far.
     pub(super) fn is_delivered(&self, entry: &FlowBuffers) -> bool {
         let pending = self.packing.as_ref().map(|packing| packing.is_pending());
         entry.is_delivered() && pending != Some(true)
     }
 
-    /// A leg that fails for want of memory is asked again; else it is broken, and what it gave
-    /// before has been received.
+    /// Retries a leg that fails for lack of memory. For other errors marks the leg as failed; the
+    /// bytes before the error have been received.
     fn on_failure(&mut self, cx: &mut Context<'_>, err: io::Error) -> Moved {
         if let Some(resource) = Resource::short(&err) {
             return Err(resource);
@@ -267,7 +267,7 @@ impl Joint {
         }
     }
 
-    /// Whether neither receiving nor sending would find a leg that breaks.
+    /// Returns whether neither receiving nor sending would notice a failing leg.
     fn is_blind(&self, core: &mut Core) -> bool {
         let Some(entry) = core.entry(self.key) else {
             return false;
@@ -278,7 +278,7 @@ impl Joint {
         };
         let receives = self.source == Source::Open && !space.is_empty();
         let sends = self.sink == Sink::Open && !self.is_delivered(entry);
-        // Of a client that was answered early nothing is wanted any more.
+        // The end of a client that was answered early does not matter.
         let matters = !matches!(self.sink, Sink::Answered | Sink::Broken);
         !receives && !sends && matters
     }
@@ -291,7 +291,7 @@ impl Joint {
         }
     }
 
-    /// Gives back the pages of directions that hold nothing.
+    /// Gives back the pages of empty directions.
     pub(super) fn give_memory_back(&mut self) {
         if let Some(entry) = self.core.borrow_mut().entry(self.key) {
             entry.give_memory_back();

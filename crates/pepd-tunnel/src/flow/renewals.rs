@@ -1,4 +1,5 @@
-//! Flows whose session is renewed again and again, at any moment: whole to the last byte, and ended as their hosts end them.
+//! Flows whose session is renewed repeatedly at random moments: complete to the last byte, and
+//! ended as by their hosts.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -16,7 +17,7 @@ use tokio::{
 
 use crate::rig::{FLOWS, Rig, listener};
 
-/// Seeded by `SEED`, or anew each time; printed.
+/// Creates a generator seeded by `SEED`, or at random; prints the seed.
 fn drawn(what: &str) -> SplitMix64 {
     let given = std::env::var("SEED")
         .ok()
@@ -28,23 +29,23 @@ fn drawn(what: &str) -> SplitMix64 {
     SplitMix64::new(seed)
 }
 
-/// How a flow ends.
+/// End of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Both hosts send all they have, and close.
+    /// Both hosts send everything and close.
     Whole,
-    /// The client, or the server, resets it after some bytes.
+    /// One host resets the flow after some bytes.
     Reset { by_client: bool, after: u64 },
 }
 
-/// Byte `at` of what flow `flow` carries in a direction.
+/// Returns byte `at` of flow `flow` in a direction.
 fn byte(flow: u64, up: bool, at: u64) -> u8 {
     let mut x = at ^ flow << 40 ^ u64::from(up) << 60;
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (x ^ (x >> 27)) as u8
 }
 
-/// Sends so many bytes, in pieces, then the end.
+/// Sends bytes in pieces, then the end.
 async fn send(mut to: OwnedWriteHalf, flow: u64, up: bool, len: u64, mut draw: SplitMix64) -> bool {
     let mut at = 0;
     while at < len {
@@ -61,7 +62,8 @@ async fn send(mut to: OwnedWriteHalf, flow: u64, up: bool, len: u64, mut draw: S
     to.shutdown().await.is_ok()
 }
 
-/// Receives to the end, or that many bytes: how many came, and whether by a clean end.
+/// Receives to the end, or `most` bytes. Returns the number of bytes, and whether the end was
+/// clean.
 async fn receive(from: &mut OwnedReadHalf, flow: u64, up: bool, most: u64) -> (u64, bool) {
     let (mut buffer, mut at) = (vec![0; 16 << 10], 0);
     while at < most {
@@ -121,7 +123,7 @@ async fn serve_one(
             }
         }
         End::Reset { by_client, after } => {
-            // The one sends without end; the other takes some, and resets it.
+            // One side sends without end; the other takes some bytes, and resets the flow.
             let (mut one, other, out, mut back) = if by_client {
                 (client_in, client_out, server_out, server_in)
             } else {
@@ -136,7 +138,7 @@ async fn serve_one(
     }
 }
 
-/// As many flows as there may be at a time, `rounds` times.
+/// Runs the maximum number of parallel flows, `rounds` times.
 async fn flows(rig: Rc<Rig>, rounds: u64, mut draw: SplitMix64) {
     for round in 0..rounds {
         let listener = listener().await;
@@ -195,7 +197,7 @@ fn renew_at_random(compress: bool, what: &str) {
         rig.wait_idle().await;
         let (near, far) = (Rig::stats(&rig.near), Rig::stats(&rig.far));
         println!(
-            "{} sessions, {} and {} times a flow went on",
+            "{} sessions, flows resumed {} and {} times",
             renewed.get(),
             near.tunnel_flows_resumed,
             far.tunnel_flows_resumed

@@ -13,7 +13,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 % 253) as u8).collect()
 }
 
-/// What does not shrink.
+/// Returns incompressible bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let next = || {
@@ -25,7 +25,7 @@ fn noise(len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// A client and a server with a flow between them.
+/// Returns a client and a server with a flow between them.
 async fn joined(rig: &Rig) -> (TcpStream, TcpStream) {
     let listener = listener().await;
     let client = rig.client(listener.local_addr().unwrap()).await;
@@ -44,7 +44,7 @@ async fn is_reset(host: &mut TcpStream) -> bool {
     read.is_err_and(|err| err.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// 700,001 bytes up, and 900,000 down once those have ended.
+/// Sends 700,001 bytes upstream, and 900,000 back after their end.
 async fn exchange(rig: &Rig) {
     let (mut client, mut server) = joined(rig).await;
     let (up, down) = (pattern(700_001), pattern(900_000));
@@ -111,7 +111,7 @@ fn each_message_of_a_compressed_flow_is_answered_before_the_next() {
     });
 }
 
-/// Bytes in the stream of the only flow that its near end has not made.
+/// Adds bytes that the near end did not produce to the stream of the only flow.
 fn inject(rig: &Rig, bytes: &[u8]) {
     let core = &mut *rig.near.borrow_mut();
     let flow = core.table(0).some_flow();
@@ -123,7 +123,7 @@ fn inject(rig: &Rig, bytes: &[u8]) {
     core.advance(key);
 }
 
-/// It has what no parcel begins with in its stream.
+/// The stream contains bytes that begin no compression block.
 #[test]
 fn a_flow_whose_peer_compresses_nonsense_is_reset_and_counted() {
     Rig::run(|rig| async move {
@@ -235,7 +235,7 @@ fn a_reset_of_either_host_reaches_the_other_after_what_came_before() {
     });
 }
 
-/// All that may be on its way of one flow is: its leg is not read any more, and has to be watched.
+/// A flow with the maximum of bytes in flight: its leg is not read any more, and has to be watched.
 #[test]
 fn a_reset_reaches_a_sender_that_is_stalled() {
     Rig::run(|rig| async move {
@@ -244,7 +244,7 @@ fn a_reset_reaches_a_sender_that_is_stalled() {
             let chunk = pattern(1 << 16);
             while client.write_all(&chunk).await.is_ok() {}
         });
-        // Until what the server does not read fills every ring.
+        // Until the unread bytes fill every ring.
         Rig::wait(&rig.near, |_| {
             let flow = |core: &mut crate::core::Core| core.table(0).is_full(1);
             flow(&mut rig.near.borrow_mut())
@@ -257,7 +257,7 @@ fn a_reset_reaches_a_sender_that_is_stalled() {
     });
 }
 
-/// And then the last of them, though no more come, and the end.
+/// The last bytes arrive too, though no more follow, and the end.
 #[test]
 fn bytes_that_come_in_small_pieces_all_arrive_and_none_waits_for_others() {
     Rig::run(|rig| async move {

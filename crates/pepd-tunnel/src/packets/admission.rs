@@ -1,6 +1,7 @@
-//! Which packets of a peer go on to hosts here, and by the chain of which site.
+//! Filter for packets of a peer: which go on to local hosts, and by the chain of which site.
 //!
-//! A peer may send whatever it likes: what answers nothing that a site of its takes is dropped before any booster sees it.
+//! A peer may send any packet. Packets that are no replies to what a local site takes are dropped
+//! before any booster sees them.
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -9,25 +10,26 @@ use pep_core::site::{Protocol, is_martian};
 
 use super::{Carried, groups::ends};
 
-/// How often it is said that no site takes what the peer sends: once a site is missing at one end, this goes on.
+/// Interval between log lines on unmatched packets. A site that is missing at one end causes them
+/// all the time.
 const LOG_EVERY: Duration = Duration::from_secs(600);
 
-/// What of a peer's packets was dropped.
+/// Dropped packets of a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Strangers {
-    /// Those that no router would have let go on.
+    /// Martian packets, which no router would forward.
     pub martian: u64,
-    /// Those that no site has to do with.
+    /// Unmatched packets, to which no site applies.
     pub foreign: u64,
-    /// The last of these.
+    /// The last unmatched packet.
     pub last: Option<Stranger>,
 }
 
-/// A packet that no site has to do with, by its headers.
+/// Headers of an unmatched packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stranger {
     key: FlowKey,
-    /// The type of ICMP, which says more than its addresses: a site that takes some does not take all.
+    /// The ICMP type, which tells more than the addresses: a site may take some types only.
     kind: Option<u8>,
 }
 
@@ -58,19 +60,20 @@ impl fmt::Display for Stranger {
     }
 }
 
-/// Lets packets of a peer in.
+/// Filter for packets of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     strangers: Strangers,
-    /// What of them has been counted elsewhere.
+    /// Drops already returned by [`take_counts`](Self::take_counts).
     counted: [u64; 2],
-    /// When the last line was written of them, and how many they were.
-    told: Option<(Duration, u64)>,
+    /// Time of the last log line, and the count at that time.
+    logged: Option<(Duration, u64)>,
 }
 
 impl Admission {
-    /// The first site to whose hosts a packet of the peer's may go: it answers one that the site takes, is an ICMP error about one, or is for a group
-    /// that the site names. Both its ends may be hosts (or a group).
+    /// Returns the first site to whose hosts a packet of the peer may go: a reply to a packet that
+    /// the site takes, an ICMP error about one, or a packet for a group that the site names. Both
+    /// its addresses must be usable by hosts (or groups).
     pub(super) fn site_of(&mut self, sites: &[Carried], packet: &[u8]) -> Option<usize> {
         if is_martian(packet) {
             self.strangers.martian += 1;
@@ -88,28 +91,29 @@ impl Admission {
         found
     }
 
-    /// What was dropped.
+    /// Returns the dropped packets.
     pub(super) fn strangers(&self) -> &Strangers {
         &self.strangers
     }
 
-    /// How many packets were dropped since this was last asked for: martian, and foreign ones.
+    /// Returns the packets dropped since the last call: martian and unmatched.
     pub(super) fn take_counts(&mut self) -> [u64; 2] {
         let counts = [self.strangers.martian, self.strangers.foreign];
         let before = std::mem::replace(&mut self.counted, counts);
         [counts[0] - before[0], counts[1] - before[1]]
     }
 
-    /// A packet to tell of, if it is time to, and how many were like it since then.
+    /// Returns the packet for a log line if one is due, and the number of unmatched packets since
+    /// the last line.
     pub(super) fn poll_line(&mut self, now: Duration) -> Option<(Stranger, u64)> {
         let foreign = self.strangers.foreign;
-        let before = match self.told {
+        let before = match self.logged {
             Some((at, before)) if now < at + LOG_EVERY || before == foreign => return None,
             Some((_, before)) => before,
             None => 0,
         };
         let last = self.strangers.last?;
-        self.told = Some((now, foreign));
+        self.logged = Some((now, foreign));
         Some((last, foreign - before))
     }
 }
@@ -140,7 +144,7 @@ mod tests {
             (admission.take_counts(), admission.take_counts()),
             ([0, 4], [0, 0])
         );
-        // From itself: nothing to tell of.
+        // Sent from its own address: a martian.
         udp[12..16].copy_from_slice(&[10, 1, 0, 2]);
         assert_eq!(admission.site_of(&[], &udp), None);
         assert_eq!(admission.take_counts(), [1, 0]);

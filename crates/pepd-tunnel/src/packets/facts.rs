@@ -1,4 +1,4 @@
-//! What is told of packets, and of a peer that does not do its part.
+//! State of packets for status requests, and log lines on peers that lack support.
 
 use std::time::Duration;
 
@@ -10,53 +10,53 @@ use pep_core::config::PacketSite;
 
 use super::{Packets, Strangers};
 
-/// Counts of boosters: of which one, of what, and how many.
+/// Counters of boosters: booster, counter, value.
 pub type Counts = Vec<(&'static str, &'static str, u64)>;
 
-/// How packets fare with a peer.
+/// State of packets with a peer.
 #[derive(Debug, Clone, Default)]
 pub struct PacketFacts {
-    /// Whether the peer takes some, in the session that there is.
+    /// Whether the peer takes packets in the current session.
     pub taken: Option<bool>,
-    /// The boosters that it has said to understand.
+    /// Boosters that the peer has announced.
     pub understood: Option<Vec<&'static str>>,
-    /// Messages of the peer's that made no sense.
+    /// Invalid messages of the peer.
     pub refused: u64,
-    /// Packets of the peer's that were dropped.
+    /// Dropped packets of the peer.
     pub strangers: Strangers,
-    /// Our sites.
+    /// Local sites.
     pub sites: Vec<SiteFacts>,
-    /// What the peer's chains have sent.
+    /// Packets from the peer's chains.
     pub received: Vec<ReceivedFacts>,
 }
 
-/// How the packets of a site fare.
+/// State of the packets of a site.
 #[derive(Debug, Clone)]
 pub struct SiteFacts {
-    /// Whose they are.
+    /// Name of the site.
     pub site: String,
-    /// What its chain has done.
+    /// Counters of its chain.
     pub chain: ChainStats,
-    /// What is queued, in bytes.
+    /// Queued bytes.
     pub queued: usize,
-    /// For how long the first of it has been.
+    /// Age of the first queued packet.
     pub delay: Duration,
-    /// What its boosters have done.
+    /// Counters of its boosters.
     pub boosters: Counts,
 }
 
-/// What a chain of the peer's has sent, in this session. Which site it is there, only the peer knows.
+/// Packets from a chain of the peer in this session. Only the peer knows the chain's site.
 #[derive(Debug, Clone)]
 pub struct ReceivedFacts {
-    /// The number of the chain there.
+    /// Number of the chain at the peer.
     pub chain: u8,
-    /// What came of it.
+    /// Counters of the receiver.
     pub stats: ReceiverStats,
-    /// What took its boosters' messages.
+    /// Counters of the receiving boosters.
     pub boosters: Counts,
 }
 
-/// What the peer has to understand for a booster of a site.
+/// A booster of a site that needs the peer's support.
 #[derive(Debug, Clone)]
 pub(super) struct Need {
     site: String,
@@ -73,7 +73,7 @@ const UNDERSTOOD: [(&str, u32); 5] = [
     ("compress", Abilities::COMPRESS),
 ];
 
-/// Of a site.
+/// Returns the needs of a site.
 pub(super) fn needs(site: &PacketSite<'_>) -> impl Iterator<Item = Need> + use<> {
     let boost = &site.policy.boost;
     let asked = [
@@ -94,12 +94,12 @@ pub(super) fn needs(site: &PacketSite<'_>) -> impl Iterator<Item = Need> + use<>
 }
 
 impl Packets {
-    /// Says once in a session which boosters are off as the peer does not understand them.
+    /// Logs once per session which boosters are off because the peer does not support them.
     pub(super) fn log_missing_peer_site(&mut self) {
-        let Some(abilities) = self.exchange.abilities().filter(|_| !self.told) else {
+        let Some(abilities) = self.exchange.abilities().filter(|_| !self.logged) else {
             return;
         };
-        self.told = true;
+        self.logged = true;
         for need in &self.needs {
             let Need { site, booster, .. } = need;
             if abilities & need.ability == 0 {
@@ -108,13 +108,14 @@ impl Packets {
                     peer,
                     site,
                     booster,
-                    "a booster of a site stays off: the pepd of the peer does not know it"
+                    "booster off: the peer's pepd does not support it"
                 );
             }
         }
     }
 
-    /// Says now and then that the peer sends what no site takes: without a word of it, what is missing is hard to find.
+    /// Logs periodically that no site takes the peer's packets: a site missing at this end is hard
+    /// to find otherwise.
     pub(super) fn log_strangers(&mut self, now: Duration) {
         let Some((packet, count)) = self.admission.poll_line(now) else {
             return;
@@ -123,11 +124,12 @@ impl Packets {
         tracing::warn!(
             peer,
             count,
-            "packets of the peer are dropped, the last one {packet}: no site takes what answers them; the peer's configuration has a site of mode \"packet\" that this one lacks"
+            "packets of the peer dropped, last {packet}: no site takes their replies; add the peer's site of mode \"packet\""
         );
     }
 
-    /// How packets fare. `taken`: whether the peer takes some, in the session that there is.
+    /// Returns the state of packets. `taken` tells whether the peer takes packets in the current
+    /// session.
     pub(crate) fn facts(&self, now: Duration, taken: Option<bool>) -> PacketFacts {
         let understood = self.exchange.abilities().map(|abilities| {
             let all = UNDERSTOOD.into_iter();
@@ -165,7 +167,7 @@ impl Packets {
         let receivers = self.exchange.receivers();
         let facts = receivers.map(|(chain, receiver)| {
             let mut boosters = Counts::new();
-            // They are on whenever something comes for them.
+            // Receiving boosters are always on.
             receiver.counters(&mut |booster, count, value| {
                 if !["on", "switched_on"].contains(&count) {
                     boosters.push((booster, count, value));

@@ -1,5 +1,6 @@
-//! Groups of hosts (multicast), whose packets no TUN would get: the kernel forwards them by tables of their own, which a routing daemon
-//! fills, if anybody does. So they are listened for on the LANs and put onto them, as by a router with static groups.
+//! Multicast groups. Their packets reach no TUN, because the kernel forwards multicast by separate
+//! tables of a routing daemon. pepd therefore captures them on the LANs and sends them onto the
+//! LANs, like a router with static groups.
 //!
 //! ```text
 //!   host --> LAN --> Groups --> chain of the first site that names the group ==> peer ==> its Groups --> its LANs
@@ -27,11 +28,11 @@ use pepd_sys::{packet::PacketSocket, reactor};
 use socket2::SockFilter;
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// What the kernel holds for us, while this thread does something else.
+/// Receive buffer of the sockets in bytes, for times when the thread is busy.
 const BUFFER: usize = 1 << 20;
-/// Packets that are looked at before others have their turn.
+/// Packets read before other tasks run.
 const TURN: usize = 128;
-/// Instructions of classic BPF: loads of a byte and of a word, an AND, a jump if equal, the end.
+/// Instructions of classic BPF: loads of a byte and of a word, AND, jump if equal, return.
 const LDB: u16 = 0x30;
 const LDW: u16 = 0x20;
 const AND: u16 = 0x54;
@@ -39,7 +40,7 @@ const JEQ: u16 = 0x15;
 const JGT: u16 = 0x25;
 const RET: u16 = 0x06;
 
-/// A family's packets for groups on all interfaces; which of those are LANs is looked at afterwards.
+/// Capture of a family's multicast packets on all interfaces. LANs are selected afterwards.
 #[derive(Debug)]
 struct Family {
     protocol: u16,
@@ -52,14 +53,14 @@ struct Family {
 pub(crate) struct Groups {
     named: Named,
     families: Vec<Family>,
-    /// Addresses of this machine: nobody else speaks for them.
+    /// Addresses of this host; packets of others that bear them are not sent.
     own: BTreeSet<IpAddr>,
 }
 
-/// What a configuration says of groups.
+/// Groups of a configuration.
 #[derive(Debug)]
 pub(crate) struct Named {
-    /// All, in their order: the first that takes a packet decides.
+    /// All packet sites in their order: the first match decides.
     sites: Vec<Listed>,
     lans: Vec<Lan>,
     /// Whether sites name groups of IPv4, and of IPv6.
@@ -70,7 +71,7 @@ pub(crate) struct Named {
 struct Listed {
     id: SiteId,
     matcher: Matcher,
-    /// For fragments, which do not all have ports.
+    /// Matcher for fragments, which do not all have ports.
     portless: Matcher,
     carries: bool,
 }
@@ -79,11 +80,11 @@ struct Listed {
 #[derive(Debug)]
 struct Lan {
     name: String,
-    /// What it is at present.
+    /// Current interface index.
     index: Option<u32>,
 }
 
-/// A packet of a host that may be carried, in the buffer.
+/// A host's packet that may be carried, in the buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heard {
     pub site: SiteId,
@@ -91,7 +92,7 @@ pub(crate) struct Heard {
 }
 
 impl Named {
-    /// Those of a configuration, if a site of packets names any.
+    /// Returns the groups of a configuration, if a packet site names any.
     pub fn new(config: &Config) -> Option<Self> {
         let nets = config.packet_sites();
         let nets = nets.flat_map(|site| site.site.matcher.dst.iter());
@@ -119,7 +120,7 @@ impl Named {
         })
     }
 
-    /// The first site that takes it, if that carries packets and names the group.
+    /// Returns the first site that matches, if it carries packets and names the group.
     fn site_of(&self, interface: &str, packet: &[u8]) -> Option<SiteId> {
         let ip = Ip::parse(packet)?;
         let key = ip.key();
@@ -141,10 +142,10 @@ impl Named {
 }
 
 impl Groups {
-    /// Listens. To be called within a runtime.
+    /// Opens the sockets. To be called within a runtime.
     ///
     /// # Errors
-    /// As socket(2): without CAP_NET_RAW, or descriptors.
+    /// As socket(2): without CAP_NET_RAW, or out of descriptors.
     pub fn open(named: Named) -> io::Result<Self> {
         let all = [
             (libc::ETH_P_IP, &groups_of_ipv4()[..]),
@@ -172,7 +173,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Interfaces may have come, or be others by the same name, and have other addresses.
+    /// Refreshes interfaces, which may be new or replaced, and local addresses.
     pub fn refresh(&mut self) {
         let interfaces = getifaddrs().into_iter().flatten();
         let own = interfaces.filter_map(|interface| {
@@ -186,7 +187,7 @@ impl Groups {
             if let Some(new) = index.filter(|_| lan.index != index) {
                 for family in &self.families {
                     if let Err(error) = family.socket.hear_all_groups(new) {
-                        tracing::warn!(interface = lan.name, %error, "hears only groups that others ask for");
+                        tracing::warn!(interface = lan.name, %error, "cannot receive all multicast: pepd gets only groups that other programs joined");
                     }
                 }
             }
@@ -194,7 +195,8 @@ impl Groups {
         }
     }
 
-    /// The next packet that a host has sent to a group that is carried, as it is to be forwarded, at the beginning of `buffer`.
+    /// Reads the next multicast packet of a host for a carried group, ready to be forwarded, to the
+    /// beginning of `buffer`.
     pub fn poll(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<Heard>> {
         for family in &self.families {
             if let Poll::Ready(heard) = self.poll_family(family, cx, buffer) {
@@ -230,13 +232,14 @@ impl Groups {
                 return Poll::Ready(Ok(Heard { site, length }));
             }
         }
-        // Many for groups that are not carried: others have their turn.
+        // Many packets for groups that are not carried: other tasks run first.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Puts a packet of the peer's for a group onto all LANs. Whether one has taken it; none does what bears an address of this machine. (Of other packets the
-    /// packet filter sees to that, which has no part in these.)
+    /// Sends a multicast packet of the peer onto all LANs. Returns whether one has taken it.
+    /// Packets that bear an address of this host are not sent; these packets bypass the packet
+    /// filter, which ensures that for others.
     pub fn send(&self, mut packet: Vec<u8>) -> bool {
         let Some((from, to)) = ends(&packet) else {
             return false;
@@ -264,7 +267,7 @@ impl Groups {
     }
 }
 
-/// The type of service or traffic class.
+/// Returns the type of service or traffic class.
 fn service(packet: &[u8]) -> u8 {
     match packet {
         [first, second, ..] if first >> 4 == 6 => first << 4 | second >> 4,
@@ -273,7 +276,7 @@ fn service(packet: &[u8]) -> u8 {
     }
 }
 
-/// Who sends a packet, and where it goes to.
+/// Returns the source and destination addresses of a packet.
 pub(crate) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
@@ -288,7 +291,8 @@ pub(crate) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// One hop less (RFC 1812 §5.3.1, RFC 8200 §3); whether it may go on.
+/// Decrements the hop limit (RFC 1812 §5.3.1, RFC 8200 §3). Returns whether the packet may be
+/// forwarded.
 fn forward(packet: &mut [u8]) -> bool {
     match packet {
         [first, ..] if *first >> 4 == 4 && packet.len() >= 20 => {
@@ -296,7 +300,7 @@ fn forward(packet: &mut [u8]) -> bool {
                 return false;
             }
             packet[8] -= 1;
-            // What the word with it has lost its complement gains (RFC 1624).
+            // Incremental update of the checksum (RFC 1624).
             let sum = u16::from_be_bytes([packet[10], packet[11]]);
             let (sum, carry) = sum.overflowing_add(0x0100);
             let sum = sum.wrapping_add(carry.into());
@@ -314,8 +318,8 @@ fn forward(packet: &mut [u8]) -> bool {
     }
 }
 
-/// Writes the checksum of a datagram that has none as yet. What a host of this machine sends (a container, over veth) comes here with the sum
-/// of its addresses in that place, to which a network card would add the rest.
+/// Completes an unfinished UDP checksum. Packets of local senders (a container, over veth) carry
+/// only the sum of the pseudo-header, to which a network card would add the rest.
 fn complete(packet: &mut [u8]) {
     let Some(ip) = Ip::parse(packet).filter(|ip| ip.protocol == UDP && !ip.fragment) else {
         return;
@@ -327,7 +331,7 @@ fn complete(packet: &mut [u8]) {
     }
     let mut bare = datagram.to_vec();
     bare[6..8].fill(0);
-    // None at all is written as 0 (RFC 768).
+    // 0 means no checksum and is written as 0xffff (RFC 768).
     let sum = match checksum::of_transport(&ip, &bare) {
         0 => u16::MAX,
         sum => sum,
@@ -335,7 +339,7 @@ fn complete(packet: &mut [u8]) {
     packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The Ethernet address of a group (RFC 1112 §6.4, RFC 2464 §7).
+/// Returns the Ethernet address of a group (RFC 1112 §6.4, RFC 2464 §7).
 fn ethernet(group: IpAddr) -> [u8; 6] {
     match group {
         IpAddr::V4(group) => {
@@ -349,7 +353,8 @@ fn ethernet(group: IpAddr) -> [u8; 6] {
     }
 }
 
-/// Lets packets through for groups that may leave a network: not 224.0.0.0/24 (RFC 5771 §4).
+/// Returns a filter for groups that may be forwarded beyond a network: not 224.0.0.0/24 (RFC 5771
+/// §4).
 fn groups_of_ipv4() -> [SockFilter; 8] {
     [
         SockFilter::new(LDB, 0, 0, 16),
@@ -363,7 +368,7 @@ fn groups_of_ipv4() -> [SockFilter; 8] {
     ]
 }
 
-/// The same of IPv6: of a scope beyond the link (RFC 7346 §2).
+/// Returns the filter for IPv6: scopes beyond the link (RFC 7346 §2).
 fn groups_of_ipv6() -> [SockFilter; 7] {
     [
         SockFilter::new(LDB, 0, 0, 24),
@@ -390,7 +395,7 @@ mod tests {
         );
     }
 
-    /// RFC 1071.
+    /// Computes a checksum (RFC 1071).
     fn sum(header: &[u8]) -> u16 {
         let words = header.as_chunks().0.iter();
         let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
@@ -400,7 +405,7 @@ mod tests {
 
     #[test]
     fn checksums_that_a_card_would_have_written_are_completed() {
-        // With its sum as it should be: RFC 768 over 10.0.0.1 to 239.1.2.3.
+        // With a correct checksum: RFC 768 over 10.0.0.1 to 239.1.2.3.
         let mut packet = [0; 31];
         (packet[0], packet[3], packet[8], packet[9]) = (0x45, 31, 9, 17);
         packet[12..20].copy_from_slice(&[10, 0, 0, 1, 239, 1, 2, 3]);

@@ -1,12 +1,12 @@
-//! Packets of sites in mode `packet`: what is between their interfaces and the session with their peer.
+//! Packets of sites in mode `packet`, between their interfaces and the session with their peer.
 //!
 //! ```text
 //!   host --> kernel --mark--> TUN of the site --> Tap --offer------> Exchange --next_packet--> session ==> peer
 //!   host <-- kernel <-------- TUN of the site <-- Tap <--poll_host-- Exchange <----packet----- session <== peer
 //! ```
 //!
-//! While the peer is gone, or takes no packets, what comes out of a TUN comes in again by one for all that passes: the kernel then
-//! forwards it as if there were no pepd.
+//! While the peer is down or takes no packets, pepd returns packets through the pass-through TUN.
+//! The kernel then forwards them as if there were no pepd.
 
 mod admission;
 mod facts;
@@ -33,38 +33,38 @@ use tunnel::{
     store::NextPacket,
 };
 
-/// How often boosters hear of the path while there are packets.
+/// Interval at which boosters get the state of the path while there are packets.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Chains that a peer may send by: as many as it may have sites of mode `packet`. What a receiver puts in order, holds back and puts
-/// together is some 11 MiB at most for each, and nothing until something comes.
+/// Maximum of chains per peer, as for sites of mode `packet`. A receiver's reordering, delay and
+/// reassembly buffers take up to 11 MiB per chain, and nothing before a packet comes.
 const CHANNELS: u8 = 16;
-/// The first channel of what receivers answer ([`boosters::exchange`]).
+/// First channel of receivers' replies ([`boosters::exchange`]).
 const REPLIES: u8 = 64;
 
-/// The least silence after which packets pass, however soon they would be late: shorter ones are winks. A connection may not live
-/// through the change, where NAT gives what passes another address.
+/// Minimum of silence after which packets pass, even with shorter deadlines: less is a short
+/// outage. A connection may break on the change if NAT gives passed packets another address.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// What is between the interfaces of a peer's sites and its session.
+/// State between the interfaces of a peer's sites and its session.
 #[derive(Debug)]
 pub(super) struct Packets {
-    /// The peer's name.
+    /// Name of the peer.
     peer: String,
-    /// What the peer has to understand for the boosters of its sites.
+    /// Boosters of its sites that need the peer's support.
     needs: Vec<Need>,
-    /// It was told, in this session, what it does not understand.
-    told: bool,
+    /// Missing support was logged in this session.
+    logged: bool,
     exchange: Exchange,
-    /// By the numbers of their chains.
+    /// Sites by chain number.
     sites: Vec<Carried>,
-    /// Of the session that there is.
+    /// Queues of the current session.
     queues: Option<Queues>,
     looked: Duration,
-    /// When the session was last told what there is to be sent.
+    /// Time of the last offer to the session.
     settled: Duration,
     admission: Admission,
-    /// Messages on channels that no peer has.
+    /// Messages on channels that no peer uses.
     refused: u64,
 }
 
@@ -76,37 +76,37 @@ struct Carried {
     class: Class,
     answers: Answers,
     without_peer: WithoutPeer,
-    /// Packets pass once the peer has been silent for so long.
+    /// Silence of the peer after which packets pass.
     patience: Duration,
-    /// What boosters add to a packet at most.
+    /// Maximum of bytes that boosters add to a packet.
     overhead: usize,
 }
 
-/// Where the session asks for what.
+/// Queue numbers of the session.
 #[derive(Debug)]
 struct Queues {
     words: PacketQueue,
     chains: Vec<PacketQueue>,
 }
 
-/// What becomes of a packet of a host.
+/// Handling of a host's packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It is carried.
+    /// The packet is carried.
     Yes,
-    /// The kernel is to forward it.
+    /// The kernel forwards the packet.
     Pass,
-    /// It is dropped, as the peer is gone.
+    /// The packet is dropped because the peer is down.
     Dropped,
 }
 
 impl Packets {
-    /// The trace of all boosters.
+    /// Returns the trace of all boosters.
     pub(crate) fn trace(&mut self) -> &mut trace::Trace {
         self.exchange.trace()
     }
 
-    /// Of the sites of a peer in mode `packet`, if it has any.
+    /// Creates the state of a peer's sites in mode `packet`, if it has any.
     pub(super) fn new(config: &Config, peer: usize, seed: u64) -> Option<Self> {
         let sites = config.packet_sites();
         let sites: Vec<_> = sites.filter(|site| site.peer == peer).collect();
@@ -132,7 +132,7 @@ impl Packets {
         Some(Self {
             peer: config.peers[peer].name.clone(),
             needs: needs.collect(),
-            told: false,
+            logged: false,
             exchange: Exchange::new(sites.iter().enumerate().map(chain).collect()),
             sites: sites.iter().map(carried).collect(),
             queues: None,
@@ -143,26 +143,26 @@ impl Packets {
         })
     }
 
-    /// Which chain a site has.
+    /// Returns the chain of a site.
     pub(super) fn chain_of(&self, site: SiteId) -> Option<usize> {
         self.sites.iter().position(|carried| carried.id == site)
     }
 
-    /// A session begins: perhaps with another process of the peer's.
+    /// Prepares for a new session, possibly with another process of the peer.
     pub(super) fn renew(&mut self) {
         self.queues = None;
         self.exchange.renew();
     }
 
-    /// The session is there.
+    /// Opens the queues in a new session.
     pub(super) fn begin(&mut self, session: &mut Session) {
-        (self.queues, self.told) = (None, false);
+        (self.queues, self.logged) = (None, false);
         if !session.takes_packets() {
             let (peer, sites) = (&self.peer, self.sites.len());
             tracing::warn!(
                 peer,
                 sites,
-                "the peer takes no packets: those of its sites of mode \"packet\" go as `packet.on_peer_loss` says; it needs such a site as well"
+                "peer takes no packets: add a site of mode \"packet\" there; until then `packet.on_peer_loss` applies"
             );
             return;
         }
@@ -175,13 +175,13 @@ impl Packets {
         }
     }
 
-    /// There is no session any more.
+    /// Ends the session.
     pub(super) fn end(&mut self) {
         self.queues = None;
     }
 
-    /// Takes a packet of a host. `silence`: for how long the peer has not been heard, though there is a session; `None` while it is
-    /// heard, and no end while it is gone.
+    /// Takes a packet of a host. `silence` is the silence of the peer within a session: `None`
+    /// while the peer is heard, [`Duration::MAX`] while it is down.
     pub(super) fn offer(
         &mut self,
         now: Duration,
@@ -192,7 +192,8 @@ impl Packets {
         let Some(site) = self.sites.get(chain) else {
             return Taken::Pass;
         };
-        // Those that may not pass wait, as long as there is somebody to wait for: what is late is dropped anyway.
+        // Sites that drop keep their packets waiting while there is a session: late packets are
+        // dropped anyway.
         let passes = site.without_peer == WithoutPeer::Pass;
         let patience = if passes { site.patience } else { Duration::MAX };
         if self.queues.is_some() && silence.is_none_or(|silence| silence < patience) {
@@ -205,7 +206,7 @@ impl Packets {
         }
     }
 
-    /// Does what is due, and tells the session what there is to be sent.
+    /// Runs due timers, and offers ready packets to the session.
     pub(super) fn settle(&mut self, now: Duration, session: Option<&mut Session>) {
         self.settled = now;
         if self.exchange.deadline().is_some_and(|at| at <= now) {
@@ -230,8 +231,8 @@ impl Packets {
         }
     }
 
-    /// When [`settle`](Self::settle) wants to be called again. Of what was due then the session knows: it says itself when it sends,
-    /// and while nothing can be sent it does not.
+    /// Returns the time of the next call of [`settle`](Self::settle). The session knows what is due
+    /// already: it sends when it can.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let words = self.exchange.word_due().filter(|_| self.queues.is_some());
         let words = words.filter(|at| *at > self.settled);
@@ -241,18 +242,18 @@ impl Packets {
             .min()
     }
 
-    /// The next packet for a host, and the chain whose interface it is to come in by.
+    /// Returns the next packet for a host, and the chain of its interface.
     pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
         let (chain, packet) = self.exchange.poll_host()?;
         Some((chain, packet.bytes))
     }
 
-    /// How many packets of the peer were dropped since this was last asked for, as no router lets them go on, and as no site has to do with them.
+    /// Returns the packets of the peer dropped since the last call: martian and unmatched.
     pub(super) fn take_strangers(&mut self) -> [u64; 2] {
         self.admission.take_counts()
     }
 
-    /// Writes what is next of a queue of the session's.
+    /// Writes the next message of a session's queue.
     pub(super) fn next(
         &mut self,
         queue: PacketQueue,
@@ -276,7 +277,7 @@ impl Packets {
         })
     }
 
-    /// Takes a message of the peer's.
+    /// Takes a message of the peer.
     pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
         if (CHANNELS..REPLIES).contains(&channel) {
             self.refused += 1;
@@ -288,14 +289,15 @@ impl Packets {
             .handle(now, channel, message, inside(outer), site);
     }
 
-    /// The longest packet of each chain that is carried in one piece, given how long messages may be.
+    /// Returns the longest packet of each chain that is carried in one piece, given the maximum
+    /// message length.
     pub(super) fn mtus(&self, room: usize) -> impl Iterator<Item = usize> {
         let sites = self.sites.iter();
         sites.map(move |site| room.saturating_sub(site.overhead))
     }
 }
 
-/// What the boosters hear of the path.
+/// Returns the state of the path for boosters.
 fn path(session: &Session) -> Path {
     let state = session.path();
     Path {

@@ -1,20 +1,20 @@
-//! Packets on their way to the kernel: those of a flow together, in its order.
+//! Packets on their way to the kernel: those of a flow are grouped in order.
 
 use std::net::IpAddr;
 
 use pepd_intercept::tun::{Run, Single};
 
-/// How many flows have packets on the way at once.
+/// Maximum of flows grouped at once.
 const RUNS_MAX: usize = 32;
 
-/// Which interface packets come in by.
+/// Interface by which packets enter the kernel.
 type Interfaces = (usize, usize);
-/// From which host to which.
+/// Source and destination hosts.
 type HostPair = Option<(IpAddr, IpAddr)>;
-/// From which port to which.
+/// Source and destination ports.
 type Ports = [u8; 4];
 
-/// Runs that packets may still be added to.
+/// Groups to which packets may still be added.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     list: Vec<Underway>,
@@ -24,15 +24,16 @@ pub(crate) struct Runs {
 struct Underway {
     of: Interfaces,
     ends: HostPair,
-    /// None where nothing goes with it: what is between the same hosts may be of its flow.
+    /// Ports; `None` for packets that join no group: others between the same hosts may be of their
+    /// flow.
     ports: Option<Ports>,
     run: Run,
-    /// Something that may be of its flow has come behind it.
+    /// A later packet may belong to the same flow.
     passed: bool,
 }
 
 impl Runs {
-    /// Adds a packet, behind all others that may be of its flow.
+    /// Adds a packet behind all others that may be of its flow.
     pub(crate) fn push(&mut self, of: Interfaces, ends: HostPair, packet: Vec<u8>) {
         let mut packet = Single::from(packet);
         let ports = packet.ports();
@@ -56,12 +57,12 @@ impl Runs {
         });
     }
 
-    /// Whether no other flow's would find a place.
+    /// Returns whether a further flow would find no place.
     pub(crate) fn is_full(&self) -> bool {
         self.list.len() >= RUNS_MAX
     }
 
-    /// All of them, in their order.
+    /// Returns all groups in order.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (Interfaces, Run)> + '_ {
         self.list
             .drain(..)
@@ -75,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// A datagram between two hosts.
+    /// Builds a datagram between two hosts.
     fn udp(ports: [u8; 2], number: u8) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0];
         packet.extend([10, 1, 0, 1, 10, 2, 0, 1]);
@@ -88,7 +89,7 @@ mod tests {
         packet
     }
 
-    /// The last fragment of one.
+    /// Builds the last fragment of a datagram.
     fn fragment(number: u8) -> Vec<u8> {
         let mut packet = udp([1, 2], number);
         (packet[6], packet[7]) = (0, 3);

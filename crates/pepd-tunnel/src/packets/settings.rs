@@ -10,7 +10,7 @@ use pep_core::{
 };
 use units::{Rate, Ratio};
 
-/// The chain of a site whose peer is reached at this rate.
+/// Builds the chain of a site whose path has this rate.
 pub(super) fn chain(policy: &PacketPolicy, rate: Option<Rate>, seed: u64) -> Chain {
     settings::chain(&Settings {
         queue: usize::try_from(policy.queue_bytes(rate)).unwrap_or(usize::MAX),
@@ -20,7 +20,7 @@ pub(super) fn chain(policy: &PacketPolicy, rate: Option<Rate>, seed: u64) -> Cha
     })
 }
 
-/// What they add to a packet at most.
+/// Returns the maximum of bytes that the boosters add to a packet.
 pub(super) fn overhead(boost: &Boost) -> usize {
     settings::overhead(&boosters(boost))
 }
@@ -87,7 +87,7 @@ fn boosters(boost: &Boost) -> Settings {
     }
 }
 
-/// How long the queue has to be is for its own law to see, packet by packet.
+/// The queue threshold is evaluated by the booster itself, per packet.
 fn congestion(asked: &pep_core::config::Congestion) -> Boosted<boosters::congestion::Config> {
     use boosters::congestion::Config;
     let default = Config::default();
@@ -133,7 +133,8 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
     }
 }
 
-/// Overcode has a threshold of its own, which knows how sure the loss is: without other conditions it decides alone.
+/// FEC overhead has a threshold of its own that accounts for the confidence of the loss estimate.
+/// Without other conditions it decides alone.
 fn beside_loss(rule: Rule) -> Rule {
     let alone = rule.asymmetry_above.is_none() && rule.queue_above.is_none();
     Rule {

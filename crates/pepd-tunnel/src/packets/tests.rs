@@ -1,4 +1,4 @@
-//! What becomes of packets between hosts, boosters and the session.
+//! Packets between hosts, boosters and the session.
 
 use tunnel::session::{Outages, Rate, SessionConfig};
 
@@ -33,7 +33,7 @@ fn packets() -> Packets {
     Packets::new(&config, 0, 1).expect("sites")
 }
 
-/// An IPv4 packet with nothing but ports behind its header.
+/// Builds an IPv4 packet with nothing but ports behind its header.
 fn packet(protocol: u8, from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, 0, 0];
     packet.extend([from.0, to.0].concat());
@@ -79,7 +79,7 @@ fn a_peer_reaches_what_its_sites_answer_and_nobody_else() {
     (routed[0], routed[3]) = (0x46, 32);
     routed.splice(20..20, [131, 3, 4, 0]);
     assert_eq!(give(&routed), (None, [1, 0]));
-    // What was refused is given to nobody, and what was given is of the site that it answers.
+    // Refused packets reach no chain, and accepted ones count for the site of their request.
     let facts = packets.facts(NOW, None);
     let given = facts.sites.iter().map(|site| site.chain.packets_up);
     assert_eq!(given.collect::<Vec<_>>(), [0, 3]);
@@ -100,7 +100,7 @@ fn a_peer_reaches_no_loopback_and_nobody_who_is_many() {
     for address in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [0; 4]] {
         assert!(!give(FAR, address) && !give(address, HOST), "{address:?}");
     }
-    // A group might be named by a site; all others are nobody's.
+    // A site might name a group. All other packets match none.
     assert_eq!(packets.take_strangers(), [7, 1]);
 }
 
@@ -125,7 +125,7 @@ fn session() -> Session {
     Session::new(config, NOW)
 }
 
-/// Whether packets of this site are queued, without a session to speak of.
+/// Offers a packet of this site with a dummy session.
 fn taken(packets: &mut Packets, chain: usize, silence: Option<Duration>) -> Taken {
     let packet = packet(17, (HOST, 7000), (FAR, 5060));
     packets.offer(NOW, chain, &packet, silence)
@@ -164,12 +164,12 @@ fn packets_pass_once_the_peer_is_silent_for_longer_than_they_may_wait_and_no_win
 }
 
 #[test]
-fn what_was_due_and_cannot_be_sent_wakes_nobody_again() {
+fn due_messages_that_cannot_be_sent_set_no_timer() {
     let mut packets = packets();
     packets.renew();
     let mut session = session();
     packets.begin(&mut session);
-    // What we understand is to be said at once.
+    // The local abilities are to be sent at once.
     packets.settle(NOW, Some(&mut session));
     assert_eq!(packets.deadline(), None, "the session knows of it");
     let mut word = Vec::new();

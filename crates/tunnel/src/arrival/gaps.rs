@@ -1,14 +1,14 @@
-//! Packet numbers that are missing between two that arrived.
+//! Packet numbers missing between two that arrived.
 
 use std::collections::VecDeque;
 
 use crate::wire::Gap;
 
-/// So many are told in a report.
+/// Maximum number of gaps in a report.
 const GAPS_MAX: usize = 16;
-/// Each is told in so many reports, as one may be lost.
+/// Reports that list each gap, as one may be lost.
 const TIMES: u8 = 2;
-/// So many are kept, for those that wait to be told.
+/// Maximum number of gaps kept until they are reported.
 const KEPT_MAX: usize = GAPS_MAX * TIMES as usize;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,12 +21,12 @@ struct Kept {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gaps {
     kept: VecDeque<Kept>,
-    /// Found since the last report.
+    /// Gaps found since the last report.
     new: usize,
 }
 
 impl Gaps {
-    /// There are so many that more would not all be told in time.
+    /// Returns true if more gaps could not all be reported in time.
     pub(super) fn pressing(&self) -> bool {
         self.new >= GAPS_MAX / usize::from(TIMES)
     }
@@ -39,7 +39,8 @@ impl Gaps {
         self.new += 1;
     }
 
-    /// A packet came late. What it leaves of its gap is two gaps, or one, or none; each as often told as the whole.
+    /// Handles a late packet. It splits its gap in two, shortens it, or closes it; the remains keep
+    /// the gap's report count.
     pub(super) fn fill(&mut self, number: u64, arrived_us: u64) {
         let index = self.kept.partition_point(|kept| kept.gap.before < number);
         let Some(index) = index.checked_sub(1) else {
@@ -58,7 +59,7 @@ impl Gaps {
         let right = Gap {
             before: number,
             missing: after,
-            // It belongs before what came after the gap, though it came later.
+            // By number it belongs before the packet after the gap, though it came later.
             before_us: arrived_us.min(gap.after_us),
             ..gap
         };
@@ -72,7 +73,7 @@ impl Gaps {
         }
     }
 
-    /// Those for a report.
+    /// Returns the gaps for a report.
     pub(super) fn take(&mut self) -> Vec<Gap> {
         self.new = 0;
         let from = self.kept.len().saturating_sub(GAPS_MAX);

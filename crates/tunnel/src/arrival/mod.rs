@@ -1,13 +1,13 @@
-//! The receiving side of a session: what has arrived, and when to report it.
+//! Receiving side of a session: received segments, and timing of reports.
 //!
 //! ```text
-//!   packets that ask for a report   -> a report after a spacing; at once after a silence, or when asked
-//!   hosts' packets, never repeated  -> a report in a quarter of a round trip, and seldom enough for the way it goes
-//!   others, as reports are          -> a report in two round trips
-//!   nothing is sent, for any reason -> a beacon, which is a report: for ever, and at the same pace
+//!   packets that ask for a report   -> a report after a spacing; at once after a silence, or on request
+//!   datagrams, never retransmitted  -> a report in a quarter of a round trip, limited by its path's rate
+//!   others, e.g. reports            -> a report in two round trips
+//!   nothing sent, for any reason    -> a beacon, which is a report: for ever, and at the same pace
 //! ```
 //!
-//! Both ends do this of their own accord; nobody waits to be asked.
+//! Both ends report on their own; neither waits for a request.
 
 mod gaps;
 mod spacing;
@@ -26,46 +26,47 @@ use crate::{
     wire::{Gap, Highest, Report, Span},
 };
 
-/// Ranges in a report. More would not make anything faster, as reports are many.
+/// Maximum ranges in a report. More would bring nothing, as reports are frequent.
 pub const RANGES_MAX: usize = 60;
-/// So many ranges of segments are kept; a peer that leaves more holes must send again.
+/// Maximum ranges of segments kept; a peer that leaves more holes must retransmit.
 const KEPT_MAX: usize = 1 << 16;
-/// Segments further ahead than this are not taken: no sender's window is as long.
+/// Segments further ahead than this are rejected: no sender's window is as long.
 const AHEAD_MAX: u64 = 1 << 30;
 
 /// A packet that has arrived for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// Its number.
+    /// Packet number.
     pub number: u64,
-    /// Its length on the wire, without IP and UDP.
+    /// Length on the wire, without IP and UDP.
     pub datagram: usize,
-    /// Whether the network marked it.
+    /// True if the network marked it.
     pub marked: bool,
-    /// What it asks for.
+    /// Urgency of a report for it.
     pub asks: Asks,
 }
 
-/// How soon the peer needs to know that a packet has arrived, the least first.
+/// Urgency of reporting a packet, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asks {
-    /// There is nothing in it but reports and padding.
+    /// Contains only reports and padding.
     Nothing,
-    /// Packets of hosts, which do not go again: what was lost counts, and which it was does not.
+    /// Datagrams, which are never retransmitted: the number of losses matters, their identity does
+    /// not.
     Later,
     /// Anything else.
     Soon,
 }
 
-/// What the receiver of segments knows of them.
+/// Receiver's state of all segments.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     timing: Timing,
-    /// What follows from it, which is asked for with every packet.
+    /// Paces derived from the timing, needed for every packet.
     paces: Paces,
     idle: bool,
     stated: bool,
-    /// What a beacon cost the link, the last one.
+    /// Bytes of the last beacon on the link.
     beacon_bytes: u64,
     highest: Option<(u64, Duration)>,
     packets: u64,
@@ -80,22 +81,22 @@ pub struct Arrivals {
     counts: Counts,
     /// Packets since the last report that ask for one.
     asking: u32,
-    /// Those that ask for one later.
+    /// Packets that ask for a later one.
     patient: u32,
-    /// Others.
+    /// Other packets.
     others: u32,
-    /// The next report is to go as soon as may be.
+    /// The next report must go as soon as possible.
     at_once: bool,
     last_arrival: Duration,
     last_report: Duration,
     last_sent: Duration,
-    /// Where the next sweep over ranges goes on, if there are too many for a report.
+    /// Start of the next sweep over ranges, if there are too many for a report.
     sweep: u64,
     newest_next: bool,
 }
 
 impl Arrivals {
-    /// Nothing has arrived by `now`.
+    /// Creates an empty state at `now`.
     pub fn new(timing: Timing, now: Duration) -> Self {
         Self {
             timing,
@@ -125,29 +126,31 @@ impl Arrivals {
         }
     }
 
-    /// From now on reports keep to this pace.
+    /// Sets the timing of reports.
     pub fn set_timing(&mut self, timing: Timing) {
         self.paces = timing.paces(self.beacon_bytes);
         self.timing = timing;
     }
 
-    /// Whether both ends state their rates, so that nobody measures by what is reported; at first it is held that one does.
+    /// Sets whether both ends state their rates, so that no rate measurement depends on reports.
+    /// Default: at least one end measures.
     #[must_use]
     pub fn with_rates_stated(self, stated: bool) -> Self {
         Self { stated, ..self }
     }
 
-    /// The time between two reports while packets arrive.
+    /// Returns the time between two reports while packets arrive.
     pub fn spacing(&self) -> Duration {
         self.paces.spacing
     }
 
-    /// Whether there are no streams, so that beacons are rare.
+    /// Sets whether there are no streams, so that beacons are rare.
     pub fn set_idle(&mut self, idle: bool) {
         self.idle = idle;
     }
 
-    /// Takes a packet. `silence` is after how long without packets what is missing was not lost by chance.
+    /// Handles a packet. After a pause longer than `silence`, missing packets count as lost in an
+    /// outage, not by chance.
     pub fn on_packet(&mut self, now: Duration, packet: &Arrived, silence: Duration) {
         self.packets += 1;
         self.bytes += packet.datagram as u64;
@@ -190,8 +193,8 @@ impl Arrivals {
         self.highest = Some((number, now));
     }
 
-    /// A segment has arrived, in a packet or restored by overcode: whether it is new. One that is not must not be
-    /// delivered: it has been, or it will be sent again.
+    /// Records a segment that arrived or was restored by FEC; returns true if it is new. Others
+    /// must not be delivered: they are duplicates, or the peer retransmits them.
     pub fn on_segment(&mut self, seq: u64) -> bool {
         let full = self.received.runs_len() >= KEPT_MAX && seq != self.below;
         if seq >= self.below.saturating_add(AHEAD_MAX) || full {
@@ -211,34 +214,35 @@ impl Arrivals {
         true
     }
 
-    /// Packets that were looked for, those of them that are missing, and bursts of these, since the session began.
+    /// Returns counts since the session began: packets examined, missing packets, and loss bursts.
     pub fn counts(&self) -> [u64; 3] {
         let counts = &self.counts;
         [counts.packets(), counts.lost(), counts.bursts()]
     }
 
-    /// The lowest segment that has not arrived: what the numbers of others are near to.
+    /// Returns the lowest missing segment, the reference for expanding truncated numbers.
     pub fn below(&self) -> u64 {
         self.below
     }
 
-    /// The highest packet number that has arrived.
+    /// Returns the highest packet number that has arrived.
     pub fn highest(&self) -> Option<u64> {
         self.highest.map(|(number, _)| number)
     }
 
-    /// Segments that were not taken, as too much was missing before them.
+    /// Returns the number of segments rejected because too much was missing before them.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// The peer asks for a report.
+    /// Handles the peer's request for a report.
     pub fn ask(&mut self) {
         self.asking = self.asking.saturating_add(1);
         self.at_once = true;
     }
 
-    /// Something was sent, which is a sign of life. If it held a report, `report` is what that alone would have cost the link.
+    /// Records that something was sent, which is a sign of life. `report` is the cost of a
+    /// contained report alone, in bytes on the link.
     pub fn on_sent(&mut self, now: Duration, report: Option<usize>) {
         self.last_sent = now;
         if let Some(bytes) = report {
@@ -247,17 +251,17 @@ impl Arrivals {
         }
     }
 
-    /// Whether a report is due; it may go with other things, or alone.
+    /// Returns true if a report is due, alone or with other frames.
     pub fn wants_report(&self, now: Duration) -> bool {
         now >= self.deadline()
     }
 
-    /// Whether a report that goes now is a beacon: nothing has been sent for so long.
+    /// Returns true if a report sent now is a beacon: nothing has been sent for that long.
     pub fn is_beacon(&self, now: Duration) -> bool {
         now >= self.last_sent + self.beacon()
     }
 
-    /// When a report is due if nothing else happens. There is always one.
+    /// Returns when a report is due if nothing else happens. Always set.
     pub fn deadline(&self) -> Duration {
         let beacon = self.last_sent + self.beacon();
         self.pause()
@@ -272,25 +276,25 @@ impl Arrivals {
         }
     }
 
-    /// From the last report to the next, even if something is sent all the time.
+    /// Returns the time from the last report to the next while other data is sent.
     fn pause(&self) -> Option<Duration> {
         if self.at_once || self.gaps.pressing() {
             return Some(self.paces.minimum);
         }
         match (self.asking, self.patient, self.others) {
             (0, 0, 0) => None,
-            // Without streams nobody needs to know of beacons sooner than by ours.
+            // Without streams, no end needs to learn of beacons before the next own beacon.
             (0, 0, _) if self.idle => None,
             (0, 0, _) => Some(self.paces.unasked),
             (0, _, _) if self.stated => Some(self.paces.patient),
             (0, _, _) => Some(self.paces.measuring),
-            // A second one makes the report worth its while.
+            // A second packet makes the report worthwhile.
             (1, _, _) => Some(self.paces.spacing * 2),
             _ => Some(self.paces.spacing),
         }
     }
 
-    /// Reports what has arrived.
+    /// Creates a report of everything that has arrived.
     pub fn report(&mut self, now: Duration) -> Report {
         self.last_report = now;
         (self.asking, self.patient, self.others) = (0, 0, 0);
@@ -313,7 +317,7 @@ impl Arrivals {
         }
     }
 
-    /// All ranges; or the newest ones, and in the next report some of the others in turn.
+    /// Returns all ranges; or the newest ones, and in the next report some of the others in turn.
     fn ranges(&mut self) -> (Span, Vec<Range<u64>>) {
         if self.received.runs_len() <= RANGES_MAX {
             return (Span::default(), self.received.from(0).collect());

@@ -1,43 +1,43 @@
-//! How often there are reports. Both ends reckon with the same rules, so each knows when it may miss one.
+//! Spacing of reports. Both ends apply the same rules, so each knows when a report is missing.
 
 use std::time::Duration;
 
-/// Reports in a round trip, at most.
+/// Maximum reports per round trip.
 const PER_ROUND_TRIP: u32 = 16;
 const SPACING_MIN: Duration = Duration::from_millis(1);
-/// What a report is taken to cost on the link, in bytes: it varies, but both ends must agree.
+/// Assumed cost of a report on the link, in bytes: the real cost varies, but both ends must agree.
 const REPORT_BYTES: u64 = 160;
-/// A beacon is a report with little to say.
+/// Assumed cost of a beacon, a short report.
 const BEACON_BYTES: u64 = 100;
-/// Reports take this share of the way they go, at most.
+/// Maximum share of the return path's rate that reports take.
 const REPORT_SHARE: f64 = 0.5;
-/// Where they are about packets that do not go again they take this one, and there are so many in a round trip, unless that is less
-/// than both of these.
+/// Maximum share for reports about datagrams, which are never retransmitted. Their number per round
+/// trip is limited, too, unless that is less than both.
 const PATIENT_SHARE: f64 = 0.02;
 const PATIENT_PER_ROUND_TRIP: u32 = 4;
 const PATIENT_MAX: Duration = Duration::from_millis(250);
 const PATIENT_ROUND_TRIPS: u32 = 2;
-/// And beacons this one.
+/// Maximum share for beacons.
 const BEACON_SHARE: f64 = 0.01;
 const BEACON_MIN: Duration = Duration::from_millis(1);
 const BEACON_MAX: Duration = Duration::from_millis(50);
-/// Without streams nobody waits for the link to be back.
+/// Beacon interval without streams, when no data waits for the link.
 pub const IDLE_BEACON: Duration = Duration::from_secs(1);
 
-/// That is so once there have been none for so long, or for three round trips: until then the peer may still wait for
-/// the last report.
+/// Time without streams before the session is idle, or three round trips: until then the peer may
+/// still wait for the last report.
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// What the pace of one direction's reports follows from.
+/// Parameters of the pace of one direction's reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// The round trip time.
+    /// Round trip time.
     pub rtt: Duration,
-    /// How fast the way is that the reports go, in bits a second, as far as known.
+    /// Rate of the path that the reports take, in bits per second, if known.
     pub rate: Option<u64>,
 }
 
-/// The times that follow from a [`Timing`].
+/// Times derived from a [`Timing`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paces {
     pub minimum: Duration,
@@ -60,33 +60,35 @@ impl Timing {
         }
     }
 
-    /// The time between two reports while packets arrive: max(RTT/16, 1 ms, 160 bytes at half the rate).
+    /// Returns the time between two reports while packets arrive: max(RTT/16, 1 ms, 160 bytes at
+    /// half the rate).
     pub fn spacing(&self) -> Duration {
         (self.rtt / PER_ROUND_TRIP).max(self.min_spacing())
     }
 
-    /// The time between two reports while hosts' packets arrive and nothing else, where both ends state their rates: a quarter of the round
-    /// trip, or 160 bytes at a fiftieth of the rate, whichever is more; but no more than 250 ms or two round trips. Never less than
-    /// [`spacing`](Self::spacing).
+    /// Returns the time between two reports while only datagrams arrive and both ends state their
+    /// rates. A quarter of the round trip, or 160 bytes at a fiftieth of the rate, whichever is
+    /// more; at most 250 ms or two round trips. Never less than [`spacing`](Self::spacing).
     pub fn patient(&self) -> Duration {
         let most = PATIENT_MAX.max(self.rtt * PATIENT_ROUND_TRIPS);
         let wanted = self.time(REPORT_BYTES, PATIENT_SHARE).min(most);
         wanted.max(self.measuring())
     }
 
-    /// The same where one end measures: a quarter of the round trip. What is measured has to be seen within a round trip, and a rate that is
-    /// not stated may be a guess of who sends nothing but reports.
+    /// Returns the same if one end measures its rate: a quarter of the round trip. Measurements
+    /// need a report within a round trip, and a rate that is not stated may be the guess of an end
+    /// that sends only reports.
     pub fn measuring(&self) -> Duration {
         (self.rtt / PATIENT_PER_ROUND_TRIP).max(self.spacing())
     }
 
-    /// There is never less time between two reports.
+    /// Returns the minimum time between two reports.
     pub fn min_spacing(&self) -> Duration {
         SPACING_MIN.max(self.time(REPORT_BYTES, REPORT_SHARE))
     }
 
-    /// The time between two beacons while nothing arrives that asks for a report: RTT/4, from 1 ms to 50 ms, and no more
-    /// than a hundredth of the rate for `bytes` each.
+    /// Returns the time between two beacons while nothing arrives that asks for a report: RTT/4,
+    /// from 1 ms to 50 ms, limited to a hundredth of the rate for `bytes` each.
     pub fn beacon(&self, bytes: u64) -> Duration {
         let wanted = (self.rtt / 4).clamp(BEACON_MIN, BEACON_MAX);
         wanted
@@ -94,12 +96,13 @@ impl Timing {
             .max(self.min_spacing())
     }
 
-    /// The time between two reports of packets that ask for none, as reports are, while something else is sent all the time.
+    /// Returns the time between two reports about packets that ask for none, e.g. reports, while
+    /// other data is sent.
     pub fn unasked(&self) -> Duration {
         (self.rtt * 2).max(self.beacon(BEACON_BYTES))
     }
 
-    /// The longest time for which a peer that reports at this pace is silent of its own accord.
+    /// Returns the longest regular silence of a peer that reports at this pace.
     pub fn pause(&self) -> Duration {
         // Reports wait for a second packet for as long again.
         (self.spacing() * 2).max(self.beacon(BEACON_BYTES))
@@ -113,7 +116,7 @@ impl Timing {
     }
 }
 
-/// What a beacon costs on the link, until one has been measured.
+/// Returns the initial estimate of a beacon's cost on the link.
 pub(super) const fn beacon_bytes() -> u64 {
     BEACON_BYTES
 }

@@ -1,4 +1,4 @@
-//! Why packets did not arrive.
+//! Causes of packet loss.
 
 mod classifier;
 
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 pub use classifier::{CauseCounts, Classifier};
 
-/// Why packets did not arrive, as far as it can be told.
+/// Cause of packet loss, as far as it can be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The link damaged them. Says nothing of the rate.
+    /// The link corrupted them. Does not affect the rate.
     Link,
-    /// They found a full queue: the rate is too high.
+    /// They met a full queue: the rate is too high.
     Congestion,
-    /// The link was not there for a while. Says nothing of the rate.
+    /// The link was down for a while. Does not affect the rate.
     Outage,
 }
 
 impl Cause {
-    /// For programs.
+    /// Returns the name for programs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Link => "link",
@@ -28,15 +28,15 @@ impl Cause {
     }
 }
 
-/// Packets that followed each other and did not arrive.
+/// A run of consecutive lost packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossEvent {
-    /// The number of the first one.
+    /// Number of the first packet.
     pub first: u64,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// When the first one was sent.
+    /// Send time of the first packet.
     pub sent_at: Duration,
-    /// Why.
+    /// Cause of the loss.
     pub cause: Cause,
 }

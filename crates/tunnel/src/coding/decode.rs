@@ -1,4 +1,4 @@
-//! The receiving side.
+//! Receiving side.
 
 use fec::{
     scheme::{Arrival, Decoder, Refused},
@@ -8,11 +8,11 @@ use fec::{
 
 use super::{CODED_OVERHEAD, Channel};
 
-/// Restores packets of both channels.
+/// FEC decoder of both channels.
 #[derive(Debug)]
 pub struct Decoding {
     content_max: usize,
-    /// Made when they are needed: each keeps some windows of packets.
+    /// Created on first use: each keeps some windows of packets.
     decoders: [Option<Box<WindowDecoder>>; 2],
 }
 
@@ -25,22 +25,22 @@ pub enum Origin {
     Restored,
 }
 
-/// A protected packet that makes no sense.
+/// An invalid protected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodedError {
-    /// No such channel.
-    #[error("overcode channel {0}, where there are 0 and 1")]
+    /// The channel does not exist.
+    #[error("unknown FEC channel {0}")]
     Channel(u8),
-    /// Its header does not parse.
+    /// The FEC header does not parse.
     #[error("overcode: {0}")]
     Header(#[from] HeaderError),
-    /// The decoder does not take it.
+    /// The decoder rejects it.
     #[error("overcode: {0}")]
     Refused(#[from] Refused),
 }
 
 impl Decoding {
-    /// For packets of at most `packet_max` bytes.
+    /// Creates a decoder for packets of at most `packet_max` bytes.
     pub fn new(packet_max: usize) -> Self {
         Self {
             content_max: packet_max.saturating_sub(CODED_OVERHEAD).max(1),
@@ -48,11 +48,12 @@ impl Decoding {
         }
     }
 
-    /// Takes what is behind the channel of a protected packet, and gives each packet that there is now:
-    /// the one in it, and those that it restores.
+    /// Decodes a protected packet from its FEC header on, and passes each resulting packet to
+    /// `packet`: its own, and restored ones.
     ///
     /// # Errors
-    /// If it makes no sense; nothing of it is kept then.
+    ///
+    /// The packet is invalid; nothing of it is kept.
     pub fn handle(
         &mut self,
         channel: u8,
@@ -63,7 +64,7 @@ impl Decoding {
         let (header, payload) = Header::parse(protected)?;
         let decoder = self.decoder(channel);
         match decoder.handle(header, payload)? {
-            // Late ones may be new; segments have numbers of their own to tell.
+            // Late ones may be new; segment numbers identify duplicates.
             Arrival::Data | Arrival::Late => packet(payload, Origin::Arrived),
             Arrival::Duplicate | Arrival::Repair => {}
         }
@@ -80,7 +81,7 @@ impl Decoding {
                 payload_max,
                 ..DecoderConfig::for_window(channel.window())
             };
-            Box::new(WindowDecoder::new(&config).expect("both windows are possible"))
+            Box::new(WindowDecoder::new(&config).expect("both windows are valid"))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The sending side.
+//! Sending side.
 
 use std::time::Duration;
 
@@ -13,38 +13,38 @@ use fec::{
 use super::{CODED_OVERHEAD, Channel, WINDOW_NORMAL};
 use crate::wire::emit_coded_header;
 
-/// Losses come in bursts, as far as messages are concerned, if so many packets are lost in a row on average.
+/// Mean burst length in packets above which losses of messages count as bursty.
 const BURST: f64 = 2.0;
-/// So many times the mean length of bursts nineteen of twenty are over.
+/// Factor on the mean length that covers nineteen of twenty bursts.
 const BURSTS_OVER: f64 = 3.0;
-/// Nothing is gained by waiting for longer.
+/// Maximum useful delay.
 const APART_MAX: Duration = Duration::from_millis(20);
 
-/// Protects packets of both channels.
+/// FEC encoder of both channels.
 #[derive(Debug)]
 pub struct Encoding {
     content_max: usize,
     control: Control,
-    /// Made when they are needed: each keeps a window of packets.
+    /// Created on first use: each keeps a window of packets.
     encoders: [Option<Box<WindowEncoder>>; 2],
-    /// How the peer's counts stood.
+    /// Last counts from the peer.
     counted: [u64; 3],
     /// Repair packets per packet of normal streams.
     share: f64,
-    /// Where losses come in bursts, for how long messages' repair packets wait.
+    /// Delay of repair packets of messages, if losses are bursty.
     apart: Option<Duration>,
 }
 
 impl Encoding {
-    /// For packets of at most `packet_max` bytes, with at most `overhead_max` repair packets for each
-    /// packet of normal streams.
+    /// Creates an encoder for packets of at most `packet_max` bytes, with at most `overhead_max`
+    /// repair packets per packet of normal streams.
     pub fn new(packet_max: usize, overhead_max: f64) -> Self {
         let config = ControlConfig {
             overhead_max: overhead_max.clamp(0.0, 1.0),
             block: block_of_window(WINDOW_NORMAL.into()).min(255) as u8,
             ..ControlConfig::default()
         };
-        let control = Control::new(config).expect("the defaults, and a share");
+        let control = Control::new(config).expect("defaults with a valid share");
         Self {
             content_max: packet_max.saturating_sub(CODED_OVERHEAD).max(1),
             share: share(&control),
@@ -58,23 +58,24 @@ impl Encoding {
     /// Writes a protected packet with this content to the end of `out`.
     ///
     /// # Panics
-    /// If the content is longer than the packets that this was made for can have.
+    /// The content is longer than `packet_max` allows.
     pub fn protect(&mut self, channel: Channel, content: &[u8], now: Duration, out: &mut Vec<u8>) {
         let encoder = self.encoder(channel);
         let header = encoder.handle_data(content, now);
-        let header = header.expect("the session measures what it protects");
+        let header = header.expect("the session limits the content's length");
         emit(channel, header, content, out);
     }
 
-    /// Says that nothing more of a channel waits to be sent, so that its last packets get the overcode
-    /// that they lack.
+    /// Signals that no more data of a channel waits, so that its last packets get their repair
+    /// packets.
     pub fn drained(&mut self, channel: Channel, now: Duration) {
         if let Some(encoder) = &mut self.encoders[channel as usize] {
             encoder.handle_drained(now);
         }
     }
 
-    /// Writes the next repair packet of a channel that is due to the end of `out`, if there is one.
+    /// Writes the next due repair packet of a channel to the end of `out`; returns true if there
+    /// was one.
     pub fn poll_repair(&mut self, channel: Channel, now: Duration, out: &mut Vec<u8>) -> bool {
         let Some(encoder) = &mut self.encoders[channel as usize] else {
             return false;
@@ -87,33 +88,34 @@ impl Encoding {
         true
     }
 
-    /// When a repair packet of a channel will be due.
+    /// Returns when a repair packet of a channel is due.
     pub fn deadline(&self, channel: Channel) -> Option<Duration> {
         self.encoders[channel as usize].as_ref()?.poll_timeout()
     }
 
-    /// Repair packets per packet of normal streams.
+    /// Returns the repair packets per packet of normal streams.
     pub fn share(&self) -> f64 {
         self.share
     }
 
-    /// The share of our packets that is lost, as far as known.
+    /// Returns the share of sent packets that is lost, as far as known.
     pub fn loss(&self) -> f64 {
         self.control.estimate().loss().value
     }
 
-    /// The share of our packets that the link loses by itself, as far as known: what is lost in congestion is left out.
+    /// Returns the share of sent packets that the link itself loses, as far as known, without
+    /// congestion losses.
     pub fn link_loss(&self) -> f64 {
         self.control.link_estimate().loss().value
     }
 
-    /// The peer's counts as they are known.
+    /// Returns the last counts from the peer.
     pub fn counted(&self) -> [u64; 3] {
         self.counted
     }
 
-    /// What became of our packets, as the peer counts it since the session began: looked at, lost, bursts.
-    /// What cannot be is left out. `packet` is how long a packet takes on the link.
+    /// Handles the peer's counts of packets since the session began: examined, lost, bursts.
+    /// Impossible counts are ignored. `packet` is the time of a packet on the link.
     pub fn on_counts(&mut self, counts: [u64; 3], congested: bool, packet: Duration) {
         let [packets, lost, bursts] = self.counted;
         let news = Counts::new(
@@ -122,7 +124,7 @@ impl Encoding {
             counts[2].saturating_sub(bursts),
         );
         if counts[0] < packets {
-            return; // A report that was overtaken.
+            return; // An overtaken report.
         }
         self.counted = counts;
         self.control.on_congestion(congested);
@@ -139,8 +141,9 @@ impl Encoding {
         self.set_apart(packet);
     }
 
-    /// What follows a message at once is lost in the same burst: one repair packet then comes when that will be over, and another one
-    /// after as long again.
+    /// Delays repair packets of messages when losses are bursty: a packet right after a message is
+    /// lost in the same burst. One repair packet follows when the burst is probably over, and
+    /// another after as long again.
     fn set_apart(&mut self, packet: Duration) {
         let estimate = self.control.estimate();
         let burst = estimate.burst().filter(|_| estimate.is_bursty());
@@ -158,7 +161,7 @@ impl Encoding {
         }
     }
 
-    /// The same, of a time that says nothing of later ones.
+    /// Excludes counts that do not predict later loss.
     pub fn leave_out(&mut self, counts: [u64; 3]) {
         if counts[0] >= self.counted[0] {
             self.counted = counts;
@@ -182,12 +185,12 @@ impl Encoding {
                 apart: delay,
                 ..EncoderConfig::default()
             };
-            Box::new(WindowEncoder::new(config).expect("both windows are possible"))
+            Box::new(WindowEncoder::new(config).expect("both windows are valid"))
         })
     }
 }
 
-/// One repair packet for each, and two where one of them is likely to meet the same burst.
+/// Returns one repair packet per message, or two where one is likely to hit the same burst.
 fn of_messages(apart: Option<Duration>) -> Overhead {
     Overhead::of_block(1, if apart.is_some() { 2 } else { 1 })
 }

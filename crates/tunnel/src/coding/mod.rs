@@ -1,8 +1,9 @@
-//! Overcode over packets of interactive and normal streams, by sliding windows ([`fec::window`]).
+//! FEC over packets of interactive and normal streams, by sliding windows ([`fec::window`]).
 //!
-//! What is protected leaves at once behind a header of seven bytes; repair packets follow. For interactive
-//! streams one follows each packet, over the last three, or two where losses come in bursts, when these are over; for normal ones as many as the loss asks
-//! for that the peer reports, over the last 128. What is lost beyond that is sent again.
+//! Protected packets leave at once with a header of seven bytes; repair packets follow. For
+//! interactive streams, one repair packet over the last three follows each packet; two delayed ones
+//! where losses come in bursts. For normal streams, the repair rate follows the loss that the peer
+//! reports, over the last 128 packets. Losses beyond that are retransmitted.
 
 mod decode;
 mod encode;
@@ -14,31 +15,31 @@ pub use encode::Encoding;
 
 use crate::class::Class;
 
-/// Bytes that a protected packet has less room, as its repair packet must fit too: frame type,
-/// channel, header of a repair packet, length of the packet.
+/// Overhead of a protected packet, as its repair packet must fit, too: frame type, channel, header
+/// of a repair packet, length of the packet.
 pub const CODED_OVERHEAD: usize = 2 + 9 + fec::symbol::LENGTH_BYTES;
 
-/// Packets that a repair packet of interactive streams is over.
+/// Window of a repair packet of interactive streams, in packets.
 const WINDOW_INTERACTIVE: u8 = 3;
 
-/// Packets that a repair packet of normal streams is over.
+/// Window of a repair packet of normal streams, in packets.
 const WINDOW_NORMAL: u8 = 128;
 
-/// Which encoder protects a class's packets.
+/// Encoder for the packets of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// That of interactive streams.
+    /// Encoder of interactive streams.
     Interactive = 0,
-    /// That of normal streams.
+    /// Encoder of normal streams.
     Normal = 1,
 }
 
 impl Channel {
-    /// Both of them, the more urgent first.
+    /// Both channels, the more urgent first.
     pub const ALL: [Self; 2] = [Self::Interactive, Self::Normal];
 
-    /// The channel that protects streams of a class, if any does.
+    /// Returns the channel that protects streams of a class, if any.
     pub fn for_class(class: Class) -> Option<Self> {
         match class {
             Class::Interactive => Some(Self::Interactive),
@@ -47,7 +48,7 @@ impl Channel {
         }
     }
 
-    /// The channel of that number on the wire.
+    /// Returns the channel with this number on the wire.
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }

@@ -1,4 +1,4 @@
-//! zstd, once for all flows of a thread: nothing of a flow is left in it between two calls.
+//! zstd contexts, shared by all flows of a thread: they keep no state of a flow between two calls.
 
 use std::fmt;
 
@@ -6,30 +6,31 @@ use zstd_safe::{CCtx, DCtx, find_frame_compressed_size};
 
 use super::{PLAIN_MAX, UnpackError};
 
-/// How hard to try (1 to 22).
+/// Compression level (1 to 22).
 const LEVEL: i32 = 3;
 
-/// What every frame begins with (RFC 8878, section 3.1.1); it is not sent.
+/// Magic number of every frame (RFC 8878, section 3.1.1); it is not sent.
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
-/// Contexts and space to work in, which are made when they are first needed: about 0.7 MB.
+/// Contexts and work space, allocated on first use: about 0.7 MB.
 #[derive(Default)]
 pub struct Codec {
     compress: Option<CCtx<'static>>,
     decompress: Option<DCtx<'static>>,
-    /// A frame with its magic.
+    /// A frame with its magic number.
     frame: Vec<u8>,
     plain: Vec<u8>,
 }
 
 impl Codec {
-    /// One that has not worked yet.
+    /// Creates a codec without contexts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The frame of these bytes without its magic, if it is at most so many bytes and there is memory for it.
+    /// Compresses bytes. Returns the frame without its magic number, if it has at most `max` bytes
+    /// and memory suffices.
     pub(super) fn compress(
         &mut self,
         plain: &[u8],
@@ -46,10 +47,10 @@ impl Codec {
         self.frame.get(MAGIC.len()..len.ok()?)
     }
 
-    /// What a frame without its magic consists of.
+    /// Decompresses a frame without its magic number.
     ///
-    /// It is written at once to where there is room for a parcel and no more: zstd needs no memory for a window then, whatever
-    /// the frame says, and stops where it would exceed that.
+    /// The output buffer has room for exactly one block. zstd thus needs no window memory, whatever
+    /// the frame states, and stops at the end of the buffer.
     pub(super) fn decompress(
         &mut self,
         frame: &[u8],

@@ -1,14 +1,14 @@
-//! The last bytes of a direction, as a dictionary.
+//! Last bytes of a direction, used as a dictionary.
 
 use super::HISTORY;
 
-/// So many bytes more are kept, so that little is moved when a few come.
+/// Additional bytes kept, so that short additions rarely move memory.
 const SLACK: usize = 4 << 10;
 
 /// The last [`HISTORY`] bytes and some before them.
 #[derive(Debug, Clone)]
 pub(super) struct History {
-    /// At least one, which is not part of it.
+    /// One extra byte or more at the front, not part of the history.
     bytes: Vec<u8>,
 }
 
@@ -17,7 +17,7 @@ impl History {
         Self { bytes: vec![0] }
     }
 
-    /// These are next.
+    /// Adds the next bytes.
     pub(super) fn push(&mut self, plain: &[u8]) {
         let plain = &plain[plain.len().saturating_sub(HISTORY)..];
         if self.bytes.len() + plain.len() > 1 + HISTORY + SLACK {
@@ -32,10 +32,10 @@ impl History {
         self.bytes.extend_from_slice(plain);
     }
 
-    /// The last [`HISTORY`] bytes, behind a zero.
+    /// Returns the last [`HISTORY`] bytes, after a zero.
     ///
-    /// The zero is for zstd, which would take a dictionary that begins with a certain number for one of another form
-    /// (RFC 8878, section 5), and what begins this one is for hosts to say.
+    /// The zero protects against zstd's formatted dictionaries, recognised by a magic number at the
+    /// beginning (RFC 8878, section 5), as hosts control the contents.
     pub(super) fn dictionary(&mut self) -> &[u8] {
         let start = self.bytes.len().saturating_sub(1 + HISTORY);
         let dictionary = &mut self.bytes[start..];
@@ -43,7 +43,7 @@ impl History {
         dictionary
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.capacity()
     }

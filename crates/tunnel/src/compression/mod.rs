@@ -1,19 +1,20 @@
-//! Streams whose bytes are compressed on their way: what is put into them, and what comes out.
+//! Compression of streams.
 //!
 //! ```text
-//!   hosts' bytes    |------ parcel ------|- parcel -|-------- parcel --------|
-//!                      packed by itself,               as it is, where it does
-//!                      what was before it                   not shrink
-//!                      being the dictionary
+//!   hosts' bytes    |------- block ------|-- block -|-------- block ---------|
+//!                      compressed, with the           stored, where it does
+//!                      bytes before it as             not shrink
+//!                      dictionary
 //!   stream          | 2n+1 | n bytes |...           | 2n | n bytes           |
 //! ```
 //!
-//! What is at hand goes at once, as a parcel of its own, so nothing waits for more to come. As each parcel knows
-//! the [`HISTORY`] before it, short messages profit from earlier ones. So the state of a direction is these bytes, at either end,
-//! and all flows of a thread share one [`Codec`].
+//! Available data is sent at once as a compression block of its own, so nothing waits for more.
+//! Each block can refer to the [`HISTORY`] before it, so short messages profit from earlier ones.
+//! These bytes are the only state of a direction, at either end. All flows of a thread share one
+//! [`Codec`].
 //!
-//! - [`Packer`], [`Unpacker`], one direction of a stream
-//! - [`Codec`], zstd
+//! - [`Packer`], [`Unpacker`]: one direction of a stream
+//! - [`Codec`]: zstd
 
 mod codec;
 mod history;
@@ -27,17 +28,17 @@ pub use codec::Codec;
 pub use pack::{Packed, Packer};
 pub use unpack::{UnpackError, Unpacker};
 
-/// Bytes of hosts in a parcel, at most.
+/// Maximum uncompressed bytes of a compression block.
 pub const PLAIN_MAX: usize = 32 << 10;
 
-/// Bytes before a parcel that it may refer to.
+/// Bytes before a compression block that it may refer to.
 pub const HISTORY: usize = 16 << 10;
 
-/// What stands before a parcel takes so many bytes at most.
+/// Maximum length of a block header.
 pub const HEADER_MAX: usize = 4;
 
-/// A parcel takes so many bytes of a stream at most.
+/// Maximum length of a compression block in the stream.
 pub const BLOCK_MAX: usize = HEADER_MAX + PLAIN_MAX;
 
-/// In the number before a parcel: it is packed.
+/// Flag in the block header: the block is compressed.
 const PACKED: u64 = 1;

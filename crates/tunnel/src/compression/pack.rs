@@ -1,21 +1,21 @@
-//! The sender's side.
+//! Sending side.
 
 use super::{BLOCK_MAX, Codec, HEADER_MAX, PACKED, PLAIN_MAX, history::History, skip::Skip};
 use crate::wire::varint;
 
-/// Fewer bytes than this are not worth trying.
+/// Minimum number of bytes worth compressing.
 const MIN: usize = 16;
 
-/// What has become of bytes.
+/// Result of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packed {
-    /// They have shrunk, by a sixteenth at least.
+    /// Compressed by a sixteenth or more.
     Smaller,
-    /// They are as they were.
+    /// Stored uncompressed.
     Stored,
 }
 
-/// The sender's side of a direction.
+/// Sending side of one direction of a stream.
 #[derive(Debug, Clone)]
 pub struct Packer {
     history: History,
@@ -29,7 +29,7 @@ impl Default for Packer {
 }
 
 impl Packer {
-    /// For a stream that nothing has been put into.
+    /// Creates the state of a new stream.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -38,10 +38,10 @@ impl Packer {
         }
     }
 
-    /// Appends a parcel of the next bytes, of [`HEADER_MAX`] more at most.
+    /// Appends a compression block of the next bytes, longer by [`HEADER_MAX`] at most.
     ///
     /// # Panics
-    /// When there are none, or more than [`PLAIN_MAX`].
+    /// `plain` is empty, or longer than [`PLAIN_MAX`].
     pub fn pack(&mut self, codec: &mut Codec, plain: &[u8], out: &mut Vec<u8>) -> Packed {
         assert!((1..=PLAIN_MAX).contains(&plain.len()));
         let frame = self.try_compress(codec, plain);
@@ -65,7 +65,7 @@ impl Packer {
         frame
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the allocated memory in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.history.memory()

@@ -1,19 +1,19 @@
-//! When not to try: bytes that do not shrink are mostly followed by others that do not either.
+//! Skipping of incompressible data: such bytes are mostly followed by more.
 
-/// So many bytes in a row that did not shrink, and nothing is tried for a while.
+/// Consecutive incompressible bytes after which compression pauses.
 const PATIENCE: u64 = 128 << 10;
-/// For so many bytes at first; for twice as many each time that nothing has changed.
+/// Length of the first pause in bytes; doubles each time the data is still incompressible.
 const FIRST: u64 = 128 << 10;
 const LONGEST: u64 = 4 << 20;
 
-/// Whether to try, by what came of the last attempts.
+/// Decision to try compression, based on the last attempts.
 #[derive(Debug, Clone)]
 pub(super) struct Skip {
-    /// Bytes in a row that did not shrink.
+    /// Consecutive bytes that did not shrink.
     failed: u64,
-    /// Bytes that are not tried.
+    /// Bytes left of the pause.
     left: u64,
-    /// The next stretch.
+    /// Length of the next pause.
     stretch: u64,
 }
 
@@ -26,14 +26,14 @@ impl Skip {
         }
     }
 
-    /// Whether the next `len` bytes are to be tried.
+    /// Returns true if the next `len` bytes are to be tried.
     pub(super) fn tries(&mut self, len: usize) -> bool {
         let tries = self.left == 0;
         self.left = self.left.saturating_sub(len as u64);
         tries
     }
 
-    /// `len` bytes were tried, and have shrunk or not.
+    /// Records that `len` bytes were tried, and whether they shrank.
     pub(super) fn on_tried(&mut self, len: usize, shrunk: bool) {
         if shrunk {
             *self = Self::new();

@@ -1,38 +1,39 @@
-//! The receiver's side. What comes may be anything.
+//! Receiving side. The input is untrusted.
 
 use super::{Codec, HEADER_MAX, PACKED, PLAIN_MAX, history::History};
 
-/// Why a stream cannot be unpacked. Nothing that follows can be.
+/// Error of decompression; the rest of the stream is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
-    /// A parcel of no bytes, of too many, or whose length is written in eight bytes.
-    #[error("a parcel of a length that none has")]
+    /// A compression block is empty, too long, or has an eight-byte length.
+    #[error("invalid length of a compression block")]
     Length,
-    /// What is in a parcel is not one frame, or not one of 1 to [`PLAIN_MAX`] bytes.
-    #[error("a parcel that cannot be decompressed")]
+    /// A compression block is not a single frame of 1 to [`PLAIN_MAX`] bytes.
+    #[error("compression block cannot be decompressed")]
     Frame,
-    /// The stream ends within a parcel; for callers to say, by [`is_between`](Unpacker::is_between).
-    #[error("the stream ends within a parcel")]
+    /// The stream ends within a compression block. Reported by the caller, from
+    /// [`is_between`](Unpacker::is_between).
+    #[error("the stream ends within a compression block")]
     Cut,
-    /// There is no memory for zstd.
-    #[error("no memory to decompress")]
+    /// No memory for zstd.
+    #[error("out of memory during decompression")]
     Memory,
 }
 
-/// The parcel of which bytes come.
+/// The compression block being received.
 #[derive(Debug, Clone, Copy)]
 struct CompressionBlock {
     packed: bool,
-    /// Bytes that have not come; of packed ones all.
+    /// Bytes not received yet; all of them for a compressed block.
     left: usize,
 }
 
-/// The receiver's side of a direction.
+/// Receiving side of one direction of a stream.
 #[derive(Debug, Clone)]
 pub struct Unpacker {
     history: History,
     compression: Option<CompressionBlock>,
-    /// The beginning of what stands before a parcel, or of a packed one.
+    /// Incomplete block header, or incomplete compressed block.
     held: Vec<u8>,
 }
 
@@ -43,7 +44,7 @@ impl Default for Unpacker {
 }
 
 impl Unpacker {
-    /// For a stream that nothing has come of.
+    /// Creates the state of a new stream.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -53,11 +54,13 @@ impl Unpacker {
         }
     }
 
-    /// Takes the next bytes of the stream and appends what they say, until all are taken or `plain` has [`PLAIN_MAX`] bytes or more,
-    /// fewer than twice as many. Returns how many were taken.
+    /// Decompresses the next bytes of the stream and appends the result to `plain`. Stops when all
+    /// are consumed or `plain` has [`PLAIN_MAX`] bytes or more, fewer than twice as many. Returns
+    /// the number of bytes consumed.
     ///
     /// # Errors
-    /// When they are not what a [`Packer`](super::Packer) writes. Nothing more is to be given then.
+    ///
+    /// The input is not what a [`Packer`](super::Packer) writes. No further input may follow.
     pub fn unpack(
         &mut self,
         codec: &mut Codec,
@@ -77,19 +80,19 @@ impl Unpacker {
         Ok(bytes.len() - rest.len())
     }
 
-    /// Whether what came so far ends with a parcel: only here may a stream end.
+    /// Returns true if the input so far ends with a complete block: only here may a stream end.
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.compression.is_none() && self.held.is_empty()
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the allocated memory in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.history.memory() + self.held.capacity()
     }
 
-    /// Reads what stands before a parcel, as far as it has come.
+    /// Reads the header of a compression block, as far as it has arrived.
     fn begin<'b>(&mut self, rest: &'b [u8]) -> Result<&'b [u8], UnpackError> {
         let first = self.held.first().or(rest.first());
         let len = first.map_or(0, |first| 1_usize << (first >> 6));
@@ -140,7 +143,7 @@ impl Unpacker {
         Ok(rest)
     }
 
-    /// Keeps the next bytes, until `len` are held. Returns the others.
+    /// Holds the next bytes until `len` are held. Returns the rest.
     fn hold<'b>(&mut self, len: usize, rest: &'b [u8]) -> &'b [u8] {
         let missing = len - self.held.len();
         let (bytes, rest) = rest.split_at(missing.min(rest.len()));
@@ -154,7 +157,7 @@ fn compression(header: &[u8]) -> Result<CompressionBlock, UnpackError> {
     let value = header
         .iter()
         .fold(0, |value, byte| (value << 8) | u64::from(*byte));
-    // The two highest bits are those of the header's own length.
+    // The two highest bits encode the header's own length.
     let value = value & (u64::MAX >> (66 - 8 * header.len()));
     let (left, packed) = ((value >> 1) as usize, value & 1 == PACKED);
     if !(1..=PLAIN_MAX).contains(&left) {

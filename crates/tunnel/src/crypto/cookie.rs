@@ -1,4 +1,4 @@
-//! Cookies: who returns one receives at the address that it sends from.
+//! Cookies: prove that an initiator receives at its source address.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -13,15 +13,15 @@ use super::{
     seal::{Forged, TAG_LEN},
 };
 
-/// The nonce, the cookie, and the tag.
+/// Length of nonce, cookie and tag.
 pub(crate) const SEALED_COOKIE_LEN: usize = NONCE_LEN + MAC_LEN + TAG_LEN;
 
 const NONCE_LEN: usize = 12;
 
-/// How long a secret is used; what was made with it is accepted as long again.
+/// Lifetime of a secret; its cookies are accepted for as long again.
 const EPOCH: Duration = Duration::from_secs(120);
 
-/// Makes cookies and knows them again, without remembering any.
+/// Stateless maker and verifier of cookies.
 pub(crate) struct CookieJar {
     secret: MacKey,
 }
@@ -32,12 +32,13 @@ impl CookieJar {
         Self { secret }
     }
 
-    /// The cookie of an address.
+    /// Returns the cookie of an address.
     pub fn bake(&self, now: Duration, from: SocketAddr) -> Mac {
         self.of_epoch(epoch(now), from)
     }
 
-    /// Whether a message is signed with a cookie of that address, not older than four minutes.
+    /// Returns true if a message is signed with a cookie of that address no older than four
+    /// minutes.
     pub fn is_ours(&self, now: Duration, from: SocketAddr, message: &[u8], mac: &[u8]) -> bool {
         let epoch = epoch(now);
         [epoch, epoch.wrapping_sub(1)]
@@ -58,7 +59,7 @@ fn epoch(now: Duration) -> u64 {
     now.as_secs() / EPOCH.as_secs()
 }
 
-/// An address as IPv6 has it.
+/// Returns an address in IPv6 form.
 pub(super) fn octets(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -66,19 +67,19 @@ pub(super) fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Seals cookies on their way to the initiator: only who has seen the initiation, and knows to whom it went, can read or
-/// make one.
+/// Key that seals cookies on their way to the initiator. Reading or forging one takes the
+/// initiation and the responder's public key.
 pub(crate) struct CookieKey(LessSafeKey);
 
 impl CookieKey {
-    /// For the cookies of the owner of a public key.
+    /// Derives the key for cookies of the owner of a public key.
     pub fn of_responder(public: &Key) -> Self {
         let key = UnboundKey::new(&AES_256_GCM, &labelled(b"pepd cookie", public))
             .expect("AES-256 takes any 32 bytes");
         Self(LessSafeKey::new(key))
     }
 
-    /// Appends nonce and sealed cookie to `out`. `mac1` is the initiation's.
+    /// Appends nonce and sealed cookie to `out`; `mac1` is that of the initiation.
     pub fn seal(&self, nonce: [u8; NONCE_LEN], mac1: &Mac, cookie: Mac, out: &mut Vec<u8>) {
         let mut sealed = cookie;
         let tag = self.0.seal_in_place_separate_tag(
@@ -93,7 +94,7 @@ impl CookieKey {
         }
     }
 
-    /// The cookie in an answer to the initiation with that `mac1`.
+    /// Returns the cookie in an answer to the initiation with that `mac1`.
     pub fn open(&self, mac1: &Mac, sealed: &mut [u8]) -> Result<Mac, Forged> {
         let (nonce, sealed) = sealed.split_first_chunk_mut::<NONCE_LEN>().ok_or(Forged)?;
         let nonce = Nonce::assume_unique_for_key(*nonce);

@@ -1,21 +1,21 @@
-//! A first, cheap check of handshake messages: who writes them knows to whom.
+//! First, cheap check of handshake messages: the sender must know the recipient's public key.
 
 use ring::{digest, hmac};
 
 use super::{Key, equal};
 
-/// The length of a [`Mac`].
+/// Length of a [`Mac`].
 pub(crate) const MAC_LEN: usize = 16;
 
-/// The first half of HMAC-SHA256 (RFC 2104, section 5).
+/// First half of HMAC-SHA256 (RFC 2104, section 5).
 pub(crate) type Mac = [u8; MAC_LEN];
 
-/// What a MAC is made with.
+/// Key of a MAC.
 #[derive(Clone)]
 pub(crate) struct MacKey(hmac::Key);
 
 impl MacKey {
-    /// For messages to the owner of a public key.
+    /// Derives the key for messages to the owner of a public key.
     pub fn of_recipient(public: &Key) -> Self {
         Self::new(&labelled(b"pepd mac1", public))
     }
@@ -36,7 +36,7 @@ impl MacKey {
     }
 }
 
-/// SHA-256 over a label and a public key.
+/// Returns SHA-256 over a label and a public key.
 pub(super) fn labelled(label: &[u8], public: &Key) -> Key {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(label);

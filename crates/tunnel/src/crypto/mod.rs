@@ -1,8 +1,8 @@
-//! Secrets: the handshake, the seals of datagrams, what tells old packets from new ones, and cookies.
+//! Cryptography: handshake, sealed datagrams, replay protection, and cookies.
 //!
 //! The handshake is Noise_IKpsk2_25519_AESGCM_SHA256 (The Noise Protocol Framework, revision 34,
-//! sections 7.5 and 9), by snow. Whatever is random comes from seeds that are handed in.
-//! docs/protocol.md says what is in each message.
+//! sections 7.5 and 9), by snow. All randomness comes from seeds passed in by the caller.
+//! docs/protocol.md specifies the messages.
 
 mod cookie;
 mod mac;
@@ -24,10 +24,10 @@ use snow::{
     resolvers::{CryptoResolver, DefaultResolver},
 };
 
-/// A key of X25519, private or public, or one that two peers share.
+/// An X25519 key, private or public, or a pre-shared key of two peers.
 pub type Key = [u8; 32];
 
-/// The public key that belongs to a private one (X25519, RFC 7748; any 32 bytes are a private key).
+/// Returns the public key of a private one (X25519, RFC 7748; any 32 bytes are a private key).
 pub fn public_key(private: &Key) -> Key {
     let mut public = [0; 32];
     if let Some(mut dh) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) {
@@ -37,7 +37,7 @@ pub fn public_key(private: &Key) -> Key {
     public
 }
 
-/// Compares in a time that does not depend on where the difference is.
+/// Compares in constant time.
 pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |sum, (a, b)| sum | (a ^ b));
     a.len() == b.len() && std::hint::black_box(difference) == 0

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   initiator                                   responder, whose public key the initiator knows
-//!      | e, es, s, ss, payload  ---------------->  |   knows now who it is
+//!      | e, es, s, ss, payload  ---------------->  |   identifies the initiator
 //!      |  <------------------ e, ee, se, psk, payload |
 //!     keys                                        keys
 //! ```
@@ -11,25 +11,25 @@ use snow::{Builder, HandshakeState};
 
 use super::{Key, Keys, public_key, resolver::Resolver, seal::TAG_LEN};
 
-/// The name of the handshake in the terms of Noise.
+/// Noise protocol name of the handshake.
 const NAME: &str = "Noise_IKpsk2_25519_AESGCM_SHA256";
 
-/// What both sides must have in mind, so that no other use of the same keys fits.
+/// Context that both sides include, so that no other use of the same keys fits.
 const PROLOGUE: &[u8] = b"pepd tunnel";
 
-/// Where the shared secret goes: after the second message's DH.
+/// Position of the pre-shared key: after the second message's DH.
 const PSK: usize = 2;
 
-/// What the first message adds to its payload: e; s and its tag; the payload's tag.
+/// Bytes that the first message adds to its payload: e; s and its tag; the payload's tag.
 pub(crate) const INITIATION_OVERHEAD: usize = 32 + 32 + TAG_LEN + TAG_LEN;
 
-/// What the second message adds to its payload: e, and the payload's tag.
+/// Bytes that the second message adds to its payload: e, and the payload's tag.
 pub(crate) const RESPONSE_OVERHEAD: usize = 32 + TAG_LEN;
 
-/// Who we are.
+/// Static key pair of the local end.
 pub(crate) struct Identity {
     private: Key,
-    /// What others know us by.
+    /// Public key, by which peers identify the local end.
     pub public: Key,
 }
 
@@ -53,7 +53,7 @@ impl Initiating {
     /// Writes the first message to the end of `out`. `seed` must not be used for anything else.
     ///
     /// # Errors
-    /// If snow cannot; for keys of the right length it can.
+    /// snow fails; it does not for keys of the right length.
     pub fn begin(
         us: &Identity,
         peer: &Key,
@@ -71,10 +71,12 @@ impl Initiating {
         Ok(Self(Box::new(state)))
     }
 
-    /// Reads the second message, and what it says into `payload`, which must be as long.
+    /// Reads the second message and its payload, into `payload` of exactly that length.
     ///
     /// # Errors
-    /// If it is not an answer to the first message by the one who was meant; another one may follow.
+    ///
+    /// The message is not the intended responder's answer to the first message; another one may
+    /// follow.
     pub fn finish(&mut self, message: &[u8], payload: &mut [u8]) -> Result<Keys, snow::Error> {
         self.0.read_message(message, payload)?;
         let (ours, theirs) = self.0.dangerously_get_raw_split();
@@ -85,15 +87,15 @@ impl Initiating {
 /// A handshake whose first message has been read.
 pub(crate) struct Responding {
     state: HandshakeState,
-    /// Whose it is: who knows the private key of it.
+    /// Public key of the initiator, which has proved to hold the private one.
     pub peer: Key,
 }
 
 impl Responding {
-    /// Reads the first message, and what it says into `payload`, which must be as long.
+    /// Reads the first message and its payload, into `payload` of exactly that length.
     ///
     /// # Errors
-    /// If it was not written for us, or is damaged.
+    /// The message was not written for this end, or is damaged.
     pub fn read(
         us: &Identity,
         seed: Key,
@@ -113,7 +115,7 @@ impl Responding {
     /// Writes the second message to the end of `out`.
     ///
     /// # Errors
-    /// If snow cannot.
+    /// snow fails.
     pub fn answer(
         mut self,
         psk: &Key,

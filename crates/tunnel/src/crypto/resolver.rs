@@ -1,5 +1,5 @@
-//! What snow calculates with: ring where it can, snow's own implementations otherwise, and never
-//! the system's randomness.
+//! Cryptographic primitives for snow: ring where available, snow's own otherwise, and never the
+//! system's randomness.
 
 use rand_chacha::{
     ChaCha20Rng,
@@ -14,7 +14,7 @@ use snow::{
 
 use super::Key;
 
-/// For one handshake, whose ephemeral key comes from `seed`.
+/// Resolver for one handshake, whose ephemeral key comes from `seed`.
 pub(super) struct Resolver {
     pub seed: Key,
 }

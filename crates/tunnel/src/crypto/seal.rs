@@ -1,23 +1,23 @@
-//! The keys of a session, and sealing datagrams where they are.
+//! Session keys, and in-place sealing of datagrams.
 //!
-//! snow's transport state would copy every packet, so ring is asked directly, with the keys that the
-//! handshake ends in. They are the keys of Noise's Split(), the nonces those of Noise's AESGCM.
+//! snow's transport state would copy every packet, so ring is called directly, with the keys of the
+//! handshake. These are the keys of Noise's Split(), with the nonces of Noise's AESGCM.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use super::Key;
 
-/// What a seal adds at the end, in bytes.
+/// Length of a seal, in bytes.
 pub(crate) const TAG_LEN: usize = 16;
 
-/// The nonce of the seal that confirms keys. Packet numbers are below.
+/// Nonce of the seal that confirms keys. Packet numbers are below.
 const CONFIRM: u64 = u64::MAX - 1;
 
-/// What two peers seal with until they have new keys.
+/// Keys of one handshake, used until the next.
 pub(crate) struct Keys {
     ours: LessSafeKey,
     theirs: LessSafeKey,
-    /// The beginning of the handshake's hash, which is the same at both ends and of no other handshake.
+    /// First bytes of the handshake's hash: the same at both ends, and unique to the handshake.
     pub name: u64,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Keys {
 pub(crate) struct Forged;
 
 impl Keys {
-    /// For sealing and opening, and the handshake's hash (32 bytes).
+    /// Creates the keys for sealing and opening; `hash` is the handshake's (32 bytes).
     pub fn new(ours: Key, theirs: Key, hash: &[u8]) -> Self {
         let mut name = [0; 8];
         for (to, from) in name.iter_mut().zip(hash) {
@@ -39,24 +39,24 @@ impl Keys {
         }
     }
 
-    /// Seals what follows the first `header` bytes from `start` on, which are authenticated with it. Each number only
-    /// once.
+    /// Seals everything after the first `header` bytes from `start` on; the header is
+    /// authenticated. A number must not be reused.
     pub fn seal(&self, number: u64, start: usize, header: usize, datagram: &mut Vec<u8>) {
         let (header, packet) = datagram[start..].split_at_mut(header);
         let tag = self
             .ours
             .seal_in_place_separate_tag(nonce(number), Aad::from(&*header), packet);
-        // Only texts of 64 GiB and more cannot be sealed; zeros are no valid tag of anything.
+        // Fails only for texts of 64 GiB or more; zeros are never a valid tag.
         match tag {
             Ok(tag) => datagram.extend_from_slice(tag.as_ref()),
             Err(_) => datagram.extend_from_slice(&[0; TAG_LEN]),
         }
     }
 
-    /// Opens what follows the first `header` bytes, and returns it.
+    /// Opens everything after the first `header` bytes, and returns it.
     ///
     /// # Errors
-    /// If any bit of it or of the header is not the peer's. The datagram is then in ruins.
+    /// Some bit of it or of the header is not the peer's. The datagram is unusable then.
     pub fn open<'a>(
         &self,
         number: u64,
@@ -71,13 +71,13 @@ impl Keys {
             .map_err(|_| Forged)
     }
 
-    /// Appends the seal of nothing but a header that begins at `start`: whoever wrote it has these keys. It is the same
-    /// each time.
+    /// Appends a seal over a header that begins at `start`, without contents: it proves possession
+    /// of the keys. Deterministic.
     pub fn confirm(&self, start: usize, header: usize, datagram: &mut Vec<u8>) {
         self.seal(CONFIRM, start, header, datagram);
     }
 
-    /// Whether the peer confirms these keys.
+    /// Returns true if the datagram is the peer's confirmation of these keys.
     pub fn is_confirmation(&self, header: usize, datagram: &mut [u8]) -> bool {
         self.open(CONFIRM, header, datagram) == Ok(&mut [])
     }

@@ -1,15 +1,15 @@
-//! Which packets have arrived already.
+//! Replay protection: window of packet numbers that have arrived.
 
-/// How far behind the highest number a packet may come.
+/// Maximum distance of a packet behind the highest number.
 pub(crate) const WINDOW: u64 = 2048;
 
-/// A bit for each of the last numbers, in words of which the newest replaces the oldest (RFC 6479).
+/// Words of the bitmap; the newest word replaces the oldest (RFC 6479).
 const WORDS: usize = WINDOW as usize / 64 + 1;
 
-/// Remembers the last 2048 packet numbers and refuses whatever came before.
+/// Replay window: remembers the last 2048 packet numbers and rejects older ones.
 #[derive(Debug)]
 pub struct Window {
-    /// After the highest number that has arrived.
+    /// Number after the highest that has arrived.
     next: u64,
     words: [u64; WORDS],
 }
@@ -24,13 +24,13 @@ impl Default for Window {
 }
 
 impl Window {
-    /// After the highest number that has arrived.
+    /// Returns the number after the highest that has arrived.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether the number is neither known nor so old that it may be.
+    /// Returns true if the number is neither known nor too old.
     #[must_use]
     pub fn is_new(&self, number: u64) -> bool {
         if number >= self.next {
@@ -39,7 +39,7 @@ impl Window {
         self.next - number <= WINDOW && self.words[word(number)] & bit(number) == 0
     }
 
-    /// The packet has arrived, and is the peer's. Whether its number is the highest so far.
+    /// Records an authenticated packet. Returns true if its number is the highest so far.
     pub fn insert(&mut self, number: u64) -> bool {
         let newest = number >= self.next;
         if newest {

@@ -1,33 +1,33 @@
-//! When packets were sent, by their numbers.
+//! Log of the send times of packets, by number.
 
 use std::{collections::VecDeque, time::Duration};
 
-/// So many are always kept: they cost 32 KiB, and the slowest links need no more.
+/// Packets that are always kept: 32 KiB, enough for the slowest links.
 const PACKETS_MIN: usize = 4096;
-/// Never more than these, 2 MiB: three seconds at 1 Gbit/s.
+/// Maximum number of packets: 2 MiB, three seconds at 1 Gbit/s.
 const PACKETS_MAX: usize = 1 << 18;
 
-/// The times of the packets that were sent last.
+/// Send times of the most recent packets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
-    /// In nanoseconds, as that is half of a [`Duration`].
+    /// In nanoseconds, half the size of a [`Duration`].
     times: VecDeque<u64>,
     next: u64,
 }
 
 impl Log {
-    /// The next packet's number.
+    /// Returns the next packet's number.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Notes that the next packet is sent; forgets packets sent before `horizon`.
+    /// Records that the next packet is sent; forgets packets sent before `horizon`.
     pub(super) fn push(&mut self, now: Duration, horizon: Duration) -> u64 {
         let number = self.next;
         self.next += 1;
         self.times.push_back(nanos(now));
         let horizon = nanos(horizon);
-        // Two at a time, so that a log that may shrink does.
+        // Two at a time, so that the log can shrink.
         for _ in 0..2 {
             let old = self.times.front().is_some_and(|time| *time < horizon);
             if self.times.len() > PACKETS_MAX || old && self.times.len() > PACKETS_MIN {
@@ -37,7 +37,7 @@ impl Log {
         number
     }
 
-    /// When a packet was sent, unless that was long ago or is still to come.
+    /// Returns the send time of a packet; `None` if it is too old or not yet sent.
     pub(super) fn get(&self, number: u64) -> Option<Duration> {
         let first = self.next - self.times.len() as u64;
         let index = usize::try_from(number.checked_sub(first)?).ok()?;
@@ -45,7 +45,7 @@ impl Log {
     }
 }
 
-/// Saturating after 584 years.
+/// Saturates after 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

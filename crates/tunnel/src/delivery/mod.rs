@@ -1,27 +1,29 @@
-//! The sending side of a session: which segments have arrived, which are lost, and what to send again.
+//! Sending side of a session: acknowledged and lost segments, and retransmission.
 //!
 //! ```text
-//!            push, on_sent                     a report shows it
-//!   (new) ------------------> in flight --------------------------------> acknowledged: gone
+//!            push, on_sent                     acknowledged
+//!   (new) ------------------> in flight --------------------------------> released
 //!                              |     ^                                          ^
-//!                 a report     |     | on_sent: again, under a                  |
-//!                 does not     v     | new packet number                        |
+//!                 reported     |     | on_sent: retransmitted,                  |
+//!                 missing      v     | new packet number                        |
 //!                             lost --+------------------------------------------+
 //! ```
 //!
-//! Every packet has a number of its own, which is never used again; every segment has one that it keeps, however
-//! often it is sent. Reports speak of segments, and of the highest packet that has arrived. So any report is
-//! enough to act on, whatever became of others, and nothing here needs a timer: a loss is found when a report
-//! comes that shows it, and reports come for ever.
+//! Every packet has a number that is never reused. Every segment has one that it keeps across
+//! retransmissions. Reports list segments, and the highest packet that has arrived. Any single
+//! report is therefore enough to act on, and no timer is needed: reports keep coming, and one of
+//! them shows each loss.
 //!
-//! A segment is lost if a report that speaks of it does not have it, and either
+//! A segment is lost if a report covers it without listing it, and either
 //!
-//! - three later packets had arrived when the report was made (RFC 9002 §6.1.1), and the last of them was
-//!   sent later by what this path reorders (as RFC 8985 does); zero until something came late; or
-//! - its time is over: a round trip, a bit more, and that time again. Reports that were held on their way,
-//!   by a queue or by a modem that waited for its link, are judged by when they were made.
+//! - three later packets had arrived when the report was made (RFC 9002 §6.1.1), and the last of
+//!   them was sent later by the path's reordering extent (as in RFC 8985), which is zero until
+//!   something came late; or
+//! - it is older than a round trip, a margin, and the extent again. The age counts at the time the
+//!   report was made, so reports held by a queue or by a modem that waited for its link do not
+//!   distort it.
 //!
-//! Packets under overcode have a longer guard, until their repairs have had their chance.
+//! FEC-protected packets get more time, so that their repair packets can take effect.
 
 mod log;
 mod reorder;
@@ -44,54 +46,55 @@ use segments::{Segments, Sending};
 
 use crate::path::PathSample;
 
-/// The window is so many times what fits into a round trip. A segment may be lost six times in a row, and others
-/// go on meanwhile: with four, one loss in twelve cost 6 % of the rate.
+/// Send window in round trips. A segment may be lost six times in a row while others proceed; with
+/// four, a loss of one in twelve cost 6 % of the rate.
 const WINDOW_ROUND_TRIPS: u32 = 8;
-/// It is never less than so many segments, so that losses show on the slowest link.
+/// Minimum window in segments, so that losses show on the slowest link.
 const WINDOW_SEGMENTS_MIN: usize = 64;
-/// Nor more: numbers are 32 bits on the wire, and this is 10 Gbit/s for a second.
+/// Maximum window in segments: numbers are 32 bits on the wire. Suffices for 10 Gbit/s for a
+/// second.
 const WINDOW_SEGMENTS_MAX: usize = 1 << 20;
-/// Reports may come so many spacings late.
+/// Report spacings by which a report may be late.
 const WINDOW_SPACINGS: u32 = 3;
-/// How much more may be on its way while nothing is heard and nothing stops: what then goes the first time need not go
-/// when the link is back.
+/// Additional bytes in flight while the link is silent and nothing stops the sender. Data sent for
+/// the first time into the silence need not be sent when the link is up again.
 pub const BLIND_BYTES: u64 = 16 << 20;
-/// When packets were sent is known for four round trips and this.
+/// Send times are kept for four round trips and this.
 const LOG_MIN: Duration = Duration::from_millis(250);
 
-/// What the sender of segments knows of them. `T` is what a segment consists of.
+/// Sender's state of all segments. `T` is the content of a segment.
 #[derive(Clone, Debug)]
 pub struct Delivery<T> {
     log: Log,
     segments: Segments<T>,
-    /// Segments in the order of their last sending, the first ones least recently: plain ones, and those under
-    /// overcode. Entries are left when a segment is acknowledged, and count for nothing then.
+    /// Segments in the order of their last transmission, oldest first: unprotected ones, and
+    /// FEC-protected ones. Entries of acknowledged segments stay, and are ignored.
     flights: [VecDeque<Flight>; 2],
-    /// Lost as far as time goes, but no report has spoken of them; with the packets' numbers.
+    /// Segments that are too old but not yet covered by a report; with their packet numbers.
     undecided: BTreeMap<u64, u64>,
     lost: BTreeSet<u64>,
     in_flight: InFlight,
     highest: Option<u64>,
-    /// When the newest report was made, by the receiver's clock.
+    /// Creation time of the newest report, by the receiver's clock.
     newest_us: u64,
     rtt: Rtt,
     lateness: Lateness,
     reorder: Reorder,
     guard: Guard,
-    /// Packets are neither lost nor overtaken, unless their connection is.
+    /// The carrier neither loses nor reorders packets, unless its connection fails.
     reliable: bool,
     app_limited_until: u64,
-    /// Packets sent before are no measure of the round trip.
+    /// Packets sent before this give no RTT sample.
     resumed: Duration,
-    /// The link's queue has drained in a silence, if it was not held up, too.
+    /// The link's queue has drained during a silence, unless the queue was held up, too.
     drained: bool,
-    /// How much later than others the last report came.
+    /// Lateness of the last report, relative to others.
     held: Duration,
-    /// When that was.
+    /// Arrival time of the last report.
     reported: Duration,
-    /// When the last long silence was over.
+    /// End of the last long silence.
     long_until: Option<Duration>,
-    /// Until then, no packet is lost by its age alone.
+    /// Until then, no packet is declared lost by its age alone.
     patient_until: Duration,
 }
 
@@ -101,52 +104,52 @@ struct Flight {
     seq: u64,
 }
 
-/// For how much longer packets under overcode are not taken for lost.
+/// Extra time before FEC-protected packets are declared lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
-    /// So many later packets must have arrived, if that is more than three.
+    /// Later packets that must have arrived, if more than three.
     pub packets: u64,
-    /// So much time must have passed.
+    /// Time that must have passed.
     pub time: Duration,
 }
 
-/// What has been sent and is neither acknowledged nor lost.
+/// Data in flight: sent, and neither acknowledged nor lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Segments.
     pub segments: u64,
-    /// Bytes of their packets.
+    /// Bytes of their packets on the link.
     pub bytes: u64,
 }
 
-/// What a report has changed.
+/// Effect of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Segments that are acknowledged now.
+    /// Newly acknowledged segments.
     pub acked: u64,
-    /// Bytes of their packets.
+    /// Bytes of their packets on the link.
     pub acked_bytes: u64,
-    /// Segments that are lost now.
+    /// Segments newly declared lost.
     pub lost: u64,
-    /// Whether the report says of a packet that it is the highest so far.
+    /// True if the report raises the highest packet number that has arrived.
     pub progress: bool,
-    /// What the report says of the path; there is none if nothing new can be learnt.
+    /// Path sample of the report; `None` if it contains nothing new.
     pub sample: Option<PathSample>,
 }
 
-/// A report that makes no sense.
+/// An invalid report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
-    /// It has a packet or a segment that was never sent.
-    #[error("the report has {0}, which was never sent")]
+    /// The report lists a packet or segment that was never sent.
+    #[error("the report lists {0}, which was never sent")]
     NeverSent(u64),
-    /// Its ranges are not in order, or empty.
+    /// The report's ranges are out of order or empty.
     #[error("the report's ranges are out of order at {0}")]
     Order(u64),
 }
 
 impl<T> Delivery<T> {
-    /// Nothing has been sent. `rtt` is a guess of the round trip time.
+    /// Creates an empty state. `rtt` is an initial estimate of the round trip time.
     pub fn new(rtt: Duration) -> Self {
         Self {
             log: Log::default(),
@@ -172,19 +175,19 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Takes a new segment; its packet has `size` bytes on the link. It must be sent next, with
-    /// [`on_sent`](Self::on_sent). Its number is returned.
+    /// Adds a new segment whose packet has `size` bytes on the link, and returns its number. Must
+    /// be followed by [`on_sent`](Self::on_sent).
     pub fn push(&mut self, content: T, size: usize) -> u64 {
         self.segments.push(content, size)
     }
 
-    /// The number that the next packet will have.
+    /// Returns the number of the next packet.
     pub fn next_number(&self) -> u64 {
         self.log.next()
     }
 
-    /// A packet of `size` bytes on the link is sent, with the next number, which is returned. To be called for every
-    /// packet; `seq` is the segment in it, if any, and `coded` says that overcode protects it.
+    /// Records that a packet of `size` bytes on the link is sent, and returns its number. Call for
+    /// every packet; `seq` is its segment, if any, and `coded` is true if FEC protects it.
     pub fn on_sent(&mut self, now: Duration, seq: Option<u64>, size: usize, coded: bool) -> u64 {
         let horizon = now.saturating_sub(self.rtt.smoothed() * 4 + LOG_MIN);
         let number = self.log.push(now, horizon);
@@ -195,7 +198,7 @@ impl<T> Delivery<T> {
     }
 
     fn on_segment_sent(&mut self, seq: u64, sending: Sending, size: usize, coded: bool) {
-        // One that is acknowledged in the meantime is nobody's concern.
+        // Acknowledged in the meantime.
         let Some(segment) = self.segments.get_mut(seq) else {
             return;
         };
@@ -212,23 +215,24 @@ impl<T> Delivery<T> {
         });
     }
 
-    /// What is in flight.
+    /// Returns the data in flight.
     pub fn in_flight(&self) -> InFlight {
         self.in_flight
     }
 
-    /// Whether there is nothing that the receiver may lack.
+    /// Returns true if all segments are acknowledged.
     pub fn is_empty(&self) -> bool {
         self.segments.span().0 == 0
     }
 
-    /// For how long a sender whose reports come so far apart goes on without hearing of its first segment.
+    /// Returns the time that a sender continues without an acknowledgement of its first segment,
+    /// for this spacing of reports.
     pub fn window_time(&self, spacing: Duration) -> Duration {
         self.rtt.smoothed() * WINDOW_ROUND_TRIPS + spacing * WINDOW_SPACINGS
     }
 
-    /// Whether a new segment may be sent. `rate` is in bytes a second, `spacing` that of reports; `blind` is for a
-    /// silence into which everything is sent nevertheless.
+    /// Returns true if a new segment may be sent. `rate` is in bytes per second, `spacing` is that
+    /// of reports; `blind` extends the window for sending into a silence.
     pub fn window_open(&self, rate: u64, spacing: Duration, blind: bool) -> bool {
         let (segments, bytes) = self.segments.span();
         let time = self.window_time(spacing).as_secs_f64();
@@ -236,55 +240,56 @@ impl<T> Delivery<T> {
         segments < WINDOW_SEGMENTS_MAX && (segments < WINDOW_SEGMENTS_MIN || bytes < window)
     }
 
-    /// The lost segment that goes next, the oldest first; its content, and when it was sent last. It stays lost
-    /// until it is sent.
+    /// Returns the oldest lost segment, its content, and the time of its last transmission. The
+    /// segment stays lost until it is retransmitted.
     pub fn next_resend(&mut self) -> Option<(u64, &mut T, Duration)> {
         let seq = *self.lost.first()?;
         let segment = self.segments.get_mut(seq)?;
         Some((seq, &mut segment.content, segment.last.at))
     }
 
-    /// Whether something is lost and not sent again.
+    /// Returns true if a lost segment waits for retransmission.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Changes what a segment consists of; of no effect if it is acknowledged.
+    /// Replaces the content of a segment; ignored if it is acknowledged.
     pub fn replace(&mut self, seq: u64, content: T) {
         if let Some(segment) = self.segments.get_mut(seq) {
             segment.content = content;
         }
     }
 
-    /// What a segment consists of, until it is acknowledged.
+    /// Returns the content of a segment, until it is acknowledged.
     pub fn content_mut(&mut self, seq: u64) -> Option<&mut T> {
         self.segments
             .get_mut(seq)
             .map(|segment| &mut segment.content)
     }
 
-    /// How long packets under overcode are left to their repairs.
+    /// Sets the extra time for FEC-protected packets.
     pub fn set_coded_guard(&mut self, guard: Guard) {
         self.guard = guard;
     }
 
-    /// Whether packets are carried by what loses none: then none is lost by its age.
+    /// Sets whether the carrier is reliable; if so, no packet is declared lost by its age.
     pub fn set_reliable(&mut self, reliable: bool) {
         self.reliable = reliable;
     }
 
-    /// There is less to send than the rate allows: what is in flight and the next packet say nothing of how fast the path is.
+    /// Marks the flow as application-limited: packets in flight and the next one give no estimate
+    /// of the path's rate.
     pub fn set_app_limited(&mut self) {
         self.app_limited_until = self.log.next();
     }
 
-    /// When a packet was sent, unless it was long ago.
+    /// Returns the send time of a packet, unless it is too old.
     pub fn sent_at(&self, number: u64) -> Option<Duration> {
         self.log.get(number)
     }
 
-    /// When the packet was sent that is so many after the highest that has arrived: since then there should
-    /// have been an answer, after a round trip.
+    /// Returns the send time of the packet `packets` after the highest one that has arrived. A
+    /// report should have followed one round trip later.
     pub fn unanswered_since(&self, packets: u64) -> Option<Duration> {
         let number = self
             .highest
@@ -292,33 +297,33 @@ impl<T> Delivery<T> {
         self.log.get(number)
     }
 
-    /// The round trip time, smoothed (RFC 6298); what was guessed until there is a sample.
+    /// Returns the smoothed round trip time (RFC 6298), or the initial estimate.
     pub fn smoothed_rtt(&self) -> Duration {
         self.rtt.smoothed()
     }
 
-    /// The last round trip time alone; what was guessed until there is one.
+    /// Returns the last RTT sample, or the initial estimate.
     pub fn latest_rtt(&self) -> Duration {
         self.rtt.latest()
     }
 
-    /// How long a packet stands in the link's queue of late, as far as the round trip times of the last 10 to 20 minutes
-    /// tell.
+    /// Returns the recent queueing delay of the link, relative to the minimum RTT of the last 10 to
+    /// 20 minutes.
     pub fn queue(&self) -> Duration {
         self.rtt.queue()
     }
 
-    /// How much it varies (RFC 6298).
+    /// Returns the RTT variation (RFC 6298).
     pub fn rtt_variation(&self) -> Duration {
         self.rtt.variation()
     }
 
-    /// The least one of the last 10 to 20 s.
+    /// Returns the minimum RTT of the last 10 to 20 s.
     pub fn min_rtt(&self) -> Duration {
         self.rtt.minimum()
     }
 
-    /// For how long to wait for what has been overtaken; zero unless the path reorders.
+    /// Returns the time to wait for overtaken packets; zero unless the path reorders.
     pub fn reorder_time(&self) -> Duration {
         self.reorder.time(self.rtt.smoothed())
     }

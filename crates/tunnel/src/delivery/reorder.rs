@@ -1,4 +1,4 @@
-//! How much packets overtake each other, learnt from what arrived after all.
+//! Reordering extent of the path, learnt from segments that came late.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,15 +8,15 @@ use crate::{
     wire::{Report, Span},
 };
 
-/// So many later packets must have arrived before one counts as lost (RFC 9002 §6.1.1).
+/// Later packets that must have arrived before a packet counts as lost (RFC 9002 §6.1.1).
 pub(super) const PACKETS: u64 = 3;
-/// For how long an extent is remembered at least.
+/// Minimum time for which an extent is remembered.
 const MEMORY: Duration = Duration::from_secs(30);
-/// Beyond a round trip and this, nothing waits for what is late.
+/// Maximum wait for late packets, in addition to a round trip.
 const CAP_FLOOR: Duration = Duration::from_millis(50);
 
-/// A report's moment: the highest packet that had arrived, and how much later than that packet something
-/// would have been sent that arrived just when the report was made.
+/// Position of a report: the highest packet that had arrived, and the send time, relative to that
+/// packet, of a packet that would have arrived just when the report was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Front {
     pub(super) number: u64,
@@ -26,7 +26,8 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// `sent_at` is when the highest packet was sent, as far as known.
+    /// Creates the position of a report; `sent_at` is the send time of the highest packet, if
+    /// known.
     pub(super) fn new(report: &Report, sent_at: Option<Duration>, now: Duration) -> Option<Self> {
         let highest = report.highest?;
         let held = Duration::from_micros(highest.held_us);
@@ -38,12 +39,13 @@ impl Front {
         })
     }
 
-    /// Whether the report says, of a segment that was not acknowledged by it, that it is missing.
+    /// Returns true if the report covers a segment, which is then missing unless acknowledged by
+    /// it.
     pub(super) fn covers(&self, seq: u64) -> bool {
         seq == self.below || (self.span.from..self.span.until).contains(&seq)
     }
 
-    /// Of these segments, those that it covers.
+    /// Returns the segments that the report covers.
     pub(super) fn covered<'a>(
         &self,
         seqs: &'a BTreeMap<u64, u64>,
@@ -55,7 +57,7 @@ impl Front {
         outside.into_iter().chain(inside)
     }
 
-    /// Whether so many packets after this one have arrived, the last one so long after.
+    /// Returns true if `packets` later packets have arrived, the last one sent `time` later.
     pub(super) fn overtook(&self, sending: Sending, packets: u64, time: Duration) -> bool {
         sending.number.saturating_add(packets) <= self.number
             && (time.is_zero()
@@ -65,11 +67,11 @@ impl Front {
     }
 }
 
-/// The reordering of the path.
+/// Reordering of the path.
 #[derive(Clone, Debug)]
 pub(super) struct Reorder {
     extent: Windowed,
-    /// The report before this one.
+    /// Position of the previous report.
     before: Option<Front>,
 }
 
@@ -81,14 +83,14 @@ impl Reorder {
         }
     }
 
-    /// For how long to wait for what has been overtaken; zero until something came late.
+    /// Returns the time to wait for overtaken packets; zero until something came late.
     pub(super) fn time(&self, smoothed: Duration) -> Duration {
         let extent = self.extent.get().unwrap_or_default();
         (extent * 3 / 2).min(smoothed + CAP_FLOOR)
     }
 
-    /// Looks at a segment that a report acknowledges: it came late if the report before said that it was missing,
-    /// though enough later packets had arrived then.
+    /// Examines a newly acknowledged segment. It came late if the previous report showed it missing
+    /// although enough later packets had arrived.
     pub(super) fn on_acked<T>(
         &mut self,
         now: Duration,
@@ -99,11 +101,11 @@ impl Reorder {
         let Some(before) = self.before.filter(|before| before.covers(seq)) else {
             return;
         };
-        // What was restored by overcode has not been late but lost.
+        // A segment restored by FEC was lost, not late.
         if segment.coded {
             return;
         }
-        // If the last sending cannot have arrived, it was the one before that has.
+        // If the last transmission cannot have arrived, the previous one has.
         let arrived = if segment.last.number > front.number {
             segment.before
         } else {
@@ -111,18 +113,18 @@ impl Reorder {
         };
         let late = arrived.filter(|sending| before.overtook(*sending, PACKETS, Duration::ZERO));
         if let (Some(sending), Some(from), Some(to)) = (late, before.passed, front.passed) {
-            // It came between the two reports.
+            // It arrived between the two reports.
             let extent = (from.saturating_sub(sending.at) + to.saturating_sub(sending.at)) / 2;
             self.extent.add(now, extent);
         }
     }
 
-    /// The report before.
+    /// Returns the position of the previous report.
     pub(super) fn newest(&self) -> Option<Front> {
         self.before
     }
 
-    /// A report has been dealt with.
+    /// Stores the position of a report after its processing.
     pub(super) fn on_report(&mut self, front: Front) {
         self.before = Some(front);
     }

@@ -1,4 +1,4 @@
-//! What a report changes.
+//! Processing of reports.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{path::PathSample, wire::Report};
 
-/// When a packet's time is over.
+/// Rule for declaring packets lost.
 struct Rule {
-    /// So many later ones have arrived,
+    /// Number of later packets that have arrived,
     packets: u64,
-    /// the last of which was sent so long after it;
+    /// minimum send time of the last of them after the packet,
     time: Duration,
-    /// or it was sent by then.
+    /// or maximum send time of the packet itself.
     sent_by: Option<Duration>,
 }
 
@@ -27,10 +27,11 @@ impl Rule {
 }
 
 impl<T> Delivery<T> {
-    /// Takes a report. Contents of segments that are acknowledged for the first time are given to `acked`.
+    /// Handles a report, and passes the contents of newly acknowledged segments to `acked`.
     ///
     /// # Errors
-    /// If it makes no sense; nothing is changed then.
+    ///
+    /// The report is invalid. Nothing has changed then.
     pub fn on_report(
         &mut self,
         now: Duration,
@@ -59,7 +60,7 @@ impl<T> Delivery<T> {
             sample: sample.flatten(),
             ..Outcome::default()
         };
-        // One that was overtaken by a later one says nothing of what is missing.
+        // A report that was overtaken by a later one does not show what is missing.
         let newest = created_us.is_some_and(|us| us >= self.newest_us);
         let front = front.filter(|_| newest);
         self.acknowledge(now, report, front.as_ref(), &mut outcome, acked);
@@ -89,8 +90,8 @@ impl<T> Delivery<T> {
         Ok(())
     }
 
-    /// `None` if the highest packet is not higher than before, or nothing is known of it; within that, a sample if one may be
-    /// taken of it.
+    /// Takes a path sample. The outer `None` means that the highest packet has not risen or is
+    /// unknown; the inner one that no sample can be taken.
     fn take_sample(&mut self, now: Duration, report: &Report) -> Option<Option<PathSample>> {
         let highest = report.highest?;
         if self.highest.is_some_and(|known| highest.number <= known) {
@@ -174,7 +175,7 @@ impl<T> Delivery<T> {
         found + self.judge(0, front, &plain) + self.judge(1, front, &coded)
     }
 
-    /// Decides on all packets of a flight whose time is over.
+    /// Applies a rule to all packets of a flight queue.
     fn judge(&mut self, flight: usize, front: &Front, rule: &Rule) -> u64 {
         let mut found = 0;
         while let Some(Flight { number, seq }) = self.flights[flight].front().copied() {
@@ -190,7 +191,7 @@ impl<T> Delivery<T> {
         found
     }
 
-    /// Of a segment whose time is over: lost if the report speaks of it.
+    /// Decides on a segment that the rule declares lost: lost if the report covers it.
     fn decide(&mut self, front: &Front, seq: u64, number: u64) -> u64 {
         if front.covers(seq) {
             self.lose(seq)

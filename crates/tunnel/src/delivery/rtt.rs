@@ -1,30 +1,30 @@
-//! Round trip times, and how old a report is that comes late.
+//! Round trip times, and the lateness of reports.
 
 use std::time::Duration;
 
 use crate::window::{Extreme, Windowed};
 
-/// Before there is a sample the path may be so much slower than it was said to be (RFC 9002 §6.2.2 takes
-/// three times its guess, too).
+/// Factor on the initial RTT before there is a sample: the path may be much slower than configured.
+/// RFC 9002 §6.2.2 takes three times its initial value, too.
 const UNKNOWN_FACTOR: u32 = 3;
-/// One sample counts for at most this many times what was known, and a bit: a queue that stood still for
-/// minutes is no round trip.
+/// Maximum factor by which one sample may exceed the estimate. A queue that stood still for minutes
+/// is not a round trip.
 const JUMP: u32 = 8;
 const JUMP_FLOOR: Duration = Duration::from_millis(100);
-/// For how long a least value is remembered at least; twice as long at most.
+/// Window of the minimum RTT: values are kept for one to two times this.
 const MEMORY: Duration = Duration::from_secs(10);
-/// The same for the least of all: no path changes its length more often, as good as.
+/// Window of the long-term minimum, as paths hardly ever change their length more often.
 const MEMORY_LONG: Duration = Duration::from_secs(600);
 const TICK: Duration = Duration::from_millis(1);
 
-/// Estimates as in RFC 6298 and RFC 9002 §5.
+/// RTT estimates as in RFC 6298 and RFC 9002 §5.
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
     smoothed: Duration,
     variation: Duration,
     latest: Duration,
     minimum: Windowed,
-    /// That of an empty queue.
+    /// RTT with an empty queue.
     empty: Windowed,
     sampled: bool,
 }
@@ -52,7 +52,7 @@ impl Rtt {
             return;
         }
         self.variation = (self.variation * 3 + self.smoothed.abs_diff(counted)) / 4;
-        // No path is shorter by accident.
+        // A low sample is never an accident, so it gets more weight.
         let weight = if counted < self.smoothed / 2 { 2 } else { 8 };
         self.smoothed = (self.smoothed * (weight - 1) + counted) / weight;
     }
@@ -78,14 +78,14 @@ impl Rtt {
         self.smoothed.saturating_sub(empty)
     }
 
-    /// The queue is empty now, whatever it was and however it varied.
+    /// Resets the estimates to an empty queue.
     pub(super) fn drain(&mut self) {
         self.smoothed -= self.queue();
         self.variation = Duration::ZERO;
         self.latest = self.latest.min(self.smoothed);
     }
 
-    /// After this time a packet has arrived, and its receiver has said so, or it is lost.
+    /// Returns the time after which a packet has either been reported or is lost.
     pub(super) fn patience(&self) -> Duration {
         if !self.sampled {
             return self.smoothed * UNKNOWN_FACTOR;
@@ -93,20 +93,21 @@ impl Rtt {
         self.smoothed.max(self.latest) + self.margin()
     }
 
-    /// How much later than its round trip an answer may come.
+    /// Returns the margin by which an answer may exceed the round trip time.
     pub(super) fn margin(&self) -> Duration {
         (self.smoothed / 8).max(self.variation * 4).max(TICK)
     }
 }
 
-/// How fast two clocks drift apart at most, as a share of the time: crystals are good to 50 ppm each.
+/// Divisor for the maximum drift between two clocks: crystals are good to 50 ppm each.
 const DRIFT: u32 = 10_000;
 
-/// Tells reports that were held on their way, by a queue or by a modem that waited for its link, from
-/// those that came straight: what they say is older.
+/// Detector of reports that were held on the path, by a queue or by a modem that waited for its
+/// link. The contents of such reports are older.
 #[derive(Clone, Debug)]
 pub(super) struct Lateness {
-    /// Our clock minus the receiver's when a report came, in microseconds, moved into the positive: the least one.
+    /// Minimum of the local clock minus the receiver's when a report came, in microseconds, shifted
+    /// to be positive.
     minimum: Windowed,
     origin: Option<i128>,
     last: Duration,
@@ -121,10 +122,11 @@ impl Lateness {
         }
     }
 
-    /// A report of `created_us` by the receiver's clock is here: for how long it was held on the way.
+    /// Returns for how long a report made at `created_us` of the receiver's clock was held on the
+    /// path.
     pub(super) fn on_report(&mut self, now: Duration, created_us: u64) -> Duration {
         let difference = now.as_micros() as i128 - i128::from(created_us);
-        // Some origin so far away that no difference of a working clock lies before it.
+        // An origin so distant that no difference of a working clock lies before it.
         let origin = *self.origin.get_or_insert(difference - i128::from(u32::MAX));
         let transit = u64::try_from(difference - origin).unwrap_or(0);
         let transit = Duration::from_micros(transit);

@@ -1,42 +1,44 @@
-//! The segments that are not acknowledged, by their numbers.
+//! Unacknowledged segments, by number.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use crate::ranges::RangeSet;
 
-/// One that has not been sent.
+/// Number of a packet that has not been sent.
 const NEVER: u64 = u64::MAX;
 
-/// When and as which packet a segment was sent.
+/// Transmission of a segment: packet number and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sending {
     pub(super) number: u64,
     pub(super) at: Duration,
 }
 
-/// A segment until it is acknowledged.
+/// An unacknowledged segment.
 #[derive(Clone, Debug)]
 pub(super) struct Segment<T> {
     pub(super) content: T,
-    /// Bytes of its packet, when it was pushed or sent last.
+    /// Bytes of its packet on the link, at the last push or transmission.
     pub(super) size: usize,
     pub(super) last: Sending,
-    /// The sending before that one.
+    /// The transmission before the last.
     pub(super) before: Option<Sending>,
-    /// Whether it counts as in flight.
+    /// True if the segment counts as in flight.
     pub(super) flying: bool,
-    /// Whether it was ever sent under overcode: it may have been restored then, when others arrived.
+    /// True if a transmission was FEC-protected: the segment may have been restored from other
+    /// packets.
     pub(super) coded: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Slot<T> {
     segment: Option<Segment<T>>,
-    /// Bytes that it takes of the window, even if it is acknowledged, while earlier ones are not.
+    /// Bytes that count in the window, even after acknowledgement, while earlier segments are
+    /// missing.
     size: usize,
 }
 
-/// All segments from the first that is not acknowledged on.
+/// All segments from the first unacknowledged one on.
 #[derive(Clone, Debug)]
 pub(super) struct Segments<T> {
     first: u64,
@@ -55,12 +57,13 @@ impl<T> Segments<T> {
         }
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next segment.
     pub(super) fn next(&self) -> u64 {
         self.first + self.slots.len() as u64
     }
 
-    /// How many there are from the first unacknowledged one on, and how many bytes their packets have.
+    /// Returns the number of segments from the first unacknowledged one on, and the bytes of their
+    /// packets.
     pub(super) fn span(&self) -> (usize, u64) {
         (self.slots.len(), self.bytes)
     }
@@ -88,13 +91,13 @@ impl<T> Segments<T> {
         seq
     }
 
-    /// One that is not acknowledged.
+    /// Returns an unacknowledged segment.
     pub(super) fn get_mut(&mut self, seq: u64) -> Option<&mut Segment<T>> {
         let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
         self.slots.get_mut(index)?.segment.as_mut()
     }
 
-    /// The first ones that are not acknowledged, so many at most.
+    /// Returns the first unacknowledged segments, `count` at most.
     pub(super) fn first(&self, count: usize) -> impl Iterator<Item = (u64, &Segment<T>)> {
         let runs = self.unacked.from(self.first);
         runs.flatten().take(count).filter_map(|seq| {
@@ -103,19 +106,20 @@ impl<T> Segments<T> {
         })
     }
 
-    /// The one that was sent last as this packet, if it is not acknowledged.
+    /// Returns the segment if its last transmission was this packet and it is not acknowledged.
     pub(super) fn sent_as(&self, seq: u64, number: u64) -> Option<&Segment<T>> {
         let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
         let segment = self.slots.get(index)?.segment.as_ref()?;
         (segment.last.number == number).then_some(segment)
     }
 
-    /// Takes out those with these numbers that were not acknowledged, in rising order.
+    /// Removes the unacknowledged segments with these numbers, and passes them to `acked` in rising
+    /// order.
     pub(super) fn acknowledge(&mut self, seqs: Range<u64>, mut acked: impl FnMut(u64, Segment<T>)) {
         let (first, slots) = (self.first, &mut self.slots);
         self.unacked.take(seqs, |run| {
             for seq in run {
-                // What is in `unacked` has a slot with a segment.
+                // Every number in `unacked` has a slot with a segment.
                 let slot = slots.get_mut((seq - first) as usize);
                 if let Some(segment) = slot.and_then(|slot| slot.segment.take()) {
                     acked(seq, segment);

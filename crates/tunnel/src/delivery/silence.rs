@@ -1,24 +1,24 @@
-//! What goes again into silence, and what its end says.
+//! Repeats during a silence, and recovery after it.
 
 use std::time::Duration;
 
 use super::{Delivery, Flight};
 
-/// Nothing is repeated into silence more often than so many times in a round trip.
+/// Maximum number of repeats per round trip during a silence.
 const REPEATS_PER_ROUND_TRIP: u32 = 16;
 const REPEAT_MIN: Duration = Duration::from_millis(1);
-/// A report that comes so much later than it might have was held, and not just queued or written by a machine that was late.
+/// Minimum lateness of a report that counts as held, above that of queueing and of a busy host.
 const HELD_MIN: Duration = Duration::from_millis(20);
-/// And this part of a round trip.
+/// Minimum lateness of a held report, as a part of a round trip.
 const HELD_PART: u32 = 4;
-/// After a long silence the first segments go twice, as so much is waiting for them: so many, so long after the first time, in parts of
-/// a round trip.
+/// First segments that are sent twice after a long silence, as much data waits for them. The second
+/// transmission follows after `SECOND_PART` of a round trip.
 const SECOND_SEGMENTS: usize = 8;
 const SECOND_PART: u32 = 32;
 
 impl<T> Delivery<T> {
-    /// After a long silence: one of the first segments that has gone again, but once; it is to go once more. Its content, and when it
-    /// was sent last.
+    /// Returns a segment to send a second time after a long silence: one of the first segments,
+    /// retransmitted once. Also returns its content and the time of its last transmission.
     pub fn next_second(&mut self, now: Duration) -> Option<(u64, &mut T, Duration)> {
         let since = self.long_until?;
         let round_trip = self.rtt.smoothed();
@@ -38,9 +38,9 @@ impl<T> Delivery<T> {
         Some((seq, &mut segment.content, segment.last.at))
     }
 
-    /// The segment in flight that was sent least recently, to be sent once more though it may have arrived: for
-    /// silence, when there is nothing better; its content, and when that was. None if even that one has just been sent;
-    /// see [`repeat_at`](Self::repeat_at).
+    /// Returns the oldest segment in flight to repeat during a silence, when nothing better is to
+    /// be sent, though it may have arrived. Also returns its content and the time of its last
+    /// transmission. `None` if it was just sent; see [`repeat_at`](Self::repeat_at).
     pub fn repeat_oldest(&mut self, now: Duration) -> Option<(u64, &mut T, Duration)> {
         let (seq, at) = self.oldest()?;
         if now < at + self.repeat_pause() {
@@ -50,7 +50,7 @@ impl<T> Delivery<T> {
         Some((seq, &mut segment.content, at))
     }
 
-    /// When there will be a segment to repeat.
+    /// Returns the time of the next repeat.
     pub fn repeat_at(&mut self) -> Option<Duration> {
         let (_, at) = self.oldest()?;
         Some(at + self.repeat_pause())
@@ -81,16 +81,16 @@ impl<T> Delivery<T> {
         Some((first.seq, segment.last.at))
     }
 
-    /// A silence is over. Packets sent before tell nothing of the round trip: they, or the reports of them, may
-    /// have been held all the time. To be called with each packet that ends a silence, before or after its report is
-    /// taken, if it has one.
+    /// Ends a silence. Packets sent before give no RTT sample, as they or their reports may have
+    /// been held. Call with each packet that ends a silence, before or after its report is handled.
     pub fn resume(&mut self, now: Duration) {
         self.resumed = now;
         self.expect_held();
     }
 
-    /// The silence that is over was long, and nothing was heard in it. What was sent before the peer sent what ended it went into the
-    /// outage: it need not wait for its time to be over. To be called after [`resume`](Self::resume), when the report is taken.
+    /// Ends a long silence in which nothing was heard. Packets sent before the peer's first packet
+    /// went into the outage, and are lost without waiting for their age. Call after
+    /// [`resume`](Self::resume), when the report is handled.
     pub fn resume_after_long(&mut self, now: Duration) {
         self.long_until = Some(now);
         if let Some(front) = self.reorder.newest().filter(|_| self.reported == now) {
@@ -98,15 +98,16 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// The link has had the time to send all that stood in its queue. To be called before the report is taken that
-    /// ends a silence: the round trip is shorter now than it was, unless that report was held on its way, as the queue
-    /// will have been then.
+    /// Assumes that the link's queue has drained during the silence. Call before the report that
+    /// ends the silence is handled. The RTT estimate drops, unless that report was held on the
+    /// path, as the queue was then held, too.
     pub fn expect_drained(&mut self) {
         self.drained = true;
     }
 
-    /// If the first reports after a silence were held on their way, by a modem that waited for its link, so
-    /// were our packets: they get a round trip to arrive before they are sent again.
+    /// Defers losses after a silence if the first reports were held by a modem that waited for its
+    /// link. The local end's packets were probably held, too, and get a round trip to arrive before
+    /// retransmission.
     pub(super) fn expect_held(&mut self) {
         let patience = self.rtt.patience();
         if self.was_held() && (self.resumed..self.resumed + patience).contains(&self.reported) {
@@ -114,8 +115,9 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Whether the last report was held on its way. What is late by less than packets of this path are, or than a part of a round
-    /// trip, says nothing: if ours were held for as long, little of what is on its way goes twice.
+    /// Returns true if the last report was held on the path. Lateness within the path's usual
+    /// margin, or a part of a round trip, does not count: if packets were held for that long, few
+    /// are sent twice.
     pub(super) fn was_held(&self) -> bool {
         let usual = self.rtt.margin().max(self.rtt.smoothed() / HELD_PART);
         self.held >= usual.max(HELD_MIN)

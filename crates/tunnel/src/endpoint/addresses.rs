@@ -1,11 +1,12 @@
-//! Addresses at which a peer may be called, in the order in which they are tried.
+//! Addresses of a peer, in the order in which they are tried.
 
 use std::net::SocketAddr;
 
-/// Bound on the addresses of a peer: a round of calls to more would take longer than it is worth.
+/// Maximum number of addresses of a peer: a round of calls to more would take too long.
 pub const ADDRESSES: usize = 8;
 
-/// Addresses of one peer, in the order of RFC 8305, section 4, but for the one that answered last.
+/// Addresses of one peer, in the order of RFC 8305, section 4, with the one that answered last
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     list: Vec<SocketAddr>,
@@ -24,21 +25,21 @@ impl Addresses {
         &self.list
     }
 
-    /// Takes others in their place. Returns whether any of these is new.
+    /// Replaces the addresses. Returns true if one of them is new.
     pub fn replace(&mut self, addresses: &[SocketAddr]) -> bool {
         let before = std::mem::replace(&mut self.list, interleave(addresses));
         self.list.iter().any(|address| !before.contains(address))
     }
 
-    /// Notes that the peer answered there, so that it is called there first.
+    /// Records that the peer answered at an address, so that it is tried first.
     pub fn on_answer(&mut self, address: SocketAddr) {
-        // A peer that roams answers from elsewhere: that says nothing of these.
+        // A roaming peer answers from other addresses, which does not affect the order.
         if self.list.contains(&address) {
             self.answered = Some(address);
         }
     }
 
-    /// Addresses in the order in which they are tried.
+    /// Returns the addresses in the order in which they are tried.
     pub fn in_order(&self) -> impl Iterator<Item = SocketAddr> {
         let first = self.answered.filter(|first| self.list.contains(first));
         let others = self.list.iter().copied();
@@ -48,8 +49,8 @@ impl Addresses {
     }
 }
 
-/// Addresses without repetitions, by turns of either family, beginning with that of the first:
-/// where one family leads nowhere, the second call is of the other one.
+/// Removes duplicates, and alternates address families, beginning with that of the first address.
+/// If one family is unreachable, the second call uses the other one.
 fn interleave(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let Some(first) = addresses.first() else {
         return Vec::new();

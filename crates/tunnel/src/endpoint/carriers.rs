@@ -1,26 +1,26 @@
-//! By which carrier a peer is reached: UDP, or TCP where UDP does not get through.
+//! Selection of the carrier to a peer: UDP, or TCP where UDP does not get through.
 //!
 //! ```text
-//!            no answer by UDP, silence, or the peer does not hear us
+//!            no answer by UDP, silence, or the peer does not hear this end
 //!   +-----+ ----------- a handshake by TCP succeeds -----------> +-----+
 //!   | UDP |                                                      | TCP | --+ UDP is probed after 10 s,
-//!   +-----+ <-- three probes in a row, each a handshake, are --- +-----+ <-+ and later and later if
+//!   +-----+ <-- three probes in a row, each a handshake, are --- +-----+ <-+ then at longer intervals if
 //!                         answered by UDP                                    it does not last
 //! ```
 //!
-//! Whoever calls decides. The other end answers where it was called from, as it follows a peer
+//! The calling end decides. The other end answers by the carrier of the call, as it follows a peer
 //! whose address changes.
 
 use std::{net::SocketAddr, time::Duration};
 
 use super::{Limits, PeerEvent, local::Local, peer::Peer};
 
-/// What carries datagrams.
+/// Carrier of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Carrier {
-    /// One in each datagram of UDP.
+    /// UDP: one per UDP datagram.
     Udp,
-    /// One after the other in a connection.
+    /// TCP: consecutive datagrams in a connection.
     Tcp,
 }
 
@@ -33,17 +33,18 @@ impl std::fmt::Display for Carrier {
     }
 }
 
-/// Where a peer is.
+/// Address and carrier of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Remote {
-    /// Its address. By TCP that of its end of the connection, or the one at which it is called.
+    /// Address of the peer. For TCP, that of its end of the connection, or the one at which it is
+    /// called.
     pub address: SocketAddr,
-    /// By what it is reached.
+    /// Carrier to the peer.
     pub carrier: Carrier,
 }
 
 impl Remote {
-    /// There, by TCP.
+    /// Creates a remote reached by TCP.
     pub fn tcp(address: SocketAddr) -> Self {
         let carrier = Carrier::Tcp;
         Self { address, carrier }
@@ -51,14 +52,14 @@ impl Remote {
 }
 
 impl From<SocketAddr> for Remote {
-    /// There, by UDP.
+    /// Creates a remote reached by UDP.
     fn from(address: SocketAddr) -> Self {
         let carrier = Carrier::Udp;
         Self { address, carrier }
     }
 }
 
-/// By what a peer may be reached.
+/// Carriers permitted for a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carriers {
     /// UDP, and TCP where UDP does not get through.
@@ -80,50 +81,50 @@ impl Carriers {
     }
 }
 
-/// Calls by UDP without an answer before TCP is tried, and as many round trips.
+/// Unanswered calls by UDP before TCP is tried, and as many round trips.
 const PATIENCE: u32 = 3;
-/// Probes of UDP that are answered in a row before it is used again.
+/// Consecutive answered probes of UDP before it is used again.
 const PROBES: u32 = 3;
-/// Between two rows of probes, at first and at most.
+/// Interval between rows of probes: first and maximum.
 const WAIT_MIN: Duration = Duration::from_secs(10);
 const WAIT_MAX: Duration = Duration::from_secs(320);
-/// UDP that lasts for so long is not held to be fickle.
+/// Time for which UDP must last to count as reliable.
 const STEADY: Duration = Duration::from_secs(60);
-/// A peer that initiates three times within so long does not hear our answers.
+/// Time within which three initiations of a peer show that it does not receive the answers.
 const DEAF: Duration = Duration::from_secs(5);
 
-/// What is known of the two ways to a peer.
+/// State of both carriers to a peer.
 #[derive(Debug, Default)]
 pub(super) struct CarrierStates {
-    /// Calls in this silence.
+    /// Calls during this silence.
     calls: u32,
-    /// By what the last one went.
+    /// Carrier of the last call.
     called: Option<Carrier>,
-    /// Since when the present carrier is used.
+    /// Time since which the present carrier is used.
     since: Duration,
-    /// When something last came the way that we send.
+    /// Time when a packet last arrived by the present carrier.
     heard: Duration,
-    /// When to probe UDP.
+    /// Time of the next probe of UDP.
     probe: Duration,
     wait: Duration,
-    /// A probe is out.
+    /// True if a probe is outstanding.
     probing: bool,
-    /// Probes answered in a row.
+    /// Consecutive answered probes.
     answers: u32,
-    /// Rows of probes that an answer was missing to, since the carrier changed.
+    /// Incomplete rows of probes since the carrier changed.
     rows: usize,
-    /// When it was last seen that the peer does not hear us.
+    /// Time when the peer was last found not to receive.
     deaf: Option<Duration>,
-    /// When the first answer by TCP came to somebody who would rather have one by UDP.
+    /// Time of the first answer by TCP while UDP was preferred.
     doubt: Option<Duration>,
-    /// The connection by which it was reached is gone.
+    /// The peer's TCP connection has failed.
     lost: bool,
-    /// The peer is to be called at once.
+    /// The peer must be called at once.
     urgent: bool,
 }
 
 impl CarrierStates {
-    /// The peer is called. How many calls went before, without an answer.
+    /// Records a call. Returns the number of unanswered calls before it.
     fn on_call(&mut self, well: bool) -> u32 {
         let before = if well { 0 } else { self.calls };
         self.calls = before.saturating_add(1);
@@ -145,7 +146,7 @@ impl CarrierStates {
         (self.probing, self.answers, self.rows) = (false, 0, 0);
     }
 
-    /// Notes that UDP is probed. Returns how many rows of probes have ended without success.
+    /// Records a probe of UDP. Returns the number of rows of probes that have failed.
     fn on_probe(&mut self, now: Duration) -> usize {
         if self.probing {
             self.answers = 0;
@@ -156,7 +157,7 @@ impl CarrierStates {
         self.rows
     }
 
-    /// A probe is answered. Whether these are enough.
+    /// Records an answered probe. Returns true if enough probes were answered in a row.
     fn on_answer(&mut self, now: Duration, limits: &Limits) -> bool {
         self.answers += 1;
         self.probing = false;
@@ -164,8 +165,9 @@ impl CarrierStates {
         self.answers >= PROBES
     }
 
-    /// By TCP an initiation is answered that was sent then. Whether UDP has had its chance: it is
-    /// called at the first such answer, and that to a later call by TCP shows that there was none.
+    /// Records a TCP answer to an initiation sent at `sent`. Returns true if UDP has had its
+    /// chance: it is called at the first such answer, and the answer to a later TCP call shows that
+    /// UDP failed.
     fn on_tcp_answer(&mut self, now: Duration, sent: Duration, limits: &Limits) -> bool {
         let doubt = *self.doubt.get_or_insert(now);
         if doubt + limits.silence < sent {
@@ -175,7 +177,7 @@ impl CarrierStates {
         doubt < sent
     }
 
-    /// The peer has initiated at these times, and has not confirmed any.
+    /// Records the times of the peer's unconfirmed initiations.
     fn on_initiations(&mut self, mut last: impl Iterator<Item = Duration>) {
         let (Some(now), Some(before)) = (last.next(), last.nth(1)) else {
             return;
@@ -192,19 +194,19 @@ impl CarrierStates {
 }
 
 impl Peer {
-    /// Places where it may be, by that carrier.
+    /// Returns the possible remotes by a carrier.
     fn by(&self, carrier: Carrier) -> impl Iterator<Item = Remote> {
         let includes = self.config.carriers.include(carrier);
         let addresses = self.addresses.in_order().filter(move |_| includes);
         addresses.map(move |address| Remote { address, carrier })
     }
 
-    /// Where it should be, or may be.
+    /// Returns the configured remote, if there is one.
     pub fn should_be(&self) -> Option<Remote> {
         self.by(Carrier::Udp).chain(self.by(Carrier::Tcp)).next()
     }
 
-    /// Whether both ways are open to us.
+    /// Returns true if both carriers can be used for calls.
     fn has_choice(&self) -> bool {
         self.config.carriers == Carriers::Both && !self.addresses.list().is_empty()
     }
@@ -213,19 +215,19 @@ impl Peer {
         self.remote.is_some_and(|remote| remote.carrier == carrier)
     }
 
-    /// Whether the way that we send is one that the peer hears us by, and we it.
+    /// Returns true if both ends hear each other by the present carrier.
     pub fn is_well(&self, now: Duration, limits: &Limits) -> bool {
         let heard = self.live.as_ref().map(|live| live.heard);
         let heard = heard.is_some_and(|heard| heard + limits.silence > now);
         heard && !self.ways.lost && !self.ways.is_deaf(now)
     }
 
-    /// Whether the peer is to be called though neither silence nor the age of keys asks for it.
+    /// Returns true if the peer must be called for reasons other than silence or the age of keys.
     pub fn is_handshake_due(&self) -> bool {
         self.ways.urgent || self.ways.lost && self.live.is_some()
     }
 
-    /// Whether it is time to try TCP, too.
+    /// Returns true if TCP must be tried, too.
     fn wants_tcp(&self, now: Duration, limits: &Limits) -> bool {
         if self.live.is_some() {
             return !self.is_well(now, limits);
@@ -235,26 +237,27 @@ impl Peer {
         u128::from(self.ways.calls) >= tries
     }
 
-    /// Takes other addresses at which it may be called.
+    /// Replaces the addresses at which the peer is called.
     pub fn set_addresses(&mut self, now: Duration, addresses: &[SocketAddr], limits: &Limits) {
         let is_news = self.addresses.replace(addresses);
         let is_well = self.is_well(now, &self.limits(limits));
         if is_news && !is_well && !self.initiations.is_resting() {
-            // By UDP first: of a new address it is not known that UDP does not get there.
+            // By UDP first: it may work at a new address.
             self.ways.calls = 0;
             self.initiations.restart(now);
         }
     }
 
-    /// Addresses at which to call the peer. A round of calls goes to where it was and to where it
-    /// should be; if UDP does not do, by TCP every other time.
+    /// Returns the remote for the next call. A round of calls covers the last known address and the
+    /// configured ones; if UDP fails, every other round uses TCP.
     pub fn number_to_call(&mut self, now: Duration, limits: &Limits) -> Option<Remote> {
         let number = self.next_number(now, limits);
         self.ways.called = number.map(|number| number.carrier);
         number
     }
 
-    /// Whether we call by that way, so that the peer should answer rather than call.
+    /// Returns true if the local end calls by this carrier, so that the peer should answer rather
+    /// than call.
     pub fn calls_by(&self, carrier: Carrier) -> bool {
         self.ways.called == Some(carrier)
     }
@@ -262,7 +265,7 @@ impl Peer {
     fn next_number(&mut self, now: Duration, limits: &Limits) -> Option<Remote> {
         let is_well = self.is_well(now, limits);
         let last = self.initiations.last();
-        // What is left of a round of long ago is not gone on with.
+        // The rest of an old round is discarded.
         let recent = limits.silence.max(limits.retry * 2);
         let goes_on = last.is_some_and(|sent| sent + recent > now);
         if !goes_on || is_well {
@@ -274,7 +277,7 @@ impl Peer {
         let call = self.ways.on_call(is_well);
         let was = self.remote;
         if is_well {
-            // New keys are wanted, and no other way.
+            // Only new keys are needed, on the same carrier.
             return was.or(self.should_be());
         }
         let round: Vec<_> = if wants_tcp && call % 2 == 1 {
@@ -290,22 +293,23 @@ impl Peer {
         self.initiations.round.pop_front()
     }
 
-    /// When UDP is to be probed.
+    /// Returns when UDP is to be probed.
     pub fn probe_due(&self, local: &Local) -> Option<Duration> {
         let probes =
             !local.ending && self.has_choice() && self.live.is_some() && self.is_by(Carrier::Tcp);
         probes.then_some(self.ways.probe)
     }
 
-    /// UDP is probed now: where. After a row of probes in vain it is another of the addresses.
+    /// Returns the remote of the next UDP probe. After a failed row of probes it is another
+    /// address.
     pub fn number_to_probe(&mut self, now: Duration) -> Option<Remote> {
         let rows = self.ways.on_probe(now);
         let count = self.addresses.list().len().max(1);
         self.by(Carrier::Udp).nth(rows % count)
     }
 
-    /// The session would go on with keys that were agreed by that way. Whether it should: not by
-    /// TCP while UDP does, and by UDP instead of TCP only if that is reliable.
+    /// Returns true if the session should continue with keys agreed by way of `from`: not by TCP
+    /// while UDP works, and by UDP instead of TCP only if it is reliable.
     pub fn prefers(&mut self, now: Duration, from: Remote, limits: &Limits) -> bool {
         let changes = self.remote.is_some_and(|was| was.carrier != from.carrier);
         if !changes || !self.has_choice() || !self.is_well(now, limits) {
@@ -314,14 +318,15 @@ impl Peer {
         from.carrier == Carrier::Udp && self.ways.on_answer(now, limits)
     }
 
-    /// By `from` an initiation is answered that was sent then. Whether UDP may yet be answered,
-    /// too, so that it is to be called at once.
+    /// Handles an answer from `from` to an initiation sent at `sent`. Returns true if UDP may still
+    /// be answered, too, and is to be called at once.
     pub fn doubts(&mut self, now: Duration, from: Remote, sent: Duration, limits: &Limits) -> bool {
         let by_tcp = from.carrier == Carrier::Tcp && !self.is_by(Carrier::Tcp);
         by_tcp && self.has_choice() && !self.ways.on_tcp_answer(now, sent, limits)
     }
 
-    /// The peer has initiated: perhaps because it does not hear us, unless it probes UDP.
+    /// Handles an initiation of the peer, which may mean that it does not hear this end, unless it
+    /// probes UDP.
     pub fn on_initiations(&mut self) {
         if self.live.is_some() {
             let by_tcp = self.is_by(Carrier::Tcp);
@@ -332,7 +337,7 @@ impl Peer {
         }
     }
 
-    /// What is newest of the peer's came from there.
+    /// Records that the newest packet of the peer came from there.
     pub fn move_to(&mut self, now: Duration, from: Remote, limits: &Limits) {
         if self.remote == Some(from) {
             self.ways.heard = now;
@@ -352,7 +357,7 @@ impl Peer {
         self.events.push_back(PeerEvent::Roamed(from));
     }
 
-    /// The session is to know whether its packets may be lost.
+    /// Notifies the session whether its carrier is reliable.
     pub fn note_carrier(&mut self) {
         let reliable = self.is_by(Carrier::Tcp);
         if let Some(live) = &mut self.live {
@@ -360,7 +365,8 @@ impl Peer {
         }
     }
 
-    /// Of two connections, each called by one of the ends, that of the greater key is used by both.
+    /// Returns true if the connection to `from` is kept. Of two connections, each called by one
+    /// end, both ends use the one of the larger key.
     fn stays(&self, now: Duration, from: Remote, limits: &Limits) -> bool {
         let is = |remote: Remote| self.by(Carrier::Tcp).any(|called| called == remote);
         let ours = self.remote.is_some_and(is);
@@ -368,12 +374,12 @@ impl Peer {
         self.greater && ours && from.carrier == Carrier::Tcp && good
     }
 
-    /// Nothing is to be written for that place until it is [released](Self::release).
+    /// Holds packets for that remote until it is [released](Self::release).
     pub fn hold(&mut self, remote: Remote) {
         self.held |= self.remote == Some(remote);
     }
 
-    /// There is room again on the way to that place.
+    /// Releases packets for that remote.
     pub fn release(&mut self, remote: Remote) {
         if self.remote == Some(remote) {
             self.held = false;
@@ -382,7 +388,7 @@ impl Peer {
         }
     }
 
-    /// The connection to that place is gone.
+    /// Handles the loss of the connection to that remote.
     pub fn lose(&mut self, remote: Remote) {
         if self.remote == Some(remote) {
             self.held = true;

@@ -1,18 +1,19 @@
-//! What an endpoint and its peers are told at their beginning.
+//! Configuration of an endpoint and its peers.
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
 use super::Carriers;
 use crate::{crypto::Key, session::SessionConfig};
 
-/// One end of tunnels.
+/// Configuration of an endpoint.
 pub struct EndpointConfig {
-    /// Our private key ([`crate::crypto::public_key`] gives what the peers need).
+    /// Private key of the endpoint; [`crate::crypto::public_key`] derives the public key for the
+    /// peers.
     pub private_key: Key,
-    /// Where all randomness comes from. From the system's generator, and new at each start: with
-    /// the same seed as before, old ephemeral keys would come again.
+    /// Seed of all randomness. Take it from the system's generator at each start: a reused seed
+    /// would repeat ephemeral keys.
     pub seed: Key,
-    /// What it does in a second at most, and when it looks for new keys.
+    /// Rate limits, and rekeying intervals.
     pub limits: Limits,
 }
 
@@ -23,23 +24,23 @@ impl fmt::Debug for EndpointConfig {
     }
 }
 
-/// The other end of a tunnel.
+/// Configuration of a peer.
 #[derive(Clone)]
 pub struct PeerConfig {
-    /// Who it is.
+    /// Public key of the peer.
     pub public_key: Key,
-    /// What only the two ends know, besides their private keys; zeros if there is nothing.
+    /// Pre-shared key; zeros for none.
     pub psk: Key,
-    /// Addresses at which it may be, if it can be called; else it calls us. The first of these is
-    /// tried first, and the other family second (RFC 8305, section 4); those beyond
+    /// Addresses at which the peer is called; without any, the peer calls. The first one is tried
+    /// first, and the other family second (RFC 8305, section 4). Addresses beyond
     /// [`ADDRESSES`](super::ADDRESSES) are not tried.
     pub addresses: Vec<SocketAddr>,
-    /// Where an endpoint before this one last heard it by UDP, if that is not long ago: there it is
-    /// called, too, so that it need not find out by silence that there is a new one here.
+    /// Remote at which a previous endpoint recently heard the peer by UDP. The peer is called
+    /// there, too, so that it learns of the restart without waiting for silence.
     pub last: Option<SocketAddr>,
-    /// By what it is called, and may call.
+    /// Carriers permitted for calls in both directions.
     pub carriers: Carriers,
-    /// How sessions with it behave. `initiator` is set by the endpoint.
+    /// Session parameters. The endpoint sets `initiator`.
     pub session: SessionConfig,
 }
 
@@ -54,28 +55,30 @@ impl fmt::Debug for PeerConfig {
     }
 }
 
-/// Bounds and intervals. The defaults are what docs/protocol.md names.
+/// Limits and intervals. The defaults are those of docs/protocol.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Initiations answered in a second without a cookie, and as many at once. 20.
+    /// Initiations answered per second without a cookie, and burst. Default: 20.
     pub initiations_open: u32,
-    /// Initiations with a cookie answered in a second, and as many at once. Each costs about 0.3
-    /// ms. 100.
+    /// Initiations with a cookie answered per second, and burst. Each costs about 0.3 ms. Default:
+    /// 100.
     pub initiations: u32,
-    /// Of these, from one address (IPv6: from one /64). 5.
+    /// Limit of these per address (IPv6: per /64). Default: 5.
     pub initiations_per_source: u32,
-    /// Responses looked at in a second, and as many at once. 100.
+    /// Responses processed per second, and burst. Default: 100.
     pub responses: u32,
-    /// New keys after so many packets in either direction. 2^23 (RFC 9001, section 6.6).
+    /// Packets in either direction after which keys are renewed. Default: 2^23 (RFC 9001, section
+    /// 6.6).
     pub rekey_packets: u64,
-    /// New keys after so long. Ten minutes.
+    /// Age at which keys are renewed. Default: ten minutes.
     pub rekey_after: Duration,
-    /// Between two initiations without an answer, give or take a fifth. A second.
+    /// Interval between unanswered initiations, varied by a fifth. Default: one second.
     pub retry: Duration,
-    /// Time between calls to two addresses of a peer, at least; a round trip where that is longer,
-    /// but not more than `retry`. 250 ms (RFC 8305, section 8).
+    /// Minimum time between calls to two addresses of a peer; a round trip where that is longer,
+    /// but at most `retry`. Default: 250 ms (RFC 8305, section 8).
     pub stagger: Duration,
-    /// An initiation is sent when nothing has come from the peer for so long. Three seconds.
+    /// Time without packets from the peer after which an initiation is sent. Default: three
+    /// seconds.
     pub silence: Duration,
 }
 

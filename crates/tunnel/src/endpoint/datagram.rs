@@ -1,4 +1,4 @@
-//! What is on the wire: the five kinds of datagrams. Numbers are in network byte order.
+//! Datagram format: the five kinds of datagrams. Numbers are in network byte order.
 //!
 //! ```text
 //! INITIATION    1 | sender:32 | noise 1: 144 bytes | mac1:128 | mac2:128             181 bytes
@@ -8,8 +8,8 @@
 //! DATA          5 | receiver:32 | packet number:32 | sealed packet | tag:128          25 and the packet
 //! ```
 //!
-//! `sender` is the index by which the writer wants to be addressed, `receiver` the one that the
-//! reader asked for.
+//! `sender` is the index by which the writer is to be addressed, `receiver` the index chosen by the
+//! reader.
 
 use super::terms::TERMS_LEN;
 use crate::{
@@ -23,38 +23,38 @@ pub(super) const COOKIE: u8 = 3;
 pub(super) const CONFIRMATION: u8 = 4;
 pub(super) const DATA: u8 = 5;
 
-/// Type and index.
+/// Length of type and index.
 const SHORT_HEADER: usize = 1 + 4;
-/// Type and index of a confirmation.
+/// Length of type and index of a confirmation.
 pub(super) const CONFIRMATION_HEADER: usize = SHORT_HEADER;
-/// Type, index and packet number.
+/// Length of type, index and packet number.
 pub(super) const DATA_HEADER: usize = SHORT_HEADER + 4;
 
 const _: () = assert!(DATA_HEADER + TAG_LEN == DATAGRAM_OVERHEAD);
 
-/// The length of an initiation, always.
+/// Length of an initiation.
 pub(super) const INITIATION_LEN: usize =
     SHORT_HEADER + TERMS_LEN + INITIATION_OVERHEAD + 2 * MAC_LEN;
-/// The length of a response, always.
+/// Length of a response.
 pub(super) const RESPONSE_LEN: usize = SHORT_HEADER + 4 + TERMS_LEN + RESPONSE_OVERHEAD + MAC_LEN;
-/// The length of a cookie reply, always.
+/// Length of a cookie reply.
 pub(super) const COOKIE_LEN: usize = SHORT_HEADER + SEALED_COOKIE_LEN;
-/// The length of a confirmation, always.
+/// Length of a confirmation.
 pub(super) const CONFIRMATION_LEN: usize = CONFIRMATION_HEADER + TAG_LEN;
 
-// An answer is never longer than what it answers: nobody is flooded through us.
+// An answer is never longer than its request, so pepd cannot be used for amplification.
 const _: () = assert!(RESPONSE_LEN < INITIATION_LEN && COOKIE_LEN < INITIATION_LEN);
 
-/// What `mac1` of an initiation is over; what `mac2` is over ends a MAC later.
+/// Bytes of an initiation that `mac1` covers; `mac2` covers one MAC more.
 pub(super) const INITIATION_SIGNED: usize = INITIATION_LEN - 2 * MAC_LEN;
-/// What `mac1` of a response is over.
+/// Bytes of a response that `mac1` covers.
 pub(super) const RESPONSE_SIGNED: usize = RESPONSE_LEN - MAC_LEN;
-/// Where the handshake's message begins.
+/// Offset of the handshake message in an initiation.
 pub(super) const INITIATION_HEADER: usize = SHORT_HEADER;
-/// Where the handshake's message begins.
+/// Offset of the handshake message in a response.
 pub(super) const RESPONSE_HEADER: usize = SHORT_HEADER + 4;
 
-/// What a datagram is by its type and its length; what has neither is nothing.
+/// Kind of a datagram, by type and length; others are malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Initiation { sender: u32 },

@@ -1,8 +1,8 @@
-//! The end of an endpoint, and peers that have come to theirs.
+//! Shutdown of the endpoint, and of peers.
 //!
 //! ```text
-//!   we end      sessions are closed; nobody is called, no initiation and no answer is read any more
-//!   a peer ends it is called after 2 s, again after 4, and then every 8 s (as long as a second is the usual pause),
+//!   local end   sessions are closed; no more calls, initiations and answers are ignored
+//!   peer        called after 2 s, again after 4, then every 8 s (for the default retry of a second),
 //!               or as usual once it has called
 //! ```
 
@@ -12,7 +12,7 @@ use super::{Endpoint, peer::Peer};
 use crate::wire::CloseCode;
 
 impl Endpoint {
-    /// Says good-bye to all peers: each session is closed with what is sent next. No session begins any more.
+    /// Shuts down: the next packet of each session closes it. No session begins any more.
     pub fn shut_down(&mut self, reason: &str) {
         self.local.ending = true;
         let peers = self.slots.iter_mut().filter_map(|slot| slot.peer.as_mut());
@@ -22,14 +22,14 @@ impl Endpoint {
 
 impl Peer {
     fn shut_down(&mut self, reason: &str) {
-        // What was offered and is not proven would begin a session.
+        // An offer that is not proven yet would begin a session.
         self.pending.clear();
         if let Some(session) = self.session() {
             session.close(CloseCode::Shutdown, reason);
         }
     }
 
-    /// The peer has closed the session; it will not want another one soon if it is ending.
+    /// Handles a session closed by the peer; a peer that shuts down will not want another one soon.
     pub(super) fn on_closed(&mut self, code: CloseCode, retry: Duration) {
         let heard = self.live.as_ref().map(|live| live.heard);
         if let (CloseCode::Shutdown, Some(now)) = (code, heard) {

@@ -1,61 +1,62 @@
-//! What an endpoint tells its owner.
+//! Events of an endpoint, for its owner.
 
 use super::Remote;
 use crate::session::Event;
 
-/// What has happened with a peer.
+/// An event of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
     /// A session has begun, without streams.
     Up,
-    /// The session is over, and its streams are gone.
+    /// The session is over, and its streams are lost.
     Down(DownReason),
-    /// Something has happened in the session.
+    /// An event of the session.
     Session(Event),
-    /// The peer sends from there now, and gets there what we send.
+    /// The peer now sends from this remote, and receives there.
     Roamed(Remote),
-    /// The peer's handshake leads to nothing. Told once until a handshake succeeds.
+    /// Handshakes with the peer fail. Reported once until one succeeds.
     Failed(HandshakeError),
 }
 
-/// Why a session is over.
+/// Reason for the end of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DownReason {
-    /// Another one begins: the peer, or its memory of this one, was gone.
+    /// Another session begins: the peer restarted, or lost this session.
     Replaced,
     /// The peer closed it.
     PeerClosed,
-    /// The peer sent what makes no sense.
+    /// The peer violated the protocol.
     Protocol(String),
 }
 
-/// Why there are no keys.
+/// Reason for a failed handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// Update one of the two pepds.
+    /// The protocol versions differ: update one of the two pepds.
     #[error("the peer speaks version {0} of the protocol, we speak {ours}", ours = super::VERSION)]
     Version(u8),
-    /// Compare `psk` and the public keys at both ends. Or somebody in between damages what is sent.
+    /// The keys differ: compare `psk` and the public keys at both ends. A host on the path that
+    /// corrupts messages has the same effect.
     #[error("the peer's answer does not fit its key and the shared secret")]
     Keys,
 }
 
-/// Why somebody who wants to begin a session is not answered, and is no peer that could be named.
+/// Reason why an initiation from an unknown sender is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
-    /// The message is for another public key than ours, or for nobody.
+    /// The message is for another public key than that of the endpoint, or invalid.
     NotForUs,
-    /// The sender proves a public key that is no peer's.
+    /// The sender proves a public key that no peer has.
     UnknownKey,
 }
 
 /// A peer that cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddPeerError {
-    /// Its public key is another peer's.
+    /// Another peer has this public key.
     #[error("there is a peer with this public key")]
     Known,
-    /// Its public key is our own.
+    /// The public key is the endpoint's own.
     #[error("the public key is our own")]
     Ourselves,
     /// There are 65,536 peers.

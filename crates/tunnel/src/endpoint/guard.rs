@@ -1,4 +1,4 @@
-//! How much work strangers can make us do.
+//! Limits on the work that unauthenticated senders can cause.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -9,31 +9,31 @@ use std::{
 use super::Limits;
 use crate::crypto::{CookieJar, Key, Mac};
 
-/// Sources whose initiations are counted; more of them share.
+/// Sources whose initiations are counted separately; more of them share.
 const SOURCES: usize = 1024;
 
-/// Initiations that are remembered, so that each is answered once.
+/// Answered initiations that are remembered, so that each is answered only once.
 const REMEMBERED: usize = 256;
 
-/// What to do with an initiation that was written for us.
+/// Decision on an initiation with a valid first MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Read it.
     Read,
-    /// Ask for the same with a cookie.
+    /// Answer with a cookie.
     Cookie,
-    /// Nothing.
+    /// Ignore it.
     Ignore,
 }
 
-/// Decides whose initiations are read.
+/// Admission control of initiations.
 pub(super) struct Guard {
     open: Bucket,
     with_cookie: Bucket,
     sources: Vec<Bucket>,
     source_key: u64,
     pub cookies: CookieJar,
-    /// `mac1` of the initiations that were answered, the next one to be forgotten at `oldest`.
+    /// `mac1` of answered initiations; the entry at `oldest` is replaced next.
     answered: Vec<Mac>,
     oldest: usize,
 }
@@ -51,7 +51,7 @@ impl Guard {
         }
     }
 
-    /// Whether to read an initiation: `signed` is what `mac2` is over.
+    /// Decides on an initiation; `signed` are the bytes that `mac2` covers.
     pub fn admit(
         &mut self,
         now: Duration,
@@ -73,7 +73,7 @@ impl Guard {
         }
     }
 
-    /// Whether that initiation was answered already.
+    /// Returns true if the initiation was answered already.
     pub fn is_known(&self, mac1: &Mac) -> bool {
         self.answered.contains(mac1)
     }
@@ -98,12 +98,12 @@ impl Guard {
     }
 }
 
-/// So many in a second, and as many at once (the generic cell rate algorithm: ITU-T I.371).
+/// Rate limit per second with an equal burst (the generic cell rate algorithm: ITU-T I.371).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     interval: Duration,
     tolerance: Duration,
-    /// When all would be paid for.
+    /// Time at which the bucket is empty again.
     paid: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Messages of the handshake that arrive.
+//! Received handshake messages.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Endpoint {
         }
     }
 
-    /// The first MAC, if it is right.
+    /// Returns the first MAC, if it is valid.
     fn checked_mac1(&mut self, datagram: &[u8], signed: usize) -> Option<Mac> {
         let (signed, macs) = datagram.split_at_checked(signed)?;
         let mac1 = *macs.first_chunk()?;
@@ -110,7 +110,8 @@ impl Endpoint {
         self.answer(now, from, sender, id, handshake, terms)
     }
 
-    /// Offers keys to somebody who has the peer's private key, or has recorded an initiation of the peer's.
+    /// Offers keys to the sender of an initiation, which has the peer's private key or replays a
+    /// recorded initiation.
     fn answer(
         &mut self,
         now: Duration,
@@ -200,7 +201,7 @@ impl Endpoint {
     }
 }
 
-/// Takes the peer's answer to an initiation of ours, if it is that.
+/// Handles the peer's answer to an initiation of the local end.
 fn finish(
     peer: &mut Peer,
     arrival: &Arrival,

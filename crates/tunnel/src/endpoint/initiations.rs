@@ -1,4 +1,4 @@
-//! Initiations that we have sent, and when to send another one.
+//! Outstanding initiations, and the time of the next one.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,35 +10,35 @@ use super::{
 };
 use crate::crypto::{Initiating, MAC_LEN, Mac, MacKey};
 
-/// As many seconds may an answer take: after so many more it is forgotten.
+/// Maximum number of outstanding initiations: at one per second, older ones are forgotten after as
+/// many seconds.
 const OUTSTANDING: usize = 16;
 
-/// For so many tries the greater key does not answer the other one's initiations.
+/// Tries for which the end with the larger key does not answer the other end's initiations.
 const PRECEDENCE: u32 = 3;
 
-/// So many pauses is a peer left alone that said that it ends; twice as many each time after that,
-/// up to this.
+/// Pauses before a peer that has shut down is called again; doubles each time up to the maximum.
 const REST: u32 = 2;
 const REST_MAX: u32 = 8;
 
-/// A cookie is used for so long.
+/// Lifetime of a cookie.
 const COOKIE_LIFE: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 pub(super) struct Initiations {
     outstanding: VecDeque<Outstanding>,
-    /// Not before.
+    /// Earliest time of the next initiation.
     pub next: Duration,
-    /// Rounds without success.
+    /// Failed rounds.
     pub tries: u32,
     cookie: Option<(Mac, Duration)>,
-    /// Addresses at which it is still to be called in this round.
+    /// Remotes still to be called in this round.
     pub round: VecDeque<Remote>,
-    /// The peer said that it ends: so many times the usual pause before it is called again.
+    /// Set if the peer has shut down: retry intervals before it is called again.
     rest: Option<u32>,
 }
 
-/// An initiation without an answer.
+/// An unanswered initiation.
 pub(super) struct Outstanding {
     pub index: u32,
     pub handshake: Initiating,
@@ -56,17 +56,17 @@ impl Initiations {
         self.outstanding.iter_mut().find(|sent| sent.index == index)
     }
 
-    /// When the last one was sent that waits for an answer.
+    /// Returns when the last outstanding initiation was sent.
     pub fn last(&self) -> Option<Duration> {
         self.outstanding.back().map(|sent| sent.sent)
     }
 
-    /// Whether so few were sent that an answer is to be expected.
+    /// Returns true if so few were sent that an answer can still be expected.
     pub fn are_new(&self) -> bool {
         self.tries <= PRECEDENCE
     }
 
-    /// There are new keys.
+    /// Records that new keys exist.
     pub fn succeeded(&mut self, now: Duration) {
         self.outstanding.clear();
         self.round.clear();
@@ -75,7 +75,7 @@ impl Initiations {
         self.rest = None;
     }
 
-    /// The peer does not want to be called for a while.
+    /// Stops calling the peer for a while.
     pub fn rest(&mut self, now: Duration, retry: Duration) {
         self.outstanding.clear();
         self.round.clear();
@@ -89,19 +89,19 @@ impl Initiations {
         self.next = now;
     }
 
-    /// Tells whether the peer has said that it ends, and is left alone.
+    /// Returns true if the peer has shut down and is not called for a while.
     pub fn is_resting(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// The responder wants a cookie with the next initiation, which is then due at once.
+    /// Handles a cookie for the next initiation, which is then due at once.
     pub fn on_cookie(&mut self, now: Duration, index: u32, open: impl FnOnce(&Mac) -> Option<Mac>) {
         let Some(sent) = self.outstanding.iter().find(|sent| sent.index == index) else {
             return;
         };
         if let Some(cookie) = open(&sent.mac1) {
             self.cookie = Some((cookie, now));
-            // If the cookie that it had was no good, the regular retry is soon enough.
+            // If the initiation already had a cookie, the regular retry suffices.
             if !sent.with_cookie {
                 self.next = self.next.min(now);
             }

@@ -1,4 +1,4 @@
-//! A session and the keys that it has had.
+//! An established session with its keys.
 
 use std::time::Duration;
 
@@ -13,63 +13,63 @@ use crate::{
     wire::expand,
 };
 
-/// Generations of keys that a session is received with: the present ones, those before, and those of a
-/// handshake that crossed ours.
+/// Generations of keys accepted for receiving: the present one, the previous one, and that of a
+/// handshake that crossed the local end's.
 const GENERATIONS: usize = 3;
 
-/// 16-byte blocks sealed with one key at most, 512 GiB: with packets of 2^11 bytes these are the
-/// 2^28 packets of RFC 9001, appendix B.1.1.
+/// Maximum number of 16-byte blocks sealed with one key, 512 GiB: with packets of 2^11 bytes these
+/// are the 2^28 packets of RFC 9001, appendix B.1.1.
 const BLOCKS_MAX: u64 = 1 << 35;
 
-/// Keys, and what was done with them.
+/// Keys of one handshake, and their state.
 pub(super) struct Generation {
-    /// Where the peer sends to.
+    /// Index of the local end, used by the peer.
     pub index: u32,
-    /// Where we send to.
+    /// Index of the peer, used by the local end.
     pub peer_index: u32,
     pub keys: Keys,
-    /// The peer's packets under these keys have this number or a higher one.
+    /// Lowest number of the peer's packets under these keys.
     pub base: u64,
-    /// We sent the initiation.
+    /// True if the local end sent the initiation.
     pub ours: bool,
-    /// The peer has these keys too, and knows that we have them.
+    /// True if the peer has these keys, too, and knows that the local end has them.
     pub confirmed: bool,
     pub since: Duration,
 }
 
-/// A session that goes on.
+/// An established session.
 pub(super) struct Live {
     pub session: Session,
-    /// The name of its first keys: what the two ends call it.
+    /// Name of its first keys, which identifies it at both ends.
     pub id: u64,
     pub window: Window,
-    /// After the highest number that we have used.
+    /// Number after the highest that the local end has used.
     pub next: u64,
-    /// When something of the peer's last arrived.
+    /// Time when a packet of the peer last arrived.
     pub heard: Duration,
-    /// The first one is for sending.
+    /// Key generations; the first one is for sending.
     generations: Vec<Generation>,
     /// Packets sealed and opened with the first generation.
     packets: [u64; 2],
     blocks: u64,
-    /// When to say again that we have the keys.
+    /// Time of the next confirmation.
     confirm: Duration,
 }
 
 /// A packet that was opened.
 pub(super) struct Opened<'a> {
     pub number: u64,
-    /// Whether it is the highest number so far.
+    /// True if the number is the highest so far.
     pub newest: bool,
     pub packet: &'a [u8],
 }
 
-/// Why a packet was not opened.
+/// Reason why a packet was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It has arrived before, or is too old.
+    /// Replayed, or too old.
     Repeated,
-    /// It is not the peer's.
+    /// Not sealed by the peer.
     Forged,
 }
 
@@ -88,7 +88,7 @@ impl Live {
         }
     }
 
-    /// The keys to send with.
+    /// Returns the keys used for sending.
     pub fn current(&self) -> &Generation {
         &self.generations[0]
     }
@@ -113,8 +113,9 @@ impl Live {
         self.generations.truncate(GENERATIONS);
     }
 
-    /// When new keys are wanted: soon if nothing comes from the peer, or these are used up. The
-    /// one who asked for them asks again, unless it does not.
+    /// Returns when new keys are needed: soon if nothing comes from the peer, or the keys are used
+    /// up. The end that initiated the last handshake initiates the next, and the other end only if
+    /// it does not.
     pub fn wants_keys(&self, limits: &Limits) -> Duration {
         let keys = self.current();
         let patience = if keys.ours { 8 } else { 9 };
@@ -131,7 +132,8 @@ impl Live {
         }
     }
 
-    /// When the peer should be told that we have the keys, if it may not know.
+    /// Returns when to confirm the keys to the peer, if it may not know that the local end has
+    /// them.
     pub fn wants_to_confirm(&self) -> Option<Duration> {
         let keys = self.current();
         (keys.ours && !keys.confirmed).then_some(self.confirm)
@@ -145,7 +147,8 @@ impl Live {
         keys.keys.confirm(start, CONFIRMATION_HEADER, out);
     }
 
-    /// Writes the session's next packet, sealed, if there is one; the mark that its datagram is to have.
+    /// Writes and seals the session's next packet, if there is one; returns the mark for its
+    /// datagram.
     pub fn seal(
         &mut self,
         now: Duration,
@@ -172,7 +175,7 @@ impl Live {
         Some(written.ecn)
     }
 
-    /// Opens a packet that came for one of our indices.
+    /// Opens a packet for one of the local indices.
     pub fn open<'a>(
         &mut self,
         now: Duration,
@@ -191,7 +194,7 @@ impl Live {
         Ok(self.opened(now, number, packet))
     }
 
-    /// A packet with a new number is the peer's.
+    /// Records an authentic packet with a new number.
     pub fn opened<'a>(&mut self, now: Duration, number: u64, packet: &'a [u8]) -> Opened<'a> {
         self.heard = now;
         Opened {
@@ -202,7 +205,7 @@ impl Live {
     }
 }
 
-/// Opens a packet without taking note of it. `window` is the session's.
+/// Opens a packet without recording it. `window` is the session's.
 pub(super) fn open<'a>(
     keys: &Generation,
     window: &Window,

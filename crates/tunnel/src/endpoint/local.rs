@@ -1,4 +1,4 @@
-//! What all peers of an endpoint have in common.
+//! State shared by all peers of an endpoint.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use rand_chacha::{
 use super::{EndpointConfig, Limits};
 use crate::crypto::{CookieKey, Identity, Key, MacKey};
 
-/// Our identity, and what follows from it.
+/// Identity of the endpoint, and keys derived from it.
 pub(super) struct Local {
     pub identity: Identity,
-    /// Of messages to us.
+    /// MAC key of messages to the local end.
     pub mac: MacKey,
-    /// Seals the cookies that we give.
+    /// Seals cookies made by the local end.
     pub cookie: CookieKey,
     pub limits: Limits,
-    /// No session begins any more.
+    /// True during shutdown: no session begins any more.
     pub ending: bool,
     random: ChaCha20Rng,
 }
@@ -36,19 +36,19 @@ impl Local {
         }
     }
 
-    /// Random bytes that nobody else gets.
+    /// Returns random bytes, used only once.
     pub fn random<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         self.random.fill_bytes(&mut bytes);
         bytes
     }
 
-    /// For one handshake.
+    /// Returns the seed of one handshake.
     pub fn seed(&mut self) -> Key {
         self.random()
     }
 
-    /// The time until the next initiation: both ends must not try in step for ever.
+    /// Returns the randomised time until the next initiation: both ends must not stay in step.
     pub fn retry(&mut self, limits: &Limits) -> Duration {
         let share = u32::from(u16::from_be_bytes(self.random()));
         limits.retry * 4 / 5 + limits.retry * 2 / 5 * share / u32::from(u16::MAX)

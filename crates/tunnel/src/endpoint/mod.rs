@@ -3,9 +3,9 @@
 //! ```text
 //!   session         Up: a session            RESPONSE ok     +-----------+
 //!   or none   ---------------------+   +-------------------> |  offered  |  the responder waits for proof
-//!      ^                           |   |  INITIATION         |  (<= 32)  |  that the initiator is there
+//!      ^                           |   |  INITIATION         |  (<= 32)  |  that the initiator is alive
 //!      |    CONFIRMATION or DATA   v   |                     +-----------+
-//!      +------------------------  keys that both have  <----------+
+//!      +------------------------  keys at both ends  <----------+
 //! ```
 
 mod addresses;
@@ -49,83 +49,83 @@ use crate::session::Session;
 use trace::Trace;
 
 use crate::{crypto::Key, ecn::Ecn, store::Store};
-// What is above sessions is tested with one that does as it is told.
+// Tests of the layers above use a scripted session.
 #[cfg(test)]
 use tests::fake::Session;
 
-/// A peer of an endpoint, which no other one ever is of the same endpoint.
+/// Handle of a peer, unique within its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(u32);
 
-/// Datagrams to a peer before another one's are asked for: as many as one system call may send.
+/// Datagrams to a peer before the next peer's turn: as many as one system call may send.
 const TURN: u32 = 32;
 
-/// Replies to handshakes that wait to be sent.
+/// Maximum number of queued replies to handshakes.
 const REPLIES: usize = 64;
 
-/// Where the bytes of all peers' streams are.
+/// Access to the bytes of all peers' streams.
 pub trait Stores {
-    /// That of one peer.
+    /// Store of one peer.
     type Store: Store;
 
-    /// The bytes of the streams of the session with that peer.
+    /// Returns the store of the session with that peer.
     fn store_of(&mut self, peer: PeerId) -> &mut Self::Store;
 }
 
-/// A datagram to be sent.
+/// A datagram to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Whose it is; none if it goes to somebody who has yet to show a cookie.
+    /// Peer of the datagram; `None` for a reply to a sender that has not returned a cookie yet.
     pub peer: Option<PeerId>,
-    /// Where it goes.
+    /// Destination.
     pub to: Remote,
-    /// The mark that it is to have.
+    /// ECN mark to set.
     pub ecn: Ecn,
 }
 
-/// How a peer is.
+/// State of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerState {
-    /// Where it is, or should be.
+    /// Current or configured remote.
     pub remote: Option<Remote>,
-    /// The round trip that was stated.
+    /// Stated round trip time.
     pub rtt: Duration,
-    /// There is a session.
+    /// True if there is a session.
     pub up: bool,
-    /// When something of it last arrived, in this session.
+    /// Time of the peer's last packet in this session.
     pub heard: Option<Duration>,
-    /// Since when the keys are used.
+    /// Time since which the keys are used.
     pub keys_since: Option<Duration>,
-    /// Rounds of initiations, one to each of its addresses, without success.
+    /// Failed rounds of initiations, one to each address.
     pub unanswered: u32,
-    /// Initiations of the peer's that were answered without success, since there were keys.
+    /// Initiations of the peer that were answered without success, since the last keys.
     pub answers_rejected: u32,
 }
 
-/// What an endpoint has seen since it began, in datagrams.
+/// Counters of an endpoint since it began, in datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Packets that were opened and passed on.
+    /// Packets opened and delivered.
     pub packets: u64,
-    /// Neither a known type nor a length that fits it.
+    /// Unknown type, or wrong length for the type.
     pub malformed: u64,
-    /// For an index that nobody has.
+    /// Unknown receiver index.
     pub unknown: u64,
-    /// Damaged, or not the peer's.
+    /// Damaged, or not from the peer.
     pub forged: u64,
-    /// A second time, or too late.
+    /// Replayed, or too late.
     pub repeated: u64,
-    /// Initiations without a valid first MAC, and responses.
+    /// Initiations without a valid first MAC, and such responses.
     pub not_for_us: u64,
-    /// Initiations by keys that are no peer's.
+    /// Initiations with a public key of no peer.
     pub unknown_keys: u64,
-    /// Initiations refused as there were too many.
+    /// Initiations refused because of rate limits.
     pub refused: u64,
-    /// Handshake messages that were read, successfully or not: each costs DH.
+    /// Handshake messages read, successfully or not: each costs a DH computation.
     pub handshakes_read: u64,
-    /// Initiations that were answered.
+    /// Initiations answered.
     pub answered: u64,
-    /// Initiations that were answered by a cookie.
+    /// Initiations answered with a cookie.
     pub cookies: u64,
 }
 
@@ -147,10 +147,10 @@ pub struct Endpoint {
     slots: Vec<Slot>,
     by_key: BTreeMap<Key, PeerId>,
     replies: VecDeque<Reply>,
-    /// Whose turn it is, and for how many more datagrams.
+    /// Slot whose turn it is, and the number of datagrams left in the turn.
     turn: (usize, u32),
     stats: Stats,
-    /// The last one of each kind that was not told yet.
+    /// Last unauthenticated sender of each kind that has not been reported.
     strangers: [Option<Remote>; 2],
 }
 
@@ -163,7 +163,7 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// One without peers.
+    /// Creates an endpoint without peers.
     pub fn new(config: &EndpointConfig) -> Self {
         let mut local = Local::new(config);
         let (secret, source_key) = (local.seed(), u64::from_be_bytes(local.random()));
@@ -180,20 +180,20 @@ impl Endpoint {
         }
     }
 
-    /// What peers know us by.
+    /// Returns the endpoint's public key.
     pub fn public_key(&self) -> Key {
         self.local.identity.public
     }
 
-    /// What was seen so far.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// From now on there are tunnels to that peer; if its address is known, it is called at once.
+    /// Adds a peer; if it has addresses, it is called at once.
     ///
     /// # Errors
-    /// If there is one with that key, or the key is our own, or there are too many.
+    /// A peer with that key exists, the key is the endpoint's own, or there are too many peers.
     pub fn add_peer(&mut self, config: PeerConfig) -> Result<PeerId, AddPeerError> {
         if config.public_key == self.public_key() {
             return Err(AddPeerError::Ourselves);
@@ -223,7 +223,7 @@ impl Endpoint {
         Ok(slot)
     }
 
-    /// Forgets a peer and its session. It is not told.
+    /// Removes a peer and its session without notifying the peer.
     pub fn remove_peer(&mut self, peer: PeerId) {
         if let Some(peer) = self.slot(peer).and_then(|slot| slot.peer.take()) {
             self.by_key.remove(&peer.config.public_key);
@@ -235,26 +235,26 @@ impl Endpoint {
         (slot.generation == peer.generation()).then_some(slot)
     }
 
-    /// The peer with that public key.
+    /// Returns the peer with that public key.
     pub fn find_peer(&self, public_key: &Key) -> Option<PeerId> {
         self.by_key.get(public_key).copied()
     }
 
-    /// How a peer is.
+    /// Returns the state of a peer.
     pub fn peer_state(&self, peer: PeerId) -> Option<PeerState> {
         self.live_peer(peer).map(Peer::state)
     }
 
-    /// Addresses at which a peer is called, in the order of RFC 8305; none if it calls us, or if
-    /// there is no such peer.
+    /// Returns the addresses at which a peer is called, in the order of RFC 8305; empty if the peer
+    /// calls, or does not exist.
     pub fn addresses(&self, peer: PeerId) -> &[SocketAddr] {
         self.live_peer(peer)
             .map_or(&[], |there| there.addresses.list())
     }
 
-    /// Calls a peer at these addresses from now on, in place of those before; those beyond
-    /// [`ADDRESSES`] are not tried. A session goes on where it is. A peer that is not heard is
-    /// called at once if any of them is new.
+    /// Replaces the addresses at which a peer is called; those beyond [`ADDRESSES`] are not tried.
+    /// A session continues at its present address. A peer that is not heard is called at once if an
+    /// address is new.
     pub fn set_addresses(&mut self, now: Duration, peer: PeerId, addresses: &[SocketAddr]) {
         let limits = self.local.limits;
         if let Some(peer) = self.peer(peer) {
@@ -262,7 +262,8 @@ impl Endpoint {
         }
     }
 
-    /// Tells whether a peer is heard, and hears us, in a session; never of one that is none.
+    /// Returns true if a peer with a session is heard and hears the local end; false if it does not
+    /// exist.
     pub fn is_well(&self, now: Duration, peer: PeerId) -> bool {
         let limits = &self.local.limits;
         self.live_peer(peer)
@@ -274,19 +275,19 @@ impl Endpoint {
         slot.peer.as_deref().filter(|there| there.id == peer)
     }
 
-    /// The session with a peer, if there is one. Ask for [datagrams](Self::poll_transmit) and
+    /// Returns the session with a peer, if there is one. Poll [datagrams](Self::poll_transmit) and
     /// [events](Self::poll_event) afterwards.
     pub fn session(&mut self, peer: PeerId) -> Option<&mut Session> {
         self.slot(peer)?.peer.as_mut()?.session()
     }
 
-    /// The trace of the sessions with a peer; `None` if there is no such peer.
+    /// Returns the trace of the sessions with a peer; `None` if there is no such peer.
     pub fn trace(&mut self, peer: PeerId) -> Option<&mut Trace> {
         self.peer(peer).map(Peer::trace)
     }
 
-    /// Takes a datagram that has arrived, which is opened where it is. `ecn` is the mark
-    /// that it came with, [`Ecn::NotEct`] where it has none. Whose it was, if it was anybody's.
+    /// Handles a received datagram, and opens it in place. `ecn` is its mark, [`Ecn::NotEct`] if
+    /// none. Returns the peer it came from, if authenticated.
     pub fn handle_datagram(
         &mut self,
         now: Duration,
@@ -323,7 +324,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells the peer's store if a session has begun.
+    /// Notifies the peer's store if a session has begun.
     fn renew(&mut self, peer: Option<PeerId>, stores: &mut impl Stores) -> Option<PeerId> {
         let id = peer?;
         if let Some(peer) = self.slot(id).and_then(|slot| slot.peer.as_mut()) {
@@ -369,7 +370,7 @@ impl Endpoint {
         None
     }
 
-    /// Whose index it is; perhaps not any more.
+    /// Returns the peer in the slot of an index, which may no longer be in use.
     fn owner(&mut self, index: u32) -> Option<&mut Peer> {
         let slot = self.slots.get_mut(PeerId::slot_of(index));
         let peer = slot.and_then(|slot| slot.peer.as_deref_mut());
@@ -379,8 +380,8 @@ impl Endpoint {
         peer
     }
 
-    /// Writes the next datagram to be sent now to the end of `out`, if there is one. Ask until
-    /// there is none, after everything that happens, and at the [deadline](Self::deadline).
+    /// Writes the next datagram to the end of `out`, if one may be sent now. Call until it returns
+    /// `None`, after every other call, and at the [deadline](Self::deadline).
     pub fn poll_transmit(
         &mut self,
         now: Duration,
@@ -417,22 +418,23 @@ impl Endpoint {
         Some(Transmit { peer, to, ecn })
     }
 
-    /// There is no room for more on the way to a peer: until it is [released](Self::release), or is
-    /// elsewhere, there are no datagrams for it but those of handshakes.
+    /// Holds datagrams to a peer, except those of handshakes, as its path has no room. Ends when
+    /// the peer is [released](Self::release), or moves to another remote.
     pub fn hold(&mut self, peer: PeerId, remote: Remote) {
         if let Some(peer) = self.peer(peer) {
             peer.hold(remote);
         }
     }
 
-    /// There is room again.
+    /// Releases datagrams to a peer.
     pub fn release(&mut self, peer: PeerId, remote: Remote) {
         if let Some(peer) = self.peer(peer) {
             peer.release(remote);
         }
     }
 
-    /// The connection to a peer is gone. It is called at once, if it can be, and held until then.
+    /// Handles the loss of the connection to a peer. The peer is called at once, if it can be, and
+    /// held until then.
     pub fn lose(&mut self, peer: PeerId, remote: Remote) {
         if let Some(peer) = self.peer(peer) {
             peer.lose(remote);
@@ -443,8 +445,8 @@ impl Endpoint {
         self.slot(peer)?.peer.as_deref_mut()
     }
 
-    /// When to call [`poll_transmit`](Self::poll_transmit) again though nothing else has happened.
-    /// What is past means at once.
+    /// Returns when to call [`poll_transmit`](Self::poll_transmit) again if nothing else happens. A
+    /// time in the past means at once.
     pub fn deadline(&self) -> Option<Duration> {
         if !self.replies.is_empty() {
             return Some(Duration::ZERO);
@@ -453,15 +455,15 @@ impl Endpoint {
         peers.filter_map(|peer| peer.due(&self.local)).min()
     }
 
-    /// Somebody who was not answered, and where that came from: of each kind the last one since it
-    /// was asked for. The address is not proved.
+    /// Returns an unknown sender that was not answered, and its unverified address: the last one of
+    /// each kind since the previous call.
     pub fn take_stranger(&mut self) -> Option<(Stranger, Remote)> {
         [Stranger::NotForUs, Stranger::UnknownKey]
             .into_iter()
             .find_map(|kind| Some((kind, self.strangers[kind as usize].take()?)))
     }
 
-    /// What has happened; ask until there is nothing.
+    /// Returns the next event; call until it returns `None`.
     pub fn poll_event(&mut self) -> Option<(PeerId, PeerEvent)> {
         let retry = self.local.limits.retry;
         let mut peers = self.slots.iter_mut().filter_map(|slot| slot.peer.as_mut());
@@ -482,7 +484,7 @@ impl PeerId {
         (self.0 >> 16) as u16
     }
 
-    /// An index by which the peer addresses us: it says which slot the peer has.
+    /// Creates an index by which the peer addresses the local end; it contains the peer's slot.
     fn index(self, random: u16) -> u32 {
         u32::from(self.slot()) << 16 | u32::from(random)
     }

@@ -1,11 +1,11 @@
-//! What the two sides tell each other in the handshake.
+//! Terms that both ends exchange in the handshake.
 
 use crate::session::SessionConfig;
 
-/// The protocol that is described in docs/protocol.md.
+/// Version of the protocol in docs/protocol.md.
 pub const VERSION: u8 = 1;
 
-/// The payload of both messages of the handshake.
+/// Payload of both messages of the handshake.
 ///
 /// ```text
 ///  0         1       2         10     18           20            24              32               40     48
@@ -13,35 +13,35 @@ pub const VERSION: u8 = 1;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// Of the protocol; what follows is as here if it is [`VERSION`].
+    /// Protocol version; the other fields apply only if it is [`VERSION`].
     pub version: u8,
-    /// The session that goes on under new keys, or none: a session begins.
+    /// Session that continues under new keys; `None` if a session begins.
     pub continues: Option<u64>,
-    /// Packets of the sender under the new keys have this number or a higher one.
+    /// Lowest number of the sender's packets under the new keys.
     pub next: u64,
-    /// The longest packet that the sender takes, in bytes.
+    /// Maximum packet that the sender accepts, in bytes.
     pub packet_max: u16,
-    /// Streams that the sender lets the other side have open.
+    /// Streams that the other side may have open.
     pub streams_max: u32,
-    /// Bytes of each stream that the other side may send unasked.
+    /// Initial credit of each stream for the other side, in bytes.
     pub stream_credit: u64,
-    /// Bytes of all streams together that the other side may send unasked.
+    /// Initial credit of all streams together for the other side, in bytes.
     pub session_credit: u64,
-    /// Whether the sender takes packets beside streams.
+    /// True if the sender accepts datagrams (RFC 9221).
     pub packets: bool,
-    /// How fast the sender sends, in bits a second, if that is known.
+    /// Sending rate of the sender in bits per second, if known.
     pub rate: Option<u64>,
 }
 
 pub(super) const TERMS_LEN: usize = 48;
 
-/// In flags: a session goes on.
+/// Flag: a session continues.
 const CONTINUES: u8 = 1;
-/// In flags: the sender takes packets beside streams.
+/// Flag: the sender accepts datagrams.
 const PACKETS: u8 = 2;
 
 impl Terms {
-    /// Those of a side with that configuration.
+    /// Creates the terms of an end with that configuration.
     pub fn from_config(config: &SessionConfig, continues: Option<u64>, next: u64) -> Self {
         Self {
             version: VERSION,
@@ -70,7 +70,7 @@ impl Terms {
         out
     }
 
-    /// Flags and bytes without a meaning are ignored; a version that is not ours is for the caller to see.
+    /// Parses terms. Ignores unknown flags and bytes; the caller checks the version.
     pub fn parse(bytes: &[u8; TERMS_LEN]) -> Self {
         let long = |at: usize| {
             bytes[at..]
@@ -97,7 +97,8 @@ impl Terms {
         }
     }
 
-    /// How a session behaves whose other side has these terms: of each limit the lower one.
+    /// Returns the session parameters agreed with these terms of the other side: the lower value of
+    /// each limit.
     pub fn agree(&self, ours: &SessionConfig) -> SessionConfig {
         let packet_max = ours.packet_max.min(self.packet_max.max(PACKET_MIN).into());
         SessionConfig {
@@ -117,7 +118,8 @@ fn flag(is_set: bool, flag: u8) -> u8 {
     if is_set { flag } else { 0 }
 }
 
-/// Whatever a peer says, packets may be so long: what IPv6 carries, without 100 bytes of headers (RFC 8200, section 5).
+/// Minimum of the agreed maximum packet, whatever the peer offers: the IPv6 minimum MTU less 100
+/// bytes of headers (RFC 8200, section 5).
 const PACKET_MIN: u16 = 1180;
 
 #[cfg(test)]
@@ -133,7 +135,7 @@ mod tests {
             });
             let mut said = Terms::from_config(&theirs, Some(7), 9).emit();
             assert_eq!(said[1], flag(theirs.packets, 2) | 1);
-            // A later version's.
+            // Flags of a later version.
             said[1] |= 0xfc;
             let terms = Terms::parse(&said);
             assert_eq!(terms, Terms::from_config(&theirs, Some(7), 9));

@@ -1,4 +1,4 @@
-//! Whether the link is there, and whether to go on sending if it seems not to be.
+//! Outage detection: the state of the link, and the decision to continue sending.
 //!
 //! ```text
 //!                       nothing heard for the limit,
@@ -7,7 +7,7 @@
 //!    ----> |   Up   |                                 | Silent |
 //!          +--------+ <------------------------------ +--------+
 //!            ^    ^         sign of life                  |
-//!            |    |                                       | as Outages says: at once,
+//!            |    |                                       | depending on Outages: at once,
 //!            |    |                                       | after a while, never
 //!            |    |         sign of life                  v
 //!            |    +---------------------------------- +---------+
@@ -17,9 +17,9 @@
 //!                                                         | hint: down or off, from any state
 //! ```
 //!
-//! A sign of life is any packet of the peer's; where packets came, but none that answers ours, it is one that
-//! does. To notice an outage late costs packets that go again; to see one where there is none costs throughput.
-//! So the limit is generous. After the hint that the link is off, nothing is a sign of life.
+//! A sign of life is any packet of the peer. If packets come but none acknowledges the local end's,
+//! only an acknowledging one counts. Late detection of an outage costs retransmissions, a false one
+//! costs throughput, so the limit is generous. After the hint "off", nothing is a sign of life.
 
 #[cfg(test)]
 mod tests;
@@ -28,119 +28,119 @@ use std::time::Duration;
 
 use crate::arrival::{IDLE_BEACON, Timing};
 
-/// News of the link, from a modem, an interface or a contact plan.
+/// Hint about the link, from a modem, an interface or a contact plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkHint {
-    /// Nothing gets through; stop at once, until the peer is heard.
+    /// Nothing gets through: stop at once, until the peer is heard.
     Down,
-    /// Nothing of the streams is to be sent, whether the peer is heard or not; only beacons.
+    /// The link must not be used: send only beacons, even if the peer is heard.
     Off,
-    /// It is back; go on at once.
+    /// The link is up again: continue at once.
     Up,
 }
 
-/// When to stop sending into silence, apart from gentle probing.
+/// Policy for sending into silence, apart from beacons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outages {
-    /// Never: what is not acknowledged is sent again and again. For a link that nobody shares.
+    /// Never stop: repeat unacknowledged data. For a link without other traffic.
     Never,
-    /// After so long.
+    /// Stop after this time.
     After(Duration),
-    /// As soon as it is noticed.
+    /// Stop as soon as the silence is detected.
     AtOnce,
 }
 
-/// So many reports in a row are not lost by chance.
+/// Consecutive reports that are not lost by chance.
 const PAUSES: u32 = 3;
 const PACKETS: u32 = 3;
 const LIMIT_MARGIN: Duration = Duration::from_millis(1);
-/// Machines are late, too.
+/// Tolerates late hosts.
 const LIMIT_MIN: Duration = Duration::from_millis(20);
-/// A queue that is worth waiting for: less is a machine that was late.
+/// Minimum queueing delay worth waiting for: less may be a late host.
 const QUEUE_MIN: Duration = Duration::from_millis(20);
-/// A silence of so many round trips, and of this time, is no wink.
+/// Minimum duration of a long silence, in round trips and time; shorter ones are short outages.
 const LONG_ROUND_TRIPS: u32 = 2;
 const LONG_MIN: Duration = Duration::from_secs(1);
-/// So many packets must be without an answer.
+/// Minimum number of unanswered packets.
 pub const UNANSWERED_PACKETS: u64 = 8;
 
-/// The state of the link, as seen from one end.
+/// State of the link, as seen from one end.
 #[derive(Clone, Debug)]
 pub struct Silence {
     mode: Outages,
     limit: Duration,
-    /// What an answer may take beyond that.
+    /// Additional time for an answer.
     unasked: Duration,
-    /// How long it takes to send what stands in the link's queue.
+    /// Time to drain the link's queue.
     queue: Duration,
     state: State,
-    /// When the last silence began.
+    /// Start of the last silence.
     fell: Duration,
-    /// When something was heard last, or was not to be expected yet.
+    /// Time when a packet was last heard, or was not yet expected.
     heard: Duration,
-    /// When something was answered last, or it was taken to be.
+    /// Time when a packet was last acknowledged, or is taken to have been.
     answered: Duration,
     idle: bool,
-    /// Until then, packets do not contradict those who said that the link is down.
+    /// Until then, packets do not contradict a hint that the link is down.
     trusted_until: Duration,
-    /// The link is not to be used, whatever is heard.
+    /// True if the link must not be used, even if the peer is heard.
     off: bool,
 }
 
-/// How the link is.
+/// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The peer is heard.
     Up,
-    /// It is not, but sending goes on.
+    /// The peer is not heard, but sending continues.
     Silent {
-        /// Since when this is so.
+        /// Start of the silence.
         since: Duration,
-        /// Of what kind.
+        /// Kind of the silence.
         kind: Kind,
     },
     /// Only beacons are sent.
     Stopped {
-        /// Since when it has been silent.
+        /// Start of the silence.
         since: Duration,
-        /// Of what kind the silence is.
+        /// Kind of the silence.
         kind: Kind,
     },
 }
 
-/// What is missing.
+/// Kind of a silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Any packet.
+    /// No packets arrive.
     Unheard,
-    /// Reports that show that ours arrive.
+    /// No reports arrive that acknowledge new packets.
     Unanswered,
-    /// Nothing: somebody who knows has said that the link is down.
+    /// A hint reported the link down.
     Told,
 }
 
-/// What has happened to the link.
+/// Change of the link's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is silent.
+    /// The link has gone down.
     Down,
-    /// It is back.
+    /// The link is up again.
     Up,
 }
 
-/// What a silence depends on.
+/// Parameters of outage detection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// The pace of the peer's reports.
+    /// Timing of the peer's reports.
     pub reports: Timing,
-    /// How long our packets take to send, and the peer's: the longer one.
+    /// Transmission time of a packet, the longer of the two directions.
     pub packet: Duration,
-    /// How long a packet of ours stands in the link's queue.
+    /// Queueing delay of the local end's packets on the link.
     pub queue: Duration,
 }
 
 impl Expected {
-    /// After how long without a packet the link is silent.
+    /// Returns the time without packets after which the link counts as silent.
     pub fn limit(&self) -> Duration {
         let pause = self.reports.pause();
         (pause * PAUSES + LIMIT_MARGIN)
@@ -154,7 +154,7 @@ fn long(rtt: Duration) -> Duration {
 }
 
 impl Silence {
-    /// The link is up at `now`.
+    /// Creates the state of a link that is up at `now`.
     pub fn new(mode: Outages, expected: &Expected, now: Duration) -> Self {
         Self {
             mode,
@@ -171,7 +171,7 @@ impl Silence {
         }
     }
 
-    /// The round trip or the rates have changed.
+    /// Updates the round trip time and the rates.
     pub fn set_expected(&mut self, expected: &Expected) {
         self.limit = expected.limit();
         self.unasked = expected.reports.unasked();
@@ -182,8 +182,8 @@ impl Silence {
         };
     }
 
-    /// Whether there are no streams, and beacons are rare. When there are some again the peer has to hear of it
-    /// first, which takes `rtt`.
+    /// Sets whether there are no streams and beacons are rare. When streams begin, the peer learns
+    /// of them only after `rtt`.
     pub fn set_idle(&mut self, now: Duration, idle: bool, rtt: Duration) {
         if self.idle && !idle {
             self.heard = self.heard.max(now + rtt);
@@ -191,7 +191,7 @@ impl Silence {
         self.idle = idle;
     }
 
-    /// After how long without a packet the link is silent.
+    /// Returns the time without packets after which the link counts as silent.
     pub fn limit(&self) -> Duration {
         if self.idle {
             self.limit.max(IDLE_BEACON * PAUSES)
@@ -200,7 +200,8 @@ impl Silence {
         }
     }
 
-    /// A packet of the peer's has come. `progress` says that it shows that a packet of ours arrived, later than all before.
+    /// Handles a packet of the peer. `progress` means that it raises the highest packet number
+    /// known to have arrived.
     pub fn on_packet(&mut self, now: Duration, progress: bool) -> Option<Change> {
         self.heard = self.heard.max(now);
         if progress {
@@ -212,7 +213,7 @@ impl Silence {
             State::Silent { kind, .. } | State::Stopped { kind, .. } => match kind {
                 Kind::Unheard => true,
                 Kind::Unanswered => progress,
-                // What was on its way when the link went down may still come.
+                // Packets in flight when the link went down may still arrive.
                 Kind::Told => now > self.trusted_until,
             },
         };
@@ -225,8 +226,9 @@ impl Silence {
         Change::Up
     }
 
-    /// To be called at the [`deadline`](Self::deadline), or at any time. `unanswered` is when a packet was sent,
-    /// [`UNANSWERED_PACKETS`] after the last one of which the peer has told; `patience` is how long an answer may take.
+    /// Updates the state; call at the [`deadline`](Self::deadline) or at any time. `unanswered` is
+    /// the send time of the packet [`UNANSWERED_PACKETS`] after the last one that the peer
+    /// reported. `patience` is the maximum time for an answer.
     pub fn on_time(
         &mut self,
         now: Duration,
@@ -276,9 +278,10 @@ impl Silence {
         }
     }
 
-    /// Somebody who knows says whether the link is there.
+    /// Takes an external hint about the link's state.
     ///
-    /// "Down" holds until the same says "up", or until packets come that were sent after it; "off" until they say otherwise.
+    /// "Down" holds until a hint "up", or until packets arrive that were sent after it; "off" holds
+    /// until another hint.
     pub fn hint(&mut self, now: Duration, hint: LinkHint, rtt: Duration) -> Option<Change> {
         self.off = hint == LinkHint::Off;
         match hint {
@@ -297,15 +300,16 @@ impl Silence {
         }
     }
 
-    /// How the link is.
+    /// Returns the state of the link.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// From when on anything but beacons may be sent; `None` if nothing may.
+    /// Returns the time from which anything but beacons may be sent; `None` if nothing may.
     ///
-    /// A silence begins with what is in the link's queue: if that is long, what would be added behind it would hold up
-    /// what goes again when the link is back, and until it has drained the link is used without.
+    /// When a silence begins, the link's queue is still full. If the queue is long, new packets
+    /// behind it would delay retransmissions after the outage, and the link is busy without them
+    /// until the queue has drained.
     pub fn sends_from(&self) -> Option<Duration> {
         match self.state {
             State::Up => Some(Duration::ZERO),
@@ -314,7 +318,8 @@ impl Silence {
         }
     }
 
-    /// Whether it has been silent for so long that what stood in the link's queue has left it, and has not been replaced.
+    /// Returns true if the silence is long enough for the link's queue to have drained without
+    /// being refilled.
     pub fn has_drained(&self, now: Duration) -> bool {
         match self.state {
             State::Up => false,
@@ -324,18 +329,19 @@ impl Silence {
         }
     }
 
-    /// Whether to send into a silence, whatever it costs: the window is longer then.
+    /// Returns true if sending into a silence continues regardless of cost: the window is then
+    /// longer.
     pub fn is_blind(&self) -> bool {
         self.mode == Outages::Never && matches!(self.state, State::Silent { .. })
     }
 
-    /// Whether the silence that is over at `now` was a long one.
+    /// Returns true if the silence that ends at `now` was a long one.
     pub fn was_long(&self, now: Duration, rtt: Duration) -> bool {
         now >= self.fell + long(rtt)
     }
 
-    /// Whether to repeat what may have arrived if there is nothing else to send: on a link that nobody shares, always;
-    /// otherwise in a silence, until sending stops.
+    /// Returns true if segments in flight are to be repeated when nothing else is to be sent:
+    /// always on a link without other traffic, otherwise in a silence until sending stops.
     pub fn may_repeat(&self) -> bool {
         match self.state {
             State::Up => self.mode == Outages::Never,
@@ -344,7 +350,7 @@ impl Silence {
         }
     }
 
-    /// When to call [`on_time`](Self::on_time), given what it would be given.
+    /// Returns when to call [`on_time`](Self::on_time), with the same arguments.
     pub fn deadline(&self, unanswered: Option<Duration>, patience: Duration) -> Option<Duration> {
         let tick = Duration::from_nanos(1);
         match (self.state, self.mode) {

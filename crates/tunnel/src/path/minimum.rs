@@ -1,6 +1,6 @@
-//! The least and the most of a value over a while, in bounded memory.
+//! Minimum of a value over a sliding window, in bounded memory.
 
-/// The least of a value over the last one to two halves of a window. Times in seconds.
+/// Minimum over the last one to two halves of a window. Times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Minimum {
     now: f64,
@@ -24,36 +24,36 @@ impl Minimum {
         self.keep(value);
     }
 
-    /// Another half of the window begins.
+    /// Begins the next half of the window.
     fn turn(&mut self, at: f64) {
         (self.before, self.now, self.since) = (self.now, f64::INFINITY, at);
     }
 
-    /// Notes a value of the half that lasts.
+    /// Adds a value to the current half.
     fn keep(&mut self, value: f64) {
         self.now = self.now.min(value);
     }
 
-    /// Infinity if there was none.
+    /// Returns the minimum; infinity if there is no value.
     pub(crate) fn get(&self) -> f64 {
         self.now.min(self.before)
     }
 }
 
-/// Halves of the window over which the least delay is looked for, in seconds and in round trips: two
-/// clocks that differ by 100 ppm run apart by 6 ms in twice that time.
+/// Half of the window for the minimum delay, in seconds and in round trips. Two clocks that differ
+/// by 100 ppm drift apart by 6 ms in twice that time.
 const BASE_HALF: (f64, f64) = (30.0, 100.0);
-/// Of the window of the least round trip, which no clock makes longer, in seconds: a longer way is
-/// believed after it.
+/// Half of the window for the minimum round trip time in seconds, which is independent of clock
+/// drift. A longer path is accepted after it.
 pub(crate) const RTT_HALF: f64 = 600.0;
 
-/// How long half of the window is at that round trip time, in seconds.
+/// Returns half of the delay window at that round trip time, in seconds.
 fn base_half(rtt: f64) -> f64 {
     BASE_HALF.0.max(BASE_HALF.1 * rtt)
 }
 
-/// The one-way delay above the least one: what queues add. The two ends' clocks need not agree; they may run
-/// apart. A queue that stands for longer than the delay's window shows in the round trip time.
+/// Queueing delay: the one-way delay above the minimum. The two ends' clocks need not agree and may
+/// drift. A queue that stands for longer than the delay window shows in the round trip time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueDelay {
     delay: Minimum,
@@ -70,17 +70,18 @@ impl QueueDelay {
         }
     }
 
-    /// A round trip took so long.
+    /// Adds a round trip time.
     pub(crate) fn note_rtt(&mut self, at: f64, rtt: f64) {
         self.rtt.keep(rtt);
         self.rtt_ever.note(at, rtt, RTT_HALF);
     }
 
-    /// A packet sent at `sent` arrived at `received`, by clocks of their own; its queueing delay in seconds.
+    /// Adds a packet sent at `sent` and received at `received`, by separate clocks. Returns its
+    /// queueing delay in seconds.
     pub(crate) fn note(&mut self, sent: f64, received: f64) -> f64 {
         let rtt = self.rtt_ever.get();
         let half = base_half(if rtt.is_finite() { rtt } else { 0.0 });
-        // Both windows turn together: else a queue that stands would count twice in between.
+        // Both windows turn together: else a standing queue would count twice in between.
         if sent - self.delay.since > half {
             self.delay.turn(sent);
             self.rtt.turn(sent);

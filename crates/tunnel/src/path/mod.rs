@@ -1,4 +1,4 @@
-//! What is known of the way to the peer.
+//! Estimates of the path to the peer.
 
 mod memory;
 mod minimum;

@@ -1,30 +1,30 @@
 use std::time::Duration;
 
-/// What one report says of the path: taken whenever the highest packet number has risen.
+/// Path sample from one report, taken when the highest packet number has risen.
 ///
-/// Two samples of a session give the rate at which packets arrive, the share that does not, and the trend
-/// of the one-way delay, whose clocks need not agree.
+/// Two samples of a session give the arrival rate, the loss rate, and the trend of the one-way
+/// delay, for which the clocks need not agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSample {
-    /// When the report came.
+    /// Arrival time of the report.
     pub now: Duration,
-    /// The highest packet number that has arrived.
+    /// Highest packet number that has arrived.
     pub number: u64,
-    /// When that packet was sent.
+    /// Send time of that packet.
     pub sent_at: Duration,
-    /// When it arrived, in microseconds of the receiver's clock.
+    /// Its arrival time, in microseconds of the receiver's clock.
     pub received_us: u64,
-    /// The round trip time by that packet, without the time that the receiver held the report.
+    /// Round trip time of that packet, without the time for which the receiver held the report.
     pub rtt: Duration,
     /// Packets that have arrived since the session began.
     pub packets: u64,
-    /// Bytes of the datagrams that have arrived since the session began.
+    /// Bytes of datagrams that have arrived since the session began.
     pub bytes: u64,
     /// Packets that arrived marked with congestion experienced since the session began.
     pub marked: u64,
-    /// Packets sent since the session began, up to that packet and with it.
+    /// Packets sent since the session began, up to and including that packet.
     pub sent_packets: u64,
-    /// Whether, when that packet was sent or since the one before it, there was less to send than the
-    /// rate allows: arrivals say nothing of what the link can do then.
+    /// True if the sender was application-limited when that packet was sent, or since the previous
+    /// one: arrivals then do not measure the link's capacity.
     pub app_limited: bool,
 }

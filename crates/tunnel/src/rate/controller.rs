@@ -1,52 +1,52 @@
-//! The rate, whoever knows it.
+//! Rate controller: dedicated or measured.
 
 use std::time::Duration;
 
 use super::auto::Auto;
 use crate::{cause::LossEvent, path::PathSample, rate::Rate};
 
-/// What a controller is told at its beginning.
+/// Initial parameters of a controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ControllerConfig {
-    /// Stated, or to be measured.
+    /// Rate statement.
     pub rate: Rate,
-    /// The round trip time to begin with.
+    /// Initial round trip time.
     pub rtt: Duration,
-    /// The usual packet, in bytes on the link.
+    /// Usual packet, in bytes on the link.
     pub packet: u64,
-    /// What the link carries for a datagram beyond the bytes that [`PathSample::bytes`] counts.
+    /// Bytes per datagram on the link beyond those that [`PathSample::bytes`] counts.
     pub overhead: u64,
-    /// A rate to begin with, in bits a second, if one is remembered and to be trusted.
+    /// Remembered rate to begin with, in bits per second, if it can be trusted.
     pub remembered: Option<u64>,
 }
 
-/// The truth of a stated rate, as far as it is known.
+/// Result of checking a stated rate against measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Unknown: it has not been used up.
+    /// Unknown: the stated rate has not been fully used yet.
     Unused,
-    /// All of it has been used, and no queue stood: the link carries that or more.
+    /// Fully used without a standing queue: the link carries the stated rate or more.
     Carried,
     /// The link carries less, and has for a while.
     Less,
-    /// Others fill the link, and we have a share of it.
+    /// Other traffic fills the link, and the session has a share of it.
     Shared,
 }
 
-/// Says how fast to send. Rates are bits a second on the link, all that is on it counted.
+/// Controller of the sending rate. Rates are in bits per second on the link, all overhead included.
 #[derive(Clone, Debug)]
 pub enum Controller {
-    /// The link is ours alone: nothing changes its rate.
+    /// Fixed rate: no other traffic shares the link.
     Dedicated {
-        /// It.
+        /// Fixed rate in bits per second.
         rate: u64,
     },
-    /// The rate is measured, below the stated one if there is one.
+    /// Measured rate, capped at the stated one if there is one.
     Measured(Box<Auto>),
 }
 
 impl Controller {
-    /// A controller that begins at `now`.
+    /// Creates a controller that begins at `now`.
     pub fn new(config: &ControllerConfig, now: Duration) -> Self {
         match config.rate {
             Rate::Dedicated(rate) => Self::Dedicated { rate: rate.max(1) },
@@ -54,8 +54,8 @@ impl Controller {
         }
     }
 
-    /// Rate at which to send now, in bits a second; never 0, and `u64::MAX` while the first packets
-    /// leave without pacing. May change after each of the calls below.
+    /// Returns the current sending rate in bits per second; never 0, and `u64::MAX` while the first
+    /// packets leave without pacing. May change after each of the calls below.
     pub fn rate(&self) -> u64 {
         match self {
             Self::Dedicated { rate } => *rate,
@@ -63,8 +63,8 @@ impl Controller {
         }
     }
 
-    /// What the link is thought to carry for us, in bits a second: without the ups and downs by
-    /// which it is found out. For windows, for spacings, and to be remembered.
+    /// Returns the estimated capacity for this session in bits per second, without the variations
+    /// of probing. For windows, report spacings, and the path memory.
     pub fn link_rate(&self) -> u64 {
         match self {
             Self::Dedicated { rate } => *rate,
@@ -72,7 +72,7 @@ impl Controller {
         }
     }
 
-    /// The truth of the stated rate; nothing where none is stated, or none is measured.
+    /// Returns the check of the stated rate; `None` if none is stated or none is measured.
     pub fn found(&self) -> Option<Found> {
         match self {
             Self::Dedicated { .. } => None,
@@ -80,8 +80,8 @@ impl Controller {
         }
     }
 
-    /// The rate with which reports and beacons may reckon, in bits a second: these go whatever the
-    /// pacing. The peer reckons with a stated rate, too.
+    /// Returns the rate in bits per second on which reports and beacons are based, as they bypass
+    /// pacing. The peer uses a stated rate, too.
     pub fn safe_rate(&self) -> u64 {
         match self {
             Self::Dedicated { rate } => *rate,
@@ -89,28 +89,29 @@ impl Controller {
         }
     }
 
-    /// A packet has been sent that takes so many bytes on the link.
+    /// Records that a packet of this many bytes on the link is sent.
     pub fn on_sent(&mut self, now: Duration, _bytes: u64) {
         if let Self::Measured(auto) = self {
             auto.on_sent(now);
         }
     }
 
-    /// A report has come. `losses` are what was found lost since the last call.
+    /// Handles a report. `losses` are the losses found since the last call.
     pub fn on_sample(&mut self, sample: &PathSample, losses: &[LossEvent]) {
         if let Self::Measured(auto) = self {
             auto.on_sample(sample, losses);
         }
     }
 
-    /// Nothing comes from the peer any more.
+    /// Handles an outage: nothing arrives from the peer.
     pub fn on_outage(&mut self, now: Duration) {
         if let Self::Measured(auto) = self {
             auto.on_outage(now);
         }
     }
 
-    /// The peer is there again: at the remembered rate, and as attentive to queues as ever.
+    /// Handles the end of an outage: resumes at the remembered rate, and reacts to queues as
+    /// before.
     pub fn on_resume(&mut self, now: Duration) {
         if let Self::Measured(auto) = self {
             auto.on_resume(now);

@@ -1,4 +1,4 @@
-//! How fast to send: stated, or measured; and when the next packet may leave.
+//! Sending rate, stated or measured, and pacing.
 
 mod auto;
 mod controller;
@@ -10,11 +10,11 @@ pub use controller::{Controller, ControllerConfig, Found};
 pub use pacer::{Batch, Pacer};
 pub use statement::Rate;
 
-/// The time that so many bytes take at a rate in bits a second, which is taken for 1 if it is 0.
+/// Returns the time that this many bytes take at a rate in bits per second; 0 counts as 1.
 pub(crate) fn time_of(bytes: u64, rate: u64) -> std::time::Duration {
     let rate = rate.max(1);
     let nanos = match bytes.checked_mul(8_000_000_000) {
-        // All packets: a division of 128 bits takes as long as everything else that pacing does.
+        // Fast path for all real packets: a 128-bit division costs as much as the rest of pacing.
         Some(product) => product / rate,
         None => {
             let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(rate);

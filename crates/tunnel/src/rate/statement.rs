@@ -1,20 +1,20 @@
-//! The rate as an operator states it, or not.
+//! Rate as stated by the operator.
 
-/// How fast to send.
+/// Rate setting of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// Bits a second that the link carries for us alone, all that is on it counted: the rate,
-    /// always.
+    /// Bits per second that the link carries for this session alone, all overhead included: the
+    /// constant sending rate.
     Dedicated(u64),
-    /// Bits a second that the link carries at most, all that is on it counted: the first rate, and
-    /// a ceiling below which it is measured.
+    /// Maximum bits per second of the link, all overhead included: the initial rate, and a ceiling
+    /// for the measured one.
     Stated(u64),
-    /// Unknown: measured.
+    /// Unknown: the rate is measured.
     Auto,
 }
 
 impl Rate {
-    /// The stated rate, in bits a second.
+    /// Returns the stated rate, in bits per second.
     pub fn stated(self) -> Option<u64> {
         match self {
             Self::Dedicated(rate) | Self::Stated(rate) => Some(rate),

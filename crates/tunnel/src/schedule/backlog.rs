@@ -1,16 +1,16 @@
-//! Whether a stream has more to send than the link takes.
+//! Detection of streams that fill the link.
 
 use std::time::Duration;
 
-/// For how many round trips a stream that has filled the link must leave room before it counts as one that does not,
-/// at first and at most: twice as many each time that it fills it again soon.
+/// Round trips for which a full stream must stay calm before it counts as short, at first and at
+/// most. Doubles each time the stream fills the link again soon.
 const CALM_ROUNDS: (u32, u32) = (1, 64);
-/// It leaves room if it waits no longer than this part of a round trip at a time.
+/// A stream is calm while its bytes wait no longer than this part of a round trip.
 const CALM_PARTS: u32 = 4;
-/// It is soon within so many times what it had to be calm for.
+/// "Soon" is within this many times the calm period.
 const SOON: u32 = 4;
 
-/// How long a stream's bytes wait to be sent.
+/// Backlog of a stream: the time for which its bytes wait to be sent.
 ///
 /// ```text
 ///             bytes wait for a round trip, never none
@@ -21,35 +21,35 @@ const SOON: u32 = 4;
 ///             round trips never much for long
 /// ```
 ///
-/// While they wait for longer than a round trip, to be restored instead of sent again makes them no sooner, and what
-/// restores them makes all wait longer. A stream that just does not fill the link without overcode, but does with it,
-/// would go to and fro: it is tried more and more rarely.
+/// While bytes wait for longer than a round trip, restoring them by FEC instead of retransmission
+/// brings no gain, and the repair packets delay all other bytes. A stream that fills the link only
+/// with FEC would alternate between both states, so it is tried more and more rarely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backlog {
-    /// Since when there has always been something.
+    /// Start of the current period with data to send.
     run: Option<Duration>,
-    /// When there was nothing left, if that is so.
+    /// Time at which the stream ran out of data, if it has none.
     drained: Option<Duration>,
     full: Option<Full>,
-    /// When it was full last, and the rounds that were asked for then.
+    /// Time at which the stream was last full, and the round trips required then.
     left: Option<(Duration, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Full {
-    /// Since when it has never waited for long.
+    /// Start of the current calm period.
     calm: Duration,
-    /// For how many round trips it must be calm.
+    /// Round trips for which the stream must stay calm.
     rounds: u32,
 }
 
 impl Backlog {
-    /// Whether it fills the link.
+    /// Returns true if the stream fills the link.
     pub fn is_full(&self) -> bool {
         self.full.is_some()
     }
 
-    /// The stream has had its turn; whether it has more to send, and may.
+    /// Records a turn; `more` is true if the stream has more to send, and may.
     pub fn on_turn(&mut self, now: Duration, rtt: Duration, more: bool) {
         let idle = self.drained.take().map(|at| now.saturating_sub(at));
         if idle.is_some_and(|idle| idle > rtt) {
@@ -79,7 +79,7 @@ impl Backlog {
         }
     }
 
-    /// For how many round trips it will have to be calm, if it is full from now on.
+    /// Returns the round trips of calm required if the stream becomes full now.
     fn rounds(&self, now: Duration, rtt: Duration) -> u32 {
         match self.left {
             Some((at, rounds)) if now.saturating_sub(at) <= rtt * (rounds * SOON) => {
@@ -100,7 +100,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// A turn each millisecond; whether there is more after each. How often it became full.
+    /// Takes a turn each millisecond; `more` returns whether data remains. Returns how often the
+    /// stream became full.
     fn turns(
         backlog: &mut Backlog,
         from: u64,
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn what_overcode_alone_makes_full_is_tried_more_and_more_rarely() {
         let mut backlog = Backlog::default();
-        // Under overcode bytes wait, without they do not.
+        // With FEC bytes wait, without it they do not.
         let fills = turns(&mut backlog, 0, 60_000, |backlog, at| {
             !backlog.is_full() || at % 10 != 0
         });

@@ -1,23 +1,24 @@
-//! Which stream may send next.
+//! Scheduler: selects the stream that may send next.
 //!
 //! ```text
 //!             +-> interactive ------ first of all
-//!  the next --+-> normal and bulk -- what interactive leaves
-//!             +-> delay tolerant --- what all others leave
+//!  the next --+-> normal and bulk -- capacity left by interactive
+//!             +-> delay tolerant --- capacity left by all others
 //!
-//!  each of these:   sites take turns, each sends as much in one as its weight says;
-//!                   a site's hosts take turns within what the site has, all alike,
-//!                   and so do a host's streams within what the host has
+//!  each of these:   sites take turns, each sends in proportion to its weight;
+//!                   a site's hosts take turns within the site's share, all alike,
+//!                   and so do a host's streams within the host's share
 //! ```
 //!
-//! Turns are deficit round robin (M. Shreedhar, G. Varghese: Efficient Fair Queueing Using Deficit Round
-//! Robin, 1996), of sites, hosts and streams. As what a stream will send is not known before it is written, a turn lasts
-//! until what it allowed is used up, and what was sent beyond that is a debt to be made up for in the
-//! turns that follow. So over any time two streams of a site that are always ready differ by [`QUANTUM`] and
-//! two packets at most, and two sites, by their weights, likewise.
+//! Turns of sites, hosts and streams are deficit round robin (M. Shreedhar, G. Varghese: Efficient
+//! Fair Queueing Using Deficit Round Robin, 1996). The size of a stream's next packet is not known
+//! before it is written. A turn therefore lasts until its quantum is used up, and bytes beyond that
+//! are a debt, paid in the following turns. Two streams of a site that are always ready differ by
+//! at most [`QUANTUM`] and two packets over any time. The same holds for two sites, by their
+//! weights.
 //!
-//! Streams that are [queued](Scheduler::queue) take no turns: within their site the first one goes before all others, as long as it
-//! is ready. What the site has beside others is the same.
+//! [Queued](Scheduler::queue) streams take no turns: the first one of a site goes before all
+//! others, as long as it is ready. The site's share among other sites does not change.
 
 mod backlog;
 mod ring;
@@ -34,29 +35,29 @@ use ring::Ring;
 
 use crate::{class::Class, wire::StreamId};
 
-/// What a stream or host may send in its turn, in bytes, and a site for each unit of its weight.
+/// Bytes that a stream or host may send per turn, and a site per unit of its weight.
 pub const QUANTUM: i64 = 1500;
-/// Weights are from 1 to this.
+/// Maximum weight; the minimum is 1.
 pub const WEIGHT_MAX: u32 = 256;
 
-/// Those of whom the higher go first: interactive, normal and bulk, delay tolerant.
+/// Priority levels, the highest first: interactive; normal and bulk; delay tolerant.
 const LEVELS: usize = 3;
 
-/// Number of a site, by which its streams share the link with others'.
+/// Number of a site; the streams of a site share its part of the link.
 pub type SiteId = u32;
 
-/// Number of a host, by which its streams share what their site has with those of others. Streams of which no host was named are
-/// one host's, 0.
+/// Number of a host; the streams of a host share its part of the site's capacity. Streams without a
+/// host belong to host 0.
 pub type HostId = u64;
 
-/// Says which stream may send next.
+/// Scheduler of streams.
 ///
-/// All calls take time logarithmic in the number of streams; [`next`](Self::next) amortised over the bytes that
-/// were sent. A number that is not known is ignored everywhere.
+/// All calls take logarithmic time in the number of streams; [`next`](Self::next) amortised over
+/// the bytes sent. Unknown numbers are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Scheduler {
     streams: BTreeMap<StreamId, Stream>,
-    /// Of those that are not 1.
+    /// Weights other than 1.
     weights: BTreeMap<SiteId, u32>,
     levels: [Level; LEVELS],
 }
@@ -68,36 +69,36 @@ struct Stream {
     host: HostId,
     ready: bool,
     backlog: Backlog,
-    /// Its place among those that go one after the other.
+    /// Place among the queued streams.
     queued: Option<u64>,
 }
 
-/// Streams that share what there is.
+/// Streams of one priority level.
 #[derive(Clone, Debug, Default)]
 struct Level {
     turns: Ring<SiteId>,
-    /// Those with a stream that is ready, or owes something.
+    /// Sites with a stream that is ready, or has a debt.
     sites: BTreeMap<SiteId, Streams>,
 }
 
-/// Those of a site.
+/// Streams of a site.
 #[derive(Clone, Debug, Default)]
 struct Streams {
     turns: Ring<HostId>,
-    /// All of them, by their hosts.
+    /// All streams, by host.
     hosts: BTreeMap<HostId, Ring<StreamId>>,
-    /// Of those that are ready, the ones that go before others, by their places.
+    /// Ready streams that are queued, by place.
     queue: BTreeSet<(u64, StreamId)>,
 }
 
 impl Scheduler {
-    /// Without streams.
+    /// Creates a scheduler without streams.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A stream begins, with nothing to send. One that is there already stays as it is.
+    /// Adds a stream with nothing to send; ignored if it exists.
     pub fn insert(&mut self, stream: StreamId, class: Class, site: SiteId) {
         self.streams.entry(stream).or_insert(Stream {
             class,
@@ -109,7 +110,7 @@ impl Scheduler {
         });
     }
 
-    /// A stream is over.
+    /// Removes a stream.
     pub fn remove(&mut self, stream: StreamId) {
         self.idle(stream);
         if let Some(entry) = self.streams.remove(&stream) {
@@ -117,23 +118,22 @@ impl Scheduler {
         }
     }
 
-    /// From now on the stream is of that class. It begins there without debts.
+    /// Changes the class of a stream; its debt is cleared.
     pub fn set_class(&mut self, stream: StreamId, class: Class) {
         self.change(stream, |stream| stream.class = class);
     }
 
-    /// From now on the stream is of that site. It begins there without debts.
+    /// Changes the site of a stream; its debt is cleared.
     pub fn set_site(&mut self, stream: StreamId, site: SiteId) {
         self.change(stream, |stream| stream.site = site);
     }
 
-    /// From now on the stream is of that host. It begins there without debts.
+    /// Changes the host of a stream; its debt is cleared.
     pub fn set_host(&mut self, stream: StreamId, host: HostId) {
         self.change(stream, |stream| stream.host = host);
     }
 
-    /// The site's share of the link beside other sites', from 1 (as without this) to [`WEIGHT_MAX`]; others are
-    /// brought into range.
+    /// Sets the site's weight, from 1 (the default) to [`WEIGHT_MAX`]; other values are clamped.
     pub fn set_weight(&mut self, site: SiteId, weight: u32) {
         match weight.clamp(1, WEIGHT_MAX) {
             1 => self.weights.remove(&site),
@@ -141,7 +141,7 @@ impl Scheduler {
         };
     }
 
-    /// The stream has something to send, and may.
+    /// Marks the stream as ready: it has something to send, and may.
     pub fn ready(&mut self, stream: StreamId) {
         let Some(entry) = self.streams.get_mut(&stream) else {
             return;
@@ -151,7 +151,7 @@ impl Scheduler {
         }
     }
 
-    /// The stream has nothing to send, or may not.
+    /// Marks the stream as idle: it has nothing to send, or may not.
     pub fn idle(&mut self, stream: StreamId) {
         let Some(entry) = self.streams.get_mut(&stream) else {
             return;
@@ -161,8 +161,8 @@ impl Scheduler {
         }
     }
 
-    /// Until further notice the stream goes before all others of its site and class, but after those that are queued with a lower place. Of no
-    /// effect on one that is queued already.
+    /// Queues the stream: it goes before all others of its site and class, but after queued ones
+    /// with a lower place. Ignored if it is queued already.
     pub fn queue(&mut self, stream: StreamId, place: u64) {
         if let Some(entry) = self.streams.get_mut(&stream)
             && entry.queued.is_none()
@@ -174,7 +174,7 @@ impl Scheduler {
         }
     }
 
-    /// The stream takes turns again, as if it had just come.
+    /// Returns the stream to turns, as if new.
     pub fn unqueue(&mut self, stream: StreamId) {
         let Some(entry) = self.streams.get_mut(&stream) else {
             return;
@@ -186,7 +186,7 @@ impl Scheduler {
         }
     }
 
-    /// Whose turn it is: the same until something is said that changes it.
+    /// Returns the stream whose turn it is: the same one until a call changes the state.
     #[expect(clippy::should_implement_trait, reason = "it does not go on by itself")]
     pub fn next(&mut self) -> Option<StreamId> {
         let weights = &self.weights;
@@ -194,7 +194,7 @@ impl Scheduler {
         self.levels.iter_mut().find_map(|level| level.next(weight))
     }
 
-    /// The stream has sent so many bytes, in its turn or out of it.
+    /// Records that the stream has sent `bytes`, in its turn or out of it.
     pub fn sent(&mut self, stream: StreamId, bytes: usize) {
         let Some(entry) = self.streams.get(&stream) else {
             return;
@@ -203,28 +203,28 @@ impl Scheduler {
         self.levels[level(entry.class)].charge(stream, entry, bytes);
     }
 
-    /// The stream has had its turn at `now`. Its bytes may wait for a round trip before it
-    /// [fills the link](Self::fills_link).
+    /// Records a turn of the stream at `now`. Its bytes may wait for a round trip before it [fills
+    /// the link](Self::fills_link).
     pub fn on_turn(&mut self, stream: StreamId, now: Duration, rtt: Duration) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.backlog.on_turn(now, rtt, stream.ready);
         }
     }
 
-    /// Whether the stream's bytes wait to be sent for longer than a round trip.
+    /// Returns true if the stream's bytes wait to be sent for longer than a round trip.
     #[must_use]
     pub fn fills_link(&self, stream: StreamId) -> bool {
         let stream = self.streams.get(&stream);
         stream.is_some_and(|stream| stream.backlog.is_full())
     }
 
-    /// How the stream's bytes are sent.
+    /// Returns the class of a stream.
     #[must_use]
     pub fn class(&self, stream: StreamId) -> Option<Class> {
         self.streams.get(&stream).map(|stream| stream.class)
     }
 
-    /// Whether the stream has something to send, and may.
+    /// Returns true if the stream is ready.
     #[must_use]
     pub fn is_ready(&self, stream: StreamId) -> bool {
         self.streams.get(&stream).is_some_and(|stream| stream.ready)
@@ -288,7 +288,7 @@ impl Level {
         }
     }
 
-    /// A stream that has left is not known here any more.
+    /// Removes an idle stream from its site.
     fn forget(&mut self, stream: StreamId, entry: &Stream) {
         let Some(streams) = self.sites.get_mut(&entry.site) else {
             return;
@@ -316,7 +316,8 @@ impl Level {
         streams.hosts.get_mut(&host)?.next(|_| QUANTUM)
     }
 
-    /// Among the streams of a site those that are queued are not charged: they have no turns to pay for.
+    /// Charges bytes to the stream, its host and its site. Queued streams are not charged within
+    /// their site, as they take no turns.
     fn charge(&mut self, stream: StreamId, entry: &Stream, bytes: i64) {
         let Some(streams) = self.sites.get_mut(&entry.site) else {
             return;

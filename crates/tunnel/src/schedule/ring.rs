@@ -1,17 +1,17 @@
-//! Taking turns.
+//! Deficit round robin among members.
 
 use std::collections::BTreeMap;
 
-/// What a member may owe at most, in bytes, whatever it has sent: a datagram of any size.
+/// Maximum debt of a member in bytes: a datagram of any size.
 pub(super) const DEBT_MAX: i64 = 1 << 16;
 
-/// Members who take turns, by deficit round robin.
+/// Members that take turns by deficit round robin.
 ///
-/// All but the first have nothing left of their turn, and perhaps a debt; so has a member that left, and it is
-/// remembered until it is forgotten.
+/// All members but the first have used up their turn, and perhaps have a debt. The debt of a member
+/// that left is kept until the member is forgotten.
 #[derive(Clone, Debug)]
 pub(super) struct Ring<K> {
-    /// Those who wait for their turn, in the order in which they get it.
+    /// Waiting members, in the order of their turns.
     order: BTreeMap<u64, K>,
     members: BTreeMap<K, Member>,
     last_ticket: u64,
@@ -19,9 +19,9 @@ pub(super) struct Ring<K> {
 
 #[derive(Clone, Debug, Default)]
 struct Member {
-    /// Its place in the order, if it waits.
+    /// Place in the order, if waiting.
     ticket: Option<u64>,
-    /// What is left of its turn, or its debt.
+    /// Bytes left of the turn, or the debt if negative.
     left: i64,
 }
 
@@ -36,7 +36,7 @@ impl<K> Default for Ring<K> {
 }
 
 impl<K: Copy + Ord> Ring<K> {
-    /// Has its turn after all others from now on, unless it waits already.
+    /// Adds the member at the end of the order, unless it waits already.
     pub fn join(&mut self, key: K) {
         let member = self.members.entry(key).or_default();
         if member.ticket.is_none() {
@@ -46,7 +46,7 @@ impl<K: Copy + Ord> Ring<K> {
         }
     }
 
-    /// Waits no longer. What was left of its turn is lost; a debt is not.
+    /// Removes the member from the order. It loses the rest of its turn, but keeps a debt.
     pub fn leave(&mut self, key: K) {
         if let Some(member) = self.members.get_mut(&key)
             && let Some(ticket) = member.ticket.take()
@@ -56,25 +56,25 @@ impl<K: Copy + Ord> Ring<K> {
         }
     }
 
-    /// Is not known any longer.
+    /// Removes all state of the member.
     pub fn forget(&mut self, key: K) {
         self.leave(key);
         self.members.remove(&key);
     }
 
-    /// Nobody waits.
+    /// Returns true if no member waits.
     pub fn is_idle(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Nobody is known.
+    /// Returns true if there are no members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Whose turn it is. A turn is `quantum` bytes long.
+    /// Returns the member whose turn it is. A turn is `quantum` bytes long.
     ///
-    /// Members whose debt is larger than that are passed over, and owe less then.
+    /// Skips members whose debt exceeds the quantum, and reduces the debt.
     pub fn next(&mut self, quantum: impl Fn(K) -> i64) -> Option<K> {
         loop {
             let key = *self.order.first_key_value()?.1;
@@ -89,7 +89,7 @@ impl<K: Copy + Ord> Ring<K> {
         }
     }
 
-    /// The member has sent so many bytes. Its turn ends if that is all it may send.
+    /// Charges bytes to the member. Its turn ends when its quantum is used up.
     pub fn charge(&mut self, key: K, bytes: i64) {
         let Some(member) = self.members.get_mut(&key) else {
             return;
@@ -101,7 +101,7 @@ impl<K: Copy + Ord> Ring<K> {
         }
     }
 
-    /// Lets all others go first.
+    /// Moves the member to the end of the order.
     fn pass(&mut self, key: K) {
         if self.order.len() == 1 {
             return;

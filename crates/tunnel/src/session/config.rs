@@ -1,49 +1,47 @@
-//! What a session is told at its beginning.
+//! Configuration of a session.
 
 use std::time::Duration;
 
 use super::{Outages, Rate};
 use crate::{path::PathMemory, rate::min_safe_rate, wire::DATAGRAM_OVERHEAD};
 
-/// How a session behaves.
+/// Parameters of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionConfig {
-    /// Whether this side began it: its streams are then the even ones.
+    /// True if the local end began the session: its streams are the even ones.
     pub initiator: bool,
-    /// How fast to send.
+    /// Sending rate.
     pub rate: Rate,
-    /// How fast the way back is, in bits a second, as far as known; reports take half of it at most.
+    /// Rate of the return path in bits per second, if known; reports take half of it at most.
     pub return_rate: Option<u64>,
-    /// The round trip time to begin with, before it is measured.
+    /// Initial round trip time, before it is measured.
     pub rtt: Duration,
-    /// The longest packet to begin with, in bytes of plain text. The path is searched for longer ones
-    /// up to `packet_max`.
+    /// Initial maximum packet, in bytes of plain text. Path MTU discovery probes up to
+    /// `packet_max`.
     pub packet_start: usize,
-    /// The longest packet that may be tried, in bytes of plain text.
+    /// Largest packet to probe, in bytes of plain text.
     pub packet_max: usize,
-    /// What a packet costs the link beyond its plain text: seal, UDP, IP, and what the link adds.
+    /// Bytes per packet on the link beyond its plain text: seal, UDP, IP, and link framing.
     pub overhead: usize,
-    /// When to stop sending into silence.
+    /// Outage detection, which decides when to stop sending into silence.
     pub outages: Outages,
-    /// How many bytes of a stream may be on their way before the receiver has allowed more; the same
-    /// at both ends.
+    /// Initial credit of each stream in bytes; the same at both ends.
     pub stream_credit: u64,
-    /// How many bytes of all streams together may be on their way before the receiver has allowed more; the
-    /// same at both ends.
+    /// Initial credit of all streams together in bytes; the same at both ends.
     pub session_credit: u64,
-    /// Streams that may be open at a time, of each side.
+    /// Maximum number of open streams, per side.
     pub streams_max: u32,
-    /// Whether this side takes packets beside streams.
+    /// True if the local end accepts datagrams (RFC 9221).
     pub packets: bool,
-    /// Whether the peer does, so that we may send some. Set by the endpoint.
+    /// True if the peer accepts datagrams. Set by the endpoint.
     pub peer_packets: bool,
-    /// What an earlier session has learnt of the path; its times are on the clock of `now`.
+    /// Path parameters learnt by an earlier session; its times are on the clock of `now`.
     pub memory: Option<PathMemory>,
-    /// Repair packets per data packet at most, for what is protected by overcode.
+    /// Maximum number of repair packets per FEC-protected data packet.
     pub overhead_max: f64,
 }
 
-/// For a path of which nothing is known, over IPv4 and Ethernet.
+/// Suits an unknown path, over IPv4 and Ethernet.
 impl Default for SessionConfig {
     fn default() -> Self {
         const UDP: usize = 8;
@@ -72,20 +70,20 @@ impl Default for SessionConfig {
     }
 }
 
-/// The time of the longest packet where the rate is low: what is urgent waits for it, bit
-/// errors find it, and reports come no sooner than packets.
+/// Maximum transmission time of a packet at low rates: urgent data waits for it, bit errors hit it,
+/// and reports come no faster than packets.
 const PACKET_TIME: Duration = Duration::from_millis(2500);
-/// Headers take too much of shorter packets, in bytes of plain text.
+/// Minimum packet in bytes of plain text; shorter ones waste too much on headers.
 const PACKET_MIN: usize = 512;
 
-/// Most that reports and beacons of an end without a stated rate reckon with of the other end's
-/// stated one, in bits a second: the way back is seldom slower.
+/// Maximum assumed return rate in bits per second, for reports and beacons of an end without a
+/// stated rate: the return path is seldom slower.
 const ASSUMED_RATE_MAX: u64 = 1_000_000;
 
 impl SessionConfig {
-    /// Rates in bits a second with which our reports and the peer's reckon; `safe` is what is known
-    /// of ours. The peer's may be more than this says, and never less: its pauses would be taken
-    /// for outages.
+    /// Returns the rates in bits per second on which the reports of the local end and of the peer
+    /// are based; `safe` is the known local rate. The peer's estimate may exceed this one but not
+    /// fall short: its pauses would be taken for outages.
     pub(super) fn report_rates(&self, safe: u64, rtt: Duration) -> [u64; 2] {
         let told = |rate: u64| rate.min(ASSUMED_RATE_MAX);
         let ours = match (self.rate.stated(), self.return_rate) {
@@ -96,7 +94,7 @@ impl SessionConfig {
         [ours, stated.unwrap_or_else(|| min_safe_rate(rtt))]
     }
 
-    /// The longest packet that suits a rate in bits a second, in bytes of plain text.
+    /// Returns the largest suitable packet at a rate in bits per second, in bytes of plain text.
     pub(super) fn longest_packet(&self, rate: u64) -> usize {
         let bytes = (rate as f64 / 8.0 * PACKET_TIME.as_secs_f64()) as usize;
         bytes.saturating_sub(self.overhead).max(PACKET_MIN)

@@ -1,33 +1,33 @@
-//! What a session does not take.
+//! Errors of a session.
 
 use crate::{coding::CodedError, delivery::ReportError, stream::StreamError, wire::FrameError};
 
-/// There are as many streams as the peer takes.
+/// The peer's stream limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("as many streams are open as the peer takes")]
+#[error("peer's stream limit reached")]
 pub struct TooManyStreams;
 
-/// There are as many queues of packets as there may be.
+/// The limit of datagram queues is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there are as many queues of packets as there may be")]
+#[error("limit of datagram queues reached")]
 pub struct TooManyQueues;
 
-/// A packet, though sealed by the peer, that makes no sense.
+/// An authenticated but invalid packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// A frame or part does not parse.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Overcode does not fit what was sent before.
+    /// FEC data contradicts what was sent before.
     #[error(transparent)]
     Coded(#[from] CodedError),
-    /// A stream is used in a way that was not agreed.
+    /// A stream rule was violated.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// A report that cannot be true.
+    /// A report is invalid.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// Something else than a segment was protected by overcode.
-    #[error("what overcode protects is no segment")]
+    /// FEC protects something other than a segment.
+    #[error("FEC payload is not a segment")]
     Content,
 }

@@ -1,63 +1,63 @@
-//! What a session tells its owner.
+//! Events of a session, for its owner.
 
 use crate::{
     class::Class,
     wire::{CloseCode, ResetCode, StreamId},
 };
 
-/// What has happened in a session.
+/// An event of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The peer opened a stream; what it allows us is known.
+    /// The peer opened a stream; its credit is known.
     Opened {
-        /// Its number.
+        /// Number of the stream.
         stream: StreamId,
-        /// How its bytes are sent.
+        /// Class of the stream.
         class: Class,
-        /// What the opener said.
+        /// Stream header sent by the opener.
         stream_header: Vec<u8>,
     },
     /// All bytes of the stream below `until` have been placed in the store.
     Readable {
-        /// Of which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// The first position that is missing.
+        /// First missing position.
         until: u64,
     },
     /// The stream's last byte is readable.
     Finished {
-        /// Which stream.
+        /// Number of the stream.
         stream: StreamId,
     },
-    /// The peer knows of the stream, which we have opened or it has, and has all bytes of it below `until`: perhaps none. They
-    /// are not asked for again.
+    /// The peer knows the stream, whichever end opened it, and has all bytes below `until`, which
+    /// may be 0. The session does not read them again.
     Acked {
-        /// Of which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// The first position that is not acknowledged.
+        /// First unacknowledged position.
         until: u64,
     },
-    /// The peer has reset the stream, which is no more.
+    /// The peer has reset the stream, which no longer exists.
     Reset {
-        /// Which stream.
+        /// Number of the stream.
         stream: StreamId,
-        /// Why.
+        /// Reason of the reset.
         code: ResetCode,
     },
-    /// Both ends of the stream have finished and everything is acknowledged: it is no more.
+    /// Both directions have ended and everything is acknowledged; the stream no longer exists.
     Closed {
-        /// Which stream.
+        /// Number of the stream.
         stream: StreamId,
     },
-    /// Nothing comes from the peer any more.
+    /// The link is down: nothing arrives from the peer.
     LinkDown,
-    /// The peer is there again.
+    /// The link is up again.
     LinkUp,
-    /// The peer ended the session.
+    /// The peer closed the session.
     PeerClosed {
-        /// Why.
+        /// Reason as a code.
         code: CloseCode,
-        /// In words.
+        /// Reason as text.
         reason: String,
     },
 }

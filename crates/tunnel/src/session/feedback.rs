@@ -1,4 +1,4 @@
-//! What the peer has received, and what follows from it.
+//! Processing of the peer's reports in the session.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Session {
-    /// Whether it shows that a packet of ours has arrived, later than all before.
+    /// Handles a report. Returns true if it raises the highest packet number that has arrived.
     pub(super) fn handle_report(
         &mut self,
         now: Duration,
@@ -36,7 +36,7 @@ impl Session {
             messages.on_arrived(at.number, &report.gaps, &mut self.mtu)
         });
         if outcome.progress && outcome.acked == 0 && !message {
-            // It was one of our reports: what is short arrives.
+            // The arrived packet was a report, so short packets get through.
             self.mtu.on_arrived(0);
         }
         self.losses.clear();
@@ -55,7 +55,7 @@ impl Session {
         Ok(outcome.progress)
     }
 
-    /// How much is lost, so how much overcode there is to be.
+    /// Passes loss counts to FEC rate control.
     fn count(&mut self, report: &Report) {
         if self.reliable {
             return self.encoding.leave_out(report.counts);
@@ -67,10 +67,10 @@ impl Session {
         self.encoding.on_counts(report.counts, congested, packet);
     }
 
-    /// Says of what has been found missing why it is.
+    /// Classifies the cause of packets found missing.
     fn classify(&mut self, sample: &PathSample, report: &Report) {
         let packet = match self.config.rate {
-            // The link is ours alone.
+            // No other traffic shares the link.
             Rate::Dedicated(rate) => {
                 let bytes = self.mtu.size() + self.config.overhead;
                 Some(time_of(bytes as u64, rate))
@@ -93,8 +93,8 @@ impl Session {
         }
     }
 
-    /// The round trip or the rate may have changed: so does the pace of reports, the length of
-    /// packets, and what is silence.
+    /// Updates everything that depends on the round trip time or the rate: the spacing of reports,
+    /// the maximum packet, and the silence limit.
     pub(super) fn expect(&mut self) {
         let rtt = self.delivery.smoothed_rtt();
         let rate = self.controller.safe_rate();
@@ -114,7 +114,7 @@ impl Session {
         });
     }
 
-    /// Takes note of what has happened to the link.
+    /// Handles a change of the link's state.
     pub(super) fn report_change(&mut self, now: Duration, change: Option<Change>) {
         self.trace.at(now);
         match change {
@@ -131,7 +131,7 @@ impl Session {
                 self.events.push_back(Event::LinkDown);
             }
             Some(Change::Up) => {
-                // Where only our own packets did not get through, they may have been too long.
+                // If only the local end's packets were lost, they may have been too long.
                 let unheard = std::mem::take(&mut self.unheard);
                 if unheard {
                     self.mtu.on_outage(now);
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// How long an answer may take.
+    /// Returns the maximum time for an answer.
     pub(super) fn patience(&self) -> Duration {
         self.delivery.smoothed_rtt() + self.delivery.rtt_variation() * 4 + self.spacing
     }
@@ -172,8 +172,8 @@ impl Session {
         }
     }
 
-    /// What the peer has of a stream that it may not have heard of counts only once it has: until then it is nobody's
-    /// there, and gone with the session.
+    /// Records acknowledged data. Data on a stream whose opening is not yet acknowledged counts
+    /// only afterwards: until then it belongs to no flow at the peer, and is lost with the session.
     fn on_data_acked(&mut self, data: Data) {
         let stream = data.stream;
         if let Some(until) = self.streams.on_acked(data)
@@ -184,7 +184,8 @@ impl Session {
         self.close_if_over(stream);
     }
 
-    /// How long losses are left to overcode: until as many repairs have come as may be needed.
+    /// Sets the time for which losses are left to FEC: until as many repair packets have arrived as
+    /// may be needed.
     fn guard_coded(&mut self) {
         let share = self.encoding.share();
         let packets = if share > 0.0 {

@@ -1,19 +1,19 @@
-//! Parts of segments that came before the opening of the stream that they speak of.
+//! Parts that came before the opening of their stream.
 //!
-//! They count as received, so that they need not come again: an opening that was lost
-//! delays its stream, but what follows it is not sent twice, and no other stream waits.
+//! Held parts count as received and are not retransmitted. A lost opening therefore delays only its
+//! own stream.
 
 use std::collections::VecDeque;
 
 use crate::wire::Part;
 
-/// The most bytes that are held.
+/// Maximum number of held bytes.
 const HELD_MAX: usize = 1 << 20;
 
-/// What a part needs beside its bytes, about.
+/// Approximate memory of a part beside its bytes.
 const PART_COST: usize = 48;
 
-/// Parts that wait, in the order in which they came.
+/// Waiting parts, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     parts: VecDeque<Box<[u8]>>,
@@ -21,7 +21,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Whether there is room for these parts. A segment that is not held must not count as received.
+    /// Returns true if these parts fit. A segment that is not held must not count as received.
     pub fn has_room(&self, parts: &[u8]) -> bool {
         self.bytes + parts.len() <= HELD_MAX
     }
@@ -34,7 +34,7 @@ impl Held {
         self.parts.push_back(bytes.into());
     }
 
-    /// Takes all of them out, to be tried again.
+    /// Removes and returns all parts, to be tried again.
     pub fn take(&mut self) -> VecDeque<Box<[u8]>> {
         self.bytes = 0;
         std::mem::take(&mut self.parts)

@@ -1,14 +1,15 @@
-//! Packets beside streams: sent once, each in a packet of its own, and handed on as they come.
+//! Datagrams (RFC 9221): sent once, each in its own packet, and delivered in the order of arrival.
 //!
 //! ```text
-//!   set_packets_ready                     it is its turn: next_packet
+//!   set_packets_ready                     on its turn: next_packet
 //!   -----------------> queue in the scheduler ------------------------> packet
 //!                      among the streams
 //! ```
 //!
-//! In the scheduler a queue is a stream with a number that no stream can have, so that classes, weights of sites and turns hold
-//! among queues and streams. Only the window is not theirs, as nothing of them is kept that could fill it: where it holds streams
-//! back, a scheduler that knows of queues alone says which one is next.
+//! The scheduler treats a queue as a stream with a reserved number, so classes, site weights and
+//! turns apply across queues and streams. The send window does not apply to datagrams, as they are
+//! not kept for retransmission. When the window blocks streams, a second scheduler of queues alone
+//! selects the next one.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -24,30 +25,31 @@ use crate::{
     wire::{GAPS_MAX, Gap, PACKET_CHANNELS, PACKET_HEADER_LEN, emit_packet_type, packet_channel},
 };
 
-/// Queues that there may be at a time, of a session.
+/// Maximum number of datagram queues of a session.
 pub const QUEUES_MAX: usize = 64;
 
-/// The lengths of so many of the last packets are known, 32 KiB: to tell that long ones do not come through takes a few dozen.
+/// Number of recent packets whose lengths are kept, 32 KiB. A few dozen suffice to detect that long
+/// packets do not get through.
 const SENT_MAX: usize = 2048;
 
-/// What a session knows of packets beside streams.
+/// State of the datagrams of a session.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     next: u32,
     open: usize,
-    /// Of the queues alone.
+    /// Scheduler of the queues alone.
     pub scheduler: Scheduler,
-    /// Numbers and lengths of packets that carried one, rising.
+    /// Numbers and lengths of packets that carried a datagram, in rising order.
     sent: VecDeque<(u64, usize)>,
-    /// The peer has said of what is below this whether it has arrived.
+    /// Packets below this have been reported as arrived or missing.
     reported: u64,
-    /// When the last one was sent or came, and when the last one came.
+    /// Times of the last datagram sent or received, and of the last one received.
     spoken: Option<Duration>,
     heard: Option<Duration>,
 }
 
 impl Messages {
-    /// Packet `number` carries one, and is so long.
+    /// Records that packet `number` carries a datagram and has this length.
     fn on_sent(&mut self, now: Duration, number: u64, len: usize) {
         self.spoken = Some(now);
         if self.sent.len() == SENT_MAX {
@@ -61,21 +63,23 @@ impl Messages {
         self.heard = Some(now);
     }
 
-    /// Since when there has been no talk.
+    /// Returns the time since which no datagram was sent or received.
     pub fn silent_since(&self) -> Duration {
         self.spoken.unwrap_or_default()
     }
 
-    /// Whether the peer knows that there is talk: what it sends shows it. What we send may be lost, so it shows nothing.
+    /// Returns true if the peer knows that datagrams are exchanged: only received datagrams prove
+    /// it, as sent ones may be lost.
     pub fn is_talking(&self, now: Duration) -> bool {
         self.heard.is_some_and(|heard| now < heard + IDLE_AFTER)
     }
 
-    /// The highest number that has arrived is `highest` now, and these are missing: whether packets that are news now carried any. The longest of
-    /// them counts for the path, whichever was last: the last one of a burst is often a short one.
+    /// Handles a rise of the highest arrived number, with these gaps. Returns true if newly arrived
+    /// packets carried datagrams. Their longest one counts for the path MTU, as the last one of a
+    /// burst is often short.
     pub fn on_arrived(&mut self, highest: u64, gaps: &[Gap], mtu: &mut Mtu) -> bool {
         let from = std::mem::replace(&mut self.reported, highest.saturating_add(1));
-        // Of what is before as many gaps as a report has room for there may be more.
+        // A full list of gaps may omit older ones.
         let told = gaps.first().filter(|_| gaps.len() == GAPS_MAX);
         let from = told.map_or(from, |gap| from.max(gap.before));
         let is_missing = |number: u64| {
@@ -91,7 +95,7 @@ impl Messages {
         longest.is_some()
     }
 
-    /// Of these packets some may have been too long for the path.
+    /// Passes lost datagrams to path MTU discovery, as they may have been too long.
     pub fn on_lost(&self, loss: &LossEvent, mtu: &mut Mtu) {
         let begin = self.sent.partition_point(|sent| sent.0 < loss.first);
         let lost = self.sent.range(begin..);
@@ -103,31 +107,32 @@ impl Messages {
 }
 
 impl Session {
-    /// Whether the peer takes packets beside streams: as it was agreed when the session began.
+    /// Returns true if the peer accepts datagrams, as agreed at the beginning of the session.
     #[must_use]
     pub fn takes_packets(&self) -> bool {
         self.config.peer_packets
     }
 
-    /// The longest message of a packet beside streams that fits now, in bytes. It changes with what is known of the path. On the link it takes
-    /// [`PACKET_HEADER_LEN`] and what every packet takes more.
+    /// Returns the longest message of a datagram that fits now, in bytes. Changes with the path
+    /// MTU. On the link, [`PACKET_HEADER_LEN`] and the overhead of every packet are added.
     #[must_use]
     pub fn packet_room(&self) -> usize {
         self.mtu.size() - PACKET_HEADER_LEN
     }
 
-    /// What [`packet_room`](Self::packet_room) is expected to be when the search that goes on for the path's longest packet has ended. Who is told
-    /// the room and remembers it, as hosts do for ten minutes (RFC 8201 §4), is to be told this.
+    /// Returns the value of [`packet_room`](Self::packet_room) expected after path MTU discovery.
+    /// Announce this one to hosts, which remember it for ten minutes (RFC 8201 §4).
     #[must_use]
     pub fn expected_packet_room(&self) -> usize {
         self.mtu.expected() - PACKET_HEADER_LEN
     }
 
-    /// A queue of packets beside streams, with nothing to send. It takes turns with streams of its class and site, where it is one of those of
-    /// host 0.
+    /// Creates an idle datagram queue. It takes turns with the streams of its class and site, as
+    /// part of host 0.
     ///
     /// # Errors
-    /// If there are [`QUEUES_MAX`].
+    ///
+    /// [`QUEUES_MAX`] queues exist.
     pub fn open_packets(
         &mut self,
         class: Class,
@@ -145,7 +150,7 @@ impl Session {
         Ok(queue)
     }
 
-    /// The queue is no more.
+    /// Removes a queue.
     pub fn close_packets(&mut self, queue: PacketQueue) {
         let messages = &mut self.messages;
         if messages.scheduler.class(queue.pseudo()).is_some() {
@@ -155,8 +160,8 @@ impl Session {
         }
     }
 
-    /// Whether the queue has something to send, for which it is [asked](Store::next_packet) when it is its turn. Of no effect where the peer
-    /// does not take packets.
+    /// Sets whether the queue has something to send, for which the store is
+    /// [asked](Store::next_packet) on its turn. Ignored if the peer does not accept datagrams.
     pub fn set_packets_ready(&mut self, queue: PacketQueue, ready: bool) {
         let queue = queue.pseudo();
         if ready && self.takes_packets() {
@@ -168,7 +173,8 @@ impl Session {
         }
     }
 
-    /// A packet of that queue, whose turn it is. There may be none after all; the queue is idle then.
+    /// Writes a datagram of the queue whose turn it is. If the store has none, the queue becomes
+    /// idle.
     pub(super) fn write_message(
         &mut self,
         queue: PacketQueue,
@@ -177,7 +183,7 @@ impl Session {
         store: &mut impl Store,
     ) -> bool {
         if !self.scheduler.is_ready(queue.pseudo()) {
-            // It was asked for something more urgent, in vain.
+            // Already asked in vain for something more urgent.
             return false;
         }
         let (begin, room) = (out.len(), self.packet_room());
@@ -203,7 +209,7 @@ impl Session {
         true
     }
 
-    /// A packet of a queue has arrived.
+    /// Handles a received datagram.
     pub(super) fn handle_message(
         &mut self,
         now: Duration,

@@ -1,4 +1,4 @@
-//! One tunnel: streams, and the packets that carry them over the link, in plain text.
+//! One tunnel in plain text: streams, and the packets that carry them over the link.
 //!
 //! ```text
 //!   open, written, finish          +-----------+  segment   +----------+  new number   +-------+
@@ -11,12 +11,12 @@
 //!                    +----------+              +----------+                +--------+
 //! ```
 //!
-//! Every packet has a number, used once. What must arrive is in segments, which have numbers of
-//! their own and are sent until they are acknowledged; a segment is known by the positions of its
-//! bytes, which stay with the caller.
+//! Every packet has a number, used once. Data that must arrive is in segments, which have their own
+//! numbers and are retransmitted until acknowledged. A segment stores the positions of its bytes;
+//! the bytes stay with the caller.
 //!
-//! Packets beside streams (`messages`) need not arrive: the caller is asked for one when it is its
-//! turn, and it is sent once.
+//! Datagrams (`messages`) need not arrive: the session asks the caller for one on its turn, and
+//! sends it once.
 
 mod config;
 mod error;
@@ -70,18 +70,18 @@ use crate::{
     wire::{CloseCode, DATAGRAM_OVERHEAD, ResetCode, StreamId},
 };
 
-/// One side of a tunnel.
+/// One end of a tunnel.
 #[derive(Debug)]
 pub struct Session {
     config: SessionConfig,
     streams: Streams,
     scheduler: Scheduler,
     messages: Messages,
-    /// What the openings of streams say that the peer has not acknowledged yet.
+    /// Stream headers of openings that the peer has not acknowledged yet.
     openings: BTreeMap<StreamId, Box<[u8]>>,
-    /// Streams that go before others, and until which position.
+    /// Queued streams, and the positions until which they are queued.
     queued: BTreeMap<StreamId, u64>,
-    /// What is to be said before streams' bytes.
+    /// Control parts to send before streams' bytes.
     control: VecDeque<Sent>,
     delivery: Delivery<Segment>,
     encoding: Encoding,
@@ -91,29 +91,28 @@ pub struct Session {
     losses: Vec<LossEvent>,
     mtu: Mtu,
     silence: Silence,
-    /// Since when there has been no stream, and nothing that the peer may lack.
+    /// Time since which there has been no stream, and nothing unacknowledged.
     idle_since: Option<Duration>,
-    /// The outage that lasts is one of both directions.
+    /// The current outage affects both directions.
     unheard: bool,
     arrivals: Arrivals,
-    /// `None` only while it is at work.
+    /// `None` only while in use.
     decoding: Option<Decoding>,
     held: Held,
-    /// An MTU probe that is to be acknowledged.
+    /// MTU probe to acknowledge.
     mtu_arrived: Option<u16>,
     closing: Option<(CloseCode, String)>,
     events: VecDeque<Event>,
-    /// The pace of the peer's reports.
+    /// Spacing of the peer's reports.
     spacing: Duration,
     /// The carrier loses nothing.
     reliable: bool,
-    /// A segment in the making.
+    /// Buffer for the segment being written.
     scratch: Vec<u8>,
     sending: Sending,
-    /// When it was last looked whether the link is there, if nothing has happened since but that
-    /// packets were sent.
+    /// Time of the last link check, if only packets were sent since.
     looked: Option<Duration>,
-    /// What a report has acknowledged, while it is handled.
+    /// Segments acknowledged by the report being handled.
     acked: Vec<Segment>,
     stats: SessionStats,
     trace: ::trace::Trace,
@@ -122,14 +121,14 @@ pub struct Session {
 /// A packet that has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its number, which no other packet of this side ever has.
+    /// Packet number, never reused.
     pub number: u64,
-    /// The mark that its datagram is to have.
+    /// Mark for the datagram.
     pub ecn: Ecn,
 }
 
 impl Session {
-    /// A session that begins at `now`.
+    /// Creates a session that begins at `now`.
     pub fn new(config: SessionConfig, now: Duration) -> Self {
         let packet = (config.packet_max + config.overhead) as u64;
         let controller = Controller::new(
@@ -198,21 +197,21 @@ impl Session {
         }
     }
 
-    /// What it has done so far.
+    /// Returns the counters of the session.
     pub fn stats(&self) -> SessionStats {
         self.stats
     }
 
-    /// Why our packets did not arrive, as far as can be told.
+    /// Returns counts of the causes of packet loss.
     pub fn causes(&self) -> CauseCounts {
         self.classifier.counts()
     }
 
-    /// How things are on the path.
+    /// Returns the state of the path.
     pub fn path(&self) -> PathState {
         let link_rate = self.controller.link_rate();
         PathState {
-            // The first packets of a link of unknown rate leave unpaced: that is not a rate.
+            // The first packets on a link of unknown rate leave unpaced; that is not a rate.
             rate: match self.controller.rate() {
                 u64::MAX => link_rate,
                 rate => rate,
@@ -229,29 +228,29 @@ impl Session {
         }
     }
 
-    /// For how long the peer goes on sending without hearing that the first of it has arrived, as
-    /// far as we know.
+    /// Returns the estimated time for which the peer continues to send without an acknowledgement
+    /// of its first segment.
     pub fn peer_window(&self) -> Duration {
         self.delivery.window_time(self.arrivals.spacing())
     }
 
-    /// The share of our packets that the link loses by itself, 0 to 1: [`PathState::loss`] without
-    /// what is lost in congestion.
+    /// Returns the share of sent packets that the link itself loses, 0 to 1: [`PathState::loss`]
+    /// without congestion losses.
     pub fn link_loss(&self) -> f64 {
         self.encoding.link_loss()
     }
 
-    /// How fast the peer says that it sends, in bits a second, if it knows.
+    /// Returns the rate at which the peer states it sends, in bits per second, if known.
     pub fn return_rate(&self) -> Option<u64> {
         self.config.return_rate
     }
 
-    /// After how long without a packet of the peer's the link is taken to be silent.
+    /// Returns the time without packets from the peer after which the link counts as silent.
     pub fn silence_limit(&self) -> Duration {
         self.silence.limit()
     }
 
-    /// What has been measured of the path, unsmoothed.
+    /// Returns unsmoothed measurements of the path.
     pub fn measures(&self) -> Measures {
         Measures {
             rtt: self.delivery.latest_rtt(),
@@ -260,7 +259,7 @@ impl Session {
         }
     }
 
-    /// What a later session may begin with.
+    /// Returns path parameters for a later session.
     pub fn memory(&self, now: Duration) -> PathMemory {
         let path = self.path();
         PathMemory {
@@ -272,17 +271,17 @@ impl Session {
         }
     }
 
-    /// What has happened; ask until there is nothing.
+    /// Returns the next event; call until it returns `None`.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         self.trace_event(&event);
         Some(event)
     }
 
-    /// Opens a stream. Streams of the same site share what their class gets of the link.
+    /// Opens a stream. Streams of a site share the site's part of their class.
     ///
     /// # Errors
-    /// If there are as many streams as the peer takes, or the greeting is too long.
+    /// The peer's stream limit is reached, or the stream header is too long.
     pub fn open(
         &mut self,
         class: Class,
@@ -298,29 +297,29 @@ impl Session {
         Ok(stream)
     }
 
-    /// The stream's bytes below `until` can be read from the store.
+    /// Declares the stream's bytes below `until` readable from the store.
     pub fn written(&mut self, stream: StreamId, until: u64) {
         self.streams.written(stream, until);
         self.update_readiness(stream);
     }
 
-    /// Bytes of a stream that the peer has beyond those of [`Acked`](Event::Acked), as runs in
-    /// rising order: they are not asked for again either.
+    /// Returns bytes of a stream that the peer has beyond those of [`Acked`](Event::Acked), as runs
+    /// in rising order. The session does not read them again either.
     pub fn acked_beyond(&self, stream: StreamId) -> impl Iterator<Item = Range<u64>> {
         self.streams.acked_beyond(stream)
     }
 
-    /// The stream ends after what is written.
+    /// Ends the stream after the written bytes.
     pub fn finish(&mut self, stream: StreamId) {
         self.streams.finish(stream);
         self.trace_stream(stream, "half_closed_local");
         self.update_readiness(stream);
     }
 
-    /// Ends the stream in both directions at once.
+    /// Resets the stream in both directions.
     pub fn reset(&mut self, stream: StreamId, code: ResetCode) {
         self.looked = None;
-        // The peer cannot make sense of a reset without an opening.
+        // The peer needs the opening to understand the reset.
         self.control.extend(self.opening(stream));
         if let Some(sent) = self.streams.reset(stream) {
             self.forget(stream);
@@ -329,61 +328,60 @@ impl Session {
         }
     }
 
-    /// The peer may send the stream's bytes below `until`.
+    /// Allows the peer to send the stream's bytes below `until`.
     pub fn allow(&mut self, stream: StreamId, until: u64) {
         if self.streams.allow(stream, until) {
             self.control.push_back(Sent::Credit(stream));
         }
     }
 
-    /// Of the stream we send bytes below `until` to begin with, instead of as many as was agreed
-    /// for all. To be said before any are sent; credit that comes adds to it as ever.
+    /// Sets the initial send credit of the stream, instead of the default. Call before any bytes
+    /// are sent; later credit from the peer adds to it.
     pub fn limit_send(&mut self, stream: StreamId, until: u64) {
         self.streams.limit_send(stream, until);
         self.update_readiness(stream);
     }
 
-    /// Of the stream the peer sends bytes below `until` to begin with: it has to be told by other
-    /// means, as it would send as many as was agreed for all. To be said before any have come, and
-    /// before more is [allowed](Self::allow).
+    /// Sets the initial receive credit of the stream. The peer must learn it by other means, or it
+    /// would use the default. Call before any bytes have come and before [`allow`](Self::allow).
     pub fn limit_receive(&mut self, stream: StreamId, until: u64) {
         self.streams.limit_receive(stream, until);
     }
 
-    /// How many bytes of all streams together the peer has sent, those included that were lost and
-    /// will not come again as their stream was reset. What it may send from here on is to be added
-    /// to this, for [`allow_session`](Self::allow_session).
+    /// Returns the bytes of all streams together that the peer has sent, including lost bytes of
+    /// reset streams. Add the number of bytes it may still send for
+    /// [`allow_session`](Self::allow_session).
     pub fn session_received(&self) -> u64 {
         self.streams.session_received()
     }
 
-    /// How many bytes of all streams together the peer may send, since the session began.
+    /// Returns the bytes of all streams together that the peer may send, since the session began.
     pub fn session_allowed(&self) -> u64 {
         self.streams.session_allowed()
     }
 
-    /// The peer may send so many bytes of all streams together, since the session began.
+    /// Allows the peer to send this many bytes of all streams together, since the session began.
     pub fn allow_session(&mut self, until: u64) {
         if self.streams.allow_session(until) {
             self.control.push_back(Sent::SessionCredit);
         }
     }
 
-    /// From now on the stream shares what its class gets of the link with those of that site.
-    /// Streams that the peer opens are of site 0 to begin with.
+    /// Assigns the stream to a site, whose streams share its part of the class's capacity. Streams
+    /// opened by the peer begin at site 0.
     pub fn set_site(&mut self, stream: StreamId, site: SiteId) {
         self.scheduler.set_site(stream, site);
     }
 
-    /// From now on the stream shares what its site gets with the streams of other hosts as one of
-    /// that host's. Without it all streams are one host's, 0.
+    /// Assigns the stream to a host, whose streams share its part of the site's capacity. Streams
+    /// begin at host 0.
     pub fn set_host(&mut self, stream: StreamId, host: HostId) {
         self.scheduler.set_host(stream, host);
     }
 
-    /// Until the stream's bytes below `until` are sent it goes before others of its site and class,
-    /// but after those that are queued so with a lower `place`, such as the time at which they
-    /// began. Of no effect where they are sent.
+    /// Gives the stream priority within its site and class until its bytes below `until` are sent.
+    /// Queued streams with a lower `place`, e.g. their start time, go first. Ignored if the bytes
+    /// are already sent.
     pub fn queue(&mut self, stream: StreamId, place: u64, until: u64) {
         if self.streams.sent(stream).is_some_and(|sent| sent < until) {
             self.scheduler.queue(stream, place);
@@ -392,24 +390,24 @@ impl Session {
         }
     }
 
-    /// How much a site gets beside others, 1 to begin with.
+    /// Sets the weight of a site; the default is 1.
     pub fn set_weight(&mut self, site: SiteId, weight: u32) {
         self.scheduler.set_weight(site, weight);
         self.messages.scheduler.set_weight(site, weight);
     }
 
-    /// From now on the stream is of that class, at both ends.
+    /// Changes the class of the stream, at both ends.
     pub fn set_class(&mut self, stream: StreamId, class: Class) {
         if self.streams.class(stream).is_some_and(|old| old != class) {
             self.reclass(stream, class);
-            // An opening still to be sent says it.
+            // A pending opening carries the class.
             if !self.streams.is_unannounced(stream) {
                 self.control.push_back(Sent::Reclass(stream));
             }
         }
     }
 
-    /// Somebody who knows says whether the link is there.
+    /// Takes an external hint about the link's state.
     pub fn hint(&mut self, now: Duration, link: LinkHint) {
         self.looked = None;
         let rtt = self.delivery.smoothed_rtt();
@@ -417,16 +415,16 @@ impl Session {
         self.report_change(now, change);
     }
 
-    /// Whether the carrier loses nothing and keeps the order, as TCP does. Then there is no
-    /// overcode, no cause of loss is looked for, no longer packet is tried, and nothing goes again
-    /// by its age, as it only waits; but what later packets overtook does, as it went by a
-    /// connection that is no more. What is known of loss is kept for later.
+    /// Sets whether the carrier is reliable and keeps the order, as TCP does. A reliable carrier
+    /// disables FEC, loss classification, MTU probes, and loss by age, as packets only wait.
+    /// Packets overtaken by later ones are still retransmitted: they were sent on a connection that
+    /// has failed. Loss statistics are kept for later.
     pub fn set_reliable(&mut self, reliable: bool) {
         self.reliable = reliable;
         self.delivery.set_reliable(reliable);
     }
 
-    /// Ends the session: says so to the peer, once.
+    /// Closes the session, and notifies the peer once.
     pub fn close(&mut self, code: CloseCode, reason: &str) {
         self.closing = Some((code, reason.to_owned()));
     }
@@ -436,7 +434,7 @@ impl Session {
         self.scheduler.set_class(stream, class);
     }
 
-    /// Tells the scheduler whether a stream has something to send.
+    /// Updates the readiness of a stream in the scheduler.
     fn update_readiness(&mut self, stream: StreamId) {
         if self.streams.has_unsent(stream) {
             self.scheduler.ready(stream);
@@ -445,7 +443,7 @@ impl Session {
         }
     }
 
-    /// Says how far a stream can be read. What it replaces nobody has asked for yet.
+    /// Reports the readable position of a stream. Replaces an event that has not been polled yet.
     fn report_readable(&mut self, stream: StreamId, until: u64) {
         match self.events.back_mut() {
             Some(Event::Readable {
@@ -456,7 +454,7 @@ impl Session {
         }
     }
 
-    /// Says how much of a stream the peer has, likewise.
+    /// Reports the acknowledged position of a stream, likewise.
     fn report_acked(&mut self, stream: StreamId, until: u64) {
         match self.events.back_mut() {
             Some(Event::Acked {
@@ -467,7 +465,7 @@ impl Session {
         }
     }
 
-    /// The stream is no more.
+    /// Removes a stream.
     fn forget(&mut self, stream: StreamId) {
         self.queued.remove(&stream);
         self.scheduler.remove(stream);

@@ -1,4 +1,4 @@
-//! Filling segments: what is said first, then bytes of the streams whose turn it is.
+//! Filling of segments: control parts first, then bytes of the streams whose turn it is.
 
 use std::time::Duration;
 
@@ -12,21 +12,22 @@ use crate::{
     wire::{Data, Part, SEGMENT_HEADER_LEN, StreamId, emit_segment_header},
 };
 
-/// What a credit is taken to need: it may have grown when it is written again.
+/// Space reserved for a credit part, which may have grown when it is rewritten.
 const CREDIT_LEN: usize = 1 + 8 + 8;
 
-/// A segment in the making.
+/// A segment being written.
 pub(super) struct Packing<'a> {
     pub segment: Segment,
     out: &'a mut Vec<u8>,
-    /// How long `out` may become.
+    /// Maximum length of `out`.
     end: usize,
-    /// Nothing fits behind what is there.
+    /// No part fits after the current ones.
     closed: bool,
 }
 
 impl<'a> Packing<'a> {
-    /// One of at most `max` bytes behind what is in `out`, with its header, which is completed by [`number`].
+    /// Creates a segment of at most `max` bytes after the contents of `out`. [`number`] completes
+    /// its header.
     fn new(channel: Option<Channel>, max: usize, out: &'a mut Vec<u8>) -> Self {
         let end = out.len() + max;
         emit_segment_header(0, out);
@@ -53,7 +54,7 @@ impl<'a> Packing<'a> {
         self.segment.parts.push(sent);
     }
 
-    /// Adds as much of the data as there is room for; how much that was, or `None` if there is no room.
+    /// Adds as much data as fits; returns the added part, or `None` if there is no room.
     fn push_data(&mut self, data: Data, store: &impl Store) -> Option<Data> {
         let fit = Data::fit(data.stream, data.from, data.len, self.room())?;
         let fitting = Data {
@@ -81,8 +82,8 @@ fn write_data(data: Data, last: bool, out: &mut Vec<u8>, store: &impl Store) {
 }
 
 impl Session {
-    /// Writes a new segment of at most `max` bytes for streams of a channel, and what is to be said first, to the end of
-    /// `out`; its number, or `None` if there is nothing.
+    /// Writes a new segment of at most `max` bytes to the end of `out`: control parts, then streams
+    /// of a channel. Returns its number, or `None` if there is nothing to send.
     pub(super) fn pack(
         &mut self,
         channel: Option<Channel>,
@@ -116,7 +117,7 @@ impl Session {
         }
     }
 
-    /// Adds what was sent before, or is to be said; returns what did not fit.
+    /// Adds a retransmitted or control part; returns what did not fit.
     fn pack_sent(
         &mut self,
         sent: Sent,
@@ -158,7 +159,7 @@ impl Session {
         (rest.len > 0).then_some(rest)
     }
 
-    /// What a part says now; `None` if there is nothing to say any more.
+    /// Returns the current content of a part; `None` if it is obsolete.
     pub(super) fn part_of(&self, sent: Sent) -> Option<Part<'_>> {
         Some(match sent {
             Sent::Open(stream, class) => Part::Open {
@@ -182,7 +183,8 @@ impl Session {
         })
     }
 
-    /// Adds new bytes of the streams whose turn it is, as long as they are of the segment's channel.
+    /// Adds new bytes of the streams whose turn it is, as long as they belong to the segment's
+    /// channel.
     fn pack_streams(&mut self, packing: &mut Packing<'_>, now: Duration, store: &impl Store) {
         while let Some(stream) = self.scheduler.next() {
             let is_queue = PacketQueue::from_stream(stream).is_some();
@@ -202,7 +204,7 @@ impl Session {
         }
     }
 
-    /// What the stream was queued for is sent.
+    /// Ends the priority of a stream when the bytes it was queued for are sent.
     fn unqueue_sent(&mut self, stream: StreamId) {
         let until = self.queued.get(&stream).copied();
         if until.is_some_and(|until| self.streams.sent(stream).is_none_or(|sent| sent >= until)) {
@@ -211,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Adds new bytes of a stream, and its opening before them; whether everything fitted.
+    /// Adds new bytes of a stream, and its opening before them; returns true if everything fitted.
     fn pack_stream(
         &mut self,
         stream: StreamId,
@@ -234,14 +236,15 @@ impl Session {
         packed.len == data.len
     }
 
-    /// What is to be said of a stream first, if the peer has not been told of it.
+    /// Returns the opening of a stream, if it has not been sent yet.
     pub(super) fn opening(&self, stream: StreamId) -> Option<Sent> {
         let class = self.streams.class(stream)?;
         let unannounced = self.streams.is_unannounced(stream);
         unannounced.then_some(Sent::Open(stream, class))
     }
 
-    /// Writes a segment anew to the end of `out`, to be sent again; it may be longer than packets may be now.
+    /// Rewrites a segment for retransmission to the end of `out`; it may exceed the current maximum
+    /// packet.
     pub(super) fn repack(
         &self,
         seq: u64,

@@ -1,4 +1,4 @@
-//! What the peer says of streams.
+//! Handling of parts from the peer.
 
 use super::{Event, PacketError, Session, segment::Sent};
 use crate::{
@@ -94,7 +94,8 @@ impl Session {
         Ok(())
     }
 
-    /// Both sides end a stream at once; that of the peer's that comes second is of no effect.
+    /// Handles a reset by the peer. If both ends reset a stream at once, the second reset has no
+    /// effect.
     fn handle_reset(
         &mut self,
         stream: StreamId,
@@ -104,7 +105,7 @@ impl Session {
         if let Some(sent) = self.streams.on_reset(stream, sent)? {
             self.forget(stream);
             self.events.push_back(Event::Reset { stream, code });
-            // So that the peer knows how much of it counts against the session's credit.
+            // Lets the peer count the bytes against the session's credit.
             self.control.push_back(Sent::Reset(stream, code, sent));
         }
         Ok(())
@@ -112,7 +113,7 @@ impl Session {
 
     pub(super) fn close_if_over(&mut self, stream: StreamId) {
         if self.streams.is_over(stream) {
-            // Who has ended it knows of it, whatever is heard of the opening.
+            // A peer that resets a stream knows it, even if its opening is not acknowledged.
             if self.openings.contains_key(&stream)
                 && let Some(until) = self.streams.acked(stream)
             {

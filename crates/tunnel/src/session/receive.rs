@@ -1,4 +1,4 @@
-//! What comes in.
+//! Handling of received packets.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use crate::{
 };
 
 impl Session {
-    /// Takes a packet that has arrived for the first time, with its number and the mark that its datagram
-    /// came with. `datagram` is its length on the wire, without IP and UDP.
+    /// Handles a packet that has arrived for the first time, with its number and the mark of its
+    /// datagram. `datagram` is its length on the wire, without IP and UDP.
     ///
     /// # Errors
-    /// If what it says makes no sense; the session should then be closed.
+    ///
+    /// The packet is invalid; close the session.
     pub fn handle_packet(
         &mut self,
         now: Duration,
@@ -62,7 +63,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether it shows that a packet of ours has arrived, later than all before.
+    /// Handles a frame. Returns true if it raises the highest packet number that has arrived at the
+    /// peer.
     fn handle_frame(
         &mut self,
         now: Duration,
@@ -95,7 +97,7 @@ impl Session {
         protected: &[u8],
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
-        // Taken out, so that what it restores can be handled while it is at it.
+        // Taken out while in use, so that restored segments can be handled meanwhile.
         let Some(mut decoding) = self.decoding.take() else {
             return Ok(());
         };
@@ -119,7 +121,7 @@ impl Session {
         outcome
     }
 
-    /// What was protected: a segment, nothing else.
+    /// Handles an FEC-protected payload, which must be a single segment.
     fn handle_content(
         &mut self,
         content: &[u8],
@@ -141,7 +143,7 @@ impl Session {
         let seq = expand(seq, self.arrivals.below());
         let wait = self.lacks_opening(parts)?;
         if wait && !self.held.has_room(parts) {
-            // It will be sent again.
+            // The peer retransmits it.
             self.stats.segments_not_held += 1;
             return Ok(());
         }
@@ -155,8 +157,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a segment speaks of a stream that the peer has opened as far as it is concerned, while
-    /// we have not heard of it, neither here.
+    /// Returns true if a segment refers to a stream whose opening has not arrived, nor is in the
+    /// segment.
     fn lacks_opening(&self, parts: &[u8]) -> Result<bool, PacketError> {
         let mut opened = None;
         for part in Parts::new(parts) {
@@ -170,7 +172,7 @@ impl Session {
         Ok(false)
     }
 
-    /// Whether a part speaks of a stream that we have not heard of yet.
+    /// Returns true if a part refers to a stream whose opening has not arrived yet.
     fn is_early(&self, part: &Part<'_>) -> Result<bool, PacketError> {
         let stream = match part {
             Part::Open { .. } => None,
@@ -179,7 +181,7 @@ impl Session {
         Ok(stream.map_or(Ok(false), |stream| self.streams.may_be_opened(stream))?)
     }
 
-    /// Tries again what lacked an opening.
+    /// Retries held parts that lacked an opening.
     fn try_held(&mut self, store: &mut impl Store) -> Result<(), PacketError> {
         for parts in self.held.take() {
             self.handle_parts(&parts, true, store)?;
@@ -187,8 +189,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a stream was opened. Parts that lack an opening, if it is possible that some do, are held; others do not
-    /// wait for them.
+    /// Handles parts; returns true if a stream was opened. If `hold`, parts that lack an opening
+    /// are held, and others do not wait for them.
     fn handle_parts(
         &mut self,
         parts: &[u8],

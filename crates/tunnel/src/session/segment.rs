@@ -1,4 +1,4 @@
-//! What a segment held when it was sent, so that it can be written again.
+//! Content of a sent segment, from which it is rewritten for retransmission.
 
 use smallvec::SmallVec;
 
@@ -8,31 +8,31 @@ use crate::{
     wire::{Data, ResetCode, StreamId},
 };
 
-/// What a segment consists of: positions of bytes, not the bytes.
+/// Content of a segment: positions of bytes, not the bytes.
 #[derive(Debug, Default)]
 pub(super) struct Segment {
-    /// In the order of the wire.
+    /// Parts, in wire order.
     pub parts: SmallVec<[Sent; 2]>,
-    /// What protected it when it was sent first.
+    /// FEC channel of the first transmission.
     pub channel: Option<Channel>,
-    /// How long its packet was, without the seal.
+    /// Length of its packet, without the seal.
     pub len: usize,
 }
 
-/// A part of a segment. Written again, it says what is true then: of a stream that is no more
-/// nothing, of a credit the newest.
+/// A part of a segment. Rewritten for retransmission with the current state: nothing for a closed
+/// stream, the newest credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// A stream was opened, as this class.
+    /// Opening of a stream with a class.
     Open(StreamId, Class),
     /// Bytes of a stream.
     Data(Data),
-    /// A stream was reset, of which so much had been sent.
+    /// Reset of a stream, with the number of bytes sent on it.
     Reset(StreamId, ResetCode, u64),
-    /// The peer was allowed more of a stream.
+    /// Credit of a stream.
     Credit(StreamId),
-    /// The peer was allowed more in all.
+    /// Credit of the session.
     SessionCredit,
-    /// A stream's class was changed.
+    /// Change of a stream's class.
     Reclass(StreamId),
 }

@@ -1,4 +1,4 @@
-//! What goes out, and when.
+//! Writing of packets.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::{
     wire::{Frame, SEGMENT_HEADER_LEN, StreamId},
 };
 
-/// How much longer than some round trips the answer to an MTU probe may take.
+/// Additional time for the answer to an MTU probe, beyond some round trips.
 const PROBE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What the packet in the making carries.
+/// Contents of the packet being written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sending {
     seq: Option<u64>,
     coded: bool,
-    /// The mark of a packet beside streams.
+    /// Mark of a datagram, if the packet carries one.
     message: Option<Ecn>,
 }
 
 impl Sending {
-    /// A segment.
+    /// Packet with a segment.
     fn segment(seq: Option<u64>, coded: bool) -> Self {
         Self {
             seq,
@@ -35,7 +35,7 @@ impl Sending {
         }
     }
 
-    /// A packet beside streams, with that mark.
+    /// Packet with a datagram that has this mark.
     pub fn message(ecn: Ecn) -> Self {
         Self {
             message: Some(ecn),
@@ -43,19 +43,20 @@ impl Sending {
         }
     }
 
-    /// The mark that the datagram gets.
+    /// Returns the mark for the UDP datagram.
     fn ecn(&self) -> Ecn {
-        // That of a packet beside streams is its own (normal mode, RFC 6040 §4.1).
+        // A datagram's mark is copied outwards (normal mode, RFC 6040 §4.1).
         self.message.unwrap_or(Ecn::Ect0)
     }
 }
 
 impl Session {
-    /// Writes the next packet to be sent now to the end of `out`, if there is one.
+    /// Writes the next packet to the end of `out`, if one may be sent now.
     ///
-    /// Reports go out whenever they are due; all else waits for its turn by the rate, and the more urgent
-    /// goes first: repairs and bytes of interactive streams, what is lost, repairs of normal streams,
-    /// new bytes of the others as far as the window allows, and, into silence, what may have been lost.
+    /// Reports are sent as soon as they are due; everything else is paced. Order by urgency: repair
+    /// packets and bytes of interactive streams, lost segments, repair packets of normal streams,
+    /// new bytes of the other streams as far as the window allows, and, during a silence, repeats
+    /// of segments in flight.
     pub fn poll_packet(
         &mut self,
         now: Duration,
@@ -80,7 +81,7 @@ impl Session {
         let sending = std::mem::take(&mut self.sending);
         let Sending { seq, coded, .. } = sending;
         let number = self.delivery.on_sent(now, seq, size, coded);
-        // Into silence, beacons go beside what is repeated: that may be too long for the path.
+        // Beacons accompany repeats into a silence, as the repeats may be too long for the path.
         if report || self.silence.state() == State::Up {
             self.arrivals.on_sent(now, report.then_some(size));
         }
@@ -99,7 +100,7 @@ impl Session {
         Some(Written { number, ecn })
     }
 
-    /// When to call [`poll_packet`](Self::poll_packet) again though nothing else has happened.
+    /// Returns when to call [`poll_packet`](Self::poll_packet) again if nothing else happens.
     pub fn deadline(&mut self) -> Option<Duration> {
         let own = [Some(self.arrivals.deadline()), self.silence_deadline()];
         let paced = self.silence.sends_from().and_then(|from| {
@@ -109,13 +110,13 @@ impl Session {
         own.into_iter().chain([paced]).flatten().min()
     }
 
-    /// For when nothing can be sent whatever is due: takes note of silence all the same. When to be called again.
+    /// Updates silence detection while nothing can be sent. Returns when to call again.
     pub fn wait(&mut self, now: Duration) -> Option<Duration> {
         self.update_estimates(now);
         self.silence_deadline()
     }
 
-    /// When there is something to send, if it is our turn then.
+    /// Returns when there is something to send, subject to pacing.
     fn next_work(&mut self) -> Option<Duration> {
         if self.has_work() {
             return Some(Duration::ZERO);
@@ -140,7 +141,8 @@ impl Session {
             .min()
     }
 
-    /// Where it is our turn and there is nothing to send, what arrives says nothing of the link's rate.
+    /// Marks the session as application-limited if it may send and has nothing: arrivals then do
+    /// not measure the link's rate.
     fn note_idleness(&mut self, now: Duration) {
         if self.may_send(now) {
             self.delivery.set_app_limited();
@@ -152,7 +154,7 @@ impl Session {
         from.is_some_and(|from| now >= from) && self.pacer.may_send(now)
     }
 
-    /// Looks whether the link is there.
+    /// Updates the state of the link.
     fn update_estimates(&mut self, now: Duration) {
         let idle = self.streams.is_empty() && self.delivery.is_empty();
         let rtt = self.delivery.smoothed_rtt();
@@ -172,7 +174,7 @@ impl Session {
         self.silence.deadline(unanswered, self.patience())
     }
 
-    /// Whether there is a report among it.
+    /// Writes frames that are not paced. Returns true if a report is among them.
     fn write_unpaced(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         if let Some((code, reason)) = self.closing.take() {
@@ -184,7 +186,7 @@ impl Session {
         }
         let report = self.arrivals.wants_report(now);
         if report && self.arrivals.is_beacon(now) && !self.delivery.is_empty() {
-            // All that was sent may be lost, so that the peer sees no need of a report.
+            // Everything sent may be lost, so the peer may see no need for a report.
             Frame::Probe.emit(out);
         }
         if report {
@@ -208,14 +210,14 @@ impl Session {
             if self.write_by_urgency(now, next, out, begin, store) {
                 return true;
             }
-            // A queue that had nothing to send after all is idle now: somebody else is next.
+            // A queue that turned out to be empty is idle now; try the next one.
             if next.and_then(PacketQueue::from_stream).is_none() || self.next_turn() == next {
                 return false;
             }
         }
     }
 
-    /// Whose turn it is, among those whom the window does not hold back.
+    /// Returns the stream or queue whose turn it is, among those that the window does not block.
     fn next_turn(&mut self) -> Option<StreamId> {
         let next = self.scheduler.next();
         let is_free = next.is_none_or(|next| PacketQueue::from_stream(next).is_some());
@@ -255,7 +257,7 @@ impl Session {
             return false;
         }
         if out.len() - begin > self.mtu.size() {
-            // The path has become too small for it; resending does its work.
+            // The path MTU has become too small for the repair packet; retransmission replaces it.
             out.truncate(begin);
             return false;
         }
@@ -263,7 +265,7 @@ impl Session {
         true
     }
 
-    /// Nothing new waits: the last packets get the overcode that they lack.
+    /// Writes repair packets for the last packets when no new data waits.
     fn write_tail_repair(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         self.encoding.drained(Channel::Normal, now);
         self.write_repair(Channel::Normal, now, out)
@@ -282,7 +284,7 @@ impl Session {
         true
     }
 
-    /// What is to be said, and bytes of interactive streams: these do not wait for the window.
+    /// Writes control parts and bytes of interactive streams, which bypass the window.
     fn write_urgent(
         &mut self,
         now: Duration,
@@ -313,8 +315,8 @@ impl Session {
         class == Some(Class::Interactive)
     }
 
-    /// A segment that begins with bytes of the stream whose turn it is, if there is one; or the packet of a queue, unless something is to
-    /// be said first.
+    /// Writes a segment that begins with bytes of the stream whose turn it is, or a datagram of the
+    /// queue whose turn it is. Control parts go first.
     fn write_new(
         &mut self,
         now: Duration,
@@ -336,7 +338,7 @@ impl Session {
         seq.is_some()
     }
 
-    /// Writes a new segment under overcode; its number.
+    /// Writes a new FEC-protected segment; returns its number.
     fn write_coded(
         &mut self,
         channel: Channel,
@@ -358,7 +360,7 @@ impl Session {
         seq
     }
 
-    /// What all wait for after a long silence, a second time.
+    /// Writes a second copy of the first segments after a long silence, as all data waits for them.
     fn write_second(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
         let Some((seq, segment, _)) = self.delivery.next_second(now) else {
             return false;
@@ -369,7 +371,7 @@ impl Session {
         true
     }
 
-    /// What is lost, the oldest first.
+    /// Retransmits the oldest lost segment.
     fn write_again(&mut self, out: &mut Vec<u8>, store: &impl Store) -> bool {
         let Some((seq, segment, sent_at)) = self.delivery.next_resend() else {
             return false;
@@ -381,7 +383,7 @@ impl Session {
         true
     }
 
-    /// What was sent longest ago and is not acknowledged: it may be lost, and nobody can say.
+    /// Repeats the oldest unacknowledged segment during a silence, as it may be lost.
     fn write_into_silence(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
         if !self.silence.may_repeat() {
             return false;
@@ -390,7 +392,7 @@ impl Session {
             return false;
         };
         let segment = std::mem::take(segment);
-        // While it goes again and again it is never found lost; short packets tell whether it is an outage.
+        // Repeated segments are never found lost; short packets tell whether it is an outage.
         self.mtu.on_lost(segment.len, sent_at);
         self.stats.segments_repeated += 1;
         self.write_old(seq, segment, out, store);
@@ -406,8 +408,8 @@ impl Session {
         self.sending = Sending::segment(Some(seq), false);
     }
 
-    /// If a segment has become too long for the path, what it held is said anew by others, and it goes
-    /// without, so that its number is not missing for ever.
+    /// Replaces a segment that has become too long for the path. Its contents move to new segments,
+    /// and it is sent empty, so that its number is acknowledged.
     fn shorten(&mut self, segment: Segment, out: &mut Vec<u8>, begin: usize) -> Segment {
         if out.len() - begin <= self.mtu.size() {
             return segment;
@@ -423,7 +425,7 @@ impl Session {
         self.delivery.window_open(rate, self.spacing, blind)
     }
 
-    /// Whether there is something to send as soon as it is our turn.
+    /// Returns true if there is something to send, subject to pacing.
     fn has_work(&mut self) -> bool {
         let fresh = match self.next_turn() {
             Some(next) if PacketQueue::from_stream(next).is_some() => true,
@@ -433,8 +435,8 @@ impl Session {
         fresh || !self.control.is_empty() || self.delivery.has_lost()
     }
 
-    /// What protects a stream at present. One that fills the link is sent again what it loses: its bytes wait
-    /// for longer than that takes.
+    /// Returns the FEC channel of a stream at present. A normal stream that fills the link has
+    /// none: its bytes wait for longer than retransmission takes.
     pub(super) fn channel_of(&self, stream: StreamId) -> Option<Channel> {
         let channel = Channel::for_class(self.streams.class(stream)?)?;
         let normal = channel == Channel::Normal;

@@ -1,77 +1,77 @@
-//! What a session has done.
+//! Counters and measurements of a session.
 
 use std::time::Duration;
 
 use crate::{outage::State, rate::Found};
 
-/// How things are on the path to the peer.
+/// State of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathState {
-    /// How fast we send, in bits a second.
+    /// Current sending rate, in bits per second.
     pub rate: u64,
-    /// What the link is thought to carry for us, in bits a second.
+    /// Estimated capacity of the link for this session, in bits per second.
     pub link_rate: u64,
-    /// The stated rate, in bits a second, if there is one.
+    /// Stated rate in bits per second, if any.
     pub stated: Option<u64>,
-    /// The truth of that, where the link is measured below it.
+    /// Measured rate, if the link is slower than stated.
     pub found: Option<Found>,
-    /// The round trip time, smoothed.
+    /// Smoothed round trip time.
     pub rtt: Duration,
-    /// The least round trip time of late.
+    /// Recent minimum round trip time.
     pub rtt_min: Duration,
-    /// The share of our packets that the link loses, 0 to 1.
+    /// Share of sent packets that are lost, 0 to 1.
     pub loss: f64,
     /// Repair packets per packet of normal streams.
     pub fec_overhead: f64,
-    /// The longest packet, in bytes of plain text.
+    /// Maximum packet, in bytes of plain text.
     pub packet: usize,
-    /// Whether the link is there.
+    /// State of the link.
     pub link: State,
 }
 
-/// Counts since the session began.
+/// Counters since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionStats {
     /// Packets sent, of all kinds.
     pub packets_sent: u64,
-    /// What they took on the link, in bytes.
+    /// Bytes sent on the link.
     pub bytes_sent: u64,
-    /// Reports among them.
+    /// Reports sent.
     pub reports_sent: u64,
-    /// Repair packets among them.
+    /// Repair packets sent.
     pub repairs_sent: u64,
-    /// Segments that were lost and went again.
+    /// Lost segments retransmitted.
     pub segments_retransmitted: u64,
-    /// Segments that went again into silence.
+    /// Segments repeated during silences.
     pub segments_repeated: u64,
-    /// Packets sent that carry one beside streams.
+    /// Packets sent with a datagram.
     pub messages_sent: u64,
     /// Packets received, of all kinds.
     pub packets_received: u64,
-    /// Packets received that carry one beside streams, and handed on.
+    /// Packets received with a datagram, and delivered.
     pub messages_received: u64,
-    /// The same, but not taken, as we have not said that we would.
+    /// Packets received with a datagram, and dropped as the local end does not accept datagrams.
     pub messages_ignored: u64,
     /// Segments received more than once.
     pub segments_doubled: u64,
-    /// Segments restored by overcode.
+    /// Segments restored by FEC.
     pub segments_restored: u64,
-    /// Segments not taken, as they came before the opening of their stream and there was no room to
-    /// hold them.
+    /// Segments dropped that came before the opening of their stream when there was no room to hold
+    /// them.
     pub segments_not_held: u64,
-    /// Times that nothing came from the peer for long.
+    /// Outages: nothing came from the peer for long.
     pub outages: u64,
 }
 
-/// What one needs to know who looks at the path for a while, as [`Session::measures`](super::Session::measures) has it. Each of the counts has
-/// packets that were looked for, those of them that did not arrive, and bursts of these, since the session began; what outages
-/// have taken is left out.
+/// Measurements for an observer of the path, from [`Session::measures`](super::Session::measures).
+/// Each count has the packets examined, the lost ones, and loss bursts, since the session began,
+/// outages excluded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measures {
-    /// The last round trip time alone.
+    /// Last RTT sample.
     pub rtt: Duration,
-    /// Of our packets, as far as the peer has said.
+    /// Counts of sent packets, as reported by the peer.
     pub sent: [u64; 3],
-    /// Of the peer's.
+    /// Counts of received packets.
     pub received: [u64; 3],
 }

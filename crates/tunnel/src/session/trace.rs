@@ -1,4 +1,4 @@
-//! Events of a session, for its trace: packets as they are on the wire, before the seal.
+//! Trace events of a session: packets as on the wire, before the seal.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Session {
-    /// The trace of this session, off to begin with. Its clock is that of `now`.
+    /// Returns the trace of this session, off by default. Its clock is that of `now`.
     pub fn trace(&mut self) -> &mut Trace {
         &mut self.trace
     }
@@ -23,7 +23,7 @@ impl Session {
     }
 
     pub(super) fn trace_received(&mut self, number: u64, packet: &[u8], datagram: usize, ecn: Ecn) {
-        // On the link, as those sent.
+        // Size on the link, as for sent packets.
         let bytes = datagram + self.config.overhead.saturating_sub(DATAGRAM_OVERHEAD);
         self.trace
             .push(|| Event::Received(packet_of(number, packet, bytes, ecn)));
@@ -44,12 +44,12 @@ impl Session {
         self.trace.push(|| Event::Stream { stream, state });
     }
 
-    /// Traces a state of a stream that this end has brought about.
+    /// Traces a state of a stream that the local end has caused.
     pub(super) fn trace_stream(&mut self, stream: u64, state: &'static str) {
         self.trace.push(|| Event::Stream { stream, state });
     }
 
-    /// Traces losses that a report has shown, the path, and FEC overhead other than `overhead`.
+    /// Traces losses shown by a report, the path, and FEC overhead other than `overhead`.
     pub(super) fn trace_report(&mut self, overhead: f64) {
         if !self.trace.is_on() {
             return;
@@ -88,7 +88,7 @@ impl Session {
     }
 }
 
-/// Frames and parts of a packet that an event lists: a peer may send a thousand empty ones.
+/// Maximum number of listed frames and parts per event: a peer may send a thousand empty ones.
 const FRAMES_MAX: usize = 64;
 
 fn packet_of(number: u64, packet: &[u8], bytes: usize, ecn: Ecn) -> Packet {
@@ -107,7 +107,7 @@ fn packet_of(number: u64, packet: &[u8], bytes: usize, ecn: Ecn) -> Packet {
     }
 }
 
-/// Frames in the making.
+/// Frames being listed.
 #[derive(Default)]
 struct Listed(Vec<Traced>);
 
@@ -144,7 +144,7 @@ impl Listed {
             Frame::Coded { channel, protected } => match Header::parse(protected) {
                 Ok((header, content)) if header.is_data() => {
                     self.push(Traced::Source { channel });
-                    // A segment, and nothing else, as `handle_content` has it.
+                    // A single segment, as in `handle_content`.
                     match Frames::new(content).next() {
                         Some(Ok(Frame::Segment { seq, parts })) => {
                             return self.push_segment(seq, parts);
@@ -194,8 +194,8 @@ fn part_of(part: &Part<'_>) -> Traced {
     }
 }
 
-/// A report as a frame. Packets between two gaps have arrived; below the oldest gap of the report,
-/// only the packet right before it is sure to have.
+/// Converts a report to a traced frame. Packets between two gaps have arrived. Below the report's
+/// oldest gap, only the packet right before it is known to have arrived.
 fn report_of(report: &Report) -> Traced {
     let mut packets = Ranges::new();
     if let Some(highest) = report.highest {

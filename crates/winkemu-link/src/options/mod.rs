@@ -205,8 +205,7 @@ path_options! {
     onoff: OnOff = "onoff" "up=TIME,down=TIME",
     /// Scripted outages, start + length: 10s+2s,30s+500ms, or @FILE with `from,to` lines in seconds
     outages: Source<Spans> = "outages" "SPANS",
-    /// Up in these spans only: 0s+600s,5400s+600s, or @FILE with `from,to` lines or an ION contact
-    /// plan
+    /// Up in these spans only: 0s+600s,5400s+600s, or @FILE (`from,to` lines or ION contact plan)
     contacts: Source<Spans> = "contacts" "SPANS",
     /// Treatment of waiting packets in an outage: drop (sent and lost) or hold [default: drop]
     queued: Queued = "queued" "drop|hold",

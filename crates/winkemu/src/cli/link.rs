@@ -32,7 +32,7 @@ Examples:
   # short outages: down with probability 0.4, drawn every 100 ms; a seed repeats the same outages
   winkemu link --a client/l0 --b server/l0 --wink p=0.4,i=100ms --seed 7";
 
-/// Emulates a link between two namespaces until SIGINT, SIGTERM or the end of --duration.
+/// Emulate a link between two namespaces until SIGINT, SIGTERM or the end of --duration.
 #[derive(Debug, Args)]
 pub(super) struct LinkCommand {
     /// End A, an interface to create: namespace (name, process id, path, or `.` for the current

@@ -43,7 +43,7 @@ fn counter(booster: &dyn Booster, name: &str) -> u64 {
     found.expect(name)
 }
 
-/// The length of the message for the last of some packets of a flow.
+/// Returns the length of the message for the last of some packets of a flow.
 fn settled(config: Config, mut packet: impl FnMut(u32) -> Vec<u8>) -> usize {
     let (mut sender, mut receiver) = (Sender::new(config), Receiver::new());
     let mut last = 0;
@@ -161,7 +161,8 @@ fn what_goes_in_comes_out_to_the_bit() {
     }
 }
 
-/// What a path does to messages: some are lost, some come twice, some late. With their arrival (ms).
+/// Returns messages after a path that loses, duplicates and delays some, each with its arrival
+/// (ms).
 fn harm(
     draws: &mut SplitMix64,
     now: u64,
@@ -177,7 +178,7 @@ fn harm(
     }
 }
 
-/// Flows that number their packets, so that one that comes out wrong is told from another.
+/// Returns packets of flows that number them, so that a wrong one is recognised.
 fn numbered(draws: &mut SplitMix64, hosts: u64, n: u32) -> Vec<u8> {
     let host = draws.below(hosts) as u8;
     let v6 = host.is_multiple_of(2);
@@ -192,7 +193,7 @@ fn numbered(draws: &mut SplitMix64, hosts: u64, n: u32) -> Vec<u8> {
 fn loss_reordering_and_repetition_harm_none_but_what_they_befall() {
     for seed in 1..=40 {
         let mut draws = SplitMix64::new(seed);
-        // More flows than contexts in every other run, so that they change hands all the time.
+        // More flows than contexts in every other run, so that they are reassigned all the time.
         let flows_max = [64, 8][seed as usize % 2];
         let config = Config {
             flows_max,
@@ -233,7 +234,8 @@ fn loss_reordering_and_repetition_harm_none_but_what_they_befall() {
     }
 }
 
-/// Speech at 50 packets a second and a round trip of 100 ms over all of which `at` is done at 2 s: how many packets were lost.
+/// Sends speech at 50 packets per second over a round trip of 100 ms, and runs `at` at 2 s. Returns
+/// the number of lost packets.
 fn lost_at_restart(mut at: impl FnMut(&mut Sender, &mut Receiver), hears: bool) -> u64 {
     let (mut sender, mut receiver) = (Sender::new(Config::default()), Receiver::new());
     let (mut replies, mut lost) = (Vec::<(u64, Packet)>::new(), 0);
@@ -261,7 +263,7 @@ fn lost_at_restart(mut at: impl FnMut(&mut Sender, &mut Receiver), hears: bool) 
 fn a_restart_of_either_end_costs_a_round_trip_at_most() {
     let restart = |_: &mut Sender, receiver: &mut Receiver| *receiver = Receiver::new();
     assert_eq!(lost_at_restart(restart, true), 5);
-    // It is sent again 1, 3 and 7 s after it was at first, with packet 14, whether it is asked for or not.
+    // It is repeated 1, 3 and 7 s after its first time, with packet 14, requested or not.
     assert_eq!(lost_at_restart(restart, false), 64);
     let told = |sender: &mut Sender, receiver: &mut Receiver| {
         *receiver = Receiver::new();
@@ -277,8 +279,8 @@ fn a_restart_of_either_end_costs_a_round_trip_at_most() {
     assert_eq!(lost_at_restart(other, false), 0);
 }
 
-/// Speech at 50 packets a second and a round trip of 100 ms. Packets from `first` on, so many, are lost; all others have to come. Returns how
-/// many of 200 were longer than they have to be.
+/// Sends speech at 50 packets per second over a round trip of 100 ms. `lost` packets from `first`
+/// on are lost; all others must come. Returns how many of 200 were longer than necessary.
 fn after_burst(confirms: bool, first: u64, lost: u64) -> usize {
     let (mut sender, mut receiver) = (Sender::new(Config::default()), Receiver::new());
     let abilities = match confirms {
@@ -313,14 +315,15 @@ fn after_burst(confirms: bool, first: u64, lost: u64) -> usize {
 #[test]
 fn a_burst_of_losses_takes_no_more_than_what_is_in_it() {
     for first in 0..30 {
-        // Without an answer only as many as contexts are spread over.
+        // Without a confirmation, only as many as the announcements are spread over.
         for lost in 0..12 {
             let long = after_burst(false, first, lost);
             assert!(long <= 15 + 1, "{long}");
         }
         for lost in [0, 1, 7, 12, 20, 50, 100] {
             let long = after_burst(true, first, lost);
-            // Until one comes, which may be one of the last ones of as many as were lost, and a round trip more.
+            // Until an announcement comes, possibly one of the last of as many as were lost, and a
+            // round trip more.
             assert!(long <= 2 * (first + lost) as usize + 10, "{long}");
         }
     }
@@ -345,9 +348,9 @@ fn contexts_do_not_go_round_where_there_are_more_flows() {
     }
     assert_eq!(counter(&sender, "flows_evicted"), 0);
     assert!(counter(&sender, "flows_refused") > 4000);
-    // All of 256 of 300, but for contexts that are sent again.
+    // All of 256 of 300, except for repeated contexts.
     assert!(compressed > 256 * 50 * 9 / 10, "{compressed}");
-    // Once these flows have ended others get their contexts.
+    // Once these flows have ended, others get their contexts.
     for n in 0..2000u32 {
         let packet = udp(true, (n % 20) as u8, &[]);
         down(&mut sender, ms(40_000), &packet);
@@ -375,7 +378,7 @@ fn a_context_is_asked_for_once_in_a_while() {
     }
     assert_eq!((asked, counter(&receiver, "asked")), (10, 10));
     assert_eq!(counter(&receiver, "unknown"), 985);
-    // Of another generation, of no context, too long: refused.
+    // Of another generation, of no context, too long: rejected.
     for reply in [&[0, 0, 99][..], &[9, 9, 9], &[0, 0], &[0; 9], &[]] {
         let bytes = [&[NO_CONTEXT], reply].concat();
         sender.up(ms(0), Packet::new(bytes, ms(0)), &mut Out::default());
@@ -420,7 +423,7 @@ fn what_is_random_is_soon_left_alone_and_text_is_not() {
         }
     }
     assert_eq!(counter(&sender, "packed"), 2000);
-    // 8, then 64, 128 ... 4096 are left out before 8 more.
+    // 8, then 64, 128 ... 4096 are skipped before 8 more.
     assert!(counter(&sender, "packed_in_vain") <= 8 * 11);
 }
 

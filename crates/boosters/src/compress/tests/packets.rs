@@ -33,7 +33,7 @@ pub(super) fn udp(v6: bool, host: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A segment with timestamps behind NOP NOP, as nearly all have.
+/// Returns a segment with timestamps after NOP NOP, as nearly all have.
 pub(super) fn tcp(v6: bool, host: u8, seq: u32, payload: &[u8]) -> Vec<u8> {
     use etherparse::TcpOptionElement::{Noop, Timestamp};
     let mut out = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn text(n: u64, len: usize) -> Vec<u8> {
     all.into_bytes()
 }
 
-/// A packet of any kind, whole or with something odd about it.
+/// Returns a packet of any kind, valid or unusual.
 pub(super) fn any_packet(draws: &mut SplitMix64) -> Vec<u8> {
     let (v6, host) = (draws.below(2) == 0, draws.below(4) as u8);
     let len = draws.below(300) as usize;

@@ -1,4 +1,4 @@
-//! Tells causes of loss apart, gap by gap.
+//! Loss classifier, gap by gap.
 
 #[cfg(test)]
 mod tests;
@@ -11,54 +11,54 @@ use crate::{
     wire::Gap,
 };
 
-/// Of the longest queue seen lately: above this share a queue is taken for full.
+/// Share of the longest recent queue above which a queue counts as full.
 const FULL: f64 = 0.75;
-/// A queue this many times longer than the longest one still grows.
+/// Factor over the longest queue above which a queue still grows.
 const GROWS: f64 = 1.03;
-/// Over how long the longest queue is remembered: seconds, round trips.
+/// Window for the longest queue: seconds, round trips.
 const LONGEST_HALF: (f64, f64) = (5.0, 20.0);
-/// A queue that is not this many times longer than delays differ from packet to packet is none.
+/// Minimum ratio of a queue to the delay variation between packets.
 const ABOVE_JITTER: f64 = 4.0;
-/// Seconds below which nothing is called a queue.
+/// Minimum queueing delay in seconds.
 const QUEUE_MIN: f64 = 2e-3;
-/// Packets and seconds of nothing that are an outage where the queue was not full, and where it was.
+/// Minimum packets and seconds of an outage, where the queue was not full, and where it was.
 const OUTAGE: (u64, f64) = (8, 0.04);
 const OUTAGE_FULL: (u64, f64) = (16, 0.08);
 
-/// Gaps that wait at most.
+/// Maximum number of waiting gaps.
 const WAITING_MAX: usize = 256;
 
-/// Packets, by what was said of them.
+/// Lost packets by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CauseCounts {
     /// Lost by the link.
     pub link: u64,
     /// Dropped at a full queue.
     pub congestion: u64,
-    /// Lost to outages.
+    /// Lost in outages.
     pub outage: u64,
 }
 
-/// Judges gaps between packet numbers by what the delay was at both ends of them, and by what did not arrive
-/// for how long.
+/// Classifier of gaps between packet numbers, by the delay before and after a gap, and by its
+/// length in time.
 ///
 /// 1. Many packets and a long time without any: an outage.
 /// 2. The queue was short before and after: the link.
-/// 3. The place that the missing packets would have had on the link stayed empty (the gap rule, Biaz and
-///    Vaidya 1999), where nobody else is on it: the link.
-/// 4. Otherwise congestion.
+/// 3. The missing packets' time on the link stayed unused (the gap rule, Biaz and Vaidya 1999), on
+///    a link without other traffic: the link.
+/// 4. Otherwise: congestion.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     queue: QueueDelay,
-    /// Of minus the queue's delay.
+    /// Minimum of the negated queueing delay.
     longest: Minimum,
-    /// The mean difference of delay from sample to sample (RFC 3550 §6.4.1).
+    /// Mean difference of delay between samples (RFC 3550 §6.4.1).
     jitter: f64,
     last: f64,
     rtt: f64,
-    /// Everything below has been judged, or waits.
+    /// Gaps below this have been judged, or wait.
     seen: u64,
-    /// May still be filled.
+    /// Gaps that may still be filled.
     waiting: VecDeque<Gap>,
     counts: CauseCounts,
 }
@@ -70,7 +70,7 @@ impl Default for Classifier {
 }
 
 impl Classifier {
-    /// A classifier that has seen nothing.
+    /// Creates a classifier without samples.
     pub fn new() -> Self {
         Self {
             queue: QueueDelay::new(),
@@ -84,22 +84,23 @@ impl Classifier {
         }
     }
 
-    /// What has been said so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> CauseCounts {
         self.counts
     }
 
-    /// A sample of the path's delay; to be noted after the gaps of the same report, which are older.
+    /// Adds a sample of the path's delay; call after handling the gaps of the same report, which
+    /// are older.
     pub fn on_sample(&mut self, sample: &PathSample) {
         self.rtt = sample.rtt.as_secs_f64();
         self.queue.note_rtt(sample.now.as_secs_f64(), self.rtt);
         self.note(sample.sent_at, sample.received_us);
     }
 
-    /// Judges the gaps of a report that have not been judged, in the order of their numbers, and hands each to
-    /// `tell`. `sent_at` says when a packet was sent, as far as known. `packet_time`: what a packet takes on
-    /// the link, only where nobody else is on it. What arrived later than `settled_us` by the receiver's clock waits, since
-    /// what is missing may only be late.
+    /// Judges the new gaps of a report in the order of their numbers, and passes each to `tell`.
+    /// `sent_at` returns the send time of a packet, if known. `packet_time` is the time of a packet
+    /// on the link, set only without other traffic on it. Gaps that arrived later than `settled_us`
+    /// by the receiver's clock wait, since their packets may only be late.
     pub fn on_gaps(
         &mut self,
         gaps: &[Gap],
@@ -128,7 +129,8 @@ impl Classifier {
         }
     }
 
-    /// Nothing if the packets around the gap are not known: what was never sent cannot be missing.
+    /// Judges a gap. Does nothing if the packets around it are unknown: packets never sent cannot
+    /// be missing.
     fn judge(
         &mut self,
         gap: &Gap,
@@ -143,7 +145,7 @@ impl Classifier {
         let longest = -self.longest.get();
         let before = self.note(left, gap.before_us);
         let behind = self.note(right, gap.after_us);
-        // A queue that goes on growing beyond all that was seen was not full.
+        // A queue that grows beyond all previous values was not full.
         let full = behind < GROWS * longest && self.is_full(before.max(behind));
         let cause = cause(gap, full, packet_time);
         self.count(cause, gap.missing);
@@ -181,7 +183,8 @@ impl Classifier {
     }
 }
 
-/// The gap rule: the missing packets' time on the link passed unused. A tenth of a packet is left for clocks.
+/// Applies the gap rule: returns true if the missing packets' time on the link passed unused.
+/// Tolerates a tenth of a packet for clocks.
 fn left_room(missing: u64, time: f64, packet: Duration) -> bool {
     let (packet, slots) = (packet.as_secs_f64(), missing as f64 + 1.0);
     time >= (slots - 0.1) * packet && time < (slots + 1.0) * packet

@@ -1,4 +1,4 @@
-//! One peer: its session, and the handshakes that are to renew or begin one.
+//! One peer: its session, and handshakes to begin or renew one.
 
 mod pending;
 
@@ -27,43 +27,43 @@ use crate::{
 };
 pub(super) use pending::Pending;
 
-/// Calls to where a peer was heard by an endpoint before this one: about so many seconds. Then it
-/// is elsewhere, or calls itself.
+/// Calls to the last known address of a previous endpoint: about as many seconds. Afterwards the
+/// peer has moved, or calls itself.
 const LAST_CALLS: u32 = 60;
-/// The part of a stated rate that initiations take at most: they are rarer below 17 kbit/s.
+/// Divisor of a stated rate for initiations: they are less frequent below 17 kbit/s.
 const HANDSHAKES: u64 = 10;
 
 pub(super) struct Peer {
     pub id: PeerId,
     pub config: PeerConfig,
-    /// Addresses at which it may be called.
+    /// Addresses at which the peer is called.
     pub addresses: Addresses,
-    /// Our public key is the greater one.
+    /// True if the local public key is the larger one.
     pub greater: bool,
-    /// Of messages to the peer.
+    /// MAC key of messages to the peer.
     pub mac: MacKey,
-    /// Opens cookies that the peer gives.
+    /// Opens cookies from the peer.
     pub cookie: CookieKey,
-    /// Where it is, as far as known from what it sealed.
+    /// Current remote, from authenticated packets.
     pub remote: Option<Remote>,
-    /// Nothing more can be sent there for now, but for handshakes.
+    /// True if only handshakes may be sent there for now.
     pub held: bool,
     pub ways: CarrierStates,
     pub live: Option<Live>,
     pub initiations: Initiations,
     pub pending: VecDeque<Pending>,
     pub events: VecDeque<PeerEvent>,
-    /// A failure was told, and nothing has succeeded since.
+    /// True if a failure was reported, and nothing has succeeded since.
     failed: bool,
-    /// Initiations that were answered, and no keys came of it.
+    /// Initiations that were answered without resulting in keys.
     answers_rejected: u32,
-    /// When to ask the session for packets.
+    /// Time to poll the session for packets.
     wake: Duration,
-    /// The session may have events.
+    /// True if the session may have events.
     stirred: bool,
-    /// A session has begun, and the store has not been told.
+    /// True if a session has begun, and the store has not been notified.
     began: bool,
-    /// The trace while there is no session.
+    /// Trace while there is no session.
     trace: Trace,
 }
 
@@ -92,8 +92,7 @@ impl Peer {
         }
     }
 
-    /// Tells the store of a session that has just begun: before anything of that session reaches
-    /// it.
+    /// Notifies the store of a new session, before anything of that session reaches it.
     pub fn renew(&mut self, store: &mut impl Store) {
         if std::mem::take(&mut self.began) {
             store.renew();
@@ -112,7 +111,7 @@ impl Peer {
         }
     }
 
-    /// The session, to do something with it.
+    /// Returns the session for use by the caller.
     pub fn session(&mut self) -> Option<&mut Session> {
         self.stir();
         Some(&mut self.live.as_mut()?.session)
@@ -130,7 +129,7 @@ impl Peer {
         self.stirred = true;
     }
 
-    /// An index by which the peer may address us, that is none of those in use.
+    /// Creates an unused index by which the peer may address the local end.
     pub fn new_index(&self, local: &mut Local) -> u32 {
         loop {
             let index = self.id.index(u16::from_be_bytes(local.random()));
@@ -149,8 +148,8 @@ impl Peer {
             || self.initiations.has(index)
     }
 
-    /// Whether the peer can go on with that session: one that we have, or one that we have offered.
-    /// Who names that has got the offer; only its proof has not come yet.
+    /// Returns true if the peer can continue that session: an existing one, or one offered. A peer
+    /// that names an offered session has received the offer, though its proof has not arrived yet.
     pub fn knows(&self, session: u64) -> bool {
         self.has(session) || self.pending.iter().any(|offer| offer.begins(session))
     }
@@ -159,8 +158,9 @@ impl Peer {
         self.live.as_ref().is_some_and(|live| live.id == session)
     }
 
-    /// Whether, of two who initiate at the same time, it is we who wait for the answer, or have
-    /// just got it. Not for long: perhaps we cannot be heard, or the peer is not what it was.
+    /// Returns true if the local end takes precedence when both initiate at the same time: it waits
+    /// for the answer, or has just received it. Limited in time, as the local end may not be heard,
+    /// or the peer may have restarted.
     pub fn takes_precedence(&self, now: Duration, limits: &Limits) -> bool {
         let limits = self.limits(limits);
         let recent = |at: Duration| at + limits.retry * 2 > now;
@@ -170,8 +170,8 @@ impl Peer {
         self.greater && (agreed || waits)
     }
 
-    /// The general limits; but on a slow link handshakes take little of the rate, and silence is
-    /// what the session takes for that.
+    /// Returns the general limits, adapted to the session: on a slow link handshakes take little of
+    /// the rate, and the silence limit is the session's.
     pub fn limits(&self, limits: &Limits) -> Limits {
         let silence = self
             .live
@@ -189,9 +189,9 @@ impl Peer {
         }
     }
 
-    // --- what arrives ---
+    // --- receiving ---
 
-    /// The peer has answered an initiation of ours.
+    /// Handles the peer's answer to an initiation.
     pub fn agreed(&mut self, from: Remote, agreed: Pending, rtt: Duration, limits: &Limits) {
         let limits = &self.limits(limits);
         let now = agreed.generation.since;
@@ -210,8 +210,8 @@ impl Peer {
         }
     }
 
-    /// Takes a sealed packet for one of our indices. Returns what is to be sent at once, if the
-    /// session ends thereby.
+    /// Handles a sealed packet for one of the local indices. Returns a packet to send at once, if
+    /// the session ends.
     pub fn on_data(
         &mut self,
         arrival: &Arrival,
@@ -267,15 +267,15 @@ impl Peer {
         Ok(live.opened(arrival.now, number, packet))
     }
 
-    /// Whether what has come may say where the peer is. Who changes the carrier agrees on new keys
-    /// thereby: what is under older ones, and came by another carrier, was on its way before.
+    /// Returns true if an arrival may update the peer's remote. A change of carrier comes with new
+    /// keys: packets under older keys by another carrier were already in flight.
     fn says_where(&self, arrival: &Arrival) -> bool {
         let live = self.live.as_ref();
         live.is_some_and(|live| live.current().index == arrival.index)
             || self.is_by(arrival.from.carrier)
     }
 
-    /// Goes on with these keys, in the same session or in a new one; not if theirs is over.
+    /// Installs keys in the same or a new session; fails if the session they continue is over.
     fn install(&mut self, agreed: Pending, rtt: Duration, initiator: bool) -> bool {
         let now = agreed.generation.since;
         match &mut self.live {
@@ -307,7 +307,7 @@ impl Peer {
         self.events.push_back(PeerEvent::Up);
     }
 
-    /// The session is over, if there is one.
+    /// Ends the session, if there is one.
     fn end(&mut self, reason: DownReason) {
         if let Some(mut live) = self.live.take() {
             self.trace = std::mem::take(live.session.trace());
@@ -317,7 +317,7 @@ impl Peer {
         }
     }
 
-    /// A handshake has led to nothing.
+    /// Records a failed handshake.
     pub fn failed(&mut self, error: HandshakeError) {
         if !self.failed {
             self.failed = true;
@@ -325,9 +325,9 @@ impl Peer {
         }
     }
 
-    // --- what is to be sent ---
+    // --- sending ---
 
-    /// When there may be something to send.
+    /// Returns when there may be something to send.
     pub fn due(&self, local: &Local) -> Option<Duration> {
         let initiation = self.initiation_due(local);
         let Some(live) = &self.live else {
@@ -353,7 +353,7 @@ impl Peer {
         Some(wanted.unwrap_or_default().max(self.initiations.next))
     }
 
-    /// Writes one datagram, if there is one to be sent now; where to, and with which mark.
+    /// Writes one datagram, if one may be sent now; returns its destination and mark.
     pub fn poll(
         &mut self,
         now: Duration,
@@ -381,7 +381,7 @@ impl Peer {
         }
         let live = self.live.as_mut()?;
         if self.held {
-            // Silence counts, or nobody would ever see that the peer is gone.
+            // Silence detection continues, or the loss of the peer would go unnoticed.
             self.wake = live.session.wait(now).unwrap_or(Duration::MAX);
             self.stirred = true;
             return None;
@@ -394,7 +394,7 @@ impl Peer {
         Some((self.remote?, ecn))
     }
 
-    /// It is not called for ever where it has not been heard here.
+    /// Gives up an address at which the peer has not been heard.
     fn doubt_last(&mut self) {
         if self.live.is_some() || self.initiations.tries < LAST_CALLS {
             return;
@@ -402,7 +402,7 @@ impl Peer {
         let is_last = self.remote == self.config.last.map(Remote::from);
         let addresses = self.addresses.list();
         let is_one = |remote: Remote| addresses.contains(&remote.address);
-        // Its name has led elsewhere for long: what is there now belongs to another.
+        // The peer's name has pointed elsewhere for long: another host may have the address now.
         let has_left = !addresses.is_empty() && !self.remote.is_some_and(is_one);
         if is_last || has_left {
             self.remote = None;
@@ -428,7 +428,7 @@ impl Peer {
         );
     }
 
-    /// What has happened. `retry` is the pause between two calls.
+    /// Returns the next event. `retry` is the pause between two calls.
     pub fn poll_event(&mut self, retry: Duration) -> Option<PeerEvent> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
@@ -449,18 +449,18 @@ impl Peer {
     }
 }
 
-/// Where to call it though it has not been heard here.
+/// Returns the address of the peer known from a previous endpoint.
 fn last(config: &PeerConfig) -> Option<Remote> {
     let by_udp = config.carriers.include(Carrier::Udp);
     config.last.filter(|_| by_udp).map(Remote::from)
 }
 
-/// What is no packet beside streams is sent so.
+/// Returns the destination with the mark of all packets other than datagrams.
 fn plainly(to: Remote) -> (Remote, Ecn) {
     (to, Ecn::Ect0)
 }
 
-/// How a datagram has come, and for whom.
+/// Arrival time, source and receiver index of a datagram.
 pub(super) struct Arrival {
     pub now: Duration,
     pub from: Remote,

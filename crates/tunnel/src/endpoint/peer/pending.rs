@@ -1,4 +1,4 @@
-//! Keys that were offered to the peer, until it shows that it has them.
+//! Keys offered to the peer, until it proves that it has them.
 
 use std::time::Duration;
 
@@ -9,32 +9,33 @@ use crate::endpoint::{
     terms::Terms,
 };
 
-/// Answered initiations of which it is not known whether they were the peer's: more than come in a round trip
-/// without cookies.
+/// Maximum number of answered initiations without proof from the peer: more than arrive without
+/// cookies in a round trip.
 const PENDING: usize = 32;
 
-/// Offered keys are good for so long: the peer may have a session by them, and its proof be lost in an outage.
+/// Lifetime of offered keys: the peer may have a session with them, and its proof may be lost in an
+/// outage.
 const PENDING_LIFE: Duration = Duration::from_secs(3600);
 
-/// Keys that we have offered.
+/// Offered keys.
 pub(in crate::endpoint) struct Pending {
     pub generation: Generation,
-    /// By what they were agreed.
+    /// Carrier of the handshake.
     pub by: Carrier,
-    /// The session that goes on, or none.
+    /// Session that continues; `None` for a new one.
     pub continues: Option<u64>,
     pub terms: Terms,
 }
 
 impl Pending {
-    /// Whether these are the first keys of that session.
+    /// Returns true if these are the first keys of that session.
     pub fn begins(&self, session: u64) -> bool {
         self.continues.is_none() && self.generation.keys.name == session
     }
 }
 
 impl Peer {
-    /// Keys were offered to the peer.
+    /// Records keys offered to the peer.
     pub fn offered(&mut self, pending: Pending) {
         if self.pending.len() == PENDING {
             let needed = |old: &Pending| pending.continues.is_some_and(|id| old.begins(id));
@@ -46,7 +47,7 @@ impl Peer {
         self.on_initiations();
     }
 
-    /// Takes the peer's word that it has the keys which we have offered.
+    /// Handles the peer's confirmation of offered keys.
     pub fn on_confirmation(
         &mut self,
         arrival: &Arrival,
@@ -75,7 +76,7 @@ impl Peer {
         pending.position(|pending| pending.generation.index == index)
     }
 
-    /// The peer has the keys that we have offered: it is there, and wants them.
+    /// Installs offered keys that the peer has proved to have.
     pub(super) fn promote(&mut self, now: Duration, at: usize) -> Result<(), Refused> {
         let mut pending = self.pending.remove(at).ok_or(Refused::Forged)?;
         let offered = pending.generation.since;
@@ -84,7 +85,7 @@ impl Peer {
         }
         pending.generation.confirmed = true;
         if !self.crosses(offered) {
-            // Whoever has these keys has forgotten what was offered before; perhaps not what was offered since.
+            // A peer with these keys has discarded earlier offers, but possibly not later ones.
             let mut before: Vec<_> = self.pending.drain(..at).collect();
             let rtt = now.saturating_sub(offered);
             if let Some(id) = pending.continues.filter(|id| !self.has(*id))
@@ -108,8 +109,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Both ends have initiated before they heard of each other: keys that were offered before ours were agreed give
-    /// way if ours is the greater key.
+    /// Returns true if both ends initiated before hearing of each other. Keys offered before the
+    /// local end's own were agreed give way if the local key is the larger one.
     fn crosses(&self, offered: Duration) -> bool {
         let Some(live) = &self.live else {
             return false;

@@ -1,48 +1,48 @@
-//! What is remembered of the way to a peer.
+//! Memory of path parameters across sessions.
 
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-/// For so long a rate is believed as it was.
+/// Age up to which a rate is fully trusted.
 const FRESH: Duration = Duration::from_secs(600);
-/// After so long nothing is believed.
+/// Age beyond which nothing is trusted.
 const STALE: Duration = Duration::from_secs(24 * 3600);
-/// A round trip that is this many times longer or shorter is of another path (RFC 9959 §3).
+/// Factor between round trip times that indicates another path (RFC 9959 §3).
 const SAME_RTT: f64 = 2.0;
-/// The share of the remembered rate to begin with (RFC 9959 §3).
+/// Initial share of the remembered rate (RFC 9959 §3).
 const JUMP: f64 = 0.5;
 
-/// What a session has learnt of its path: plain, so that it can be written down. `at` is by a clock that
-/// goes on when the program does not, if it is to outlast it.
+/// Path parameters learnt by a session, in a plain form for storage. For storage across restarts,
+/// `at` must come from a clock that continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathMemory {
-    /// When this was so.
+    /// Time of these values.
     pub at: Duration,
-    /// Bits a second that the link carried for us; 0 if not known.
+    /// Link capacity for the session in bits per second; 0 if unknown.
     pub rate: u64,
-    /// The least round trip time.
+    /// Minimum round trip time.
     pub rtt: Duration,
-    /// The share of packets that the link lost, 0 to 1.
+    /// Share of packets lost by the link, 0 to 1.
     pub loss: f64,
-    /// The longest packet that came through, in bytes of plain text.
+    /// Largest packet that arrived, in bytes of plain text.
     pub packet: usize,
 }
 
-/// How far a memory may be trusted.
+/// Degree of trust in a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// The link was away for a while: at the remembered rate at once.
+    /// The link was down for a while: resume at the remembered rate.
     Full,
-    /// Begin with half of it and see.
+    /// Begin with half of the rate.
     Half,
     /// Begin as if nothing were known.
     None,
 }
 
 impl PathMemory {
-    /// What is known now, with what has just been seen.
+    /// Replaces the memory with current values.
     pub fn note(&mut self, at: Duration, rate: u64, rtt: Duration, loss: f64, packet: usize) {
         *self = Self {
             at,
@@ -57,14 +57,14 @@ impl PathMemory {
         };
     }
 
-    /// How far to trust it at `now`, if the round trip time now is `rtt`, as far as known.
+    /// Returns the trust at `now`, given the current round trip time, if known.
     pub fn trust(&self, now: Duration, rtt: Option<Duration>) -> Trust {
         let age = now.saturating_sub(self.at);
         let same = rtt.is_none_or(|rtt| {
             let (was, is) = (self.rtt.as_secs_f64(), rtt.as_secs_f64());
             is <= SAME_RTT * was && was <= SAME_RTT * is
         });
-        // A time that lies ahead is of a clock that was set back.
+        // A time in the future means that the clock was set back.
         if self.rate == 0 || age > STALE || !same || self.at > now {
             Trust::None
         } else if age <= FRESH {
@@ -74,14 +74,14 @@ impl PathMemory {
         }
     }
 
-    /// The rate for a new session to begin with, in bits a second, if any: never more than half of what it
-    /// was, since others may be on the link now.
+    /// Returns the initial rate for a new session in bits per second, if any: at most half of the
+    /// remembered one, as other traffic may share the link now.
     pub fn first_rate(&self, now: Duration, rtt: Option<Duration>) -> Option<u64> {
         let trusted = self.trust(now, rtt) != Trust::None;
         trusted.then(|| ((self.rate as f64 * JUMP) as u64).max(1))
     }
 
-    /// The rate after an outage of the same session that began when this was noted.
+    /// Returns the rate after an outage within the same session, whose beginning was noted here.
     pub fn rate_after_outage(&self, now: Duration) -> Option<u64> {
         match self.trust(now, None) {
             Trust::Full => Some(self.rate),

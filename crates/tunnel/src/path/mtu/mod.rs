@@ -1,4 +1,4 @@
-//! How long a packet may be (datagram packetization layer path MTU discovery, RFC 8899).
+//! Path MTU discovery (datagram packetization layer PMTUD, RFC 8899).
 
 #[cfg(test)]
 mod tests;
@@ -7,34 +7,34 @@ use std::{collections::VecDeque, time::Duration};
 
 use crate::wire::DATAGRAM_OVERHEAD;
 
-/// Tries of a size before it is taken for too long (RFC 8899 §5.1.2).
+/// Probes of a size before it counts as too large (RFC 8899 §5.1.2).
 const PROBES_MAX: u32 = 3;
-/// When everything is tried anew (RFC 8899 §5.1.1).
+/// Interval of new searches (RFC 8899 §5.1.1).
 const RAISE: Duration = Duration::from_secs(600);
-/// Sizes closer than this are not told apart.
+/// Minimum difference between tested sizes.
 const STEP_MIN: usize = 16;
-/// What comes through everywhere (RFC 8899 §5.1.2 and RFC 9000 §14), in bytes of plain text.
+/// Size that every path carries (RFC 8899 §5.1.2 and RFC 9000 §14), in bytes of plain text.
 pub const FLOOR: usize = 1200 - DATAGRAM_OVERHEAD;
-/// Long packets lost in a row, none arriving, before the path is taken for a black hole.
+/// Consecutive losses of long packets, with none arriving, that indicate a black hole.
 const BLACK_HOLE_LONG: u32 = 8;
-/// Short ones that must have arrived meanwhile: in an outage they do not.
+/// Short packets that must have arrived meanwhile: in an outage they do not.
 const BLACK_HOLE_SHORT: u32 = 3;
-/// Outages in a row that long packets did not survive, none arriving in between, before it is so too: where
-/// little is to be sent, all of it long, a black hole looks like that.
+/// Consecutive outages with loss of long packets, and none arriving in between, that also indicate
+/// a black hole: with sparse traffic of long packets only, a black hole looks like outages.
 const BLACK_HOLE_OUTAGES: u32 = 8;
 /// Probes whose late answers still count.
 const REMEMBERED: usize = 8;
 
-/// A packet of that size, to be padded, is to be sent with that identifier.
+/// A probe to send: a padded packet with this size and identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MtuProbe {
-    /// In the frame.
+    /// Identifier in the frame.
     pub id: u16,
-    /// Bytes of plain text.
+    /// Size in bytes of plain text.
     pub size: usize,
 }
 
-/// Finds the longest packet that comes through, and notices when it no longer does.
+/// Search for the largest packet that the path carries, with black hole detection.
 ///
 /// ```text
 ///            answered, nothing longer to try
@@ -44,32 +44,32 @@ pub struct MtuProbe {
 ///            600 s later, or black hole (begins at the floor)
 /// ```
 ///
-/// The longest size is tried first, then the middle between the longest that came through and the
-/// shortest that did not.
+/// The maximum size is tried first, then the middle between the largest size that arrived and the
+/// smallest that did not.
 #[derive(Clone, Debug)]
 pub struct Mtu {
     floor: usize,
     max: usize,
-    /// Longer ones do not suit the link's rate, though they may come through.
+    /// Maximum size suitable for the link's rate, whatever the path carries.
     suits: usize,
-    /// The longest that is known to come through.
+    /// Largest size known to arrive.
     good: usize,
-    /// The shortest that is known not to; above `max` if there is none.
+    /// Smallest size known to fail; above `max` if there is none.
     bad: usize,
-    /// What the search is expected to end with.
+    /// Expected result of the search.
     expected: usize,
     outstanding: Option<Outstanding>,
     tries: u32,
     next_id: u16,
     sent: VecDeque<MtuProbe>,
-    /// When the next search begins.
+    /// Start of the next search.
     raise_at: Option<Duration>,
     lost_long: u32,
     arrived_short: u32,
     outages: u32,
-    /// What was sent before may have been lost in an outage.
+    /// Packets sent before this may have been lost in an outage.
     since: Duration,
-    /// A long packet of that time was lost.
+    /// A long packet sent before `since` was lost.
     lost_before: bool,
 }
 
@@ -103,35 +103,35 @@ impl Mtu {
         }
     }
 
-    /// The longest packet to send, in bytes of plain text.
+    /// Returns the current maximum packet, in bytes of plain text.
     pub fn size(&self) -> usize {
         self.good.min(self.suits)
     }
 
-    /// Sends and tries no packets longer than `longest` bytes of plain text from now on, whatever
-    /// the path carries; a later call may allow longer ones again.
+    /// Limits packets and probes to `longest` bytes of plain text, whatever the path carries. A
+    /// later call may raise the limit again.
     pub fn suit(&mut self, longest: usize) {
         if longest > self.suits && self.good >= self.top() {
-            // The search ended for want of rate, not of length.
+            // The search ended because of the rate, not the path.
             self.raise_at = None;
         }
         self.suits = longest;
     }
 
-    /// The longest size worth trying.
+    /// Returns the largest size worth trying.
     fn top(&self) -> usize {
         self.max.min(self.suits)
     }
 
-    /// The longest packet that the path is expected to carry, in bytes of plain text: [`size`](Self::size) once a search has ended, and
-    /// what the last one ended with while another goes on. The first one begins with the longest. It is what others who remember it are
-    /// to be told.
+    /// Returns the largest packet that the path is expected to carry, in bytes of plain text. Equal
+    /// to [`size`](Self::size) after a search, and to the last result during the next search.
+    /// During the first search it is the maximum. Announce this value to hosts that remember it.
     pub fn expected(&self) -> usize {
         self.expected.min(self.suits)
     }
 
-    /// What to try next, if anything. `timeout` is how long an answer may take: a few round trips. Not to
-    /// be asked while the link is thought to be down.
+    /// Returns the next probe, if any. `timeout` is the maximum time for an answer: a few round
+    /// trips. Do not call while the link is down.
     pub fn next_probe(&mut self, now: Duration, timeout: Duration) -> Option<MtuProbe> {
         self.expire(now);
         if self.outstanding.is_some() {
@@ -156,7 +156,7 @@ impl Mtu {
         Some(probe)
     }
 
-    /// When [`next_probe`](Self::next_probe) may have something to say.
+    /// Returns when to call [`next_probe`](Self::next_probe).
     pub fn deadline(&self) -> Option<Duration> {
         match self.outstanding {
             Some(probe) => Some(probe.until),
@@ -165,7 +165,7 @@ impl Mtu {
         }
     }
 
-    /// The peer has that probe. Unknown identifiers are ignored.
+    /// Handles the acknowledgement of a probe. Ignores unknown identifiers.
     pub fn on_ack(&mut self, id: u16) {
         let Some(probe) = self.sent.iter().find(|probe| probe.id == id).copied() else {
             return;
@@ -173,7 +173,7 @@ impl Mtu {
         if probe.size > self.good {
             self.good = probe.size;
             self.expected = self.expected.max(probe.size);
-            // It may have come through at the third try, or late.
+            // May be an answer to the third try, or a late one.
             self.bad = if self.bad <= probe.size {
                 self.max + 1
             } else {
@@ -189,7 +189,7 @@ impl Mtu {
         }
     }
 
-    /// An outage is over: what was sent until now was not lost by its length.
+    /// Handles the end of an outage: packets sent until now were not lost because of their size.
     pub fn on_outage(&mut self, now: Duration) {
         self.since = now;
         let lost = std::mem::take(&mut self.lost_before) || self.lost_long > 0;
@@ -202,7 +202,7 @@ impl Mtu {
         self.arrived_short = 0;
     }
 
-    /// A packet of that size has arrived, which was no probe.
+    /// Handles the arrival of a packet of this size that was not a probe.
     pub fn on_arrived(&mut self, size: usize) {
         if size > self.floor {
             self.lost_long = 0;
@@ -214,8 +214,8 @@ impl Mtu {
         }
     }
 
-    /// A packet of that size was lost, sent at that time, which was no probe. Returns whether the path has become a
-    /// black hole: [`size`](Self::size) is smaller now.
+    /// Handles the loss of a packet of this size that was not a probe. Returns true if a black hole
+    /// is detected: [`size`](Self::size) is smaller then.
     pub fn on_lost(&mut self, size: usize, sent_at: Duration) -> bool {
         if size > self.floor && size <= self.good {
             if sent_at >= self.since {
@@ -260,7 +260,7 @@ impl Mtu {
 
     fn candidate(&self) -> Option<usize> {
         let top = self.top();
-        // A rate that varies must not have each few bytes more tried.
+        // A varying rate must not cause probes for a few more bytes each.
         let gain = if top < self.max { STEP_MIN } else { 0 };
         if self.raise_at.is_some() || self.good + gain >= top {
             return None;

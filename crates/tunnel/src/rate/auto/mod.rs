@@ -1,4 +1,4 @@
-//! The measured rate of a link: any, or one below a stated rate.
+//! Measured rate of a link, optionally capped at a stated rate.
 
 mod phases;
 mod signal;
@@ -16,44 +16,44 @@ use crate::{
     path::{PathMemory, PathSample},
 };
 
-/// Round trips for which the highest rate is believed.
+/// Round trips for which the highest measured rate is kept.
 const KEEP_ROUNDS: f64 = 10.0;
-/// Round trips between two pulses, beside what they take themselves.
+/// Round trips between two probing pulses, in addition to the pulses' length.
 const CRUISE_ROUNDS: (f64, f64) = (2.0, 32.0);
-/// How much a pulse adds.
+/// Factor of a pulse on the rate.
 const PULSE: f64 = 1.25;
-/// Where a round trip is fewer packets than this a pulse, which is that many packets long, is several round trips: it adds
-/// two packets to the queue, the least that shows, as this adds two packets to ten.
+/// Minimum length of a pulse in packets. Where a round trip is shorter, a pulse takes several round
+/// trips. It adds two packets to ten, the smallest queue that shows.
 const PULSE_PACKETS: f64 = 10.0;
 const PULSE_COARSE: f64 = 1.2;
-/// What may be in flight beyond what the link carries in a round trip when a drain ends: so much of a round trip, but half a
-/// packet at least.
+/// Data in flight beyond the bandwidth-delay product at which a drain ends, as a part of a round
+/// trip and in packets (the larger applies).
 const DRAINED: (f64, f64) = (1.0 / 32.0, 0.5);
-/// Of the train's spread.
+/// Fraction of the rate indicated by the train's spread.
 const TRAIN_SHARE: f64 = 0.8;
-/// The share of the link that we have, below which somebody else's queue is assumed.
+/// Share of the link below which a competing queue is assumed.
 const SHARE_ALONE: f64 = 0.7;
-/// Round trips in company before we look whether we still are.
+/// Round trips of competing before a trial of being alone.
 const TRIAL_ROUNDS: (f64, f64) = (120.0, 960.0);
-/// Round trips after which meeting a full queue once is forgotten.
+/// Round trips after which a single encounter of a full queue is forgotten.
 const QUEUE_FULL_ROUNDS: f64 = 100.0;
-/// The least rate is a long packet in that time, in seconds, or in a round trip if that is longer: a packet may take
-/// many round trips of a slow link.
+/// Minimum rate: one long packet in this time in seconds, or in a round trip if that is longer. On
+/// a slow link, a packet may take many round trips.
 const PACKET_TIME_MAX: f64 = 1.0;
-/// Reports and beacons are sent as if the link carried at least that, in bits a second: a beacon a second. Else a rate
-/// that was measured too low, for want of traffic, would keep both ends from hearing of each other.
+/// Minimum rate assumed for reports and beacons in bits per second: a beacon per second. Otherwise
+/// a rate measured too low, with little traffic, would silence both ends.
 const SAFE_MIN: u64 = 80_000;
-/// And at most that, as long as nothing has been measured.
+/// Maximum rate assumed while nothing has been measured.
 const GUESS_MAX: u64 = 200_000;
-/// Round trips longer than this, in seconds, are those of radios with long interleavers, which may be
-/// as slow as [`SLOW_RATE`].
+/// Round trip time in seconds above which the link may be a radio with a long interleaver, as slow
+/// as [`SLOW_RATE`].
 const SLOW_RTT: f64 = 2.5;
-/// Stands for [`SAFE_MIN`] and [`GUESS_MAX`] there, in bits a second: 80 kbit/s of beacons would be
-/// all of such a link. The rate is that of the preset `hf`.
+/// Replaces [`SAFE_MIN`] and [`GUESS_MAX`] on such links, in bits per second: 80 kbit/s of beacons
+/// would fill them. Rate of the preset `hf`.
 const SLOW_RATE: u64 = 2400;
 
-/// The least rate with which the reports of a session reckon whose rate is measured, in bits a
-/// second, at this round trip.
+/// Returns the minimum rate in bits per second assumed for reports when the rate is measured, at
+/// this round trip time.
 pub fn min_safe_rate(rtt: Duration) -> u64 {
     min_safe(rtt.as_secs_f64())
 }
@@ -62,31 +62,31 @@ fn min_safe(rtt: f64) -> u64 {
     if rtt > SLOW_RTT { SLOW_RATE } else { SAFE_MIN }
 }
 
-/// A rate this close below the stated one is that: rates cannot be measured any better.
+/// Fraction of the stated rate that counts as reached: measurements are no more precise.
 const AS_STATED: f64 = 0.96;
-/// A sender of more than this share of the stated rate has a part in the queue that stands.
+/// Share of the stated rate above which the session contributes to a standing queue.
 const OURS: f64 = 0.5;
-/// Of a round trip's packets, those that may meet a full queue within two.
+/// Fraction of a round trip's packets that may meet a full queue within two round trips.
 const OVERFLOW: f64 = 0.02;
 
-/// What is being done. See docs/protocol.md for the drawing.
+/// Phase of the measurement; docs/protocol.md has the state diagram.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// As fast as has been stated; what was sent before `from` is not judged.
+    /// Sends at the stated rate; packets sent before `from` are not evaluated.
     Stated { from: f64 },
-    /// Twice as fast every round trip, until a queue is seen.
+    /// Doubles the rate every round trip, until a queue is seen.
     Climb {
         best: f64,
         flat: u32,
         round_end: f64,
     },
-    /// Slower than the link until no more is in flight than it carries.
+    /// Sends slower than the link until no more is in flight than it carries.
     Drain { gain: f64, from: f64, rate: f64 },
-    /// As fast as the link; what was sent before `from` is not judged.
+    /// Sends as fast as the link; packets sent before `from` are not evaluated.
     Cruise { from: f64 },
-    /// A little faster than the link.
+    /// Sends a little faster than the link.
     Pulse { from: f64, rate: f64, idle: bool },
-    /// With a window, as others do whose queue this is.
+    /// Uses a congestion window, like the flows that share the queue.
     Compete { trial_at: f64 },
 }
 
@@ -101,8 +101,8 @@ impl Phase {
     }
 }
 
-/// The link carries less than stated if it has for so long, in round trips and seconds: a burst of
-/// another's is shorter.
+/// Minimum time at a lower rate before the link counts as slower than stated, in round trips and
+/// seconds. Bursts of other traffic are shorter.
 const LESS_ROUNDS: f64 = 10.0;
 const LESS_TIME: f64 = 5.0;
 
@@ -111,65 +111,66 @@ const LESS_TIME: f64 = 5.0;
 struct Lost {
     by_link: u64,
     congested: u64,
-    /// When the last one of these was sent.
+    /// Send time of the last packet lost in congestion.
     congested_at: Option<Duration>,
 }
 
-/// Measures the rate: sends a train, climbs, and then sends faster for a moment now and then.
+/// Rate measurement: sends a train, climbs, and then probes with short pulses now and then.
 #[derive(Clone, Debug)]
 pub struct Auto {
     signal: Signal,
     train: Train,
     overhead: u64,
-    /// The bits of a long packet, as they are at the beginning.
+    /// Bits of a long packet, at the beginning.
     long: f64,
     phase: Phase,
-    /// Bits a second that the link is thought to carry.
+    /// Estimated capacity in bits per second.
     rate: f64,
-    /// The stated rate; infinite if there is none.
+    /// Stated rate; infinite if there is none.
     ceiling: f64,
     highest: VecDeque<(f64, f64)>,
     sent: u64,
-    /// A pulse whose outcome is not known: when it began and ended, the rate before it, whether there was no
-    /// queue before it.
+    /// Pulse under evaluation: begin, end, rate before it, and whether the queue was empty before
+    /// it.
     judging: Option<(f64, f64, f64, bool)>,
-    /// What has been sent since then cannot have filled a queue that only we use.
+    /// Packets sent since then cannot have filled a queue of this session alone.
     queue_free_since: f64,
-    /// When something sent in calm met a full queue: the rate may have been out of date, once.
+    /// Time at which a packet sent without pulse met a full queue: a single case may mean that the
+    /// rate was out of date.
     queue_full_at: Option<f64>,
-    /// Round trips from one pulse to the next: more of them where pulses make the queue overflow.
+    /// Round trips between pulses; more where pulses make the queue overflow.
     cruise_rounds: f64,
-    /// Of the last pulse's packets, those that seem to have met a full queue.
+    /// Packets of the last pulse that apparently met a full queue.
     overflowed: u64,
-    /// The share of packets that the link loses, smoothed.
+    /// Share of packets that the link loses, smoothed.
     link_loss: f64,
     /// Packets sent, as of the last sample.
     sampled: u64,
-    /// Bits in flight beyond what the link carries in a round trip.
+    /// Bits in flight beyond the bandwidth-delay product.
     excess: f64,
-    /// Of the last reading, in bits a second.
+    /// Carried rate of the last reading, in bits per second.
     carried: f64,
-    /// Drains in a row that left a queue.
+    /// Consecutive drains that left a queue.
     foreign: u32,
     window: Window,
     trial_rounds: f64,
-    /// Since when we have had the link for ourselves again, as a trial.
+    /// Start of the current trial of being alone on the link.
     trial_since: Option<f64>,
     marked: u64,
-    /// As of the last outage.
+    /// Path memory as of the last outage.
     memory: PathMemory,
-    /// Something has been measured: the rate is no guess.
+    /// True once the rate has been measured, not guessed.
     measured: bool,
-    /// All that was stated has been used.
+    /// True once the stated rate has been fully used.
     used: bool,
-    /// Since when less than stated has been carried.
+    /// Time since which less than stated has been carried.
     less_since: Option<f64>,
-    /// The time of the last reading.
+    /// Time of the last reading.
     read: f64,
 }
 
 impl Auto {
-    /// Begins at `now` without knowing anything but, perhaps, a remembered rate.
+    /// Creates a measurement that begins at `now`, optionally with a remembered rate.
     pub fn new(config: &ControllerConfig, now: Duration) -> Self {
         let rtt = config.rtt.as_secs_f64().max(1e-3);
         let now = now.as_secs_f64();
@@ -219,7 +220,7 @@ impl Auto {
         }
     }
 
-    /// How fast to send, in bits a second.
+    /// Returns the sending rate in bits per second.
     pub fn rate(&self) -> u64 {
         if self.train.is_leaving() {
             return u64::MAX;
@@ -228,12 +229,12 @@ impl Auto {
         rate.min(self.ceiling).clamp(1.0, 1e12) as u64
     }
 
-    /// What the link is thought to carry for us, in bits a second.
+    /// Returns the estimated capacity for this session, in bits per second.
     pub fn link_rate(&self) -> u64 {
         self.rate.min(self.ceiling).clamp(1.0, 1e12) as u64
     }
 
-    /// What reports and beacons may reckon with.
+    /// Returns the rate on which reports and beacons are based.
     pub fn safe_rate(&self) -> u64 {
         if self.ceiling.is_finite() {
             return self.ceiling.min(1e12) as u64;
@@ -248,12 +249,12 @@ impl Auto {
         if self.measured { rate } else { rate.min(guess) }
     }
 
-    /// Whether we share the link with somebody who fills its queue.
+    /// Returns true if other traffic fills the queue of a shared link.
     pub fn competes(&self) -> bool {
         matches!(self.phase, Phase::Compete { .. })
     }
 
-    /// Says what the stated rate has turned out to be, if there is one.
+    /// Returns the check of the stated rate, if there is one.
     pub fn found(&self) -> Option<Found> {
         if !self.is_stated() {
             return None;
@@ -267,7 +268,7 @@ impl Auto {
         })
     }
 
-    /// What it does and why, for people.
+    /// Returns a description of the current state, for people.
     pub fn state(&self) -> String {
         format!(
             "rate {:.3} Mbit/s, queue {:.1} ms, RTT {:.1} ms, {:?}",
@@ -278,13 +279,13 @@ impl Auto {
         )
     }
 
-    /// A packet has been sent.
+    /// Records that a packet is sent.
     pub fn on_sent(&mut self, now: Duration) {
         self.sent += 1;
         self.train.on_sent(now.as_secs_f64());
     }
 
-    /// The link is down: what is under way says nothing of its rate, which is remembered.
+    /// Handles an outage: packets in flight say nothing of the rate, which is remembered.
     pub fn on_outage(&mut self, now: Duration) {
         self.signal.cut();
         self.judging = None;
@@ -294,8 +295,8 @@ impl Auto {
             .note(now, self.link_rate(), rtt, self.link_loss, 0);
     }
 
-    /// The link is there again. At the rate that it had, if that was not too long ago; a queue slows us
-    /// down as ever.
+    /// Handles the end of an outage. Resumes at the previous rate if the outage was short enough;
+    /// queues reduce the rate as before.
     pub fn on_resume(&mut self, now: Duration) {
         self.signal.cut();
         let rate = self.memory.rate_after_outage(now).unwrap_or(0) as f64;
@@ -313,7 +314,7 @@ impl Auto {
         }
     }
 
-    /// A report has come, and what was found lost since the last one.
+    /// Handles a report, and the losses found since the last one.
     pub fn on_sample(&mut self, sample: &PathSample, losses: &[LossEvent]) {
         if let Some(rate) = self.train.note(sample, self.overhead) {
             self.rate = self.rate.max(TRAIN_SHARE / 2.0 * rate);
@@ -335,11 +336,11 @@ impl Auto {
             );
         }
         if let Some(reading) = reading {
-            // What flows did not fill says nothing of a guess that is higher.
+            // An application-limited reading does not confirm a higher guess.
             self.measured |= !reading.app_limited || reading.carried > self.rate;
             self.on_reading(&reading);
         }
-        // Absurd samples give absurd rates; one must be able to go on from them.
+        // Absurd samples give absurd rates; recover from them.
         let sane = self.rate.is_finite();
         self.rate = if sane { self.rate } else { 0.0 }.clamp(self.minimum().min(1e12), 1e12);
     }
@@ -350,7 +351,7 @@ impl Auto {
         for event in losses {
             match event.cause {
                 Cause::Link => lost.by_link = lost.by_link.saturating_add(event.packets),
-                // The train makes a queue on purpose.
+                // The train causes a queue on purpose.
                 Cause::Congestion if event.first >= train => {
                     lost.congested = lost.congested.saturating_add(event.packets);
                     lost.congested_at = lost.congested_at.max(Some(event.sent_at));
@@ -368,8 +369,8 @@ impl Auto {
         self.link_loss += (share - self.link_loss) * (sent / 1000.0).min(1.0);
     }
 
-    /// Bits a second below which nothing could be measured: never more than a quarter of what is
-    /// stated, so that a queue can drain.
+    /// Returns the minimum rate in bits per second for a measurement; at most a quarter of the
+    /// stated rate, so that a queue can drain.
     fn minimum(&self) -> f64 {
         let rtt = self.signal.rtt();
         // Packets of slow links are shortened.
@@ -399,12 +400,12 @@ impl Auto {
         gain.min(self.ceiling / self.rate).max(1.0)
     }
 
-    /// Tells whether a rate has been stated.
+    /// Returns true if a rate has been stated.
     fn is_stated(&self) -> bool {
         self.ceiling.is_finite()
     }
 
-    /// From now on as fast as has been stated.
+    /// Switches to the stated rate.
     fn send_as_stated(&mut self, now: f64) {
         self.highest.clear();
         self.judging = None;
@@ -415,29 +416,29 @@ impl Auto {
         self.phase = Phase::Stated { from: now };
     }
 
-    /// A packet's time at the link's rate.
+    /// Returns the time of a packet at the link's rate.
     fn packet_time(&self) -> f64 {
         self.signal.packet() / self.rate.max(self.minimum())
     }
 
-    /// The time over which rates are measured: half a round trip, but never less than 8 packets.
+    /// Returns the time over which rates are measured: half a round trip, but 8 packets or more.
     fn span(&self) -> f64 {
         (self.signal.rtt() / 2.0).max(8.0 * self.packet_time())
     }
 
-    /// A queue that is none.
+    /// Returns the delay below which a queue counts as empty.
     fn queue_low(&self) -> f64 {
         (self.signal.rtt() / 16.0 + 1e-3).max(1.5 * self.packet_time())
     }
 
-    /// A queue that has begun to grow.
+    /// Returns the delay above which a queue has begun to grow.
     fn queue_rise(&self) -> f64 {
         (self.signal.rtt() / 8.0)
             .max(2e-3)
             .max(3.0 * self.packet_time())
     }
 
-    /// A queue that must go.
+    /// Returns the delay above which a queue must be drained.
     fn queue_high(&self) -> f64 {
         (self.signal.rtt() * 0.3)
             .max(5e-3)
@@ -447,7 +448,7 @@ impl Auto {
     fn on_congestion(&mut self, now: f64, sent_at: f64, packets: u64) {
         match self.phase {
             Phase::Climb { .. } if self.signal.queue() > self.queue_rise() => {
-                // Right behind the train nothing else is known: its rate stays.
+                // Right after the train nothing else is known: keep its rate.
                 if self.measured {
                     self.rate = self.best().max(self.carried);
                 }
@@ -474,7 +475,8 @@ impl Auto {
         }
     }
 
-    /// We sent less than the link carries, and yet its queue was full: it carries less now, or we are not alone.
+    /// Handles congestion although the session sent less than the link carries. Either the link
+    /// carries less now, or other traffic shares it.
     fn on_strange_congestion(&mut self, now: f64) {
         let again = self
             .queue_full_at

@@ -1,4 +1,4 @@
-//! What a reading changes: from phase to phase.
+//! Processing of readings: transitions between phases.
 
 use super::{
     AS_STATED, Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, OURS, OVERFLOW, Phase, SHARE_ALONE,
@@ -27,8 +27,8 @@ impl Auto {
         }
     }
 
-    /// Whether much less arrives than is sent while a long queue stands, though we are not draining yet from
-    /// about that rate.
+    /// Returns true if much less arrives than is sent while a long queue stands, unless a drain
+    /// from about that rate is in progress.
     fn is_out_of_date(&self, reading: &Reading) -> bool {
         let free = match self.phase {
             Phase::Climb { .. } | Phase::Compete { .. } => false,
@@ -39,7 +39,8 @@ impl Auto {
         free && less && reading.queue > self.queue_high()
     }
 
-    /// Keeps the highest rates of the last round trips; what was limited by the flows only raises.
+    /// Keeps the highest rates of the last round trips; application-limited readings can only raise
+    /// them.
     fn remember(&mut self, reading: &Reading) {
         if matches!(self.phase, Phase::Compete { .. } | Phase::Stated { .. }) {
             return;
@@ -69,16 +70,16 @@ impl Auto {
             .fold(0.0, f64::max)
     }
 
-    /// What was believed is out of date.
+    /// Replaces an outdated rate.
     pub(super) fn believe(&mut self, now: f64, rate: f64) {
-        // Nothing is measured yet, or it is absurd.
+        // Nothing is measured yet, or the value is absurd.
         let rate = rate.max(self.rate / 8.0).max(self.minimum());
         self.highest.clear();
         self.highest.push_back((now, rate));
         self.rate = rate;
     }
 
-    /// Goes on at the stated rate until a queue of ours stands or overflows.
+    /// Continues at the stated rate until the session's own queue stands or overflows.
     fn stated(&mut self, reading: &Reading, from: f64) {
         if reading.span_from < from {
             return;
@@ -88,7 +89,7 @@ impl Auto {
         }
         self.end_trial(reading);
         self.used |= !reading.app_limited && reading.carried >= AS_STATED * self.ceiling;
-        // Beside a queue of others, who sends little changes nothing.
+        // Beside a queue of others, a low-rate sender changes nothing.
         let ours = reading.sent > OURS * self.ceiling || reading.carried < 0.9 * reading.sent;
         let stands = reading.queue_min > self.queue_high();
         if ours && (stands || self.overflows()) {
@@ -99,13 +100,13 @@ impl Auto {
         }
     }
 
-    /// Tells whether much of what is sent as fast as stated meets a full queue.
+    /// Returns true if many packets sent at the stated rate meet a full queue.
     fn overflows(&self) -> bool {
         let round = self.ceiling * self.signal.rtt() / self.signal.packet();
         self.overflowed as f64 > 2.0 + OVERFLOW * round
     }
 
-    /// Tells whether the link carries what has been stated, as far as can be measured.
+    /// Returns true if the link carries the stated rate, as far as measurable.
     fn carries_stated(&self) -> bool {
         self.is_stated() && self.rate >= AS_STATED * self.ceiling
     }
@@ -120,7 +121,7 @@ impl Auto {
             return;
         };
         if reading.queue > self.queue_rise() {
-            // Over a span in which little was sent little arrives, whatever the link carries. Its queue may be the train's.
+            // Application-limited spans understate the rate. The queue may be the train's.
             let minimum = if reading.app_limited {
                 (TRAIN_SHARE * self.train.said()).max(self.rate)
             } else {
@@ -148,7 +149,7 @@ impl Auto {
         }
     }
 
-    /// How much slower than the link to send, so that a queue of so many seconds goes away.
+    /// Returns the gain relative to the link's rate that drains a queue of this many seconds.
     fn drain_gain(&self, queue: f64) -> f64 {
         match queue / self.signal.rtt() {
             deep if deep > 1.0 => {
@@ -161,7 +162,7 @@ impl Auto {
 
     pub(super) fn drain(&mut self, now: f64, queue: f64) {
         let gain = self.drain_gain(queue);
-        // Its first part still finds the queue that we made.
+        // The first part of it still meets the session's own queue.
         self.queue_free_since = now + self.signal.rtt() / 2.0 + queue;
         self.phase = Phase::Drain {
             gain,
@@ -174,14 +175,15 @@ impl Auto {
         let Phase::Drain { gain, from, rate } = self.phase else {
             return;
         };
-        // What is in flight shows what will be queued before it can be seen.
+        // Data in flight shows the queue before the delay does.
         let deeper = self.drain_gain(self.excess / self.rate).min(gain);
         self.phase = Phase::Drain {
             gain: deeper,
             from,
             rate,
         };
-        // Alone, what arrives does not fall as long as a queue stands, however slowly we send.
+        // Without competition, the carried rate does not fall while a queue stands, however slow
+        // the sender.
         let stands = reading.span_from >= from && reading.queue_min > self.queue_rise();
         if stands && reading.sent < 0.9 * rate && share(rate, reading) < SHARE_ALONE {
             return self.compete(reading.now, false);
@@ -195,7 +197,7 @@ impl Auto {
     }
 
     fn cruise(&mut self, reading: &Reading, from: f64) {
-        // Only what was sent since then says how it went.
+        // Only packets sent since then count.
         if reading.sent_at < from {
             return;
         }
@@ -221,7 +223,7 @@ impl Auto {
         }
     }
 
-    /// We sent no more than the link is thought to carry, and yet there is a queue.
+    /// Handles a standing queue although no more is sent than the link carries.
     fn queue_stands(&mut self, reading: &Reading) {
         self.foreign += 1;
         if self.foreign > 2 {
@@ -240,7 +242,7 @@ impl Auto {
         }
     }
 
-    /// A pulse that arrived as fast as it was sent found room.
+    /// Evaluates a pulse: if it arrived as fast as it was sent, there is more capacity.
     fn judge_pulse(&mut self, reading: &Reading) {
         let Some((from, until, rate, idle)) = self.judging else {
             return;
@@ -263,7 +265,7 @@ impl Auto {
             self.cruise_rounds =
                 (self.cruise_rounds * factor).clamp(CRUISE_ROUNDS.0, CRUISE_ROUNDS.1);
             if !idle {
-                // There was a queue: what we gained was another's.
+                // There was a queue: the gain was another flow's share.
                 self.highest
                     .iter_mut()
                     .for_each(|sample| sample.1 = sample.1.min(rate * 1.02));
@@ -316,7 +318,8 @@ impl Auto {
         }
     }
 
-    /// Half a minute of round trips without anybody's queue: we are alone.
+    /// Ends a trial after half a minute of round trips without a competing queue: the session is
+    /// alone.
     fn end_trial(&mut self, reading: &Reading) {
         if self
             .trial_since
@@ -327,8 +330,9 @@ impl Auto {
     }
 }
 
-/// Our share of what goes through a queue that stands: we sent at `before` and it all arrived; now less is
-/// sent, and less arrives if others take our place. Bits a second in, 0 to 1 out.
+/// Returns the session's share of a standing queue. At rate `before` everything arrived; now less
+/// is sent, and less arrives if other traffic takes its place. Input in bits per second, result 0
+/// to 1.
 fn share(before: f64, reading: &Reading) -> f64 {
     let (sent, carried) = (reading.sent, reading.carried);
     if carried <= sent {

@@ -1,29 +1,29 @@
-//! What the samples say: the queue's delay, and the rates at both ends.
+//! Signals derived from samples: queueing delay, and rates at both ends.
 
 use std::collections::VecDeque;
 
 use crate::path::{Minimum, PathSample, QueueDelay, RTT_HALF};
 
-/// Samples kept at most; a span has about eight.
+/// Maximum number of samples kept; a span has about eight.
 const SAMPLES_MAX: usize = 256;
 /// One sample, and the span that ends with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
-    /// When it came, in seconds.
+    /// Arrival time of the report, in seconds.
     pub(super) now: f64,
-    /// When its packet was sent.
+    /// Send time of its packet.
     pub(super) sent_at: f64,
-    /// One-way delay above the least seen, in seconds.
+    /// One-way delay above the minimum, in seconds.
     pub(super) queue: f64,
-    /// The least of that over the span.
+    /// Minimum of that over the span.
     pub(super) queue_min: f64,
-    /// Bits a second through the bottleneck: what arrived and what the link lost behind it.
+    /// Bits per second through the bottleneck: arrived, and lost by the link behind it.
     pub(super) carried: f64,
-    /// Bits a second sent, of the same packets.
+    /// Bits per second sent, of the same packets.
     pub(super) sent: f64,
-    /// When the span's first packet was sent.
+    /// Send time of the span's first packet.
     pub(super) span_from: f64,
-    /// Whether the sender had nothing to send in the span.
+    /// True if the sender had nothing to send during the span.
     pub(super) app_limited: bool,
 }
 
@@ -33,7 +33,7 @@ struct Point {
     received: f64,
     /// Packets that have arrived, and their bits on the link, since the session began.
     arrived: (u64, f64),
-    /// These bits, and what the link lost.
+    /// These bits, and those lost by the link.
     carried: f64,
     /// Packets sent.
     sent: u64,
@@ -41,7 +41,7 @@ struct Point {
     app_limited: bool,
 }
 
-/// Turns samples into readings.
+/// Converter of samples to readings.
 #[derive(Clone, Debug)]
 pub(super) struct Signal {
     overhead: f64,
@@ -70,12 +70,12 @@ impl Signal {
         }
     }
 
-    /// Bits of a usual packet.
+    /// Returns the bits of a usual packet.
     pub(super) fn packet(&self) -> f64 {
         self.packet
     }
 
-    /// The least round trip time seen lately, in seconds.
+    /// Returns the recent minimum round trip time, in seconds.
     pub(super) fn rtt(&self) -> f64 {
         let minimum = self.rtt.get();
         if minimum.is_finite() {
@@ -85,17 +85,18 @@ impl Signal {
         }
     }
 
-    /// The last round trip time, with its queue.
+    /// Returns the last round trip time, queueing included.
     pub(super) fn rtt_last(&self) -> f64 {
         self.rtt_last.max(1e-4)
     }
 
-    /// Forgets the span, not the delays: what comes next does not follow what came before.
+    /// Discards the span but not the delays: the next samples do not continue the previous ones.
     pub(super) fn cut(&mut self) {
         self.points.clear();
     }
 
-    /// A reading, if the span is long enough: `span` seconds and four packets.
+    /// Adds a sample. Returns a reading if the span is long enough: `span` seconds and four
+    /// packets.
     pub(super) fn note(
         &mut self,
         sample: &PathSample,
@@ -118,7 +119,7 @@ impl Signal {
         self.reading(sample.now.as_secs_f64(), span)
     }
 
-    /// The one-way delay above the least, of the last sample.
+    /// Returns the one-way delay of the last sample above the minimum.
     pub(super) fn queue(&self) -> f64 {
         self.points.back().map_or(0.0, |point| point.queue)
     }
@@ -134,7 +135,7 @@ impl Signal {
         if new > 0 {
             let mean = bytes.saturating_sub(self.counted.1) as f64 / new as f64 + self.overhead;
             self.packet += (mean * 8.0 - self.packet) * (new as f64 / 64.0).min(1.0);
-            // No IP packet is shorter, or longer.
+            // Limits of an IP packet's size.
             self.packet = self.packet.clamp(8.0 * 28.0, 8.0 * 65_535.0);
             self.counted = (packets, bytes);
         }
@@ -162,7 +163,7 @@ impl Signal {
         if time < span || packets < 4 || sent_time <= 0.0 {
             return None;
         }
-        // What is usual says little where short packets of a silence came before.
+        // The usual size is misleading after short packets of a silence.
         let arrived = last.arrived.0.saturating_sub(first.arrived.0);
         let packet = if arrived > 0 {
             (last.arrived.1 - first.arrived.1) / arrived as f64
@@ -170,7 +171,7 @@ impl Signal {
             self.packet
         };
         let sent = packets as f64 * packet / sent_time;
-        // More than was sent in that time cannot have been carried, but for what the numbers' order hides.
+        // Carried cannot exceed sent, except for inaccuracy due to the order of numbers.
         let slots = packets as f64 * packet / time;
         Some(Reading {
             now,

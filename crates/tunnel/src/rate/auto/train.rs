@@ -1,20 +1,20 @@
-//! The first packets, sent as fast as can be: how far apart they arrive says the first rate.
+//! Packet train at the beginning: the spread of its arrivals gives the first rate.
 
 use crate::path::PathSample;
 
 /// Packets of the train.
 pub(super) const PACKETS: u64 = 16;
-/// And where the link may be so slow that each takes seconds: the least that can be read.
+/// Packets of the train on possibly very slow links, where each takes seconds: the minimum for a
+/// reading.
 pub(super) const PACKETS_SLOW: u64 = 6;
-/// Seconds between two packets that are of one train.
+/// Maximum seconds between two packets of one train.
 const TOGETHER: f64 = 0.005;
 
-/// Reads the spread of the train: the first packets that left together. Before, there was little
-/// to send.
+/// Reader of the train's spread: the first packets that left together, after initial sparse ones.
 #[derive(Clone, Debug)]
 pub(super) struct Train {
     packets: u64,
-    /// Packets sent before it.
+    /// Packets sent before the train.
     before: u64,
     sent: u64,
     last: f64,
@@ -30,7 +30,7 @@ struct Point {
 }
 
 impl Train {
-    /// A train of so many packets that is about to leave.
+    /// Creates a train of this many packets that is about to leave.
     pub(super) fn of_packets(packets: u64) -> Self {
         Self {
             packets,
@@ -42,22 +42,22 @@ impl Train {
         }
     }
 
-    /// No train: the rate is known already.
+    /// Creates an empty train: the rate is known already.
     pub(super) fn none() -> Self {
         Self::of_packets(0)
     }
 
-    /// The most that it has said, in bits a second; 0 if it has said nothing.
+    /// Returns the highest rate read so far in bits per second; 0 if none.
     pub(super) fn said(&self) -> f64 {
         self.said
     }
 
-    /// Whether the next packet belongs to it.
+    /// Returns true if the next packet belongs to the train.
     pub(super) fn is_leaving(&self) -> bool {
         self.sent < self.packets
     }
 
-    /// After which number packets are not of it.
+    /// Returns the last packet number of the train.
     pub(super) fn end(&self) -> u64 {
         self.before + self.sent
     }
@@ -73,8 +73,9 @@ impl Train {
         self.last = now;
     }
 
-    /// Bits a second between two samples of the train, if there are two. What follows the train leaves later than it might, so a sample behind
-    /// it says less than the link carries; it counts where reports are too rare for two within.
+    /// Returns the rate in bits per second between two samples of the train, if there are two. A
+    /// sample after the train underestimates the rate, as its packets leave later. It counts where
+    /// reports are too rare for two samples within the train.
     pub(super) fn note(&mut self, sample: &PathSample, overhead: u64) -> Option<f64> {
         let within = sample.sent_packets <= self.end();
         let follows = self.first.is_some() && sample.sent_packets <= self.end() + self.packets;

@@ -1,4 +1,4 @@
-//! When the next packet may leave.
+//! Pacing: the time at which the next packet may leave.
 
 #[cfg(test)]
 mod tests;
@@ -7,28 +7,28 @@ use std::time::Duration;
 
 use super::time_of;
 
-/// What a late wake-up may catch up where the round trip is short, and where it is long. A machine that does something
-/// else meanwhile wakes us some milliseconds late: one turn of another program is 4 ms. What is caught up stands in the link's
-/// queue from then on, since we send as fast as it does; there it keeps the link busy when we are late again, and what
-/// is urgent waiting.
+/// Range of the time that a late wake-up may catch up, for short and long round trips. A busy host
+/// wakes pepd some milliseconds late: one time slice of another program is 4 ms. Packets sent to
+/// catch up then stand in the link's queue, as pepd sends at the link's rate. There they keep the
+/// link busy during the next late wake-up, but delay urgent data.
 const LATE_MIN: Duration = Duration::from_millis(1);
 const LATE_MAX: Duration = Duration::from_millis(5);
-/// The part of a round trip that it may be: little beside any queue that suits the path.
+/// Catch-up time as a part of a round trip: little compared to any suitable queue.
 const LATE_PART: u32 = 128;
 
-/// How many packets may leave together, so that one system call sends them.
+/// Maximum batch of packets that leave together, in one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// At most so many packets.
+    /// Maximum number of packets.
     pub packets: u32,
-    /// At most what the rate allows in that time: a packet that is alone waits so long at most.
+    /// Maximum time of the batch at the rate; also the maximum wait of a single packet.
     pub time: Duration,
-    /// Who asks later than it was told may catch up so much.
+    /// Maximum time that a late caller may catch up.
     pub late: Duration,
 }
 
 impl Batch {
-    /// What suits a path with this round trip.
+    /// Returns a suitable batch for a path with this round trip time.
     pub fn for_round_trip(rtt: Duration) -> Self {
         Self {
             late: (rtt / LATE_PART).clamp(LATE_MIN, LATE_MAX),
@@ -38,8 +38,8 @@ impl Batch {
 }
 
 impl Default for Batch {
-    /// What costs the link's queue no more than a millisecond: each time somebody is woken up who sends, and somebody else
-    /// who receives. Above 3 Gbit/s that much would be more than a processor's cache has.
+    /// Adds at most a millisecond to the link's queue. Each batch costs one wake-up of the sender
+    /// and one of the receiver. Above 3 Gbit/s, a millisecond would exceed a CPU's cache.
     fn default() -> Self {
         Self {
             packets: 256,
@@ -49,10 +49,11 @@ impl Default for Batch {
     }
 }
 
-/// Spaces packets evenly at a rate, alone or in small batches.
+/// Pacer: spaces packets evenly at a rate, alone or in small batches.
 ///
-/// Over any span, no more leaves than the rate allows plus a batch and what may be caught up; and no less as
-/// long as it is asked no later than that after its [deadline](Self::deadline).
+/// Over any span, no more leaves than the rate allows plus a batch and the catch-up time. No less
+/// leaves as long as the caller asks no later than the catch-up time after the
+/// [deadline](Self::deadline).
 ///
 /// ```text
 ///   next: when the packet after the last one is due
@@ -65,14 +66,14 @@ pub struct Pacer {
     batch: Batch,
     next: Duration,
     open: bool,
-    /// Of the last packets, slowly forgotten: how long a batch takes depends on it.
+    /// Largest recent packet, with slow decay; determines the time of a batch.
     bytes_max: u64,
-    /// How long a batch is waited for.
+    /// Time to wait for a batch.
     hold: Duration,
 }
 
 impl Pacer {
-    /// A pacer at so many bits a second, whose first packet may leave at once.
+    /// Creates a pacer for a rate in bits per second, whose first packet may leave at once.
     pub fn new(rate: u64, batch: Batch) -> Self {
         Self {
             rate: rate.max(1),
@@ -84,12 +85,12 @@ impl Pacer {
         }
     }
 
-    /// The rate in bits a second.
+    /// Returns the rate in bits per second.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// From now on at so many bits a second. What is still to be waited shrinks or grows with it.
+    /// Sets the rate in bits per second. The remaining wait is scaled with it.
     pub fn set_rate(&mut self, now: Duration, rate: u64) {
         let rate = rate.max(1);
         if rate == self.rate {
@@ -104,7 +105,7 @@ impl Pacer {
         self.hold = self.hold();
     }
 
-    /// When to ask next.
+    /// Returns when to ask next.
     pub fn deadline(&self) -> Duration {
         if self.open {
             self.next
@@ -113,20 +114,20 @@ impl Pacer {
         }
     }
 
-    /// Whether a packet may leave now.
+    /// Returns true if a packet may leave now.
     pub fn may_send(&mut self, now: Duration) -> bool {
         self.open |= now >= self.deadline();
         self.open && now >= self.next
     }
 
-    /// A packet has left that takes so many bytes on the link, everything counted. May be called without
-    /// asking: what is urgent goes at once, and the others wait for it.
+    /// Records that a packet of this many bytes on the link is sent, all overhead included. May be
+    /// called without asking: urgent packets go at once, and the others wait for it.
     pub fn on_sent(&mut self, now: Duration, bytes: u64) {
         self.on_sent_ahead(now, bytes, self.rate);
     }
 
-    /// The same of a packet that does not wait for its turn, and reckons with a rate of its own, if that is higher:
-    /// else such packets might use up all of a low rate, and nothing else could ever raise it.
+    /// Records a packet that bypasses the order, at a rate of its own if that is higher. Otherwise
+    /// such packets could use up a low rate, and nothing would ever raise it.
     pub fn on_sent_ahead(&mut self, now: Duration, bytes: u64, rate: u64) {
         let bytes_max = bytes.max(self.bytes_max - self.bytes_max / 64);
         if bytes_max != self.bytes_max {
@@ -143,7 +144,7 @@ impl Pacer {
         let packets = u64::from(self.batch.packets.saturating_sub(1));
         let bytes = self.bytes_max.saturating_mul(packets);
         let whole = time_of(self.bytes_max.max(1), self.rate);
-        // Where one packet takes longer than a batch may, there is no batch.
+        // No batch if one packet already takes longer.
         if whole > self.batch.time {
             return Duration::ZERO;
         }

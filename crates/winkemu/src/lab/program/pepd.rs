@@ -17,7 +17,7 @@ use crate::{lab::Node, netns::Process};
 /// Log message of pepd when it intercepts traffic.
 const READY: &str = "pepd is ready";
 /// Log message of pepd, with the peer's name, when a session has started.
-const PEER_UP: &str = "peer is there";
+const PEER_UP: &str = "peer up: session established";
 /// Field of the line that answers `SIGUSR1`.
 const COUNTER: &str = "flows_accepted";
 
@@ -50,7 +50,7 @@ impl Pepd {
     /// waits until it intercepts.
     ///
     /// # Errors
-    /// [`ProgramError::NotInstalled`] without a binary, the end of its output if it ends,
+    /// [`ProgramError::Start`] without a binary, the end of its output if it ends,
     /// [`ProgramError::Timeout`] if it does not become ready.
     pub fn start(node: &Node, config: &str, directory: &Path) -> Result<Self, ProgramError> {
         let config = write_file(directory.join("pepd.toml"), config)?;
@@ -164,7 +164,7 @@ impl Pepd {
 /// tests find it), else in the `PATH`.
 ///
 /// # Errors
-/// [`ProgramError::NotInstalled`].
+/// [`ProgramError::Start`].
 pub fn pepd_binary() -> Result<PathBuf, ProgramError> {
     if let Some(path) = env::var_os("PEPD_BIN") {
         return Ok(path.into());
