@@ -118,11 +118,11 @@ fn what_is_wrong_or_cannot_change_is_refused_whole() {
             ),
             (
                 "[limits]\nflows = 20000\nmemory = \"8GiB\"\n",
-                &["limits.flows", "start it again"],
+                &["limits.flows", "restart pepd"],
             ),
             (
                 "[custody]\nsurvive = false\n",
-                &["custody.survive", "start it again"],
+                &["custody.survive", "restart pepd"],
             ),
             // Checked by the kernel only.
             (
@@ -156,7 +156,7 @@ fn without_surviving_a_reload_is_refused() {
         configure(&bed, &pep, &format!("{more}{MAIL}"));
         expect(&bed, &pep, &[], 1, &["`custody.survive` is off"]);
         pep.signal(Signal::SIGHUP);
-        let refused = |event: &Event| event.message().contains("no reload");
+        let refused = |event: &Event| event.message().contains("reload failed");
         assert!(pep.log().find(0, PATIENCE, refused).is_some());
         echo_once(&mut open, b"after");
     });
@@ -219,7 +219,7 @@ fn what_cannot_be_put_in_place_is_followed_by_what_was_before() {
         let taken = SocketAddr::from(([127, 0, 0, 1], 5001));
         let taken = bed.gateway.listen(taken);
         configure(&bed, &pep, MAIL);
-        expect(&bed, &pep, &[], 1, &["the one before is in use"]);
+        expect(&bed, &pep, &[], 1, &["reverted to the previous one"]);
         let why = |event: &Event| event.message().contains("cannot listen at 127.0.0.1:5001");
         assert!(pep.log().find(0, PATIENCE, why).is_some());
         echo_once(&mut open, b"as before");
@@ -249,9 +249,9 @@ fn who_drains_reloads_nothing_and_ends() {
         pep.signal(Signal::SIGTERM);
         let drains = |event: &Event| event.message().contains("draining");
         assert!(pep.log().find(0, PATIENCE, drains).is_some());
-        expect(&bed, &pep, &[], 1, &["drains"]);
+        expect(&bed, &pep, &[], 1, &["draining"]);
         pep.signal(Signal::SIGUSR2);
-        let refused = |event: &Event| event.message().contains("drains, and ends");
+        let refused = |event: &Event| event.message().contains("pepd is draining");
         assert!(pep.log().find(0, PATIENCE, refused).is_some());
         echo_once(&mut open, b"to its end");
         drop(open);
@@ -307,7 +307,7 @@ fn flows_in_tunnels_go_on_in_less_memory_than_a_new_configuration_would_give_the
     );
     echo_once(&mut open, b"still in a MiB");
     echo_once(&mut tunnel::connect(&bed, Family::V4), b"and another");
-    let warned = |event: &Event| event.message().contains("there will be more once");
+    let warned = |event: &Event| event.message().contains("restart pepd to enlarge it");
     assert!(hub.log().find(from, PATIENCE, warned).is_some());
     assert_eq!(hub.counter("flows_lost_at_restart"), 0);
 }

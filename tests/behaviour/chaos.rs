@@ -108,13 +108,13 @@ impl Programs<'_> {
         Err(format!("{what} of {len} bytes: wrong ones"))
     }
 
-    fn curl(&self, way: &str, file: &Path, name: &str) -> Result<(), String> {
+    fn curl(&self, direction: &str, file: &Path, name: &str) -> Result<(), String> {
         let server = self.bed.server_at(Family::V4, 80);
         let (url, file) = (
             format!("http://{server}/{name}"),
             file.to_str().expect("text"),
         );
-        let words = ["-sS", "--fail", "--max-time", "600", way, file, &url];
+        let words = ["-sS", "--fail", "--max-time", "600", direction, file, &url];
         let seen = ["--write-out", "from port %{local_port}, %{time_total} s"];
         let words = [&words[..], &seen].concat();
         let output = self.bed.host("client").output(&program("curl"), &words);
@@ -124,7 +124,7 @@ impl Programs<'_> {
         // pepd's log shows whether it carried the connection.
         let [seen, errors] =
             [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-        Err(format!("{way} {name} {seen}: {errors}"))
+        Err(format!("{direction} {name} {seen}: {errors}"))
     }
 }
 

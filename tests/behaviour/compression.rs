@@ -80,9 +80,9 @@ fn text_arrives_whole_both_ways_with_less_on_the_link_and_half_closes() {
         pep.wait_idle();
         assert_counted(pep, LEN as u64, |carried| carried < LEN as u64 / 3);
         let end = pep.log().expect("flow ended");
-        for way in ["up", "down"] {
-            assert_eq!(end.number(&format!("{way}_bytes")), LEN as u64);
-            assert!(end.number(&format!("{way}_carried")) < LEN as u64 / 3);
+        for direction in ["up", "down"] {
+            assert_eq!(end.number(&format!("{direction}_bytes")), LEN as u64);
+            assert!(end.number(&format!("{direction}_carried")) < LEN as u64 / 3);
         }
     }
     running.stop();
@@ -144,10 +144,7 @@ fn a_flow_that_is_compressed_outlives_an_outage() {
     let mut first = [0; 1000];
     stream.read_exact(&mut first).expect("in order");
     bed.cut_link();
-    running
-        .boat
-        .log()
-        .expect("peer silent");
+    running.boat.log().expect("peer silent");
     bed.restore_link();
     let mut all = first.to_vec();
     stream.read_to_end(&mut all).expect("in order");

@@ -110,7 +110,7 @@ pub fn wait_down(running: &Running) {
     running
         .boat
         .log()
-        .expect("the link is away: bytes are kept for it");
+        .expect("link to the peer down: its flows' bytes go into custody");
 }
 
 pub fn assert_nothing_held(running: &Running, directory: &Directory) {
@@ -442,10 +442,7 @@ fn two_hundred_megabytes_during_an_outage_of_two_minutes() {
             let mended = Instant::now();
             sending.join().expect("sent");
             assert_done(&mut stream);
-            println!(
-                "{name}: delivered {:?} after the link was back",
-                mended.elapsed()
-            );
+            println!("{name}: delivered {:?} after the outage", mended.elapsed());
             let peak = boat.peak_resident_bytes();
             println!("{name}: peak {} MiB", peak / MIB);
             assert!(peak <= (64 + 32) * MIB, "{peak}");

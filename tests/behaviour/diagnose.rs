@@ -95,7 +95,7 @@ fn where_all_is_well_nothing_fails() {
             check(&bed, &pep).assert(
                 "connections arrive",
                 "warn",
-                &["no SYN has come in by lan0"],
+                &["no SYN has arrived by lan0"],
             );
             let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
             let mut stream = connect(&bed);
@@ -108,10 +108,10 @@ fn where_all_is_well_nothing_fails() {
                 checked.report
             );
             checked.assert("capabilities", "ok", &[]);
-            checked.assert("rules", "ok", &["in place"]);
+            checked.assert("rules", "ok", &["installed"]);
             checked.assert("connections arrive", "ok", &["by lan0"]);
             checked.assert("handshakes with clients", "ok", &["1 flow accepted"]);
-            checked.assert("return path of servers", "ok", &["1 SYN-ACK came back"]);
+            checked.assert("return path of servers", "ok", &["1 SYN-ACK received"]);
             checked.assert("route to clients", "ok", &["lan0"]);
             drop(stream);
             pep.wait_idle();
@@ -141,7 +141,7 @@ fn a_wrong_interface_is_found() {
             "connections arrive",
             "fail",
             &[
-                "no SYN has come in by other0",
+                "no SYN has arrived by other0",
                 "but by lan0",
                 "intercept.lan = [\\\"lan0\\\"]",
             ],
@@ -170,11 +170,7 @@ fn an_asymmetric_return_path_is_found() {
                 let fails = checked.failing().contains(&"return path of servers");
                 fails.then_some(checked)
             });
-            let words = [
-                "0 SYN-ACKs came back",
-                "asymmetric",
-                "source = \\\"self\\\"",
-            ];
+            let words = ["0 SYN-ACKs received", "asymmetric", "source = \\\"self\\\""];
             checked.assert("return path of servers", "fail", &words);
             checked.assert("connections arrive", "ok", &["by lan0"]);
             assert_eq!(checked.code, Some(7));
@@ -192,12 +188,12 @@ fn answers_that_do_not_reach_clients_are_found() {
             .ip("route add 10.1.0.2/32 via 10.2.0.66 dev wan0");
         let dial = Dial::to(bed.at(Place::Server, PORT));
         let _waits = bed.client.enter(|| dial.begin_here()).expect("it begins");
-        let way = wait_for("a handshake that does not end", || {
+        let findings = wait_for("a handshake that does not end", || {
             let checked = check(&bed, &pep);
             let fails = checked.failing().contains(&"route to clients");
             fails.then_some(checked)
         });
-        way.assert("route to clients", "fail", &["10.1.0.2 by wan0"]);
+        findings.assert("route to clients", "fail", &["10.1.0.2 by wan0"]);
         let more: Vec<_> = (0..3)
             .map(|_| bed.client.enter(|| dial.begin_here()).expect("it begins"))
             .collect();
@@ -284,7 +280,7 @@ fn without_privileges_it_says_what_it_cannot_see() {
             fs::set_permissions(path, mode).expect("ours");
         }
         let checked = check_by(&bed.gateway, &pep.path("pepd.toml"), &user, &[]);
-        checked.assert("running pepd", "unknown", &["may not ask it", "as root"]);
+        checked.assert("running pepd", "unknown", &["access denied", "as root"]);
         checked.assert("parts of the kernel", "unknown", &["CAP_NET_ADMIN"]);
         checked.assert("interface lan0", "ok", &[]);
         pep.stop();
@@ -296,13 +292,13 @@ fn removed_rules_are_named() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = start(&bed);
-        check(&bed, &pep).assert("rules", "ok", &["in place"]);
+        check(&bed, &pep).assert("rules", "ok", &["installed"]);
         bed.gateway.nft("flush chain inet pepd to_hosts");
         let checked = check(&bed, &pep);
         checked.assert(
             "rules",
             "fail",
-            &["4 of", "to_hosts: both legs", "pepd reload"],
+            &["4 rules of", "to_hosts: both legs", "pepd reload"],
         );
         assert_eq!(checked.code, Some(7));
         pep.ask(&["reload"]);
@@ -329,7 +325,7 @@ fn what_comes_in_within_a_time_can_be_asked_for() {
         watch().assert(
             "connections arrive",
             "warn",
-            &["no SYN has come in by lan0 within 2s"],
+            &["no SYN has arrived by lan0 within 2s"],
         );
         thread::scope(|scope| {
             let watching = scope.spawn(watch);

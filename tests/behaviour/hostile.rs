@@ -84,7 +84,7 @@ const PER_HOST: &str =
     "[limits]\nflows = 100\nflows_per_host = 8\n[admin]\nsocket = \"admin.sock\"";
 
 fn expect_logged(pep: &Pep) {
-    pep.log().expect("a host has as many flows as one may have");
+    pep.log().expect("host reached limits.flows_per_host");
 }
 
 /// The control: on the plain network all connections work.
@@ -506,10 +506,10 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
         for name in ["hub", "server"] {
             // The client's route to that network.
             let to = bed.address("client", Family::V4);
-            let way = bed.host(name).ip(&format!("route get {to}"));
-            let way = way.split_whitespace().skip(1).take(4);
-            let way = way.collect::<Vec<_>>().join(" ");
-            bed.host(name).ip(&format!("route add 10.5.0.0/24 {way}"));
+            let route = bed.host(name).ip(&format!("route get {to}"));
+            let route = route.split_whitespace().skip(1).take(4);
+            let route = route.collect::<Vec<_>>().join(" ");
+            bed.host(name).ip(&format!("route add 10.5.0.0/24 {route}"));
         }
         let _running = Running::start(&bed, "", SITE);
         let hostile: SocketAddr = "10.5.0.2:0".parse().expect("an address");

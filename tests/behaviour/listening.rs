@@ -131,8 +131,8 @@ fn subscribers_get_a_status_each_second_until_pepd_ends_and_are_limited() {
         .expect("an answer");
     assert!(
         refused.starts_with("HTTP/1.1 503")
-            && refused.contains("8 listen already")
-            && refused.contains("ask /v1/status"),
+            && refused.contains("all 8 streams are in use")
+            && refused.contains("query /v1/status"),
         "{refused}"
     );
     // Other requests are still answered.

@@ -71,7 +71,7 @@ fn an_upload_begun_while_the_link_is_down_is_delivered_when_it_is_up() {
             assert_eq!(Ended::from_stream(&stream), Ended::Closed { after: 9 });
         } else {
             // Its server has answered: there is no reason to wait.
-            echo_once(&mut stream, b"the link is there");
+            echo_once(&mut stream, b"the link is up again");
         }
         let status = pep.ask(&["link", "status", "--json"]);
         assert!(status.contains("\"outages\":1"), "{status}");
@@ -164,7 +164,7 @@ fn an_operators_order_outlasts_the_process_that_received_it() {
         crash(&pep);
         let status = pep.ask(&["link", "status"]);
         assert!(
-            status.starts_with("link: down") && status.contains("operator's word: for another"),
+            status.starts_with("link: down") && status.contains("operator's override: "),
             "{status}"
         );
         assert_waits_on(waiting.as_ref(), &pep, &echo);
@@ -204,7 +204,7 @@ fn a_transfer_continues_after_an_unreported_outage() {
         });
         pep.wait_counter("link_probes", |probes| probes >= 3);
         let held = pep.ask(&["custody"]);
-        assert!(held.contains("1 flow holds something"), "{held}");
+        assert!(held.contains("1 flow with held data"), "{held}");
         reconnect(&bed.server);
         let received = sums
             .recv_timeout(pepd_tests::wait::PATIENCE)
@@ -272,14 +272,14 @@ fn what_cannot_be_answered_is_refused_and_the_socket_goes_with_pepd() {
             &[
                 "custody",
                 "--site",
-                "assumed",
+                "absent",
                 "--socket",
                 pep.path("admin.sock").to_str().expect("a path"),
             ],
         );
         let said = String::from_utf8_lossy(&unknown.stderr);
         assert!(
-            !unknown.status.success() && said.contains("no site `nobody`"),
+            !unknown.status.success() && said.contains("no site `absent`"),
             "{said}"
         );
         let socket = pep.path("admin.sock");

@@ -48,8 +48,8 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
     for (table, text) in [
         ("sites", "mail"),
         ("sites", "accelerated"),
-        ("sites", "bypassed, by its mode"),
-        ("sites", "tunnel, by hub"),
+        ("sites", "bypassed: mode bypass"),
+        ("sites", "tunnel, via hub"),
         ("peers", "hub"),
         ("peers", "up"),
     ] {
@@ -66,7 +66,7 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
             "/L/.test(document.querySelector('#{chart} .chart path.line.{line}[d*=L]')?.getAttribute('d'))"
         ));
     }
-    page.wait_text("#passes", "Not accelerated: voice (bypassed, by its mode)");
+    page.wait_text("#passes", "Not accelerated: voice (bypassed: mode bypass)");
     let client = other.local_addr().expect("connected");
     page.wait_text("#flows", &client.to_string());
     page.wait("document.querySelectorAll('#flows tbody tr').length === 2");
@@ -82,7 +82,7 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
     running.boat.ask(&["link", "up"]);
     running.boat.ask(&["link", "down"]);
     page.wait_text("#link-state", "down for ");
-    page.wait("document.querySelector('#link-line rect.away') !== null");
+    page.wait("document.querySelector('#link-line rect.outage') !== null");
     page.wait("document.title === 'LINK DOWN · pepd'");
     if pictures().is_some() {
         thread::sleep(Duration::from_secs(25));
@@ -109,7 +109,7 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
 
     // The page continues with the next process.
     crash(&running.boat);
-    page.wait_text("#process", "1 before it");
+    page.wait_text("#process", "1 restart");
     page.wait("document.querySelector('#silence').hidden");
     running.stop_after_errors();
     page.wait_text("#silence", "pepd does not answer since ");
@@ -126,15 +126,17 @@ fn the_page_says_what_there_is_not_without_a_tunnel_and_a_probe() {
     let config = format!("[intercept]\nlan = [\"client\"]\n[log]\nformat = \"json\"\n{ADMIN}");
     let pep = bed.start(End::Boat, &config);
     let mut page = Page::open(&bed.host("boat"), ADDRESS, PHONE);
-    page.wait_text("#link-state", "taken to be up");
-    page.wait_text("#link-facts", "nobody tells whether it is there");
+    page.wait_text("#link-state", "assumed up");
+    page.wait_text("#link-facts", "no source reports its state");
     page.wait_text("#loss .empty", "No tunnel is configured");
     page.wait_text("#no-peers", "No tunnel is configured");
     page.wait_text("#no-flows", "No flows are open.");
     page.wait_text("#tiles", "custody.directory is not set");
     page.wait("document.querySelector('#throughput .chart path.line.down') !== null");
     assert_eq!(
-        page.value("document.querySelectorAll('#link-line rect.away, #link-line rect.up').length"),
+        page.value(
+            "document.querySelectorAll('#link-line rect.outage, #link-line rect.up').length"
+        ),
         0
     );
     assert_eq!(page.value("document.documentElement.scrollWidth"), PHONE.0);

@@ -62,14 +62,14 @@ fn the_figures_are_those_of_the_link() {
     let bed = TunnelBed::new("rate=10Mbit/s,delay=100ms,loss=2%,queue=250kB");
     let running = start(&bed, "");
     let report = report(&running.boat, &[]);
-    for way in ["up", "down"] {
-        let way = &report[way];
+    for direction in ["up", "down"] {
+        let direction = &report[direction];
         // 10 Mbit/s less headers and losses are 9.3.
-        let rate = number(&way["rate_median"]);
+        let rate = number(&direction["rate_median"]);
         assert!((7.9e6..=10e6).contains(&rate), "{report:#}");
-        let loss = number(&way["loss"]);
+        let loss = number(&direction["loss"]);
         assert!((0.01..=0.04).contains(&loss), "{report:#}");
-        let burst = number(&way["burst"]);
+        let burst = number(&direction["burst"]);
         assert!((1.0..1.5).contains(&burst), "{report:#}");
     }
     let idle = number(&report["idle"]["median_s"]);
@@ -113,8 +113,8 @@ fn a_probe_takes_no_more_bytes_than_it_may() {
     let bed = TunnelBed::new(LINK);
     let running = start(&bed, "rate = \"20Mbit/s\"\nrtt = \"40ms\"");
     let report = report(&running.boat, &["--bytes", "1M"]);
-    for way in ["up", "down"] {
-        assert_eq!(report[way]["bytes"], 500_000, "{report:#}");
+    for direction in ["up", "down"] {
+        assert_eq!(report[direction]["bytes"], 500_000, "{report:#}");
     }
     running.stop();
 }
@@ -181,7 +181,7 @@ fn a_peer_that_cannot_be_probed_is_reported() {
         .wait_counter("tunnel_peers_up", |peers| peers == 0);
     let (code, printed) = probe(&bed, &running.boat, &["hub"]);
     assert_eq!(code, Some(1), "{printed}");
-    assert!(printed.contains("hub: the peer is away"), "{printed}");
+    assert!(printed.contains("hub: the peer is down"), "{printed}");
     bed.restore_link();
     running.stop_after_errors();
 }
@@ -195,6 +195,6 @@ fn a_peer_that_is_reached_by_tcp_alone_is_reported() {
     assert_eq!(report["carrier"], "tcp", "{report:#}");
     assert!(report["up"]["loss"].is_null(), "{report:#}");
     let remarks = report["suggestion"]["remarks"].to_string();
-    assert!(remarks.contains("UDP: does not get through"), "{remarks}");
+    assert!(remarks.contains("UDP: blocked"), "{remarks}");
     running.stop_after_errors();
 }

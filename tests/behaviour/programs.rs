@@ -94,7 +94,7 @@ pub fn nginx(host: &Host, files: &Files) -> Daemon {
             access_log off;
             client_body_temp_path {base}/body;
             client_max_body_size 0;
-            # Links of tests are away for longer than the minute that it has.
+            # Outages in tests are longer than its default of a minute.
             send_timeout 10m; client_body_timeout 10m; client_header_timeout 10m;
             proxy_temp_path {base}/proxy; fastcgi_temp_path {base}/fastcgi;
             uwsgi_temp_path {base}/uwsgi; scgi_temp_path {base}/scgi;

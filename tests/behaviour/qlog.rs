@@ -209,7 +209,7 @@ fn a_tunnel_is_written_packet_by_packet() {
     let (of_tunnel, output) = tunnel.end();
     assert_eq!(stream_end(&of_tunnel, "transport:packet_sent", id), 51_000);
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("the time is over (--for)"), "{said}");
+    assert!(said.contains("time limit reached (--for)"), "{said}");
     running.stop();
 }
 
@@ -227,13 +227,10 @@ fn files_that_are_there_and_unknown_peers_are_refused_and_leave_no_file() {
     };
     let matching = refused(&running, &["--peer", "ship"]);
     assert!(
-        matching.contains("there is no peer `ship`; peers: hub"),
+        matching.contains("no peer `ship`; peers: hub"),
         "{matching}"
     );
     let matching = refused(&running, &["99999-0000"]);
-    assert!(
-        matching.contains("there is no flow `99999-0000`"),
-        "{matching}"
-    );
+    assert!(matching.contains("no open flow `99999-0000`"), "{matching}");
     running.stop();
 }

@@ -598,14 +598,14 @@ fn a_clamped_mss() {
         assert!(arrives(), "without pepd the clamp does its work");
         let mut pep = EVERYWHERE.start(&bed, Path::Spoof);
         pep.log()
-            .expect("sets the MSS of hosts' SYNs over the link to 1360 bytes");
+            .expect("clamps the MSS of hosts' SYNs over the link to 1360 bytes");
         assert!(arrives(), "pepd's own connections have the MSS of the rule");
         let found = findings(&bed, &pep, "MSS clamp", "ok");
         assert!(found.contains("to 1360 bytes"), "{found}");
         bed.gateway
             .run("nft", &["delete", "table", "inet", "clamp"]);
         pep.log()
-            .expect("no rule lowers the MSS of hosts' SYNs any more");
+            .expect("no program clamps the MSS of hosts' SYNs any more");
         assert!(!arrives(), "without the rule, as without pepd");
         bed.gateway.run("sh", &["-ec", &only("A clamped MSS")]);
         assert!(arrives(), "with the recipe");

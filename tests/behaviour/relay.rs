@@ -299,7 +299,7 @@ fn a_server_that_speaks_first_is_heard_at_once() {
             assert_eq!(Connected::from_result(&stream), Connected::Yes);
             let mut stream = stream.expect("just checked");
             stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-            stream.read_exact(&mut [0; 11]).expect("a greeting");
+            stream.read_exact(&mut [0; 11]).expect("the first bytes");
             start.elapsed()
         });
         let median = Latencies::new(times.collect()).median();

@@ -114,7 +114,7 @@ fn leftovers_are_removed_once_unused() {
         });
         pep.assert_nothing_left();
         let again = clean();
-        assert!(again.starts_with("there was no nft table"), "{again}");
+        assert!(again.starts_with("found no nft table"), "{again}");
         assert!(!says("check", &config).contains("leftovers"));
         let gone = says("cleanup", std::path::Path::new("/nonexistent/pepd.toml"));
         assert!(gone.contains("no nft table `inet pepd`"), "{gone}");

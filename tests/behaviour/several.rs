@@ -87,7 +87,7 @@ fn a_second_one_on_the_same_interface_is_warned_of() {
         let other = Pep::start(&bed.gateway, &config);
         let warning = other.log().expect("another pepd");
         let cause = format!(
-            "another pepd (process {}) takes connections of lan0",
+            "another pepd (process {}) also takes connections of lan0",
             first.id()
         );
         assert!(warning.message().contains(&cause), "{}", warning.message());
@@ -103,9 +103,9 @@ fn what_two_would_share_is_refused_by_the_name_of_its_key() {
             let mut other = Pep::spawn(&bed.gateway, &second(&bed, key), |command| command);
             let status = other.wait();
             assert_eq!(status.code(), Some(4), "{key}");
-            let error = other.log().expect("another pepd");
-            let message = error.message().to_owned();
             let own = format!("give this one another `intercept.{key}`");
+            let error = other.log().expect(&own);
+            let message = error.message().to_owned();
             assert!(message.contains(&own), "{message}");
             assert!(
                 message.contains(&format!("(process {})", first.id())),

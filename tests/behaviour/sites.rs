@@ -120,8 +120,8 @@ fn the_first_site_that_matches_has_the_flow() {
 #[test]
 fn a_site_is_for_the_interface_it_names() {
     matrix_pepd_only(|bed| {
-        let sites = "[[site]]\nname = \"theirs\"\nmatch = { interface = [\"wan0\"] }\n\
-                     [[site]]\nname = \"ours\"\nmatch = { interface = [\"lan0\"] }";
+        let sites = "[[site]]\nname = \"wan\"\nmatch = { interface = [\"wan0\"] }\n\
+                     [[site]]\nname = \"lan\"\nmatch = { interface = [\"lan0\"] }";
         let config = bed.config(sites).expect("not direct");
         let config = config.replace("[\"lan0\"]\nsyn", "[\"lan0\", \"wan0\"]\nsyn");
         let pep = Pep::start(&bed.gateway, &config);
@@ -130,8 +130,8 @@ fn a_site_is_for_the_interface_it_names() {
         let _at_server = EchoServer::start(bed.server.listen(to_server));
         let _at_client = EchoServer::start(bed.client.listen(to_client));
         for (host, to, site) in [
-            (&bed.client, to_server, "ours"),
-            (&bed.server, to_client, "theirs"),
+            (&bed.client, to_server, "lan"),
+            (&bed.server, to_client, "wan"),
         ] {
             let mut stream = host.connect(to).expect("it listens");
             echo_once(&mut stream, b"x");

@@ -291,7 +291,7 @@ fn an_upgrade_to_a_configuration_that_is_wrong_changes_nothing() {
         let worker = pep.id();
         std::fs::write(pep.path("pepd.toml"), "[intercept]\nlan = 5\n").expect("writable");
         pep.signal(Signal::SIGUSR2);
-        pep.log().expect("no upgrade");
+        pep.log().expect("upgrade failed");
         echo_once(&mut open, b"after");
         assert_eq!(pep.id(), worker);
     });
@@ -414,9 +414,11 @@ fn flows_without_a_keeper_are_reset_and_reported() {
         assert_eq!(Ended::from_stream(&open), Ended::RESET);
         wait_ready(&pep, position);
         // The next process may still see the keeper while that ends, without any descriptors.
-        let ways = ["has left nothing to take over", "it is not there"];
+        let reasons = ["nothing to take over", "memory is missing"];
         let logged = pep.log().find(position, PATIENCE, |event| {
-            ways.iter().any(|way| event.message().contains(way))
+            reasons
+                .iter()
+                .any(|direction| event.message().contains(direction))
         });
         assert!(logged.is_some(), "{}", errors_of(&pep));
         echo_once(&mut connect(&bed), b"after");

@@ -25,7 +25,11 @@ const KEYS: &str =
 fn replace(pep: &Pep, by: fn(&Pep), minimum: u64) {
     let position = pep.log().position();
     by(pep);
-    let took = |event: &Event| event.message().contains("had on disk");
+    let took = |event: &Event| {
+        event
+            .message()
+            .contains("previous process's custody on disk")
+    };
     let took = pep.log().find(position, PATIENCE, took);
     let chunks = took.expect("a count of chunks on disk").number("chunks");
     println!("{chunks} chunks were on disk");

@@ -184,7 +184,7 @@ fn a_flow_outlives_an_outage() {
         thread::sleep(Duration::from_secs(3));
         reconnect(&bed.server);
         let mut answer = [0; 6];
-        stream.read_exact(&mut answer).expect("the link is back");
+        stream.read_exact(&mut answer).expect("the link is up");
         assert_eq!(&answer, b"during");
         echo_once(&mut stream, b"after");
         if let Some(mut pep) = pep {

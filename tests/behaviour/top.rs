@@ -81,12 +81,12 @@ fn top_shows_sites_rates_and_flows_and_leaves_the_terminal_as_it_was() {
     screen.press("ii");
     screen.wait_text("1 flow of site all, by bytes");
     screen.press("?");
-    screen.wait_text("q, Ctrl-C      end");
+    screen.wait_text("q, Ctrl-C      quit");
     screen.press("?f");
     screen.wait_text("f flows");
     take_picture(&screen);
     fs::remove_file(&socket).expect("it was there");
-    screen.wait_text("below is what was seen last");
+    screen.wait_text("last data below");
     screen.press("q");
     assert_eq!(screen.ended(), (Some(0), true));
     drop((busy, other));

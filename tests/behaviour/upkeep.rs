@@ -17,7 +17,7 @@ use crate::support::{PORT, connect, echo_once, findings};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 /// Output of commands about a failing redirection.
-const DROPPED: &str = "what pepd redirects is dropped";
+const DROPPED: &str = "redirected packets are dropped";
 
 /// Returns the name of the family in commands.
 fn family(bed: &Bed) -> &'static str {
@@ -36,7 +36,7 @@ fn removed_and_put_back(bed: &Bed, pep: &Pep, remove: impl Fn(&Host)) {
     let position = pep.log().position();
     remove(&bed.gateway);
     let logged = pep.log().find(position, PATIENCE, |event| {
-        event.level() == "WARN" && event.message().contains("put back")
+        event.level() == "WARN" && event.message().contains("reinstalled")
     });
     assert!(logged.is_some(), "pepd has not restored it");
 }
@@ -218,14 +218,14 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
             .dial(&Dial::to(server).limit(LOST))
             .expect("the kernel forwards it");
         echo_once(&mut passed, b"not accelerated");
-        let logged = pep.log().expect("drops what pepd redirects");
+        let logged = pep.log().expect("redirected SYNs do not arrive");
         assert_eq!(logged.level(), "ERROR");
         assert!(
             logged.message().contains("pass unaccelerated"),
             "{}",
             logged.message()
         );
-        let named = pep.log().expect("beside pepd");
+        let named = pep.log().expect("rule of another program");
         assert!(
             named.message().contains("inet others, chain input"),
             "{}",
@@ -236,13 +236,13 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
         assert_eq!(pep.counter("interception_losses"), 1);
         let flows = pep.ask(&["flows"]);
         let line = format!(
-            "passes by: default ({}: {DROPPED} on this machine)",
+            "not accelerated: default ({}: {DROPPED} on this machine)",
             family(bed)
         );
         assert!(flows.contains(&line), "{line}: {flows}");
         let status = pep.ask(&["status"]);
         let line = format!(
-            "  {}: new flows pass unaccelerated, as {DROPPED}",
+            "  {}: new flows are not accelerated ({DROPPED}",
             family(bed)
         );
         assert!(status.contains(&line), "{line}: {status}");
@@ -256,10 +256,9 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
         bed.gateway.nft("delete table inet others");
         // Any repair triggers another attempt at once.
         removed_and_put_back(bed, &pep, |_| ip(bed, "rule del table 5000"));
-        pep.log().expect("connections are redirected again");
+        pep.log().expect("redirecting connections again");
         echo_once(&mut connect(bed), b"accelerated");
-        pep.log()
-            .expect("connections that are redirected arrive again");
+        pep.log().expect("redirected connections arrive again");
         assert_eq!(pep.counter("flows_accepted"), 1);
         drop(passed);
         pep.wait_idle();
@@ -305,7 +304,7 @@ fn a_site_may_block_what_would_go_unprotected() {
             .client
             .dial(&Dial::to(server).limit(Duration::from_secs(20)));
         assert!(blocked.is_err(), "it went out of this machine unprotected");
-        let logged = pep.log().expect("drops what pepd redirects");
+        let logged = pep.log().expect("redirected SYNs do not arrive");
         assert!(
             logged.message().contains("are blocked"),
             "{}",
@@ -316,7 +315,7 @@ fn a_site_may_block_what_would_go_unprotected() {
         let flows = pep.ask(&["flows"]);
         let line = format!("; blocked: all ({}: {DROPPED} on this", family(bed));
         assert!(flows.contains(&line), "{line}: {flows}");
-        assert!(flows.contains("passes by: nothing now"), "{flows}");
+        assert!(flows.contains("not accelerated: none now"), "{flows}");
         bed.gateway.nft("delete table inet others");
         pep.stop();
     });
@@ -380,7 +379,8 @@ fn a_bridge_that_is_filtered_too_early_is_named_and_hosts_get_on() {
             .expect("hosts get on");
         echo_once(&mut stream, b"hello");
         if bed.path == pepd_tests::bed::Path::Spoof {
-            pep.log().expect(&format!("br0 is a bridge, and {key}"));
+            pep.log()
+                .expect(&format!("br0 is a bridge, and with {key}"));
             assert_eq!(pep.counter("flows_accepted"), 0);
         } else {
             assert_eq!(pep.counter("flows_accepted"), 1);

@@ -39,7 +39,7 @@ macro_rules! row {
     };
 }
 
-/// A line for each.
+/// Rows for boosters of a stack.
 #[rustfmt::skip]
 const BOOSTERS: &[Row] = &[
     row!("none", data, Nothing, Nothing),
@@ -56,7 +56,7 @@ const BOOSTERS: &[Row] = &[
     row!("divacks", data, divacks::DivAcks::new(Default::default())),
 ];
 
-/// Likewise.
+/// Rows for boosters at the queue.
 #[rustfmt::skip]
 const AT_QUEUE: &[QueueRow] = &[
     ("none", data, || Box::new(Nothing)),
@@ -94,7 +94,7 @@ fn fec_overhead(scheme: fec::Scheme) -> fec::Sender {
     sender
 }
 
-/// To compare with.
+/// Baseline that does nothing.
 #[derive(Debug)]
 struct Nothing;
 
@@ -148,7 +148,7 @@ fn data(n: u64, size: usize) -> Vec<u8> {
     segment(n, &words.take(size - HEADER).collect::<Vec<_>>(), false)
 }
 
-/// Of a page.
+/// Returns a segment with part of a web page.
 fn text(n: u64, size: usize) -> Vec<u8> {
     let line = |i| {
         format!(
@@ -185,7 +185,7 @@ fn ack(n: u64) -> Vec<u8> {
     segment(n, &[], true)
 }
 
-/// A booster and its time.
+/// Booster under test, with its clock.
 struct End {
     booster: Box<dyn Booster>,
     now: Duration,

@@ -48,14 +48,14 @@ impl Default for Config {
     }
 }
 
-/// Thins acknowledgements.
+/// Drops superseded acknowledgements.
 #[derive(Debug)]
 pub struct AckFilter {
     limits: Limits,
     flows: Flows<Flow>,
     /// State that the connection takes on once the packet that has just passed is queued, if there
     /// is room for it.
-    coming: Option<(FlowKey, Said, bool)>,
+    pending: Option<(FlowKey, Seen, bool)>,
     old: u64,
     replaced: u64,
     thinned: u64,
@@ -73,7 +73,7 @@ struct Limits {
 #[derive(Clone, Debug, Default)]
 struct Flow {
     /// Newest one that was queued.
-    last: Option<Said>,
+    last: Option<Seen>,
     sack: Vec<u8>,
     duplicates: u32,
     /// Times of the last duplicate, and of the last one that passed.
@@ -85,7 +85,7 @@ struct Flow {
 
 /// Content of an acknowledgement, its time, and its number in the queue.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct Seen {
     ack: u32,
     window: u16,
     at: Duration,
@@ -93,13 +93,13 @@ struct Said {
 }
 
 enum Verdict {
-    /// It passes; the flag tells if it may be replaced later on.
+    /// Passed on. `stands`: a later one may replace it in the queue.
     Passes {
         stands: bool,
     },
     Old,
     Thinned,
-    /// It may take the place of this waiting one.
+    /// Newer than this waiting one, whose place it may take.
     Replaces(u64),
 }
 
@@ -117,7 +117,7 @@ impl AckFilter {
                 patience: Path::default().rtt,
             },
             flows: Flows::new(config.flows_max),
-            coming: None,
+            pending: None,
             old: 0,
             replaced: 0,
             thinned: 0,
@@ -163,8 +163,8 @@ impl Flow {
         if is_old {
             return PASSES;
         }
-        let said = self.last.map(|last| (last.ack, last.window));
-        if said == Some((tcp.ack, tcp.window)) {
+        let seen = self.last.map(|last| (last.ack, last.window));
+        if seen == Some((tcp.ack, tcp.window)) {
             // While nothing waits there is room for all of them. Senders without SACK send a
             // segment for each one (RFC 5681 §3.2).
             let needed = news || tcp.window == 0 || queue.is_empty();
@@ -219,7 +219,7 @@ impl AtQueue for AckFilter {
         _out: &mut Out,
     ) -> Option<Packet> {
         // The last one may never have been queued.
-        self.coming = None;
+        self.pending = None;
         let Some(tcp) = Tcp::read(&packet.bytes) else {
             return Some(packet);
         };
@@ -230,7 +230,7 @@ impl AtQueue for AckFilter {
             *flow = Flow::default();
             return Some(packet);
         }
-        let mut said = Said {
+        let mut seen = Seen {
             ack: tcp.ack,
             window: tcp.window,
             at: now,
@@ -256,35 +256,35 @@ impl AtQueue for AckFilter {
                     return None;
                 }
                 if age == Some(Ordering::Less) && queue.replace(number, packet.clone()).is_some() {
-                    said.number = Some(number);
+                    seen.number = Some(number);
                     flow.standing = Some(number);
-                    flow.last = Some(said);
+                    flow.last = Some(seen);
                     self.replaced += 1;
                     return None;
                 }
                 age.is_none()
             }
         };
-        self.coming = tcp.has(flags::ACK).then_some((key, said, stands));
+        self.pending = tcp.has(flags::ACK).then_some((key, seen, stands));
         Some(packet)
     }
 
     fn queued(&mut self, number: u64, packet: &Packet) {
-        let Some((key, said, stands)) = self.coming.take() else {
+        let Some((key, seen, stands)) = self.pending.take() else {
             return;
         };
         let is_it = Ip::parse(&packet.bytes).is_some_and(|ip| ip.key() == key);
         if let Some(flow) = self.flows.get(&key).filter(|_| is_it) {
             let newest = flow.last.is_none_or(|last| {
-                !is_after(last.ack, said.ack) || said.at >= last.at + self.limits.patience
+                !is_after(last.ack, seen.ack) || seen.at >= last.at + self.limits.patience
             });
             if newest {
-                if flow.last.is_some_and(|last| last.ack != said.ack) {
+                if flow.last.is_some_and(|last| last.ack != seen.ack) {
                     flow.duplicates = 0;
                 }
-                flow.last = Some(Said {
+                flow.last = Some(Seen {
                     number: Some(number),
-                    ..said
+                    ..seen
                 });
             }
             flow.standing = stands.then_some(number);
@@ -297,7 +297,7 @@ impl AtQueue for AckFilter {
 
     fn reset(&mut self) {
         self.flows.clear();
-        self.coming = None;
+        self.pending = None;
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -55,8 +55,8 @@ pub trait Booster: Debug + Send {
 /// Output of a booster.
 #[derive(Debug, Default)]
 pub struct Out {
-    /// To the link.
+    /// Packets and messages for the link.
     pub down: Vec<Packet>,
-    /// To the hosts.
+    /// Packets for hosts.
     pub up: Vec<Packet>,
 }

@@ -20,7 +20,7 @@ pub struct QueueLayer {
     name: &'static str,
     needs: u32,
     switch: Switch,
-    able: bool,
+    supported: bool,
     booster: Box<dyn AtQueue>,
 }
 
@@ -37,18 +37,18 @@ impl QueueLayer {
             name,
             needs,
             switch: Switch::new(rule),
-            able: needs == 0,
+            supported: needs == 0,
             booster: Box::new(booster),
         }
     }
 
     fn is_on(&self) -> bool {
-        self.able && self.switch.is_on()
+        self.supported && self.switch.is_on()
     }
 
     /// Returns whether it handles leaving packets, which includes those it changed while it was on.
     fn is_at_work(&self) -> bool {
-        self.is_on() || (self.able && self.booster.finishes())
+        self.is_on() || (self.supported && self.booster.finishes())
     }
 }
 
@@ -87,7 +87,7 @@ pub struct Chain {
     /// Messages that leave next, each with the time since when it could.
     ready: VecDeque<(Duration, Packet)>,
     ready_late: u64,
-    /// For hosts.
+    /// Packets for hosts.
     hosts: VecDeque<Packet>,
     cutter: Cutter,
     out: Out,
@@ -150,7 +150,7 @@ impl Chain {
         self.take_ready(now);
     }
 
-    /// Time has passed.
+    /// Handles due timers.
     pub fn on_time(&mut self, now: Duration) {
         self.upper.on_time(now, &mut self.out);
         self.route_upper(now);
@@ -175,7 +175,7 @@ impl Chain {
         self.upper.set_path(now, &path);
         for layer in &mut self.at_queue {
             let was_on = layer.is_on();
-            layer.able = path.abilities & layer.needs == layer.needs;
+            layer.supported = path.abilities & layer.needs == layer.needs;
             layer.switch.update(now, &path);
             if layer.is_on() && !was_on {
                 layer.booster.reset();
@@ -360,7 +360,7 @@ const REPLIES_MAX: usize = 64;
 /// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverStats {
-    /// Messages that came.
+    /// Messages received.
     pub messages: u64,
     /// Packets decoded from them.
     pub packets: u64,
@@ -434,7 +434,7 @@ impl Receiver {
         self.route();
     }
 
-    /// Time has passed.
+    /// Handles due timers.
     pub fn on_time(&mut self, now: Duration) {
         self.stack.on_time(now, &mut self.out);
         self.route();

@@ -12,7 +12,7 @@
 //!   SACK ranges (RFC 6675 §2). The next new segment of the sender is dropped, as CoDel does.
 //!   Retransmissions are never dropped.
 //!
-//! Packets of other protocols without ECN are counted as not signalled.
+//! Packets of other protocols without ECN are only counted (`not_signalled`).
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ const DUPLICATES: usize = 3;
 /// Minimum interval of the law.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Tells senders.
+/// Signals congestion to senders.
 #[derive(Debug)]
 pub struct Congestion {
     config: Config,
@@ -62,13 +62,13 @@ pub struct Congestion {
     /// Time at which packets will have waited too long for an interval.
     first_above: Option<Duration>,
     /// Time of the next signal, and the number of signals so far.
-    telling: Option<(Duration, u32)>,
-    /// Of each sender.
+    next_signal: Option<(Duration, u32)>,
+    /// State of each sender.
     flows: Flows<Flow>,
     marked: u64,
     duplicated: u64,
     dropped: u64,
-    untold: u64,
+    not_signalled: u64,
 }
 
 /// State of a sender.
@@ -78,9 +78,10 @@ struct Flow {
     ack: Option<(u32, Vec<u8>)>,
     /// Number after the highest byte that it has sent.
     highest: Option<u32>,
-    /// Whether each end has offered SACK in its SYN (RFC 2018 §2): the sender, the other.
+    /// Offer of SACK in each end's SYN (RFC 2018 §2): the sender, the other.
     sack: [Option<bool>; 2],
-    told: Option<Duration>,
+    /// Time of the last signal to it.
+    signalled: Option<Duration>,
     /// True if its next new segment is to be dropped.
     drops: bool,
 }
@@ -113,28 +114,28 @@ impl Congestion {
             config,
             interval: INTERVAL_MIN,
             first_above: None,
-            telling: None,
+            next_signal: None,
             marked: 0,
             duplicated: 0,
             dropped: 0,
-            untold: 0,
+            not_signalled: 0,
         }
     }
 
     /// Returns whether this packet's sender is to be signalled.
     fn is_due(&mut self, now: Duration, waited: Duration) -> bool {
         if waited < self.config.target {
-            (self.first_above, self.telling) = (None, None);
+            (self.first_above, self.next_signal) = (None, None);
             return false;
         }
         let first = *self.first_above.get_or_insert(now + self.interval);
-        let (next, count) = self.telling.unwrap_or((first, 0));
+        let (next, count) = self.next_signal.unwrap_or((first, 0));
         if now < next {
             return false;
         }
         let count = count.saturating_add(1);
         let pause = self.interval.div_f64(f64::from(count).sqrt());
-        self.telling = Some((now + pause, count));
+        self.next_signal = Some((now + pause, count));
         true
     }
 
@@ -146,18 +147,22 @@ impl Congestion {
         let Some(flow) = self.flows.get(&tcp.ip.key()) else {
             return false;
         };
-        if tcp.data().is_empty() || flow.told.is_some_and(|told| now < told + self.interval) {
+        if tcp.data().is_empty()
+            || flow
+                .signalled
+                .is_some_and(|signalled| now < signalled + self.interval)
+        {
             return false;
         }
         if !flow.counts_duplicates() {
-            flow.told = Some(now);
+            flow.signalled = Some(now);
             flow.drops = true;
             return true;
         }
         let Some((_, ack)) = &flow.ack else {
             return false;
         };
-        flow.told = Some(now);
+        flow.signalled = Some(now);
         for _ in 0..DUPLICATES {
             out.up.push(Packet::new(ack.clone(), now));
         }
@@ -189,7 +194,9 @@ impl Congestion {
             flow.highest = Some(tcp.end());
         }
         // An earlier queue does not count.
-        let recent = flow.told.is_some_and(|told| now < told + self.interval);
+        let recent = flow
+            .signalled
+            .is_some_and(|signalled| now < signalled + self.interval);
         flow.drops &= recent;
         // A lost FIN or urgent segment would delay the connection.
         let drops = flow.drops && is_new && !tcp.has(flags::FIN | flags::URG);
@@ -228,7 +235,7 @@ impl AtQueue for Congestion {
             packet.ecn = ecn::Ecn::Ce;
             self.marked += 1;
         } else if self.config.mark == Mark::Ecn || !self.mark_or_notify(now, &packet, out) {
-            self.untold += 1;
+            self.not_signalled += 1;
         }
         packet
     }
@@ -265,14 +272,14 @@ impl AtQueue for Congestion {
 
     fn reset(&mut self) {
         self.flows.clear();
-        (self.first_above, self.telling) = (None, None);
+        (self.first_above, self.next_signal) = (None, None);
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("marked", self.marked);
         each("duplicated", self.duplicated);
         each("dropped", self.dropped);
-        each("untold", self.untold);
+        each("not_signalled", self.not_signalled);
     }
 }
 
@@ -340,12 +347,12 @@ mod tests {
             booster.marked,
             booster.duplicated,
             booster.dropped,
-            booster.untold,
+            booster.not_signalled,
         ]
     }
 
     #[test]
-    fn a_queue_that_stands_is_told_by_marks_duplicates_or_loss_and_a_short_one_is_not() {
+    fn a_standing_queue_is_signalled_by_marks_duplicates_or_loss_and_a_short_one_is_not() {
         let (long, short) = (Duration::from_millis(300), Duration::from_millis(50));
         for mark in [Mark::Ecn, Mark::DupAck, Mark::Both] {
             for sack in [[true; 2], [false; 2]] {
@@ -363,8 +370,8 @@ mod tests {
         let [marked, duplicated, dropped, _] = run(Mark::Both, 0, long, [true; 2]);
         assert!((15..22).contains(&dropped), "{dropped}");
         assert_eq!((marked, duplicated), (0, 0));
-        let [marked, duplicated, dropped, untold] = run(Mark::Ecn, 0, long, [true; 2]);
-        assert!(marked + duplicated + dropped == 0 && untold > 0);
+        let [marked, duplicated, dropped, not_signalled] = run(Mark::Ecn, 0, long, [true; 2]);
+        assert!(marked + duplicated + dropped == 0 && not_signalled > 0);
     }
 
     #[test]
@@ -381,7 +388,7 @@ mod tests {
         }
         assert!(arrive(&mut booster, second * 5, data(1)));
         assert!(arrive(&mut booster, second * 5, data(2)));
-        assert_eq!((booster.dropped, booster.telling.is_some()), (0, true));
+        assert_eq!((booster.dropped, booster.next_signal.is_some()), (0, true));
     }
 
     #[test]

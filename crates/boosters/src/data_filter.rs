@@ -93,7 +93,7 @@ impl Flow {
 }
 
 impl DataFilter {
-    /// Knows no connection yet.
+    /// Creates a filter without connections.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -245,7 +245,11 @@ mod tests {
         let mut filter = DataFilter::new();
         assert_eq!(down(&mut filter, 0, &data(to - 100)).0, 1);
         up(&mut filter, &answer(1, to, flags::ACK, &[]));
-        assert_eq!(down(&mut filter, 0, &data(to - 100)).0, 0, "it is known");
+        assert_eq!(
+            down(&mut filter, 0, &data(to - 100)).0,
+            0,
+            "connection not known"
+        );
         filter
     }
 
@@ -284,7 +288,7 @@ mod tests {
                 1
             );
         }
-        // It was off.
+        // After a time switched off.
         let mut filter = begun(2_000_000_000);
         filter.reset();
         for number in 0..10 {
@@ -305,8 +309,16 @@ mod tests {
         up(&mut filter, &damaged(&answer(1, 2000, flags::ACK, &[])));
         assert_eq!(down(&mut filter, 1, &damaged(&data(1_000_000))).0, 1);
         assert_eq!(down(&mut filter, 1, &damaged(&data(1000))).0, 1);
-        assert_eq!(down(&mut filter, 1, &data(1500)).0, 1, "has not arrived");
-        assert_eq!(down(&mut filter, 1, &data(2000)).0, 1, "is new");
+        assert_eq!(
+            down(&mut filter, 1, &data(1500)).0,
+            1,
+            "not acknowledged yet, must pass"
+        );
+        assert_eq!(
+            down(&mut filter, 1, &data(2000)).0,
+            1,
+            "new data, must pass"
+        );
         assert_eq!(down(&mut filter, 1, &data(1000)).0, 0);
     }
 
@@ -327,13 +339,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_been_acknowledged_and_what_is_under_way_is_answered_here() {
+    fn acknowledged_segments_and_those_in_flight_are_answered_locally() {
         let mut filter = DataFilter::new();
         assert_eq!(down(&mut filter, 0, &data(1000)).0, 1);
         assert_eq!(down(&mut filter, 0, &data(1100)).0, 1);
         let ack = answer(1, 1100, flags::ACK, &[]);
         up(&mut filter, &ack);
-        // The receiver has it.
+        // The receiver has these bytes.
         let (passed, answers) = down(&mut filter, 10, &data(1000));
         assert_eq!((passed, &answers[0].bytes), (0, &ack));
         // Once more, and again at once, and again; and after a round trip.
@@ -360,7 +372,7 @@ mod tests {
             down(&mut filter, 2, &segment(1099, 1, flags::ACK, &[])).0,
             1
         );
-        // The port is used again.
+        // The port is reused.
         assert_eq!(down(&mut filter, 3, &segment(5, 0, flags::SYN, &[])).0, 1);
         assert_eq!(
             down(&mut filter, 4, &segment(6, 1, flags::ACK, &[7; 100])).0,

@@ -27,7 +27,7 @@ pub use pep_core::site::boost::DivAcksMode as Mode;
 /// Settings of the booster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// For how long.
+    /// Duration of the splitting.
     pub mode: Mode,
     /// Parts of an acknowledgement besides the original, 2 to 64. Default 12, the paper's best.
     pub parts: u8,
@@ -75,7 +75,7 @@ struct Flow {
     longest: u32,
     count: u32,
     duplicates: u8,
-    /// Loss was seen.
+    /// True once a loss was seen.
     over: bool,
     /// Result of the last valid trial.
     shown: Option<Counts>,
@@ -169,9 +169,9 @@ impl DivAcks {
 
 impl Flow {
     /// Resets the state after a pause: the path and the sender's limit may have changed.
-    fn resume(&mut self, anew: bool) {
+    fn resume(&mut self, restarted: bool) {
         (self.shown, self.found, self.trial, self.trials) = (None, None, None, 0);
-        if anew {
+        if restarted {
             self.count = 0;
         }
     }

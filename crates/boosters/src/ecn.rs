@@ -18,7 +18,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// From the two low bits.
+    /// Converts the two low bits.
     #[must_use]
     pub fn from_bits(bits: u8) -> Self {
         match bits & 3 {

@@ -1,4 +1,4 @@
-//! Bounded state per connection: the least recently used one is replaced.
+//! Bounded state per connection, with LRU replacement.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Flows<V> {
 }
 
 impl<V> Flows<V> {
-    /// For so many connections.
+    /// Creates a map of up to `max` connections.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self {
@@ -40,8 +40,8 @@ impl<V> Flows<V> {
         self.entries.get(key).map(|(value, _)| value)
     }
 
-    /// Returns the state of a connection, created on first use. If there are too many, the least
-    /// recently used one is forgotten, and returned.
+    /// Returns the state of a connection, created on first use. If there are too many, the LRU one
+    /// is removed and returned.
     pub fn entry(
         &mut self,
         key: FlowKey,
@@ -66,20 +66,20 @@ impl<V> Flows<V> {
         (value, gone)
     }
 
-    /// Forgets one.
+    /// Removes a connection.
     pub fn remove(&mut self, key: &FlowKey) -> Option<V> {
         let (value, stamp) = self.entries.remove(key)?;
         self.order.remove(&stamp);
         Some(value)
     }
 
-    /// Forgets all.
+    /// Removes all connections.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.order.clear();
     }
 
-    /// Returns the least recently used connection.
+    /// Returns the LRU connection.
     #[must_use]
     pub fn oldest(&self) -> Option<FlowKey> {
         self.order.first_key_value().map(|(_, key)| *key)
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_gives_way() {
+    fn the_lru_entry_is_replaced() {
         let mut flows = Flows::new(2);
         assert!(flows.entry(key(1), || 1).1.is_none());
         assert!(flows.entry(key(2), || 2).1.is_none());

@@ -6,9 +6,9 @@ use etherparse::IpSlice;
 
 /// Protocol numbers known to boosters.
 pub mod protocol {
-    /// Transmission control.
+    /// TCP.
     pub const TCP: u8 = 6;
-    /// User datagrams.
+    /// UDP.
     pub const UDP: u8 = 17;
 }
 
@@ -20,7 +20,7 @@ pub struct FlowKey {
     pub from: (IpAddr, u16),
     /// Receiver.
     pub to: (IpAddr, u16),
-    /// The transport protocol.
+    /// Transport protocol.
     pub protocol: u8,
 }
 
@@ -41,7 +41,7 @@ impl FlowKey {
 pub struct Ip<'a> {
     /// Whole packet, without trailing bytes.
     pub bytes: &'a [u8],
-    /// 4 or 6.
+    /// IP version, 4 or 6.
     pub version: u8,
     /// Transport protocol, after all extensions that could be read.
     pub protocol: u8,

@@ -1,33 +1,35 @@
-//! Protocol boosters: they help IP packets across a bad hop and add to what protocols do there, but never begin or end a
-//! connection (ramakrishnan2000 §2). Without them, and without the pepd at the far end, all goes on as before.
+//! Protocol boosters: they help IP packets across a bad hop and supplement the protocols there, but
+//! never open or close a connection (ramakrishnan2000 §2). Without them, or without the pepd at the
+//! far end, traffic continues as before.
 //!
 //! ```text
-//!   hosts                         one site of one peer: Chain                              the link
-//!   ------  packet   +--------------------+     +-------+     +--------------------+  message  ------
-//!   from_host -----> | host side:         | --> | queue | --> | link side:         | ----------> tunnel
-//!                    |  checksum          |     |  ack_ |     |  compress          |
-//!                    |  data_filter       |     |  filter,     |  jitter            |
-//!                    |  snoop, divacks    |     |  ack_ |     |  arq               |
-//!                    |                    |     |  recon.     |  fec               |
-//!   <----- to_host   +--------------------+     +-------+     +--------------------+ <--- on_reply
-//!            ^
-//!            |                                  one chain of the peer's: Receiver
-//!            |        packet    +------------------------------------------------+  message
-//!            +----------------- | acks <- compress <- jitter <- arq <- fec        | <---------- tunnel
-//!                               +------------------------------------------------+ ----> replies
+//! hosts                         one site of one peer: Chain                           the link
+//! -----  packet   +--------------------+     +-------+     +--------------------+ message  -----
+//! from_host ----> | host side:         | --> | queue | --> | link side:         | -------> tunnel
+//!                 |  checksum          |     |  ack_ |     |  compress          |
+//!                 |  data_filter       |     | filter|     |  jitter            |
+//!                 |  snoop, divacks    |     |  ack_ |     |  arq               |
+//!                 |                    |     | recon.|     |  fec               |
+//! <---- to_host   +--------------------+     +-------+     +--------------------+ <--- on_reply
+//!          ^
+//!          |                                one chain of the peer's: Receiver
+//!          |       packet    +------------------------------------------------+ message
+//!          +---------------- | acks <- compress <- jitter <- arq <- fec       | <------- tunnel
+//!                            +------------------------------------------------+ -------> replies
 //! ```
 //!
-//! - [`booster`], what all boosters are: state machines over packets; [`stack`], one after the other
-//! - [`packet`], [`ip`], [`checksum`], what a packet is, what it says, and how to change it
+//! - [`booster`], the interface of all boosters: state machines over packets; [`stack`], several in
+//!   order
+//! - [`packet`], [`ip`], [`checksum`], packets, and how to parse and change them
 //! - [`flow`], bounded state per connection
-//! - [`queue`], packets before the link, and what may look at them there
-//! - [`rule`], when a booster is on
+//! - [`queue`], packets before the link, and boosters that inspect them there
+//! - [`rule`], conditions under which a booster is on
 //! - [`wire`], messages between the two ends
 //! - [`chain`], a site's boosters put together
 //!
-//! Nothing here reads a clock or does I/O: packets and the time go in; packets and a deadline come out. `now` is the time
-//! since any moment that is the same for all calls. What comes from hosts and from the link is hostile until
-//! shown otherwise: no packet makes anything here panic or grow without bound.
+//! This crate reads no clock and does no I/O: packets and the time go in; packets and a deadline
+//! come out. `now` is the time since any moment that is the same for all calls. Packets from hosts
+//! and from the link are untrusted: none can cause a panic or unbounded growth.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 

@@ -1,26 +1,27 @@
-//! A packet on its way.
+//! Packets on their way through the boosters.
 
 use std::time::Duration;
 
-/// An IP packet, or, on the link side, a message that stands for some ([`crate::wire`]).
+/// IP packet or, on the link side, a message that encodes one or more ([`crate::wire`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packet {
-    /// What it is: an IP packet from its first byte to its last, nothing behind it.
+    /// Contents: an IP packet without trailing bytes.
     pub bytes: Vec<u8>,
-    /// When it came here, from a host or from the link.
+    /// Arrival time, from a host or from the link.
     pub since: Duration,
-    /// What it says, or stands for, of congestion ([`crate::ecn`]).
+    /// ECN mark of the packet, or of the packets it encodes ([`crate::ecn`]).
     pub ecn: crate::ecn::Ecn,
-    /// From the link: the mark of the datagram that it came in. None for what no datagram brought.
+    /// From the link: ECN mark of its datagram. `NotEct` for packets without a datagram.
     pub outer: crate::ecn::Ecn,
-    /// From the link: what was lost shortly before it may still be restored by overcode, until so many packets later; 0 where there is none.
+    /// From the link: number of later packets within which FEC may still restore a recent loss; 0
+    /// without FEC.
     pub restorable: u16,
-    /// Down: it goes before those that wait in the queue.
+    /// Down: it precedes the packets in the queue.
     pub urgent: bool,
 }
 
 impl Packet {
-    /// A packet that has just come.
+    /// Creates a packet that has just arrived.
     #[must_use]
     pub fn new(bytes: Vec<u8>, since: Duration) -> Self {
         let ecn = crate::ecn::of_packet(&bytes);
@@ -34,7 +35,7 @@ impl Packet {
         }
     }
 
-    /// The same with other bytes.
+    /// Returns a copy with other bytes.
     #[must_use]
     pub fn with_bytes(&self, bytes: Vec<u8>) -> Self {
         Self { bytes, ..*self }

@@ -1,4 +1,4 @@
-//! Messages that are too long for the link, in pieces.
+//! Fragmentation of messages that are too long for the link.
 
 use std::time::Duration;
 
@@ -7,17 +7,18 @@ use crate::{
     wire::{PIECE, Reader},
 };
 
-/// What a piece has before its bytes.
+/// Length of a piece's header.
 pub const HEADER: usize = 5;
 
-/// Cuts messages.
+/// Cuts messages into pieces.
 #[derive(Debug, Default)]
 pub struct Cutter {
     next: u16,
 }
 
 impl Cutter {
-    /// The message in pieces of at most `room` bytes each. None at all if it would take more than 255, or nothing fits.
+    /// Cuts a message into pieces of up to `room` bytes each. Returns none if it would take more
+    /// than 255, or nothing fits.
     pub fn cut(&mut self, message: &[u8], room: usize) -> Vec<Vec<u8>> {
         let Some(part) = room.checked_sub(HEADER).filter(|part| *part > 0) else {
             return Vec::new();
@@ -26,7 +27,7 @@ impl Cutter {
         let Ok(last) = u8::try_from(count.saturating_sub(1)) else {
             return Vec::new();
         };
-        // Alike, so that none is needlessly long.
+        // Of equal length, so that none is needlessly long.
         let part = message.len().div_ceil(count.max(1)).max(1);
         self.next = self.next.wrapping_add(1);
         let [high, low] = self.next.to_be_bytes();
@@ -39,20 +40,21 @@ impl Cutter {
     }
 }
 
-/// Messages that are put together at a time.
+/// Maximum incomplete messages at a time.
 const OPEN_MAX: usize = 32;
-/// The longest message that is put together.
+/// Maximum length of a joined message.
 const MESSAGE_MAX: usize = 65_535 + 64;
-/// Who lacks a piece for so long will not get it.
+/// Time after which a missing piece is given up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Nor will who is so many messages behind: its number, of 16 bits, would soon be another one's.
+/// Number of later messages after which a missing piece is given up: the 16-bit number would soon
+/// be reused.
 const BEHIND_MAX: u16 = 1 << 13;
 
-/// Puts messages together.
+/// Joins pieces to messages.
 #[derive(Debug)]
 pub struct Joiner {
     open: std::collections::VecDeque<Open>,
-    /// Messages that were given up, as pieces of them were missing or made no sense.
+    /// Messages given up because pieces were missing or malformed.
     pub given_up: u64,
 }
 
@@ -61,13 +63,13 @@ struct Open {
     id: u16,
     since: Duration,
     pieces: Vec<Option<Vec<u8>>>,
-    /// What the marks of their datagrams come to.
+    /// Combined mark of their datagrams.
     outer: Ecn,
     bytes: usize,
 }
 
 impl Open {
-    /// Whether this piece may be of it.
+    /// Returns whether this piece may belong to the message.
     fn takes(&self, index: u8, last: u8, bytes: &[u8]) -> bool {
         let held = self.pieces.get(usize::from(index));
         let fits = match held.and_then(Option::as_ref) {
@@ -88,7 +90,8 @@ impl Default for Joiner {
 }
 
 impl Joiner {
-    /// Takes a piece, all of it, and the mark of its datagram; returns the message that it completes, and what the marks of all pieces come to.
+    /// Takes a piece, with the mark of its datagram. Returns the message that it completes, with
+    /// the combined mark of all pieces.
     pub fn take(&mut self, now: Duration, piece: &[u8], outer: Ecn) -> Option<(Vec<u8>, Ecn)> {
         let mut reader = Reader(piece.get(1..)?);
         let (id, index, last) = (reader.u16()?, reader.u8()?, reader.u8()?);
@@ -98,7 +101,7 @@ impl Joiner {
         }
         self.expire(now, id);
         let mut at = self.open.iter().position(|open| open.id == id);
-        // Two messages of one number make no third one.
+        // Pieces of two messages with one number must not be mixed.
         if let Some(another) = at.filter(|at| !self.open[*at].takes(index, last, bytes)) {
             self.open.remove(another);
             self.given_up += 1;
@@ -135,7 +138,8 @@ impl Joiner {
         self.open.len() - 1
     }
 
-    /// Gives up what nothing will complete, now that a piece of message `id` has come.
+    /// Gives up messages that can no longer be completed, now that a piece of message `id` has
+    /// come.
     fn expire(&mut self, now: Duration, id: u16) {
         while let Some(open) = self.open.front()
             && (now.saturating_sub(open.since) > PATIENCE
@@ -158,7 +162,7 @@ mod tests {
         for room in [6, 7, 100, 1200, 3005] {
             let mut pieces = cutter.cut(&message, room);
             if room == 6 || room == 7 {
-                assert!(pieces.is_empty(), "too many");
+                assert!(pieces.is_empty(), "too many pieces");
                 continue;
             }
             assert!(pieces.iter().all(|piece| piece.len() <= room));
@@ -167,7 +171,7 @@ mod tests {
             for piece in pieces.iter().chain(&pieces) {
                 assert_eq!(joiner.take(Duration::ZERO, piece, Ecn::Ce), None);
             }
-            // Congestion that one piece met, the message met.
+            // Congestion of one piece marks the message.
             let joined = joiner.take(Duration::ZERO, &last, Ecn::Ect0);
             let outer = if pieces.is_empty() {
                 Ecn::Ect0
@@ -206,7 +210,7 @@ mod tests {
             Some((new.to_vec(), mark))
         );
         assert_eq!(joiner.given_up, 1);
-        // Without others between them, as of a sender that began anew: the same piece with other bytes.
+        // Without others between them, as from a restarted sender: the same piece with other bytes.
         let (mut one, mut other) = (Cutter::default(), Cutter::default());
         let (one, other) = (one.cut(&old, 1200), other.cut(&new, 1200));
         assert_eq!(joiner.take(now, &one[0], mark), None);

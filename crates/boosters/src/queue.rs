@@ -1,30 +1,31 @@
-//! Packets before the link, and those who may look at them there.
+//! Queue before the link, and the boosters that inspect it.
 
 use std::{collections::VecDeque, fmt::Debug, time::Duration};
 
 use crate::{booster::Out, packet::Packet, rule::Path};
 
-/// Packets that wait for their turn, in order. Each has a number for as long as it is here.
+/// FIFO queue of packets. Each packet has a number while it is queued.
 #[derive(Debug)]
 pub struct Queue {
-    /// Beside each, when its place was taken.
+    /// Packets, each with the time at which its place was taken.
     packets: VecDeque<(Packet, Duration)>,
-    /// Of the first packet.
+    /// Number of the first packet.
     first: u64,
     bytes: usize,
     bytes_max: usize,
     patience: Option<Duration>,
-    /// Packets for which there was no room.
+    /// Packets dropped because the queue was full.
     pub dropped_full: u64,
-    /// Packets that had waited for too long to be of use.
+    /// Packets dropped because they had waited for too long.
     pub dropped_late: u64,
 }
 
-/// What a queued packet is taken to cost beyond its bytes, so that many empty ones are bounded too.
+/// Assumed cost of a queued packet beyond its bytes, which also bounds the number of empty ones.
 const PLACE: usize = 64;
 
 impl Queue {
-    /// Of at most so many bytes; who waits for longer than `patience` does not matter any more.
+    /// Creates a queue of up to `bytes_max` bytes. Packets that wait for longer than `patience` are
+    /// dropped.
     #[must_use]
     pub fn new(bytes_max: usize, patience: Option<Duration>) -> Self {
         Self {
@@ -38,7 +39,7 @@ impl Queue {
         }
     }
 
-    /// Puts a packet at the end; its number, unless there is no room for it.
+    /// Appends a packet. Returns its number, or `None` without room.
     pub fn push(&mut self, packet: Packet) -> Option<u64> {
         let cost = packet.bytes.len() + PLACE;
         if self.bytes + cost > self.bytes_max {
@@ -51,15 +52,16 @@ impl Queue {
         Some(self.first + self.packets.len() as u64 - 1)
     }
 
-    /// The packet of that number, if it is still here.
+    /// Returns the packet of that number, if it is still queued.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&Packet> {
         let place = self.packets.get(self.place(number)?);
         place.map(|(packet, _)| packet)
     }
 
-    /// Puts another packet in the place of one. Returns that, or `None`, with nothing changed, if it is not here any more. The place has been
-    /// waiting for as long as before, or the queue would seem short whenever its first packet is replaced.
+    /// Replaces a packet in its place, and returns the old one. If it has left, returns `None` and
+    /// changes nothing. The waiting time of the place stays, or the queue would seem short whenever
+    /// its first packet is replaced.
     pub fn replace(&mut self, number: u64, packet: Packet) -> Option<Packet> {
         let place = self.place(number)?;
         let (waiting, _) = self.packets.get_mut(place)?;
@@ -69,7 +71,7 @@ impl Queue {
         Some(old)
     }
 
-    /// The next packet and its number. Those that have waited for too long are dropped.
+    /// Takes the next packet and its number. Packets that have waited for too long are dropped.
     pub fn pop(&mut self, now: Duration) -> Option<(u64, Packet)> {
         loop {
             let number = self.first;
@@ -83,7 +85,8 @@ impl Queue {
         }
     }
 
-    /// Drops those at the front that have waited for too long, so that they do not take the room of others.
+    /// Drops packets at the front that have waited for too long, so that they do not take the room
+    /// of others.
     pub fn expire(&mut self, now: Duration) {
         while let Some((packet, _)) = self.packets.front()
             && self.is_late(now, packet)
@@ -100,32 +103,32 @@ impl Queue {
             .is_some_and(|patience| now.saturating_sub(packet.since) > patience)
     }
 
-    /// How long a packet may wait; `None` for ever.
+    /// Returns the maximum waiting time; `None` without a limit.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         self.patience
     }
 
-    /// For how long the first packet, or what it has replaced, has been waiting.
+    /// Returns how long the first packet, or the one that it replaced, has been waiting.
     #[must_use]
     pub fn delay(&self, now: Duration) -> Duration {
         let first = self.packets.front();
         first.map_or(Duration::ZERO, |(_, taken)| now.saturating_sub(*taken))
     }
 
-    /// How many there are.
+    /// Returns the number of packets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// What is queued, in bytes, with what packets cost beyond theirs.
+    /// Returns the queued bytes, including the cost per packet.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -136,10 +139,10 @@ impl Queue {
     }
 }
 
-/// A booster that looks at what is queued.
+/// Booster that inspects queued packets.
 pub trait AtQueue: Debug + Send {
-    /// A packet is about to be queued: returned as it is to be, or `None` if it is done with. May change what is
-    /// queued.
+    /// Handles a packet about to be queued. Returns the packet, possibly changed, or `None` to drop
+    /// it. May change queued packets.
     fn arriving(
         &mut self,
         now: Duration,
@@ -148,12 +151,13 @@ pub trait AtQueue: Debug + Send {
         out: &mut Out,
     ) -> Option<Packet>;
 
-    /// It has been queued under this number.
+    /// Notes that the packet was queued under this number.
     fn queued(&mut self, number: u64, packet: &Packet) {
         let _ = (number, packet);
     }
 
-    /// The packet of that number leaves for the link; it may be changed for the last time. `queue` is what is left.
+    /// Handles the packet of that number as it leaves for the link; the last chance to change it.
+    /// `queue` holds the remaining ones.
     fn leaving(
         &mut self,
         now: Duration,
@@ -166,25 +170,27 @@ pub trait AtQueue: Debug + Send {
         packet
     }
 
-    /// Whether [`leaving`](Self::leaving) is called while it is switched off, too: what it began with queued packets is still to be finished.
+    /// Returns whether [`leaving`](Self::leaving) is also called while the booster is off: it must
+    /// still finish queued packets that it changed.
     fn finishes(&self) -> bool {
         false
     }
 
-    /// A packet has come by the link for a host.
+    /// Notes a packet from the link for a host.
     fn seen_up(&mut self, now: Duration, packet: &Packet) {
         let _ = (now, packet);
     }
 
-    /// What is known of the path has changed.
+    /// Updates the known properties of the path.
     fn set_path(&mut self, now: Duration, path: &Path) {
         let _ = (now, path);
     }
 
-    /// What was seen of connections counts no more: others may have passed since, as this was off or the session is another one.
+    /// Discards the state of connections: other packets may have passed while the booster was off,
+    /// or the session is new.
     fn reset(&mut self) {}
 
-    /// What it has done so far.
+    /// Reports its counters.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let _ = each;
     }

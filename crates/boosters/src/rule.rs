@@ -1,30 +1,31 @@
-//! When a booster is on: when all conditions of its rule have held for long enough; and off again when
-//! one of them has been below half of it for as long.
+//! Rule of a booster: it is switched on when all conditions have held for long enough, and off when
+//! one has been below half its value for as long.
 
 use std::time::Duration;
 
 pub use pep_core::site::boost::{Rule, When};
 
-/// What is known of the path to the peer.
+/// Known properties of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
-    /// The share of our packets that the link loses, 0 to 1, without what congestion does.
+    /// Share of sent packets that the link loses, 0 to 1, without congestion losses.
     pub loss: f64,
-    /// Of our packets: looked for by the peer, of them lost, bursts of these; since the session began.
+    /// Counts for sent packets since the session began: expected by the peer, lost of these, loss
+    /// bursts.
     pub counts: [u64; 3],
-    /// Of our packets: lost to congestion, as far as that can be told; since the session began.
+    /// Sent packets lost to congestion since the session began, by estimate.
     pub congested: u64,
-    /// What the link carries for us, in bits a second.
+    /// Rate of the forward path, in bit/s.
     pub rate: u64,
-    /// What it carries for the peer, toward us; `None` where it is not known.
+    /// Rate of the peer's path to this end; `None` if unknown.
     pub peer_rate: Option<u64>,
-    /// The round trip time.
+    /// Round trip time.
     pub rtt: Duration,
-    /// For how long what is queued here waits.
+    /// Current waiting time in the queue.
     pub queue: Duration,
-    /// The longest message that the link takes at a time, in bytes.
+    /// Maximum message length of the link, in bytes.
     pub room: usize,
-    /// Where something is seen of the peer's: what it understands ([`crate::wire::Abilities`]).
+    /// Abilities of the peer, if it has announced any ([`crate::wire::Abilities`]).
     pub abilities: u32,
 }
 
@@ -44,12 +45,14 @@ impl Default for Path {
     }
 }
 
-/// How much longer on the link a full data packet is than an acknowledgement of it, both with the headers of a tunnel (of 52 bytes, and some 53 more).
+/// Ratio of the lengths on the link of a full data packet and of an acknowledgement, both with
+/// tunnel headers (52 bytes, plus some 53).
 const PACKET_RATIO: f64 = 1500.0 / 105.0;
 
 impl Path {
-    /// The normalised asymmetry k of our way, by which acknowledgements go: the ratio of the rates by that of the lengths of packets
-    /// (ramakrishnan2000 §4.1). Above 1 acknowledgements for each packet do not fit. `None` where a rate is not known.
+    /// Returns the normalised asymmetry k of the forward path, which carries the acknowledgements:
+    /// the ratio of the rates divided by the ratio of packet lengths (ramakrishnan2000 §4.1). Above
+    /// 1, acknowledgements for each packet do not fit. `None` if a rate is unknown.
     #[must_use]
     pub fn asymmetry(&self) -> Option<f64> {
         let peer = self.peer_rate.filter(|_| self.rate > 0)?;
@@ -57,7 +60,8 @@ impl Path {
     }
 }
 
-/// How far the path is beyond the farthest condition: 1 is just there. Without any it never is.
+/// Returns the lowest ratio of a value to its limit, over all conditions: at 1 all are just met. 0
+/// without conditions.
 fn excess(rule: &Rule, path: &Path) -> f64 {
     let over = |value: f64, limit: f64| {
         if limit > 0.0 {
@@ -79,19 +83,19 @@ fn excess(rule: &Rule, path: &Path) -> f64 {
     all.reduce(f64::min).unwrap_or(0.0)
 }
 
-/// A rule at work.
+/// State of a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch {
     rule: Rule,
     on: bool,
-    /// Since when the path has asked for the other state.
+    /// Time since when the path has called for the other state.
     against: Option<Duration>,
-    /// How often it has been switched on.
+    /// Number of times it was switched on.
     pub switched_on: u64,
 }
 
 impl Switch {
-    /// Off to begin with, unless it is always on.
+    /// Creates the switch: off, unless the rule is always on.
     #[must_use]
     pub fn new(rule: Rule) -> Self {
         Self {
@@ -102,13 +106,13 @@ impl Switch {
         }
     }
 
-    /// Whether it is on.
+    /// Returns whether it is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.on
     }
 
-    /// What is known of the path now.
+    /// Updates the switch for the current path.
     pub fn update(&mut self, now: Duration, path: &Path) {
         if self.rule.when != When::Rule {
             return;
@@ -134,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Conditions that hold at once.
+    /// Conditions without a holding time.
     const AT_ONCE: Rule = Rule {
         after: Duration::ZERO,
         ..Rule::ALWAYS
@@ -163,7 +167,7 @@ mod tests {
         assert!(at(3, 0.008));
         assert!(at(9, 0.008), "not below half");
         assert!(at(10, 0.001));
-        assert!(at(11, 0.02), "begins anew");
+        assert!(at(11, 0.02), "the holding time restarts");
         assert!(at(12, 0.001));
         assert!(!at(14, 0.001));
     }
@@ -258,7 +262,7 @@ mod tests {
             ..Path::default()
         };
         assert!(path(1_000_000).asymmetry().unwrap() < 1.0);
-        // As a tunnel's packets, ACKs of 960 kbit/s do not fit in 56 kbit/s, though they would without its headers.
+        // With tunnel headers, ACKs of 960 kbit/s do not fit in 56 kbit/s; without they would.
         assert!(path(10_000_000 / 17).asymmetry().unwrap() > 1.0);
         assert!(path(100_000).asymmetry().unwrap() > 6.0);
         assert_eq!(path(0).asymmetry(), None);

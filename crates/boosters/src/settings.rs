@@ -1,4 +1,4 @@
-//! From what is wanted of a site to its chain.
+//! Construction of a site's chain from its settings.
 
 use std::time::Duration;
 
@@ -16,56 +16,56 @@ use crate::{
     wire::Abilities,
 };
 
-/// A booster that is wanted.
+/// Enabled booster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Boosted<T> {
-    /// When it is on.
+    /// Conditions under which it is on.
     pub rule: Rule,
-    /// How it behaves.
+    /// Settings of the booster.
     pub config: T,
 }
 
-/// What is wanted of a site: boosters that are `None` are not.
+/// Settings of a site; a booster that is `None` is not used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Bytes before the link at most.
+    /// Maximum bytes in the queue before the link.
     pub queue: usize,
-    /// How long a packet may wait there.
+    /// Maximum waiting time in the queue.
     pub deadline: Duration,
-    /// What numbers of messages begin with follows from this; another one for each process and chain.
+    /// Determines the first message numbers; different for each process and chain.
     pub seed: u64,
-    /// Adds UDP's checksum.
+    /// Adds UDP checksums.
     pub checksum: Option<Boosted<()>>,
-    /// Leaves out TCP data that the other side has.
+    /// Drops TCP data that the other side already has.
     pub data_filter: Option<Boosted<()>>,
-    /// Sends TCP segments again in the place of senders.
+    /// Retransmits TCP segments on behalf of senders.
     pub snoop: Option<Boosted<snoop::Config>>,
-    /// Divides acknowledgements.
+    /// Splits acknowledgements.
     pub divacks: Option<Boosted<divacks::Config>>,
-    /// Leaves out acknowledgements that later ones make needless.
+    /// Drops acknowledgements that later ones supersede.
     pub ack_filter: Option<Boosted<ack_filter::Config>>,
-    /// Tells senders of our queue.
+    /// Signals congestion of the queue to senders.
     pub congestion: Option<Boosted<congestion::Config>>,
-    /// Makes several acknowledgements one, and several of that.
+    /// Merges acknowledgements, and regenerates them at the far end.
     pub ack_reconstruction: Option<Boosted<ack_reconstruction::Config>>,
-    /// Keeps packets as far apart as they came.
+    /// Restores the spacing of packets.
     pub jitter: Option<Boosted<jitter::Config>>,
     /// Compresses headers and payloads.
     pub compress: Option<Boosted<compress::Config>>,
-    /// Sends again.
+    /// Retransmits lost messages.
     pub arq: Option<Boosted<arq::Config>>,
-    /// Sends overcode.
+    /// Sends repair packets.
     pub fec: Option<Boosted<fec::Config>>,
 }
 
-/// The chain for that.
+/// Creates the chain for these settings.
 #[must_use]
 pub fn chain(settings: &Settings) -> Chain {
     let queue = Queue::new(settings.queue, Some(settings.deadline));
     Chain::new(upper(settings), at_queue(settings), queue, lower(settings))
 }
 
-/// What a packet is longer than it was, at most, when it leaves the chain.
+/// Returns the maximum number of bytes that the chain adds to a packet.
 #[must_use]
 pub fn overhead(settings: &Settings) -> usize {
     let all = [
@@ -101,7 +101,7 @@ fn upper(settings: &Settings) -> Vec<Layer> {
 
 fn at_queue(settings: &Settings) -> Vec<QueueLayer> {
     let mut layers = Vec::new();
-    // Before the filter, which otherwise leaves nothing to be made again.
+    // Before the filter, which would otherwise leave none to regenerate.
     if let Some(acks) = settings.ack_reconstruction {
         let collapse = ack_reconstruction::Collapse::new(acks.config);
         let name = "ack_reconstruction";
@@ -112,8 +112,8 @@ fn at_queue(settings: &Settings) -> Vec<QueueLayer> {
         layers.push(QueueLayer::new("ack_filter", 0, filter.rule, filtering));
     }
     if let Some(congestion) = settings.congestion {
-        let telling = congestion::Congestion::new(congestion.config);
-        layers.push(QueueLayer::new("congestion", 0, congestion.rule, telling));
+        let booster = congestion::Congestion::new(congestion.config);
+        layers.push(QueueLayer::new("congestion", 0, congestion.rule, booster));
     }
     layers
 }
@@ -152,7 +152,7 @@ fn lower(settings: &Settings) -> Vec<Layer> {
 /// Connections whose acknowledgements are spread at a time.
 const SPREAD_MAX: usize = 1024;
 
-/// What takes the messages of any chain, of at most `room` bytes.
+/// Creates the receiver for any chain, with messages of up to `room` bytes.
 #[must_use]
 pub fn receiver(room: usize) -> Receiver {
     let always = Rule::ALWAYS;

@@ -1,14 +1,20 @@
-//! `snoop`: segments that the link loses are sent again from here, and the sender does not hear of their loss (Balakrishnan et al. 1995, as paul2006 §3
-//! describes it).
+//! `snoop`: retransmits segments lost on the link locally, and hides the loss from the sender
+//! (Balakrishnan et al. 1995, as described in paul2006 §3).
 //!
-//! Copies of what has left our queue and has not been acknowledged are kept. What SACK shows to be missing though something that left later has arrived,
-//! or a duplicate acknowledgement without SACK asks for, goes again at once, before all that waits, and duplicates are held back from the sender until the
-//! receiver gets on; acknowledgements that say something else, too, go on without their SACK. So goes the first segment if nothing comes for twice the link's
-//! round trip. After some tries, or some round trips, duplicates pass, so that the sender acts. Nothing is acknowledged here that the receiver has not.
+//! The booster keeps copies of unacknowledged segments that have left the queue. It retransmits one
+//! at once, ahead of all queued packets, in two cases. Either SACK shows it missing although a
+//! segment that left later has arrived, or a duplicate acknowledgement without SACK requests it.
+//! Duplicates are held back from the sender until the receiver makes progress. Acknowledgements
+//! with other news pass without their SACK. The first segment is also retransmitted if no
+//! acknowledgement comes for twice the link's round trip. After some tries, or some round trips,
+//! duplicates pass, so that the sender acts. The booster never acknowledges data that the receiver
+//! does not have.
 //!
-//! What our queue drops has not left it: its sender hears of it as of any congestion, or it would fill the queue for ever.
+//! Segments dropped by the local queue have not left it. Their senders see the loss as ordinary
+//! congestion, or they would fill the queue for ever.
 //!
-//! Duplicates that ask for nothing pass: those that say that something came twice (D-SACK, RFC 2883), and those of a closed window, which answer probes.
+//! Duplicates that request nothing pass: those that report a second arrival (D-SACK, RFC 2883), and
+//! those of a closed window, which answer probes.
 
 mod kept;
 
@@ -24,14 +30,14 @@ use crate::{
 };
 use kept::{Flow, Kept, Missing};
 
-/// What is kept, and how often it goes again.
+/// Settings of the booster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of segments that are kept, of all connections. Default 1 MiB.
+    /// Maximum bytes of kept segments, of all connections. Default 1 MiB.
     pub cache: usize,
-    /// Times that a segment goes again, 1 to 20. Default 5.
+    /// Maximum retransmissions of a segment, 1 to 20. Default 5.
     pub tries: u8,
-    /// Connections that are known at a time. Default 1024.
+    /// Connections tracked at a time. Default 1024.
     pub flows_max: usize,
 }
 
@@ -45,36 +51,37 @@ impl Default for Config {
     }
 }
 
-/// The least time after which a segment goes again unasked: receivers wait with acknowledgements for up to so long (RFC 9293 §3.8.6.3 allows 500 ms, those in
-/// use take 40 to 200).
+/// Minimum retransmission timeout: receivers delay acknowledgements for up to this time (RFC 9293
+/// §3.8.6.3 allows 500 ms, implementations take 40 to 200).
 const TIMEOUT_MIN: Duration = Duration::from_millis(200);
-/// A round trip beyond the link is taken to be at most so many of the link's: what is measured has stalls in it.
+/// Maximum assumed round trip beyond the link, in round trips of the link: measurements contain
+/// stalls.
 const FARTHER: u32 = 4;
-/// Duplicates are held back from a sender for so many round trips at most, or for so long, which is what senders wait for at least before they act
-/// unasked (Linux; RFC 6298 has a second).
+/// Maximum time for which duplicates are held back from a sender, in round trips and absolute. The
+/// latter is the minimum retransmission timeout of senders (Linux; RFC 6298 has a second).
 const HOLD: u32 = 4;
 const HOLD_MIN: Duration = Duration::from_millis(200);
-/// Segments that one acknowledgement brings again at most.
+/// Maximum retransmissions triggered by one acknowledgement.
 const AT_ONCE: usize = 16;
 
-/// Sends again in the place of senders.
+/// Retransmits on behalf of senders.
 #[derive(Debug)]
 pub struct Snoop {
     config: Config,
     flows: Flows<Flow>,
-    /// When something of which connection goes again unasked.
+    /// Times of the next retransmission timeout of each connection.
     due: BTreeSet<(Duration, FlowKey)>,
     bytes: usize,
-    /// The link's round trip.
+    /// Round trip of the link.
     path: Duration,
     again: u64,
-    unasked: u64,
+    unsolicited: u64,
     held_back: u64,
     given_up: u64,
 }
 
 impl Snoop {
-    /// Keeps nothing yet. Values out of range are brought into it.
+    /// Creates a booster without state. Values out of range are clamped.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -87,13 +94,13 @@ impl Snoop {
             bytes: 0,
             path: Path::default().rtt,
             again: 0,
-            unasked: 0,
+            unsolicited: 0,
             held_back: 0,
             given_up: 0,
         }
     }
 
-    /// From when a segment leaves the queue to when its acknowledgement comes.
+    /// Returns the time from a segment's leaving the queue to its acknowledgement.
     fn round_trip(&self, flow: &Flow) -> Duration {
         flow.rtt.unwrap_or(self.path).max(self.path)
     }
@@ -127,7 +134,7 @@ impl Snoop {
         let (flow, gone) = self.flows.entry(key, || Flow::new(tcp.seq));
         let seq = flow.near(tcp.seq).unwrap_or(flow.sent);
         let end = seq + u64::from(tcp.seq_len());
-        // Its number has been there before: our host sends it again.
+        // An old number: the local host retransmits it.
         let repeated = seq < flow.sent;
         flow.sent = flow.sent.max(end);
         let is_needed = flow.acked.is_none_or(|acked| end > acked);
@@ -166,13 +173,13 @@ impl Snoop {
         }
     }
 
-    /// When the first segment of a connection goes again.
+    /// Sets the retransmission timer of a connection.
     fn schedule(&mut self, key: &FlowKey) {
         let Some(flow) = self.flows.peek(key) else {
             return;
         };
         let timeout = self.timeout(flow);
-        // Behind a hole that is not ours all may have arrived.
+        // Behind a hole with segments that were not kept, all may have arrived.
         let first = (flow.kept.first_key_value())
             .filter(|(seq, kept)| kept.tries > 0 && flow.acked.is_none_or(|acked| **seq <= acked))
             .map(|(_, kept)| kept);
@@ -191,7 +198,7 @@ impl Snoop {
         }
     }
 
-    /// What becomes of an acknowledgement.
+    /// Handles an acknowledgement, and decides if it passes.
     fn hear(&mut self, now: Duration, tcp: &Tcp<'_>, out: &mut Out) -> Verdict {
         let key = tcp.ip.key().reversed();
         let Some(ack) = self.advance(now, &key, tcp) else {
@@ -207,14 +214,14 @@ impl Snoop {
         }
         let mut missing = flow.missing(ack.number, tcp);
         if duplicate && missing == Missing::default() {
-            // Without SACK a duplicate says nothing but that something has arrived.
+            // Without SACK a duplicate only shows that some segment has arrived.
             flow.on_duplicate(ack.number);
             missing.kept.push(ack.number);
         }
         let (mut repaired, mut left) = (!missing.others, AT_ONCE);
         for seq in missing.kept.iter().copied() {
             let again = self.again;
-            repaired &= left > 0 && self.send_again(now, &key, seq, out);
+            repaired &= left > 0 && self.retransmit(now, &key, seq, out);
             left -= usize::from(self.again > again);
         }
         self.schedule(&key);
@@ -225,7 +232,8 @@ impl Snoop {
         }
     }
 
-    /// An acknowledgement of what was sent, and not older than another; of what nobody has seen there is no more to be said.
+    /// Returns an acknowledgement of data that was sent, not older than the last one. One of unseen
+    /// data resets the connection's state.
     fn advance(&mut self, now: Duration, key: &FlowKey, tcp: &Tcp<'_>) -> Option<Ack> {
         let flow = self.flows.get(key)?;
         let number = flow.near(tcp.ack).filter(|ack| *ack <= flow.sent);
@@ -261,7 +269,7 @@ impl Snoop {
             flow.on_arrival(kept.order, kept.repeated);
             newest = Some(kept).filter(|kept| kept.end == ack);
         }
-        // Those before may have been waited for.
+        // The acknowledgement may have waited for earlier ones.
         if let Some(kept) = newest.filter(|_| !repeated) {
             let sample = now.saturating_sub(kept.sent).min(longest);
             let rtt = flow.rtt.get_or_insert(sample);
@@ -269,8 +277,8 @@ impl Snoop {
         }
     }
 
-    /// Whether the segment is under way once more, or still.
-    fn send_again(&mut self, now: Duration, key: &FlowKey, seq: u64, out: &mut Out) -> bool {
+    /// Retransmits a segment. Returns whether it is in flight again, or still.
+    fn retransmit(&mut self, now: Duration, key: &FlowKey, seq: u64, out: &mut Out) -> bool {
         let Some(flow) = self.flows.get(key) else {
             return false;
         };
@@ -302,21 +310,21 @@ impl Snoop {
     }
 }
 
-/// An acknowledgement, and whether it is of more than the one before.
+/// Acknowledgement, with a flag for new data.
 struct Ack {
     number: u64,
     is_news: bool,
 }
 
-/// What becomes of an acknowledgement on its way to the sender.
+/// Fate of an acknowledgement for the sender.
 enum Verdict {
     Passes,
-    /// It says something that is not of what is missing, so that it goes on without that.
+    /// Passed on without its SACK: it has other news.
     Cleared,
     Held,
 }
 
-/// Whether its first range is of bytes that came twice (RFC 2883 §4).
+/// Returns whether its first range reports bytes received twice (RFC 2883 §4).
 fn is_dsack(tcp: &Tcp<'_>) -> bool {
     let mut ranges = tcp.sack();
     let Some((begin, end)) = ranges.next() else {
@@ -372,8 +380,8 @@ impl Booster for Snoop {
             let first = flow.kept.first_key_value().map(|(seq, _)| *seq);
             if let Some(seq) = first {
                 let before = self.again;
-                self.send_again(now, &key, seq, out);
-                self.unasked += self.again - before;
+                self.retransmit(now, &key, seq, out);
+                self.unsolicited += self.again - before;
             }
             self.schedule(&key);
             if self.due.first() == Some(&(at, key)) {
@@ -397,8 +405,8 @@ impl Booster for Snoop {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("again", self.again);
-        each("unasked", self.unasked);
+        each("retransmitted", self.again);
+        each("unsolicited", self.unsolicited);
         each("held_back", self.held_back);
         each("given_up", self.given_up);
         each("kept_bytes", self.bytes as u64);

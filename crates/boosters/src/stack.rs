@@ -1,4 +1,4 @@
-//! Boosters one after the other.
+//! Boosters in order.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,20 +8,20 @@ use crate::{
     rule::{Path, Rule, Switch},
 };
 
-/// A booster in its place.
+/// Booster with its name and rule.
 #[derive(Debug)]
 pub struct Layer {
-    /// As in configurations and counters.
+    /// Name in configurations and counters.
     pub name: &'static str,
-    /// What the far end has to understand, as [`crate::wire::Abilities`].
+    /// Required abilities of the far end, as [`crate::wire::Abilities`].
     pub needs: u32,
     switch: Switch,
-    able: bool,
+    supported: bool,
     booster: Box<dyn Booster>,
 }
 
 impl Layer {
-    /// One that is on by a rule, as long as the far end has these abilities.
+    /// Creates a layer that follows a rule, as long as the far end has these abilities.
     pub fn new(
         name: &'static str,
         needs: u32,
@@ -32,23 +32,23 @@ impl Layer {
             name,
             needs,
             switch: Switch::new(rule),
-            able: needs == 0,
+            supported: needs == 0,
             booster: Box::new(booster),
         }
     }
 
-    /// Whether packets on their way down are its concern at present.
+    /// Returns whether it currently handles packets for the link.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.able && self.switch.is_on()
+        self.supported && self.switch.is_on()
     }
 
     fn deadline(&self) -> Option<Duration> {
-        self.booster.deadline().filter(|_| self.able)
+        self.booster.deadline().filter(|_| self.supported)
     }
 }
 
-/// From the hosts' side (first) to the link's (last).
+/// Boosters from the hosts' side (first) to the link's (last).
 #[derive(Debug, Default)]
 pub struct Stack {
     layers: Vec<Layer>,
@@ -57,7 +57,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Of these.
+    /// Creates a stack of these layers.
     #[must_use]
     pub fn new(layers: Vec<Layer>) -> Self {
         Self {
@@ -66,26 +66,27 @@ impl Stack {
         }
     }
 
-    /// A packet from the hosts' side. What comes out at either end goes to the end of `exit`.
+    /// Takes a packet from the hosts' side. Output of either end is appended to `exit`.
     pub fn down(&mut self, now: Duration, packet: Packet, exit: &mut Out) {
         self.work.push_back((0, true, packet));
         self.work(now, exit);
     }
 
-    /// A packet from the link's side.
+    /// Takes a packet from the link's side.
     pub fn up(&mut self, now: Duration, packet: Packet, exit: &mut Out) {
         self.work.push_back((self.layers.len(), false, packet));
         self.work(now, exit);
     }
 
-    /// A packet leaves the queue below.
+    /// Notes that a packet leaves the queue below.
     pub fn leaving(&mut self, now: Duration, packet: &Packet) {
         for layer in self.layers.iter_mut().filter(|layer| layer.is_on()) {
             layer.booster.leaving(now, packet);
         }
     }
 
-    /// Time has passed. What a booster has begun it ends though it has been switched off since, but not toward a far end that cannot read it.
+    /// Handles due timers. A booster switched off since still completes what it has begun, but only
+    /// if the far end can read it.
     pub fn on_time(&mut self, now: Duration, exit: &mut Out) {
         for index in 0..self.layers.len() {
             let layer = &mut self.layers[index];
@@ -97,18 +98,18 @@ impl Stack {
         }
     }
 
-    /// When [`on_time`](Self::on_time) wants to be called.
+    /// Returns the time of the next call of [`on_time`](Self::on_time).
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let layers = self.layers.iter();
         layers.filter_map(Layer::deadline).min()
     }
 
-    /// What is known of the path has changed.
+    /// Updates the known properties of the path.
     pub fn set_path(&mut self, now: Duration, path: &Path) {
         for layer in &mut self.layers {
             let was_on = layer.is_on();
-            layer.able = path.abilities & layer.needs == layer.needs;
+            layer.supported = path.abilities & layer.needs == layer.needs;
             layer.switch.update(now, path);
             if layer.is_on() && !was_on {
                 layer.booster.reset();
@@ -117,14 +118,14 @@ impl Stack {
         }
     }
 
-    /// What boosters have seen of connections counts no more.
+    /// Discards the boosters' state of connections.
     pub fn reset(&mut self) {
         for layer in &mut self.layers {
             layer.booster.reset();
         }
     }
 
-    /// Each count of each booster, by their names; `on` and `switched_on` too.
+    /// Reports each counter of each booster by name, `on` and `switched_on` included.
     pub fn counters(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         for layer in &self.layers {
             each(layer.name, "on", layer.is_on().into());
@@ -134,8 +135,8 @@ impl Stack {
         }
     }
 
-    /// Until nothing is between two boosters. `work` has where a packet is: downward the layer that is to take it, upward the one
-    /// below which it is.
+    /// Works until no packet is between two boosters. `work` holds the position of each packet:
+    /// downward the next layer, upward the layer above which it goes.
     fn work(&mut self, now: Duration, exit: &mut Out) {
         while let Some((at, down, packet)) = self.work.pop_front() {
             if down && at == self.layers.len() {

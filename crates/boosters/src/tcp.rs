@@ -1,4 +1,4 @@
-//! What a TCP segment says, and segments made of it.
+//! Parsing of TCP segments, and segments derived from them.
 
 use etherparse::TcpSlice;
 
@@ -7,58 +7,59 @@ use crate::{
     ip::{Ip, protocol},
 };
 
-/// Sequence numbers compare modulo 2^32 (RFC 9293 §3.4).
+/// Compares sequence numbers modulo 2^32 (RFC 9293 §3.4).
 #[must_use]
 pub fn is_after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-/// A TCP segment that is whole.
+/// Complete TCP segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp<'a> {
-    /// The packet that it is in.
+    /// Packet that contains it.
     pub ip: Ip<'a>,
-    /// The number of its first byte.
+    /// Number of its first byte.
     pub seq: u32,
-    /// All before this has arrived, where [`flags`](Self::flags) has ACK.
+    /// Acknowledgement number, valid if [`flags`](Self::flags) has ACK.
     pub ack: u32,
     /// CWR, ECE, URG, ACK, PSH, RST, SYN, FIN, from the highest bit on.
     pub flags: u8,
-    /// As it stands there, not scaled.
+    /// Window field, not scaled.
     pub window: u16,
-    /// How long TCP's header is, options and all.
+    /// Length of TCP's header, including options.
     pub header: usize,
 }
 
-/// Flags of TCP.
+/// TCP flags.
 pub mod flags {
     /// The sender has no more bytes.
     pub const FIN: u8 = 0x01;
-    /// A connection begins.
+    /// The connection begins.
     pub const SYN: u8 = 0x02;
-    /// The connection is no more.
+    /// The connection is reset.
     pub const RST: u8 = 0x04;
     /// Bytes to be given to the application at once.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgement is of meaning.
+    /// The acknowledgement field is valid.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer is of meaning.
+    /// The urgent pointer is valid.
     pub const URG: u8 = 0x20;
-    /// Congestion was experienced by what came (RFC 3168).
+    /// The receiver has experienced congestion (RFC 3168).
     pub const ECE: u8 = 0x40;
 }
 
-/// One option of a segment.
+/// Option of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOption<'a> {
-    /// Its kind; 5 is SACK, 8 timestamps.
+    /// Option kind; 5 is SACK, 8 timestamps.
     pub kind: u8,
-    /// What is in it, without kind and length.
+    /// Data without kind and length.
     pub data: &'a [u8],
 }
 
 impl<'a> Tcp<'a> {
-    /// Reads the segment in a packet; `None` if there is none, or it is cut short, or in parts, or not to be touched ([`Ip::is_bound`]).
+    /// Parses the segment in a packet; `None` if there is none, or if it is truncated, fragmented,
+    /// or not to be touched ([`Ip::is_bound`]).
     #[must_use]
     pub fn parse(ip: Ip<'a>) -> Option<Self> {
         if ip.protocol != protocol::TCP || ip.fragment || ip.is_bound() {
@@ -75,26 +76,26 @@ impl<'a> Tcp<'a> {
         })
     }
 
-    /// Reads the segment of this packet; `None` if its checksum is wrong, too: who believes what was damaged on the way learns what
-    /// nobody has said.
+    /// Parses the segment of this packet; `None` also for a wrong checksum, since damaged content
+    /// must not change any state.
     #[must_use]
     pub fn read(packet: &'a [u8]) -> Option<Self> {
         Self::parse(Ip::parse(packet)?).filter(Self::is_whole)
     }
 
-    /// Whether its checksum is right.
+    /// Returns whether its checksum is right.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         checksum::is_transport_valid(&self.ip, self.ip.payload())
     }
 
-    /// Its bytes of the stream.
+    /// Returns its payload.
     #[must_use]
     pub fn data(&self) -> &'a [u8] {
         &self.ip.payload()[self.header..]
     }
 
-    /// What it takes of sequence numbers.
+    /// Returns its length in sequence numbers.
     #[must_use]
     pub fn seq_len(&self) -> u32 {
         let ends = [flags::SYN, flags::FIN];
@@ -102,20 +103,21 @@ impl<'a> Tcp<'a> {
         self.data().len() as u32 + ends as u32
     }
 
-    /// The number after its last byte.
+    /// Returns the number after its last byte.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.seq.wrapping_add(self.seq_len())
     }
 
-    /// Whether any of these flags is set.
+    /// Returns whether any of these flags is set.
     #[must_use]
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags != 0
     }
 
-    /// It only acknowledges: no bytes, no begin, no end, nothing of congestion (ECE, CWR, and AE next to them), nothing urgent, and no options
-    /// but SACK and timestamps, so that nothing is lost with it that others say.
+    /// Returns whether it is a pure acknowledgement that can be dropped without loss of other
+    /// information. It has no bytes, no SYN or FIN, no congestion flags (ECE, CWR, and AE next to
+    /// them), no urgent data, and no options but SACK and timestamps.
     #[must_use]
     pub fn is_plain_ack(&self) -> bool {
         let reserved = self.ip.payload()[12] & 0x0f;
@@ -125,7 +127,7 @@ impl<'a> Tcp<'a> {
             && self.has_only(&[5, 8])
     }
 
-    /// Whether all its options make sense and are of these kinds, or only fill up (0, 1).
+    /// Returns whether all its options are well-formed and of these kinds or padding (0, 1).
     #[must_use]
     pub fn has_only(&self, kinds: &[u8]) -> bool {
         let mut rest = &self.ip.payload()[20..self.header];
@@ -143,7 +145,7 @@ impl<'a> Tcp<'a> {
         }
     }
 
-    /// The ranges that it says have arrived (RFC 2018), in its order.
+    /// Returns the SACK ranges (RFC 2018), in its order.
     pub fn sack(&self) -> impl Iterator<Item = (u32, u32)> + use<'a> {
         let option = self.options().find(|option| option.kind == 5);
         let blocks = option.map_or(&[][..], |option| option.data).chunks_exact(8);
@@ -153,7 +155,7 @@ impl<'a> Tcp<'a> {
         })
     }
 
-    /// Its options, as far as they make sense.
+    /// Returns its options, up to the first malformed one.
     pub fn options(&self) -> impl Iterator<Item = TcpOption<'a>> + use<'a> {
         let mut rest = &self.ip.payload()[20..self.header];
         std::iter::from_fn(move || {
@@ -174,13 +176,13 @@ impl<'a> Tcp<'a> {
         })
     }
 
-    /// Whether it says what arrived beyond what is missing (RFC 2018).
+    /// Returns whether it has SACK ranges (RFC 2018).
     #[must_use]
     pub fn has_sack(&self) -> bool {
         self.options().any(|option| option.kind == 5)
     }
 
-    /// Its timestamp and the one that it echoes (RFC 7323).
+    /// Returns its timestamp and the echoed one (RFC 7323).
     #[must_use]
     pub fn timestamps(&self) -> Option<(u32, u32)> {
         let option = self.options().find(|option| option.kind == 8)?;
@@ -195,12 +197,13 @@ impl<'a> Tcp<'a> {
     }
 }
 
-/// Sets the acknowledgement of the TCP segment in this packet; checksums stay right. Of no effect on what is none.
+/// Sets the acknowledgement number of the TCP segment in this packet, and updates checksums. No
+/// effect on other packets.
 pub fn set_ack(packet: &mut [u8], ack: u32) {
     set_u32(packet, 8, ack);
 }
 
-/// Sets the window likewise.
+/// Sets the window in the same way.
 pub fn set_window(packet: &mut [u8], window: u16) {
     set_u16(packet, 14, window);
 }
@@ -227,8 +230,9 @@ fn set_u16(packet: &mut [u8], at: usize, value: u16) {
     }
 }
 
-/// A pure acknowledgement as `like` is one: its addresses and ports, its numbers and window, `options` (padded to words here) instead of its own, no bytes.
-/// `None` if `like` is no TCP packet, or there are more than 40 bytes of options.
+/// Returns a pure acknowledgement with the addresses, ports, numbers and window of `like`, with
+/// `options` (padded to words) instead of its own, and without bytes. `None` if `like` is no TCP
+/// packet, or for more than 40 bytes of options.
 #[must_use]
 pub fn pure_ack(like: &[u8], options: &[u8]) -> Option<Vec<u8>> {
     let tcp = Tcp::parse(Ip::parse(like)?)?;
@@ -256,7 +260,7 @@ pub fn pure_ack(like: &[u8], options: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Computes the checksum of the TCP segment in this packet anew. Of no effect on what is none.
+/// Recomputes the checksum of the TCP segment in this packet. No effect on other packets.
 pub fn seal(packet: &mut [u8]) {
     let Some(header) = transport(packet) else {
         return;
@@ -267,7 +271,7 @@ pub fn seal(packet: &mut [u8]) {
     packet[header + 16..header + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Sets the timestamps of the TCP segment in this packet, if it has some; its checksum stays right.
+/// Sets the timestamps of the TCP segment in this packet, if it has some, and updates the checksum.
 pub fn set_timestamps(packet: &mut [u8], value: u32, echo: u32) {
     let Some(tcp) = Ip::parse(packet).and_then(Tcp::parse) else {
         return;
@@ -282,11 +286,12 @@ pub fn set_timestamps(packet: &mut [u8], value: u32, echo: u32) {
     let at = option.data.as_ptr() as usize - packet.as_ptr() as usize;
     packet[at..at + 4].copy_from_slice(&value.to_be_bytes());
     packet[at + 4..at + 8].copy_from_slice(&echo.to_be_bytes());
-    // The option may lie at an odd place.
+    // The option may be at an odd offset.
     seal(packet);
 }
 
-/// Leaves out what the TCP segment in this packet says by SACK; its checksum stays right, and it is as long as before.
+/// Removes the SACK ranges of the TCP segment in this packet, and updates the checksum. Its length
+/// stays.
 pub fn clear_sack(packet: &mut [u8]) {
     let Some(tcp) = Ip::parse(packet).and_then(Tcp::parse) else {
         return;
@@ -307,7 +312,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A segment of the host 10.0.0.1 to 10.9.0.2, from port 1 to 80.
+    /// Returns a segment of the host 10.0.0.1 to 10.9.0.2, from port 1 to 80.
     pub(crate) fn segment(seq: u32, ack: u32, flags: u8, data: &[u8]) -> Vec<u8> {
         between(
             ([10, 0, 0, 1], 1),
@@ -318,7 +323,7 @@ pub(crate) mod tests {
         )
     }
 
-    /// One of the other direction.
+    /// Returns one of the other direction.
     pub(crate) fn answer(seq: u32, ack: u32, flags: u8, data: &[u8]) -> Vec<u8> {
         between(
             ([10, 9, 0, 2], 80),
@@ -344,7 +349,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// The same with selective acknowledgements of these ranges.
+    /// Adds SACK ranges to a packet.
     pub(crate) fn with_sack(packet: &[u8], ranges: &[(u32, u32)]) -> Vec<u8> {
         let mut option = vec![1, 1, 5, 2 + 8 * ranges.len() as u8];
         for (begin, end) in ranges {
@@ -354,19 +359,19 @@ pub(crate) mod tests {
         pure_ack(packet, &option).expect("short")
     }
 
-    /// The same with these options, and no bytes.
+    /// Returns a copy with these options and no bytes.
     pub(crate) fn with_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
         pure_ack(packet, options).expect("short")
     }
 
-    /// The same with a bit of its checksum changed.
+    /// Returns a copy with one bit of its checksum changed.
     pub(crate) fn damaged(packet: &[u8]) -> Vec<u8> {
         let mut bytes = packet.to_vec();
         bytes[20 + 16] ^= 1;
         bytes
     }
 
-    /// A segment of IPv6.
+    /// Returns a segment over IPv6.
     pub(crate) fn segment6(seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(1, 80, seq, 5000);
@@ -378,7 +383,7 @@ pub(crate) mod tests {
     fn what_is_bound_to_its_headers_is_left_alone() {
         let plain = segment6(1, 2, b"x");
         assert!(Tcp::read(&plain).is_some());
-        // The header of that kind, of 8 bytes, between IP's and TCP's.
+        // An extension header of that kind, of 8 bytes, between IP's and TCP's.
         let extended = |kind: u8, first: [u8; 2]| {
             let mut bytes = plain.clone();
             (bytes[5], bytes[6]) = (bytes[5] + 8, kind);
@@ -413,7 +418,7 @@ pub(crate) mod tests {
         assert!(!plain(&[
             1, 1, 19, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         ]));
-        assert!(!plain(&[8, 90, 0, 0]), "cut short");
+        assert!(!plain(&[8, 90, 0, 0]), "truncated option");
         assert!(Tcp::read(&damaged(&ack)).is_none());
     }
 

@@ -1,5 +1,6 @@
-//! `checksum`: UDP datagrams over IPv4 that have no checksum get one, so that what the network behind the link damages is found out (ramakrishnan2000 §2.3,
-//! the UDP checksum booster; RFC 768). On the link itself a tunnel's seal does that.
+//! `checksum`: adds a checksum to UDP datagrams over IPv4 without one, so that damage in the
+//! network behind the link is detected (ramakrishnan2000 §2.3, the UDP checksum booster; RFC 768).
+//! On the link itself the tunnel's authentication detects it.
 
 use std::time::Duration;
 
@@ -10,21 +11,21 @@ use crate::{
     packet::Packet,
 };
 
-/// Fills in checksums.
+/// Adds missing UDP checksums.
 #[derive(Debug, Default)]
 pub struct UdpChecksum {
     added: u64,
 }
 
 impl UdpChecksum {
-    /// Has done nothing yet.
+    /// Creates the booster.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-/// Where the checksum goes, and what it is; `None` where there is one, or there cannot be.
+/// Returns offset and value of the missing checksum; `None` if there is one, or none is possible.
 fn missing(packet: &[u8]) -> Option<(usize, u16)> {
     let ip = Ip::parse(packet)?;
     let udp = ip.payload();
@@ -36,7 +37,7 @@ fn missing(packet: &[u8]) -> Option<(usize, u16)> {
         return None;
     }
     let sum = checksum::of_transport(&ip, udp);
-    // Zero would say that there is none.
+    // Zero would mean that there is none.
     Some((ip.header + 6, if sum == 0 { 0xffff } else { sum }))
 }
 

@@ -1,5 +1,6 @@
-//! Two ends with all boosters on, in virtual time, over a link that loses, reorders and doubles messages, whose length changes, and whose
-//! sessions end. A run follows from its seed; `BOOSTERS_TEST_SEED` runs one again.
+//! Two ends with all boosters on, in virtual time, over a link that loses, reorders and duplicates
+//! messages. Its MTU changes, and its sessions end. A run is determined by its seed;
+//! `BOOSTERS_TEST_SEED` repeats one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,10 +22,10 @@ fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// How long a test goes on sending, and until when it waits for what is on its way (ms).
+/// Time for which a test sends, and until which it waits for packets in flight (ms).
 const SENDING: u64 = 8000;
 const END: u64 = SENDING + 6000;
-/// What may be kept to be sent again, in bytes.
+/// Bytes kept for retransmission.
 const CACHE: usize = 256 << 10;
 
 fn chain(seed: u64, scheme: boosters::fec::Scheme) -> Chain {
@@ -56,7 +57,8 @@ fn chain(seed: u64, scheme: boosters::fec::Scheme) -> Chain {
     })
 }
 
-/// A datagram of one of six flows whose payload is its number and what nobody could guess or compress.
+/// Returns a datagram of one of six flows whose payload is its number and incompressible random
+/// bytes.
 fn packet(draws: &mut SplitMix64, number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let flow = draws.below(6) as u16;
@@ -91,17 +93,18 @@ struct LinkDirection {
 struct Run {
     draws: SplitMix64,
     loss: f64,
-    /// Near and far, and the ways from them.
+    /// Near and far end, and the paths from them.
     ends: [Exchange; 2],
-    ways: [LinkDirection; 2],
+    directions: [LinkDirection; 2],
     room: usize,
-    /// Packets that were sent and have not come yet, by number; whether a message that has arrived had all of it.
+    /// Packets sent but not received, by number; true if a message that has arrived contained the
+    /// whole packet.
     sent: BTreeMap<u64, (Vec<u8>, bool)>,
-    /// Packets of sessions before that have not come.
+    /// Packets of earlier sessions that have not come.
     before: BTreeMap<u64, Vec<u8>>,
-    /// Those that came.
+    /// Received packets.
     came: BTreeSet<u64>,
-    /// Whether all packets went through boosters that keep them from coming twice.
+    /// True if all packets pass boosters that suppress duplicates.
     numbers: u64,
 }
 
@@ -117,7 +120,7 @@ impl Run {
             loss: [0.0, 0.01, 0.05, 0.2][draws.below(4) as usize],
             draws,
             ends: [end(1), end(2)],
-            ways: Default::default(),
+            directions: Default::default(),
             room: 1200,
             sent: BTreeMap::new(),
             before: BTreeMap::new(),
@@ -126,15 +129,15 @@ impl Run {
         }
     }
 
-    /// Both ends know what the other understands.
+    /// Returns whether both ends know the abilities of the other.
     fn is_introduced(&self) -> bool {
         self.ends.iter().all(|end| end.abilities().is_some())
     }
 
-    /// What has come of what `from` sent.
+    /// Delivers the messages of `from` that have arrived.
     fn deliver(&mut self, now: Duration, from: usize) {
         let site = &mut |_: &[u8]| Some(0);
-        while let Some(entry) = self.ways[from].flying.first_entry()
+        while let Some(entry) = self.directions[from].flying.first_entry()
             && entry.key().0 <= now
         {
             let (message, ecn) = entry.remove();
@@ -146,7 +149,7 @@ impl Run {
         self.ends[1 - from].on_time(now, site);
     }
 
-    /// Which packet is whole in a message. What is in pieces is not looked for.
+    /// Notes the packets that are complete in a message. Pieces are ignored.
     fn note_arrival(&mut self, message: &[u8]) {
         if message[1] == PIECE || message[0] >= 64 {
             return;
@@ -158,7 +161,7 @@ impl Run {
         }
     }
 
-    /// Puts what an end has to say onto the link.
+    /// Puts the messages of an end onto the link.
     fn speak(&mut self, now: Duration, from: usize) {
         let room = self.room + 1;
         let doubles = self.is_introduced();
@@ -170,23 +173,25 @@ impl Run {
             }
             let Some(ecn) = ecn else { return };
             assert!(message.len() <= room);
-            let way = &mut self.ways[from];
+            let direction = &mut self.directions[from];
             let lost = self.draws.chance(self.loss);
-            way.counts[0] += 1;
-            way.counts[1] += u64::from(lost);
-            way.counts[2] += u64::from(lost && !way.was_lost);
-            way.was_lost = lost;
+            direction.counts[0] += 1;
+            direction.counts[1] += u64::from(lost);
+            direction.counts[2] += u64::from(lost && !direction.was_lost);
+            direction.was_lost = lost;
             let twice = doubles && self.draws.below(50) == 0;
             for _ in 0..if lost { 0 } else { 1 + u32::from(twice) } {
-                way.sent += 1;
+                direction.sent += 1;
                 let late = if self.draws.below(20) == 0 { 60 } else { 8 };
                 let at = now + ms(30 + self.draws.below(late));
-                way.flying.insert((at, way.sent), (message.clone(), ecn));
+                direction
+                    .flying
+                    .insert((at, direction.sent), (message.clone(), ecn));
             }
         }
     }
 
-    /// What comes out at the far end came in at the near one, as it is, and not before.
+    /// Checks that each packet at the far end entered at the near end, unchanged and earlier.
     fn take(&mut self) {
         while let Some((_, packet)) = self.ends[1].poll_host() {
             let at = if packet.bytes[0] == 0x45 { 28 } else { 48 };
@@ -195,17 +200,17 @@ impl Run {
             assert!(self.came.insert(number), "{number} came twice");
             let sent = self.sent.remove(&number).map(|(bytes, _)| bytes);
             let sent = sent.or_else(|| self.before.remove(&number));
-            let bytes = sent.expect("was sent");
+            let bytes = sent.expect("a packet that was sent");
             assert_eq!(packet.bytes, bytes, "{number}");
         }
         assert!(self.ends[0].poll_host().is_none());
     }
 
     fn set_path(&mut self, now: Duration) {
-        for (end, way) in self.ends.iter_mut().zip(&self.ways) {
+        for (end, direction) in self.ends.iter_mut().zip(&self.directions) {
             let path = Path {
-                loss: way.counts[1] as f64 / way.counts[0].max(1) as f64,
-                counts: way.counts,
+                loss: direction.counts[1] as f64 / direction.counts[0].max(1) as f64,
+                counts: direction.counts,
                 rate: 10_000_000,
                 rtt: ms(80),
                 room: self.room,
@@ -215,12 +220,12 @@ impl Run {
         }
     }
 
-    /// A session ends and another begins; perhaps the far end is another process.
+    /// Ends a session and begins another, possibly with another process at the far end.
     fn renew(&mut self, seed: u64) {
-        for way in &mut self.ways {
-            *way = LinkDirection::default();
+        for direction in &mut self.directions {
+            *direction = LinkDirection::default();
         }
-        // What was on its way is gone; what was held back for hosts may still come.
+        // Messages in flight are lost; packets held back for hosts may still come.
         let sent = std::mem::take(&mut self.sent).into_iter();
         let sent = sent.map(|(number, (bytes, _))| (number, bytes));
         self.before.extend(sent);
@@ -245,7 +250,10 @@ impl Run {
         }
         assert!(sums[&("arq", "kept_bytes")] <= 2 * CACHE as u64);
         let held = sums.get(&("jitter", "held")).copied().unwrap_or_default();
-        assert!(held <= 60, "{held} of a way of 90 ms and a delay of 60 ms");
+        assert!(
+            held <= 60,
+            "{held} with a path of 90 ms and a delay of 60 ms"
+        );
     }
 
     fn run(&mut self, seed: u64) {
@@ -284,7 +292,7 @@ impl Run {
             receiver.counters(&mut add);
         }
         println!(
-            "seed {seed}: loss {}, {} of {} came, {:?} restored, {:?} sent again, {:?} rebuilt",
+            "seed {seed}: loss {}, {} of {} came, {:?} restored, {:?} retransmitted, {:?} rebuilt",
             self.loss,
             self.came.len(),
             self.numbers,
@@ -296,8 +304,8 @@ impl Run {
         assert!(work[&("compress", "rebuilt")] > 100);
         let lost = self.sent.iter().filter(|(_, (_, has_come))| *has_come);
         let lost: Vec<_> = lost.map(|(number, _)| *number).collect();
-        assert_eq!(lost, [0; 0], "arrived, and were not given out");
-        // Twice as much as what is left by one repetition alone.
+        assert_eq!(lost, [0; 0], "arrived, but were not delivered");
+        // Twice the loss that remains after one retransmission.
         let most = (self.numbers as f64 * self.loss * self.loss * 2.0) as usize + 3;
         assert!(self.sent.len() <= most, "{} of {most}", self.sent.len());
     }

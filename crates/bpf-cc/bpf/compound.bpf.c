@@ -16,8 +16,8 @@ struct compound {
 };
 
 /*
- * The square root of a number below 2^32, to one. Newton's method with a fixed number of steps, since
- * the kernel's verifier follows both branches of every condition.
+ * The square root of a number below 2^32, to one. Newton's method has a fixed number of steps
+ * here: the kernel's verifier follows both branches of every condition.
  */
 static __always_inline u32 root(u32 n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
-/* CONG_CONTROL: a control's cong_control, on kernels that call it with two arguments and with four. */
+/* CONG_CONTROL: a control's cong_control, for kernels that call it with two or four arguments. */
 #ifndef PEPD_BPF_CONG_CONTROL_H
 #define PEPD_BPF_CONG_CONTROL_H
 
@@ -20,7 +20,7 @@ static __always_inline const struct rate_sample *sample_of(unsigned long long *c
 
 	if (two_arguments) {
 		sample = (void *)ctx[1];
-		/* Else clang merges both loads by a computed address, which the verifier rejects. */
+		/* Else clang merges both loads into one that the verifier rejects. */
 		asm volatile("" : "+r"(sample));
 		return sample;
 	}

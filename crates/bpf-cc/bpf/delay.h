@@ -11,7 +11,7 @@
 
 struct delay {
 	u32 base_rtt_us;  /* the overall minimum */
-	u32 least_rtt_us; /* the minimum of this round trip: its least disturbed sample */
+	u32 least_rtt_us; /* the minimum of this round trip: the sample without queue */
 	u32 samples;      /* number of samples in it */
 	u32 ends;         /* sequence number whose acknowledgement ends it */
 	bool watched;     /* not in recovery */

@@ -22,9 +22,9 @@
 #include "rtt0.h"
 
 /*
- * Bounds of the window, in 1/128 of a bandwidth-delay product. By the stated rate: room for jitter. By
- * the measured rate: room to find a higher one, less where a queue stands already, more while
- * each sample is higher than the one before.
+ * Bounds of the window, in 1/128 of a bandwidth-delay product. By the stated rate: room for
+ * jitter. By the measured rate: room to find a higher one, less where a queue stands already,
+ * more while each sample is higher than the one before.
  */
 #define HEADROOM_STATED 134
 #define HEADROOM_QUEUED 144
@@ -41,9 +41,9 @@
 /* Windows below this are not halved. */
 #define WINDOW_MIN 4u
 /*
- * A loss above a fifth is congestion even without a queue: a policer, or a queue that other flows have
- * kept full since before the flow began. Measured over four windows, and this minimum of segments:
- * a radio link loses whole windows in one burst.
+ * A loss above a fifth is congestion even without a queue: a policer, or a queue that other
+ * flows have kept full since before the flow began. Measured over four windows, and this minimum
+ * of segments: a radio link loses whole windows in one burst.
  */
 #define LOSS_ONE (1u << 20)
 #define LOSS_SHARE (LOSS_ONE / 5)
@@ -53,8 +53,8 @@
 /* A train of fewer segments is too short to measure the path's rate. */
 #define TRAIN_MIN 4u
 /*
- * The minimum duration of a train, as a part of the round trip. Bunched acknowledgements, or those of a
- * greedy receiver, would otherwise inflate the window without limit.
+ * The minimum duration of a train, as a part of the round trip. Bunched acknowledgements, or
+ * those of a greedy receiver, would otherwise inflate the window without limit.
  */
 #define TRAIN_SHARE 64
 /* A delayed handshake must not make the first burst as long. */
@@ -117,8 +117,8 @@ static __always_inline bool settled(struct sat *s)
 }
 
 /*
- * True if the window is in use: neither the application nor the receiver leaves more than a quarter of
- * it empty. In slow start half suffices, because the window runs ahead.
+ * True if the window is in use: neither the application nor the receiver leaves more than a
+ * quarter of it empty. In slow start half suffices, because the window runs ahead.
  */
 static __always_inline bool in_use(struct tcp_sock *tp, struct sat *s)
 {
@@ -144,7 +144,7 @@ static __noinline void rival_begin(struct tcp_sock *tp, struct sat *s, u32 least
 	s->rival.least = least;
 	s->rival.most = max_u32(most, least);
 	s->rival.began_ms = now_ms(tp);
-	/* K = cbrt((most - least) / 0.4), in s. */
+	/* K = cbrt(drop / 0.4), in s. */
 	s->rival.bend_ms = cube_root((u64)(s->rival.most - least) * 2500000000);
 }
 
@@ -181,9 +181,9 @@ static __always_inline void end_rivals(struct sat *s)
 }
 
 /*
- * Decides whether the queue is the flow's own. A lone window without room for a queue drains it within
- * two rounds, at the link's rate. A queue that stays longer is filled by other flows, which would
- * leave this one next to nothing.
+ * Decides whether the queue is the flow's own. A lone window without room for a queue drains it
+ * within two rounds, at the link's rate. A queue that stays longer is filled by other flows, which
+ * would leave this one next to nothing.
  */
 static __always_inline void note_rivals(struct tcp_sock *tp, struct sat *s)
 {
@@ -338,7 +338,7 @@ static __always_inline void grow(struct sock *sk, struct sat *s, u32 acked)
 		/* As avoidance_increment(), but without losses in large windows. */
 		increment = (u64)rho_8 * rho_8 * acked << (FRACTION_BITS - 6);
 		increment /= s->window;
-		/* The stated rate may be outdated: most() ensures that measurements support each step. */
+		/* The stated rate may be outdated: most() needs measurements for each step. */
 		if (stated_rate(sk) && !path_queues(&s->path))
 			increment = max_u64(increment, (u64)acked << (FRACTION_BITS - 1));
 	} else {

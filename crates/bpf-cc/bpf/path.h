@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * A paced control's model of its path: the round trip without a queue, the delay that the return path
- * adds now, the delivery rate, and whether there is a queue.
+ * A paced control's model of its path: the round trip without a queue, the delay that the return
+ * path adds now, the delivery rate, and whether there is a queue.
  *
  * A round trip grows for two reasons: data waits before the bottleneck, which a smaller window
  * fixes, or acknowledgements are late, which needs a larger one. Each acknowledgement carries the
  * receiver's clock (RFC 7323): the local clock minus it is the return path's delay plus a constant.
- * Its minimum stands for an empty return path. Without time stamps all of the growth counts as queue.
+ * Its minimum stands for an empty return path. Without time stamps all growth counts as queue.
  */
 #ifndef PEPD_BPF_PATH_H
 #define PEPD_BPF_PATH_H
@@ -18,8 +18,8 @@
 /* Rounds whose maximum rate counts: twice as many as the halves below. */
 #define RATE_ROUNDS 5
 /*
- * After this time, and eight round trips more, without a round trip near the minimum, the minimum is
- * measured again; seldom where that has shown a queue of other flows.
+ * After this time, and eight round trips more, without a round trip near the minimum, the minimum
+ * is measured again; seldom where that has shown a queue of other flows.
  */
 #define FLOOR_STALE_MS 8000u
 #define QUEUE_STALE_MS 32000u
@@ -153,9 +153,9 @@ static __always_inline void path_judge(struct path *p, u32 agree)
 }
 
 /*
- * The minimum round trip, as the mean of a round, because it includes jitter. If none near it occurs for
- * long, either the path has become longer or a queue stands; only less in flight tells. `agree` is
- * the number of further measurements that must confirm a longer path.
+ * The minimum round trip, as the mean of a round, because it includes jitter. If none near it
+ * occurs for long, either the path has become longer or a queue stands; only less in flight tells.
+ * `agree` is the number of further measurements that must confirm a longer path.
  */
 static __always_inline void path_note_rtt(struct tcp_sock *tp, struct path *p, long rtt_us, u32 agree)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * What our congestion controls use of the kernel: types, and small helpers around them.
+ * Types of the kernel that pepd's congestion controls use, and small helpers.
  *
  * Only the fields that are read or written are declared. Where they really are in the running
  * kernel's structures is found out when a program is loaded (CO-RE), from the kernel's BTF.
@@ -95,7 +95,7 @@ enum tcp_ca_event {
 	CA_EVENT_LOSS,
 };
 
-/* The members we set; libbpf finds their places by name. */
+/* The members that the controls set; libbpf finds their places by name. */
 struct tcp_congestion_ops {
 	u32 (*ssthresh)(struct sock *);
 	void (*cong_avoid)(struct sock *, u32, u32);
@@ -123,7 +123,7 @@ extern u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
 extern u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
 extern void tcp_reno_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
 
-/* Programs run in the kernel under its licence; the sources are ours to license otherwise too. */
+/* Programs run in the kernel under its licence; the sources have other licences as well. */
 char _license[] SEC("license") = "Dual MIT/GPL";
 
 static __always_inline struct tcp_sock *tcp_sk(struct sock *sk)
@@ -191,7 +191,7 @@ static __always_inline void pace_at(struct sock *sk, u64 bytes_per_second)
 /* More than any link, and what can be multiplied by a quarter of an hour in us. */
 #define RATE_MAX (1ull << 34)
 
-/* SO_MAX_PACING_RATE in bytes of payload per second; 0 where nobody has set it. */
+/* SO_MAX_PACING_RATE in bytes of payload per second; 0 where it is not set. */
 static __always_inline u64 stated_rate(struct sock *sk)
 {
 	u64 rate = sk->sk_max_pacing_rate;

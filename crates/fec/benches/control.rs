@@ -1,4 +1,4 @@
-//! What theory and control cost: a table of rows, and each packet.
+//! Cost of theory and control: a table of rows, and each packet.
 //!
 //! `cargo bench -p fec --bench control`
 
@@ -10,7 +10,7 @@ use fec::{
     theory::{Channel, rows_needed},
 };
 
-/// Enough for a control to be settled.
+/// Enough packets for a control to settle.
 const PACKETS: u64 = 100_000;
 
 fn theory(c: &mut Criterion) {
@@ -29,7 +29,7 @@ fn theory(c: &mut Criterion) {
     group.finish();
 }
 
-/// A link from packet numbers to rows, one packet at a time.
+/// Path from packet numbers to rows, one packet at a time.
 fn packets(c: &mut Criterion) {
     let mut group = c.benchmark_group("packet");
     group.throughput(Throughput::Elements(PACKETS));

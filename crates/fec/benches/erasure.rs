@@ -1,7 +1,7 @@
 //! Encoding and decoding of blocks of packets, by every kernel of this machine, beside a copy of
 //! the same data and reed-solomon-erasure with its simd-accel. In bytes of data per second.
 //!
-//! The kernel that is used unless another is asked for is the first of each group.
+//! The first kernel of each group is the default.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn decode(criterion: &mut Criterion) {
     }
 }
 
-/// What coding takes without the bytes: checks and coefficients, of packets without any.
+/// Cost of coding without the bytes: checks and coefficients, of empty packets.
 fn coefficients(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("coefficients");
     for (k, h) in [(20, 6), (50, 2)] {

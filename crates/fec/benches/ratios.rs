@@ -1,8 +1,8 @@
-//! How our code compares with a copy of the same data and with reed-solomon-erasure with its
-//! simd-accel, and what is wanted.
+//! Comparison of this crate's code with a copy of the same data and with reed-solomon-erasure with
+//! its simd-accel, and the required ratios.
 //!
-//! All jobs take turns of a few milliseconds, so that what else the machine does hits them alike;
-//! each ratio is taken within a turn, and its median and quartiles over all turns are given.
+//! All jobs take turns of a few milliseconds, so that other load of the machine affects them alike.
+//! Each ratio is taken within a turn; the output is its median and quartiles over all turns.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const ROUNDS: usize = 200;
 
 const TURN: Duration = Duration::from_millis(2);
 
-/// A job with the times that its turns took, in seconds per byte of data.
+/// A job and the times of its turns, in seconds per byte of data.
 struct Runner<'a> {
     job: Job<'a>,
     bytes: u64,
@@ -48,7 +48,7 @@ impl<'a> Runner<'a> {
         self.times.push(began.elapsed().as_secs_f64() / bytes);
     }
 
-    /// How many bytes of this one's data are coded in the time of one byte of the other's.
+    /// Bytes of this job's data coded in the time of one byte of the other's.
     fn against(&self, other: &Self) -> Quartiles {
         let ratios = self.times.iter().zip(&other.times);
         Quartiles::of(ratios.map(|(ours, theirs)| theirs / ours))
@@ -76,7 +76,7 @@ impl std::fmt::Display for Quartiles {
     }
 }
 
-/// The least that is wanted of a kernel; kernels that nothing is asked of have none.
+/// Required minimum ratio of a kernel; `None` for kernels without a requirement.
 fn wanted(kernel: Kernel, gfni: f64, avx2: f64) -> Option<f64> {
     match kernel.name() {
         "gfni-avx512" | "gfni-avx2" => Some(gfni),
@@ -94,7 +94,7 @@ fn report(what: &str, ratio: &Quartiles, wanted: Option<f64>) {
     println!("{what:58}{ratio}{verdict}");
 }
 
-/// Runs the jobs of one kernel in turns with those that they are compared with.
+/// Runs the jobs of one kernel in turns with the jobs compared with.
 fn compare(kernel: Kernel, blocks: &[Block; 3]) {
     let [short, long, wide] = blocks;
     let mut runners = [

@@ -1,4 +1,4 @@
-//! What the sliding window code costs, with packets of 1,400 bytes.
+//! Cost of the sliding window code, with packets of 1,400 bytes.
 //!
 //! `cargo bench -p fec --bench window`
 
@@ -102,7 +102,7 @@ fn data(c: &mut Criterion) {
     });
 }
 
-/// A link that loses `lost` of 128 packets and then brings as many repair packets over them.
+/// A link that loses `lost` of 128 packets, and then delivers as many repair packets over them.
 struct Link {
     encoder: WindowEncoder,
     decoder: WindowDecoder,
@@ -121,7 +121,7 @@ impl Link {
         }
     }
 
-    /// The time that the decoder takes for repair packet number `timed` of a window.
+    /// Time of the decoder for repair packet number `timed` of a window.
     fn window(&mut self, timed: usize) -> Duration {
         let every = self.packets.len() / self.lost.max(1);
         for (i, data) in self.packets.iter().enumerate() {
@@ -153,19 +153,19 @@ fn repairs(c: &mut Criterion, name: &str, lost: &[usize], timed: impl Fn(usize) 
             b.iter_custom(|windows| (0..windows).map(|_| link.window(timed(lost))).sum());
         });
         let stats = link.decoder.stats();
-        // One time in 255 the repair packets are one short.
+        // In one of 255 cases the repair packets are one too few.
         assert!(stats.lost * 100 <= stats.recovered, "{stats:?}");
     }
 }
 
-/// The repair packet with which there are as many as missing packets: all of them are restored.
+/// The repair packet that completes the equations: all missing packets are restored.
 fn last_repair(c: &mut Criterion) {
     repairs(c, "last_repair_restores", &[0, 1, 4, 16, 32], |lost| {
         lost.saturating_sub(1)
     });
 }
 
-/// The one before it, which is only taken in.
+/// The repair packet before it, which is only stored.
 fn other_repair(c: &mut Criterion) {
     repairs(c, "other_repair", &[4, 16, 32], |lost| lost - 2);
 }

@@ -3,13 +3,13 @@
 
 const POLYNOMIAL: u16 = 0x11d;
 
-/// The order of the multiplicative group: logarithms are counted modulo this.
+/// Order of the multiplicative group: logarithms are modulo this.
 const ORDER: usize = 255;
 
 /// Powers of the generator, three times over, so that the sum of three logarithms needs no modulo.
 static EXP: [u8; 3 * ORDER] = powers();
 
-/// Logarithms to the base of the generator; that of zero, which has none, is 0.
+/// Logarithms to the base of the generator; 0 for zero, which has none.
 static LOG: [u8; 256] = logarithms();
 
 const fn powers() -> [u8; 3 * ORDER] {
@@ -40,7 +40,7 @@ const fn logarithms() -> [u8; 256] {
     log
 }
 
-/// The product of two elements.
+/// Returns the product of two elements.
 #[must_use]
 pub const fn mul(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
@@ -49,7 +49,7 @@ pub const fn mul(a: u8, b: u8) -> u8 {
     EXP[LOG[a as usize] as usize + LOG[b as usize] as usize]
 }
 
-/// The inverse of an element.
+/// Returns the inverse of an element.
 ///
 /// # Panics
 ///
@@ -60,7 +60,7 @@ pub const fn inv(a: u8) -> u8 {
     EXP[ORDER - LOG[a as usize] as usize]
 }
 
-/// `a` divided by `b`.
+/// Returns `a` divided by `b`.
 ///
 /// # Panics
 ///
@@ -70,15 +70,15 @@ pub const fn div(a: u8, b: u8) -> u8 {
     mul(a, inv(b))
 }
 
-/// A product that is kept as the sum of the logarithms of its factors: each costs one look-up, and
-/// the value one more.
+/// A product, stored as the sum of the logarithms of its factors: each costs one look-up, and the
+/// value one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Product(u8);
 
 impl Product {
     pub(crate) const ONE: Self = Self(0);
 
-    /// `factor`; a factor of zero is left out, as if it were one.
+    /// Returns `factor`; a factor of zero is left out, as if it were one.
     pub(crate) const fn new(factor: u8) -> Self {
         Self(LOG[factor as usize])
     }
@@ -92,13 +92,13 @@ impl Product {
         self.times(Self((ORDER - other.0 as usize) as u8))
     }
 
-    /// The product of all `factors` but those of zero.
+    /// Returns the product of all `factors` except zeros.
     pub(crate) fn of_all(factors: impl Iterator<Item = u8>) -> Self {
         let logarithms = factors.map(|factor| u32::from(LOG[factor as usize]));
         Self((logarithms.sum::<u32>() % ORDER as u32) as u8)
     }
 
-    /// The value of the product divided by two others.
+    /// Returns the product divided by two others.
     pub(crate) const fn value_over(self, a: Self, b: Self) -> u8 {
         let negative = 2 * ORDER - a.0 as usize - b.0 as usize;
         EXP[self.0 as usize + negative]
@@ -109,7 +109,7 @@ impl Product {
 mod tests {
     use super::*;
 
-    /// Multiplication of polynomials, bit by bit.
+    /// Multiplies polynomials bit by bit.
     fn slow_mul(a: u8, b: u8) -> u8 {
         let mut product = 0;
         for bit in (0..8).rev() {

@@ -1,21 +1,20 @@
-//! Packet erasure coding at memory speed: block and sliding-window codes that add overcode to a
-//! stream of packets, and a control that sends no more of it than the link's loss asks for.
+//! Packet erasure coding at memory speed: block and sliding-window codes that add repair packets to
+//! a stream, and a control that limits them to the need of the link.
 //!
 //! - [`kernel`], linear combinations of bytes over GF(2^8), with this machine's vector instructions
-//! - [`code`], block erasure codes: k symbols, as many rows of overcode as wanted
+//! - [`code`], block erasure codes: k symbols, and any number of rows
 //! - [`block`], encoder and decoder of blocks of packets
 //! - [`symbol`], packets of unequal length as symbols
 //! - [`wire`], headers
-//! - [`scheme`], what encoders and decoders of packets have in common
+//! - [`scheme`], common interface of encoders and decoders of packets
 //! - [`serial`], numbers that count on modulo 2^32
 //! - [`window`], a sliding window code: repair packets over the last few packets
-//! - [`overhead`], how many repair packets there are for how many data packets
-//! - [`control`], overcode that follows the link: loss measured, fitted, and answered
-//! - [`theory`], how often a code fails on a link that loses packets, alone or in bursts
+//! - [`overhead`], repair packets by number of data packets
+//! - [`control`], FEC overhead that follows the link: loss measured, fitted, and answered
+//! - [`theory`], failure rates of codes on links with independent or bursty losses
 //!
-//! Nothing here reads a clock or does I/O: packets, events and the time go in; packets and a
+//! The crate reads no clock and does no I/O: packets, events and the time go in; packets and a
 //! deadline come out.
-//!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]

@@ -1,4 +1,4 @@
-//! How much overcode is sent: for each number of data packets, how many repair packets.
+//! FEC overhead: the number of repair packets for each number of data packets.
 
 use crate::theory::block_of_window;
 
@@ -6,18 +6,19 @@ use crate::theory::block_of_window;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overhead {
     rows: Box<[u8; 256]>,
-    /// Repair packets for how many data packets, if that is the same for all numbers of them.
+    /// Repair packets and data packets, if the ratio is the same for all numbers.
     share: Option<(u8, u8)>,
 }
 
 impl Overhead {
-    /// No repair packets.
+    /// Returns no repair packets.
     #[must_use]
     pub fn none() -> Self {
         Self::from_fn(|_| 0)
     }
 
-    /// `h` repair packets for `k` data packets, and for fewer or more in proportion, rounded up.
+    /// Returns `h` repair packets for `k` data packets, and for fewer or more in proportion,
+    /// rounded up.
     ///
     /// # Panics
     ///
@@ -30,7 +31,7 @@ impl Overhead {
         }
     }
 
-    /// As many rows as `rows` says for each number of data packets from 1 to 255; never more than
+    /// Returns `rows` repair packets for each number of data packets from 1 to 255; never more than
     /// a block may have.
     #[must_use]
     pub fn from_fn(rows: impl Fn(usize) -> usize) -> Self {
@@ -44,7 +45,7 @@ impl Overhead {
         }
     }
 
-    /// How many repair packets follow `k` data packets, 1 to 255.
+    /// Number of repair packets after `k` data packets, 1 to 255.
     ///
     /// # Panics
     ///
@@ -54,15 +55,15 @@ impl Overhead {
         self.rows[k].into()
     }
 
-    /// Overcode for a sliding window of `window` data packets: how many repair packets are sent for
-    /// how many data packets. It is the share that was given ([`of_block`](Self::of_block)), or
-    /// else that of blocks which do as well ([`block_of_window`]).
+    /// FEC overhead for a sliding window of `window` data packets: repair packets, and the data
+    /// packets for which they are sent. The ratio of [`of_block`](Self::of_block), or else that of
+    /// blocks which do as well ([`block_of_window`]).
     ///
     /// ```
-    /// use fec::overcode::Overcode;
+    /// use fec::overhead::Overhead;
     ///
-    /// assert_eq!(Overcode::of_block(20, 6).rows_of_window(128), (6, 20));
-    /// let more_for_few = Overcode::from_fn(|k| 1 + k / 20);
+    /// assert_eq!(Overhead::of_block(20, 6).rows_of_window(128), (6, 20));
+    /// let more_for_few = Overhead::from_fn(|k| 1 + k / 20);
     /// assert_eq!(more_for_few.rows_of_window(128), (6, 100));
     /// assert_eq!(more_for_few.rows_of_window(3), (1, 2));
     /// ```

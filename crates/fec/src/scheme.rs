@@ -1,129 +1,129 @@
-//! What block and sliding window codes have in common: an encoder on one side of the link, a
+//! Common interface of block and sliding window codes: an encoder on one side of the link, a
 //! decoder on the other, as state machines.
 
 use std::time::Duration;
 
 use crate::{overhead::Overhead, wire::Header};
 
-/// Takes data packets, gives repair packets.
+/// Encoder: takes data packets, gives repair packets.
 ///
-/// A data packet is sent by the caller at once and unchanged, behind the header that
-/// [`handle_data`](Self::handle_data) returns; the encoder only keeps a copy. After every call
-/// that takes input, [`poll_repair`](Self::poll_repair) until it returns `None`, and ask
-/// [`poll_timeout`](Self::poll_timeout) when to call [`handle_timeout`](Self::handle_timeout).
+/// The caller sends a data packet at once and unchanged, behind the header that
+/// [`handle_data`](Self::handle_data) returns; the encoder only stores a copy. After every call
+/// with input, the caller calls [`poll_repair`](Self::poll_repair) until it returns `None`.
+/// [`poll_timeout`](Self::poll_timeout) gives the time of the next
+/// [`handle_timeout`](Self::handle_timeout).
 ///
-/// `now` is the time since any moment that is the same for all calls.
+/// `now` is the time since a fixed arbitrary moment.
 pub trait Encoder {
     /// Takes the data packet that is sent now, and returns the header to send in front of it.
     ///
     /// # Errors
     ///
-    /// If the packet is longer than the encoder was made for.
+    /// If the packet is longer than the encoder's maximum.
     fn handle_data(&mut self, packet: &[u8], now: Duration) -> Result<Header, TooLong>;
 
-    /// Says that no further data is waiting to be sent: what is not yet protected becomes so.
+    /// Handles an empty send queue: protects the data that is not protected yet.
     fn handle_drained(&mut self, now: Duration);
 
-    /// Says that time has passed. Harmless when nothing is due.
+    /// Handles elapsed time. Harmless when nothing is due.
     fn handle_timeout(&mut self, now: Duration);
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Time of the next [`handle_timeout`](Self::handle_timeout).
     fn poll_timeout(&self) -> Option<Duration>;
 
-    /// The next repair packet that is due: its header and its symbol.
+    /// Returns the header and symbol of the next repair packet that is due.
     fn poll_repair(&mut self) -> Option<(Header, &[u8])>;
 
-    /// How much overcode is sent from now on.
+    /// Sets the FEC overhead from now on.
     fn set_overhead(&mut self, overhead: Overhead);
 }
 
-/// A data packet that an encoder cannot take.
+/// Error for a data packet that is too long for an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a packet of {len} bytes, where the encoder takes {max} at most")]
+#[error("packet of {len} bytes exceeds the encoder's maximum of {max}")]
 pub struct TooLong {
-    /// The packet's length, in bytes.
+    /// Length of the packet, in bytes.
     pub len: usize,
-    /// The longest packet that the encoder takes, in bytes.
+    /// Maximum length, in bytes.
     pub max: usize,
 }
 
-/// Takes packets in any order, gives the data that was lost.
+/// Decoder: takes packets in any order, gives lost data.
 ///
-/// A data packet is passed on by the caller at once, unless it turns out to be a duplicate; the
-/// decoder only keeps a copy. After every [`handle`](Self::handle),
+/// The caller passes a data packet on at once, unless it is a duplicate; the decoder only stores a
+/// copy. After every [`handle`](Self::handle), the caller calls
 /// [`poll_recovered`](Self::poll_recovered) until it returns `None`.
 pub trait Decoder {
     /// Takes a packet that has arrived.
     ///
     /// # Errors
     ///
-    /// If the packet makes no sense beside the others; it is then not kept and should be dropped.
+    /// If the packet contradicts the others; it is then not stored, and the caller should drop it.
     fn handle(&mut self, header: Header, payload: &[u8]) -> Result<Arrival, Refused>;
 
-    /// The next data packet that could be restored, with the header it had when it was sent.
+    /// Returns the next restored data packet, with its original header.
     fn poll_recovered(&mut self) -> Option<(Header, &[u8])>;
 }
 
-/// What a packet that has arrived is good for.
+/// Use of a packet that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// New data: to be passed on.
+    /// New data, to be passed on.
     Data,
-    /// Data that has been passed on before, or restored: to be dropped.
+    /// Data that was passed on before, or restored; to be dropped.
     Duplicate,
-    /// Data of so long ago, or so far ahead, that nobody knows whether it has been passed on; or
-    /// other data than that which had its number before.
-    /// Whoever can tell should drop a duplicate; otherwise to be passed on, as a network may
-    /// deliver twice.
+    /// Data so old, or so far ahead, that the decoder cannot detect a duplicate; or different data
+    /// with a number used before. A caller that can should drop duplicates. Otherwise to be passed
+    /// on, as a network may deliver twice.
     Late,
-    /// A repair packet, kept or of no use any more. There is nothing to pass on.
+    /// A repair packet, stored or useless. Nothing to pass on.
     Repair,
 }
 
-/// Why a packet is refused.
+/// Reason why a packet is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The header is that of the other scheme.
+    /// Header of the other scheme.
     #[error("a packet of another scheme")]
     Scheme,
-    /// The payload is longer than the decoder was made for, or a symbol shorter than a length.
+    /// Payload longer than the decoder's maximum, or a symbol shorter than a length.
     #[error("a payload of {0} bytes")]
     Length(usize),
-    /// It contradicts what other packets of the same block or window say.
+    /// Contradiction to other packets of the same block or window.
     #[error("{field} {value} contradicts earlier packets")]
     Contradiction {
-        /// The field's name, as in [`crate::wire`].
+        /// Name of the field, as in [`crate::wire`].
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         value: u32,
     },
-    /// More than the decoder was made for.
-    #[error("{field} {value} is more than the {max} that the decoder takes")]
+    /// Above the decoder's maximum.
+    #[error("{field} {value} exceeds the decoder's maximum of {max}")]
     TooMany {
-        /// The field's name, as in [`crate::wire`].
+        /// Name of the field, as in [`crate::wire`].
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         value: u32,
-        /// The most that is taken.
+        /// Maximum value.
         max: u32,
     },
 }
 
 /// A field of an encoder's or decoder's configuration is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is {value}, where {min} to {max} is possible")]
+#[error("{field} is {value}; accepted: {min} to {max}")]
 pub struct ConfigError {
-    /// The field's name.
+    /// Name of the field.
     pub field: &'static str,
-    /// What it says.
+    /// Value of the field.
     pub value: usize,
-    /// The least it may be.
+    /// Minimum value.
     pub min: usize,
-    /// The most it may be.
+    /// Maximum value.
     pub max: usize,
 }
 
-/// Whether a field of a configuration is in range.
+/// Checks that a field of a configuration is in range.
 pub(crate) fn in_range(
     field: &'static str,
     value: usize,

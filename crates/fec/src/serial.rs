@@ -1,24 +1,24 @@
-//! Numbers that count on modulo 2^32, as in RFC 1982: which of two comes first, and by how much.
+//! Serial numbers modulo 2^32, as in RFC 1982: their order and distance.
 //!
-//! The order holds between numbers that are less than 2^31 apart; of two that are just 2^31 apart
-//! neither comes first.
+//! The order holds between numbers that are less than 2^31 apart; numbers exactly 2^31 apart have
+//! no order.
 
 use std::cmp::Ordering;
 
-/// How far `to` is ahead of `from`; negative if it is behind. `i32::MIN` if they are 2^31 apart,
-/// which is as far ahead as behind.
+/// Distance by which `to` is ahead of `from`; negative if it is behind. `i32::MIN` if they are 2^31
+/// apart.
 #[must_use]
 pub fn distance(from: u32, to: u32) -> i32 {
     to.wrapping_sub(from).cast_signed()
 }
 
-/// Whether `a` comes before `b`.
+/// Reports whether `a` comes before `b`.
 #[must_use]
 pub fn before(a: u32, b: u32) -> bool {
     distance(a, b) > 0
 }
 
-/// The order of two numbers; `None` if they are 2^31 apart (RFC 1982, section 3.2).
+/// Order of two numbers; `None` if they are 2^31 apart (RFC 1982, section 3.2).
 #[must_use]
 pub fn compare(a: u32, b: u32) -> Option<Ordering> {
     match distance(b, a) {
@@ -27,7 +27,7 @@ pub fn compare(a: u32, b: u32) -> Option<Ordering> {
     }
 }
 
-/// Whether `number` is one of the `count` numbers from `first` on.
+/// Reports whether `number` is one of the `count` numbers from `first` on.
 #[must_use]
 pub fn within(number: u32, first: u32, count: u32) -> bool {
     number.wrapping_sub(first) < count

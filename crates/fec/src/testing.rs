@@ -1,11 +1,10 @@
-//! What tests have in common: random numbers from seeds that a failure prints and `FEC_SEED` gives
-//! back.
+//! Test helpers: random numbers from seeds that a failure prints and `FEC_SEED` sets.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use splitmix::SplitMix64;
 
-/// Random numbers. The same seed gives the same ones for ever.
+/// Random numbers. A seed always gives the same ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw(SplitMix64);
 
@@ -18,22 +17,22 @@ impl Draw {
         self.0.next_u64()
     }
 
-    /// From 0 to `end - 1`.
+    /// Returns a number from 0 to `end - 1`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// From `first` to `last`.
+    /// Returns a number from `first` to `last`.
     pub(crate) fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 
-    /// From 0 up to, not including, 1.
+    /// Returns a number from 0 up to, not including, 1.
     pub(crate) fn unit(&mut self) -> f64 {
         self.0.unit()
     }
 
-    /// With this probability.
+    /// Returns true with this probability.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         self.0.chance(probability)
     }
@@ -43,15 +42,15 @@ impl Draw {
     }
 }
 
-/// The seed to use: `FEC_SEED` if that is set, else `default`.
+/// Seed to use: `FEC_SEED` if set, else `default`.
 #[expect(clippy::disallowed_methods, reason = "tests may read settings")]
 pub(crate) fn seed(default: u64) -> u64 {
     let seed = std::env::var("FEC_SEED").ok();
     seed.map_or(default, |seed| seed.parse().expect("FEC_SEED is a number"))
 }
 
-/// Runs a test with the seeds from 0 to `count - 1`, or with `FEC_SEED` alone if that is set. The
-/// seed of a failure is printed.
+/// Runs a test with the seeds from 0 to `count - 1`, or with `FEC_SEED` alone if set. Prints the
+/// seed of a failure.
 pub(crate) fn for_seeds(count: u64, test: impl Fn(&mut Draw)) {
     let alone = seed(u64::MAX);
     let seeds = if alone == u64::MAX {

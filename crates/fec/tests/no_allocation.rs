@@ -1,5 +1,5 @@
-//! Once encoders and decoders have what they need, packets cost no allocation. The seed is fixed: what
-//! is lost decides which memory has been needed before.
+//! Packets cost no allocation once encoders and decoders are warm. The seed is fixed, as the losses
+//! decide which memory has been needed before.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use fec::{
 
 const PAYLOAD_MAX: usize = 1400;
 
-/// An encoder and a decoder with a lossy link in between that holds nothing.
+/// Encoder and decoder with a lossy link in between that holds nothing.
 struct Path<E, D> {
     encoder: E,
     decoder: D,
@@ -69,7 +69,7 @@ impl<E: Encoder, D: Decoder> Path<E, D> {
         }
     }
 
-    /// Allocations while so many packets are sent and as many restored as that takes.
+    /// Allocations while `packets` packets are sent, and lost ones restored.
     fn allocations(&mut self, packets: u64) -> u64 {
         self.send(4 * packets);
         let before = self.restored;

@@ -1,5 +1,5 @@
-//! A sliding window against blocks at the same overcode, over the same links. `FEC_SEED` gives a
-//! seed back; `--nocapture` shows the figures.
+//! Sliding window against blocks at the same FEC overhead, over the same links. `FEC_SEED` sets the
+//! seed; `--nocapture` shows the figures.
 
 #[path = "../examples/codes/link.rs"]
 mod link;
@@ -14,7 +14,7 @@ fn seed() -> u64 {
     seed.map_or(1, |seed| seed.parse().expect("a number"))
 }
 
-/// The outcomes of blocks and of a window.
+/// Results of blocks and of a window.
 fn compare(channel: &Channel, blocks: (u8, u8), window: u8) -> (Outcome, Outcome) {
     let ((k, h), seed) = (blocks, seed());
     let codes = [
@@ -31,11 +31,10 @@ fn compare(channel: &Channel, blocks: (u8, u8), window: u8) -> (Outcome, Outcome
     (blocks, window)
 }
 
-/// The overcode that blocks of 100 need for 1e-3 at 2 % (tunnel: 10 Mbit/s, 600 ms): in order,
-/// packets are there many times sooner, and fewer stay lost (none of
-/// a million, against 80).
+/// Overhead that blocks of 100 need for 1e-3 at 2 % (tunnel: 10 Mbit/s, 600 ms). In order, packets
+/// are present many times sooner, and fewer stay lost (none of a million, against 80).
 #[test]
-fn at_the_overcode_of_long_blocks() {
+fn at_the_overhead_of_long_blocks() {
     let (blocks, window) = compare(&Channel::iid(0.02).unwrap(), (100, 7), 128);
     assert!(window.residual <= blocks.residual + 2e-4);
     assert!(window.recovery.mean * 2.5 < blocks.recovery.mean);
@@ -44,7 +43,7 @@ fn at_the_overcode_of_long_blocks() {
 }
 
 #[test]
-fn with_plenty_of_overcode() {
+fn with_a_large_overhead() {
     let (blocks, window) = compare(&Channel::iid(0.05).unwrap(), (50, 10), 50);
     assert!(window.residual <= blocks.residual + 1e-4);
     assert!(window.recovery.mean * 4.0 < blocks.recovery.mean);
@@ -60,8 +59,8 @@ fn in_bursts_a_long_window_loses_less() {
     assert!(window.in_order.p95 <= blocks.in_order.p95);
 }
 
-/// Sent with each message: over the last three, a repair packet stands in for any of three losses,
-/// a copy for one.
+/// Sent with each message, over the last three: a repair packet replaces any of three losses, a
+/// copy only one.
 #[test]
 fn over_the_last_three_messages() {
     let (copies, window) = compare(&Channel::iid(0.05).unwrap(), (1, 1), 3);

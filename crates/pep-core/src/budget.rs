@@ -77,7 +77,7 @@ impl MemoryBudget {
     /// When more is returned than was taken.
     pub fn give_back(&self, bytes: u64) {
         let taken = self.taken.fetch_sub(bytes, Relaxed);
-        assert!(taken >= bytes, "{bytes} given back of {taken}");
+        assert!(taken >= bytes, "{bytes} returned of {taken}");
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "given back")]
+    #[should_panic(expected = "returned of")]
     fn gives_back_no_more_than_was_taken() {
         MemoryBudget::new(10).give_back(1);
     }

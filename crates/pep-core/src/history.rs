@@ -120,7 +120,7 @@ impl Series {
             });
         }
         let bin = self.bins.back_mut();
-        bin.expect("there is one").add(sample);
+        bin.expect("the last bin").add(sample);
         let is_old = |bin: &Bin| span - bin.span >= self.kept;
         while self.bins.front().is_some_and(is_old) {
             self.bins.pop_front();
@@ -266,8 +266,8 @@ mod tests {
             for (which, kept) in [FINE, COARSE].into_iter().enumerate() {
                 let mut expected = naive(&all, STEPS[which], kept);
                 expected.retain(|(begin, _)| begin + STEPS[which] > since);
-                let told: Vec<_> = history.spans(which, since).collect();
-                prop_assert_eq!(told, expected);
+                let reported: Vec<_> = history.spans(which, since).collect();
+                prop_assert_eq!(reported, expected);
             }
         }
     }
@@ -288,12 +288,12 @@ mod tests {
         let outage = |began, lasted| Outage { began, lasted };
         history.on_outages(10.0, [outage(9.0, None)]);
         history.on_outages(20.0, [outage(9.0, Some(2.5)), outage(19.0, None)]);
-        let told: Vec<_> = history.outages().copied().collect();
-        assert_eq!(told, [outage(9.0, Some(2.5)), outage(19.0, None)]);
+        let reported: Vec<_> = history.outages().copied().collect();
+        assert_eq!(reported, [outage(9.0, Some(2.5)), outage(19.0, None)]);
         // An outage that lasts never expires.
         history.on_outages(50_000.0, []);
-        let told: Vec<_> = history.outages().copied().collect();
-        assert_eq!(told, [outage(19.0, None)]);
+        let reported: Vec<_> = history.outages().copied().collect();
+        assert_eq!(reported, [outage(19.0, None)]);
         assert_eq!(history.forgotten(), 0);
         for began in 0..OUTAGES_MAX as u32 {
             let began = 50_000.0 + f64::from(began);

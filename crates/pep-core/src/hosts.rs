@@ -125,7 +125,7 @@ impl HostFlows {
     /// When the host had no flow.
     pub fn end(&mut self, host: Host) -> bool {
         let again = self.again();
-        let open = self.open.get_mut(&host).expect("it has begun");
+        let open = self.open.get_mut(&host).expect("the host has flows");
         *open -= 1;
         let open = *open;
         if open == 0 {
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(flows.begin(one), Begun::Beyond);
         assert_eq!(flows.begin(host("10.0.0.2")), Begun::Within);
         assert!(!flows.end(one) && !flows.end(one));
-        assert_eq!(flows.begin(one), Begun::Within, "the kernel knows already");
+        assert_eq!(flows.begin(one), Begun::Within, "already at the cap");
         assert!(!flows.end(one));
         assert!(flows.end(one), "30 are open");
         assert!(flows.at_cap().is_empty());

@@ -17,7 +17,7 @@ pub enum KeyError {
     )]
     Form,
     /// All bytes are zero, which no key generator makes.
-    #[error("a key of zeros only, which is nobody's; expected one that `pepd keygen` has made")]
+    #[error("a key of zeros only; expected one made by `pepd keygen`")]
     Zero,
 }
 

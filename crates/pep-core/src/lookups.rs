@@ -20,7 +20,7 @@ pub struct Lookups {
     known: bool,
     /// Time of the first unanswered query.
     failing: Option<Duration>,
-    told: bool,
+    reported: bool,
 }
 
 impl Lookups {
@@ -51,7 +51,7 @@ impl Lookups {
     pub fn on_answer(&mut self) -> bool {
         self.known = true;
         self.failing = None;
-        std::mem::take(&mut self.told)
+        std::mem::take(&mut self.reported)
     }
 
     /// Records a failed query. Returns whether to log it: once until there is an answer; where
@@ -59,7 +59,7 @@ impl Lookups {
     pub fn on_failure(&mut self, now: Duration) -> bool {
         let since = *self.failing.get_or_insert(now);
         let lasts = !self.known || since + FAILS_FOR <= now;
-        lasts && !std::mem::replace(&mut self.told, true)
+        lasts && !std::mem::replace(&mut self.reported, true)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_never_had_an_address_is_told_of_at_once_and_once() {
+    fn an_unresolved_name_is_reported_at_once_and_once() {
         let mut lookups = Lookups::default();
         assert!(lookups.on_failure(S));
         assert!(!lookups.on_failure(1000 * S));
@@ -137,12 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_had_one_is_told_of_after_a_minute_without() {
+    fn a_known_name_is_reported_after_a_minute_of_failures() {
         let mut lookups = Lookups::default();
         assert!(!lookups.on_answer());
         assert!(!lookups.on_failure(10 * S));
         assert!(!lookups.on_failure(69 * S));
-        assert!(!lookups.on_answer(), "nothing was told");
+        assert!(!lookups.on_answer(), "no failure was logged");
         assert!(!lookups.on_failure(100 * S));
         assert!(lookups.on_failure(160 * S));
         assert!(!lookups.on_failure(300 * S));

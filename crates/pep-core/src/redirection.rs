@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_begin_anew_are_no_loss() {
+    fn counter_resets_are_no_loss() {
         let mut it = Redirection::new(totals(1000, 0, 10));
         assert_eq!(it.observe(s(0), totals(2, 0, 10)), None);
         assert_eq!(it.observe(s(20), totals(2, 0, 10)), None);

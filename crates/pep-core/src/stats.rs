@@ -105,9 +105,9 @@ macro_rules! counters {
 counters! {
     /// Flows accepted from hosts.
     flows_accepted,
-    /// Flows open now.
+    /// Flows open now, of all sites.
     flows_open,
-    /// Maximum number of flows open at one time.
+    /// Maximum number of flows open at one time since the start.
     flows_open_max,
     /// Flows that ended as [`EndReason::Closed`].
     ended_closed,
@@ -137,13 +137,12 @@ counters! {
     ended_link_down,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
-    /// Earlier processes that carried flows of this memory: replaced after a crash, a restart or an
-    /// upgrade.
+    /// Earlier worker processes of this pepd: replaced after a crash, a reload or an upgrade.
     restarts,
-    /// Processes killed because they hung, since `pepd run` started or was last upgraded.
+    /// Worker processes killed because they hung, since `pepd run` started or was last upgraded.
     hangs,
-    /// Configurations that failed to apply, so that the previous one stayed in force: 0 or 1, until
-    /// the next reload or upgrade.
+    /// Configurations that failed to start and were reverted: 0 or 1, until the next reload or
+    /// upgrade.
     reverts,
     /// Flows taken over from the previous process.
     flows_recovered,
@@ -156,13 +155,13 @@ counters! {
     up_bytes,
     /// Bytes relayed from servers to clients.
     down_bytes,
-    /// Bytes received from clients and not delivered, as the server leg was reset.
+    /// Bytes received from clients and not delivered because the server leg was reset.
     up_undelivered_bytes,
-    /// Bytes received from servers and not delivered, as the client leg was reset.
+    /// Bytes received from servers and not delivered because the client leg was reset.
     down_undelivered_bytes,
     /// SYNs that passed unaccelerated because the gate was closed.
     syns_passed_gate,
-    /// Times the gate closed: flow cap reached, or descriptors or memory short.
+    /// Times the gate closed because of `limits.flows`, or a shortage of descriptors or memory.
     gate_closed,
     /// SYNs that passed unaccelerated because their host had reached `limits.flows_per_host`.
     syns_passed_hosts,
@@ -215,29 +214,30 @@ counters! {
     link_probes,
     /// Flows whose server leg got another source port because the client's was in use.
     source_port_changed,
-    /// Tunnel peers that are up.
+    /// Tunnel peers that are up now.
     tunnel_peers_up,
-    /// Peers reached by TCP: UDP does not get through, or `carrier` is `"tcp"`.
+    /// Tunnel peers reached by TCP now: UDP is blocked, or `carrier` is `"tcp"`.
     tunnel_peers_by_tcp,
-    /// TCP connections of peers and of senders not yet authenticated.
+    /// TCP connections to the tunnel port now, of peers and of unauthenticated senders.
     tunnel_tcp_connections,
-    /// TCP connections that ended before their sender was authenticated as a peer.
+    /// TCP connections to the tunnel port that ended before their sender was authenticated.
     tunnel_tcp_unauthenticated,
     /// Flows that entered a tunnel at this pepd.
     tunnel_flows_near,
     /// Flows that left a tunnel at this pepd.
     tunnel_flows_far,
-    /// Flows of peers that were reset: the peer had reached its limit, or memory was short.
+    /// Tunnel flows of peers that were reset: the peer had reached its limit, or memory was short.
     tunnel_flows_refused,
     /// Times that a flow in a tunnel resumed in a new session.
     tunnel_flows_resumed,
-    /// Host bytes that entered compressed streams at this pepd.
+    /// Bytes of hosts that entered compressed tunnel streams, before compression.
     tunnel_uncompressed_bytes,
-    /// Bytes that compressed streams sent, after compression.
+    /// Bytes that compressed tunnel streams sent, after compression.
     tunnel_compressed_bytes,
-    /// Compression blocks sent.
+    /// Compression blocks sent on tunnel streams.
     tunnel_compression_blocks,
-    /// Compression blocks stored uncompressed.
+    /// Compression blocks sent uncompressed on tunnel streams, since compression did not shrink
+    /// them.
     tunnel_compression_blocks_stored,
     /// Flows reset because a received compression block could not be decompressed.
     tunnel_compression_blocks_refused,
@@ -258,13 +258,13 @@ counters! {
     tunnel_datagrams_refused,
     /// Host packets taken into tunnels (mode `packet`).
     packets_taken,
-    /// Host packets the kernel forwarded because the peer was down or takes none.
+    /// Host packets that the kernel forwarded because the peer was down or takes none.
     packets_passed,
     /// Host packets dropped because the peer was down (`packet.on_peer_loss`).
     packets_dropped,
     /// Peer packets delivered to the kernel for hosts.
     packets_delivered,
-    /// Peer packets the kernel did not accept.
+    /// Peer packets that the kernel did not accept.
     packets_undeliverable,
     /// Peer packets dropped as unmatched: they answer nothing that a site takes.
     packets_unmatched,
@@ -275,13 +275,13 @@ counters! {
     custody_memory_bytes,
     /// Bytes that tunnel flows hold on disk now.
     custody_disk_bytes,
-    /// Bytes moved from memory to disk.
+    /// Bytes that custody moved from memory to disk.
     custody_spilled_bytes,
-    /// Errors and short transfers of disk reads and writes.
+    /// Errors and short transfers of custody's disk reads and writes.
     custody_disk_errors,
     /// Flows reset because data held for them was damaged, on disk or in memory.
     custody_flows_damaged,
-    /// Chunks on disk dropped after a restart: without a flow, or incomplete.
+    /// Chunks on custody's disk dropped after a restart: without a flow, or incomplete.
     custody_records_dropped,
     /// Bytes dropped because they came for clients whose FIN had been answered early (`close =
     /// "early"`).

@@ -117,12 +117,10 @@ impl Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamHeaderError {
     /// Another version of pepd: both ends need the same.
-    #[error(
-        "a greeting of version {0}, where this pepd speaks version 2: update the older one of the two pepds"
-    )]
+    #[error("stream header has version {0}, this pepd supports version 2: update the older pepd")]
     Version(u8),
     /// Too short, too long, or with invalid values.
-    #[error("a greeting that makes no sense")]
+    #[error("malformed stream header")]
     Form,
 }
 

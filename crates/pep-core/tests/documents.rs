@@ -7,20 +7,20 @@ use std::{
 
 use pep_core::config;
 
-/// Sections around one that stands alone in a document.
+/// Sections around a single section of a document.
 const INTERCEPT: &str = "[intercept]\nlan = [\"eth0\"]\n";
 const PEERS: &str = "[identity]\nkey_file = \"pepd.key\"\n\
                      [peer.hub]\npublic_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
                      [peer.boat]\npublic_key = \"ISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0A=\"\n";
 
-/// A block of a document that is TOML.
+/// A TOML block of a document.
 struct Block {
-    /// The line of the document before its first.
+    /// Line of the document before the block.
     line: usize,
     text: String,
 }
 
-/// Pages whose TOML is of winkemu's scenarios.
+/// Pages whose TOML belongs to winkemu's scenarios.
 const SCENARIOS: [&str; 2] = ["lab.md", "winkemu.md"];
 
 fn documents() -> Vec<PathBuf> {
@@ -42,11 +42,11 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
-/// Blocks between fences that say so, and blocks set off by four spaces or more that begin with a
+/// Returns the fenced blocks of TOML, and blocks indented by four spaces or more that start with a
 /// section.
 fn blocks(document: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
-    // How what belongs to the last one begins.
+    // Indentation of the lines of the last block.
     let mut inside: Option<&str> = None;
     for (number, line) in document.lines().enumerate() {
         let text = line.trim_start();
@@ -74,8 +74,8 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// The whole configuration that a block is, or is a part of; none where it is of another program,
-/// or has the keys of a peer whose own is left out.
+/// Returns the whole configuration that a block is, or is a part of. `None` for another program's,
+/// or for keys of a peer without its public key.
 fn whole(block: &str) -> Option<String> {
     let has = |section: &str| block.lines().any(|line| line.starts_with(section));
     if has("[Service]") || (has("[peer.") && !block.contains("public_key")) {

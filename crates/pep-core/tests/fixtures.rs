@@ -1,4 +1,4 @@
-//! Every file of `config/` does what it says.
+//! Fixtures in `config/`: each file has its stated result.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ fn directory(name: &str) -> PathBuf {
 }
 
 fn files(name: &str) -> Vec<(PathBuf, String)> {
-    let entries = fs::read_dir(directory(name)).expect("the folder exists");
+    let entries = fs::read_dir(directory(name)).expect("the directory exists");
     let paths = entries.map(|entry| entry.expect("readable").path());
     let files: Vec<_> = paths
         .map(|path| (path.clone(), fs::read_to_string(path).expect("readable")))
@@ -117,7 +117,7 @@ fn invalid_files_fail_with_exactly_the_errors_they_announce() {
     }
 }
 
-/// However `defer` came to be: by the site, or by what all sites have.
+/// Warns whether the site or the default sets `defer`.
 #[test]
 fn a_tunnel_that_cannot_defer_is_warned_of_where_it_stands() {
     let with = |all: &str, own: &str| {
@@ -140,7 +140,7 @@ fn a_tunnel_that_cannot_defer_is_warned_of_where_it_stands() {
     assert!(with(defer, "syn = \"spoof\"").is_empty());
 }
 
-/// `fec` and `congestion` judge their own conditions by themselves.
+/// `fec` and `congestion` judge their own conditions themselves.
 #[test]
 fn a_booster_that_waits_for_nothing_is_warned_of() {
     let warnings = |boost: &str| {
@@ -168,7 +168,7 @@ fn a_booster_that_waits_for_nothing_is_warned_of() {
             assert!(found.is_empty(), "{found:?}");
         }
     }
-    // Those without a condition of their own.
+    // Boosters without a condition of their own.
     for booster in ["arq", "snoop", "jitter"] {
         let found = warnings(&format!("{booster} = {{ after = \"5s\" }}"));
         let [warning] = found.as_slice() else {
@@ -180,7 +180,7 @@ fn a_booster_that_waits_for_nothing_is_warned_of() {
     }
 }
 
-/// Each is compared with those before it: what is refused anyway must not cost a minute.
+/// Each site is compared with those before it; a refused file must not cost a minute.
 #[test]
 fn of_too_many_sites_none_is_read() {
     let sites = "[[site]]\nmode = 7\n".repeat(1024);
@@ -192,7 +192,7 @@ fn of_too_many_sites_none_is_read() {
     assert_eq!(error.message, "1024 sites; accepted: 0 to 1023");
 }
 
-/// No cap on retransmissions that the kernel knows is above such a round-trip time.
+/// No retransmission cap of the kernel is above such a round-trip time.
 #[test]
 fn a_link_of_minutes_is_accepted_without_rto_max() {
     let over = |rtt: &str| {
@@ -263,7 +263,7 @@ fn a_site_behind_a_wider_one_is_pointed_out() {
 }
 
 #[test]
-fn an_rtt0_for_nobody_is_pointed_out() {
+fn an_unused_rtt0_is_pointed_out() {
     let with = |congestion: &str| {
         let site = format!("[[site]]\nname = \"a\"\ncongestion = {congestion}\nrtt0 = \"10ms\"\n");
         valid(&format!("[intercept]\nlan = [\"eth0\"]\n{site}")).warnings
@@ -322,7 +322,7 @@ fn a_one_armed_site_of_packets_in_both_directions_is_pointed_out() {
     assert_eq!(with("eth1", "protocol = \"icmp\""), none);
 }
 
-/// What is doubtful about a site of packets toward a peer that is half a second away.
+/// Warnings for a site of packets toward a peer that is half a second away.
 fn doubts(site: &str) -> Vec<(String, String)> {
     let text = format!(
         "[intercept]\nlan = [\"eth1\"]\n[link]\ninterface = \"eth0\"\nrtt = \"500ms\"\n[identity]\nkey_file = \"k\"\n\

@@ -1,4 +1,4 @@
-//! What must hold for any text, and any flow.
+//! Properties that hold for any text, and any flow.
 
 use std::net::SocketAddr;
 
@@ -162,7 +162,7 @@ fn flow() -> impl Strategy<Value = FlowKey<'static>> {
     })
 }
 
-/// The same question, answered bit by bit and port by port.
+/// Reference: the same test, bit by bit and port by port.
 fn naive(matcher: &Matcher, flow: &FlowKey<'_>) -> bool {
     fn bits(address: std::net::IpAddr) -> (u8, u128) {
         match address {
@@ -244,13 +244,13 @@ proptest! {
 #[test]
 fn a_matcher_covers_itself_and_all_cover_nothing_less() {
     let any = Matcher::default();
-    let halves = ["0.0.0.0/1", "128.0.0.0/1", "::/0"].map(|net| net.parse().expect("a prefix"));
+    let directions = ["0.0.0.0/1", "128.0.0.0/1", "::/0"].map(|net| net.parse().expect("a prefix"));
     let both_directions = Matcher {
-        src: halves.to_vec(),
+        src: directions.to_vec(),
         ..Matcher::default()
     };
     let one_direction = Matcher {
-        src: halves[..1].to_vec(),
+        src: directions[..1].to_vec(),
         ..Matcher::default()
     };
     assert!(any.covers(&both_directions) && both_directions.covers(&any) && any.covers(&any));

@@ -1,5 +1,5 @@
-//! `docs/configuration.md` and the code agree: the same keys, the defaults it states, and examples
-//! that are accepted and change something. Links between pages lead somewhere.
+//! Agreement of `docs/configuration.md` with the code: the same keys, the stated defaults, and
+//! examples that are accepted and have an effect. Also checks that links between pages resolve.
 
 use std::{
     collections::BTreeSet,
@@ -43,10 +43,10 @@ const BASE: [(&str, &str); 24] = [
     ("[site.boost.congestion]", ""),
 ];
 
-/// A booster that has no keys but those that all have, which stand in a section of their own.
+/// A booster with only the common keys, which have a section of their own.
 const PLAIN: (&str, &str) = ("[site.boost.NAME]", "[site.boost.checksum]");
 
-/// Keys whose page says more than the range of a number: bits of another key.
+/// Keys whose page states more than a number range: bits of another key.
 const OF_BITS: [&str; 2] = ["mark", "mark_mask"];
 
 struct Entry {
@@ -61,7 +61,7 @@ struct Entry {
 fn parse_with(section: &str, key: &str, value: Option<&str>) -> Result<Config, Vec<ConfigError>> {
     let mut text = String::new();
     for (name, content) in BASE {
-        // A booster is on where its section is there.
+        // A booster is on where its section is present.
         if name.starts_with("[site.boost.") && name != section {
             continue;
         }
@@ -72,14 +72,14 @@ fn parse_with(section: &str, key: &str, value: Option<&str>) -> Result<Config, V
             text += &format!("{key} = {value}\n");
         }
     }
-    // Warnings say in which line something stands, and a key more moves it.
+    // Warnings have line numbers, and an additional key moves them.
     config::parse(&text).map(|mut config| {
         config.warnings.clear();
         config
     })
 }
 
-/// What stands in backquotes after a word.
+/// Returns the backquoted text after a word.
 fn quoted_after(text: &str, word: &str) -> Option<String> {
     let rest = text.split_once(&format!("{word} `"))?.1;
     Some(rest.split_once('`')?.0.to_owned())
@@ -107,7 +107,7 @@ fn entries() -> Vec<Entry> {
     entries
 }
 
-/// The keys that the code knows, from what it says of an unknown one.
+/// Returns the known keys, from the error for an unknown one.
 fn known_keys(section: &str) -> BTreeSet<String> {
     let known_in = |key: &str, value: &str| -> BTreeSet<String> {
         let errors = parse_with(section, key, Some(value)).expect_err("an unknown key");
@@ -182,8 +182,8 @@ fn examples_are_accepted_and_have_an_effect() {
     }
 }
 
-/// The least and the most that the code accepts, from what it says of a date, as the page writes
-/// them: "1 s" for `"1s"`.
+/// Returns the minimum and the maximum that the code accepts, from its error for a date, as the
+/// page writes them: "1 s" for `"1s"`.
 fn range(section: &str, key: &str) -> Option<(String, String)> {
     let (parent, nested) = key.split_once('.').unwrap_or((key, ""));
     let date = match nested {
@@ -263,7 +263,7 @@ fn keys_are_required_or_have_a_default() {
     }
 }
 
-/// The pages of the repository: those at its root, in docs/, and of the crates.
+/// Pages of the repository: those at its root, in docs/, and of the crates.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let entries = |path: &Path| fs::read_dir(path).expect("a directory of the repository");
@@ -276,7 +276,7 @@ fn pages() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Addresses of a page's links that do not lead into the web, outside of examples.
+/// Link targets of a page within the repository, outside examples.
 fn links(page: &str) -> Vec<&str> {
     let prose = page.split("\n```").step_by(2);
     let links = prose.flat_map(|prose| prose.split("](").skip(1));
@@ -286,7 +286,8 @@ fn links(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Names of a page's headings, as GitHub makes them; a second one of the same text ends with `-1`.
+/// Anchors of a page's headings, as GitHub makes them; a second one of the same text ends with
+/// `-1`.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     let prose: String = page.split("\n```").step_by(2).collect();

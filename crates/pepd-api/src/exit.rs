@@ -29,15 +29,15 @@ impl ExitStatus {
     /// Section of `--help` on exit codes.
     pub const HELP: &str = "\
 Exit codes:
-  0  success; after a signal, every flow ended by itself
+  0  success; after a stop signal or a drain, all flows finished and none was reset
   1  failure at run time, or output could not be written
   2  invalid command line
   3  invalid configuration (each error is printed with file, line and key)
   4  the configuration could not be applied: missing capability, nft, route, kernel feature,
-     file descriptors or address space, or a port in use
+     file descriptors or virtual memory, or a port in use
   5  some flows exceeded `timeouts.drain` (or the timeout of `pepd drain`) and were reset
-  6  a second signal, a second or more after the first, ended pepd at once
-  7  `pepd check --strict`: the configuration is valid, and a finding fails";
+  6  a repeated stop signal, a second or more after the first, ended pepd at once
+  7  `pepd check --strict`: the configuration is valid, but a finding has the state `fail`";
 
     /// Returns the meaning of a code; [`Self::Runtime`] for codes that pepd does not use.
     pub fn from_code(code: i32) -> Self {

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 pub struct LinkReport {
     /// True if the link is up.
     pub up: bool,
-    /// Source of the state: operator, carrier, plan, tunnel, probe; assumed if no source reports
-    /// it.
+    /// Source of the state: operator, carrier (of the interface), plan, tunnel, probe; assumed if
+    /// no source reports it.
     pub by: String,
-    /// Seconds since the last change.
+    /// Seconds since the last change, of earlier processes, too; without any, since this process
+    /// began.
     pub for_s: f64,
     /// Remaining seconds of an operator's override, if it expires.
     pub ordered_for_s: Option<f64>,
@@ -91,7 +92,10 @@ impl LinkReport {
 pub fn source(by: &str) -> String {
     match by {
         "assumed" => by.to_owned(),
-        _ => format!("by {by}"),
+        "operator" => "set by operator".to_owned(),
+        // A tunnel has a carrier, too: UDP or TCP.
+        "carrier" => "reported by interface".to_owned(),
+        _ => format!("reported by {by}"),
     }
 }
 
@@ -106,7 +110,12 @@ fn span(seconds: f64) -> String {
 impl fmt::Display for LinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.up { "up" } else { "down" };
-        writeln!(f, "link: {state} for {}, {}", span(self.for_s), source(&self.by))?;
+        writeln!(
+            f,
+            "link: {state} for {}, {}",
+            span(self.for_s),
+            source(&self.by)
+        )?;
         if let Some(left) = self.ordered_for_s {
             writeln!(f, "operator's override: {} left", span(left))?;
         }
@@ -121,7 +130,12 @@ impl fmt::Display for LinkReport {
             };
             writeln!(f, "gateway: {gateway}{answers}")?;
         }
-        writeln!(f, "outages: {}, {} in all", self.outages, span(self.down_s))?;
+        writeln!(
+            f,
+            "outages: {}, {} in total",
+            self.outages,
+            span(self.down_s)
+        )?;
         for outage in &self.history {
             let lasted = outage
                 .lasted_s
@@ -175,8 +189,8 @@ mod tests {
             }],
             ..LinkReport::default()
         };
-        let expected = "link: down for 0s, by carrier\noutages: 0, 0s in all\n  \
-                        began 0s ago, lasted 0s, by operator\n";
+        let expected = "link: down for 0s, reported by interface\noutages: 0, 0s in total\n  \
+                        began 0s ago, lasted 0s, set by operator\n";
         assert_eq!(report.to_string(), expected);
         assert_eq!([0.6, 61.0].map(span), ["1s", "61s"]);
     }

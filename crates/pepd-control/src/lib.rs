@@ -1,14 +1,14 @@
-//! The command line of pepd, and its commands that ask a running one, or need none.
+//! Command line of pepd, and its commands that query a running pepd, or need none.
 //!
-//! - [`cli`], how the program is told
-//! - [`client`], asking by the admin socket
-//! - [`commands`], those of which nothing is the daemon's; [`output`], what is printed, and where
-//! - `top`, a running pepd in a terminal
-//! - `waiting`, until another process has taken over, or pepd has ended
-//! - `capture`, the packets of one flow as a file
-//! - `migrate`, what PEPsal was told, as a configuration of ours
+//! - [`cli`]: command line
+//! - [`client`]: client of the admin socket
+//! - [`commands`]: commands outside the daemon; [`output`]: printing
+//! - `top`: a running pepd in a terminal
+//! - `waiting`: waits for a takeover or for the end of pepd
+//! - `capture`: packets of one flow as a file
+//! - `migrate`: settings of PEPsal as a configuration of pepd
 //!
-//! Orders and answers are those of [`pepd_api`]. Nothing here is linked with flows or tunnels.
+//! [`pepd_api`] defines requests and responses. This crate is not linked with flows or tunnels.
 #![forbid(unsafe_code)]
 
 mod capture;

@@ -1,4 +1,4 @@
-//! What is printed, and where.
+//! Printing of results and errors.
 
 use std::{
     error::Error,
@@ -11,7 +11,7 @@ use pepd_api::exit::ExitStatus;
 use pepd_sys::{load::LoadError, log};
 use tracing::Level;
 
-/// An error and all that led to it, in one line.
+/// Joins an error and its sources in one line.
 pub fn chain(err: &dyn Error) -> String {
     let causes = iter::successors(Some(err), |&err| err.source());
     causes
@@ -20,13 +20,13 @@ pub fn chain(err: &dyn Error) -> String {
         .join(": ")
 }
 
-/// Prints every error on a line of its own.
+/// Prints every error of a configuration on a line of its own.
 pub fn refuse(err: &LoadError) -> ExitStatus {
     fail(format_args!("{err}"));
     ExitStatus::Configuration
 }
 
-/// To standard error, as errors where that is the journal.
+/// Prints errors to standard error, with the priority of errors if that is the journal.
 pub fn fail(text: fmt::Arguments<'_>) {
     if !log::is_journal() {
         return complain(text);
@@ -37,18 +37,18 @@ pub fn fail(text: fmt::Arguments<'_>) {
     }
 }
 
-/// To standard error; where that cannot be written to, nobody can be told.
+/// Prints to standard error, and ignores failures to do so.
 pub fn complain(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// To standard output, at once.
+/// Prints to standard output and flushes it.
 pub(crate) fn try_print(text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_fmt(text).and_then(|()| out.flush())
 }
 
-/// To standard output; a reader that went away, as `head` does, is none of our concern.
+/// Prints to standard output. A closed pipe, as after `head`, is no error.
 pub fn print(text: fmt::Arguments<'_>) -> ExitStatus {
     match try_print(text) {
         Err(err) if err.kind() != io::ErrorKind::BrokenPipe => {

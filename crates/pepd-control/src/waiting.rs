@@ -1,4 +1,4 @@
-//! What `pepd reload` and `pepd drain` wait for.
+//! Waits of `pepd reload` and `pepd drain`.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -20,32 +20,32 @@ use pepd_api::{
 
 use crate::client::ask;
 
-/// A process that takes over thousands of flows is ready well before.
+/// Maximum wait, well above the time that a takeover of thousands of flows takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits until another process than the one that has answered at `asked` does so.
+/// Waits until a process other than the one that answered at `asked` answers.
 ///
 /// # Errors
-/// When none does, or not with the new configuration.
+/// If none does, or not with the new configuration.
 pub fn wait_for_next(asked: &Path, report: &ReloadReport) -> Result<(), String> {
     let Some(socket) = &report.socket else {
         return Err(
-            "cannot say whether the next process is ready: its configuration has no admin socket; the log says"
+            "cannot tell whether the next process is ready: its configuration has no admin socket; see the log"
                 .to_owned(),
         );
     };
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        // Where it answers if it could not be put in place, too.
+        // After a revert it answers at the old socket.
         let next = [socket.as_path(), asked]
             .into_iter()
             .find_map(|socket| answers(socket).filter(|running| running.pid != report.pid));
         match next {
             Some(running) if running.reverted => {
                 return Err(
-                    "the new configuration could not be put in place: the one before is in use again, and flows go on; the log of \
-                     pepd says why"
+                    "the new configuration failed to start: pepd reverted to the previous one, and flows \
+                     continue; see the log of pepd"
                         .to_owned(),
                 );
             }
@@ -54,22 +54,24 @@ pub fn wait_for_next(asked: &Path, report: &ReloadReport) -> Result<(), String> 
         }
         if !Path::new(&format!("/proc/{}", report.first)).exists() {
             return Err(
-                "pepd has ended instead of taking over; its log says why. Flows wait for `pepd run` for a minute".to_owned(),
+                "pepd has ended during the takeover, see its log; flows wait a minute for `pepd run`"
+                    .to_owned(),
             );
         }
         thread::sleep(PAUSE);
     }
     Err(format!(
-        "no other process has taken over for {} s; the log of pepd says why",
+        "no process has taken over within {} s; see the log of pepd",
         PATIENCE.as_secs()
     ))
 }
 
-/// Waits until the pepd that answers at `asked` has ended, which was asked at `since`, and calls `tell` with the flows that are open
-/// whenever that is another number. Returns how many were open when their time was over; none when it ended before.
+/// Waits until the pepd that answers at `asked` has ended; `since` is the time of the request.
+/// Calls `tell` with the number of open flows after each change. Returns the number of flows that
+/// were open at the timeout; 0 if pepd ended earlier.
 ///
 /// # Errors
-/// When it does not end in time, or cannot be watched.
+/// If pepd does not end in time, or cannot be watched.
 pub fn wait_for_end(
     asked: &Path,
     report: &DrainReport,
@@ -86,11 +88,11 @@ pub fn wait_for_end(
     while !has_ended(&process)? {
         if since.elapsed() > timeout + PATIENCE {
             return Err(format!(
-                "process {} has not ended; the log of pepd says why",
+                "process {} has not ended; see the log of pepd",
                 report.first
             ));
         }
-        // What is asked later may be answered when they have been reset.
+        // A later query may be answered after the reset.
         let now = open_flows(asked).filter(|now| *now != flows && since.elapsed() < timeout);
         if let Some(now) = now {
             flows = now;
@@ -100,7 +102,7 @@ pub fn wait_for_end(
     Ok(if since.elapsed() < timeout { 0 } else { flows })
 }
 
-/// Waits for that, but not for long.
+/// Waits a moment for the end of a process, and returns whether it has ended.
 fn has_ended(process: &OwnedFd) -> Result<bool, String> {
     let mut polled = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     let pause = PollTimeout::try_from(PAUSE).unwrap_or(PollTimeout::ZERO);

@@ -117,8 +117,6 @@ impl Interception {
         let mask = self.marks.mask();
         let transaction = nft::chain_transaction(&self.table, mask, &chain.name, rules);
         let applied = self.nft.apply(&transaction).await;
-        applied.map_err(cannot(
-            "switch the bypass of a site on or off",
-        ))
+        applied.map_err(cannot("switch the bypass of a site on or off"))
     }
 }

@@ -15,21 +15,22 @@ use super::{
 /// Header of the script: its purpose, and the features lost compared with pepd's nft table.
 const HEADER: &str = "\
 #!/bin/sh
-# What pepd does in the kernel, as nearly as iptables can say it: to read, to compare with a
-# firewall of iptables, and to try. `pepd run` does not use it: it installs its own nft table always.
+# The rules of pepd, as closely as iptables can express them: to read, to compare with a firewall of
+# iptables, and for tests. `pepd run` does not use this script: it always installs its own nft table.
 #
-#   sh FILE             installs; whatever an earlier run has left is replaced
-#   sh FILE remove      removes, whatever is left of it
+#   sh FILE             installs the rules, and replaces those of an earlier run
+#   sh FILE remove      removes the rules
 #
-# It is to be run as root, and needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT,
-# xt_MARK, xt_comment, xt_hl and, where sites ask for them, xt_dscp, xt_addrtype, xt_multiport and xt_TCPMSS. Lost against the nft table:
-# - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
-# - no limits of rates: a flood of SYNs keeps others from being held
-# - hosts' connections to where no route leads are answered, and then reset
-# - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
-# - mode packet: what hosts of several LAN interfaces send to each other goes into the tunnel, too
-# - mode packet: ICMP errors about a peer's packets go out by the link, and not back through the tunnel
-# - mode block: iptables refuses only where a packet is forwarded, and there it has its site no more
+# Run it as root. It needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT, xt_MARK,
+# xt_comment, xt_hl and, depending on the sites, xt_dscp, xt_addrtype, xt_multiport and xt_TCPMSS.
+# Limitations compared with the nft table:
+# - when pepd ends, TPROXY drops redirected packets: remove the rules then (nft lets them pass)
+# - no rate limits: a flood of SYNs keeps other SYNs from being held
+# - connections to destinations without a route are accepted, and then reset
+# - no gate: at limits.flows new flows wait instead of passing, and one host may use all of them
+# - mode packet: packets between hosts of several LAN interfaces go into the tunnel, too
+# - mode packet: ICMP errors about packets of a peer leave by the link instead of the tunnel
+# - mode block: no effect, since iptables rejects only in `forward`, where the site is unknown
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
 
@@ -38,11 +39,11 @@ const CHECKS: &str = "\
 fail() { echo \"$0: $*\" >&2; exit 1; }
 [ \"$(id -u)\" = 0 ] || fail 'run this as root'
 for command in ip iptables ip6tables; do
-    command -v $command >/dev/null || fail \"there is no command $command\"
+    command -v $command >/dev/null || fail \"command $command not found\"
 done
 for command in iptables ip6tables; do
     for table in raw mangle; do
-        $command -t $table -S >/dev/null || fail \"$command has no table $table here\"
+        $command -t $table -S >/dev/null || fail \"$command lacks the table $table\"
     done
 done
 ";

@@ -326,7 +326,7 @@ impl Interception {
         if let Err(err) = self.remove().await {
             tracing::warn!(
                 error = &err as &dyn std::error::Error,
-                "cannot remove all rules and routes"
+                "cannot remove all rules and routes: hosts' connections may fail; run `pepd cleanup`"
             );
         }
     }

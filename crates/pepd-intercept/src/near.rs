@@ -18,7 +18,7 @@ use super::{
     InterceptError, Interception, cannot,
     netlink::{Netlink, RouteError, interface},
     nft,
-    route::{ip, nobody},
+    route::{documentation_address, ip},
 };
 
 /// Networks in the table, and the addresses that identify uplinks.
@@ -37,7 +37,9 @@ impl Near {
         let endpoints = peers.filter_map(|peer| Some(peer.endpoint.as_ref()?.address()?.ip()));
         Self {
             link: link.map(|link| link.interface.to_string()),
-            far: endpoints.chain(Family::ALL.map(nobody)).collect(),
+            far: endpoints
+                .chain(Family::ALL.map(documentation_address))
+                .collect(),
             networks: BTreeSet::new(),
         }
     }
@@ -90,7 +92,7 @@ impl Interception {
         if networks != near.networks {
             self.set_networks(&networks).await?;
             let list: Vec<_> = networks.iter().map(ToString::to_string).collect();
-            tracing::info!(networks = %list.join(", "), "hosts reach these networks past tunnels");
+            tracing::info!(networks = %list.join(", "), "local networks changed: hosts reach them directly, not through a tunnel");
             self.near = self.near.take().map(|near| Near { networks, ..near });
         }
         Ok(())

@@ -76,7 +76,7 @@ impl NeighbourWatch {
             // Failures that arrive meanwhile stay in the socket.
             sleep(PROMPT).await;
             if let Err(err) = self.wake_resolution(&hops).await {
-                warn!(error = %err, "cannot find out who is behind a dead next hop");
+                warn!(error = %err, "cannot look up the flows behind an unreachable next hop: they wait for their timeouts");
             }
         }
     }

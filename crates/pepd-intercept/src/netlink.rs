@@ -242,7 +242,7 @@ impl Netlink {
     }
 
     async fn index(&self, name: &str) -> Result<u32, RouteError> {
-        let what = || format!("there is no interface {name}");
+        let what = || format!("no interface {name}");
         let mut links = self
             .handle
             .link()

@@ -36,7 +36,7 @@ pub fn render(config: &Config, format: Format) -> String {
 fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
     let mut text = String::from(
         "#!/usr/sbin/nft -f\n\
-         # What `pepd run` installs, and removes when it ends. Routes and policy rules:\n",
+         # Rules that `pepd run` installs, and removes when it ends. Routes and policy rules:\n",
     );
     for command in ip_commands(config) {
         let _ = writeln!(text, "#   {command}");
@@ -60,7 +60,7 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
     if let Some(tun) = rules::passing_tun(config) {
         let _ = writeln!(
             text,
-            "# {tun} is a TUN device of pepd: packets of these sites pass by it while their peer is gone."
+            "# {tun} is a TUN device of pepd: packets of these sites bypass the tunnel by it while their peer is down."
         );
     }
     text + "\n" + &nft::install_transaction(ruleset)

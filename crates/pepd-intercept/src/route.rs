@@ -7,17 +7,16 @@
 //! P+1  rule  fwmark LOCAL/mask         nop
 //! ```
 //!
-//! for IPv4 and IPv6. The TUNs of packets have the numbers behind those of LAN interfaces. A table
-//! without its TUN is empty, and the look-up goes on to the main table.
+//! for IPv4 and IPv6. The TUNs of packets are numbered after those of LAN interfaces. A table
+//! without its TUN is empty, and the look-up continues with the main table.
 //!
-//! The first rule is for look-ups in reverse: whether a packet's sender may be behind the interface
-//! by which it came. The kernel (`src_valid_mark`) and rules of others (`fib saddr . mark`) ask so
-//! with the packet's mark, as if the packet came from `lo`, and would hear that every host is
-//! local.
+//! The first rule serves reverse look-ups, which check if a packet's source is behind its input
+//! interface. The kernel (`src_valid_mark`) and rules of other programs (`fib saddr . mark`) look
+//! it up with the packet's mark, as if the packet came from `lo`. Without the rule every host would
+//! seem local.
 //!
-//! P is `intercept.rule_priority`, or less: rules without a priority of their own (`ip rule add`)
-//! get one before all others, and would take the packets that are for pepd. So pepd's rules move
-//! on.
+//! P is `intercept.rule_priority`, or less. Rules without an explicit priority (`ip rule add`) get
+//! one ahead of all others, and would divert pepd's packets. So pepd moves its rules ahead of them.
 
 use std::{
     io,
@@ -45,14 +44,14 @@ use super::{
     rules::Family,
 };
 
-/// Our rules and routes say that they come from this protocol (`ip rule`: `proto 80`), so that
-/// leftovers are known as ours. Not assigned in iproute2's rt_protos; `P` in ASCII.
+/// Routing protocol that marks pepd's rules and routes (`ip rule`: `proto 80`), by which pepd finds
+/// leftovers. Not assigned in iproute2's rt_protos; `P` in ASCII.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 
-/// What our rules have, and no others.
+/// Attribute of pepd's rules, and of no others.
 const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
 
-/// TUNs of any configuration at most: of LAN interfaces, and of sites of mode `packet`.
+/// Maximum number of TUNs of any configuration: of LAN interfaces, and of sites of mode `packet`.
 const TUNS_MAX: u32 = 64 + 16;
 
 /// Index of the loopback interface, the same in every network namespace.
@@ -70,7 +69,7 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// What this configuration needs.
+    /// Returns the rules and routes that this configuration needs.
     pub fn new(config: &Config, families: &'static [Family]) -> Self {
         let intercept: &Intercept = &config.intercept;
         Self {
@@ -83,8 +82,8 @@ impl Routing {
         }
     }
 
-    /// True where the rules are there, and the kernel would deliver what they redirect of hosts of
-    /// each LAN interface that is up.
+    /// Returns true if the rules are installed and the kernel would deliver the redirected packets
+    /// of hosts of each LAN interface that is up.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -109,7 +108,7 @@ impl Routing {
         Ok(true)
     }
 
-    /// LAN hosts of the machine's networks, as which routes can be looked up.
+    /// Returns LAN hosts of the machine's networks, as sources of route look-ups.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -117,9 +116,9 @@ impl Routing {
         lan_hosts(&self.lans)
     }
 
-    /// Policy rules of other programs by which hosts' packets are routed and pepd's own are not: by
-    /// a LAN interface, or by a whole mark, of which server legs have other bits. As `ip rule` names
-    /// them.
+    /// Returns the policy rules of other programs that route packets of hosts but not those of
+    /// pepd: by a LAN interface, or by a whole mark, whose other bits a server leg lacks. They are
+    /// named as by `ip rule`.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -163,22 +162,22 @@ impl Routing {
         Some(format!("{} ({})", selector?, describe(rule)))
     }
 
-    /// The names of the LAN interfaces.
+    /// Returns the names of the LAN interfaces.
     pub fn lans(&self) -> &[String] {
         &self.lans
     }
 
-    /// The families in use.
+    /// Returns the families in use.
     pub fn families(&self) -> &'static [Family] {
         self.families
     }
 
-    /// The table by which a TUN is reached.
+    /// Returns the number of the table that leads to a TUN.
     pub(crate) fn tun_table(&self, lan: usize) -> u32 {
         self.table + 1 + lan as u32
     }
 
-    /// The commands that do the same: local delivery, and the way into each TUN, by name.
+    /// Returns equivalent commands: local delivery, and the route into each TUN, by name.
     pub fn commands(&self, tuns: &[(usize, String)]) -> Vec<String> {
         let (protocol, priority) = (u8::from(PROTOCOL), self.priority);
         let rule = |ip: &str, mark: u32, table: u32| {
@@ -222,8 +221,8 @@ impl Routing {
         commands
     }
 
-    /// Shell commands that remove what [`commands`](Self::commands) add, whatever is left of it;
-    /// they fail where nothing is.
+    /// Returns shell commands that remove the result of [`commands`](Self::commands), as far as it
+    /// exists. They fail where nothing is installed.
     pub(crate) fn removing_commands(&self) -> Vec<String> {
         let protocol = u8::from(PROTOCOL);
         let tables = self.table..self.table + self.tables;
@@ -251,12 +250,12 @@ impl Routing {
         families.flat_map(all).collect()
     }
 
-    /// Installs for one family local delivery, and the way into each TUN: (its number, its
-    /// interface index). What is there already stays as it is, but for rules that others' come
-    /// before: these move.
+    /// Installs, for one family, local delivery and the route into each TUN (number and interface
+    /// index). Existing rules and routes stay, unless rules of other programs come before them:
+    /// then pepd's rules move.
     ///
     /// # Errors
-    /// At the first rule or route that the kernel refuses; what is there already stays.
+    /// At the first rule or route that the kernel rejects; the earlier ones stay.
     pub async fn install(
         &self,
         netlink: &Netlink,
@@ -276,7 +275,7 @@ impl Routing {
         for wanted in self.rules(tuns, priority) {
             self.add_rule(netlink, family, wanted).await?;
         }
-        // The others before ours have been there before; nothing was without a rule meanwhile.
+        // The new rules are in place, so no packet lacks a rule meanwhile.
         for rule in all {
             let is_old = self.is_our_rule(&rule) && !self.is_wanted(&rule, tuns, priority);
             if is_old {
@@ -286,7 +285,7 @@ impl Routing {
         Ok(())
     }
 
-    /// The rules that there are to be, in the order in which they are to be added.
+    /// Returns the required rules, in the order of their installation.
     fn rules(&self, tuns: &[(usize, u32)], priority: u32) -> Vec<Wanted> {
         let rule = |mark, kind, priority| Wanted {
             mark,
@@ -306,30 +305,30 @@ impl Routing {
         rules
     }
 
-    /// The priority at which our rules come before all rules of others, if there is one.
+    /// Returns the priority that puts pepd's rules ahead of all rules of other programs.
     fn priority_before(&self, all: &[RuleMessage]) -> u32 {
         let others = all.iter().filter(|rule| self.is_ahead(rule));
         let first = others.map(priority_of).min();
-        // The end of ours is behind them.
+        // pepd's last rule may come after it.
         first.map_or(self.priority, |first| first.saturating_sub(2))
     }
 
-    /// True for a rule that is another program's and comes before where ours are to be. The rule of
-    /// the local table is always first, and another pepd's rules are for other marks.
+    /// Returns true for a rule of another program ahead of the place of pepd's rules. The rule of
+    /// the local table is always first, and rules of another pepd match other marks.
     fn is_ahead(&self, rule: &RuleMessage) -> bool {
         let is_before = (1..=self.priority + 1).contains(&priority_of(rule));
         is_before && !rule.attributes.contains(&OURS)
     }
 
-    /// True for a rule that is one of those [wanted](Self::rules) at this priority or an earlier
-    /// one.
+    /// Returns true for one of the [wanted](Self::rules) rules at this priority or an earlier one.
     fn is_wanted(&self, rule: &RuleMessage, tuns: &[(usize, u32)], priority: u32) -> bool {
         self.rules(tuns, priority)
             .iter()
             .any(|wanted| wanted.is(rule, self.marks.mask()))
     }
 
-    /// State of the rules of a family, set beside what [`install`](Self::install) leaves them.
+    /// Returns the state of the rules of a family, compared with the result of
+    /// [`install`](Self::install).
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -359,20 +358,20 @@ impl Routing {
         })
     }
 
-    /// True where the kernel would deliver to pepd what its rules redirect, of hosts of a LAN
-    /// interface.
+    /// Returns true if the kernel would deliver redirected packets of a host of a LAN interface to
+    /// pepd.
     ///
     /// # Errors
     /// When the kernel does not answer.
     pub async fn delivers(&self, netlink: &Netlink, host: &LanHost) -> Result<bool, RouteError> {
-        let nobody = nobody(host.family());
+        let address = documentation_address(host.family());
         let route = netlink
-            .look_up_from(nobody, self.marks.local(), host)
+            .look_up_from(address, self.marks.local(), host)
             .await?;
         Ok(route.is_some_and(|route| route.header.kind == RouteType::Local))
     }
 
-    /// True where held SYNs of a family go into their TUNs.
+    /// Returns true if held SYNs of a family are routed into their TUNs.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -384,7 +383,7 @@ impl Routing {
     ) -> Result<bool, RouteError> {
         for &(lan, index) in tuns {
             let route = netlink
-                .look_up(nobody(family), self.marks.hold(lan))
+                .look_up(documentation_address(family), self.marks.hold(lan))
                 .await?;
             if route.is_none_or(|route| interface(&route) != Some(index)) {
                 return Ok(false);
@@ -393,11 +392,11 @@ impl Routing {
         Ok(true)
     }
 
-    /// Removes the rules of a configuration with more TUNs, which was ours before a reload. Their
-    /// routes have gone with the TUNs.
+    /// Removes the rules of pepd's earlier configuration with more TUNs, after a reload. Their
+    /// routes vanished with the TUNs.
     ///
     /// # Errors
-    /// At the first that cannot be listed or removed.
+    /// At the first rule that cannot be listed or removed.
     pub(crate) async fn remove_surplus(&self, netlink: &Netlink) -> Result<(), RouteError> {
         for &family in self.families {
             let is_surplus = |rule: &RuleMessage| self.is_surplus(rule);
@@ -420,10 +419,11 @@ impl Routing {
         Ok(())
     }
 
-    /// Removes every rule and route in our tables that is marked as ours, whoever left it.
+    /// Removes every rule and route in pepd's tables with pepd's protocol, whichever process has
+    /// installed it.
     ///
     /// # Errors
-    /// At the first that cannot be listed or removed.
+    /// At the first one that cannot be listed or removed.
     pub async fn remove(&self, netlink: &Netlink) -> Result<(), RouteError> {
         for &family in self.families {
             let is_ours = |rule: &RuleMessage| self.is_our_rule(rule) || self.is_surplus(rule);
@@ -493,7 +493,7 @@ impl Routing {
         added.map_err(|err| {
             let is_down = matches!(&err, Error::NetlinkError(message) if -message.raw_code() == libc::ENETDOWN);
             let what = match is_down && interface == LOOPBACK {
-                true => "the interface lo is down, and packets for pepd come by it: ip link set lo up".to_owned(),
+                true => "interface lo is down, but pepd needs it to receive packets: ip link set lo up".to_owned(),
                 false => format!("cannot add the route of table {table}"),
             };
             RouteError::new(what, err)
@@ -506,8 +506,8 @@ impl Routing {
         has(OURS) && (self.is_our_table(table_of(rule)) || is_of_local)
     }
 
-    /// Whether a rule is as one of ours for a TUN beyond those that there are. Another pepd has
-    /// other marks.
+    /// Returns true for a rule of pepd for a TUN that no longer exists. Another pepd has other
+    /// marks.
     fn is_surplus(&self, rule: &RuleMessage) -> bool {
         let number = table_of(rule).checked_sub(self.table + 1);
         let number = number.filter(|number| (self.tables - 1..TUNS_MAX).contains(number));
@@ -586,7 +586,7 @@ fn address_family(family: Family) -> AddressFamily {
     }
 }
 
-/// What is gone already need not be removed.
+/// Ignores the error of removing something that no longer exists.
 fn ignore_missing(err: Error) -> Result<(), Error> {
     ignore(err, &[libc::ESRCH, libc::ENOENT, libc::ENODEV])
 }
@@ -598,15 +598,15 @@ fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     }
 }
 
-/// An address of no machine: one for documentation (RFC 5737, RFC 3849).
-pub(super) fn nobody(family: Family) -> IpAddr {
+/// Returns an address that no machine has: one for documentation (RFC 5737, RFC 3849).
+pub(super) fn documentation_address(family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     }
 }
 
-/// A rule that there is to be, for packets with `mark`.
+/// A required rule, for packets with `mark`.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     mark: u32,
@@ -619,9 +619,9 @@ struct Wanted {
 enum Kind {
     /// Routes by a table.
     Table(u32),
-    /// Leads a look-up in reverse past pepd's rules, to the priority at which they end.
+    /// Leads a reverse look-up past pepd's rules, to the priority at which they end.
     Reverse { end: u32 },
-    /// Marks that end; rules of others go on from there.
+    /// Target of [`Reverse`](Self::Reverse); rules of other programs follow.
     End,
 }
 
@@ -648,16 +648,16 @@ impl Wanted {
 /// State of the rules of a family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rules {
-    /// As they should be.
+    /// All installed, ahead of others.
     InPlace,
-    /// Not all there.
+    /// Some are missing.
     Missing,
-    /// Behind this rule of another program.
+    /// A rule of another program comes first: this one.
     Behind(String),
 }
 
-/// One for each network of these interfaces that are up: a neighbour of an address that the
-/// machine has there.
+/// Returns one host for each network of these interfaces that are up: a neighbour of the machine's
+/// address there.
 ///
 /// # Errors
 /// When the kernel does not answer.
@@ -675,7 +675,7 @@ fn lan_hosts(lans: &[String]) -> io::Result<Vec<LanHost>> {
         let Some(neighbour) = own.zip(mask).and_then(|(own, mask)| neighbour(own, mask)) else {
             continue;
         };
-        // One of each family is enough.
+        // One of each family suffices.
         let family = |host: &LanHost| {
             (host.interface == name) && host.address.is_ipv4() == neighbour.is_ipv4()
         };
@@ -691,13 +691,13 @@ fn lan_hosts(lans: &[String]) -> io::Result<Vec<LanHost>> {
     Ok(hosts)
 }
 
-/// The address of one of an interface, or a mask of one.
+/// Returns the address, or the mask, of a socket address.
 pub(super) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
     v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
 }
 
-/// Another address of the same network, where there is one for a host.
+/// Returns another address of the same network, if it has room for a host.
 fn neighbour(own: IpAddr, mask: IpAddr) -> Option<IpAddr> {
     if own.is_loopback() || matches!(own, IpAddr::V6(own) if own.is_unicast_link_local()) {
         return None;
@@ -717,7 +717,7 @@ fn priority_of(rule: &RuleMessage) -> u32 {
     priority.unwrap_or(0)
 }
 
-/// The words by which an operator finds the rule in `ip rule`.
+/// Returns a description by which an operator finds the rule in `ip rule`.
 fn describe(rule: &RuleMessage) -> String {
     format!("priority {}, table {}", priority_of(rule), table_of(rule))
 }
@@ -748,7 +748,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_where_an_address_stands_alone_or_is_of_the_link() {
+    fn a_lone_or_link_local_address_has_no_neighbour() {
         let all = "255.255.255.255";
         assert_eq!(found("10.0.0.1", all), None);
         assert_eq!(found("fe80::1", "ffff:ffff:ffff:ffff::"), None);

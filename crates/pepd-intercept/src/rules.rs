@@ -1,31 +1,31 @@
-//! What our packet filter table says, as data: built here from the configuration, written out
-//! as nft text (what pepd installs) or iptables commands by its siblings.
+//! Rules of pepd's nft table, as data: built here from the configuration, and written by sibling
+//! modules as nft text (installed by pepd) or iptables commands.
 //!
 //! ```text
-//! chain from_hosts    prerouting, before conntrack: packets from hosts and out of our TUNs
-//! chain not_from_lan  what comes in by other interfaces: which
-//! chain gate          empty, or what lets new flows pass unaccelerated
-//! chain no_route      lets new flows pass to where no route leads; empty while the link is down
+//! chain from_hosts    prerouting, before conntrack: packets from hosts and out of pepd's TUNs
+//! chain not_from_lan  packets that arrive by other interfaces
+//! chain gate          empty, or lets new flows pass unaccelerated
+//! chain no_route      passes new flows without a route; empty while the link is down
 //! chain elsewhere     lets new flows pass whose route does not lead by the link
-//! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
-//! chain lost_N         empty, or the fate of flows of site N while redirected SYNs do not arrive
-//! chain held_rate     lets SYNs pass that come faster than they are to be held
+//! chain host_at_cap   lets new flows pass of hosts that have reached their flow limit
+//! chain lost_N        empty; passes or blocks flows of site N while redirected SYNs do not arrive
+//! chain held_rate     lets SYNs pass that exceed the rate of held SYNs
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
 //! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
-//! chain block_N       a packet of site N of mode block is refused
-//! chain packet_sites  what is of no flow: one or more rules per site, where some site looks at packets
+//! chain block_N       a packet of site N of mode block is rejected
+//! chain packet_sites  packets of no flow: one or more rules per site, if a site handles packets
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
 //! chain kept_marks    keeps the mark that another program has set on a SYN, for the server leg
-//! chain marks_again   prerouting, last: puts back marks that another program's rules have changed
-//! chain to_hosts      output, before conntrack: what we send to hosts
+//! chain marks_again   prerouting, last: restores marks that rules of other programs have changed
+//! chain to_hosts      output, before conntrack: packets of pepd to hosts
 //! chain handshakes    postrouting, last: counts listeners' answers to hosts
-//! chain errors        output: ICMP errors about packets of a peer go into the TUN out of which these came
+//! chain errors        output: ICMP errors about packets of a peer go into the TUN of that peer
 //! chain into_tunnels  forward: connections whose packets go into a TUN
 //! ```
 //!
-//! The order of rules within `from_hosts` matters; each rule's comment says why it is there.
+//! The order of rules within `from_hosts` matters; each rule's comment gives its reason.
 
 mod build;
 mod errors;
@@ -57,8 +57,8 @@ pub enum Prefixes {
 }
 
 impl Prefixes {
-    /// Those of `nets` that are of the family, joined where they touch or overlap (a set of
-    /// intervals may not hold overlapping ones).
+    /// Returns the prefixes of the family, merged where they touch or overlap (intervals of a set
+    /// must not overlap).
     fn for_family(family: Family, nets: &[IpNet]) -> Self {
         let joined = IpNet::aggregate(&nets.to_vec());
         match family {
@@ -89,8 +89,8 @@ fn v6(net: &IpNet) -> Option<Ipv6Net> {
     }
 }
 
-/// One condition or action of a rule; a rule's terms are taken from left to right and the
-/// first condition that does not hold ends it.
+/// One condition or action of a rule. A rule's terms are evaluated from left to right, and the
+/// first condition that fails ends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Term {
     /// The packet came in on one of these interfaces.
@@ -99,13 +99,13 @@ pub enum Term {
     NotFrom(Vec<String>),
     /// TCP, or ICMP that may quote TCP.
     TcpOrIcmp,
-    /// Anything else.
+    /// Any other protocol.
     NotTcpOrIcmp,
     /// The packet goes out by one of these interfaces.
     To(Vec<String>),
-    /// What is above IP is one of these.
+    /// The protocol above IP is one of these.
     Protocol(Vec<Protocol>),
-    /// TCP that opens a connection, or answers that: of SYN and RST only SYN is set.
+    /// TCP that opens a connection, or answers such a packet: of SYN and RST only SYN is set.
     Opens,
     /// TCP that opens a connection: of FIN, SYN, RST and ACK only SYN is set.
     Syn,
@@ -123,7 +123,7 @@ pub enum Term {
     Source(Prefixes),
     /// The destination address lies in one of the prefixes.
     Destination(Prefixes),
-    /// The source port lies in one of the ranges, whatever protocol with ports it is of.
+    /// The source port lies in one of the ranges, for any protocol with ports.
     TransportSource(Vec<PortRange>),
     /// The destination port, likewise.
     TransportDestination(Vec<PortRange>),
@@ -133,35 +133,34 @@ pub enum Term {
     DestinationPort(Vec<PortRange>),
     /// The packet is of the family and its DSCP is one of these.
     Dscp(Family, Vec<u8>),
-    /// The destination is this machine, or not a single machine.
+    /// The destination is this machine, or not unicast.
     ForThisMachine,
-    /// The source is this machine, or not a single machine.
+    /// The source is this machine, or not unicast.
     AsThisMachine,
-    /// The packet's source is not reached by the interface by which it came.
+    /// The route to the packet's source does not lead by its input interface.
     NotBehind,
-    /// No route leads to the packet's destination, or one that refuses.
+    /// The packet's destination has no route, or a route of type unreachable or prohibit.
     NoRoute,
     /// With its present mark, the packet would leave by this interface.
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.
     RoutedToAny(Vec<String>),
-    /// With its present mark, the packet has a route, and it leads by another interface than this
-    /// one.
+    /// With its present mark, the packet has a route by another interface than this one.
     RoutedByOther(String),
     /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
     SocketMark(u32),
-    /// A transparent socket takes the packet, in whatever state.
+    /// A transparent socket takes the packet, in any state.
     SocketTransparent,
-    /// The packet's mark is this one, within the mask.
+    /// The packet's mark is this, within the mask.
     Mark(u32),
-    /// The packet is of the family, and goes to a network that this machine is in, and that no
-    /// uplink leads to.
+    /// The packet is of the family, and its destination is in a network of this machine that is not
+    /// that of an uplink.
     ToNear(Family),
     /// The packet's mark has no bits beyond the mask.
     NoOtherMark,
-    /// Keep the packet's mark as that of a SYN with its four addresses, of the family.
+    /// Keeps the packet's mark as that of a SYN with its four addresses, of the family.
     KeepMark(Family),
-    /// Forget the mark that is kept under its four addresses, if any; packets of the family.
+    /// Deletes the mark kept under its four addresses, if any; packets of the family.
     ForgetMark(Family),
     /// The packet is of the family.
     Of(Family),
@@ -169,123 +168,124 @@ pub enum Term {
     TcpOption(u8),
     /// The TTL or hop limit of a packet of the family is above this.
     HopsAbove(Family, u8),
-    /// The four addresses of the packet are those of a SYN we took in lately.
+    /// The four addresses of the packet are those of a SYN that pepd took recently.
     IsRecent(Family),
-    /// Remember the four addresses for [`Term::IsRecent`].
+    /// Remembers the four addresses for [`Term::IsRecent`].
     Remember(Family),
-    /// Forget them; a condition too: only packets of the family that lead to some go on.
+    /// Deletes them. Also a condition: matches only packets of the family whose addresses were
+    /// remembered.
     Forget(Family),
-    /// The packet is of the family, and of a host that has as many flows as one may have.
+    /// The packet is of the family, and its host has reached its flow limit.
     AtCap(Family),
-    /// The packet is of the family, and its host's packets that come here are more than this many a
+    /// The packet is of the family, and packets of its host reach this rule faster than this many a
     /// second.
     FasterPerHost(Family, u32),
-    /// All packets that come here are more than this many a second.
+    /// Packets of all hosts reach this rule faster than this many a second.
     Faster(u32),
-    /// Set the packet's mark within the mask; 0 clears it.
+    /// Sets the packet's mark within the mask; 0 clears it.
     SetMark(u32),
-    /// Set the packet's priority to 5045:N, N being [the number](pepd_sys::marks::MarkSet::number) of
-    /// a mark, by which the packet is known again whatever becomes of its mark.
+    /// Sets the packet's priority to 5045:N. N is [the number](pepd_sys::marks::MarkSet::number) of
+    /// a mark, by which later rules recognise the packet even if its mark has changed.
     Tag(u16),
     /// The packet's priority is 5045:N.
     Tagged(u16),
-    /// Keep the packet out of conntrack.
+    /// Exempts the packet from conntrack.
     Notrack,
-    /// Give the packet to the loopback listener on this port; a condition too: false when
-    /// nobody listens.
+    /// Redirects the packet to the loopback listener on this port. Also a condition: false without
+    /// a listener.
     Tproxy(Family, u16),
-    /// Lower the MSS that a connection is told of to what fits on the packet's way.
+    /// Clamps the MSS of a connection to the MTU of the packet's route.
     ClampMss,
-    /// Drop the packet, and tell its sender by ICMP that the port cannot be reached.
+    /// Drops the packet, and sends its sender the ICMP error "port unreachable".
     Reject,
-    /// Drop the packet.
+    /// Drops the packet.
     Drop,
-    /// Add to a counter.
+    /// Increments a counter.
     Count(Counter),
-    /// Remember by which interface the packet came in.
+    /// Remembers the packet's input interface.
     Seen,
-    /// A redirect: a router tells a host of a shorter way.
+    /// An ICMP redirect: a router names a shorter path to a host.
     IcmpRedirect(Family),
-    /// An ICMP error of the family: unreachable, too big, no hop left, a bad header.
+    /// An ICMP error of the family: unreachable, too big, time exceeded, parameter problem.
     IcmpError(Family),
-    /// What no peer takes of another's ICMP of the family: errors, and what routers say to hosts of
-    /// their own link.
+    /// ICMP of the family that no peer accepts from another: errors, and messages of routers to
+    /// hosts of their own link.
     IcmpNotCarried(Family),
-    /// Remember who sends the packet, for [`Term::HasSpoken`] of the same lane; packets of the
+    /// Remembers the packet's source, for [`Term::HasSpoken`] of the same lane; packets of the
     /// family only.
     RememberPeer(Family, usize),
-    /// The packet goes to a host of whom packets have come out of the TUN of that lane of late.
+    /// The packet's destination is a host whose packets came out of the TUN of that lane recently.
     HasSpoken(Family, usize),
-    /// What the ICMP error quotes has a header without options, and is of one of these protocols.
+    /// The packet quoted by the ICMP error has a header without options, and one of these
+    /// protocols.
     QuotedProtocol(Family, Vec<Protocol>),
-    /// The source port of what the ICMP error quotes lies in one of the ranges.
+    /// The source port of the packet quoted by the ICMP error lies in one of the ranges.
     QuotedSource(Family, Vec<PortRange>),
     /// The destination port, likewise.
     QuotedDestination(Family, Vec<PortRange>),
-    /// Done with this hook.
+    /// Ends this hook.
     Accept,
-    /// Back to the chain that jumped here.
+    /// Returns to the calling chain.
     Return,
-    /// Go through this chain, then on.
+    /// Continues with this chain, then returns.
     Jump(String),
-    /// Go through this chain instead of the rest of the present one.
+    /// Continues with this chain, and does not return.
     Goto(String),
 }
 
-/// What is counted, in packets, since the table was installed.
+/// Packet counters of the table, since its installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counter {
-    /// SYNs that passed unaccelerated, as the gate was closed.
+    /// SYNs that passed unaccelerated because the gate was closed.
     Passed,
-    /// SYNs that passed unaccelerated, as their host had as many flows as one may have.
+    /// SYNs that passed unaccelerated because their host had reached its flow limit.
     PassedHosts,
-    /// SYNs that passed unaccelerated, as there were too many of late to be remembered.
+    /// SYNs that passed unaccelerated because the set of recent SYNs was full.
     PassedRecent,
-    /// SYNs that passed unaccelerated, as more came within a second than are to be held.
+    /// SYNs that passed unaccelerated because they exceeded the rate of held SYNs.
     PassedRate,
-    /// SYNs that passed unaccelerated, as their connections are not to be split.
+    /// SYNs that passed unaccelerated because their connections must not be split.
     PassedEndToEnd,
-    /// SYNs that passed unaccelerated, as no route leads to their destination, or no server answers
+    /// SYNs that passed unaccelerated because their destination has no route, or no server answers
     /// over IPv6.
     PassedNoRoute,
-    /// SYNs that passed unaccelerated, as those that are redirected do not arrive.
+    /// SYNs that passed unaccelerated because redirected ones do not arrive.
     PassedLost,
-    /// SYNs that were dropped for the same reason.
+    /// SYNs that were dropped because redirected ones do not arrive.
     BlockedLost,
-    /// SYNs that passed unaccelerated, as their route does not lead by the link.
+    /// SYNs that passed unaccelerated because their route does not lead by the link.
     PassedOtherRoute,
-    /// SYNs that came in by LAN interfaces.
+    /// SYNs that arrived by LAN interfaces.
     Syns,
-    /// Packets that listeners were given: SYNs, and answers to SYN cookies.
+    /// Packets redirected to listeners: SYNs, and answers to SYN cookies.
     Intercepted,
-    /// SYNs that we sent to servers.
+    /// SYNs that pepd sent to servers.
     Connecting,
-    /// SYN-ACKs of servers that found the socket they are for.
+    /// SYN-ACKs of servers that matched a socket of pepd.
     Answered,
-    /// SYN-ACKs of IPv6 that came in, whoever they are for.
+    /// SYN-ACKs of IPv6 that arrived, for any destination.
     AnsweredV6,
-    /// Packets of flows with urgent data, which arrives in the stream.
+    /// Packets of flows with urgent data, which pepd delivers in the stream.
     Urgent,
-    /// Packets of a family that the listener of a site was given.
+    /// Packets of a family redirected to the listener of a site.
     Redirected(Family, SiteId),
     /// SYNs of a family that went into the TUNs of LAN interfaces.
     Held(Family),
-    /// Packets of a family by which hosts have aborted a handshake with a listener.
+    /// Packets of a family by which hosts aborted a handshake with a listener.
     Aborted(Family),
     /// SYN-ACKs of a family that listeners have sent to hosts.
     Handshakes(Family),
-    /// SYNs of a family whose source is not behind the interface by which they came: the kernel may
-    /// drop them.
-    OtherMarks(Family),
-    /// SYNs that another program had marked, and for whose marks there was no more room.
+    /// SYNs of a family whose source is not behind their input interface: the kernel may drop them.
+    NoSource(Family),
+    /// SYNs whose mark of another program found no room in the map.
     Unkept,
-    /// Packets that went into the TUN of the site of mode `packet` with this number.
+    /// Packets that entered the TUN of the site of mode `packet` with this number.
     IntoTunnel(usize),
-    /// Packets that were refused.
+    /// Packets that pepd rejected.
     Refused,
-    /// Packets from a peer that are for this machine itself, or for many.
+    /// Packets from a peer whose destination is this machine itself, or not unicast.
     NotForHosts,
-    /// Packets from a peer that bear an address of this machine as source, or of many.
+    /// Packets from a peer whose source is an address of this machine, or not unicast.
     NotFromHosts,
 }
 
@@ -308,13 +308,13 @@ impl Counter {
         Self::Urgent,
     ];
 
-    /// SYNs that pepd did not take, by why.
+    /// Causes for which SYNs passed pepd.
     pub const PASSED: [Self; 9] = *Self::ALL.first_chunk().expect("they come first");
 
-    /// SYNs that passed because a limit was reached, by which.
+    /// Limits because of which SYNs passed pepd.
     pub const PASSED_LIMITS: [Self; 4] = *Self::ALL.first_chunk().expect("they come first");
 
-    /// As it is called in the table.
+    /// Returns the counter's name in the table.
     pub fn name(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::Passed => "passed",
@@ -338,7 +338,7 @@ impl Counter {
             Self::Held(family) => return format!("held{}", family.number()).into(),
             Self::Aborted(family) => return format!("aborted{}", family.number()).into(),
             Self::Handshakes(family) => return format!("handshakes{}", family.number()).into(),
-            Self::OtherMarks(family) => return format!("foreign{}", family.number()).into(),
+            Self::NoSource(family) => return format!("no_source{}", family.number()).into(),
             Self::Unkept => "marks_unkept",
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
@@ -348,12 +348,12 @@ impl Counter {
     }
 }
 
-/// A rule: what it does and why.
+/// A rule: terms and purpose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Conditions, then actions.
     pub terms: Vec<Term>,
-    /// For people who list the table; at most 128 bytes without double quotes.
+    /// Comment in the listed table; at most 128 bytes, without double quotes.
     pub comment: String,
 }
 
@@ -366,34 +366,36 @@ fn rule(comment: &str, terms: impl Into<Vec<Term>>) -> Rule {
     }
 }
 
-/// Where a base chain is hooked in.
+/// Hook of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// Incoming packets before conntrack (priority raw, -300).
     PreroutingRaw,
     /// Incoming packets after conntrack and de-NAT (priority dstnat + 1, -99).
     PreroutingDnat,
-    /// Incoming packets after all other programs' rules, before the kernel routes them (priority
-    /// 1000).
+    /// Incoming packets after the rules of all other programs, before the routing decision
+    /// (priority 1000).
     PreroutingLast,
-    /// Our own packets before conntrack (priority raw, -300).
+    /// Packets of this machine before conntrack (priority raw, -300).
     OutputRaw,
-    /// Our own packets, and forwarded ones, after all other programs' rules (priority 1000).
+    /// Packets of this machine and forwarded ones, after the rules of all other programs (priority
+    /// 1000).
     PostroutingLast,
-    /// Our own packets before conntrack, which then go where their mark leads (a chain of type `route`).
+    /// Packets of this machine before conntrack, routed again by their mark (a chain of type
+    /// `route`).
     OutputRoute,
-    /// Packets that are forwarded (priority mangle, -150).
+    /// Forwarded packets (priority mangle, -150).
     ForwardMangle,
 }
 
 /// A chain of rules, hooked in or jumped to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name.
+    /// Name of the chain.
     pub name: String,
     /// `None` when other chains jump to it.
     pub hook: Option<Hook>,
-    /// Its rules in order.
+    /// Rules in their order.
     pub rules: Vec<Rule>,
 }
 
@@ -405,37 +407,37 @@ fn chain(name: &str, hook: Option<Hook>, rules: Vec<Rule>) -> Chain {
     }
 }
 
-/// What the kernel can do beyond what we cannot do without.
+/// Optional features of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// Whether there is IPv6.
+    /// True with IPv6.
     pub ipv6: bool,
-    /// Sets filled by rules (nft_dynset, 4.1): without, no flow opened by a SYN cookie.
+    /// Sets filled by rules (nft_dynset, 4.1); required for flows opened by a SYN cookie.
     pub recent: bool,
-    /// Removing from sets by rules (5.4): without, what is repeated after the end of a flow that a
-    /// SYN cookie opened may open another.
+    /// Removal from sets by rules (5.4). Without it, packets repeated after the end of a flow that
+    /// a SYN cookie opened may open another.
     pub forget: bool,
-    /// Route look-ups in rules (nft_fib, 4.10): without, SYNs to this machine itself are
-    /// intercepted too, and a daemon killed in `defer` leaves SYNs out of conntrack.
+    /// Route look-ups in rules (nft_fib, 4.10). Without them SYNs to this machine itself are
+    /// intercepted too, and a daemon killed in `defer` leaves SYNs untracked.
     pub fib: bool,
-    /// Limits of rates (nft_limit), one for each element of a set too (nft_dynset): without, a
-    /// flood of SYNs that are to be held keeps others' out.
+    /// Rate limits (nft_limit), also per element of a set (nft_dynset). Without them a flood of
+    /// SYNs to be held displaces those of other hosts.
     pub rate: bool,
-    /// Sets of the names of interfaces filled by rules: without, `pepd check` cannot tell where
+    /// Sets of interface names filled by rules. Without them `pepd check` cannot tell where
     /// connections arrive.
     pub seen: bool,
-    /// Setting and matching the priority of packets; iptables cannot, before routing.
+    /// Setting and matching the priority of packets; iptables cannot do so before routing.
     pub tags: bool,
-    /// Maps filled by rules, and hashes (nft_hash): without, server legs do not follow marks that
-    /// other programs set on hosts' packets.
+    /// Maps filled by rules, and hashes (nft_hash). Without them server legs ignore marks that
+    /// other programs set on packets of hosts.
     pub marks: bool,
-    /// Chains of type `route` in a table of both families (5.2), and sets filled by rules: without,
-    /// ICMP errors about a peer's packets go out by the link.
+    /// Chains of type `route` in a table of both families (5.2), and sets filled by rules. Without
+    /// them ICMP errors about packets of a peer leave by the link.
     pub errors: bool,
 }
 
 impl Features {
-    /// Everything.
+    /// All features.
     pub const FULL: Self = Self {
         ipv6: true,
         recent: true,
@@ -448,7 +450,7 @@ impl Features {
         errors: true,
     };
 
-    /// The families in use.
+    /// Returns the families in use.
     pub fn families(self) -> &'static [Family] {
         if self.ipv6 {
             &Family::ALL
@@ -463,42 +465,40 @@ impl Features {
 pub struct Lan {
     /// The interface on which hosts' connections arrive.
     pub interface: String,
-    /// The TUN, where some site defers.
+    /// The TUN, if a site defers.
     pub tun: Option<String>,
 }
 
-/// Our whole table.
+/// The whole table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruleset {
     /// The table's name; its family is `inet`.
     pub table: String,
-    /// The bits of marks that are ours.
+    /// Bits of marks that belong to pepd.
     pub mask: u32,
-    /// Families for which there is a set of recent SYNs; empty without nft_dynset.
+    /// Families with a set of recent SYNs; empty without nft_dynset.
     pub recent: Vec<Family>,
-    /// Families whose recent SYNs can be forgotten again.
+    /// Families whose recent SYNs can be deleted.
     pub forgotten: Vec<Family>,
-    /// Families for which there is a set of hosts that have as many flows as one may have.
+    /// Families with a set of hosts at their flow limit.
     pub hosts: Vec<Family>,
-    /// Families for which there is a set of networks that this machine is in; empty where none is
-    /// asked for.
+    /// Families with a set of networks of this machine; empty if not needed.
     pub near: Vec<Family>,
-    /// Families for which there is a set of hosts by how fast their SYNs come; empty where none are
-    /// held.
+    /// Families with a set of hosts and their SYN rates; empty if no SYN is held.
     pub rates: Vec<Family>,
-    /// True where there is a map of the marks that other programs have set on SYNs.
+    /// True if a map keeps the marks that other programs have set on SYNs.
     pub marked: bool,
-    /// Whether there is a set of the interfaces by which SYNs came in.
+    /// True if a set keeps the interfaces by which SYNs arrived.
     pub seen: bool,
-    /// The sets of hosts that a peer has sent packets of, by the TUN out of which these came.
+    /// Sets of hosts that have sent packets through a peer, by the TUN out of which these came.
     pub spoken: Vec<(Family, usize)>,
-    /// What is counted.
+    /// Counters of the table.
     pub counters: Vec<Counter>,
-    /// All chains; those hooked in come last, so that what they jump to exists.
+    /// All chains; base chains come last, so that the targets of their jumps exist.
     pub chains: Vec<Chain>,
 }
 
-/// The LAN interfaces of the configuration with the names of their TUNs: the table's name
+/// Returns the LAN interfaces of the configuration with the names of their TUNs: the table's name
 /// and a number, within the 15 characters of an interface's name.
 pub fn lans(config: &Config) -> Vec<Lan> {
     let defers = config.defers();
@@ -511,10 +511,10 @@ pub fn lans(config: &Config) -> Vec<Lan> {
     config.intercept.lan.iter().enumerate().map(name).collect()
 }
 
-/// The rules of the chain `gate`.
+/// Returns the rules of the chain `gate`.
 ///
-/// Where the kernel already knows the packet (a handshake that has begun, a TIME_WAIT), the
-/// flow is ours and goes on even when the gate is closed.
+/// A packet that belongs to a known handshake or TIME_WAIT is of one of pepd's flows, which
+/// continues even when the gate is closed.
 pub fn gate(gate: Gate) -> Vec<Rule> {
     match gate {
         Gate::Open => Vec::new(),
@@ -530,35 +530,38 @@ pub fn gate(gate: Gate) -> Vec<Rule> {
 
 fn goes_on() -> Rule {
     rule(
-        "a handshake that has begun goes on",
+        "an open handshake continues",
         [Term::SocketTransparent, Term::Return],
     )
 }
 
-/// The chain that new flows go through which would otherwise be answered at once.
+/// Name of the chain that new flows pass which pepd would otherwise answer at once.
 pub(super) const NO_ROUTE: &str = "no_route";
 
-/// Purposes of the chain [`NO_ROUTE`].
+/// Uses of the chain [`NO_ROUTE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum NoRoute {
-    /// To where no route leads, flows pass.
+    /// Flows to destinations without a route pass.
     #[default]
     Asked,
-    /// So do all flows of IPv6, over which no server answers.
+    /// All flows of IPv6 pass as well, since no server answers over it.
     SilentV6,
-    /// None pass: with the link its routes may be gone, and flows wait for it.
+    /// None pass: routes may be missing with the link, and flows wait for it.
     LinkDown,
 }
 
-/// The rules of the chain [`NO_ROUTE`].
+/// Returns the rules of the chain [`NO_ROUTE`].
 pub(super) fn no_route(now: NoRoute) -> Vec<Rule> {
     let passes = |comment, condition| {
         let passes = [condition, Term::Count(Counter::PassedNoRoute), Term::Accept];
         rule(comment, passes)
     };
-    let asked = passes("no route leads there: the kernel says so", Term::NoRoute);
+    let asked = passes(
+        "no route to the destination: the kernel answers",
+        Term::NoRoute,
+    );
     let silent = passes(
-        "no server answers over IPv6: hosts are to notice",
+        "no server answers over IPv6: hosts fall back to IPv4",
         Term::Of(Family::V6),
     );
     match now {
@@ -568,17 +571,18 @@ pub(super) fn no_route(now: NoRoute) -> Vec<Rule> {
     }
 }
 
-/// The chain by which new flows of a site do not go further while redirected SYNs do not arrive.
+/// Returns the name of the chain that stops new flows of a site while redirected SYNs do not
+/// arrive.
 pub(super) fn lost_chain(id: SiteId) -> String {
     format!("lost_{id}")
 }
 
-/// True for the name of a chain by which flows of a site stop while their SYNs do not arrive.
+/// Returns true for the name of such a chain.
 pub fn is_lost_chain(name: &str) -> bool {
     name.starts_with("lost_")
 }
 
-/// The rules of the chain [`lost_chain`] while SYNs of these families do not arrive.
+/// Returns the rules of the chain [`lost_chain`] while SYNs of these families do not arrive.
 pub(super) fn lost<'a>(
     families: impl IntoIterator<Item = &'a Family>,
     instead: InterceptionLoss,
@@ -591,7 +595,7 @@ pub(super) fn lost<'a>(
         };
         let forget = forgotten.contains(&family).then(|| {
             let forget = [Term::Of(family), Term::Forget(family)];
-            rule("an answer to its server is none to a SYN cookie", forget)
+            rule("an answer to a server, not to a SYN cookie", forget)
         });
         let end = rule(comment, [Term::Of(family), Term::Count(counter), end]);
         forget.into_iter().chain([end])
@@ -602,35 +606,32 @@ pub(super) fn lost<'a>(
 const LOST_PASS: &str = "redirected SYNs do not arrive: new flows pass";
 const LOST_BLOCK: &str = "redirected SYNs do not arrive: new flows are blocked";
 
-/// The chain that new flows of split sites go through where the link is known.
+/// Name of the chain for new flows of split sites where the link is known.
 pub(super) const OTHER_ROUTE: &str = "elsewhere";
 
-/// The rules of the chain [`OTHER_ROUTE`].
+/// Returns the rules of the chain [`OTHER_ROUTE`].
 fn other_route(link: &str) -> Vec<Rule> {
     let passes = [
         Term::RoutedByOther(link.to_owned()),
         Term::Count(Counter::PassedOtherRoute),
         Term::Accept,
     ];
-    vec![
-        goes_on(),
-        rule("its route leads by another interface than the link", passes),
-    ]
+    vec![goes_on(), rule("route does not lead by the link", passes)]
 }
 
-/// The rules of the chain `host_at_cap`.
+/// Returns the rules of the chain `host_at_cap`.
 fn host_at_cap() -> Vec<Rule> {
     vec![
         goes_on(),
         rule(
-            "its new flows pass unaccelerated",
+            "host at its flow limit: new flows pass unaccelerated",
             [Term::Count(Counter::PassedHosts), Term::Accept],
         ),
     ]
 }
 
-/// The chain that a site has for itself, which can be changed without others noticing. Sites of
-/// mode `bypass` have none.
+/// Returns the name of a site's own chain, whose rules can be replaced without affecting others.
+/// Sites of mode `bypass` have none.
 pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
     match config.sites[id].mode {
         Mode::Split | Mode::Tunnel => Some(site_chain(id)),
@@ -640,28 +641,28 @@ pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
     }
 }
 
-/// The rules of a site's own chain of this name while what it takes is left to the kernel; `None`
-/// for other chains.
+/// Returns the rules of a site's own chain of this name while the site is bypassed; `None` for
+/// other chains.
 pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
     let (of, _) = chain.split_once('_')?;
     match of {
         "site" => Some(vec![
             goes_on(),
             rule(
-                "its peer or the link is gone, or it is off: new flows pass",
+                "peer or link is down, or site is off: new flows pass",
                 [Term::Accept],
             ),
         ]),
         "packet" | "block" => Some(vec![rule(
-            "its peer is gone, or it is off: packets pass",
+            "peer is down, or site is off: packets pass",
             [Term::Accept],
         )]),
         _ => None,
     }
 }
 
-/// The rules that a chain of this name may have instead of its own: while a peer or the link is
-/// down, its site off, or nothing heard over IPv6.
+/// Returns the alternative rules that a chain of this name may hold: while a peer or the link is
+/// down, its site off, or IPv6 without answers.
 pub fn instead(chain: &str) -> Vec<Vec<Rule>> {
     match chain {
         NO_ROUTE => [NoRoute::LinkDown, NoRoute::SilentV6].map(no_route).into(),

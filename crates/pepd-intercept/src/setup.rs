@@ -1,4 +1,4 @@
-//! What must hold before anything is installed: capabilities, kernel features and sysctls.
+//! Checks of capabilities, kernel features and sysctls before the installation.
 
 use std::{env, fmt, fs, io, path::Path};
 
@@ -13,38 +13,38 @@ use super::{
     rules::{self, Features, Term},
 };
 
-/// Why traffic cannot be intercepted. Each message says what the operator can do.
+/// Reason why traffic cannot be intercepted. Each message names a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The process lacks rights.
+    /// The process lacks capabilities.
     #[error(
-        "pepd lacks {}: run it as root, or give it all that it needs; in a systemd unit: \
-         AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE; by hand: \
+        "pepd lacks {}: run it as root, or grant the capabilities; in a systemd unit: \
+         AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE; manually: \
          setcap cap_net_admin,cap_net_raw,cap_net_bind_service=ep {program}",
         list(missing)
     )]
     Capability {
-        /// As in capabilities(7).
+        /// Missing capabilities, as in capabilities(7).
         missing: Vec<Capability>,
-        /// Where pepd is.
+        /// Path of pepd.
         program: String,
     },
-    /// nft is missing or refused.
+    /// nft is missing or rejected the transaction.
     #[error("cannot {action}")]
     Nft {
-        /// What was to be done.
+        /// Action that failed.
         action: &'static str,
-        /// What nft says.
+        /// Error of nft.
         #[source]
         err: NftError,
     },
-    /// The kernel lacks a part of nftables that nothing can replace.
+    /// The kernel lacks a part of nftables that has no substitute.
     #[error(
-        "the kernel cannot do `{expression}` in nft rules: load the module {module} \
+        "the kernel does not support `{expression}` in nft rules: load the module {module} \
          (modprobe {module}), or use a kernel built with {option}"
     )]
     Kernel {
-        /// As nft has it.
+        /// Expression in nft's language.
         expression: &'static str,
         /// The kernel module.
         module: &'static str,
@@ -53,11 +53,11 @@ pub enum SetupError {
     },
     /// The kernel has no nftables, or nft cannot reach it.
     #[error(
-        "nftables does not work here, as {0}: does `nft list tables`? The kernel needs nf_tables (modprobe nf_tables; \
+        "nftables does not work: {0}; check `nft list tables`: the kernel needs nf_tables (modprobe nf_tables; \
          CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET)"
     )]
     Nftables(NftError),
-    /// Held SYNs, and packets of sites, are routed into a TUN, which is forwarding.
+    /// Forwarding is off: held SYNs, and packets of sites, are routed into a TUN.
     #[error(
         "this machine does not forward {family} packets, which {what} needs: sysctl -w {key}=1"
     )]
@@ -66,56 +66,56 @@ pub enum SetupError {
         family: &'static str,
         /// The sysctl's name.
         key: &'static str,
-        /// What asks for it in the configuration.
+        /// Setting of the configuration that needs it.
         what: &'static str,
     },
-    /// No TUN devices here.
+    /// TUN devices are unavailable.
     #[error(
         "cannot open /dev/net/tun, which `syn = \"defer\"` and `mode = \"packet\"` need ({0}): modprobe tun, or a kernel with \
          CONFIG_TUN; in a container: --device /dev/net/tun"
     )]
     NoTun(io::Error),
-    /// A TUN cannot be made.
+    /// A TUN cannot be created.
     #[error("cannot create the TUN device {name} (is another pepd using the name?)")]
     Tun {
         /// The interface's name.
         name: String,
-        /// What the kernel says.
+        /// Error of the kernel.
         #[source]
         err: io::Error,
     },
     /// A sysctl cannot be set.
     #[error("cannot set /proc/sys/{path} (is /proc/sys mounted read-only?)")]
     Sysctl {
-        /// Below `/proc/sys`.
+        /// Path below `/proc/sys`.
         path: String,
-        /// What the kernel says.
+        /// Error of the kernel.
         #[source]
         err: io::Error,
     },
-    /// Sockets cannot be made: descriptors are short.
+    /// Sockets cannot be opened: no descriptors are left.
     #[error("cannot open the sockets that answer for held SYNs")]
     Sockets(#[source] io::Error),
-    /// Another program's policy rule or a reverse path filter is in the way.
+    /// A policy rule of another program, or a reverse path filter, diverts the packets.
     #[error(
         "the kernel drops the {family} connections of {interface} that pepd redirects: look for a rule of another program \
          in `ip rule`, and for strict reverse path filters (`sysctl -a -r rp_filter`)"
     )]
     Undelivered {
-        /// Of which connections.
+        /// Family of the connections.
         family: rules::Family,
-        /// By which they come.
+        /// Interface by which they arrive.
         interface: String,
     },
-    /// Descriptors are short.
-    #[error("cannot ask the kernel whether the nft table is there")]
+    /// No descriptors are left.
+    #[error("check of the nft table failed: the kernel did not answer")]
     Ask(#[source] io::Error),
-    /// A policy rule, a route or a link.
+    /// A policy rule, a route or an interface cannot be set.
     #[error(transparent)]
     Route(#[from] RouteError),
 }
 
-/// Writes a sysctl, named by its path below `/proc/sys`.
+/// Writes a sysctl, given as path below `/proc/sys`.
 pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
     fs::write(Path::new("/proc/sys").join(path), value).map_err(|err| SetupError::Sysctl {
         path: path.to_owned(),
@@ -123,15 +123,15 @@ pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
     })
 }
 
-/// The families of which the kernel looks at packets of bridges before they come to the bridge's
-/// own interface (br_netfilter). What is redirected there does not find its listener.
+/// Returns the families whose packets of bridges the kernel filters before they reach the bridge's
+/// own interface (br_netfilter). A packet redirected there does not find its listener.
 pub fn bridge_filters() -> impl Iterator<Item = leg::Family> {
     leg::Family::ALL.into_iter().filter(|family| {
         pepd_sys::sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1")
     })
 }
 
-/// The sysctl that switches it on for a family.
+/// Returns the sysctl that enables this filter for a family.
 pub const fn bridge_filter(family: leg::Family) -> &'static str {
     match family {
         leg::Family::V4 => "net.bridge.bridge-nf-call-iptables",
@@ -139,25 +139,26 @@ pub const fn bridge_filter(family: leg::Family) -> &'static str {
     }
 }
 
-/// True where pepd answers some flows at once, for which their SYNs have to find the listener.
+/// Returns true if pepd answers some flows at once: their SYNs must reach the listener.
 pub fn answers_at_once(config: &Config) -> bool {
     let mut sites = config.sites.iter();
     sites.any(|(_, site)| site.mode.takes_flows() && !site.is_deferred())
 }
 
-/// The versions of IP for which we listen.
+/// Returns the IP versions for which pepd listens.
 pub fn families() -> impl Iterator<Item = leg::Family> {
     let has = |family: &leg::Family| *family == leg::Family::V4 || has_ipv6();
     leg::Family::ALL.into_iter().filter(has)
 }
 
-/// Whether IPv6 is there and not switched off on the loopback interface, where we listen.
+/// Returns true if the kernel has IPv6 and it is enabled on the loopback interface, where pepd
+/// listens.
 pub fn has_ipv6() -> bool {
     pepd_sys::sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
 }
 
-/// What pepd cannot do without: rules, routes, marks and transparent sockets; the sockets that
-/// forge answers; the ports of hosts below 1024, from which server legs connect.
+/// Required capabilities: for rules, routes, marks and transparent sockets; for the sockets that
+/// forge answers; for ports of hosts below 1024, from which server legs connect.
 pub const CAPABILITIES: [Capability; 3] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
@@ -169,12 +170,13 @@ fn list(capabilities: &[Capability]) -> String {
     names.join(", ")
 }
 
-/// Checks that the thread may do what installing and running need, and lets nft do its part.
+/// Checks that the thread has the capabilities for installing and running, and passes nft's on to
+/// it.
 ///
 /// # Errors
 /// [`SetupError::Capability`] names all that are missing.
 pub fn check_capabilities() -> Result<(), SetupError> {
-    // Where they cannot be read, what needs them will say what it lacks.
+    // If capabilities cannot be read, the operations that need them report what is missing.
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
     let missing: Vec<_> = CAPABILITIES.into_iter().filter(|one| !has(*one)).collect();
     if !missing.is_empty() {
@@ -183,36 +185,35 @@ pub fn check_capabilities() -> Result<(), SetupError> {
         return Err(SetupError::Capability { missing, program });
     }
     if let Err(err) = hand_down(Capability::CAP_NET_ADMIN) {
-        tracing::debug!(%err, "cannot hand CAP_NET_ADMIN down to nft; root's nft has it anyway");
+        tracing::debug!(%err, "cannot pass CAP_NET_ADMIN on to nft; nft has it anyway if pepd runs as root");
     }
     Ok(())
 }
 
-/// Gives a capability of the calling thread to what it starts from now on (capabilities(7), the
-/// ambient set). Those that come from the file of a program, by setcap(8), end with it otherwise.
+/// Passes a capability of the calling thread on to its future children (capabilities(7), the
+/// ambient set). A capability from a program's file, set by setcap(8), is otherwise not inherited.
 fn hand_down(capability: Capability) -> Result<(), CapsError> {
     caps::raise(None, CapSet::Inheritable, capability)?;
     caps::raise(None, CapSet::Ambient, capability)
 }
 
-/// What is set such that traffic would not flow, or not as expected: an error where it
-/// concerns us, else a warning.
+/// Returns a warning for each sysctl that prevents or changes the flow of traffic.
 ///
 /// # Errors
-/// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
+/// [`SetupError::Forwarding`] when a site holds SYNs on a machine that does not forward.
 pub fn check_sysctls(config: &Config) -> Result<Vec<SysctlWarning>, SetupError> {
     let serves = leg::Family::ALL.map(|family| serves(config, family));
     check_sysctls_with(config, serves, pepd_sys::sysctl)
 }
 
-/// Setting of the kernel that harms what passes this machine.
+/// Kernel setting that harms traffic through this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SysctlWarning {
-    /// Part of the kernel.
+    /// Affected part of the kernel.
     pub what: &'static str,
-    /// State that it is in, and the consequence.
+    /// Present state and its consequence.
     pub seen: String,
-    /// Command that changes it.
+    /// Command that fixes it.
     pub remedy: String,
 }
 
@@ -226,7 +227,8 @@ impl fmt::Display for SysctlWarning {
 /// Name of findings about forwarding.
 pub const FORWARDING: &str = "forwarding";
 
-/// True where hosts may use a family: a LAN interface has an address of it that is not link-local.
+/// Returns true if hosts may use a family: a LAN interface has an address of it that is not
+/// link-local.
 pub fn serves(config: &Config, family: leg::Family) -> bool {
     let is_lan = |name: &str| config.intercept.lan.iter().any(|lan| lan.as_str() == name);
     let is_of_hosts = |address: &SockaddrStorage| match family {
@@ -253,7 +255,7 @@ fn check_sysctls_with(
     if is("net/ipv4/ip_forward", "0") {
         let defers = config.defers().then_some("`syn = \"defer\"`");
         let carries = (config.packet_sites().next()).map(|_| "`mode = \"packet\"`");
-        // A gateway of IPv6 alone may do without.
+        // A gateway for IPv6 alone needs no IPv4 forwarding.
         let is_needed = ipv4 || !ipv6;
         if let Some(what) = defers.or(carries).filter(|_| is_needed) {
             return Err(SetupError::Forwarding {
@@ -268,8 +270,8 @@ fn check_sysctls_with(
     if ipv6 && is("net/ipv6/conf/all/forwarding", "0") {
         warnings.push(forwarding_warning("IPv6", "net.ipv6.conf.all.forwarding"));
     }
-    // What is held waits behind a TUN, by its mark; a strict check looks for hosts there, and they
-    // are not.
+    // Held SYNs wait behind a TUN, because of their mark; a strict check looks for their hosts
+    // there and fails.
     let defers = config.defers();
     let of = |name: &str, key: &str| {
         let values = ["all", name].map(|name| sysctl(&format!("net/ipv4/conf/{name}/{key}")));
@@ -290,7 +292,7 @@ fn check_sysctls_with(
             warnings.push(SysctlWarning {
                 what: "reverse path check",
                 seen: format!(
-                    "strict on {name}, and src_valid_mark=1 lets it see pepd's marks: the kernel drops SYNs that are held \
+                    "strict on {name}, with src_valid_mark=1 it uses pepd's marks: the kernel drops held SYNs \
                      (`syn = \"defer\"`)"
                 ),
                 remedy: format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, or `syn = \"spoof\"`"),
@@ -304,14 +306,14 @@ fn forwarding_warning(family: &str, key: &str) -> SysctlWarning {
     SysctlWarning {
         what: FORWARDING,
         seen: format!(
-            "off for {family}: everything that pepd does not carry is lost (UDP, bypassed flows, \
+            "off for {family}: all traffic that pepd does not carry is lost (UDP, bypassed flows, \
              flows beyond limits.flows)"
         ),
         remedy: format!("sysctl -w {key}=1"),
     }
 }
 
-/// Part of nftables: how to try it, and what it is called.
+/// Part of nftables: a rule that tries it, and its name.
 struct Part {
     terms: &'static [Term],
     expression: &'static str,
@@ -319,7 +321,7 @@ struct Part {
     option: &'static str,
 }
 
-/// Without these there is no interception.
+/// Parts without which interception is impossible.
 const NEEDED: [Part; 3] = [
     Part {
         terms: &[Term::Tproxy(rules::Family::V4, 1)],
@@ -341,7 +343,8 @@ const NEEDED: [Part; 3] = [
     },
 ];
 
-/// Without these no site looks at packets: those for this machine could not be told from others.
+/// Part without which no site can handle packets: packets for this machine could not be
+/// distinguished from others.
 const NEEDED_BY_PACKETS: [Part; 1] = [Part {
     terms: &[Term::ForThisMachine],
     expression: "fib",
@@ -349,7 +352,7 @@ const NEEDED_BY_PACKETS: [Part; 1] = [Part {
     option: "CONFIG_NFT_FIB_INET",
 }];
 
-/// Without these there is no mode "block".
+/// Part that mode `block` requires.
 const NEEDED_TO_REFUSE: [Part; 1] = [Part {
     terms: &[Term::Reject],
     expression: "reject in prerouting (Linux 5.9)",
@@ -357,7 +360,7 @@ const NEEDED_TO_REFUSE: [Part; 1] = [Part {
     option: "CONFIG_NFT_REJECT_INET",
 }];
 
-/// Without these no connection is told how much a packet of a tunnel holds.
+/// Part that `mss_clamp` requires.
 const NEEDED_TO_CLAMP: [Part; 1] = [Part {
     terms: &[Term::Opens, Term::ClampMss],
     expression: "tcp option maxseg size set rt mtu",
@@ -365,14 +368,14 @@ const NEEDED_TO_CLAMP: [Part; 1] = [Part {
     option: "CONFIG_NF_TABLES",
 }];
 
-/// Without these ICMP errors about a peer's packets go out by the link.
+/// Terms without which ICMP errors about packets of a peer leave by the link.
 const ERRORS: &[Term] = &[
     Term::IcmpError(rules::Family::V4),
     Term::HasSpoken(rules::Family::V4, 0),
     Term::SetMark(1),
 ];
 
-/// Without which parts what a configuration asks for cannot be had.
+/// Returns the parts of nftables that a configuration requires.
 fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
     let mut sites = config.sites.iter();
     let refuses = sites.any(|(_, site)| site.mode == Mode::Block);
@@ -388,22 +391,22 @@ fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
     asked.flat_map(|(_, parts)| parts)
 }
 
-/// After something was refused: whether nftables works at all.
+/// Checks, after a rejected transaction, that nftables works at all.
 ///
 /// # Errors
-/// What nft says, where it does not.
+/// Error of nft, if it does not.
 pub(crate) async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
     let tried = nft.check(&empty_transaction()).await;
     tried.map_err(SetupError::Nftables)
 }
 
-/// After a table was refused: which part of it the kernel cannot do.
+/// Finds out, after a rejected table, which part of it the kernel lacks.
 ///
 /// # Errors
-/// The first part that nothing can replace.
+/// The first missing part that has no substitute.
 pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Features, SetupError> {
     let cannot = |err| SetupError::Nft {
-        action: "ask nft what the kernel can do",
+        action: "find out the kernel's nft features",
         err,
     };
     try_nftables(nft).await?;
@@ -422,7 +425,7 @@ pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Feat
         }
     }
     let forget = can(&[Term::Forget(rules::Family::V4)]).await?;
-    // Where sets can forget, maps are to.
+    // A kernel whose sets can delete elements should have such maps as well.
     let forgets = !forget || can(&[Term::ForgetMark(rules::Family::V4)]).await?;
     Ok(Features {
         ipv6: full.ipv6 && can(&[Term::Tproxy(rules::Family::V6, 1)]).await?,
@@ -433,17 +436,17 @@ pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Feat
         seen: can(&[Term::Seen]).await?,
         tags: can(&[Term::Tagged(0), Term::Tag(0)]).await?,
         marks: forgets && can(&[Term::KeepMark(rules::Family::V4)]).await?,
-        // Nobody who has no such site is to hear of it.
+        // Without such a site the operator needs no warning.
         errors: rules::lanes(config).is_empty() || can(ERRORS).await?,
     })
 }
 
-/// What an operator loses without a part of nftables.
+/// Returns the consequences of missing optional parts of nftables.
 pub fn degradations(features: Features) -> Vec<&'static str> {
     let mut lost = Vec::new();
     if !features.recent {
         lost.push(
-            "the kernel cannot fill nft sets from rules (nft_dynset): connections opened while \
+            "the kernel cannot fill nft sets by rules (nft_dynset): connections opened while \
              SYN cookies are in use will fail",
         );
     }
@@ -461,29 +464,29 @@ pub fn degradations(features: Features) -> Vec<&'static str> {
     }
     if !features.rate {
         lost.push(
-            "the kernel cannot limit rates in nft sets (nft_limit, nft_dynset): with syn = \"defer\" a host that floods us with SYNs \
-             keeps others from opening connections",
+            "the kernel cannot limit rates in nft sets (nft_limit, nft_dynset): with syn = \"defer\" a host that floods pepd with SYNs \
+             prevents other hosts from opening connections",
         );
     }
     if !features.seen {
         lost.push(
-            "the kernel cannot keep the names of interfaces in nft sets: `pepd check` cannot tell by which connections arrive",
+            "the kernel cannot keep interface names in nft sets: `pepd check` cannot tell by which interfaces connections arrive",
         );
     }
     if !features.tags {
         lost.push(
-            "the kernel cannot set the priority of packets by nft rules: rules of others that set marks, and reverse path filters, may break connections",
+            "the kernel cannot set packet priorities by nft rules: marks of other programs and reverse path filters may break connections",
         );
     }
     if !features.marks {
         lost.push(
-            "the kernel cannot fill nft maps from rules (nft_dynset, nft_hash): connections to servers do not follow policy rules by marks of \
+            "the kernel cannot fill nft maps by rules (nft_dynset, nft_hash): connections to servers ignore policy rules by marks of \
              other programs",
         );
     }
     if !features.errors {
         lost.push(
-            "the kernel cannot route by nft rules for both families (Linux 5.2): ICMP errors about packets of peers go out by the link, in the clear",
+            "the kernel cannot route by nft rules for both families (Linux 5.2): ICMP errors about packets of peers leave by the link, in clear text",
         );
     }
     lost

@@ -24,9 +24,15 @@ fn a_machine_that_does_not_forward_cannot_defer() {
     let [warning] = &warnings[..] else {
         panic!("{warnings:?}")
     };
-    let told = warning.to_string();
-    assert!(told.starts_with("forwarding: off for IPv4"), "{told}");
-    assert!(told.ends_with("sysctl -w net.ipv4.ip_forward=1"), "{told}");
+    let reported = warning.to_string();
+    assert!(
+        reported.starts_with("forwarding: off for IPv4"),
+        "{reported}"
+    );
+    assert!(
+        reported.ends_with("sysctl -w net.ipv4.ip_forward=1"),
+        "{reported}"
+    );
     let err = check_sysctls_with(&config("defer"), [true; 2], off).expect_err("cannot work");
     assert!(
         err.to_string().ends_with("sysctl -w net.ipv4.ip_forward=1"),
@@ -55,6 +61,6 @@ fn forwarding_of_ipv6_matters_where_hosts_have_it() {
     let warned = |ipv6| check_sysctls_with(&config("spoof"), [true, ipv6], off).expect("no error");
     assert_eq!(warned(false), []);
     assert_eq!(warned(true).len(), 1);
-    // No interface is called that.
+    // No interface has this name.
     assert!(!serves(&config("spoof"), leg::Family::V6));
 }

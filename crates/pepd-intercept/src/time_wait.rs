@@ -1,9 +1,9 @@
-//! What ended flows leave in the kernel: sockets in TIME_WAIT.
+//! Sockets in TIME_WAIT, which ended flows leave in the kernel.
 //!
-//! They carry addresses of others, as their flows did. While our rules stand, a host's SYN from the same
-//! port comes to our listener. Without the rules the kernel still finds the socket for the packet
-//! (`tcp_v4_early_demux`), and `ip_forward` drops any packet for which it has found one: for a minute
-//! the host would get no answer on that port.
+//! They carry addresses of hosts and servers, as their flows did. While pepd's rules are installed,
+//! a host's SYN from the same port reaches pepd's listener. Without the rules the kernel still
+//! finds the socket for the packet (`tcp_v4_early_demux`), and `ip_forward` drops any packet with a
+//! socket. For a minute the host would get no answer on that port.
 
 use std::{
     io,
@@ -15,11 +15,11 @@ use pepd_sys::marks::MarkSet;
 use tokio::{process::Command, time::timeout};
 use tracing::warn;
 
-/// It takes some milliseconds for thousands of sockets.
+/// Timeout of `ss`, which needs some milliseconds for thousands of sockets.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Closes the sockets in TIME_WAIT that carry our marks. Where that cannot be done, a warning says what
-/// follows from it.
+/// Closes the sockets in TIME_WAIT that carry pepd's marks. If that fails, a warning names the
+/// consequence.
 pub(super) async fn close_all(marks: MarkSet) {
     match timeout(PATIENCE, run_ss(marks)).await {
         Ok(Ok(status)) if status.success() => {}
@@ -46,6 +46,6 @@ async fn run_ss(marks: MarkSet) -> io::Result<ExitStatus> {
 fn warn_of(cause: &str) {
     warn!(
         cause,
-        "sockets in TIME_WAIT stay: hosts that use a port again within a minute may get no answer on it"
+        "sockets in TIME_WAIT stay: a host that reuses a port within a minute may get no answer"
     );
 }

@@ -1,4 +1,5 @@
-//! TUN devices: of a LAN interface, into which held SYNs go and out of which they come back; of a site of mode `packet`.
+//! TUN devices: of a LAN interface, into which held SYNs go and out of which they return; and of a
+//! site of mode `packet`.
 
 mod run;
 
@@ -19,10 +20,10 @@ pub use run::{Run, Single};
 
 use super::{setup, setup::SetupError};
 
-/// What of `virtio_net_hdr` says that a packet is whole, and needs nothing done to it.
+/// `virtio_net_hdr` of a whole packet without offloads.
 const WHOLE: [u8; run::HEADER] = [0; run::HEADER];
 
-/// A TUN device; it and its routes vanish with this value, or with the process.
+/// A TUN device. It and its routes vanish with this value, or with the process.
 #[derive(Debug)]
 pub struct Tun {
     name: String,
@@ -30,38 +31,39 @@ pub struct Tun {
     runs: Cell<Runs>,
 }
 
-/// Whether the kernel is given datagrams of a flow as one (Linux 6.2).
+/// Support of the kernel for several datagrams of a flow as one (Linux 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runs {
-    /// It has taken none, and refused so many.
+    /// Unknown: none accepted yet, and this many rejected.
     Unknown { refused: u8 },
-    /// It has taken some. Some kernels refuse those of a few bytes each.
+    /// Supported. Some kernels reject those of a few bytes each.
     Taken,
-    /// Each packet goes alone.
+    /// Not supported: each packet is written alone.
     Never,
 }
 
-/// One that refuses so many, and takes none, takes none.
+/// Rejections without an acceptance after which the kernel counts as lacking support.
 const REFUSED_MAX: u8 = 8;
 
 /// The TUN through which the packets of a site go.
 #[derive(Debug)]
 pub struct PacketTun {
-    /// Which site.
+    /// Site of the packets.
     pub site: SiteId,
-    /// What hosts send is read from it; what is written comes in by it, and is never captured again.
+    /// Packets of hosts are read from it. Packets written to it arrive by it, and are never
+    /// captured again.
     pub tun: Tun,
-    /// Its interface, as [`Netlink::set_mtu`](super::netlink::Netlink::set_mtu) has it.
+    /// Interface index, for [`Netlink::set_mtu`](super::netlink::Netlink::set_mtu).
     pub index: u32,
 }
 
 /// The TUNs of the sites of mode `packet`.
 #[derive(Debug, Default)]
 pub struct PacketTuns {
-    /// One for each site, in their order.
+    /// TUNs of the sites, in their order.
     pub sites: Vec<PacketTun>,
-    /// By which packets of hosts come back that are to pass, as their peer is gone: tracked as ever, other than what a peer sends.
-    /// Where there is a site.
+    /// TUN for packets of hosts that bypass the tunnel while their peer is down: conntrack tracks
+    /// them, unlike packets of a peer. `None` without such a site.
     pub passing: Option<Tun>,
 }
 
@@ -85,20 +87,21 @@ impl Tun {
         })
     }
 
-    /// Each packet is to go to the kernel alone.
+    /// Writes each packet alone from now on.
     pub(crate) fn one_by_one(&self) {
         self.runs.set(Runs::Never);
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads one packet into `buffer`, cut off at its end; `None` when there is none. Never waits.
+    /// Reads one packet into `buffer`, truncated to its length; `None` when none is queued. Never
+    /// blocks.
     ///
     /// # Errors
-    /// When the device is gone or down.
+    /// When the device is removed or down.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut header = WHOLE;
         let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
@@ -109,16 +112,17 @@ impl Tun {
         }
     }
 
-    /// Lets a packet come in by this interface. Never waits.
+    /// Writes a packet, which arrives by this interface. Never blocks.
     ///
     /// # Errors
-    /// When the device is gone or down.
+    /// When the device is removed or down.
     pub fn write(&self, packet: &[u8]) -> io::Result<()> {
         writev(&self.device, &[IoSlice::new(&WHOLE), IoSlice::new(packet)])?;
         Ok(())
     }
 
-    /// Lets packets come in by this interface, at one go where the kernel can; how many it took. Never waits.
+    /// Writes packets, which arrive by this interface, in one call if the kernel can. Returns the
+    /// number written. Never blocks.
     pub fn write_run(&self, run: &Run) -> usize {
         if run.packets().len() > 1 && self.runs.get() != Runs::Never {
             match run.write(&self.device) {
@@ -127,7 +131,7 @@ impl Tun {
                     return run.packets().len();
                 }
                 Err(Errno::EINVAL) => self.note_refusal(),
-                // Smaller ones may do.
+                // Smaller runs may work.
                 Err(_) => {}
             }
         }
@@ -145,7 +149,7 @@ impl Tun {
         }
         tracing::info!(
             interface = self.name,
-            "the kernel takes datagrams of a flow one by one, which costs more of the processor: Linux 6.2 and later take them together"
+            "datagrams are written one by one, which costs more CPU: Linux 6.2 and later accept several of a flow at once"
         );
         self.runs.set(Runs::Never);
     }
@@ -157,13 +161,13 @@ impl AsFd for Tun {
     }
 }
 
-/// The kernel's defaults do not fit a device without hosts behind it.
+/// Sets sysctls of the device: the kernel's defaults do not fit one without hosts behind it.
 fn configure(name: &str, ipv6: bool) -> Result<(), SetupError> {
-    // The source addresses of SYNs are reached by other interfaces: loose reverse path check
-    // (the stricter of this and `all` counts, so 0 would not do).
+    // The source addresses of SYNs are behind other interfaces: loose reverse path check (the
+    // stricter of this and `all` applies, so 0 would have no effect).
     setup::write_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "2")?;
     if ipv6 {
-        // No link-local address, hence no duplicate address detection, and no router discovery.
+        // No link-local address, hence no duplicate address detection and no router discovery.
         setup::write_sysctl(&format!("net/ipv6/conf/{name}/addr_gen_mode"), "1")?;
         setup::write_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
         setup::write_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;

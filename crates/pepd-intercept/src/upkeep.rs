@@ -1,9 +1,10 @@
-//! Looking after what was installed, against other programs of the machine.
+//! Upkeep of the installed rules and routes against changes by other programs.
 //!
-//! `nft flush ruleset` (with which reloading nftables.service begins) removes pepd's table. Network
-//! managers delete policy rules that are not theirs. Rules without a priority (`ip rule add from
-//! ...`) come before pepd's. Switching `lo` off deletes IPv6 routes. Without the table connections
-//! pass unaccelerated; without the way to local delivery the kernel drops what the table redirects.
+//! `nft flush ruleset` (the first line of reloading nftables.service) removes pepd's table. Network
+//! managers delete policy rules that they did not install. Rules without a priority
+//! (`ip rule add from ...`) come before pepd's. Setting `lo` down deletes IPv6 routes. Without the
+//! table connections pass unaccelerated; without local delivery the kernel drops what the table
+//! redirects.
 
 use std::fmt;
 
@@ -13,20 +14,21 @@ use super::{
     InterceptError, Interception, cannot, netlink::LanHost, nft, route::Rules, rules::Family, setup,
 };
 
-/// Something that is not as it was installed, or has not the effect that it should have.
+/// A difference from the installed state, or a lack of its effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
-    /// The nft table is gone.
+    /// The nft table is missing.
     Table,
-    /// Policy rules, or routes in pepd's tables, of the family are gone.
+    /// Policy rules, or routes in pepd's tables, of the family are missing.
     Routing(Family),
     /// pepd's policy rules of the family come after this one of another program.
     Behind(Family, String),
-    /// All is there, and the kernel would not deliver what is redirected of this interface's hosts.
+    /// All is installed, but the kernel would not deliver redirected packets of hosts of this
+    /// interface.
     Undelivered(Family, String),
-    /// The kernel looks at packets of this bridge too early to redirect them.
+    /// The kernel filters packets of this bridge too early to redirect them.
     Bridge(Family, String),
-    /// IPv6 was switched off.
+    /// IPv6 has been disabled.
     Off,
 }
 
@@ -44,13 +46,13 @@ impl fmt::Display for Trouble {
             ),
             Self::Undelivered(family, interface) => write!(
                 f,
-                "the kernel did not deliver the {family} connections of {interface} that pepd redirects"
+                "the kernel did not deliver redirected {family} connections of {interface}"
             ),
             Self::Bridge(family, name) => {
                 let key = setup::bridge_filter(*family);
                 write!(
                     f,
-                    "{name} is a bridge, and {key}=1 (Docker, Kubernetes) has the kernel look at its packets too early: \
+                    "{name} is a bridge, and with {key}=1 (Docker, Kubernetes) the kernel filters its packets too early: \
                      {family} connections of `syn = \"spoof\"` and of tunnels are not accepted; `syn = \"defer\"`, or \
                      sysctl -w {key}=0"
                 )
@@ -64,17 +66,17 @@ impl fmt::Display for Trouble {
 }
 
 impl Trouble {
-    /// True for what lasts until an operator does something about it.
+    /// Returns true for a state that lasts until an operator fixes it.
     pub fn is_for_operators(&self) -> bool {
         matches!(self, Self::Bridge(..) | Self::Off)
     }
 }
 
 impl Interception {
-    /// Changes by other programs since all was installed. Cheap enough for every second.
+    /// Returns changes by other programs since the installation. Cheap enough to run every second.
     ///
     /// # Errors
-    /// When the kernel cannot be asked: descriptors are short.
+    /// When no descriptors are left for queries to the kernel.
     pub async fn troubles(&mut self) -> Result<Vec<Trouble>, InterceptError> {
         let mut troubles = Vec::new();
         if !nft::table_exists(&self.table).map_err(InterceptError::Ask)? {
@@ -126,10 +128,10 @@ impl Interception {
         Ok(None)
     }
 
-    /// Puts things as they should be, with the gate as it should be. Says what was done.
+    /// Restores the installed state and the gate. Returns a description of the changes.
     ///
     /// # Errors
-    /// When that does not work, or has no effect.
+    /// When that fails, or has no effect.
     pub async fn restore(
         &self,
         trouble: &Trouble,
@@ -139,11 +141,11 @@ impl Interception {
         match trouble {
             Trouble::Table => {
                 self.put_table_back(gate).await?;
-                Ok("put back")
+                Ok("reinstalled")
             }
             Trouble::Routing(family) => {
                 self.routing.install(netlink, *family, tuns).await?;
-                Ok("put back")
+                Ok("reinstalled")
             }
             Trouble::Behind(family, _) => {
                 self.routing.install(netlink, *family, tuns).await?;
@@ -154,7 +156,7 @@ impl Interception {
                 let hosts = self.routing.lan_hosts().map_err(InterceptError::Ask)?;
                 let hosts = hosts.iter().filter(|host| host.family() == *family);
                 match self.trouble_of(*family, hosts).await? {
-                    None => Ok("put back the route"),
+                    None => Ok("reinstalled the route"),
                     Some(_) => Err(InterceptError::Undelivered {
                         family: *family,
                         interface: interface.clone(),

@@ -1,4 +1,4 @@
-//! Waiting for many descriptors in one task: an epoll of our own inside the runtime's.
+//! Watcher of many descriptors in one task: an epoll of its own inside the runtime's.
 
 use std::{
     collections::HashMap,
@@ -13,10 +13,10 @@ use tokio::{
     task::yield_now,
 };
 
-/// What is ready.
+/// A ready event.
 #[derive(Debug)]
 pub enum Ready {
-    /// The TUN of this number has packets.
+    /// The TUN with this number has packets.
     Tun(usize),
     /// A leg has connected, or failed.
     Leg(PendingLeg),
@@ -25,21 +25,21 @@ pub enum Ready {
 /// A server leg that is connecting.
 #[derive(Debug)]
 pub struct PendingLeg {
-    /// Its flow.
+    /// Flow of the leg.
     pub flow: FlowTuple,
-    /// Its socket.
+    /// Socket of the leg.
     pub fd: OwnedFd,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
 }
 
-/// Events taken from the kernel at one time.
+/// Maximum number of events read from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
-/// TUN devices and connecting legs, waited for together.
+/// Watcher of TUN devices and connecting legs.
 ///
-/// One registration with the runtime serves all of them; a task per leg would cost more than the
-/// connection takes on a LAN.
+/// One registration with the runtime serves all of them; a task per leg would cost more CPU than
+/// the connection itself on a LAN.
 #[derive(Debug)]
 pub struct Watcher {
     epoll: Epoll,
@@ -51,10 +51,10 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Watches these devices; to be called within a tokio runtime.
+    /// Returns a watcher of these devices. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When descriptors are short.
+    /// When no descriptors are left.
     pub fn new<'a, T: AsFd + 'a>(tuns: impl Iterator<Item = &'a T>) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let mut count = 0;
@@ -87,15 +87,15 @@ impl Watcher {
         Ok(())
     }
 
-    /// Gives up a leg; closing it takes it out of the epoll.
+    /// Removes a leg and returns it; closing it removes it from the epoll.
     pub fn remove(&mut self, flow: &FlowTuple) -> Option<PendingLeg> {
         let token = self.tokens.remove(flow)?;
         self.legs.remove(&token)
     }
 
-    /// Waits until something is ready and appends it. Other tasks of this thread, and its timers, have their turn
-    /// first, each time: under a flood something is ready always. Cancel-safe: what is ready stays so until it is
-    /// returned.
+    /// Waits until an event is ready and appends it. Other tasks of this thread, and its timers,
+    /// run first, each time: in a flood an event is always ready. Cancel-safe: an event stays ready
+    /// until it is returned.
     ///
     /// # Errors
     /// When the runtime shuts down.
@@ -127,7 +127,7 @@ impl Watcher {
         }
         let leg = self.legs.remove(&token)?;
         self.tokens.remove(&leg.flow);
-        // Whoever gets the leg next registers it elsewhere; here it would stay ready for ever.
+        // The next owner of the leg registers it elsewhere; here it would stay ready forever.
         let _ = self.epoll.delete(&leg.fd);
         Some(Ready::Leg(leg))
     }
@@ -155,8 +155,11 @@ mod tests {
                 assert!(matches!(ready.pop(), Some(Ready::Tun(0))));
             }
         };
-        // A timer only goes off where the thread is left to the runtime.
+        // A timer fires only if the thread yields to the runtime.
         let ended = timeout(Duration::from_millis(1), flooded).await;
-        assert!(ended.is_err(), "nobody else had a turn in {ROUNDS} rounds");
+        assert!(
+            ended.is_err(),
+            "no other task had a turn in {ROUNDS} rounds"
+        );
     }
 }

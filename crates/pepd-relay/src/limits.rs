@@ -87,8 +87,8 @@ impl Gatekeeper {
 
     /// Returns whether the warning that legs cannot be made is due again.
     fn is_to_warn(&mut self, now: Instant) -> bool {
-        let told = |last: Instant| now.saturating_duration_since(last) < Self::WARN_EVERY;
-        let due = !self.warned.is_some_and(told);
+        let reported = |last: Instant| now.saturating_duration_since(last) < Self::WARN_EVERY;
+        let due = !self.warned.is_some_and(reported);
         if due {
             self.warned = Some(now);
         }
@@ -108,7 +108,7 @@ pub struct Admission {
     keeper: Mutex<Gatekeeper>,
     gate: watch::Sender<Gate>,
     hosts_at_cap: watch::Sender<BTreeSet<Host>>,
-    /// A flow has ended.
+    /// Notified when a flow ends.
     ended: Notify,
     counters: Arc<Counters>,
 }
@@ -184,8 +184,8 @@ impl Admission {
             tracing::warn!(
                 site,
                 error = %err,
-                "server legs cannot be made: new flows pass unaccelerated meanwhile; \
-                 check pepd's capabilities and the site's socket options"
+                "cannot open connections to servers: new flows pass unaccelerated meanwhile; \
+                 check pepd's capabilities (`pepd check`) and the site's `congestion`"
             );
         }
     }
@@ -202,7 +202,7 @@ impl Admission {
         self.change(|keeper| keeper.on_tick(next_flow_fits));
     }
 
-    /// No further flow, ever.
+    /// Refuses all further flows.
     pub fn stop(&self) {
         self.change(|keeper| keeper.stopped = true);
     }
@@ -241,7 +241,7 @@ impl Admission {
         hosts
     }
 
-    /// Flows open now.
+    /// Returns the number of open flows.
     pub fn open_flows(&self) -> u32 {
         self.keeper.lock().open_flows
     }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn legs_that_fail_close_the_gate_and_are_told_now_and_then() {
+    fn failed_legs_close_the_gate_and_are_logged_now_and_then() {
         let admission = Admission::new(10, Arc::default());
         let now = Instant::now();
         for after in [0, 1, 59] {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_at_their_cap_are_told_and_what_is_beyond_is_counted() {
+    fn hosts_at_their_cap_are_reported_and_excess_flows_counted() {
         let counters = Arc::new(Counters::default());
         let (admission, site_counters) =
             (Admission::new(100, Arc::clone(&counters)), Arc::default());
@@ -442,10 +442,10 @@ mod tests {
         assert_eq!(admission.cap_per_host(), None);
         admission.set_caps(100, Some(4));
         let hosts = admission.watch_hosts();
-        assert!(!hosts.has_changed().expect("it has a sender"));
+        assert!(!hosts.has_changed().expect("open channel"));
         flows.extend([admit(one), admit(one)]);
-        assert!(hosts.has_changed().expect("it has a sender"));
-        assert!(admission.watch_hosts().has_changed().expect("a sender"));
+        assert!(hosts.has_changed().expect("open channel"));
+        assert!(admission.watch_hosts().has_changed().expect("open channel"));
         assert_eq!(admission.hosts_at_cap(), [(one, 5)]);
         let stats = counters.snapshot();
         assert_eq!((stats.host_cap_reached, stats.host_cap_exceeded), (1, 1));
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn who_subscribes_late_learns_that_the_gate_is_closed() {
         let (admission, site_counters) = (Admission::new(1, Arc::default()), Arc::default());
-        let news = |gate: watch::Receiver<Gate>| gate.has_changed().expect("it has a sender");
+        let news = |gate: watch::Receiver<Gate>| gate.has_changed().expect("open channel");
         assert!(!news(admission.gate()));
         let permit = admission.admit(&site_counters, None);
         assert!(news(admission.gate()));

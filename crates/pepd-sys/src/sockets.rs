@@ -279,11 +279,11 @@ mod tests {
             silent: Duration::from_millis(1),
         };
         assert_eq!(full.limit(), Some(3 << 20));
-        let halves = Incoming {
+        let directions = Incoming {
             taken: 3 << 19,
             ..full
         };
-        assert_eq!(halves.limit(), None, "there is room for twice as much");
+        assert_eq!(directions.limit(), None, "there is room for twice as much");
         let unread = Incoming {
             unread: 1 << 20,
             window: 2 << 20,

@@ -16,8 +16,8 @@
 //! credit.
 //!
 //! Bytes received ahead of missing ones are part of a peer's need. Bytes that only wait for a leg
-//! are not: flows with stalled servers would starve the peer's other flows, because all of them
-//! share the peer's part.
+//! are not: all flows of a peer share its part, and those with stalled servers would starve the
+//! others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,8 +45,8 @@ pub(super) fn base(budget: u64, peers: usize, wanted: u64) -> u64 {
     part.min(wanted).max(MIN)
 }
 
-/// Returns the time that a peer sends before it hears of its first byte: a round trip, and the
-/// delay of reports on slow paths, as a part of its window.
+/// Returns a [`ROUNDS`]th of the peer's window: about a round trip, plus the delay of reports on
+/// slow paths.
 pub(super) fn round(session: &Session) -> Duration {
     session.peer_window() / ROUNDS as u32
 }
@@ -96,7 +96,7 @@ impl Usage {
         }
     }
 
-    fn on_its_way(&self) -> u64 {
+    fn in_flight(&self) -> u64 {
         self.allowed.saturating_sub(self.received)
     }
 }
@@ -144,8 +144,8 @@ impl Credits {
         let more = target
             .saturating_sub(ahead)
             .min(most.saturating_sub(usage.taken));
-        let on_its_way = usage.on_its_way().max(more);
-        let granted = account.hold(on_its_way).max(usage.on_its_way());
+        let in_flight = usage.in_flight().max(more);
+        let granted = account.hold(in_flight).max(usage.in_flight());
         usage.received.saturating_add(granted)
     }
 
@@ -183,17 +183,17 @@ impl Account {
     }
 
     /// Takes the bytes in flight from the budget, as far as it has them. Returns how many it took.
-    fn hold(&mut self, on_its_way: u64) -> u64 {
-        let (had, wanted) = (self.granted.bytes(), on_its_way.max(self.base));
+    fn hold(&mut self, in_flight: u64) -> u64 {
+        let (had, wanted) = (self.granted.bytes(), in_flight.max(self.base));
         if wanted <= had {
             self.granted.give_back(had - wanted);
-            return on_its_way;
+            return in_flight;
         }
         let mut more = wanted - had;
         while more > 0 && !self.granted.try_grow(more) {
             more /= 2;
         }
-        on_its_way.min(had + more)
+        in_flight.min(had + more)
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
             let usage = &mut self.peers[peer];
             let until = self.credits.grant(peer, self.now, || RTT, usage);
             usage.allowed = usage.allowed.max(until);
-            let granted: u64 = self.peers.iter().map(Usage::on_its_way).sum();
+            let granted: u64 = self.peers.iter().map(Usage::in_flight).sum();
             assert!(
                 granted <= self.budget.taken(),
                 "every granted byte is taken from the budget"
@@ -280,7 +280,7 @@ mod tests {
             self.now += RTT;
             for &peer in sending {
                 let usage = &mut self.peers[peer];
-                let come = usage.on_its_way().min(most);
+                let come = usage.in_flight().min(most);
                 usage.received += come;
                 let stays = if fast { 0 } else { come };
                 (usage.taken, usage.waiting) = (usage.taken + stays, usage.waiting + stays);
@@ -293,7 +293,7 @@ mod tests {
 
         fn held(&self) -> u64 {
             let peers = self.peers.iter();
-            peers.map(|usage| usage.on_its_way() + usage.taken).sum()
+            peers.map(|usage| usage.in_flight() + usage.taken).sum()
         }
     }
 
@@ -304,12 +304,12 @@ mod tests {
             hub.turn(&[0], true, 50 * MIB);
         }
         // 4 Gbit/s at 100 ms.
-        assert!(hub.peers[0].on_its_way() >= 50 * MIB * ROUNDS);
+        assert!(hub.peers[0].in_flight() >= 50 * MIB * ROUNDS);
         assert!(hub.held() <= 512 * MIB);
     }
 
     #[test]
-    fn several_peers_that_try_to_take_all_get_their_parts_and_no_more_than_there_is() {
+    fn several_greedy_peers_get_their_parts_within_the_budget() {
         for limit in [MIB, 16 * MIB, 64 * MIB] {
             let mut hub = Hub::new(4, limit, 4 * MIB);
             let base = base(limit, 4, 4 * MIB);
@@ -317,11 +317,11 @@ mod tests {
             for _ in 0..10 {
                 hub.turn(&[0], true, u64::MAX);
             }
-            let alone = hub.peers[0].on_its_way();
+            let alone = hub.peers[0].in_flight();
             for _ in 0..20 {
                 hub.turn(&[0, 1, 2, 3], true, u64::MAX);
             }
-            let all: Vec<_> = hub.peers.iter().map(Usage::on_its_way).collect();
+            let all: Vec<_> = hub.peers.iter().map(Usage::in_flight).collect();
             let (minimum, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
             assert!(
                 *minimum >= base && most - minimum <= base,
@@ -333,13 +333,13 @@ mod tests {
     }
 
     #[test]
-    fn peers_whose_legs_take_nothing_are_held_to_what_there_is() {
+    fn peers_with_stalled_legs_stay_within_the_budget() {
         let mut hub = Hub::new(3, 64 * MIB, 16 * MIB);
         for _ in 0..50 {
             hub.turn(&[0, 1, 2], false, u64::MAX);
         }
         assert!(hub.held() <= 32 * MIB, "{}", hub.held());
-        assert!(hub.peers.iter().all(|usage| usage.on_its_way() == 0));
+        assert!(hub.peers.iter().all(|usage| usage.in_flight() == 0));
     }
 
     #[test]
@@ -348,11 +348,11 @@ mod tests {
         while hub.peers[0].taken < 8 * MIB {
             hub.turn(&[0], false, 100_000);
         }
-        assert!(hub.peers[0].on_its_way() >= MIB);
+        assert!(hub.peers[0].in_flight() >= MIB);
         for _ in 0..10 {
             hub.turn(&[0], true, u64::MAX);
         }
-        assert!(hub.peers[0].on_its_way() > 16 * MIB);
+        assert!(hub.peers[0].in_flight() > 16 * MIB);
         assert!(hub.held() <= 32 * MIB, "{}", hub.held());
     }
 
@@ -363,7 +363,7 @@ mod tests {
         for _ in 0..20 {
             hub.turn(&[0], true, 100_000);
         }
-        assert_eq!(hub.peers[0].on_its_way(), 0);
+        assert_eq!(hub.peers[0].in_flight(), 0);
     }
 
     #[test]
@@ -372,15 +372,15 @@ mod tests {
         for _ in 0..20 {
             hub.turn(&[0], true, u64::MAX);
         }
-        assert!(hub.peers[0].on_its_way() > 16 * MIB);
+        assert!(hub.peers[0].in_flight() > 16 * MIB);
         for _ in 0..1000 {
             hub.turn(&[0], true, 100_000);
         }
-        assert!(hub.peers[0].on_its_way() <= MIB);
+        assert!(hub.peers[0].in_flight() <= MIB);
         for _ in 0..20 {
             hub.turn(&[1], true, u64::MAX);
         }
-        assert!(hub.peers[1].on_its_way() > 16 * MIB);
+        assert!(hub.peers[1].in_flight() > 16 * MIB);
         hub.credits.on_end(1);
         hub.peers[1].allowed = hub.peers[1].received;
         hub.grant(0);
@@ -395,12 +395,12 @@ mod tests {
         for _ in 0..10 {
             hub.turn(&[0], true, u64::MAX);
         }
-        assert!(hub.peers[0].on_its_way() >= MIB);
+        assert!(hub.peers[0].in_flight() >= MIB);
         assert!(hub.budget.taken() <= 48 * MIB);
         drop(flow);
         for _ in 0..10 {
             hub.turn(&[0], true, u64::MAX);
         }
-        assert!(hub.peers[0].on_its_way() > 16 * MIB);
+        assert!(hub.peers[0].in_flight() > 16 * MIB);
     }
 }

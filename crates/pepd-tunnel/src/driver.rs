@@ -51,7 +51,7 @@ const RECEIVE_TURN: usize = 8;
 /// Flows started before other tasks run.
 const BEGIN_TURN: usize = 64;
 /// Time limit for close messages.
-const FAREWELL: Duration = Duration::from_millis(100);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Reasons for which the tunnels end.
 #[derive(Debug, thiserror::Error)]
@@ -137,7 +137,7 @@ pub(super) async fn run(
     }
     core.borrow_mut().close();
     // Packets in flight may be lost from here on.
-    let _ = timeout(FAREWELL, poll_fn(|cx| driver.poll(cx))).await;
+    let _ = timeout(CLOSE_TIMEOUT, poll_fn(|cx| driver.poll(cx))).await;
     if let Some(paths) = &paths {
         paths.borrow_mut().write();
     }
@@ -170,10 +170,10 @@ async fn tick(core: Shared) {
 
 /// Passes on to the sessions what other parts of pepd report on the link.
 async fn pass_on_hints(core: Shared) {
-    let mut told = core.borrow().context.outage.tunnel_link();
+    let mut reported = core.borrow().context.outage.tunnel_link();
     let mut last = TunnelLink::Up;
     loop {
-        let now = *told.borrow_and_update();
+        let now = *reported.borrow_and_update();
         if now != last {
             core.borrow_mut().hint(match now {
                 TunnelLink::Up => LinkHint::Up,
@@ -182,7 +182,7 @@ async fn pass_on_hints(core: Shared) {
             });
             last = now;
         }
-        if told.changed().await.is_err() {
+        if reported.changed().await.is_err() {
             return;
         }
     }
@@ -225,8 +225,8 @@ impl Driver {
     fn begin_flows(&mut self, cx: &mut Context<'_>) {
         for _ in 0..BEGIN_TURN {
             match self.incoming.poll_recv(cx) {
-                Poll::Ready(Some((handed, client))) => {
-                    let flow = near::serve(Rc::clone(&self.core), handed, register(client));
+                Poll::Ready(Some((accepted, client))) => {
+                    let flow = near::serve(Rc::clone(&self.core), accepted, register(client));
                     tokio::task::spawn_local(flow);
                 }
                 Poll::Ready(None) | Poll::Pending => return,
@@ -332,7 +332,7 @@ impl Drops {
             self.tell = now + DROPS_LOGGED_EVERY;
             tracing::warn!(
                 datagrams = new,
-                "tunnel datagrams dropped before pepd could read them: CPU too slow for the link or too busy; \
+                "tunnel datagrams dropped unread: CPU too slow or too busy for the link; \
                  peers count them as link loss"
             );
         }

@@ -139,7 +139,7 @@ pub(super) async fn serve(core: Shared, key: Key, stream_header: StreamHeader, p
     if stream_header.compressed {
         joint.compress();
     }
-    go_on(
+    proceed(
         core,
         key,
         joint,
@@ -149,7 +149,7 @@ pub(super) async fn serve(core: Shared, key: Key, stream_header: StreamHeader, p
 }
 
 /// Serves a flow in any state of connecting, until it ends.
-pub(super) async fn go_on(
+pub(super) async fn proceed(
     core: Shared,
     key: Key,
     mut joint: Joint,

@@ -1,10 +1,10 @@
 //! Tunnels: flows to and from peers over UDP, or over TCP where UDP is blocked.
 //!
 //! ```text
-//!   workers                     one thread, "tunnels"                        the other pepd
+//!   workers                   one thread, "tunnels"                      the other pepd
 //!   accept --hand over--> flow <-> table, rings <-> endpoint <-> driver <=UDP=> driver ...
-//!                          |                                                 flow -- connect --> server
-//!                       client leg                                            server leg
+//!                          |                                          flow -- connect --> server
+//!                       client leg                                     server leg
 //! ```
 //!
 //! One thread owns everything of a tunnel: the sockets, the
@@ -105,7 +105,7 @@ pub struct Route {
     site: SiteId,
     class: Class,
     status: Arc<PeerStatus>,
-    handed: mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>,
+    accepted: mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>,
 }
 
 impl Route {
@@ -116,7 +116,7 @@ impl Route {
 
     /// Returns whether the tunnel thread still runs.
     pub fn is_served(&self) -> bool {
-        !self.handed.is_closed()
+        !self.accepted.is_closed()
     }
 
     /// Passes a flow to the tunnel thread. `dscp` is that of the client's SYN.
@@ -131,7 +131,7 @@ impl Route {
         let permit = context
             .admission
             .admit(&ends.site.site_counters, ends.host());
-        let handed = AcceptedFlow {
+        let accepted = AcceptedFlow {
             peer: self.peer,
             site: self.site,
             class: self.class,
@@ -141,7 +141,7 @@ impl Route {
             permit,
         };
         // The thread ends after the workers. If it has panicked, the client gets an RST.
-        let _ = self.handed.send((handed, client));
+        let _ = self.accepted.send((accepted, client));
     }
 }
 
@@ -150,7 +150,7 @@ impl Route {
 pub struct Tunnels {
     thread: JoinHandle<()>,
     stop: watch::Sender<()>,
-    handed: mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>,
+    accepted: mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>,
     statuses: Statuses,
     routes: Vec<(SiteId, usize, Class)>,
     far: Arc<SiteCounters>,
@@ -168,7 +168,7 @@ impl Tunnels {
         tuns: PacketTuns,
         context: &Arc<FlowContext>,
     ) -> io::Result<Self> {
-        let (handed, incoming) = mpsc::unbounded_channel();
+        let (accepted, incoming) = mpsc::unbounded_channel();
         let stop = watch::Sender::new(());
         let mut stopped = stop.subscribe();
         recover::expect_peers(&prepared, &inherited);
@@ -196,7 +196,7 @@ impl Tunnels {
         Ok(Self {
             thread,
             stop,
-            handed,
+            accepted,
             statuses,
             routes,
             far,
@@ -212,7 +212,7 @@ impl Tunnels {
             site: *site,
             class: *class,
             status: Arc::clone(self.statuses.status(*peer)),
-            handed: self.handed.clone(),
+            accepted: self.accepted.clone(),
         })
     }
 
@@ -233,9 +233,11 @@ impl Tunnels {
 
     /// Stops the thread. Open flows are reset.
     pub fn stop(self) {
-        drop((self.stop, self.handed, self.prober));
+        drop((self.stop, self.accepted, self.prober));
         if self.thread.join().is_err() {
-            tracing::error!("tunnel thread panicked");
+            tracing::error!(
+                "tunnel thread panicked: flows in tunnels are reset; a bug: please report"
+            );
         }
     }
 }

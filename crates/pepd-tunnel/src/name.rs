@@ -57,8 +57,8 @@ impl Name {
                     let name = core.peer_name(self.peer);
                     tracing::warn!(
                         peer = name, %endpoint, error,
-                        "peer endpoint does not resolve: pepd retries and keeps a running session; \
-                         fix `peer.{name}.endpoint` or the host's resolver"
+                        "peer endpoint does not resolve: pepd retries; fix `peer.{name}.endpoint` or \
+                         the host's resolver"
                     );
                 }
                 return;
@@ -102,7 +102,7 @@ mod tests {
     use crate::rig::{Rig, listener};
 
     #[test]
-    fn a_peer_is_called_where_its_name_leads_and_flows_that_waited_go_on() {
+    fn a_peer_is_called_at_its_resolved_address_and_waiting_flows_start() {
         Rig::run_with(None, |rig| async move {
             let listener = listener().await;
             let mut client = rig.client(listener.local_addr().unwrap()).await;

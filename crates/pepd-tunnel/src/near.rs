@@ -25,25 +25,25 @@ use super::{
 use crate::table::Key;
 
 /// Serves the flow of an accepted client with this leg, until it ends.
-pub(super) async fn serve(core: Shared, handed: AcceptedFlow, leg: io::Result<Box<dyn Leg>>) {
-    let stream_header = stream_header(&handed);
+pub(super) async fn serve(core: Shared, accepted: AcceptedFlow, leg: io::Result<Box<dyn Leg>>) {
+    let stream_header = stream_header(&accepted);
     let key = {
         let core = &mut *core.borrow_mut();
         let counters = &core.context.counters;
         counters.update(|stats| stats.tunnel_flows_near += 1);
-        let peer = handed.peer;
-        let policy = Policy::for_site(&handed.ends.site);
+        let peer = accepted.peer;
+        let policy = Policy::for_site(&accepted.ends.site);
         let table = core.table(peer);
-        let flow = table.add_kept(handed.memory, Direction::Up, policy);
-        table.set_host(flow, Host::from_address(handed.ends.client.ip()));
+        let flow = table.add_kept(accepted.memory, Direction::Up, policy);
+        table.set_host(flow, Host::from_address(accepted.ends.client.ip()));
         Key { peer, flow }
     };
     let mut joint = Joint::new(
         Rc::clone(&core),
         key,
-        handed.ends,
+        accepted.ends,
         Side::Client,
-        handed.permit,
+        accepted.permit,
     );
     match leg {
         Ok(leg) => joint.set_leg(leg),
@@ -63,9 +63,9 @@ pub(super) async fn serve(core: Shared, handed: AcceptedFlow, leg: io::Result<Bo
         &core,
         key,
         &joint,
-        (handed.class, handed.site.0.into(), stream_header),
+        (accepted.class, accepted.site.0.into(), stream_header),
     );
-    go_on(core, key, joint, false).await;
+    proceed(core, key, joint, false).await;
 }
 
 /// Records the flow and the stream header that will open its stream.
@@ -91,8 +91,8 @@ fn announce(
 
 /// Serves an announced flow until it ends: on its first stream, or resumed on one that the core
 /// opens.
-pub(super) async fn go_on(core: Shared, key: Key, joint: Joint, goes_on: bool) {
-    if goes_on {
+pub(super) async fn proceed(core: Shared, key: Key, joint: Joint, resumed: bool) {
+    if resumed {
         return joint.run().await;
     }
     let limit = joint.ends().site.timeouts.connect;
@@ -106,22 +106,22 @@ pub(super) async fn go_on(core: Shared, key: Key, joint: Joint, goes_on: bool) {
 }
 
 /// Builds the stream header, which describes a new flow to the peer.
-fn stream_header(handed: &AcceptedFlow) -> Result<StreamHeader, NoRandomness> {
+fn stream_header(accepted: &AcceptedFlow) -> Result<StreamHeader, NoRandomness> {
     let [token, _] = *keys::random()?.as_chunks().0 else {
         return Err(NoRandomness);
     };
     Ok(StreamHeader {
         token: u128::from_be_bytes(token).max(1),
         resume: None,
-        destination: handed.ends.destination,
-        client: handed.ends.client,
-        as_client: handed.ends.site.source == Source::Client,
-        compressed: handed.ends.site.compress,
-        dscp: match handed.ends.site.dscp {
-            DscpPolicy::Keep => handed.dscp,
+        destination: accepted.ends.destination,
+        client: accepted.ends.client,
+        as_client: accepted.ends.site.source == Source::Client,
+        compressed: accepted.ends.site.compress,
+        dscp: match accepted.ends.site.dscp {
+            DscpPolicy::Keep => accepted.dscp,
             DscpPolicy::Set(dscp) => dscp,
         },
-        site: handed.ends.site.name.clone(),
+        site: accepted.ends.site.name.clone(),
     })
 }
 

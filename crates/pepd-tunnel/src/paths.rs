@@ -1,4 +1,4 @@
-//! A persistent record of the paths to peers: in a file, or without a state directory in memory
+//! A persistent record of the paths to peers, in a file. Without a state directory it is in memory
 //! that the keeper process holds open as well, so that it survives pepd.
 //!
 //! If the file is missing, damaged or not pepd's, only the remembered figures are lost.
@@ -385,15 +385,15 @@ mod tests {
         let mut paths = Paths::load(directory.path());
         assert_eq!(paths.get(&KEY, 48 * HOUR, DAY), None);
         // Heard an hour ago by the monotonic clock.
-        let there: SocketAddr = "192.0.2.1:5001".parse().unwrap();
-        assert!(paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
-        assert!(!paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
+        let address: SocketAddr = "192.0.2.1:5001".parse().unwrap();
+        assert!(paths.note(&KEY, (&memory(9 * HOUR), Some(address)), 10 * HOUR, DAY));
+        assert!(!paths.note(&KEY, (&memory(9 * HOUR), Some(address)), 10 * HOUR, DAY));
         paths.write();
         let again = Paths::load(directory.path());
         let two_later = again.get(&KEY, 48 * HOUR, DAY + 2 * HOUR);
         assert_eq!(two_later, Some(memory(45 * HOUR)));
         let ago = HOUR / 2;
-        assert_eq!(again.address(&KEY, DAY - ago), Some(there));
+        assert_eq!(again.address(&KEY, DAY - ago), Some(address));
         assert_eq!(again.address(&KEY, DAY + ago), None, "it may have moved");
         assert_eq!(again.get(&PublicKey([8; 32]), 48 * HOUR, DAY), None);
         assert_eq!(again.get(&KEY, 48 * HOUR, DAY + 24 * HOUR), None, "too old");
@@ -407,13 +407,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_folder_the_next_process_finds_it_in_memory() {
+    fn without_a_directory_the_next_process_finds_the_record_in_memory() {
         let mut paths = Paths::inherit(None).unwrap();
         assert!(paths.known.is_empty());
-        let there: SocketAddr = "192.0.2.1:5001".parse().unwrap();
+        let address: SocketAddr = "192.0.2.1:5001".parse().unwrap();
         let other = "[2001:db8::1]:5001".parse().unwrap();
         paths.note(&PublicKey([8; 32]), (&memory(HOUR), Some(other)), HOUR, DAY);
-        paths.note(&KEY, (&memory(HOUR), Some(there)), HOUR, DAY);
+        paths.note(&KEY, (&memory(HOUR), Some(address)), HOUR, DAY);
         paths.write();
         let next = |paths: &Paths| {
             let Store::Memory(memory) = &paths.store else {
@@ -423,7 +423,7 @@ mod tests {
         };
         let mut next_one = next(&paths);
         assert_eq!(next_one.known, paths.known);
-        assert_eq!(next_one.address(&KEY, DAY), Some(there));
+        assert_eq!(next_one.address(&KEY, DAY), Some(address));
         // Shorter than before: no bytes of the old content remain.
         next_one.known.remove(&PublicKey([8; 32]).to_string());
         next_one.write();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_ignored_and_replaced() {
+    fn an_unknown_file_is_ignored_and_replaced() {
         let good = |fields: &str| format!("{{\"version\":1,\"peers\":{{\"{KEY}\":{{{fields}}}}}}}");
         let fields = "\"seen\":1728000000,\"rate\":1,\"rtt_us\":1,\"loss\":0.5,\"packet\":1200";
         let directory = tempfile::tempdir().unwrap();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_makes_the_folder_and_nothing_above_it() {
+    fn a_start_creates_the_directory_and_nothing_above_it() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
         assert_eq!(inspect(&state).unwrap(), "will be created");
@@ -497,13 +497,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_no_reason_to_stop() {
+    fn a_missing_directory_is_no_reason_to_stop() {
         let directory = tempfile::tempdir().unwrap();
-        let gone = directory.path().join("gone");
-        let mut paths = Paths::load(&gone);
+        let missing = directory.path().join("gone");
+        let mut paths = Paths::load(&missing);
         paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
         paths.write();
-        assert!(paths.logged && !gone.exists());
+        assert!(paths.logged && !missing.exists());
         // An unmeasured path is not recorded.
         paths.known.clear();
         paths.note(&KEY, (&PathMemory::default(), None), HOUR, DAY);

@@ -144,10 +144,10 @@ impl PeerStatus {
     }
 
     fn bypassed(&self) -> impl Iterator<Item = SiteId> {
-        let gone = !self.is_up.load(Relaxed);
-        let flows = gone && self.on_loss == OnPeerLoss::Bypass;
+        let is_down = !self.is_up.load(Relaxed);
+        let flows = is_down && self.on_loss == OnPeerLoss::Bypass;
         let flows = self.sites.iter().filter(move |_| flows);
-        let takes_none = gone || !self.takes_packets.load(Relaxed);
+        let takes_none = is_down || !self.takes_packets.load(Relaxed);
         let passing = self.passing.iter().filter(move |_| takes_none);
         flows.chain(passing).copied()
     }
@@ -210,8 +210,8 @@ impl Statuses {
 
     /// Returns the number of peers that are up.
     pub fn count_up(&self) -> usize {
-        let here = self.peers.iter();
-        here.filter(|peer| peer.is_up.load(Relaxed)).count()
+        let up = self.peers.iter();
+        up.filter(|peer| peer.is_up.load(Relaxed)).count()
     }
 
     /// Sets whether the peer is up. Returns whether that is a change.
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_peer_that_is_there_takes_flows_unless_they_are_held() {
+    fn only_a_peer_that_is_up_takes_flows_unless_they_are_held() {
         for (on_loss, held) in [("split", false), ("hold", true), ("bypass", false)] {
             let statuses = Statuses::new(&config(on_loss));
             assert_eq!(statuses.status(0).takes_flows(), held, "{on_loss}");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_are_bypassed_while_their_peer_is_gone() {
+    fn sites_are_bypassed_while_their_peer_is_down() {
         let statuses = Statuses::new(&config("bypass"));
         let mut bypassed = statuses.bypassed();
         assert!(bypassed.has_changed().expect("it has a sender"));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_into_no_interface_of_ours_while_the_peer_is_gone_but_where_they_are_dropped() {
+    fn packets_bypass_interfaces_while_the_peer_is_down_unless_they_are_dropped() {
         let site = |name: &str, port: u16, lost: &str| {
             format!(
                 "[[site]]\nname = \"{name}\"\nmode = \"packet\"\npeer = \"hub\"\nmatch = {{ dport = {port} }}\n\

@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Duration of the idle phase, and its minimum in round trips.
 const IDLE: (Duration, u32) = (Duration::from_secs(1), 4);
 /// Time limit for the peer's answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Samples queued for the listener.
 const AHEAD: usize = 64;
 
@@ -67,7 +67,7 @@ pub struct Sample {
     pub datagram: u64,
     /// Outages: long silences of the peer.
     pub outages: u64,
-    /// Whether datagrams go by TCP.
+    /// True if datagrams go by TCP.
     pub by_tcp: bool,
 }
 
@@ -75,17 +75,17 @@ pub struct Sample {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
     /// Another probe runs.
-    #[error("another probe is running: only one runs at a time")]
+    #[error("another probe is running: one at a time")]
     Busy,
     /// The peer is down.
     #[error("the peer is down: see `pepd status`")]
-    Away,
+    Down,
     /// The peer has its maximum of open flows.
     #[error("the peer has its maximum number of open flows: try again when some have ended")]
     Full,
     /// The peer does not support probes.
     #[error("the peer's pepd does not support probes: update it")]
-    Old,
+    Unsupported,
     /// The peer already answers a probe.
     #[error("the peer still answers an earlier probe: try again in a minute")]
     PeerBusy,
@@ -97,7 +97,7 @@ pub enum ProbeError {
     Ended,
     /// The listener has disconnected.
     #[error("the listener has disconnected")]
-    Unheard,
+    Disconnected,
 }
 
 /// Parameters of a probe.
@@ -159,7 +159,7 @@ impl Prober {
     /// If another probe runs, or the peer is down.
     pub fn begin(&self, plan: Plan) -> Result<mpsc::Receiver<ProbeEvent>, ProbeError> {
         if !self.statuses.is_up(plan.peer) {
-            return Err(ProbeError::Away);
+            return Err(ProbeError::Down);
         }
         let place = Arc::clone(&self.place).try_acquire_owned();
         let (tell, events) = mpsc::channel(AHEAD);
@@ -170,7 +170,7 @@ impl Prober {
         };
         // The send fails only after the tunnel thread has ended.
         let sent = self.ordered.send(ordered);
-        sent.map(|()| events).map_err(|_| ProbeError::Away)
+        sent.map(|()| events).map_err(|_| ProbeError::Down)
     }
 }
 
@@ -263,15 +263,15 @@ impl Probe {
     fn open(&self, down: u64) -> Result<(), ProbeError> {
         let mut core = self.core.borrow_mut();
         if !core.has_session(self.plan.peer) {
-            return Err(ProbeError::Away);
+            return Err(ProbeError::Down);
         }
         core.open_probe(self.plan.peer, self.plan.class, down)
             .map_err(|_| ProbeError::Full)
     }
 
-    /// Waits until `holds`, for at most [`PATIENCE`].
+    /// Waits until `holds`, for at most [`TIMEOUT`].
     async fn until(&mut self, holds: impl Fn(&Seen) -> bool) -> Result<Look, ProbeError> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let look = self.observe()?;
             if holds(&look.seen) {
@@ -319,7 +319,7 @@ impl Probe {
     async fn wait(&mut self) -> Result<(), ProbeError> {
         self.looks.tick().await;
         if self.tell.is_closed() {
-            return Err(ProbeError::Unheard);
+            return Err(ProbeError::Disconnected);
         }
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Probe {
         match self.tell.try_send(event) {
             // A slow listener misses samples.
             Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
-            Err(TrySendError::Closed(_)) => Err(ProbeError::Unheard),
+            Err(TrySendError::Closed(_)) => Err(ProbeError::Disconnected),
         }
     }
 
@@ -338,7 +338,7 @@ impl Probe {
         match look.seen.ended {
             None | Some(None) => Ok(look),
             Some(Some(ResetCode::Limit)) => Err(ProbeError::PeerBusy),
-            Some(Some(ResetCode::Internal)) => Err(ProbeError::Old),
+            Some(Some(ResetCode::Internal)) => Err(ProbeError::Unsupported),
             Some(Some(_)) => Err(ProbeError::Ended),
         }
     }
@@ -392,16 +392,16 @@ mod tests {
     }
 
     /// Collects all reports of a probe.
-    async fn all(mut told: mpsc::Receiver<ProbeEvent>) -> Vec<ProbeEvent> {
+    async fn all(mut reported: mpsc::Receiver<ProbeEvent>) -> Vec<ProbeEvent> {
         let mut all = Vec::new();
-        while let Some(told) = told.recv().await {
-            all.push(told);
+        while let Some(reported) = reported.recv().await {
+            all.push(reported);
         }
         all
     }
 
-    fn most(told: &[ProbeEvent], phase: Phase) -> u64 {
-        let bytes = told.iter().filter_map(|told| match told {
+    fn most(reported: &[ProbeEvent], phase: Phase) -> u64 {
+        let bytes = reported.iter().filter_map(|reported| match reported {
             ProbeEvent::Sample(sample) if sample.phase == phase => Some(sample.bytes),
             _ => None,
         });
@@ -409,13 +409,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_arrives_both_ways_and_leaves_nothing() {
+    fn requested_bytes_arrive_in_both_directions_and_leave_nothing() {
         Rig::run(|rig| async move {
             let prober = asked(&rig).await;
-            let told = all(prober.begin(PLAN).unwrap()).await;
-            assert_eq!(told.last(), Some(&ProbeEvent::Done));
-            assert_eq!(most(&told, Phase::Up), PLAN.bytes);
-            assert_eq!(most(&told, Phase::Down), PLAN.bytes);
+            let reported = all(prober.begin(PLAN).unwrap()).await;
+            assert_eq!(reported.last(), Some(&ProbeEvent::Done));
+            assert_eq!(most(&reported, Phase::Up), PLAN.bytes);
+            assert_eq!(most(&reported, Phase::Down), PLAN.bytes);
             rig.wait_idle().await;
         });
     }
@@ -429,18 +429,18 @@ mod tests {
                 bytes: u64::MAX,
                 ..PLAN
             };
-            let mut told = prober.begin(endless).unwrap();
+            let mut reported = prober.begin(endless).unwrap();
             assert_eq!(prober.begin(PLAN).err(), Some(ProbeError::Busy));
-            while !matches!(told.recv().await, Some(ProbeEvent::Sample(s)) if s.bytes > 0) {}
-            drop(told);
-            let told = loop {
+            while !matches!(reported.recv().await, Some(ProbeEvent::Sample(s)) if s.bytes > 0) {}
+            drop(reported);
+            let reported = loop {
                 match prober.begin(PLAN) {
-                    Ok(told) => break told,
+                    Ok(reported) => break reported,
                     Err(err) => assert_eq!(err, ProbeError::Busy),
                 }
                 sleep(Duration::from_millis(1)).await;
             };
-            assert_eq!(all(told).await.last(), Some(&ProbeEvent::Done));
+            assert_eq!(all(reported).await.last(), Some(&ProbeEvent::Done));
             rig.wait_idle().await;
         });
     }
@@ -453,11 +453,11 @@ mod tests {
                 lasting: Duration::from_secs(60),
                 ..PLAN
             };
-            let mut told = prober.begin(plan).unwrap();
-            while told.recv().await.is_none() {}
+            let mut reported = prober.begin(plan).unwrap();
+            while reported.recv().await.is_none() {}
             Rig::forget(&rig.near, true);
             assert_eq!(
-                all(told).await.last(),
+                all(reported).await.last(),
                 Some(&ProbeEvent::Failed(ProbeError::Ended))
             );
         });
@@ -472,8 +472,8 @@ mod tests {
                 let earlier = rig.near.borrow_mut().open_probe(0, PLAN.class, down);
                 earlier.unwrap();
                 rig.near.borrow_mut().load_probe(0, 1000);
-                let told = all(prober.begin(PLAN).unwrap()).await;
-                assert_eq!(told.last(), Some(&ProbeEvent::Done), "{down}");
+                let reported = all(prober.begin(PLAN).unwrap()).await;
+                assert_eq!(reported.last(), Some(&ProbeEvent::Done), "{down}");
                 rig.wait_idle().await;
             }
         });
@@ -485,8 +485,11 @@ mod tests {
             let prober = asked(&rig).await;
             // As if a later probe of this end were open at the peer.
             rig.far.borrow_mut().table(0).take_probe(u32::MAX.into());
-            let told = all(prober.begin(PLAN).unwrap()).await;
-            assert_eq!(told.last(), Some(&ProbeEvent::Failed(ProbeError::PeerBusy)));
+            let reported = all(prober.begin(PLAN).unwrap()).await;
+            assert_eq!(
+                reported.last(),
+                Some(&ProbeEvent::Failed(ProbeError::PeerBusy))
+            );
         });
     }
 }

@@ -30,7 +30,7 @@ use crate::{custody::Left, table::Key};
 /// State left by the previous process.
 #[derive(Debug, Default)]
 pub struct Inherited<L = OwnedFd> {
-    /// Its flows in tunnels.
+    /// Flows in tunnels.
     pub survivors: Vec<Survivor<L>>,
     /// The sites of the current configuration.
     pub sites: Vec<Arc<SiteRuntime>>,
@@ -221,9 +221,9 @@ fn flow(
         adopted,
     };
     let begun = if side == Side::Client {
-        go_on_near(core, sites, found)
+        resume_near(core, sites, found)
     } else {
-        go_on_far(core, found)
+        resume_far(core, found)
     };
     if begun.is_err() {
         core.borrow_mut().table(index).remove(adopted.flow);
@@ -238,7 +238,7 @@ fn named<'a>(sites: &'a [Arc<SiteRuntime>], identity: &Identity) -> Option<&'a A
     named.or(sites.last())
 }
 
-fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result<(), LostError> {
+fn resume_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result<(), LostError> {
     let (identity, key) = (found.identity, found.key);
     let site = named(sites, &identity).ok_or(LostError::Site)?;
     let mut joint = found.joint(core, Arc::clone(site), Side::Client);
@@ -265,11 +265,11 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
         entry.announce(announcement);
     }
     let goes_on = identity.flags.opened;
-    tokio::task::spawn_local(near::go_on(Rc::clone(core), key, joint, goes_on));
+    tokio::task::spawn_local(near::proceed(Rc::clone(core), key, joint, goes_on));
     Ok(())
 }
 
-fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
+fn resume_far(core: &Shared, found: Found) -> Result<(), LostError> {
     let (identity, key) = (found.identity, found.key);
     let site = core.borrow().far.with(identity.flags.as_client);
     let mut joint = found.joint(core, site, Side::Server);
@@ -285,7 +285,7 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
         }
         None => Some(far::Connecting::NotBegun(class(&identity).1)),
     };
-    tokio::task::spawn_local(far::go_on(Rc::clone(core), key, joint, connecting));
+    tokio::task::spawn_local(far::proceed(Rc::clone(core), key, joint, connecting));
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! Two ends in one thread for tests: flows over loopback, between the ends a wire that can be cut.
+//! Two ends in one thread for tests: flows over loopback, and between the ends a wire that can be
+//! cut.
 
 use std::{
     cell::Cell,
@@ -46,25 +47,25 @@ use super::{
     tcp::{self, Connections},
 };
 
-/// Nothing here takes longer unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// As fine as the timers of the event loop are.
+/// Time limit of every wait.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Resolution of the event loop's timers.
 const TICK: Duration = Duration::from_millis(1);
 pub(super) const RING: u64 = 1 << 18;
 pub(super) const INITIAL: u64 = 1 << 14;
-/// Flows that a peer may open.
+/// Maximum of flows that a peer may open.
 pub(super) const FLOWS: u32 = 6;
 pub(super) const SIZES: Sizes = Sizes {
     first: CREDIT,
     unsent: RING,
     hold: Duration::from_secs(5),
 };
-/// What an end takes before it has granted more.
+/// Initial credit of an end.
 const CREDIT: u64 = 2 * RING;
-/// Flows of an end.
+/// Slots for flows of an end.
 pub(super) const SLOTS: u32 = 8;
 
-/// Where each end is, as the other sees it.
+/// Address of each end, as seen by the other.
 pub(super) const ADDRESSES: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 1), ([127, 0, 0, 1], 2)];
 
 /// The near and the far end.
@@ -72,24 +73,24 @@ pub(super) struct Rig {
     pub(super) near: Shared,
     pub(super) far: Shared,
     wire: Rc<Wire>,
-    /// Whether flows that begin are compressed.
+    /// New flows are compressed.
     pub(super) compress: Cell<bool>,
 }
 
-/// What is between them.
+/// The wire between the ends.
 #[derive(Default)]
 struct Wire {
     is_cut: Cell<bool>,
-    /// Datagrams that were lost by that.
+    /// Datagrams lost while the wire was cut.
     lost: Cell<u64>,
 }
 
-/// What flows of an end have in common: places for so many, and so many bytes for their rings.
+/// Creates the context of an end's flows, with so many slots and bytes for their rings.
 pub(super) fn context(slots: u32, budget: u64) -> Arc<FlowContext> {
     context_with(slots, budget, RING, INITIAL)
 }
 
-/// The same, with so many bytes for each direction of a flow at most, and to begin with.
+/// Creates the context with the maximum and the initial bytes per direction of a flow.
 pub(super) fn context_with(slots: u32, budget: u64, extent: u64, initial: u64) -> Arc<FlowContext> {
     let geometry = Geometry {
         slots,
@@ -99,7 +100,7 @@ pub(super) fn context_with(slots: u32, budget: u64, extent: u64, initial: u64) -
     context_over(Arena::new(geometry).unwrap(), budget, extent, initial)
 }
 
-/// The same over this memory.
+/// Creates the context over existing memory.
 pub(super) fn context_over(
     arena: Arc<Arena>,
     budget: u64,
@@ -120,7 +121,7 @@ pub(super) fn context_over(
         admission: Admission::new(slots, Arc::clone(&counters)),
         counters,
         held: None,
-        foreign: None,
+        other_marks: None,
         unanswered: Arc::default(),
         silence: Default::default(),
         heartbeat: Default::default(),
@@ -131,7 +132,7 @@ pub(super) fn context_over(
     })
 }
 
-/// What the near end knows of the far one, or the other way round.
+/// Returns the configuration of the other end.
 pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig {
     PeerConfig {
         public_key: public_key(&[other; 32]),
@@ -193,12 +194,12 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
 }
 
 impl Rig {
-    /// Runs a test in which the near end knows where the far one is.
+    /// Runs a test in which the near end knows the far end's address.
     pub(super) fn run<F: Future<Output = ()>>(test: impl FnOnce(Self) -> F) {
         Self::run_with(Some(ADDRESSES[1].into()), test);
     }
 
-    /// Runs a test in which the near end knows that address of the far one, or none.
+    /// Runs a test in which the near end knows that address of the far end, or none.
     pub(super) fn run_with<F: Future<Output = ()>>(
         address: Option<SocketAddr>,
         test: impl FnOnce(Self) -> F,
@@ -215,20 +216,20 @@ impl Rig {
             let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
             spawn_local(carry(ends, Rc::clone(&rig.wire)));
             let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
-            let test = timeout(PATIENCE, test(rig)).await;
+            let test = timeout(TIMEOUT, test(rig)).await;
             let stats = ends.each_ref().map(Self::stats);
-            assert!(test.is_ok(), "the test is stuck: {stats:?}");
+            assert!(test.is_ok(), "the test makes no progress: {stats:?}");
         });
     }
 
-    /// An end forgets its session, as if it had just begun, and calls the other at once.
+    /// Makes an end forget its session and call the other at once.
     pub(super) fn forget(end: &Shared, is_near: bool) {
         let (other, there) = if is_near { (2, 1) } else { (1, 0) };
         let config = peer_config(other, Some(ADDRESSES[there].into()));
         end.borrow_mut().replace_peer(0, &config);
     }
 
-    /// From now on no datagram arrives; returns when so many more were lost.
+    /// Cuts the wire. Returns when `lost` more datagrams were lost.
     pub(super) async fn cut_wire(&self, lost: u64) {
         self.wire.is_cut.set(true);
         let until = self.wire.lost.get() + lost;
@@ -237,7 +238,7 @@ impl Rig {
         }
     }
 
-    /// They arrive again.
+    /// Restores the wire.
     pub(super) fn restore_wire(&self) {
         self.wire.is_cut.set(false);
     }
@@ -246,7 +247,7 @@ impl Rig {
         end.borrow().context.counters.snapshot()
     }
 
-    /// Waits until this holds for the counters of an end.
+    /// Waits until the counters of an end satisfy the condition.
     pub(super) async fn wait(end: &Shared, holds: impl Fn(&Stats) -> bool) {
         while !holds(&Self::stats(end)) {
             sleep(Duration::from_millis(1)).await;
@@ -263,11 +264,11 @@ impl Rig {
         }
     }
 
-    /// A client whose flow goes to `destination`.
+    /// Connects a client whose flow goes to `destination`.
     pub(super) async fn client(&self, destination: SocketAddr) -> TcpStream {
         let (client, leg) = host().await;
         let context = Arc::clone(&self.near.borrow().context);
-        let handed = AcceptedFlow {
+        let accepted = AcceptedFlow {
             peer: 0,
             site: SiteId(0),
             class: Class::Normal,
@@ -285,12 +286,12 @@ impl Rig {
             permit: context.admission.admit(&Arc::default(), None),
         };
         let leg = register(leg.into());
-        spawn_local(near::serve(Rc::clone(&self.near), handed, leg));
+        spawn_local(near::serve(Rc::clone(&self.near), accepted, leg));
         client
     }
 }
 
-/// A host, and the leg that leads to it.
+/// Returns a host and the leg that leads to it.
 async fn host() -> (TcpStream, std::net::TcpStream) {
     let listener = listener().await;
     let address = listener.local_addr().unwrap();
@@ -300,12 +301,12 @@ async fn host() -> (TcpStream, std::net::TcpStream) {
     (host, leg)
 }
 
-/// Where a server listens.
+/// Returns a server's listener.
 pub(super) async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// As the drivers and the network between them do.
+/// Drives both ends as the drivers and the network do.
 async fn carry(ends: [Shared; 2], wire: Rc<Wire>) {
     loop {
         while exchange(&ends, &wire) {
@@ -316,14 +317,14 @@ async fn carry(ends: [Shared; 2], wire: Rc<Wire>) {
             let at = deadline(end)?;
             Some(at.saturating_sub(end.borrow().now()))
         });
-        // One that is past is looked at again soon, as others have to have their turn.
-        let next = next.min().unwrap_or(PATIENCE).max(TICK);
-        // Elapsed or woken: either way there may be something to carry.
+        // A deadline in the past is checked again soon, because other tasks have to run.
+        let next = next.min().unwrap_or(TIMEOUT).max(TICK);
+        // On timeout or wakeup there may be something to carry.
         let _ = timeout(next, woken(&ends)).await;
     }
 }
 
-/// A datagram from each end, if it has one. Whether any had.
+/// Carries a datagram from each end. Returns whether there were any.
 fn exchange(ends: &[Shared; 2], wire: &Wire) -> bool {
     let mut any = false;
     for (from, to) in [(0, 1), (1, 0)] {
@@ -352,15 +353,15 @@ fn exchange(ends: &[Shared; 2], wire: &Wire) -> bool {
     any
 }
 
-/// What an end has given up, as the other has it in order, is written down there: should that end
-/// by a crash, it goes on from there.
+/// Checks that bytes dropped as acknowledged by one end are published at the other: after a crash,
+/// that end resumes from there.
 fn check_written_down(ends: &[Shared; 2]) {
     for (from, to) in [(0, 1), (1, 0)] {
         let given_up = ends[from].borrow_mut().table(0).given_up();
         let mut other = ends[to].borrow_mut();
         for (token, direction, position) in given_up {
             if let Some(tail) = other.table(0).written_down(token, direction) {
-                assert!(tail >= position, "{tail} of {position} are written down");
+                assert!(tail >= position, "{tail} of {position} are published");
             }
         }
     }

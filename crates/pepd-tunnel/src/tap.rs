@@ -94,7 +94,7 @@ impl Tap {
                     set.set(mtu);
                 }
                 Err(error) if failed.replace(mtu) != mtu => {
-                    tracing::warn!(interface = name, mtu, %error, "cannot set the interface MTU: pepd retries");
+                    tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of pepd's TUN interface, retrying: packets may be too long meanwhile");
                 }
                 Err(_) => {}
             }
@@ -167,11 +167,11 @@ impl Taps {
         }
         core.settle_packets();
         self.deliver(core);
-        let [martian, foreign] = core.take_strangers();
-        if martian + foreign > 0 {
+        let [martian, unmatched] = core.take_strangers();
+        if martian + unmatched > 0 {
             core.context.counters.update(|stats| {
                 stats.packets_martian += martian;
-                stats.packets_unmatched += foreign;
+                stats.packets_unmatched += unmatched;
             });
         }
         // Hosts must know a new session's MTU from its first packet on.

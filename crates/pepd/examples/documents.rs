@@ -1,7 +1,7 @@
-//! Man pages and completions of shells, for packages: made of the command line's definition, and
-//! of docs/configuration.md.
+//! Man pages and shell completions for packages, generated from the command line's definition and
+//! docs/configuration.md.
 //!
-//!     cargo run -p pepd --example documents -- FOLDER
+//! \tcargo run -p pepd --example documents -- DIRECTORY
 
 use std::{env, error::Error, fs, io, path::Path};
 
@@ -15,7 +15,7 @@ use roff::{Inline, Roff, bold, italic, roman};
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let directory = env::args_os().nth(1).ok_or("which folder?")?;
+    let directory = env::args_os().nth(1).ok_or("missing argument: directory")?;
     let directory = Path::new(&directory);
     let pages = directory.join("man");
     fs::create_dir_all(&pages)?;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One page for a command, and one for each of those below it, as git has them: `pepd-link(8)`.
+/// Writes a page for a command, and one for each subcommand, named as git's: `pepd-link(8)`.
 fn write_pages(
     command: &clap::Command,
     name: &str,
@@ -45,11 +45,11 @@ fn write_pages(
     Ok(())
 }
 
-/// What stands behind a command's options is prose and examples: prose is filled, examples are not.
+/// Returns a page. Text after a command's options is prose and examples; only prose is filled.
 fn page(command: &clap::Command, name: &str) -> io::Result<Vec<u8>> {
     let help = command.get_after_help().map(ToString::to_string);
     let help = help.unwrap_or_default();
-    // `pepd --help` ends with them, the other commands' help does not.
+    // `pepd --help` ends with them; the help of other commands does not.
     let exits = Some(ExitStatus::HELP).filter(|exits| !help.contains(exits));
     let man = Man::new(command.clone().display_name(name.to_owned()))
         .title(name)
@@ -91,10 +91,10 @@ fn page(command: &clap::Command, name: &str) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// pepd.toml(5), which is docs/configuration.md in the language of man pages.
+/// Returns pepd.toml(5): docs/configuration.md in the markup of man pages.
 ///
-/// It knows the Markdown that this page has: headings, paragraphs, lists, tables, fenced examples,
-/// and within a line code, emphasis and links, of which the text stays.
+/// It supports the Markdown that this page uses: headings, paragraphs, lists, tables, fenced
+/// examples, and within a line code, emphasis and links, which become their text.
 fn configuration() -> String {
     let mut page = Roff::new();
     page.control("TH", ["pepd.toml", "5"]);
@@ -119,7 +119,7 @@ fn configuration() -> String {
             page.control("TP", []);
             page.text([bold(plain(key))]);
         } else if line.starts_with("|-") {
-            // Between the head of a table and its rows.
+            // The separator between a table's header and its rows.
         } else if let Some(row) = line.strip_prefix('|') {
             let cells: Vec<_> = row
                 .trim_end_matches('|')
@@ -147,7 +147,7 @@ fn configuration() -> String {
     page.to_roff()
 }
 
-/// A line's text in roman, code in bold, emphasis in italic; a link as its text.
+/// Formats a line: text in roman, code in bold, emphasis in italic, a link as its text.
 fn inlines(line: &str) -> Vec<Inline> {
     let mut parts = Vec::new();
     for (at, part) in linkless(line).split('`').enumerate() {
@@ -166,12 +166,12 @@ fn inlines(line: &str) -> Vec<Inline> {
     parts
 }
 
-/// A heading without marks.
+/// Returns a heading without markup.
 fn plain(text: &str) -> String {
     linkless(text).replace('`', "")
 }
 
-/// `[text](address)` as `text`.
+/// Replaces `[text](address)` by `text`.
 fn linkless(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;

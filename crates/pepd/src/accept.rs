@@ -1,8 +1,8 @@
-//! Taking connections from a site's listeners.
+//! Accepting connections from a site's listeners.
 //!
-//! Everything a flow needs is reserved before its client is accepted. What is short, then,
-//! leaves the client in the kernel's queue, where it waits; it is not accepted and then
-//! dropped. Nothing here ends the daemon or spins.
+//! Everything that a flow needs is reserved before its client is accepted. On a shortage the client
+//! waits in the kernel's queue instead of being accepted and then dropped. No error here ends the
+//! daemon or makes it spin.
 
 use std::{
     io,
@@ -32,22 +32,22 @@ use tokio::{
     task::yield_now,
 };
 
-/// Where one worker gets a site's connections of one family. The kernel spreads them over the
-/// workers: with one socket for all, each connection would wake every worker.
+/// A worker's listener for a site's connections of one family. The kernel distributes connections
+/// over the workers: with one shared socket, each connection would wake all of them.
 #[derive(Debug)]
 pub struct Listener {
-    /// Whose connections come to it.
+    /// Site of the connections.
     pub site: Arc<SiteRuntime>,
-    /// Of which kind.
+    /// Family of the connections.
     pub family: Family,
-    /// It.
+    /// Listening socket.
     pub socket: Socket,
-    /// Into which tunnel its flows go, if into one.
+    /// Tunnel of the flows, if the site uses one.
     pub route: Option<Route>,
 }
 
 impl Listener {
-    /// Server legs that are kept ready for it while nobody comes.
+    /// Returns the number of server legs kept ready while no client connects.
     pub fn reserved_legs(&self) -> usize {
         match self.site.syn {
             SynHandling::Spoof => 1,
@@ -56,15 +56,15 @@ impl Listener {
     }
 }
 
-/// What a flow needs before its client is accepted.
+/// Resources of a flow, reserved before its client is accepted.
 #[derive(Debug)]
 struct Reserve {
     memory: FlowMemory,
-    /// For a site that connects once the client is accepted.
+    /// Server leg, for a site that connects after accepting the client.
     leg: Option<ReservedLeg>,
 }
 
-/// One worker's share of a listener's connections.
+/// Acceptor of a listener's connections for one worker.
 #[derive(Debug)]
 pub struct Acceptor {
     context: Arc<FlowContext>,
@@ -75,12 +75,12 @@ pub struct Acceptor {
     reserve: Option<Reserve>,
 }
 
-/// Why nobody was accepted.
+/// Reason why no client was accepted.
 #[derive(Debug)]
 enum AcceptError {
-    /// What a flow needs is not to be had.
+    /// A resource of the flow is unavailable.
     Reserve(io::Error),
-    /// A connection failed in the queue (accept(2)): the next may be well.
+    /// A connection failed in the queue (accept(2)): the next one may succeed.
     Queue(io::Error),
 }
 
@@ -88,7 +88,7 @@ impl Acceptor {
     /// Registers the listener with the current runtime.
     ///
     /// # Errors
-    /// When there is no memory or watch for it.
+    /// When memory or epoll watches are exhausted.
     pub fn new(context: Arc<FlowContext>, listener: Listener) -> io::Result<Self> {
         Ok(Self {
             context,
@@ -100,7 +100,7 @@ impl Acceptor {
         })
     }
 
-    /// Accepts for as long as it is polled.
+    /// Accepts connections for as long as it is polled.
     pub async fn run(mut self) {
         loop {
             match self.accept().await {
@@ -113,15 +113,15 @@ impl Acceptor {
         }
     }
 
-    /// Where one has come, another will: what it needs is reserved while the first is served. An
-    /// error is reported once somebody has come.
+    /// Reserves the resources of the next flow while the first is served. An error is reported when
+    /// the next client connects.
     fn reserve_ahead(&mut self) {
         if self.reserve.is_none() {
             self.reserve = self.new_reserve().ok();
         }
     }
 
-    /// What is reserved stays so when there turns out to be nobody: the next will need it.
+    /// Accepts a client. A reservation stays for the next one when the queue turns out to be empty.
     async fn accept(&mut self) -> Result<(), AcceptError> {
         let ready = self.listener.readable().await;
         let mut ready = ready.map_err(AcceptError::Queue)?;
@@ -142,20 +142,20 @@ impl Acceptor {
         }
     }
 
-    /// A flow that goes into a tunnel needs no leg here.
+    /// Reserves resources. A flow in a tunnel needs no leg here.
     fn new_reserve(&self) -> io::Result<Reserve> {
         let connects = self.site.syn == SynHandling::Spoof && self.tunnel().is_none();
         Reserve::new(&self.context, &self.site, self.family, connects)
     }
 
-    /// The tunnel into which a flow goes that comes now.
+    /// Returns the tunnel that a new flow would use now.
     fn tunnel(&self) -> Option<&Route> {
         let route = self.route.as_ref()?;
         let waits = self.waits(self.context.outage.is_down()) && route.is_served();
         (route.takes_flows() || waits).then_some(route)
     }
 
-    /// What is not to be had now is asked for again when a flow has ended, or a moment later.
+    /// Waits until a flow has ended, or for a moment, after a failed reservation.
     async fn on_error(&self, err: &AcceptError) {
         let (AcceptError::Reserve(cause) | AcceptError::Queue(cause)) = err;
         let admission = &self.context.admission;
@@ -179,14 +179,14 @@ impl Acceptor {
             site: Arc::clone(&self.site),
             peer: None,
         };
-        let foreign = self.foreign(&ends);
+        let other_mark = self.other_mark(&ends);
         let ends = FlowInfo {
-            site: self.site.on_way(foreign.is_off_link),
+            site: self.site.on_way(other_mark.is_off_link),
             ..ends
         };
         // Other uplinks do not wait for the link.
-        let away = self.context.outage.is_down() && !foreign.is_off_link;
-        if away && self.site.while_down == WhileDown::Refuse {
+        let is_down = self.context.outage.is_down() && !other_mark.is_off_link;
+        if is_down && self.site.while_down == WhileDown::Refuse {
             flow::refuse_while_down(&self.context, &ends, fd);
             return Ok(());
         }
@@ -197,18 +197,18 @@ impl Acceptor {
         }
         if self.route.is_some() {
             let (client, site) = (ends.client, &self.site.name);
-            tracing::debug!(%client, site, "its peer is gone: a flow goes without the tunnel");
+            tracing::debug!(%client, site, "peer is down: flow bypasses the tunnel");
         }
         let context = Arc::clone(&self.context);
         let Reserve { memory, leg } = reserve;
         memory.publish_accepted(&context, &ends, fd.as_fd());
-        // One made ahead has the options of the link.
-        let leg = leg.filter(|_| !foreign.is_off_link);
-        if self.waits(away) {
-            self.begin_later(fd, ends, foreign.mark, memory, leg);
+        // A leg that was reserved has the options of the link.
+        let leg = leg.filter(|_| !other_mark.is_off_link);
+        if self.waits(is_down) {
+            self.begin_later(fd, ends, other_mark.mark, memory, leg);
             return Ok(());
         }
-        match self.server_leg(&fd, &ends, foreign.mark, &memory, leg) {
+        match self.server_leg(&fd, &ends, other_mark.mark, &memory, leg) {
             Ok(server) => {
                 let flow = flow::serve(context, ends, memory, fd, server);
                 drop(tokio::spawn(flow));
@@ -221,19 +221,19 @@ impl Acceptor {
         Ok(())
     }
 
-    /// The mark that another program has set on the SYN of a flow that is split.
-    fn foreign(&self, ends: &FlowInfo) -> OtherMark {
-        let marks = self.context.foreign.as_ref();
+    /// Returns the mark that another program has set on the SYN of a split flow.
+    fn other_mark(&self, ends: &FlowInfo) -> OtherMark {
+        let marks = self.context.other_marks.as_ref();
         let marks = marks.filter(|_| self.route.is_none());
         marks.map_or_else(OtherMark::default, |marks| marks.for_flow(&ends.tuple()))
     }
 
-    /// Whether flows that come now wait for the link.
-    fn waits(&self, away: bool) -> bool {
-        away && self.site.waits_for_link()
+    /// Returns true if new flows wait for the link.
+    fn waits(&self, is_down: bool) -> bool {
+        is_down && self.site.waits_for_link()
     }
 
-    /// Serves a client once the link is back.
+    /// Serves a client once the link is up again.
     fn begin_later(
         &self,
         client: OwnedFd,
@@ -257,7 +257,7 @@ impl Acceptor {
             connect(&context, leg, family, (&to, syn), publish)
         };
         let context = Arc::clone(&self.context);
-        let flow = waiting::serve_when_back(context, ends, memory, client, begin);
+        let flow = waiting::serve_when_up(context, ends, memory, client, begin);
         drop(tokio::spawn(flow));
     }
 
@@ -275,7 +275,8 @@ impl Acceptor {
         }
         if self.site.syn == SynHandling::Defer {
             match self.take_held(client, ends) {
-                // It went with the process that held the SYN: its server is asked again.
+                // The leg was lost with the process that held the SYN: pepd connects to the server
+                // again.
                 Err(_) if self.may_be_lost() => {}
                 leg => {
                     let leg = leg?;
@@ -286,7 +287,7 @@ impl Acceptor {
         }
         let leg = match reserved {
             Some(leg) => leg,
-            // The tunnel was lost after the reservation, or a held leg is.
+            // The tunnel was lost after the reservation, or a held leg is missing.
             None => ReservedLeg::new(&ends.site, self.family)?,
         };
         let dscp = self.keep_dscp(client);
@@ -300,8 +301,8 @@ impl Acceptor {
         held.is_some_and(|held| held.may_be_lost())
     }
 
-    /// The leg whose server has answered already; without one the client has to be reset: it
-    /// came too late.
+    /// Returns the leg whose server has already answered. Without it the client has to be reset: it
+    /// was too late.
     fn take_held(&self, client: &OwnedFd, ends: &FlowInfo) -> io::Result<OwnedFd> {
         let held = self
             .context
@@ -316,7 +317,7 @@ impl Acceptor {
         Ok(held.fd)
     }
 
-    /// The DSCP of the client's SYN, which its own leg has from now on.
+    /// Returns the DSCP of the client's SYN, and sets it on the client leg.
     fn keep_dscp(&self, client: &OwnedFd) -> u8 {
         if !self.site.keeps_dscp() {
             return 0;

@@ -39,7 +39,7 @@ fn context() -> Arc<FlowContext> {
         admission: Admission::new(2, Arc::clone(&counters)),
         counters,
         held: None,
-        foreign: None,
+        other_marks: None,
         unanswered: Arc::default(),
         silence: Default::default(),
         heartbeat: Default::default(),
@@ -71,12 +71,12 @@ fn while_legs_are_refused_the_gate_is_closed_and_the_acceptor_waits() {
         let mut acceptor = Acceptor::new(Arc::clone(&context), listener).unwrap();
         let err = acceptor.accept().await.unwrap_err();
         assert!(matches!(err, AcceptError::Reserve(_)), "{err:?}");
-        // It does not come back at once, to fail again.
+        // It does not return at once, only to fail again.
         assert_eq!(acceptor.on_error(&err).now_or_never(), None);
     });
     let stats = context.counters.snapshot();
     assert_eq!(stats.legs_failed, 1);
     assert_eq!(*context.admission.gate().borrow(), Gate::Closed);
     assert_eq!(stats.flows_accepted, 0);
-    assert_eq!(context.budget.taken(), 0, "what was reserved is given back");
+    assert_eq!(context.budget.taken(), 0, "the reservation is released");
 }

@@ -1,4 +1,4 @@
-//! Removing what a pepd that was killed has left in the kernel.
+//! Removal of what a killed pepd has left in the kernel.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -8,37 +8,37 @@ use pepd_relay::survive::claim;
 use pepd_sys::admin_socket;
 use tokio::runtime;
 
-/// Why nothing could be removed.
+/// Failure of the clean-up.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
-    /// Descriptors are short, or `/proc` is missing.
-    #[error("cannot find out whether a pepd runs here")]
+    /// No descriptors are left, or `/proc` is missing.
+    #[error("cannot check for a running pepd")]
     Look(#[source] io::Error),
-    /// Descriptors are short.
+    /// No descriptors are left.
     #[error("cannot start an event loop")]
     Runtime(#[source] io::Error),
-    /// The folder is another user's, or can only be read.
+    /// The directory belongs to another user, or is read-only.
     #[error("cannot remove the socket {0}")]
     Socket(PathBuf, #[source] io::Error),
-    /// Nft is missing, or a capability.
+    /// nft is missing, or a capability.
     #[error(transparent)]
     Intercept(#[from] InterceptError),
 }
 
-/// What there was.
+/// Result of the clean-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leftovers {
-    /// A process uses it, or keeps flows for the next one: nothing was removed.
+    /// A process uses the rules, or keeps flows for the next one: nothing was removed.
     InUse(u32),
-    /// There is nothing now; whether the nft table of that name was there.
+    /// Leftovers have been removed, if any existed.
     Removed {
-        /// Its name.
+        /// Name of the nft table.
         table: String,
-        /// It was.
+        /// True if the table existed.
         was_installed: bool,
-        /// Congestion controls of killed processes, also of other configurations.
+        /// Number of congestion controls of killed processes, also of other configurations.
         controls: usize,
-        /// The socket at which it was asked, if that was there.
+        /// Path of the admin socket, if it existed.
         socket: Option<PathBuf>,
     },
 }
@@ -64,7 +64,7 @@ impl fmt::Display for Leftovers {
                 } else {
                     writeln!(
                         f,
-                        "there was no nft table `inet {table}`; policy rules and routes are removed where there were any"
+                        "found no nft table `inet {table}`; removed policy rules and routes, if any"
                     )?;
                 }
                 if let Some(path) = socket {
@@ -82,7 +82,7 @@ impl fmt::Display for Leftovers {
     }
 }
 
-/// A configuration of defaults, for leftovers of one whose file is gone.
+/// Returns a default configuration, for leftovers of one whose file is missing.
 ///
 /// # Panics
 /// Never: it is valid.
@@ -94,7 +94,7 @@ pub fn defaults() -> Config {
 /// Removes rules, routes and the socket of a configuration unless a process uses them.
 ///
 /// # Errors
-/// When that cannot be found out, nft cannot be run, or the socket cannot be removed.
+/// When the check for such a process fails, nft cannot be run, or the socket cannot be removed.
 pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
     if let Some(process) = claim::user_of(config).map_err(CleanupError::Look)? {
         return Ok(Leftovers::InUse(process));
@@ -109,7 +109,7 @@ pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
     })
 }
 
-/// Removes the socket at which no process answers any more, and returns its path.
+/// Removes the socket of a dead process, and returns its path.
 fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
     let Some(path) = admin_socket::path(config) else {
         return Ok(None);
@@ -120,8 +120,8 @@ fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
     }
 }
 
-/// Removes them whoever uses them, and the congestion controls of killed processes, whose number it
-/// gives.
+/// Removes rules and routes even if a process uses them, and the congestion controls of killed
+/// processes. Returns the number of the latter.
 ///
 /// # Errors
 /// When nft cannot be run, or the kernel does not answer.
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_goes_once_nobody_answers() {
+    fn a_socket_without_a_process_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.sock");
         let text = format!("[intercept]\nlan = [\"lo\"]\n[admin]\nsocket = {path:?}\n");

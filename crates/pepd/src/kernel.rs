@@ -1,4 +1,4 @@
-//! What a configuration asks of the machine, and whether the machine has it.
+//! Comparison of a configuration with the machine.
 
 use std::{io, net::IpAddr, path::Path};
 
@@ -20,10 +20,10 @@ use nix::{
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 
-/// Checks a configuration, in itself and against this machine.
+/// Checks a configuration, by itself and against this machine.
 ///
 /// # Errors
-/// With everything that is wrong with it.
+/// All problems found.
 pub fn load(source: Source) -> Result<Loaded, LoadError> {
     let given = source.path.clone();
     let mut loaded = source.load_alone()?;
@@ -36,26 +36,26 @@ pub fn load(source: Source) -> Result<Loaded, LoadError> {
     Ok(loaded)
 }
 
-/// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
+/// Logs once, at the start, kernel features that sites ask for but flows do not require.
 pub fn log_missing(config: &Config) {
     let mut sites = config.sites.iter();
     let asks = sites.any(|(_, site)| site.timeouts.rto_max.is_some());
     if asks && !has_rto_max() {
         tracing::info!(
-            "this kernel lets pauses between retransmissions grow to 120 s, as it has no TCP_RTO_MAX_MS (Linux 6.15): \
+            "retransmission timeouts may grow to 120 s, since this kernel lacks TCP_RTO_MAX_MS (Linux 6.15): \
              `timeouts.rto_max` has no effect"
         );
     }
 }
 
-/// What was found wrong or doubtful.
+/// Problems and doubts.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// What makes the configuration impossible here.
+    /// Problems that prevent pepd from starting here.
     pub errors: Vec<ConfigError>,
-    /// What may become true later, or costs something.
+    /// Conditions that may change later, or that cost performance.
     pub warnings: Vec<ConfigWarning>,
-    /// What `pepd run` says itself when it comes to it.
+    /// Remarks that `pepd run` logs itself in due course.
     pub notes: Vec<ConfigWarning>,
 }
 
@@ -100,7 +100,7 @@ impl Findings {
         }
     }
 
-    /// A gateway is beyond the link, and so nobody here.
+    /// Checks that the gateway is a machine beyond the link, not this one or a host.
     fn check_gateway(&mut self, config: &Config) {
         let Some(link) = &config.link else { return };
         let Some((gateway, interfaces)) = link.gateway.zip(getifaddrs().ok()) else {
@@ -127,14 +127,14 @@ impl Findings {
             };
             if let Some(what) = what {
                 let message = format!(
-                    "{gateway} is {what} on `{name}`, which says nothing of the link; expected the address of a machine beyond it"
+                    "{gateway} is {what} on `{name}`, which does not prove that the link is up; expected the address of a machine beyond it"
                 );
                 return self.warn(config, "link.gateway", message);
             }
         }
     }
 
-    /// As the start would find it; nothing is made or removed.
+    /// Checks the directory as the start would; creates and removes nothing.
     fn check_directory(&mut self, config: &Config) {
         let directory = config.custody.directory.as_ref();
         let Some(directory) = directory.filter(|_| !config.peers.is_empty()) else {
@@ -156,12 +156,12 @@ impl Findings {
         }
     }
 
-    /// Without a socket pepd runs all the same.
+    /// Checks the admin socket, without which pepd runs nevertheless.
     fn check_admin(&mut self, config: &Config) {
         let path = admin_socket::path(config);
         if let Some(Err(err)) = path.map(|path| admin_socket::check(&path)) {
             let message = format!(
-                "{err}; else no command reaches this pepd (`pepd status`, `reload`, `link`)"
+                "{err}; until then commands cannot reach this pepd (`pepd status`, `reload`, `link`)"
             );
             self.warn(config, "admin.socket", message);
         }
@@ -201,17 +201,16 @@ impl Findings {
                 for why in choice.passed_over {
                     self.note(config, key, why.instead(name));
                 }
-                if means == Means::Foreign {
-                    let message = format!(
-                        "`{name}` is an eBPF program of another process, and gone with that"
-                    );
+                if means == Means::OtherProcess {
+                    let message =
+                        format!("`{name}` is eBPF of another process, and vanishes with it");
                     self.note(config, key, message);
                 }
             }
         }
     }
 
-    /// Keys are read again when pepd runs, by then perhaps as another user.
+    /// Checks the contact plan. It is read again when pepd runs, perhaps as another user.
     fn check_contacts(&mut self, config: &Config) {
         let contacts = config.link.as_ref().and_then(|link| link.contacts.as_ref());
         if let Some(Err(err)) = contacts.map(|path| outage::read_contacts(path)) {
@@ -246,14 +245,14 @@ impl Findings {
             }),
             Ok(_) if keys::is_open_to_others(path) => {
                 let path = path.display();
-                let message = format!("{path} can be read by others than its owner: chmod 600");
+                let message = format!("{path} is readable by other users: chmod 600");
                 self.warn(config, key, message);
             }
             Ok(_) => {}
         }
     }
 
-    /// The key to be exchanged is the other's, which is easily mixed up.
+    /// Checks that no peer has pepd's own public key, a frequent mistake in the exchange of keys.
     fn check_own_key(&mut self, config: &Config) {
         let own = config.identity.as_ref();
         let Some(Ok(private)) = own.map(|identity| keys::read(&identity.key_file)) else {
@@ -265,8 +264,9 @@ impl Findings {
             self.errors.push(ConfigError {
                 line: config.line_of(&key),
                 key,
-                message: "is our own key; expected the peer's, as its `pepd keygen` printed it"
-                    .to_owned(),
+                message:
+                    "is the local public key; expected the peer's, as printed by its `pepd keygen`"
+                        .to_owned(),
             });
         }
     }
@@ -283,13 +283,13 @@ impl Findings {
             .map(|link| ("link.interface", &link.interface));
         let is_missing = |(_, name): &(&str, &IfName)| if_nametoindex(name.as_str()).is_err();
         for (key, name) in lan.chain(link).filter(is_missing) {
-            let message = format!("there is no interface `{name}` at the moment");
+            let message = format!("interface `{name}` does not exist at present");
             self.warn(config, key, message);
         }
     }
 }
 
-/// The network that an interface's address is in. Link-local ones are on every interface.
+/// Returns the network of an interface's address. Link-local networks are on every interface.
 fn network(interface: &InterfaceAddress) -> Option<IpNet> {
     let address = interface.address.and_then(ip_of)?;
     let mask = interface.netmask.and_then(ip_of)?;
@@ -298,8 +298,9 @@ fn network(interface: &InterfaceAddress) -> Option<IpNet> {
     (!is_local && net.prefix_len() > 0).then_some(net)
 }
 
-/// What an address in the network of an interface is that is no machine beyond the link. Networks of two addresses and less have
-/// neither a broadcast address nor one of their own (RFC 3021, RFC 6164).
+/// Describes an address in the network of an interface that cannot be a machine beyond the link.
+/// Networks of two addresses or fewer have neither a broadcast nor a network address (RFC 3021, RFC
+/// 6164).
 fn not_beyond(address: IpAddr, net: IpNet, is_hosts: bool) -> Option<&'static str> {
     let is_wide = net.max_prefix_len() - net.prefix_len() > 1;
     if is_wide && address.is_ipv4() && net.broadcast() == address {
@@ -316,22 +317,22 @@ fn ip_of(address: SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
 }
 
-/// What to do about a key file that cannot be read.
+/// Returns the remedy for a key file that cannot be read.
 fn remedy(err: &KeyFileError, is_shared: bool) -> &'static str {
     match (err, is_shared) {
         (KeyFileError::Unreadable { err, .. }, _) if err.kind() != io::ErrorKind::NotFound => {
-            "expected a file that belongs to the user as whom pepd runs (chown), and which that user may read \
-             (chmod 600); or, by our unit for systemd, one in /etc/pepd, which is given to pepd when it starts \
-             (systemctl restart pepd, with all flows)"
+            "expected a file that pepd's user owns (chown) and may read \
+             (chmod 600); with the systemd unit also one in /etc/pepd, which systemd passes to pepd at its start \
+             (systemctl restart pepd, which ends all flows)"
         }
-        (_, true) => "`pepd keygen --psk FILE` makes one, which both ends need",
-        (_, false) => "`pepd keygen --out FILE` makes one",
+        (_, true) => "create it with `pepd keygen --psk FILE`, and copy it to the other end",
+        (_, false) => "create it with `pepd keygen --out FILE`",
     }
 }
 
 fn no_control(catalogue: &Catalogue, passed_over: &[WhyNot]) -> String {
     let why = catalogue.explain(passed_over);
-    format!("no congestion control can be had: {why}")
+    format!("no congestion control is available: {why}")
 }
 
 #[cfg(test)]
@@ -346,13 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_congestion_control_is_an_error_that_names_what_there_is() {
+    fn a_missing_congestion_control_is_an_error_that_names_the_available_ones() {
         let errors = check(&config(r#"["nonesuch", "neither"]"#)).errors;
         let [error] = errors.as_slice() else {
             panic!("one error, not {errors:?}")
         };
         assert_eq!((error.line, error.key.as_str()), (5, "site[1].congestion"));
-        let expected = "no congestion control can be had: `nonesuch` is not known; `neither` is not known; \
+        let expected = "no congestion control is available: `nonesuch` is not known; `neither` is not known; \
                         the kernel has ";
         assert!(error.message.starts_with(expected), "{error}");
         assert!(error.message.contains("reno"), "{error}");
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_beyond_the_link_has_the_address_of_a_network_or_one_of_the_hosts() {
+    fn an_address_of_a_network_or_of_the_lan_is_not_beyond_the_link() {
         for (address, net, is_hosts, expected) in [
             (
                 "192.0.2.255",

@@ -1,21 +1,22 @@
-//! The daemon: what is built from the layers beneath it, what is seen of it, what is amiss on this machine.
+//! The daemon: built from the layers below, with its observation and diagnosis.
 //!
 //! The layers are crates: [`pepd_api`], [`pepd_sys`], [`pepd_intercept`], [`pepd_relay`],
-//! [`pepd_tunnel`]; [`pepd_control`] has the command line and what asks a running pepd.
+//! [`pepd_tunnel`]; [`pepd_control`] has the command line and the commands that query a running
+//! pepd.
 //!
-//! - `accept`, clients of a site's listeners
-//! - `admin`, how a running pepd is asked and told
-//! - `change`, another configuration for a running pepd
-//! - [`daemon`], build, run, drain
-//! - [`diagnose`], what is amiss on this machine
-//! - [`kernel`], whether this machine has what a configuration asks for
-//! - [`summary`], what a configuration comes to
-//! - `observe`, what is seen of a running pepd
-//! - `page`, for browsers
-//! - `probe`, what the path to a peer is like under load
-//! - [`supervisor`], the process that starts the next one
-//! - `switches`, sites that are off for a while
-//! - `workers`, the threads that carry flows
+//! - `accept`: clients of a site's listeners
+//! - `admin`: HTTP API of a running pepd
+//! - `change`: new configuration for a running pepd
+//! - [`daemon`]: construction, operation, drain
+//! - [`diagnose`]: problems of this machine
+//! - [`kernel`]: comparison of a configuration with the machine
+//! - [`summary`]: effective values of a configuration
+//! - `observe`: status, history and traces of a running pepd
+//! - `page`: web page
+//! - `probe`: measurement of the path to a peer under load
+//! - [`supervisor`]: process that starts the workers
+//! - `switches`: sites that are switched off
+//! - `workers`: threads that carry flows
 #![deny(unsafe_code)]
 
 mod accept;

@@ -1,11 +1,11 @@
-//! What the service manager is told that has started us, by sd_notify(3): systemd, with `Type=notify`.
+//! Notifications to the service manager by sd_notify(3): systemd, with `Type=notify`.
 
 use sd_notify::NotifyState::{self, ExtendTimeoutUsec, Ready, Status, Watchdog};
 
-/// While it waits for us to come up, or to end, it is to wait for so many microseconds more from each word on.
+/// Microseconds by which each notification extends the manager's timeout, during start and end.
 const PATIENCE: u32 = 30_000_000;
 
-/// What it knows.
+/// Last notified state.
 #[derive(Debug, Default)]
 pub struct Service {
     is_ready: bool,
@@ -13,11 +13,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// We live, which is to be told every second or so; whether flows are carried, and whether they drain. How long that may take is
-    /// for the configuration to say, and not for the service manager. Where nobody has asked for it this does nothing.
+    /// Notifies the service manager: alive (at intervals of about a second), carrying flows, or
+    /// draining. The duration of a drain is up to the configuration, not the service manager.
+    /// Without a service manager this does nothing.
     pub fn notify(&mut self, is_up: bool, ends: bool) {
         if let Err(err) = sd_notify::notify(&self.state(is_up, ends)) {
-            tracing::debug!(error = %err, "cannot tell the service manager");
+            tracing::debug!(error = %err, "cannot notify the service manager");
         }
     }
 
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once_and_waiting_all_the_time() {
+    fn changes_are_notified_once_and_waiting_repeatedly() {
         let mut service = Service::default();
         let waits = "WATCHDOG=1 EXTEND_TIMEOUT_USEC=30000000";
         assert_eq!(notified(&mut service, false, false), waits);
@@ -58,7 +59,7 @@ mod tests {
             "WATCHDOG=1 READY=1 STATUS=carries flows"
         );
         assert_eq!(notified(&mut service, true, false), "WATCHDOG=1");
-        // One that has crashed is replaced.
+        // A process that has crashed is replaced.
         assert_eq!(notified(&mut service, false, false), "WATCHDOG=1");
         assert_eq!(
             notified(&mut service, true, true),

@@ -1,4 +1,4 @@
-//! What `pepd check` prints of a valid configuration: the values that will be in effect.
+//! Output of `pepd check` for a valid configuration: its effective values.
 
 mod custody;
 mod packets;
@@ -11,23 +11,24 @@ use std::{
 
 use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
-    site::{Buffers, DscpPolicy, LinkLeg, ReceiveBuffer, Site, SiteId, Source, SynHandling},
+    site::{Buffers, DscpPolicy, LinkLeg, Mode, ReceiveBuffer, Site, SiteId, Source, SynHandling},
 };
 use pepd_api::text;
 use pepd_sys::{congestion::Catalogue, keys};
 use units::duration;
 
-/// The effective values of a configuration, as a text of several lines.
+/// Effective values of a configuration, as text of several lines.
 pub struct Summary<'a> {
     /// The configuration.
     pub config: &'a Config,
-    /// The congestion controls of this machine, where they could be asked for.
+    /// Congestion controls of this machine, if known.
     pub catalogue: Option<&'a Catalogue>,
-    /// Whether the kernel caps retransmission times ([`pepd_sys::socket::has_rto_max`]).
+    /// True if the kernel limits retransmission timeouts ([`pepd_sys::socket::has_rto_max`]).
     pub rto_max: bool,
-    /// Whether another process could take flows over here ([`pepd_relay::survive::keeper::are_useful`]), where that was tried.
+    /// True if another process could take over flows on this machine
+    /// ([`pepd_relay::survive::keeper::are_useful`]); `None` if untested.
     pub survives: Option<bool>,
-    /// How the folder for what is held is, where it was looked at ([`pepd_tunnel::custody::look`]).
+    /// State of the custody directory, if inspected ([`pepd_tunnel::custody::inspect`]).
     pub directory: Option<String>,
 }
 
@@ -91,7 +92,7 @@ impl Summary<'_> {
             return line(
                 f,
                 "link",
-                &"not described: buffers by the kernel's autotuning, no pacing",
+                &"not configured: buffers autotuned by the kernel, no pacing",
             );
         };
         let rate = link
@@ -121,11 +122,11 @@ impl Summary<'_> {
             None => String::new(),
         };
         let rings = format!(
-            "{} flows{per_host}; rings of {} to {} each way, {} in all",
+            "{} flows{per_host}; ring buffers of {} to {} per direction, {} in total",
             l.flows, l.ring_initial, l.ring_max, l.memory
         );
         let held = format!(
-            "{} held SYNs, {} per source, {} per destination; {} a second, {} per source; {} descriptors and more",
+            "{} held SYNs, {} per source, {} per destination; {} new ones a second, {} per source; up to {} descriptors",
             l.held,
             l.held_per_source,
             l.held_per_destination,
@@ -144,7 +145,12 @@ impl Summary<'_> {
             return detail(f, "mode", &packets::mode(site));
         }
         detail(f, "mode", &self.mode(id, site))?;
-        detail(f, "link leg", &self.link_leg(site))?;
+        let leg = self.link_leg(site);
+        let leg = match site.mode {
+            Mode::Tunnel => format!("of flows that are split: {leg}"),
+            _ => leg,
+        };
+        detail(f, "link leg", &leg)?;
         detail(f, "host leg", &self.host_leg(site))?;
         self.while_down_text(f, site)?;
         if site.timeouts != self.config.timeouts {
@@ -161,13 +167,12 @@ impl Summary<'_> {
             return Ok(());
         };
         line(f, "identity", &own_key(&identity.key_file))?;
-        let listen = identity
-            .listen
-            .map_or("a port that the kernel chooses".to_owned(), |address| {
-                address.to_string()
-            });
+        let listen = identity.listen.map_or(
+            "a port chosen by the kernel (this end calls)".to_owned(),
+            |address| address.to_string(),
+        );
         let by = peers_come_by(self.config);
-        line(f, "", &format!("peers reach us by {by} at {listen}"))?;
+        line(f, "", &format!("peers connect by {by} at {listen}"))?;
         for (index, peer) in self.config.peers.iter().enumerate() {
             line(f, if index == 0 { "peers" } else { "" }, &described(peer))?;
         }
@@ -188,7 +193,7 @@ impl Summary<'_> {
         let (name, class) = (&peer.name, site.class);
         let compressed = if site.compress { ", compressed" } else { "" };
         format!(
-            "tunnel to {name} as {class}{compressed}, while it is gone {else_}; port {port}, {source}"
+            "tunnel to {name}, class {class}{compressed}; {else_} while the peer is down; port {port}, {source}"
         )
     }
 
@@ -201,11 +206,15 @@ impl Summary<'_> {
         let mut text = format!("{side}; congestion {}", self.congestion(&site.congestion));
         text += &buffers(site.link_buffers(link));
         if let Some(rate) = site.pacing_rate(link) {
-            let shared = if site.shares(link) { ", shared" } else { "" };
+            let shared = if site.shares(link) {
+                " shared by all flows"
+            } else {
+                ""
+            };
             write!(text, "; paced at {rate}{shared}").expect("writing to a string");
         }
         if let Some(bytes) = site.unsent_max(link) {
-            write!(text, "; {bytes} unsent").expect("writing to a string");
+            write!(text, "; at most {bytes} unsent in the kernel").expect("writing to a string");
         }
         if let Some(mss) = site.mss {
             write!(text, "; MSS {mss}").expect("writing to a string");
@@ -222,20 +231,22 @@ impl Summary<'_> {
         )
     }
 
-    /// What is asked for, and what it will be.
+    /// Describes the configured congestion controls, and the one that will be used.
     fn congestion(&self, wanted: &[CongestionName]) -> String {
         let Some(catalogue) = self.catalogue else {
             return match wanted {
                 [] => "the kernel's default".to_owned(),
                 [only] => only.to_string(),
-                wanted => format!("the first that can be had of {}", list(wanted)),
+                wanted => format!("first available of {}", list(wanted)),
             };
         };
         match (wanted, catalogue.choose(wanted).chosen) {
             ([], _) => format!("{} (this kernel's default)", catalogue.default()),
             ([_], Some((chosen, means))) => format!("{chosen} ({means})"),
-            (_, Some((chosen, means))) => format!("{chosen} ({means}; of {})", list(wanted)),
-            // An error before it comes to this.
+            (_, Some((chosen, means))) => {
+                format!("{chosen} ({means}; first available of: {})", list(wanted))
+            }
+            // Reported as an error before.
             (_, None) => format!("none of {}", list(wanted)),
         }
     }
@@ -261,7 +272,7 @@ fn nagle(nodelay: bool) -> &'static str {
 fn syn(syn: SynHandling) -> &'static str {
     match syn {
         SynHandling::Spoof => "SYNs answered at once",
-        SynHandling::Defer => "SYNs answered once the server has",
+        SynHandling::Defer => "SYNs answered after the server's answer",
     }
 }
 
@@ -272,14 +283,16 @@ fn source(source: Source) -> &'static str {
     }
 }
 
-/// The file with our key, and what peers have to know of it where we may read it.
+/// Describes the file with the local private key, and the public key for peers if the file is
+/// readable.
 fn own_key(path: &Path) -> String {
     let public = keys::read(path).map(|key| keys::public_key(&key));
     let public = public.map(|public| format!(", public key {public}"));
     format!("{}{}", path.display(), public.unwrap_or_default())
 }
 
-/// Without an address that is stated nobody is listened for by TCP.
+/// Returns the transports by which peers can connect. Without a configured address pepd does not
+/// listen for TCP.
 fn peers_come_by(config: &Config) -> &'static str {
     match config.peers_port() {
         Some(_) => "UDP and TCP",
@@ -290,26 +303,26 @@ fn peers_come_by(config: &Config) -> &'static str {
 fn described(peer: &Peer) -> String {
     let called = match &peer.endpoint {
         Some(endpoint) => format!("at {endpoint}"),
-        None => "calls us".to_owned(),
+        None => "initiates connections".to_owned(),
     };
     let rate = peer
         .rate
-        .map_or("rate measured".to_owned(), |rate| rate.to_string());
+        .map_or("measured rate".to_owned(), |rate| rate.to_string());
     let rtt = peer.rtt.map_or("unknown".to_owned(), duration::format);
     let psk = if peer.psk_file.is_some() {
-        ", with a shared key"
+        ", with a preshared key"
     } else {
         ""
     };
     let dedicated = if peer.dedicated {
-        ", nobody else's link"
+        ", dedicated link"
     } else {
         ""
     };
     let lost = duration::format(peer.lost_after);
     let name = &peer.name;
     format!(
-        "{name}: {called}{psk}, {rate}{dedicated}, round trip {rtt}, gone after {lost} of silence"
+        "{name}: {called}{psk}, {rate}{dedicated}, round trip {rtt}, down after {lost} of silence"
     )
 }
 
@@ -323,7 +336,7 @@ fn list<T: Display>(items: &[T]) -> String {
 
 fn matcher(site: &Site) -> String {
     let matcher = &site.matcher;
-    // Those that take flows are of TCP, all of them.
+    // Sites that take flows match TCP only.
     let protocols = match site.mode.takes_flows() {
         true => String::new(),
         false => list(&matcher.protocol),

@@ -1,5 +1,5 @@
-//! Sites that an operator switches off and on: while one is off, the kernel forwards its new flows, or its packets. Flows that are open
-//! go on.
+//! Switches of sites: while a site is off, the kernel forwards its new flows, or its packets. Open
+//! flows continue.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,49 +19,50 @@ use pepd_api::sites::{SiteList, SiteOrder, SiteState};
 use pepd_relay::arena::Arena;
 use tokio::{sync::watch, time::timeout};
 
-/// A rule is changed within less, unless nft cannot be run.
+/// Timeout of a change of the rules, which takes less unless nft cannot be run.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of a request.
+/// Maximum bytes of a request's body.
 const BODY_MAX: usize = 1024;
 
-/// Why a site stays as it was.
+/// Reason why a site was not switched.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
-    /// The configuration has none of that name.
-    #[error("there is no site `{0}`; there are: {1}")]
+    /// No site has this name.
+    #[error("no site `{0}`; sites: {1}")]
     Unknown(String, String),
-    /// They do not come to us.
-    #[error("the kernel forwards the flows of `{0}` anyway, as its mode is `{1}`")]
+    /// pepd does not take its flows.
+    #[error("the kernel already forwards the flows of `{0}`, since its mode is `{1}`")]
     NoFlows(String, Mode),
-    /// There is no more room in what outlives this process.
+    /// No room is left in the memory that outlives this process.
     #[error(
-        "{OFF_MAX} sites are off, and there cannot be more; give them `mode = \"bypass\"` in the configuration, and reload"
+        "{OFF_MAX} sites are off, which is the maximum; set `mode = \"bypass\"` in the configuration and reload"
     )]
     Full,
 }
 
-/// Those that are off, and how often that has changed.
+/// Sites that are off, and the number of changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Off {
-    /// Which.
+    /// Sites that are off.
     pub sites: BTreeSet<SiteId>,
-    /// Changes so far.
+    /// Number of changes so far.
     pub changes: u64,
 }
 
-/// Which sites are off.
+/// Switches of all sites.
 #[derive(Debug)]
 pub struct Switches {
     config: Arc<Config>,
-    /// Which outlives this process.
+    /// Arena that outlives this process.
     arena: Arc<Arena>,
     off: watch::Sender<Off>,
-    /// How many changes the kernel has been told.
-    told: watch::Sender<u64>,
+    /// Number of changes applied in the kernel.
+    reported: watch::Sender<u64>,
 }
 
 impl Switches {
-    /// As the process before has left them in the arena, for those sites that there still are.
+    /// Returns the switches as left in the arena by the previous process, for sites that still
+    /// exist.
     pub fn new(config: &Arc<Config>, arena: &Arc<Arena>) -> Arc<Self> {
         let kept: BTreeSet<_> = arena.off().into_iter().collect();
         let sites = config.sites.iter();
@@ -69,36 +70,37 @@ impl Switches {
         let off: Vec<_> = off.map(|(id, site)| (id, site.name.as_str())).collect();
         if !off.is_empty() {
             let names: Vec<_> = off.iter().map(|(_, name)| *name).collect();
-            tracing::warn!(sites = ?names, "sites stay off, as an operator has said (`pepd site on`)");
+            tracing::warn!(sites = ?names, "sites stay switched off by the operator (`pepd site on`)");
         }
         let sites = off.into_iter().map(|(id, _)| id).collect();
         Arc::new(Self {
             config: Arc::clone(config),
             arena: Arc::clone(arena),
             off: watch::Sender::new(Off { sites, changes: 0 }),
-            told: watch::Sender::new(0),
+            reported: watch::Sender::new(0),
         })
     }
 
-    /// Those that are off, as that changes.
+    /// Returns a receiver of the sites that are off.
     pub fn off(&self) -> watch::Receiver<Off> {
         self.off.subscribe()
     }
 
-    /// Whether that one is.
+    /// Returns true if this site is off.
     pub fn is_off(&self, site: SiteId) -> bool {
         self.off.borrow().sites.contains(&site)
     }
 
-    /// The rules in the kernel are as so many changes have it.
+    /// Announces that the kernel's rules include this number of changes.
     pub fn announce(&self, changes: u64) {
-        self.told.send_replace(changes);
+        self.reported.send_replace(changes);
     }
 
-    /// Switches a site. Returns how many changes the kernel has to be [told](Self::tell).
+    /// Switches a site. Returns the number of changes that the kernel has to
+    /// [apply](Self::announce).
     ///
     /// # Errors
-    /// When there is no such site, it takes no flows, or too many are off.
+    /// When the site does not exist, takes no flows, or too many are off.
     pub fn set(&self, order: &SiteOrder) -> Result<u64, SwitchError> {
         let name = &order.site;
         let mut sites = self.config.sites.iter();
@@ -124,7 +126,7 @@ impl Switches {
                 now.sites.remove(&id);
             }
             now.changes += 1;
-            tracing::info!(site = name, off, "an operator switches a site");
+            tracing::info!(site = name, off, "site switched by the operator");
             true
         });
         if kept {
@@ -144,13 +146,13 @@ impl Switches {
     }
 
     async fn is_announced(&self, changes: u64) -> bool {
-        let mut told = self.told.subscribe();
-        let told = timeout(PATIENCE, told.wait_for(|told| *told >= changes)).await;
-        told.is_ok()
+        let mut reported = self.reported.subscribe();
+        let reported = timeout(PATIENCE, reported.wait_for(|reported| *reported >= changes)).await;
+        reported.is_ok()
     }
 }
 
-/// Requests about them.
+/// Returns the routes for these requests.
 pub fn router(switches: Arc<Switches>) -> Router {
     Router::new()
         .route("/v1/sites", get(list).put(order))
@@ -167,12 +169,13 @@ async fn list(State(switches): State<Arc<Switches>>) -> Json<SiteList> {
     Json(SiteList(sites.collect()))
 }
 
-/// Answers once the kernel knows.
+/// Answers after the kernel's rules have changed.
 async fn order(State(switches): State<Arc<Switches>>, Json(order): Json<SiteOrder>) -> Response {
     match switches.set(&order) {
         Ok(changes) if switches.is_announced(changes).await => Json(order).into_response(),
         Ok(_) => {
-            let why = "the kernel's rules could not be changed yet, which is tried again every second; the log says why\n";
+            let why =
+                "changing the kernel's rules failed so far, retrying every second: see the log\n";
             (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
         }
         Err(err) => (StatusCode::CONFLICT, format!("{err}\n")).into_response(),
@@ -226,7 +229,7 @@ mod tests {
         assert_eq!(off(&switches), ["web"]);
         let switches = Switches::new(&config(&["web", "mail"]), &arena);
         assert_eq!(off(&switches), ["web"]);
-        // One that is gone for a while is off when it comes again.
+        // A site that is removed for a while is off when it returns.
         assert!(off(&Switches::new(&config(&["mail"]), &arena)).is_empty());
         let switches = Switches::new(&config(&["web"]), &arena);
         assert_eq!(set(&switches, "web", true), Ok(1));
@@ -234,11 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn impossible_orders_are_refused_with_a_reason() {
         let switches = Switches::new(&config(&["mail"]), &arena());
         let unknown = set(&switches, "mial", false).unwrap_err().to_string();
         assert!(
-            unknown.contains("`mial`; there are: `mail`, `plain`"),
+            unknown.contains("`mial`; sites: `mail`, `plain`"),
             "{unknown}"
         );
         assert_eq!(
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_and_for_others_once_some_are_on() {
+    fn the_number_of_sites_that_are_off_is_limited() {
         let names: Vec<_> = (0..=OFF_MAX).map(|number| format!("s{number}")).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let switches = Switches::new(&config(&names), &arena());

@@ -1,8 +1,7 @@
-//! The threads that carry flows: one per processor, each with an event loop of its own.
+//! Threads that carry flows: one per CPU, each with its own event loop.
 //!
-//! A flow stays with the thread that accepted it. Its packets then wake the thread that works
-//! for it, or nobody when that is working already; with a pool that steals tasks, another
-//! thread would be woken for each of them.
+//! A flow stays with the thread that accepted it. Its packets then wake that thread, or none if it
+//! is already running; a work-stealing pool would wake another thread for each of them.
 
 use std::{io, sync::Arc, thread::JoinHandle};
 
@@ -12,7 +11,7 @@ use tokio::{runtime, sync::watch};
 
 use crate::accept::{Acceptor, Listener};
 
-/// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.
+/// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for them.
 #[derive(Debug)]
 pub struct Workers {
     threads: Vec<JoinHandle<()>>,
@@ -20,19 +19,19 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// As many threads as there [are to be](threads::count).
+    /// Starts [as many threads](threads::count) as required.
     ///
     /// # Errors
-    /// When one of them cannot be had.
+    /// When a thread cannot be started.
     pub fn threads() -> io::Result<Vec<IdleThread>> {
         let names = (0..threads::count()).map(|number| format!("{}{number}", threads::NAME));
         names.map(IdleThread::new).collect()
     }
 
-    /// Has a thread for each lot of listeners accept from them; `resumed` flows are spread over the threads.
+    /// Assigns each set of listeners to a thread, and distributes `resumed` flows over the threads.
     ///
     /// # Errors
-    /// When an event loop, or a watch for a listener, cannot be had.
+    /// When an event loop, or the registration of a listener, fails.
     pub fn start(
         context: &Arc<FlowContext>,
         threads: Vec<IdleThread>,
@@ -62,7 +61,9 @@ impl Workers {
         drop(self.stop);
         for thread in self.threads {
             if thread.join().is_err() {
-                tracing::error!("a worker had panicked");
+                tracing::error!(
+                    "a worker thread had panicked: its flows were reset; a bug: please report"
+                );
             }
         }
     }
@@ -94,7 +95,7 @@ fn start_one(
         for acceptor in acceptors {
             runtime.spawn(acceptor.run());
         }
-        // Nothing is ever sent: this ends when the sender is gone.
+        // No value is ever sent: this ends when the sender is dropped.
         runtime.block_on(async { while stopped.changed().await.is_ok() {} });
     }))
 }

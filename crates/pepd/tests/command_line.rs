@@ -1,4 +1,4 @@
-//! What an operator sees of `pepd check`.
+//! Output of `pepd check` and other commands.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ fn every_error_is_a_line_with_file_line_and_key() {
 }
 
 #[test]
-fn a_file_that_is_no_text_is_told_from_one_that_is_missing() {
+fn a_file_that_is_no_text_is_distinguished_from_a_missing_one() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     fs::write(file.path(), b"[intercept]\nlan = \"\xe9th0\"\n").expect("writable");
     let path = file.path().to_str().expect("text");
@@ -50,7 +50,7 @@ fn a_file_that_is_no_text_is_told_from_one_that_is_missing() {
     assert!(text(&output.stderr).starts_with(&expected), "{output:?}");
 }
 
-/// Runs pepd on a configuration that suits any machine but this one.
+/// Runs pepd with a configuration for another machine.
 fn on_another_machine(arguments: &[&str], stdout: impl Into<Stdio>) -> Output {
     let site = "[[site]]\nname = \"a\"\ncongestion = [\"nonesuch\"]\n";
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -77,7 +77,7 @@ fn rules_and_a_check_without_the_kernel_do_not_depend_on_this_machine() {
 }
 
 #[test]
-fn output_that_cannot_be_written_is_an_error_unless_nobody_reads_it() {
+fn output_that_cannot_be_written_is_an_error_unless_the_reader_has_closed_it() {
     for arguments in [&["rules"][..], &["check", "--no-kernel"]] {
         let full = fs::File::options().write(true).open("/dev/full");
         let output = on_another_machine(arguments, full.expect("/dev/full"));
@@ -103,7 +103,7 @@ fn what_the_kernel_lacks_is_an_error_like_any_other() {
     assert_eq!(output.status.code(), Some(3));
     let errors = text(&output.stderr);
     let expected = format!(
-        "{path}:5: site[1].congestion: no congestion control can be had: `nonesuch` is not known; \
+        "{path}:5: site[1].congestion: no congestion control is available: `nonesuch` is not known; \
          the kernel has "
     );
     assert!(
@@ -125,7 +125,7 @@ fn a_valid_file_is_summed_up_with_buffers_from_the_link() {
         "ports 5000 to 5001, one per site\n",
         "bandwidth-delay product 732 KiB",
         "dport 80, 8000-8100",
-        "reno (kernel; of nonesuch, reno)",
+        "reno (kernel; first available of: nonesuch, reno)",
         "send buffer 2.86 MiB, receive buffer autotuned up to 64.0 MiB",
         "paced at 10Mbit/s",
         "  1. office",
@@ -135,13 +135,13 @@ fn a_valid_file_is_summed_up_with_buffers_from_the_link() {
     }
     let warnings = text(&output.stderr);
     assert!(
-        warnings.contains(":2: intercept.lan: there is no interface `nonesuch0`"),
+        warnings.contains(":2: intercept.lan: interface `nonesuch0` does not exist"),
         "{warnings}"
     );
 }
 
 #[test]
-fn a_check_says_what_it_passes_over_and_how_the_chosen_one_is_had() {
+fn a_check_names_the_skipped_controls_and_the_origin_of_the_chosen_one() {
     let (path, output) = check(
         "[intercept]\nlan = [\"lo\"]\n[[site]]\nname = \"a\"\ncongestion = [\"hylba\", \"hybla_sat\"]\n",
     );
@@ -153,7 +153,7 @@ fn a_check_says_what_it_passes_over_and_how_the_chosen_one_is_had() {
     let notes = text(&output.stderr);
     assert!(notes.lines().any(|line| line == note), "{notes}");
     let summary = text(&output.stdout);
-    let chosen = "congestion hybla_sat (eBPF of pepd; of hylba, hybla_sat)";
+    let chosen = "congestion hybla_sat (eBPF of pepd; first available of: hylba, hybla_sat)";
     assert!(summary.contains(chosen), "{summary}");
 }
 
@@ -167,7 +167,7 @@ fn controls_are_listed_for_people_and_for_programs() {
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     for (name, kinds) in [
         ("reno", &["kernel"][..]),
-        // Other tests may have registered the name at the moment.
+        // Other tests may have registered the name meanwhile.
         ("hybla_sat", &["ebpf", "taken"]),
     ] {
         assert!(table.lines().any(|line| line.starts_with(name)), "{table}");
@@ -192,7 +192,7 @@ fn a_missing_file_and_a_wrong_command_line_have_their_own_codes() {
 
 #[test]
 fn keys_are_made_shown_and_never_overwritten_by_accident() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| {
         let path = directory.path().join(name);
         path.to_str().expect("text").to_owned()
@@ -224,8 +224,8 @@ fn keys_are_made_shown_and_never_overwritten_by_accident() {
 }
 
 #[test]
-fn a_key_file_that_is_none_is_told_without_showing_it() {
-    let directory = tempfile::tempdir().expect("a folder");
+fn an_invalid_key_file_is_reported_without_its_contents() {
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("a.key");
     fs::write(&path, "hush\n").expect("writable");
     let output = pepd(&["keygen", "--public", path.to_str().expect("text")]);
@@ -255,9 +255,9 @@ fn what_is_no_configuration_file_is_not_read_to_its_end() {
 
 #[test]
 fn a_key_file_that_cannot_be_read_is_not_to_be_made_anew() {
-    let directory = tempfile::tempdir().expect("a folder");
-    fs::create_dir(directory.path().join("pepd.key")).expect("a folder");
-    let output = with_a_peer(directory.path(), SOMEBODY, "");
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::create_dir(directory.path().join("pepd.key")).expect("a directory");
+    let output = with_a_peer(directory.path(), OTHER_KEY, "");
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{errors}");
     let about = |key: &str| errors.lines().find(|line| line.contains(key));
@@ -271,8 +271,8 @@ fn a_key_file_that_cannot_be_read_is_not_to_be_made_anew() {
 }
 
 #[test]
-fn a_check_says_by_what_peers_reach_us() {
-    let directory = tempfile::tempdir().expect("a folder");
+fn a_check_names_the_transports_of_peers() {
+    let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| {
         directory
             .path()
@@ -285,7 +285,7 @@ fn a_check_says_by_what_peers_reach_us() {
     let check = |carrier: &str| {
         let config = format!(
             "[intercept]\nlan = [\"lo\"]\n[identity]\nkey_file = \"pepd.key\"\n\
-             listen = \"0.0.0.0:5001\"\n[peer.hub]\npublic_key = \"{SOMEBODY}\"\ncarrier = \"{carrier}\"\n"
+             listen = \"0.0.0.0:5001\"\n[peer.hub]\npublic_key = \"{OTHER_KEY}\"\ncarrier = \"{carrier}\"\n"
         );
         fs::write(path("pepd.toml"), config).expect("writable");
         text(&pepd(&["check", "--config", &path("pepd.toml")]).stdout)
@@ -295,7 +295,7 @@ fn a_check_says_by_what_peers_reach_us() {
     assert!(one.contains("by UDP at 0.0.0.0:5001"), "{one}");
 }
 
-/// A pepd with a peer, in a folder of its own with its keys.
+/// Runs pepd with a peer, in a directory of its own with its keys.
 fn with_a_peer(directory: &std::path::Path, public_key: &str, more: &str) -> Output {
     let path = directory.join("pepd.toml");
     let config = format!(
@@ -306,13 +306,13 @@ fn with_a_peer(directory: &std::path::Path, public_key: &str, more: &str) -> Out
     pepd(&["check", "--config", path.to_str().expect("text")])
 }
 
-const SOMEBODY: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+const OTHER_KEY: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
 
 #[test]
 fn a_check_needs_the_keys_and_shows_the_tunnel() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let tunnel = "[[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nclass = \"bulk\"\n";
-    let output = with_a_peer(directory.path(), SOMEBODY, tunnel);
+    let output = with_a_peer(directory.path(), OTHER_KEY, tunnel);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let errors = text(&output.stderr);
     for (line, key, file) in [
@@ -339,13 +339,13 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
     };
     let public = text(&pepd(&["keygen", "--out", &path("pepd.key")]).stdout);
     pepd(&["keygen", "--psk", &path("hub.psk")]);
-    let output = with_a_peer(directory.path(), SOMEBODY, tunnel);
+    let output = with_a_peer(directory.path(), OTHER_KEY, tunnel);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let summary = text(&output.stdout);
     for part in [
         &format!("public key {}", public.trim()),
-        "hub: at 192.0.2.1:5001, with a shared key, rate measured",
-        "tunnel to hub as bulk, while it is gone split; port 5000",
+        "hub: at 192.0.2.1:5001, with a preshared key, measured rate",
+        "tunnel to hub, class bulk; split while the peer is down; port 5000",
     ] {
         assert!(summary.contains(part), "{part} in {summary}");
     }
@@ -354,14 +354,14 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{errors}");
     assert!(
-        errors.contains(":7: peer.hub.public_key: is our own key"),
+        errors.contains(":7: peer.hub.public_key: is the local public key"),
         "{errors}"
     );
 }
 
 #[test]
-fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
-    let directory = tempfile::tempdir().expect("a folder");
+fn a_check_describes_custody_and_link_detection() {
+    let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| {
         directory
             .path()
@@ -375,19 +375,19 @@ fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
     let more = "[[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nhold = \"6h\"\nclose = \"early\"\n\
                 [[site]]\nname = \"b\"\nwhile_down = \"refuse\"\n\
                 [link]\ninterface = \"lo\"\ngateway = \"192.0.2.9\"\n\
-                [admin]\nsocket = \"no/such/folder.sock\"\nmode = \"0660\"\n\
+                [admin]\nsocket = \"no/such/directory.sock\"\nmode = \"0660\"\n\
                 [custody]\nfolder = \"held\"\nmemory = \"16MiB\"\n";
-    let output = with_a_peer(directory.path(), SOMEBODY, more);
+    let output = with_a_peer(directory.path(), OTHER_KEY, more);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let summary = text(&output.stdout);
     let held = path("held");
     for part in [
-        "gateway 192.0.2.9, asked every 5s\n",
+        "gateway 192.0.2.9, probed every 5s\n",
         "custody     flows ",
-        &format!("tunnels hold 16MiB in memory, 1GiB on disk in {held} (will be created, "),
-        "no/such/folder.sock, for pepd's user and group (0660)\n",
-        "held        while the link is away, for up to 6h; a client's end answered at once",
-        "link away   new flows are reset at once\n",
+        &format!("tunnels hold at most 16MiB in memory, 1GiB on disk in {held} (will be created, "),
+        "no/such/directory.sock, for pepd's user and group (0660)\n",
+        "held        data, while the link is down, for up to 6h; a client's FIN is acknowledged at once",
+        "link down   new flows are reset at once\n",
     ] {
         assert!(summary.contains(part), "{part} in {summary}");
     }
@@ -402,18 +402,18 @@ fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
     );
 
     fs::write(directory.path().join("held"), "").expect("writable");
-    let output = with_a_peer(directory.path(), SOMEBODY, more);
+    let output = with_a_peer(directory.path(), OTHER_KEY, more);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let errors = text(&output.stderr);
     assert!(
         errors.contains(": custody.directory: cannot keep custody in ")
-            && errors.contains("remove it, or name"),
+            && errors.contains("remove it, or configure"),
         "{errors}"
     );
 }
 
 #[test]
-fn a_time_for_an_order_that_is_no_time_or_too_long_is_told_by_the_option() {
+fn an_invalid_or_excessive_time_is_reported_with_its_option() {
     for (time, shown) in [("400d", "--for 400d: "), ("0s", "--for 0")] {
         let output = pepd(&["link", "down", "--for", time, "--socket", "/nonexistent"]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -424,7 +424,7 @@ fn a_time_for_an_order_that_is_no_time_or_too_long_is_told_by_the_option() {
         );
         assert!(!message.contains("for_s"), "{message}");
     }
-    // This one is passed on, to nobody.
+    // This one is sent, but no process listens.
     let output = pepd(&["link", "down", "--for", "365d", "--socket", "/nonexistent"]);
     assert!(!text(&output.stderr).contains("--for"), "{output:?}");
 }
@@ -463,7 +463,7 @@ fn settings_of_pepsal_become_a_configuration_that_is_valid() {
 
 #[test]
 fn a_named_pipe_is_no_configuration_and_is_not_waited_for() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pepd.toml");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let output = pepd(&["check", "--config", path.to_str().expect("text")]);

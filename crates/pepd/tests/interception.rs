@@ -1,5 +1,5 @@
-//! Installing and removing rules, routes and TUN devices, each test in a network namespace of
-//! its own. Needs root.
+//! Installation and removal of rules, routes and TUN devices, each test in its own network
+//! namespace. Needs root.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use pepd_intercept::{
 };
 use pepd_sys::gate::Gate;
 
-/// One site of every kind.
+/// A configuration with one site of every kind.
 const RICH: &str = r#"
 [intercept]
 lan = ["lan0", "lan1"]
@@ -39,7 +39,7 @@ syn = "defer"
 match = { dst = ["fd02::1/128"], dport = [21], dscp = [0] }
 "#;
 
-/// Sites that look at packets, among others.
+/// A configuration with sites that handle packets, among others.
 const PACKETS: &str = r#"
 [intercept]
 lan = ["lan0", "lan1"]
@@ -73,7 +73,7 @@ fn config(text: &str) -> Config {
     pep_core::config::parse(text).expect("a valid configuration")
 }
 
-/// Runs `test` in a fresh network namespace, which vanishes with its thread.
+/// Runs `test` in a new network namespace, which vanishes with its thread.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let thread = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).expect("root");
@@ -109,7 +109,7 @@ fn nft_from(input: &str, args: &[&str]) {
     assert!(status.success(), "nft refused:\n{input}");
 }
 
-/// Everything that installing may change: the ruleset, policy rules, routes, links.
+/// Returns everything that an installation may change: ruleset, policy rules, routes, links.
 fn state() -> String {
     let mut state = run("nft", &["list", "ruleset"]);
     for family in ["-4", "-6"] {
@@ -119,8 +119,8 @@ fn state() -> String {
     state + &run("ip", &["-o", "link"])
 }
 
-/// Waits until the state is `expected`: a TUN device lasts until the last copy of its descriptor
-/// is closed, and programs that other tests are just starting have one until their exec().
+/// Waits until the state is `expected`. A TUN device lasts until the last copy of its descriptor is
+/// closed; programs that other tests are starting have one until their exec().
 fn assert_becomes(expected: &str) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while state() != expected {
@@ -158,14 +158,14 @@ fn every_rule_of_the_table_is_installed() {
             let ruleset = Ruleset::new(&config(text), features);
             nft_from(&nft::install_transaction(&ruleset), &["-f", "-"]);
             let listed = run("nft", &["list", "table", "inet", "pepd"]);
-            // What nft lists must be what was meant, whole rules that it dropped included.
+            // The listing of nft must equal the model, including rules that it dropped.
             let rules: usize = ruleset.chains.iter().map(|chain| chain.rules.len()).sum();
             assert_eq!(listed.matches("comment").count(), rules, "{listed}");
         });
     }
 }
 
-/// Runs the iptables script of [`RICH`], behind shell commands; whether it succeeded.
+/// Runs the iptables script of [`RICH`], after shell commands. Returns true on success.
 fn iptables_script(before: &str, argument: &str) -> bool {
     iptables_script_of(RICH, before, argument)
 }
@@ -178,7 +178,8 @@ fn iptables_script_of(text: &str, before: &str, argument: &str) -> bool {
     shell.status().expect("sh starts").success()
 }
 
-/// What the script may change: nft lists the rules of iptables, too, and once used, its tables.
+/// Returns everything that the script may change: nft lists the rules of iptables, too, and its
+/// tables once used.
 fn iptables_state() -> String {
     let chains = ["iptables-save", "ip6tables-save"].map(|save| run(save, &[]));
     let rules = chains.concat();
@@ -238,14 +239,14 @@ fn the_iptables_script_sends_packets_into_their_tuns() {
 fn the_iptables_script_fails_without_a_trace() {
     in_namespace(|| async {
         let before = iptables_state();
-        // Before it begins; and in the middle, at the last command of all.
+        // Before the start, and at the very last command.
         assert!(!iptables_script("id() { echo 1; }", ""));
         assert_eq!(iptables_state(), before);
         let last = "ip6tables() { case \"$*\" in *'-A PREROUTING -i pepd1 -p tcp'*) return 1;; esac; \
                     command ip6tables \"$@\"; }";
         assert!(!iptables_script(last, ""));
         assert_eq!(iptables_state(), before);
-        // Partial state that is not its own doing.
+        // Partial state from another cause.
         run("ip", &["tuntap", "add", "pepd0", "mode", "tun"]);
         run("iptables", &["-t", "raw", "-N", "pepd_from_hosts"]);
         run(
@@ -300,7 +301,7 @@ fn leftovers_of_a_killed_daemon_are_replaced() {
 #[test]
 fn a_failed_installation_leaves_nothing_behind() {
     in_namespace(|| async {
-        // Not ours, and in the way: the second of our TUN devices cannot be created.
+        // A device of another program with the name of the second TUN.
         run("ip", &["tuntap", "add", "pepd1", "mode", "tun"]);
         let before = state();
         let err = Interception::install(&config(RICH), false)

@@ -1,8 +1,8 @@
-//! The order of the layers: crates by what they may depend on, and within each crate its modules.
+//! Order of the layers: crates by their dependencies, and within each crate its modules.
 //!
-//! Cargo refuses a circle of crates. This holds the rest: a module may use those of its own group
-//! and of groups above it in [`LAYERS`], and nothing below. Items at the root of a crate are for
-//! all of its modules. Tests may use what they like.
+//! Cargo rejects circles of crates. This test enforces the rest: a module may use those of its own
+//! group and of groups above it in [`LAYERS`], and no others. All modules may use items at the root
+//! of their crate. Tests may use anything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Modules of each crate, from those that use nothing to those that use the others. Modules of one
+/// Modules of each crate, from those that use none to those that use the others. Modules of one
 /// group may use one another.
 const LAYERS: &[(&str, &[&str])] = &[
     (
@@ -92,7 +92,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pep-core",
         &[
-            "budget ring chunks key hosts greeting redirection share stats syn history lookups",
+            "budget ring chunks key hosts stream_header redirection share stats syn history lookups",
             "relay",
             "arena outage reading",
             "site",
@@ -106,7 +106,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "arrival crypto coding cause path stream schedule delivery",
             "outage rate store",
             "session",
-            "endpoint parcel",
+            "endpoint compression",
         ],
     ),
     (
@@ -121,10 +121,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pepd-sys",
         &[
-            "family gate marks threads fuse stats keys log load admin_socket",
+            "family gate marks threads crash_point stats keys log load admin_socket",
             "clock interface packet process reactor socket sockets",
             "ethtool keeper memory notices tun unanswered",
-            "congestion tally",
+            "congestion site_counters",
             "leg",
             "held",
         ],
@@ -134,7 +134,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "rules",
             "nft netlink",
-            "bypass foreign icmp route",
+            "bypass other_marks icmp route",
             "hop near raw setup watcher",
             "defer full_hosts iptables lost neigh tun",
             "render time_wait upkeep",
@@ -184,13 +184,13 @@ fn directory(krate: &str) -> PathBuf {
         .join("src")
 }
 
-/// A source file and the module that it is, as its path within the crate.
+/// A source file and its module, as path within the crate.
 struct File {
     module: Vec<String>,
     text: String,
 }
 
-/// Source files of a crate that are compiled without its tests.
+/// Returns the source files of a crate, as compiled without its tests.
 fn files(krate: &str) -> Vec<File> {
     let root = directory(krate);
     let text = fs::read_to_string(root.join("lib.rs")).expect("a crate");
@@ -219,7 +219,7 @@ fn files(krate: &str) -> Vec<File> {
     files
 }
 
-/// A file without comments and without what only tests have.
+/// Returns the code of a file without comments and tests.
 fn code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines();
@@ -238,7 +238,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// Leaves out the item that follows an attribute: up to its semicolon, or its closing brace.
+/// Skips the item that follows an attribute: up to its semicolon, or its closing brace.
 fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     let mut depth = 0;
     for line in lines {
@@ -253,7 +253,7 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     }
 }
 
-/// Names of the modules that a file declares without their text.
+/// Returns the names of the modules that a file declares without a body.
 fn submodules(code: &str) -> Vec<String> {
     let declared = code.lines().filter_map(|line| {
         let line = line.trim_end().strip_suffix(';')?;
@@ -264,7 +264,7 @@ fn submodules(code: &str) -> Vec<String> {
     declared.collect()
 }
 
-/// Paths that begin with `crate`, `super` or `self`, whole: those of imports one by one.
+/// Returns the whole paths that begin with `crate`, `super` or `self`; each import separately.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut rest = code;
@@ -286,7 +286,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads a path, or a tree of them in braces; returns its length.
+/// Parses a path, or a tree of paths in braces; returns its length.
 fn tree(text: &str, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> usize {
     let depth = before.len();
     let mut at = 0;
@@ -301,7 +301,7 @@ fn tree(text: &str, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> u
                 let mut length = tree(inner, before, found);
                 let behind = inner[length..].trim_start();
                 length = inner.len() - behind.strip_prefix(',').unwrap_or(behind).len();
-                // Nothing of a tree: the braces are of something else.
+                // No part of a tree: the braces belong to other code.
                 if length == 0 {
                     break;
                 }
@@ -334,14 +334,15 @@ fn tree(text: &str, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> u
     }
 }
 
-/// The module at the root of the crate that a path leads to; `None` for an item at the root.
+/// Returns the module at the root of the crate that a path leads to; `None` for an item at the
+/// root.
 fn target<'a>(path: &'a [String], module: &[String], tops: &BTreeSet<&str>) -> Option<&'a str>
 where
 {
     let supers = path.iter().take_while(|part| *part == "super").count();
     let name = match path.first().map(String::as_str) {
         Some("crate") => path.get(1),
-        // From the root's own modules `super` is the root.
+        // For modules at the root `super` is the root.
         Some("super") if supers == module.len() => path.get(supers),
         _ => None,
     }?;

@@ -1,5 +1,5 @@
-//! What `pepd run` says when the machine lacks something. Each test starts the program in a
-//! network namespace of its own. Needs root.
+//! Errors of `pepd run` on a machine that lacks a requirement. Each test starts the program in its
+//! own network namespace. Needs root.
 
 use std::{
     fs,
@@ -17,21 +17,21 @@ use nix::{
 };
 use tempfile::TempDir;
 
-/// Set up wrongly (`pepd_api::exit`).
+/// Exit code for a failed set-up (`pepd_api::exit`).
 const SETUP: i32 = 4;
-/// Configured wrongly, or for another machine.
+/// Exit code for an invalid configuration, or one for another machine.
 const CONFIGURATION: i32 = 3;
 
 const PEPD: &str = env!("CARGO_BIN_EXE_pepd");
 const CONFIG: &str = "[intercept]\nlan = [\"lan0\"]\n";
 
-/// Runs pepd, by a shell with `before` in front of its command line, until it ends or is ready, at most a minute.
-/// Returns its exit code, `None` if it had to be stopped, and what it logged.
+/// Runs pepd by a shell with `before` in front of its command line, until it ends or is ready, for
+/// at most a minute. Returns its exit code, `None` if it had to be stopped, and its log.
 fn run(before: &str, path: &Path, config: &str) -> (Option<i32>, String) {
     run_program(Path::new(PEPD), before, path, config)
 }
 
-/// The same with a copy of pepd.
+/// Runs a copy of pepd in the same way.
 fn run_program(program: &Path, before: &str, path: &Path, config: &str) -> (Option<i32>, String) {
     let files = open_directory();
     let (config_file, log_file) = (files.path().join("pepd.toml"), files.path().join("log"));
@@ -58,7 +58,7 @@ fn run_program(program: &Path, before: &str, path: &Path, config: &str) -> (Opti
     (code, log)
 }
 
-/// A directory that all may read.
+/// Returns a directory that all users may read.
 fn open_directory() -> TempDir {
     let directory = TempDir::new().expect("a directory");
     let all = fs::Permissions::from_mode(0o755);
@@ -77,20 +77,20 @@ fn wait(child: &mut Child, log: &Path) -> Option<i32> {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    // Told to end, it ends all of its processes.
+    // On SIGTERM it ends all of its processes.
     let pid = Pid::from_raw(child.id().cast_signed());
     signal::kill(pid, Signal::SIGTERM).expect("running");
     child.wait().expect("a child");
     None
 }
 
-fn says(before: &str, path: &Path, config: &str, expected: &str) {
+fn assert_logs(before: &str, path: &Path, config: &str, expected: &str) {
     let (code, log) = run(before, path, config);
     assert_eq!(code, Some(SETUP), "{log}");
     assert!(log.contains(expected), "no `{expected}` in\n{log}");
 }
 
-/// A directory with an `nft` that refuses whatever contains `word`.
+/// Returns a directory with an `nft` that rejects transactions with `word`.
 fn nft_without(word: &str) -> TempDir {
     nft_by(&format!(
         "input=$(cat)\ncase \"$input\" in *'{word}'*)\n\
@@ -99,7 +99,7 @@ fn nft_without(word: &str) -> TempDir {
     ))
 }
 
-/// A directory with an `nft` that does so.
+/// Returns a directory with this script as `nft`.
 fn nft_by(script: &str) -> TempDir {
     let directory = TempDir::new().expect("a directory");
     let nft = directory.path().join("nft");
@@ -114,12 +114,12 @@ const NOWHERE: &str = "/nonexistent";
 fn a_missing_capability_is_named() {
     // A program started without it in the bounding set does not get it, root or not.
     let before = "exec setpriv --bounding-set -net_raw";
-    says(before, Path::new(NOWHERE), CONFIG, "CAP_NET_RAW");
+    assert_logs(before, Path::new(NOWHERE), CONFIG, "CAP_NET_RAW");
 }
 
-/// What cannot be removed again must not be installed.
+/// Rules that cannot be removed again must not be installed.
 #[test]
-fn too_few_descriptors_are_told_of_before_anything_is_installed() {
+fn too_few_descriptors_are_reported_before_anything_is_installed() {
     for limit in [8, 32] {
         let before = format!("trap 'nft list tables' EXIT; exec >&2; ulimit -n {limit};");
         let (code, log) = run(&before, Path::new(NOWHERE), CONFIG);
@@ -128,7 +128,7 @@ fn too_few_descriptors_are_told_of_before_anything_is_installed() {
         assert!(log.contains(&expected), "no `{expected}` in\n{log}");
         assert!(log.contains("LimitNOFILE="), "{log}");
         assert!(!log.contains("table inet"), "{log}");
-        // A test beside this one may have left it a descriptor more.
+        // A concurrent test may have left it one descriptor more.
         let (mut code, mut log) = (code, log);
         for _ in 0..5 {
             let Some((_, rest)) = log.split_once("descriptors, and needs ") else {
@@ -144,18 +144,18 @@ fn too_few_descriptors_are_told_of_before_anything_is_installed() {
 
 #[test]
 fn a_check_knows_how_many_descriptors_a_start_takes() {
-    let told = || {
+    let reported = || {
         let found = findings("ulimit -n 32;", CONFIG);
-        let expected = "fail     file descriptors: too few: pepd does not start (what is started from here may have 32, ";
+        let expected = "fail     file descriptors: too few: pepd does not start (processes started from here may have 32, ";
         let needed = after(&found, expected);
         let (code, log) = run("ulimit -n 32; exec", Path::new(NOWHERE), CONFIG);
         assert_eq!(code, Some(SETUP), "{log}");
         let agree = needed == after(&log, "may have 32 descriptors, and needs ");
         agree.then(|| after(&found, "LimitNOFILE="))
     };
-    // A test beside this one may have left one of them a descriptor more.
-    let advised = (0..5).find_map(|_| told()).expect("they agree");
-    // With as many as it advises, nothing is short.
+    // A concurrent test may have left one of them one descriptor more.
+    let advised = (0..5).find_map(|_| reported()).expect("they agree");
+    // The advised number suffices.
     let before = format!("ulimit -n {advised}; exec");
     let (_, log) = run(&before, Path::new(NOWHERE), CONFIG);
     assert!(log.contains("pepd is ready"), "{log}");
@@ -165,7 +165,7 @@ fn a_check_knows_how_many_descriptors_a_start_takes() {
     );
 }
 
-/// The word that follows these.
+/// Returns the word after these.
 fn after(text: &str, words: &str) -> String {
     let Some((_, rest)) = text.split_once(words) else {
         panic!("no `{words}` in\n{text}");
@@ -174,12 +174,12 @@ fn after(text: &str, words: &str) -> String {
     rest.unwrap_or_default().to_owned()
 }
 
-/// What follows from a missing right must not be reported in its place.
+/// Consequences of a missing capability must not be reported instead.
 #[test]
 fn all_missing_capabilities_are_named_before_anything_is_tried() {
     let before = "exec setpriv --bounding-set -net_admin,-net_raw,-net_bind_service";
     let expected = "pepd lacks CAP_NET_ADMIN, CAP_NET_RAW, CAP_NET_BIND_SERVICE: ";
-    says(before, Path::new(NOWHERE), CONFIG, expected);
+    assert_logs(before, Path::new(NOWHERE), CONFIG, expected);
 }
 
 #[test]
@@ -188,26 +188,28 @@ fn the_capabilities_that_the_message_asks_for_are_enough() {
     let directory = open_directory();
     let program = copy_of_pepd(&directory);
     let is_ready = |before: &str, options: &str| {
-        let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";
-        let before = format!("{before} exec {nobody} {options}");
+        let unprivileged = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+        let before = format!("{before} exec {unprivileged} {options}");
         let (code, log) = run_program(&program, &before, Path::new(NOWHERE), CONFIG);
         assert!(code.is_none() && log.contains("pepd is ready"), "{log}");
     };
-    // AmbientCapabilities= of systemd.
+    // As by AmbientCapabilities= of systemd.
     let given = names.map(|name| format!("+{name}")).join(",");
     is_ready("", &format!("--inh-caps {given} --ambient-caps {given}"));
-    // setcap, whose rights nft gets only if pepd hands them down.
+    // As by setcap; nft gets the capabilities only if pepd passes them on.
     let file = names.map(|name| format!("cap_{name}")).join(",");
     is_ready(&format!("setcap {file}=ep {};", program.display()), "");
 }
 
-/// A site with this list, of another control than other tests load.
+/// Returns a configuration with a site that has this list, with another control than other tests
+/// load.
 fn with_congestion(list: &str) -> String {
     format!("{CONFIG}[[site]]\nname = \"a\"\ncongestion = {list}\n")
 }
 
-/// Nobody, with capabilities as `AmbientCapabilities=` of systemd gives them.
-fn nobody_with(capabilities: &[&str]) -> String {
+/// Returns a command that runs pepd as an unprivileged user, with capabilities as by
+/// `AmbientCapabilities=` of systemd.
+fn unprivileged_with(capabilities: &[&str]) -> String {
     let given: Vec<_> = capabilities.iter().map(|name| format!("+{name}")).collect();
     let given = given.join(",");
     format!(
@@ -216,10 +218,11 @@ fn nobody_with(capabilities: &[&str]) -> String {
     )
 }
 
-/// A copy of pepd that everybody may run.
+/// Returns a copy of pepd that all users may run.
 fn copy_of_pepd(directory: &TempDir) -> PathBuf {
     let program = directory.path().join("pepd");
-    // Not written by this process: who is started by another test meanwhile would hold it open, and it could not run.
+    // Written by another process: a child of a concurrent test would otherwise hold it open, and it
+    // could not run.
     let copied = Command::new("cp").arg(PEPD).arg(&program).status();
     assert!(copied.expect("it starts").success());
     program
@@ -229,7 +232,7 @@ fn copy_of_pepd(directory: &TempDir) -> PathBuf {
 fn what_loading_a_control_lacks_is_named_in_one_line_and_nothing_else() {
     let directory = open_directory();
     let program = copy_of_pepd(&directory);
-    let before = nobody_with(&["net_admin", "net_raw", "net_bind_service", "bpf"]);
+    let before = unprivileged_with(&["net_admin", "net_raw", "net_bind_service", "bpf"]);
     let config = with_congestion("[\"vegas\"]");
     let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
     assert_eq!(code, Some(SETUP), "{log}");
@@ -249,7 +252,7 @@ fn what_loading_a_control_lacks_is_named_in_one_line_and_nothing_else() {
 fn with_a_fallback_a_missing_capability_is_a_warning() {
     let directory = open_directory();
     let program = copy_of_pepd(&directory);
-    let before = nobody_with(&["net_admin", "net_raw", "net_bind_service"]);
+    let before = unprivileged_with(&["net_admin", "net_raw", "net_bind_service"]);
     let config = with_congestion("[\"vegas\", \"cubic\"]");
     let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
     assert_eq!(code, None, "{log}");
@@ -275,7 +278,7 @@ fn the_capabilities_of_the_docs_are_enough_for_controls_of_ours() {
         .collect();
     assert!(names.contains(&"bpf"), "{names:?}");
     let config = with_congestion("[\"vegas\"]");
-    let before = nobody_with(&names);
+    let before = unprivileged_with(&names);
     let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
     assert!(code.is_none() && log.contains("pepd is ready"), "{log}");
     assert!(log.contains("congestion control loaded"), "{log}");
@@ -288,7 +291,7 @@ fn without_btf_the_configuration_is_refused_where_it_is_wrong() {
     let config = with_congestion("[\"vegas\"]");
     let (code, log) = run(WITHOUT_BTF, Path::new(NOWHERE), &config);
     assert_eq!(code, Some(CONFIGURATION), "{log}");
-    let expected = "pepd.toml:5: site[1].congestion: no congestion control can be had: `vegas`: this kernel \
+    let expected = "pepd.toml:5: site[1].congestion: no congestion control is available: `vegas`: this kernel \
                     has no BTF (/sys/kernel/btf/vmlinux is missing)";
     assert!(log.contains(expected), "{log}");
     assert_eq!(log.lines().count(), 1, "{log}");
@@ -308,11 +311,11 @@ fn without_btf_the_next_of_the_list_is_taken_with_a_warning() {
 }
 
 #[test]
-fn an_unknown_control_is_refused_with_what_there_is() {
+fn an_unknown_control_is_refused_with_the_available_ones() {
     let config = with_congestion("[\"hylba\"]");
     let (code, log) = run("exec", Path::new(NOWHERE), &config);
     assert_eq!(code, Some(CONFIGURATION), "{log}");
-    let expected = "pepd.toml:5: site[1].congestion: no congestion control can be had: `hylba` is not known \
+    let expected = "pepd.toml:5: site[1].congestion: no congestion control is available: `hylba` is not known \
                     (did you mean `hybla`?); the kernel has reno";
     assert!(log.contains(expected), "{log}");
     assert_eq!(log.lines().count(), 1, "{log}");
@@ -321,10 +324,10 @@ fn an_unknown_control_is_refused_with_what_there_is() {
 #[test]
 fn a_missing_nft_is_named() {
     let before = "mount -t tmpfs none /usr/sbin; PATH=/bin; exec";
-    says(before, Path::new(NOWHERE), CONFIG, "apt install nftables");
+    assert_logs(before, Path::new(NOWHERE), CONFIG, "apt install nftables");
 }
 
-/// The only error in the log.
+/// Returns the only error in the log.
 fn the_error(path: &Path, before: &str, config: &str) -> String {
     let (code, log) = run(before, path, config);
     assert_eq!(code, Some(SETUP), "{log}");
@@ -350,7 +353,8 @@ fn a_kernel_without_nftables_is_named_in_the_words_of_nft() {
          echo 'netlink: Error: cache initialization failed: Operation not supported' >&2; exit 1\n",
     );
     let error = the_error(nft.path(), "exec", CONFIG);
-    let expected = "nftables does not work here, as nft refused: cache initialization failed: Operation not supported";
+    let expected =
+        "nftables does not work: nft refused: cache initialization failed: Operation not supported";
     assert!(
         error.contains(expected) && error.contains("modprobe nf_tables"),
         "{error}"
@@ -368,21 +372,21 @@ fn a_missing_tun_is_named() {
     );
     let found = findings("mount -t tmpfs none /dev/net;", &config);
     assert!(
-        found.contains("fail     TUN devices: there are none"),
+        found.contains("fail     TUN devices: unavailable"),
         "{found}"
     );
     let other = "mount -t tmpfs none /dev/net; touch /dev/net/tun;";
     let found = findings(other, &config);
-    assert!(found.contains("/dev/net/tun is something else"), "{found}");
+    assert!(found.contains("/dev/net/tun is no TUN device"), "{found}");
     let spoof = findings("mount -t tmpfs none /dev/net;", CONFIG);
     assert!(!spoof.contains("TUN devices"), "{spoof}");
 }
 
-/// The output of `pepd check`, behind shell commands.
+/// Returns the output of `pepd check`, after shell commands.
 fn findings(before: &str, config: &str) -> String {
     let files = open_directory();
     let file = files.path().join("pepd.toml");
-    // Not the socket of a pepd that another test runs meanwhile.
+    // Another socket than that of a pepd run by a concurrent test.
     let config = format!("{config}\n[admin]\nsocket = \"admin.sock\"\n");
     fs::write(&file, config).expect("written");
     let script = format!("{before} exec {PEPD} check --config {}", file.display());
@@ -402,9 +406,9 @@ fn neither_a_list_of_protocols_nor_dev_stdin_is_needed() {
 #[test]
 fn a_missing_kernel_part_is_named() {
     let nft = nft_without(" tproxy ");
-    says("exec", nft.path(), CONFIG, "CONFIG_NFT_TPROXY");
+    assert_logs("exec", nft.path(), CONFIG, "CONFIG_NFT_TPROXY");
     let nft = nft_without("socket transparent");
-    says("exec", nft.path(), CONFIG, "modprobe nft_socket");
+    assert_logs("exec", nft.path(), CONFIG, "modprobe nft_socket");
 }
 
 #[test]
@@ -421,5 +425,5 @@ fn what_can_be_done_without_is_warned_of() {
 fn a_machine_that_does_not_forward_cannot_defer() {
     let config = format!("{CONFIG}syn = \"defer\"\n");
     let expected = "sysctl -w net.ipv4.ip_forward=1";
-    says("exec", Path::new(NOWHERE), &config, expected);
+    assert_logs("exec", Path::new(NOWHERE), &config, expected);
 }

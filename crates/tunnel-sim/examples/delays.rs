@@ -1,7 +1,9 @@
-//! How long bytes take until they can be read in order: messages of an interactive stream beside bulk, and
-//! a normal stream of half the link's rate, and of nine tenths. 10 Mbit/s, 600 ms.
+//! Delay until bytes can be read in order: messages of an interactive stream beside bulk, and
+//! normal streams of half and of nine tenths of the link's rate. 10 Mbit/s, 600 ms.
 //!
-//!     cargo run --release -p tunnel-sim --example delays [SEEDS [WORD]]   only rows of which that is a part
+//!     cargo run --release -p tunnel-sim --example delays [SEEDS [WORD]]
+//!
+//! With WORD only the rows that contain it.
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
 
@@ -14,7 +16,7 @@ const ONE_WAY: Duration = Duration::from_millis(300);
 const TIME: Duration = Duration::from_secs(300);
 const GILBERT: &str = "gilbert=0.0087,0.1491";
 
-/// A stream to which so many bytes are written that often.
+/// Stream with writes of a given size and interval.
 struct Writes {
     class: Class,
     bytes: u64,
@@ -34,43 +36,46 @@ const NORMAL: Writes = Writes {
     every: Duration::from_millis(2),
 };
 
-/// 3 Mbit/s: less than the half that it may have beside another.
+/// 3 Mbit/s: less than its half of the link beside another stream.
 const BESIDE: Writes = Writes {
     class: Class::Normal,
     bytes: 750,
     every: Duration::from_millis(2),
 };
 
-/// 9 Mbit/s: with overcode this would be more than the link carries.
+/// 9 Mbit/s: with repair packets this would exceed the link's rate.
 const NEARLY_ALL: Writes = Writes {
     class: Class::Normal,
     bytes: 2250,
     every: Duration::from_millis(2),
 };
 
-/// Beyond the one-way delay, in the order of writing; of what has not come there is none.
+/// Returns the delays beyond the one-way delay, in the order of writing. Bytes that have not come
+/// are left out.
 fn delays(loss: &str, writes: &Writes, bulk: bool, seed: u64) -> Vec<Duration> {
     let link = format!("rate=10mbit,delay=300ms,queue=100%bdp{loss}");
     let mut rig = Rig::new(&link, seed, [true, false].map(|i| config(i, RATE, RTT)));
     if bulk {
         rig.upload(Class::Bulk, 1 << 40);
     }
-    // Loss is known by then, as it would be from an earlier session.
+    // Loss is known by then, as from an earlier session.
     rig.run(Duration::from_secs(20), |_| false);
-    let stream: StreamId = rig.sessions[0].open(writes.class, 0, b"").expect("few");
+    let stream: StreamId = rig.sessions[0]
+        .open(writes.class, 0, b"")
+        .expect("below the limit");
     let due: Rc<RefCell<VecDeque<(u64, Duration)>>> = Rc::default();
     let taken: Rc<RefCell<Vec<Duration>>> = Rc::default();
     let (waiting, delays) = (Rc::clone(&due), Rc::clone(&taken));
     rig.on_readable = Box::new(move |_, of, _, until, now| {
         let mut waiting = waiting.borrow_mut();
         while of == stream && waiting.front().is_some_and(|(end, _)| *end <= until) {
-            let (_, at) = waiting.pop_front().expect("looked at");
+            let (_, at) = waiting.pop_front().expect("front just checked");
             delays.borrow_mut().push((now - at).saturating_sub(ONE_WAY));
         }
     });
     let begin = rig.now;
     for turn in 1..=(TIME.as_nanos() / writes.every.as_nanos()) as u32 {
-        // Not in step with the pacing of bulk.
+        // Not synchronised with the pacing of bulk.
         let at =
             begin + writes.every * turn + Duration::from_nanos(u64::from(turn) * 7_300 % 1_000_000);
         rig.run(at, |_| false);
@@ -88,7 +93,7 @@ fn main() {
     let seeds: u64 = seeds.unwrap_or(5);
     let word = std::env::args().nth(2).unwrap_or_default();
     println!(
-        "| loss | stream | within one way + 60 ms, % | least..most | p50 ms | p95 ms | p99 ms |"
+        "| loss | stream | within one-way delay + 60 ms, % | min..max | p50 ms | p95 ms | p99 ms |"
     );
     println!("|---|---|---|---|---|---|---|");
     for (name, loss) in [

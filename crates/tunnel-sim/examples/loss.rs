@@ -1,4 +1,4 @@
-//! Goodput of a bulk and of a normal stream that fill links which lose packets, as a share of rate x (1 - loss).
+//! Goodput of bulk and normal streams that fill lossy links, as a share of rate x (1 - loss).
 //!
 //!     cargo run --release -p tunnel-sim --example loss [SEEDS]
 
@@ -8,7 +8,7 @@ use tunnel::class::Class;
 use tunnel_sim::rig::{Rig, config, spread};
 use winkemu_link::Direction;
 
-/// Packets of this length are meant where a loss comes of bit errors.
+/// Packet length for which the loss from bit errors is stated.
 const FULL: i32 = 1500;
 
 struct Cell {
@@ -33,7 +33,7 @@ fn geo(loss: f64) -> Cell {
     }
 }
 
-/// A slow link in the field with bit errors (scenarios/tunnel-field.toml).
+/// Slow link in the field with bit errors (scenarios/tunnel-field.toml).
 fn field(ber: f64) -> Cell {
     Cell {
         name: "500 kbit/s, 528 ms",
@@ -44,7 +44,7 @@ fn field(ber: f64) -> Cell {
     }
 }
 
-/// Goodput after the first 5 s, and the share of packets that the queue dropped.
+/// Returns the goodput after the first 5 s, and the share of packets dropped by the queue.
 fn measure(cell: &Cell, seed: u64, class: Class) -> (f64, f64) {
     let sides = [true, false].map(|initiator| config(initiator, cell.rate, cell.rtt));
     let mut rig = Rig::new(&cell.link, seed, sides);
@@ -83,8 +83,8 @@ fn row(cell: &Cell, seeds: u64) {
 fn main() {
     let seeds = std::env::args().nth(1).and_then(|n| n.parse().ok());
     let seeds: u64 = seeds.unwrap_or(5);
-    println!("Share of rate x (1 - loss); median (least..most) of {seeds} seeds\n");
-    println!("| link | loss | bulk | normal | dropped by the queue at most |");
+    println!("Share of rate x (1 - loss); median (min..max) of {seeds} seeds\n");
+    println!("| link | loss | bulk | normal | maximum dropped by the queue |");
     println!("|---|---|---|---|---|");
     let geo = [0.0, 0.001, 0.01, 0.02, 0.05, 0.08].map(geo);
     let field = [8.8e-8, 8.8e-7, 8.9e-6, 1.8e-5, 4.5e-5, 7.4e-5].map(field);

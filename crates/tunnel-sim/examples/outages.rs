@@ -1,6 +1,7 @@
-//! Long outages: when the first new byte can be read after the link is back, when nine tenths of the rate can be read in
-//! order and are sent, and what probing costs meanwhile. Then the same for outages of many lengths, with loss and on machines that
-//! are late. And an outage of the way back alone.
+//! Recovery after long outages: the time from link up until the first new byte can be read, and
+//! until nine tenths of the rate are sent and can be read in order. Also the cost of probing. Then
+//! the same for outages of many lengths, with loss and on machines that pause. Finally an outage of
+//! the return path alone.
 //!
 //!     cargo run --release -p tunnel-sim --example outages [all|lengths|late|back [LENGTHS]]
 
@@ -11,20 +12,20 @@ use tunnel_sim::rig::{Rig, config, spread};
 use winkemu_link::{Direction, LinkOptions};
 
 const BEGIN: Duration = Duration::from_secs(10);
-/// Outages that begin at different times, these apart: nothing else is left to chance.
+/// Number of outages per row; they begin at different times, and nothing else is random.
 const RUNS: u32 = 5;
 const APART: Duration = Duration::from_millis(137);
-/// For how long it is looked whether the rate is back.
+/// Time for which the recovery of the rate is observed.
 const LOOK: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(5);
-/// The hosts' share of a link that was never away.
+/// Share of a link without outages that hosts get.
 const SHARE: f64 = 0.957;
-/// What both ends keep of a stream, in bandwidth-delay products, as pepd does; and at least.
+/// Ring of both ends per stream, in bandwidth-delay products as in pepd, and its minimum.
 const RING_BDP: f64 = 4.0;
 const RING_MIN: u64 = 1 << 20;
-/// On a link that is ours alone.
+/// Ring on a dedicated link.
 const RING_DEDICATED: u64 = 16 << 20;
-/// Machines are late by so much at most, and that often.
+/// Maximum pause of the machines, and maximum time between pauses.
 const LATE: Duration = Duration::from_millis(60);
 const LATE_APART: Duration = Duration::from_secs(1);
 
@@ -33,7 +34,7 @@ struct Link {
     name: &'static str,
     options: &'static str,
     rate: u64,
-    /// What the tunnel is told.
+    /// Rate configured at the tunnel.
     stated: u64,
     rtt_ms: u64,
 }
@@ -62,7 +63,7 @@ impl Link {
     }
 }
 
-/// What the sender has put on the link, in bits a second, within a time.
+/// Returns the rate at which the sender puts bits on the link, until a given time.
 fn sent(rig: &mut Rig, until: Duration) -> f64 {
     let offered = |rig: &Rig| rig.link.stats(Direction::AtoB).offered_bytes;
     let (began, before) = (rig.now, offered(rig));
@@ -70,7 +71,7 @@ fn sent(rig: &mut Rig, until: Duration) -> f64 {
     (offered(rig) - before) as f64 * 8.0 / (until - began).as_secs_f64()
 }
 
-/// From when on, over `span`, so many bytes a second came.
+/// Returns the time from which on `wanted` bytes per second came, over `span`.
 fn back(history: &[(Duration, u64)], span: Duration, wanted: f64) -> Option<Duration> {
     history.iter().find_map(|(from, had)| {
         let end = history.iter().find(|(at, _)| *at >= *from + span)?;
@@ -84,18 +85,18 @@ struct Outcome {
     /// Milliseconds to the first new byte, and to nine tenths of the rate in order.
     first: f64,
     in_order: f64,
-    /// The same for what arrives, in order or not.
+    /// Milliseconds to nine tenths of the rate on arrival, in order or not.
     arriving: f64,
-    /// Sent meanwhile, as a share of the rate.
+    /// Probing during the outage, as a share of the rate.
     probing: f64,
 }
 
-/// An outage, and what else is different from one to the next.
+/// Outage, and its other parameters.
 #[derive(Clone, Copy)]
 struct Case {
     begin: Duration,
     length: Duration,
-    /// Whether both machines are.
+    /// True if both machines pause.
     late: bool,
     seed: u64,
 }
@@ -121,7 +122,7 @@ fn outage(link: &Link, loss: &str, outages: Outages, case: &Case) -> Outcome {
     if case.late {
         rig.keep_busy(case.seed, LATE, LATE_APART);
     }
-    // By default sending goes on for a second after the silence has been noticed.
+    // By default sending goes on for a second after the silence has been detected.
     let stopped = begin + Duration::from_secs(5);
     let mut outcome = Outcome::default();
     if up > stopped {
@@ -182,7 +183,7 @@ fn times(outcomes: &[Outcome]) -> String {
     of.map(all).join(" | ")
 }
 
-/// Of the lengths from one to the other, so many, none of them in step with anything.
+/// Measures `seeds` lengths within a range, none synchronised with any interval.
 fn lengths(link: &Link, outages: Outages, (from, to): (f64, f64), late: bool, seeds: u64) {
     for loss in ["", ",loss=2%"] {
         let case = |seed| Case {
@@ -204,8 +205,9 @@ fn lengths(link: &Link, outages: Outages, (from, to): (f64, f64), late: bool, se
     }
 }
 
-/// The way back alone is down: what can be read in order, as a share of the rate, until it is back.
-fn way_back(link: &Link, seconds: u64, outages: Outages) {
+/// Measures an outage of the return path alone: the share of the rate that can be read in order
+/// meanwhile.
+fn return_path(link: &Link, seconds: u64, outages: Outages) {
     let mut options: LinkOptions = link.options.parse().expect("options of a link");
     let spans = format!("outages={}s+{seconds}s", BEGIN.as_secs());
     options.ba = Some(spans.parse().expect("an outage"));
@@ -231,7 +233,7 @@ fn main() {
     };
     let links = [
         Link {
-            name: "10 Mbit/s, 600 ms, told of 11: a full queue",
+            name: "10 Mbit/s, 600 ms, configured as 11: a full queue",
             stated: 11_000_000,
             ..geo
         },
@@ -269,7 +271,7 @@ fn main() {
 }
 
 fn all(links: &[Link], default: Outages) {
-    println!("After an outage, milliseconds; median (least..most) of {RUNS} beginnings\n");
+    println!("After an outage, milliseconds; median (min..max) of {RUNS} beginnings\n");
     println!(
         "| link | outage | first new byte | nine tenths of the rate, in order | on the link | probing, of the rate |"
     );
@@ -283,11 +285,7 @@ fn all(links: &[Link], default: Outages) {
 }
 
 fn many(link: &Link, default: Outages, late: bool, seeds: u64) {
-    let machines = if late {
-        ", on machines that are late"
-    } else {
-        ""
-    };
+    let machines = if late { ", on machines that pause" } else { "" };
     println!("\nThe same, {seeds} lengths each{machines}\n");
     println!(
         "| link | outage | loss | first new byte | nine tenths of the rate, in order | on the link |"
@@ -301,12 +299,12 @@ fn many(link: &Link, default: Outages, late: bool, seeds: u64) {
 }
 
 fn back_alone(links: &[Link], default: Outages) {
-    println!("\nThe way back alone is down: what arrives meanwhile, as a share of the rate\n");
+    println!("\nReturn path alone down: data arriving meanwhile, as a share of the rate\n");
     println!("| link | for | sending into silence | share |\n|---|---|---|---|");
     for link in links {
         for outages in [default, Outages::Never] {
             for seconds in [1, 8] {
-                way_back(link, seconds, outages);
+                return_path(link, seconds, outages);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! New flows over 600 ms: when the first byte of the answer comes, and all of it.
+//! New flows over 600 ms: time until the first byte of the answer, and until all of it.
 //!
 //!     cargo run --release -p tunnel-sim --example start [SEEDS]
 
@@ -9,8 +9,8 @@ use tunnel_sim::rig::{Rig, config, spread};
 
 const RTT: Duration = Duration::from_millis(600);
 
-/// Round trips until the first byte and until the last byte of an answer, beyond the time that its bytes take on
-/// the link.
+/// Returns the round trips until the first byte and until the last byte of an answer, beyond its
+/// transmission time on the link.
 fn page(rate: u64, loss: &str, bytes: u64, seed: u64) -> (f64, f64) {
     let link = format!("rate={rate}bit,delay=300ms,queue=100%bdp{loss}");
     let mut rig = Rig::new(&link, seed, [true, false].map(|i| config(i, rate, RTT)));
@@ -52,7 +52,7 @@ fn main() {
     let seeds = std::env::args().nth(1).and_then(|n| n.parse().ok());
     let seeds: u64 = seeds.unwrap_or(5);
     println!(
-        "| rate | loss | answer | first byte after RTT | all but its time on the link, RTT | most |"
+        "| rate | loss | answer | first byte, RTT | all, without time on the link, RTT | max |"
     );
     println!("|---|---|---|---|---|---|");
     for rate in [10_000_000, 500_000] {

@@ -1,4 +1,4 @@
-//! Every schedule of a range that fails, a line each, and what they violate.
+//! Failing schedules of a range, one per line, with their violations.
 //!
 //!     cargo run -p tunnel-sim --example survey -- FROM UNTIL [session|unknown-rate|endpoint]
 
@@ -19,7 +19,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None | Some("session") => survey::<Plain>(from, until, &Scope::SESSION),
         Some("unknown-rate") => survey::<Plain>(from, until, &Scope::UNKNOWN_RATE),
         Some("endpoint") => survey::<Sealed>(from, until, &Scope::ENDPOINT),
-        Some(other) => return Err(format!("{other}: what is that?").into()),
+        Some(other) => {
+            return Err(format!(
+                "{other}: unknown kind, expected session, unknown-rate or endpoint"
+            )
+            .into());
+        }
     }
     Ok(())
 }

@@ -1,8 +1,11 @@
-//! Files over links that wink (reynolds2006 §3.2.1): what was delivered, as a share of what the link could
-//! have carried while it was up, and the mean time it took against the bound T0 / (1 - p).
+//! Files over links that wink (reynolds2006 §3.2.1): the delivered bytes as a share of the link's
+//! capacity while it was up, and the mean time against the bound T0 / (1 - p).
 //!
-//!     cargo run --release -p tunnel-sim --example wink [SEEDS [RTT_MS...]]   the whole grid, a queue of one bandwidth-delay product
-//!     cargo run --release -p tunnel-sim --example wink [SEEDS] lab           the cells of scenarios/tunnel-wink.toml, its queue
+//!     cargo run --release -p tunnel-sim --example wink [SEEDS [RTT_MS...]]
+//!     cargo run --release -p tunnel-sim --example wink [SEEDS] lab
+//!
+//! The first form runs the whole grid, with a queue of one bandwidth-delay product. `lab` runs the
+//! cells of scenarios/tunnel-wink.toml, with its queue.
 
 use std::time::Duration;
 
@@ -16,7 +19,7 @@ const INTERVALS_MS: [u64; 6] = [40, 100, 200, 260, 500, 1100];
 const HOUR: Duration = Duration::from_secs(3600);
 
 struct Outcome {
-    /// Delivered, as a share of what the link could have carried.
+    /// Delivered, as a share of the link's capacity.
     share: f64,
     /// Time, as a share of the bound.
     time: f64,
@@ -25,7 +28,7 @@ struct Outcome {
 /// Round trip in microseconds, p and interval.
 type Cell = (u64, f64, u64);
 
-/// Those of the lab, at each of its round trips.
+/// Cells of the lab, measured at each of its round trips.
 const LAB: [(f64, u64); 5] = [(0.1, 40), (0.4, 40), (0.4, 200), (0.2, 500), (0.6, 1100)];
 const LAB_QUEUE: &str = "125kB";
 
@@ -34,7 +37,8 @@ fn options((rtt_us, p, interval_ms): Cell, queue: &str) -> String {
     format!("rate=100mbit,delay={delay}us,queue={queue},wink=p={p},i={interval_ms}ms")
 }
 
-/// Bytes of packets that pass the link from its beginning on, if there is always one.
+/// Returns the bytes of packets that pass the link from its beginning on, if the sender always has
+/// one.
 fn capacity(link: &str, seed: u64, time: Duration) -> f64 {
     let options: LinkOptions = link.parse().expect("options of a link");
     let options = options.resolve_without_files().expect("no files");
@@ -63,7 +67,7 @@ fn measure(link: &str, rtt_us: u64, bytes: u64, p: f64, seed: u64, mode: Outages
     let mut rig = Rig::new(link, seed, sides);
     let stream = rig.upload(Class::Bulk, bytes);
     rig.run(HOUR, |rig| rig.finished(stream).is_some());
-    let time = rig.finished(stream).expect("within an hour");
+    let time = rig.finished(stream).expect("finished within an hour");
     let bound = bytes as f64 * 8.0 / RATE as f64 / (1.0 - p);
     Outcome {
         share: bytes as f64 / capacity(link, seed, time - rtt / 2),
@@ -114,7 +118,7 @@ fn main() {
         (grid(&rtts), "100%bdp")
     };
     println!(
-        "| RTT ms | p | interval ms | default: share | least..most | time / bound | dedicated: share | least..most | time / bound |"
+        "| RTT ms | p | interval ms | default: share | min..max | time / bound | dedicated: share | min..max | time / bound |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for cell in cells {

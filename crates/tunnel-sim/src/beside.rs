@@ -1,4 +1,5 @@
-//! Packets beside streams, as both ends have sent and received them: the model they are held against.
+//! Messages outside streams (unreliable datagrams), as both ends have sent and received them: the
+//! model that they are checked against.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,16 +8,16 @@ use tunnel::{ecn::Ecn, session::PacketQueue, store::NextPacket};
 
 use crate::{side::End, violation::Violation};
 
-/// What a message begins with: its number.
+/// Minimum length of a message: it begins with its number.
 pub const MESSAGE_MIN: usize = 8;
 
-/// A message, the number of which is its place.
+/// Message whose number is its index.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     by: End,
     channel: u8,
     len: usize,
-    /// The session has taken it.
+    /// True if the session has taken it.
     left: bool,
     arrived: bool,
 }
@@ -24,31 +25,31 @@ struct Sent {
 /// All messages of a run.
 #[derive(Debug, Default)]
 pub struct Beside {
-    /// Of each end, in the session that it has now: the plan's numbers, and what waits.
+    /// Per end, for its present session: numbers in the plan, and waiting messages.
     queues: [BTreeMap<PacketQueue, (usize, VecDeque<usize>)>; 2],
     sent: Vec<Sent>,
-    /// How many have arrived.
+    /// Number of messages that have arrived.
     pub arrived: u64,
 }
 
 impl Beside {
-    /// The queue for that plan, if the session has one.
+    /// Returns the queue for that plan, if the session has one.
     pub fn queue(&self, end: End, plan: usize) -> Option<PacketQueue> {
         let mut queues = self.queues[end].iter();
         queues.find_map(|(queue, (of, _))| (*of == plan).then_some(*queue))
     }
 
-    /// The session of an end has that queue from now on.
+    /// Notes that the session of an end has opened that queue.
     pub fn opened(&mut self, end: End, plan: usize, queue: PacketQueue) {
         self.queues[end].insert(queue, (plan, VecDeque::new()));
     }
 
-    /// The session is over, and what waited for it.
+    /// Forgets an ended session, with the messages that waited for it.
     pub fn forget(&mut self, end: End) {
         self.queues[end].clear();
     }
 
-    /// An end sends a message.
+    /// Notes that an end sends a message.
     pub fn send(&mut self, end: End, queue: PacketQueue, channel: u8, len: usize) {
         let Some((_, waiting)) = self.queues[end].get_mut(&queue) else {
             return;
@@ -63,7 +64,7 @@ impl Beside {
         });
     }
 
-    /// The session asks for the next one.
+    /// Returns the next message to the session.
     pub fn next(
         &mut self,
         end: End,
@@ -75,7 +76,7 @@ impl Beside {
         let Some((_, waiting)) = waiting.filter(|(_, waiting)| !waiting.is_empty()) else {
             return Err(Violation::AskedInVain { queue });
         };
-        // What does not fit any more is dropped.
+        // Drop messages that do not fit any more.
         while let Some(number) = waiting.pop_front() {
             let sent = &mut self.sent[number];
             if sent.len > room {
@@ -91,7 +92,7 @@ impl Beside {
         Ok(None)
     }
 
-    /// A message has come to an end.
+    /// Checks a message received at an end.
     pub fn take(&mut self, end: End, channel: u8, message: &[u8]) -> Result<(), Violation> {
         let number = message.first_chunk().copied().map(u64::from_be_bytes);
         let number = number.and_then(|number| usize::try_from(number).ok());
@@ -114,7 +115,7 @@ impl Beside {
     }
 }
 
-/// The bytes of the message of that number.
+/// Returns the bytes of the message of that number.
 fn content(number: usize, len: usize) -> impl Iterator<Item = u8> {
     let number = number as u64;
     let mut draws = SplitMix64::new(mix(mix(number)));
@@ -133,13 +134,15 @@ mod tests {
     fn what_is_wrong_or_comes_twice_is_found() {
         let rtt = std::time::Duration::from_millis(10);
         let mut session = Session::new(config(true, 1_000_000, rtt), rtt);
-        let queue = session.open_packets(Class::Bulk, 0).expect("few");
+        let queue = session
+            .open_packets(Class::Bulk, 0)
+            .expect("below the limit");
         let mut beside = Beside::default();
         beside.opened(0, 5, queue);
         assert_eq!(beside.queue(0, 5), Some(queue));
         beside.send(0, queue, 3, 100);
         let mut out = Vec::new();
-        let next = beside.next(0, queue, 1000, &mut out).expect("asked for");
+        let next = beside.next(0, queue, 1000, &mut out).expect("a message");
         assert!(next.is_some_and(|next| !next.more));
         let asked = beside.next(0, queue, 1000, &mut out);
         assert!(matches!(asked, Err(Violation::AskedInVain { .. })));

@@ -1,4 +1,4 @@
-//! An endpoint with one peer: handshakes, seals, new sessions, other addresses.
+//! Endpoint with one peer: handshakes, encryption, new sessions, other addresses.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -21,14 +21,14 @@ use tunnel::{
 
 use crate::side::{Address, News, Setup, Side};
 
-/// An endpoint that knows one other.
+/// Endpoint with one configured peer.
 #[derive(Debug)]
 pub struct Sealed {
     endpoint: Endpoint,
     peer: PeerId,
 }
 
-/// The bytes of the one peer.
+/// Bytes of the single peer.
 struct One<'a, S>(&'a mut S);
 
 impl<S: Store> Stores for One<'_, S> {
@@ -71,7 +71,7 @@ impl Side for Sealed {
         });
         Self {
             endpoint,
-            peer: peer.expect("it is the only one"),
+            peer: peer.expect("single configured peer"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Many plans, one after the other and side by side.
+//! Runs of many plans, sequential and parallel.
 
 use std::{
     ops::Range,
@@ -15,20 +15,20 @@ use crate::{
     world::{Summary, World},
 };
 
-/// What many runs were together.
+/// Totals over many runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// How many there were.
+    /// Number of runs.
     pub runs: u64,
-    /// Packets in all.
+    /// Total packets.
     pub packets: u64,
-    /// Bytes of streams in all.
+    /// Total bytes of streams.
     pub bytes: u64,
-    /// Packets beside streams that arrived.
+    /// Messages outside streams that arrived.
     pub messages: u64,
-    /// Virtual time in all, in seconds.
+    /// Total virtual time, in seconds.
     pub seconds: f64,
-    /// The most memory that an end held.
+    /// Maximum memory of an end.
     pub memory: u64,
 }
 
@@ -43,10 +43,10 @@ impl Totals {
     }
 }
 
-/// Runs the plans of these seeds on as many threads as there are processors; stops at the first failure.
+/// Runs the plans of these seeds on one thread per CPU; stops at the first failure.
 ///
 /// # Errors
-/// The failure of the lowest seed that was found to fail.
+/// Returns the failure of the lowest seed that was found to fail.
 pub fn explore<S: Side>(seeds: Range<u64>, scope: &Scope) -> Result<Totals, Box<Failure>> {
     let next = AtomicU64::new(seeds.start);
     let failed = AtomicBool::new(false);
@@ -78,7 +78,7 @@ pub fn explore<S: Side>(seeds: Range<u64>, scope: &Scope) -> Result<Totals, Box<
     failures.into_iter().next().map_or(Ok(totals), Err)
 }
 
-/// The simplest plan found that fails in the same way, after at most so many runs.
+/// Returns the simplest plan found that fails in the same way, after at most `runs` runs.
 pub fn simplify<S: Side>(failure: Box<Failure>, runs: u32) -> Box<Failure> {
     let (mut best, mut left) = (failure, runs);
     'again: loop {

@@ -1,4 +1,4 @@
-//! A stream as both ends and the truth see it.
+//! Stream as seen by both ends, and its true state.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -10,62 +10,62 @@ use tunnel::{
 
 use crate::{plan::StreamPlan, ranges::Ranges, side::End};
 
-/// The least length of a greeting: what tells which flow it is.
+/// Minimum length of a stream header: it identifies the flow.
 pub const STREAM_HEADER_MIN: usize = 8;
 
-/// How a stream ended for an end.
+/// State of a stream at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has not.
+    /// Alive.
     Alive,
-    /// It was reset here.
+    /// Reset at this end.
     Reset,
-    /// The peer has reset it.
+    /// Reset by the peer.
     ResetByPeer,
-    /// Both halves finished.
+    /// Closed: both directions finished.
     Closed,
-    /// Its session is no more.
+    /// Orphaned: its session has ended.
     Orphan,
 }
 
-/// A stream at one end.
+/// State of a stream at one end.
 #[derive(Debug)]
 pub struct Local {
-    /// Whether it was opened here, or reported opened.
+    /// True if opened at this end, or reported opened.
     pub known: bool,
-    /// Whether it has ended here, and how.
+    /// State at this end.
     pub state: State,
-    /// Bytes that were said to be written.
+    /// Bytes declared as written.
     pub written: u64,
-    /// Whether nothing is to follow them.
+    /// True if no bytes follow them.
     pub finished: bool,
-    /// Bytes that were reported acknowledged.
+    /// Bytes reported acknowledged.
     pub acked: u64,
-    /// Bytes that the peer was said to have though it lacks some before them.
+    /// Out-of-order bytes reported as held by the peer.
     pub given_up: Ranges,
     /// Bytes that the peer was allowed to send.
     pub allowed: u64,
     /// Bytes that were placed.
     pub placed: Ranges,
-    /// Bytes that were reported readable.
+    /// Bytes reported readable.
     pub readable: u64,
-    /// Whether their end was reported.
+    /// True if their end was reported.
     pub reported_finished: bool,
     /// Bytes that the application has read.
     pub consumed: u64,
-    /// Whether it does not read for the time being.
+    /// True while the application does not read.
     pub stalled: bool,
-    /// Whether it has got over its stall.
+    /// True once its stall is over.
     pub stall_over: bool,
-    /// Whether a write is on the agenda.
+    /// True if a write is scheduled.
     pub write_due: bool,
-    /// Why it was reset here.
+    /// Code of a reset at this end.
     pub reset: Option<ResetCode>,
-    /// When what was first written, where that is noted: time and position.
+    /// First writes, where recorded: time and position.
     pub written_log: Vec<(Duration, u64)>,
-    /// When what was read for the first time: time and position.
+    /// First reads: time and position.
     pub read_log: RefCell<Vec<(Duration, u64)>>,
-    /// When what was readable: time and position.
+    /// Times of readability: time and position.
     pub readable_log: Vec<(Duration, u64)>,
 }
 
@@ -94,24 +94,24 @@ impl Local {
     }
 }
 
-/// A stream at both ends.
+/// Stream with its state at both ends.
 #[derive(Debug)]
 pub struct Flow {
-    /// What is to happen on it.
+    /// Plan of the stream.
     pub plan: StreamPlan,
-    /// Its number.
+    /// Number of the stream.
     pub id: StreamId,
-    /// What its greeting says.
+    /// Contents of its stream header.
     pub stream_header: Vec<u8>,
-    /// The class it was opened with.
+    /// Class with which it was opened.
     pub class: Class,
-    /// What it is at each end.
+    /// State at each end.
     pub at: [Local; 2],
     key: u64,
 }
 
 impl Flow {
-    /// The `index`th flow of a run.
+    /// Creates the `index`th flow of a run.
     pub fn new(index: usize, id: StreamId, plan: StreamPlan, allowed: [u64; 2]) -> Self {
         let stream_header = stream_header(index, plan.stream_header);
         let mut at = allowed.map(Local::new);
@@ -126,24 +126,24 @@ impl Flow {
         }
     }
 
-    /// How an end behaves.
+    /// Returns the behaviour of an end.
     pub fn habits(&self, end: End) -> &crate::plan::Habits {
         &self.plan.habits[usize::from(end != self.plan.opener)]
     }
 
-    /// Whether nothing more can happen on it at this end.
+    /// Returns whether nothing more can happen on it at this end.
     pub fn is_over(&self, end: End) -> bool {
         let local = &self.at[end];
-        // What its opener has reset, the other may never hear of.
+        // The other end may never learn of a stream that its opener has reset.
         local.state != State::Alive || (!local.known && self.at[1 - end].state != State::Alive)
     }
 
-    /// The bytes that `end` writes, from a position on.
+    /// Fills in the bytes that `end` writes, from a position on.
     pub fn fill(&self, end: End, from: u64, into: &mut [u8]) {
         fill(self.key ^ end as u64, from, into);
     }
 
-    /// The first position at which `bytes` are not what `end` writes there.
+    /// Returns the first position at which `bytes` differ from the bytes of `end`.
     pub fn first_wrong(&self, end: End, from: u64, bytes: &[u8]) -> Option<u64> {
         let (mut truth, mut at) = ([0; 256], from);
         for chunk in bytes.chunks(256) {
@@ -158,7 +158,7 @@ impl Flow {
         None
     }
 
-    /// In words, for a report of what is stuck.
+    /// Describes the flow in words, for a report of a stuck run.
     pub fn describe(&self) -> String {
         let local = |local: &Local| {
             format!(
@@ -184,7 +184,7 @@ impl Flow {
     }
 }
 
-/// The greeting of the `index`th flow.
+/// Returns the stream header of the `index`th flow.
 fn stream_header(index: usize, length: usize) -> Vec<u8> {
     let mut stream_header = vec![0; length.max(STREAM_HEADER_MIN)];
     stream_header[..8].copy_from_slice(&(index as u64).to_be_bytes());
@@ -192,7 +192,7 @@ fn stream_header(index: usize, length: usize) -> Vec<u8> {
     stream_header
 }
 
-/// Which flow a greeting says that it is of.
+/// Returns the flow that a stream header identifies.
 pub fn index_of(stream_header: &[u8]) -> Option<usize> {
     Some(u64::from_be_bytes(*stream_header.first_chunk()?) as usize)
 }

@@ -1,4 +1,5 @@
-//! What was asked, written, placed and told, by both ends: the model they are held against.
+//! Ledger of everything requested, written, placed and reported at both ends: the model that they
+//! are checked against.
 
 use std::{cell::RefCell, collections::HashMap, ops::Range, time::Duration};
 
@@ -19,24 +20,24 @@ use crate::{
     violation::Violation,
 };
 
-/// All streams of a run. The first violation stays.
+/// All streams of a run, and the first violation.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Every stream there was, in the order in which they were opened.
+    /// All streams, in the order of opening.
     pub flows: Vec<Flow>,
-    /// Packets beside them.
+    /// Messages outside streams.
     pub beside: Beside,
-    /// Whether times are noted.
+    /// True if times are recorded.
     pub notes: bool,
     ids: [HashMap<StreamId, usize>; 2],
-    /// Streams of a session that an end has not been told of yet.
+    /// Streams of a session that has not been reported to an end yet.
     next_ids: [HashMap<StreamId, usize>; 2],
     opened: [HashMap<StreamId, Vec<usize>>; 2],
     violation: RefCell<Option<(End, Violation)>>,
 }
 
 impl Ledger {
-    /// The first violation, if any.
+    /// Returns the first violation, if any.
     pub fn violation(&self) -> Option<(End, Violation)> {
         self.violation.borrow().clone()
     }
@@ -46,17 +47,17 @@ impl Ledger {
         self.violation.borrow_mut().get_or_insert((end, violation));
     }
 
-    /// The flow that an end knows by that number, in the session it has now.
+    /// Returns the flow with that number at an end, in its present session.
     pub fn flow(&self, end: End, stream: StreamId) -> Option<usize> {
         self.ids[end].get(&stream).copied()
     }
 
-    /// The greeting of the next flow.
+    /// Returns the stream header of the next flow.
     pub fn stream_header(&self, plan: &StreamPlan) -> Vec<u8> {
         Flow::new(self.flows.len(), 0, plan.clone(), [0; 2]).stream_header
     }
 
-    /// A stream was opened; `credits` is what each end allows without asking.
+    /// Notes that a stream was opened; `credits` is the initial credit of each end.
     pub fn open(&mut self, id: StreamId, plan: StreamPlan, credits: [u64; 2], most: u32) -> usize {
         let (end, index) = (plan.opener, self.flows.len());
         let alive = |flow: &&Flow| flow.plan.opener == end && flow.at[end].state == State::Alive;
@@ -72,13 +73,14 @@ impl Ledger {
         index
     }
 
-    /// The streams that an end knows are no more, with their session.
+    /// Ends the streams of an end, with their session.
     pub fn orphan(&mut self, end: End) {
         self.beside.forget(end);
         let next = std::mem::take(&mut self.next_ids[end]);
         for (id, index) in std::mem::replace(&mut self.ids[end], next) {
             let flow = &mut self.flows[index];
-            // Bytes of a new session's streams come before the session and they are reported.
+            // Bytes of a new session's streams may come before the session and the streams are
+            // reported.
             if !flow.at[end].known {
                 self.ids[end].entry(id).or_insert(index);
             } else if flow.at[end].state == State::Alive {
@@ -87,14 +89,15 @@ impl Ledger {
         }
     }
 
-    /// Whether all streams have ended at both ends.
+    /// Returns whether all streams have ended at both ends.
     pub fn is_over(&self) -> bool {
         self.flows
             .iter()
             .all(|flow| flow.is_over(0) && flow.is_over(1))
     }
 
-    /// Bytes of all streams together that an end has read, or will never read as the stream has ended.
+    /// Returns the bytes of all streams that an end has read, or will never read because the stream
+    /// has ended.
     pub fn done_with(&self, end: End) -> u64 {
         let done = |flow: &Flow| match flow.at[end].state {
             State::Alive => flow.at[end].consumed,
@@ -104,7 +107,7 @@ impl Ledger {
         self.flows.iter().map(done).sum()
     }
 
-    /// What an event says is compared with what is true. Returns the flow it is about.
+    /// Checks an event against the true state. Returns its flow.
     pub fn record(&mut self, now: Duration, end: End, event: &Event) -> Option<usize> {
         let stream = match event {
             Event::Opened {
@@ -229,17 +232,17 @@ impl Ledger {
             }
             Event::Acked { stream, until } => {
                 let placed = there.placed.prefix();
-                // A peer that has reset it takes the bytes to throw them away; one that has not heard of it keeps
-                // them itself.
-                let elsewhere = there.reset.is_some() || !there.known;
-                if until > here.written || (until > placed && !elsewhere) {
+                // A peer that has reset the stream discards the bytes; one that does not know it
+                // yet keeps them itself.
+                let not_kept = there.reset.is_some() || !there.known;
+                if until > here.written || (until > placed && !not_kept) {
                     return Err(Violation::AckedUnplaced {
                         stream,
                         until,
                         placed,
                     });
                 }
-                // With 0 it says that the peer has heard of the stream.
+                // 0 reports that the peer knows the stream.
                 if until <= here.acked && until > 0 {
                     return Err(Violation::NoNews { event: event_of() });
                 }
@@ -263,23 +266,23 @@ impl Ledger {
         Ok(())
     }
 
-    /// Streams that an end has.
+    /// Returns the streams of an end.
     pub fn streams(&self, end: End) -> Vec<StreamId> {
         let ids = self.ids[end].iter();
         let alive = ids.filter(|(_, index)| self.flows[**index].at[end].state == State::Alive);
         alive.map(|(stream, _)| *stream).collect()
     }
 
-    /// An end is told that the peer has these bytes of a stream, though it lacks some before them.
+    /// Checks the report to an end that the peer holds these out-of-order bytes of a stream.
     pub fn abandon(&mut self, end: End, stream: StreamId, runs: Vec<Range<u64>>) {
         let Some(index) = self.flow(end, stream) else {
             return;
         };
         let there = &self.flows[index].at[1 - end];
-        let elsewhere = there.reset.is_some() || !there.known;
+        let not_kept = there.reset.is_some() || !there.known;
         let written = self.flows[index].at[end].written;
         let there = &there.placed;
-        let is_wrong = |run: &&Range<u64>| run.end > written || !(elsewhere || there.contains(run));
+        let is_wrong = |run: &&Range<u64>| run.end > written || !(not_kept || there.contains(run));
         if let Some(run) = runs.iter().find(is_wrong) {
             let violation = Violation::AckedUnplaced {
                 stream,
@@ -292,7 +295,7 @@ impl Ledger {
         runs.into_iter().for_each(|run| given_up.insert(run));
     }
 
-    /// An end has reset a stream.
+    /// Notes that an end has reset a stream.
     pub fn reset(&mut self, end: End, index: usize, code: ResetCode) {
         let local = &mut self.flows[index].at[end];
         local.reset = Some(code);
@@ -306,7 +309,8 @@ impl Ledger {
         from: u64,
         bytes: &[u8],
     ) -> Result<(), Violation> {
-        // What the peer has lost may still be on its way, or these are bytes of a new session.
+        // Bytes of a stream lost by the peer may still be in flight, or these belong to a new
+        // session.
         let fits = |index: &usize| {
             let flow = &self.flows[*index];
             flow.at[1 - end].state == State::Alive
@@ -351,7 +355,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Bytes may come before their stream is reported opened: the bytes tell which one it is.
+    /// Finds the stream of bytes that may come before it is reported opened: the bytes identify it.
     fn bind(&mut self, end: End, stream: StreamId, from: u64, bytes: &[u8]) -> Option<usize> {
         let candidates = self.opened[1 - end].get(&stream)?;
         let fits = |index: &&usize| {
@@ -415,20 +419,20 @@ impl Ledger {
     }
 }
 
-/// The streams' bytes as one end has them.
+/// Bytes of the streams at one end.
 #[derive(Debug)]
 pub struct View<'a> {
     /// All streams.
     pub ledger: &'a mut Ledger,
-    /// Whose.
+    /// End of the view.
     pub end: End,
-    /// When.
+    /// Time of the view.
     pub now: Duration,
 }
 
 impl Store for View<'_> {
     fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) {
-        // What the model needs is not the side's memory.
+        // The model's memory does not count as the side's.
         opt_out(|| {
             if let Err(violation) = self.ledger.read(self.now, self.end, stream, from, into) {
                 self.ledger.blame(self.end, violation);

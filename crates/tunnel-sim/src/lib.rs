@@ -1,19 +1,20 @@
-//! Two ends of a tunnel joined by a link of winkemu in virtual time, and everything they must not do.
+//! Simulator of both ends of a tunnel over a link of winkemu in virtual time, with checks for
+//! protocol violations.
 //!
 //! ```text
 //!   plan            what happens: link, streams, writers, readers, resets, stalls; all from a seed
 //!     |
 //!   world           the clock jumps from deadline to deadline
-//!     +-- side        what is under test: a session, an endpoint, or the reference
+//!     +-- side        under test: a session, an endpoint, or the reference
 //!     +-- wire        IP packets around datagrams, over the link
-//!     +-- ledger      what was asked, written, placed and told, by both; the model it is held against
+//!     +-- ledger      requested, written, placed and reported at both ends; model of all checks
 //! ```
 //!
-//! Beside it stands the [`rig`], two sessions and a link for who measures.
+//! The [`rig`] is separate: two sessions and a link for measurements.
 //!
-//! A [`Plan`] is drawn from a number, and so is everything else: the same number is the same run. A run ends
-//! when all streams have ended as they should, or in a [`Failure`] that says what was violated, when, by whom,
-//! and how to see it again.
+//! A [`Plan`] is drawn from a seed, and so is all other randomness: equal seeds give equal runs. A
+//! run ends when all streams have ended as they should, or in a [`Failure`] with the violation, its
+//! time, the end, and how to repeat it.
 #![forbid(unsafe_code)]
 
 pub mod beside;

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ops::Range};
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds a range, whatever of it is there already.
+    /// Adds a range, which may overlap existing ones.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -26,20 +26,20 @@ impl Ranges {
         Some((*from, *until))
     }
 
-    /// Whether all of a range is there.
+    /// Returns whether a range is completely contained.
     pub fn contains(&self, range: &Range<u64>) -> bool {
         let run = self.last_from(range.start);
         run.is_some_and(|(_, until)| until >= range.end)
     }
 
-    /// Where the last run ends that begins below `range.end`, if it reaches into the range.
+    /// Returns the end of the last run that begins below `range.end`, if it reaches into the range.
     pub fn overlap(&self, range: &Range<u64>) -> Option<u64> {
         let last = range.end.checked_sub(1)?;
         let (_, until) = self.last_from(last)?;
         (until > range.start).then_some(until)
     }
 
-    /// The first position from 0 on that is missing.
+    /// Returns the first missing position.
     pub fn prefix(&self) -> u64 {
         self.0.get(&0).copied().unwrap_or(0)
     }

@@ -1,4 +1,5 @@
-//! Two sessions over a link of winkemu in virtual time, with bulk streams and messages, for measuring.
+//! Two sessions over a link of winkemu in virtual time, with bulk streams and messages, for
+//! measurements.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -19,10 +20,10 @@ use crate::{
     wire::{HEADERS, OVERHEAD},
 };
 
-/// Bytes of the longest packet on the link, headers included.
+/// Maximum length in bytes of a packet on the link, headers included.
 const MTU: usize = 1500;
 
-/// A side that knows its link: bit/s and round trip.
+/// Returns the configuration of a side that knows its link: bit/s and round trip.
 pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
     SessionConfig {
         initiator,
@@ -43,14 +44,14 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
     }
 }
 
-/// Bytes that follow from their position, so that they need not be kept.
+/// Bytes computed from their position, so that they need not be kept.
 #[derive(Debug, Default)]
 pub struct Positions {
     /// New bytes that have arrived, in order or not.
     pub arrived: u64,
-    /// How long packets are that there always are beside streams, where that is so.
+    /// Length of the messages that are always available outside streams, if any.
     pub endless: Option<usize>,
-    /// Such packets that have arrived.
+    /// Number of such messages that have arrived.
     pub messages: u64,
 }
 
@@ -92,40 +93,41 @@ impl Store for Positions {
     }
 }
 
-/// What is kept of a stream at its receiver.
+/// Receiver's state of a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Bytes that can be read in order.
     pub readable: u64,
-    /// When the last of them came.
+    /// Arrival of the last of them.
     pub finished: Option<Duration>,
 }
 
-/// Told of everything readable: side, stream, from, until, when.
+/// Callback for readable bytes: side, stream, from, until, time.
 pub type OnReadable = Box<dyn FnMut(usize, StreamId, u64, u64, Duration)>;
 
-/// A machine that has other things to do, too: now and then it neither takes nor sends packets for a while.
+/// Machine that is busy with other work from time to time, and then neither takes nor sends
+/// packets.
 #[derive(Debug)]
 struct Host {
-    /// Until it stands still for that long at most, each time so long on average at most.
+    /// Pauses, if the machine has any.
     busy: Option<Busy>,
-    /// What has come meanwhile: number, plain text and length.
+    /// Datagrams that have come meanwhile.
     waiting: VecDeque<Vec<u8>>,
 }
 
 #[derive(Debug)]
 struct Busy {
     rng: Rng,
-    /// At most so long at a time.
+    /// Maximum duration of a pause.
     most: Duration,
-    /// From one time to the next, at most.
+    /// Maximum time between pauses.
     apart: Duration,
     from: Duration,
     until: Duration,
 }
 
 impl Busy {
-    /// Until when it stands still at `now`, if it does.
+    /// Returns the end of the pause in progress at `now`, if any.
     fn until(&mut self, now: Duration) -> Option<Duration> {
         while now >= self.until {
             self.from = self.until + self.rng.time(self.apart);
@@ -141,43 +143,43 @@ impl Host {
     }
 }
 
-/// Two sessions, their link and their time. What applications do is up to who holds it.
+/// Two sessions, their link and their time. The caller plays the applications.
 pub struct Rig {
-    /// Between the two, A and B.
+    /// Link between A and B.
     pub link: Engine,
-    /// At A and at B.
+    /// Sessions at A and at B.
     pub sessions: [Session; 2],
-    /// Since the beginning.
+    /// Time since the beginning.
     pub now: Duration,
-    /// By side and stream.
+    /// Received state by side and stream.
     pub progress: [HashMap<StreamId, Progress>; 2],
-    /// How much a receiver takes ahead of what it has.
+    /// Bytes that a receiver accepts beyond those it has.
     pub window: u64,
-    /// How much a sender keeps that is not acknowledged, for streams of [`feed`](Self::feed).
+    /// Maximum unacknowledged bytes of a sender, for streams of [`feed`](Self::feed).
     pub ring: u64,
-    /// Streams that always have something to send, as far as the ring goes.
+    /// Streams that always have data to send, up to the ring's size.
     fed: HashSet<StreamId>,
-    /// Everything readable, as it becomes so: side, stream, from, until, when.
+    /// Called for all readable bytes: side, stream, from, until, time.
     pub on_readable: OnReadable,
-    /// When either side heard the other again.
+    /// Times at which a side heard the other again.
     pub links_up: Vec<Duration>,
     stores: [Positions; 2],
     hosts: [Host; 2],
 }
 
 impl Rig {
-    /// Over a link of these options, as winkemu reads them.
+    /// Creates a rig over a link of these options, in the syntax of winkemu.
     ///
     /// # Panics
-    /// If they are none.
+    /// Panics if the options are invalid.
     pub fn new(link: &str, seed: u64, configs: [SessionConfig; 2]) -> Self {
         Self::with_options(&link.parse().expect("options of a link"), seed, configs)
     }
 
-    /// The same, of options that have been read.
+    /// Creates a rig with parsed options.
     ///
     /// # Panics
-    /// If they name files.
+    /// Panics if they name files.
     pub fn with_options(options: &LinkOptions, seed: u64, configs: [SessionConfig; 2]) -> Self {
         let options = options.resolve_without_files().expect("no files");
         Self {
@@ -198,7 +200,8 @@ impl Rig {
         }
     }
 
-    /// Both machines stand still for up to `most` now and then, up to `apart` after the last time; evenly drawn.
+    /// Makes both machines pause for up to `most`, up to `apart` after the last pause; uniformly
+    /// drawn.
     pub fn keep_busy(&mut self, seed: u64, most: Duration, apart: Duration) {
         let now = self.now;
         for (side, host) in self.hosts.iter_mut().enumerate() {
@@ -212,51 +215,55 @@ impl Rig {
         }
     }
 
-    /// A stream from side 0 with `bytes` written, ended behind them.
+    /// Opens a stream from side 0 with `bytes` bytes, and finishes it.
     ///
     /// # Panics
-    /// If there are too many.
+    /// Panics if there are too many.
     pub fn upload(&mut self, class: Class, bytes: u64) -> StreamId {
-        let stream = self.sessions[0].open(class, 0, b"").expect("few");
+        let stream = self.sessions[0]
+            .open(class, 0, b"")
+            .expect("below the limit");
         self.sessions[0].written(stream, bytes);
         self.sessions[0].finish(stream);
         stream
     }
 
-    /// A stream from side 0 without end, of which both ends keep so many bytes: the sender those that are not
-    /// acknowledged, the receiver those that it takes ahead.
+    /// Opens an endless stream from side 0. `ring` bounds the sender's unacknowledged bytes and the
+    /// receiver's credit.
     ///
     /// # Panics
-    /// If there are too many.
+    /// Panics if there are too many.
     pub fn feed(&mut self, class: Class, ring: u64) -> StreamId {
         (self.window, self.ring) = (ring, ring);
-        let stream = self.sessions[0].open(class, 0, b"").expect("few");
+        let stream = self.sessions[0]
+            .open(class, 0, b"")
+            .expect("below the limit");
         self.sessions[0].written(stream, ring);
         self.fed.insert(stream);
         stream
     }
 
-    /// New bytes that have arrived at side 1, in order or not.
+    /// Returns the new bytes that have arrived at side 1, in order or not.
     pub fn arrived(&self) -> u64 {
         self.stores[1].arrived
     }
 
-    /// Bytes of a stream of side 0 that side 1 can read in order.
+    /// Returns the bytes of a stream of side 0 that side 1 can read in order.
     pub fn readable(&self, stream: StreamId) -> u64 {
         self.progress[1]
             .get(&stream)
             .map_or(0, |progress| progress.readable)
     }
 
-    /// When side 1 had all of a stream.
+    /// Returns when side 1 had all of a stream.
     pub fn finished(&self, stream: StreamId) -> Option<Duration> {
         self.progress[1].get(&stream)?.finished
     }
 
-    /// Lets time pass, until then or until something holds.
+    /// Advances the time until `until`, or until a condition holds.
     ///
     /// # Panics
-    /// If a session violates the protocol or a wrong byte arrives.
+    /// Panics if a session violates the protocol or a wrong byte arrives.
     pub fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
         loop {
             self.send();
@@ -280,19 +287,19 @@ impl Rig {
         }
     }
 
-    /// From now on side 0 always has packets beside streams, so long.
+    /// Makes side 0 always have messages outside streams of this length.
     pub fn send_packets(&mut self, class: Class, len: usize) {
         self.stores[0].endless = Some(len);
         let queue = self.sessions[0].open_packets(class, 0);
-        self.sessions[0].set_packets_ready(queue.expect("few"), true);
+        self.sessions[0].set_packets_ready(queue.expect("below the limit"), true);
     }
 
-    /// Packets beside streams that have come to side 1.
+    /// Returns the number of messages outside streams received at side 1.
     pub fn messages(&self) -> u64 {
         self.stores[1].messages
     }
 
-    /// When a side has something to do of its own accord.
+    /// Returns when a side has to act without input.
     fn deadline(&mut self, side: usize) -> Option<Duration> {
         let busy = self.hosts[side].busy_until(self.now);
         let own = self.sessions[side].deadline();
@@ -354,7 +361,7 @@ impl Rig {
         let store = &mut self.stores[side];
         self.sessions[side]
             .handle_packet(self.now, number, plain, len, Ecn::NotEct, store)
-            .expect("what the peer wrote");
+            .expect("valid bytes from the peer");
         self.events(side);
     }
 
@@ -382,7 +389,7 @@ impl Rig {
     }
 }
 
-/// Median, least and most.
+/// Returns median, minimum and maximum.
 pub fn spread(values: &mut [f64]) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (

@@ -1,11 +1,10 @@
-//! What stands for the seal of a datagram where nothing is encrypted: of the same length, and a damaged
-//! datagram is known.
+//! Stand-in for the encryption of a datagram: adds the same length, and detects damage.
 
 use tunnel::wire::DATAGRAM_OVERHEAD;
 
 use splitmix::mix;
 
-/// Begins a datagram; the packet follows it. Returns what [`seal`] needs.
+/// Begins a datagram; the packet follows it. Returns the offset for [`seal`].
 pub fn begin(out: &mut Vec<u8>) -> usize {
     out.resize(out.len() + DATAGRAM_OVERHEAD, 0);
     out.len() - DATAGRAM_OVERHEAD
@@ -18,7 +17,7 @@ pub fn seal(out: &mut [u8], begin: usize, number: u64) {
     head[8..16].copy_from_slice(&sum(number, packet).to_be_bytes());
 }
 
-/// The number and the packet of a datagram, if it is not damaged.
+/// Returns the number and the packet of a datagram, if it is not damaged.
 pub fn open(datagram: &[u8]) -> Option<(u64, &[u8])> {
     let (head, packet) = datagram.split_at_checked(DATAGRAM_OVERHEAD)?;
     let number = u64::from_be_bytes(*head.first_chunk()?);

@@ -1,4 +1,4 @@
-//! A session without an endpoint: what the endpoint would do for it, without keys.
+//! Session without an endpoint: does the endpoint's work for it, without keys.
 
 use std::{fmt::Write, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     side::{Address, News, Setup, Side},
 };
 
-/// A session, and which packet numbers have arrived.
+/// Session, and the packet numbers that have arrived.
 #[derive(Debug)]
 pub struct Plain {
     session: Session,
@@ -94,7 +94,7 @@ impl Side for Plain {
     }
 }
 
-/// The frames of a packet in words.
+/// Describes the frames of a packet in words.
 pub fn describe(packet: &[u8]) -> String {
     let mut text = String::new();
     for frame in Frames::new(packet) {

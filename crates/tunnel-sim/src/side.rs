@@ -1,4 +1,4 @@
-//! What the simulator drives.
+//! Interface of the simulated ends.
 
 use std::{fmt::Debug, ops::Range, time::Duration};
 
@@ -10,44 +10,44 @@ use tunnel::{
     wire::{ResetCode, StreamId},
 };
 
-/// One end of the tunnel: 0 began it, at the link's end A; 1 is the other.
+/// End of the tunnel: 0 is the initiator, at the link's end A; 1 is the responder.
 pub type End = usize;
 
-/// Where an end is in the network; it may move.
+/// Network address of an end, which may change.
 pub type Address = u16;
 
-/// What an end is made from.
+/// Parameters from which an end is made.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Which one it is.
+    /// Number of the end.
     pub end: End,
-    /// Of the plan: for keys and the like.
+    /// Seed of the plan, for keys and the like.
     pub seed: u64,
-    /// How many there were at this end before it.
+    /// Number of earlier incarnations at this end.
     pub incarnation: u64,
-    /// Where the other end is, if this one may know.
+    /// Address of the other end, if this one may know it.
     pub peer: Option<Address>,
-    /// How the session behaves.
+    /// Configuration of the session.
     pub session: SessionConfig,
 }
 
-/// What a side tells.
+/// Output of a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A session has begun: the streams of one before it are gone.
+    /// A session has begun: the streams of the last one are gone.
     Fresh,
-    /// The session is over, and its streams are gone.
+    /// The session has ended, and its streams with it.
     Gone,
-    /// Of the session.
+    /// Event of the session.
     Session(Event),
 }
 
-/// What an application says to one end of a session; as the methods of [`Session`] by these names.
+/// Calls of an application to one end of a session, named as the methods of [`Session`].
 pub trait Streams {
-    /// Begins a stream.
+    /// Opens a stream.
     ///
     /// # Errors
-    /// If there may be no more streams now.
+    /// Fails if no more streams are allowed now.
     fn open(
         &mut self,
         class: Class,
@@ -55,36 +55,36 @@ pub trait Streams {
         stream_header: &[u8],
     ) -> Result<StreamId, TooManyStreams>;
 
-    /// There are bytes up to there.
+    /// Declares bytes as written up to a position.
     fn written(&mut self, stream: StreamId, until: u64);
 
-    /// There will be no more.
+    /// Declares the end of the stream.
     fn finish(&mut self, stream: StreamId);
 
-    /// The stream ends at once.
+    /// Resets the stream.
     fn reset(&mut self, stream: StreamId, code: ResetCode);
 
-    /// The peer may send up to there.
+    /// Allows the peer to send up to a position.
     fn allow(&mut self, stream: StreamId, until: u64);
 
-    /// The peer may send that much in all.
+    /// Allows the peer to send this much in all.
     fn allow_session(&mut self, until: u64);
 
-    /// The stream is of another class from now on.
+    /// Changes the class of the stream.
     fn set_class(&mut self, stream: StreamId, class: Class);
 
-    /// Somebody knows of the link.
+    /// Passes a hint about the link.
     fn hint(&mut self, now: Duration, link: LinkHint);
 
-    /// A queue of packets beside streams, where there may be one.
+    /// Opens a queue of messages outside streams, if there may be one.
     fn open_packets(&mut self, _class: Class, _site: u32) -> Option<PacketQueue> {
         None
     }
 
-    /// It has something to send.
+    /// Notes that a queue has something to send.
     fn packets_ready(&mut self, _queue: PacketQueue) {}
 
-    /// Bytes that the peer has though it lacks some before them.
+    /// Returns out-of-order bytes held by the peer.
     fn acked_beyond(&self, _stream: StreamId) -> Vec<Range<u64>> {
         Vec::new()
     }
@@ -141,22 +141,22 @@ impl Streams for Session {
     }
 }
 
-/// One side of a tunnel, as far as the simulator can tell: a session, an endpoint with one peer, or
-/// something that is to show that the simulator finds what is wrong.
+/// Side of a tunnel as the simulator sees it: a session, an endpoint with one peer, or one with
+/// faults to test the simulator.
 pub trait Side: Sized {
-    /// What applications talk to.
+    /// Interface for applications.
     type Streams: Streams;
 
-    /// A side that begins at `now`.
+    /// Creates a side at `now`.
     fn new(setup: &Setup, now: Duration) -> Self;
 
-    /// What applications talk to, if there is a session.
+    /// Returns the interface for applications, if there is a session.
     fn streams(&mut self) -> Option<&mut Self::Streams>;
 
-    /// Takes a datagram, which may have been damaged on the way.
+    /// Takes a datagram, which may have been damaged on the path.
     ///
     /// # Errors
-    /// If the peer must have gone mad.
+    /// Fails if the peer violates the protocol.
     fn handle_datagram(
         &mut self,
         now: Duration,
@@ -165,8 +165,8 @@ pub trait Side: Sized {
         store: &mut impl Store,
     ) -> Result<(), String>;
 
-    /// Writes the next datagram to the end of `out`, if one is due, and says where it goes; nothing is where
-    /// the peer has always been.
+    /// Appends the next datagram to `out`, if one is due, and returns its destination; `None` is
+    /// the peer's initial address.
     fn poll_datagram(
         &mut self,
         now: Duration,
@@ -174,18 +174,18 @@ pub trait Side: Sized {
         store: &mut impl Store,
     ) -> Option<Option<Address>>;
 
-    /// When to ask again.
+    /// Returns when to poll again.
     fn deadline(&mut self) -> Option<Duration>;
 
-    /// What has happened; asked until there is nothing.
+    /// Returns the next event, until there is none.
     fn poll_event(&mut self) -> Option<News>;
 
-    /// The trace of its sessions; `None` where it keeps none.
+    /// Returns the trace of its sessions; `None` if it keeps none.
     fn trace(&mut self) -> Option<&mut Trace> {
         None
     }
 
-    /// What is in a datagram, for those who look for a fault.
+    /// Describes a datagram, for debugging.
     fn describe(_datagram: &[u8]) -> String {
         String::new()
     }

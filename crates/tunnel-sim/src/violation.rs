@@ -1,4 +1,4 @@
-//! What an end must not do.
+//! Violations that the simulator detects.
 
 use std::{fmt, time::Duration};
 
@@ -10,11 +10,11 @@ use tunnel::{
 
 use crate::{plan::Plan, side::End};
 
-/// Something that must not happen.
+/// Violation of the protocol or of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields' names say it")]
+#[expect(missing_docs, reason = "field names are self-explanatory")]
 pub enum Violation {
-    /// A byte was placed that is not the one that was written there.
+    /// A placed byte differs from the one written at that position.
     WrongByte { stream: StreamId, at: u64 },
     /// Bytes were placed that the peer has not written.
     PlacedUnwritten {
@@ -22,7 +22,7 @@ pub enum Violation {
         until: u64,
         written: u64,
     },
-    /// Bytes were placed beyond what was allowed.
+    /// Bytes were placed beyond the allowed position.
     PlacedBeyond {
         stream: StreamId,
         until: u64,
@@ -34,7 +34,7 @@ pub enum Violation {
         from: u64,
         readable: u64,
     },
-    /// The store was asked about a stream that is not there, or no more.
+    /// The store was asked about a stream that does not exist, or has ended.
     NoSuchStream { stream: StreamId },
     /// Bytes were read that are not written yet.
     ReadUnwritten {
@@ -54,7 +54,7 @@ pub enum Violation {
         until: u64,
         placed: u64,
     },
-    /// What is readable, or acknowledged, did not become more.
+    /// A report of readable or acknowledged bytes without an increase.
     NoNews { event: Event },
     /// The end was reported before the peer had finished and all its bytes were readable.
     FinishedEarly {
@@ -69,62 +69,62 @@ pub enum Violation {
         until: u64,
         placed: u64,
     },
-    /// A stream was reported closed on which something is missing.
+    /// A stream was reported closed with bytes missing.
     ClosedEarly { stream: StreamId },
-    /// A reset was reported that the peer has not asked for.
+    /// A reset was reported that the peer has not requested.
     ResetUnasked { stream: StreamId, code: ResetCode },
-    /// A stream was reported that the peer has not opened, or not like this.
+    /// A stream was reported that the peer has not opened, or with other properties.
     OpenedUnasked { stream: StreamId, class: Class },
-    /// Something was told of a stream that was not reported opened, or has ended.
+    /// An event of a stream that was not reported opened, or has ended.
     OutOfPlace { event: Event },
-    /// A message came that was not sent, or not like this.
+    /// A message came that was not sent, or with other content.
     WrongMessage { channel: u8 },
     /// A message came a second time.
     MessageTwice { number: usize },
-    /// A queue was asked that has nothing, and has said so.
+    /// A queue was asked that had reported itself empty.
     AskedInVain { queue: PacketQueue },
-    /// More streams are open than may be.
+    /// More streams are open than allowed.
     ManyStreams { open: usize, most: u32 },
     /// The peer's packets were refused.
     Refused { why: String },
-    /// The session ended, though nobody asked for it.
+    /// The session ended without a request.
     SessionEnded { event: Event },
-    /// A new session began, though nobody began anew.
+    /// A new session began without a restart.
     FreshUnasked,
-    /// Time does not go on: a deadline that has passed stays.
+    /// Time does not advance: a deadline that has passed stays.
     BusyLoop { deadline: Duration },
-    /// Woken again and again without anything to do.
+    /// Repeated wake-ups without anything to do.
     IdleWakes { wakes: u64 },
-    /// More is sent than the stated rate allows.
+    /// More was sent than the configured rate allows.
     Flood { bytes: u64, allowed: u64 },
-    /// A datagram is longer than may be.
+    /// A datagram is longer than allowed.
     Oversized { length: usize, most: usize },
-    /// More memory is held than may be.
+    /// More memory is held than allowed.
     Memory { held: u64, most: u64 },
     /// Nothing will ever happen again, or it takes far too long.
     Stuck { open: Vec<String> },
-    /// It panicked.
+    /// The side panicked.
     Panicked { message: String },
 }
 
 impl Violation {
-    /// Its name alone, to tell whether two are of one kind.
+    /// Returns the name without fields, to compare kinds.
     pub fn kind(&self) -> String {
         let text = format!("{self:?}");
         text.split([' ', '{']).next().unwrap_or_default().to_owned()
     }
 }
 
-/// A violation, and how to see it again.
+/// Violation, with the data to repeat the run.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What was violated.
+    /// Violation found.
     pub violation: Violation,
-    /// By which end.
+    /// End that violated.
     pub end: End,
-    /// When.
+    /// Time of the violation.
     pub at: Duration,
-    /// What was to happen.
+    /// Plan of the run.
     pub plan: Box<Plan>,
 }
 
@@ -143,7 +143,7 @@ impl fmt::Display for Failure {
         )?;
         writeln!(
             f,
-            "again: TUNNEL_SEED={} (TUNNEL_TRACE=1 prints packets)",
+            "repeat with TUNNEL_SEED={} (TUNNEL_TRACE=1 prints packets)",
             plan.seed
         )?;
         write!(f, "{plan:?}")

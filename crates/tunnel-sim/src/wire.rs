@@ -1,4 +1,4 @@
-//! IP packets around datagrams: what the link sees.
+//! IP packets around datagrams, as the link sees them.
 
 use tunnel::wire::DATAGRAM_OVERHEAD;
 
@@ -9,15 +9,15 @@ use crate::side::Address;
 /// IP and UDP headers, in bytes.
 pub const HEADERS: usize = 28;
 
-/// What the link sees of a packet beside its bytes.
+/// Bytes that the link adds to a packet.
 pub const OVERHEAD: usize = HEADERS + DATAGRAM_OVERHEAD;
 
-/// A packet as the network sees it.
+/// Header of a packet on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Where it comes from.
+    /// Source.
     pub from: Address,
-    /// Where it goes.
+    /// Destination.
     pub to: Address,
 }
 
@@ -30,7 +30,7 @@ impl Header {
         out.resize(out.len() + HEADERS - 12, 0);
     }
 
-    /// The header and the datagram of a packet; nothing if the header was damaged.
+    /// Returns the header and the datagram of a packet; `None` if the header was damaged.
     pub fn parse(packet: &mut [u8]) -> Option<(Self, &mut [u8])> {
         let (header, datagram) = packet.split_at_mut_checked(HEADERS)?;
         let (from, rest) = header.split_first_chunk()?;

@@ -1,4 +1,5 @@
-//! What the sender's policy reaches over emulated links in virtual time, with a margin. The examples print it all.
+//! Performance of the sender's policy over emulated links in virtual time, with a margin. The
+//! examples print all figures.
 
 use std::time::Duration;
 
@@ -18,18 +19,20 @@ fn rig(link: &str, seed: u64, rate: u64) -> Rig {
     Rig::new(link, seed, [true, false].map(|i| config(i, rate, RTT)))
 }
 
-/// Bits a second that become readable within that time.
+/// Returns the bits per second that become readable within that time.
 fn goodput(rig: &mut Rig, stream: StreamId, time: Duration) -> f64 {
     let before = rig.readable(stream);
     rig.run(rig.now + time, |_| false);
     (rig.readable(stream) - before) as f64 * 8.0 / time.as_secs_f64()
 }
 
-/// So many bits a second are written to a new stream for that time: the share of what was written that came, and
-/// the 95th percentile of the delay beyond one way in order.
+/// Writes `rate` bits per second to a new stream for that time. Returns the share that came, and
+/// the 95th percentile of the in-order delay beyond the one-way delay.
 fn offer(rig: &mut Rig, class: Class, rate: f64, time: Duration) -> (f64, Duration) {
     let every = Duration::from_millis(2);
-    let stream = rig.sessions[0].open(class, 0, b"").expect("few");
+    let stream = rig.sessions[0]
+        .open(class, 0, b"")
+        .expect("below the limit");
     let (begin, mut written) = (rig.now, Vec::new());
     let mut delays = Vec::new();
     let mut seen = 0;
@@ -70,14 +73,14 @@ fn a_normal_stream_that_fills_the_link_has_what_a_bulk_stream_has() {
 }
 
 #[test]
-fn a_normal_stream_that_leaves_room_waits_for_nothing_sent_again() {
-    // Beside bulk its share is half of the link, overcode and all.
+fn a_normal_stream_that_leaves_room_waits_for_no_retransmission() {
+    // Beside bulk its share is half of the link, FEC overhead included.
     for (bulk, rate) in [(false, 5e6), (true, 3.5e6)] {
         let mut rig = rig(&format!("{GEO},loss=2%"), 1, RATE);
         if bulk {
             rig.upload(Class::Bulk, 1 << 40);
         }
-        // How much is lost is learnt first.
+        // The sender learns the loss first.
         offer(&mut rig, Class::Normal, 1e6, Duration::from_secs(10));
         let (share, late) = offer(&mut rig, Class::Normal, rate, Duration::from_secs(20));
         assert!(share > 0.97, "bulk {bulk}: {share}");
@@ -99,7 +102,7 @@ fn whatever_a_normal_stream_wants_it_has_as_far_as_the_link_goes() {
 
 #[test]
 fn after_an_outage_what_it_took_goes_first() {
-    // Told of more than there is, the outage begins on a full queue.
+    // With a configured rate above the link's, the outage begins with a full queue.
     for (rate, begin) in [
         (RATE, 10_000),
         (RATE, 10_411),
@@ -125,7 +128,8 @@ fn after_an_outage_what_it_took_goes_first() {
 
 #[test]
 fn after_a_long_outage_of_a_link_of_ones_own_the_first_bytes_come_first() {
-    // What is on its way has gone once after 11.4 s, and goes again from the first on.
+    // The whole ring has been sent once after 11.4 s; then retransmission restarts from the first
+    // byte.
     for length in (11_000..12_000).step_by(100) {
         let link = format!("{GEO},outages=10s+{length}ms");
         let sides = [true, false].map(|initiator| {
@@ -148,7 +152,7 @@ fn after_a_long_outage_of_a_link_of_ones_own_the_first_bytes_come_first() {
 }
 
 #[test]
-fn packets_beside_streams_fill_a_link_whose_rate_nobody_knows() {
+fn messages_outside_streams_fill_a_link_of_unknown_rate() {
     for len in [300, 1400] {
         let sides = [true, false].map(|initiator| {
             let mut config = config(initiator, RATE, Duration::from_millis(100));

@@ -1,7 +1,9 @@
-//! Sessions over schedules by chance: no byte is lost, doubled or out of order, everything ends as it should.
+//! Sessions over random schedules: no byte is lost, duplicated or reordered, and everything ends as
+//! it should.
 //!
-//! `TUNNEL_SEED=n` runs that one alone, simplifies it if it fails, and with `TUNNEL_TRACE=1` prints every packet;
-//! `TUNNEL_RUNS=n` runs so many. A schedule that fails leaves the traces of both ends as qlog.
+//! `TUNNEL_SEED=n` runs that one alone, simplifies it if it fails, and with `TUNNEL_TRACE=1` prints
+//! every packet; `TUNNEL_RUNS=n` sets the number of runs. A failing schedule leaves the traces of
+//! both ends as qlog.
 
 use std::{env, fs, ops::Range, path::Path};
 
@@ -13,7 +15,7 @@ use tunnel_sim::{
     session::Plain,
 };
 
-/// So many in every run of the tests.
+/// Number of runs per test.
 const RUNS: u64 = 10_000;
 
 fn number(name: &str) -> Option<u64> {
@@ -41,7 +43,7 @@ fn check<S: Side>(scope: &Scope, seeds: Range<u64>) {
     }
 }
 
-/// Runs a plan again, and writes what both ends traced to files. Returns where they are.
+/// Runs a plan again, and writes the traces of both ends to files. Returns their paths.
 fn write_traces<S: Side>(plan: &Plan) -> String {
     let (_, ends) = World::<S>::run_recorded(plan.clone());
     let files = ends.iter().enumerate().map(|(end, trace)| {
@@ -71,7 +73,7 @@ fn sessions_keep_their_promises() {
 }
 
 #[test]
-fn sessions_keep_their_promises_where_nobody_states_the_rate() {
+fn sessions_keep_their_promises_without_a_configured_rate() {
     check::<Plain>(&Scope::UNKNOWN_RATE, 0..RUNS / 2);
 }
 

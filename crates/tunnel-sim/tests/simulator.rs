@@ -1,4 +1,4 @@
-//! The simulator finds what it is there to find, and has nothing against what is right.
+//! Test of the simulator itself: it finds planted faults, and accepts correct sessions.
 
 use tunnel_sim::{
     Plan, World,
@@ -29,10 +29,10 @@ fn a_plan_runs_the_same_each_time() {
     }
 }
 
-/// What the simulator calls a fault, at the first seed where it shows.
+/// Returns the violation that the simulator reports, at the first seed that shows the fault.
 fn found<const BUG: Bug>() -> String {
     let seeds = 0..400;
-    let failure = explore::<Reference<BUG>>(seeds, SCOPE).expect_err("a fault is planted");
+    let failure = explore::<Reference<BUG>>(seeds, SCOPE).expect_err("planted fault not found");
     failure.violation.kind()
 }
 

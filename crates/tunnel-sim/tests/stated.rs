@@ -1,5 +1,5 @@
-//! Stated rates of sessions over emulated links in virtual time: true ones, others, and short wave,
-//! stated and measured.
+//! Configured rates of sessions over emulated links in virtual time: true ones, others, and short
+//! wave, configured and measured.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tunnel::{class::Class, session::Rate};
 use tunnel_sim::rig::{Rig, config};
 use winkemu_link::Direction;
 
-/// A link with a bulk stream from end to end.
+/// Link with a bulk stream from end to end.
 struct Cell<'a> {
     link: &'a str,
     stated: u64,
-    /// Makes both ends measure all the same.
+    /// Makes both ends measure in any case.
     measured: bool,
     rtt: Duration,
     /// Rate of the link less its loss, in bit/s.
     passes: f64,
 }
 
-/// Goodput as a share of what passes, and the share of packets that the queue dropped, for `time`
-/// after `warm`.
+/// Returns the goodput as a share of `passes`, and the share of packets dropped by the queue, for
+/// `time` after `warm`.
 fn run(cell: &Cell<'_>, warm: Duration, time: Duration) -> (f64, f64) {
     let sides = [true, false].map(|initiator| {
         let mut config = config(initiator, cell.stated, cell.rtt);
@@ -112,13 +112,13 @@ fn a_stated_rate_of_a_few_kbit_that_is_not_true_fills_no_queue() {
     };
     let (share, dropped) = run(&cell, Duration::from_secs(120), Duration::from_secs(600));
     assert!(share > 0.85, "{share}");
-    // A pulse of a packet is a quarter of this queue.
+    // A probing burst of one packet is a quarter of this queue.
     assert!(dropped < 0.08, "{dropped}");
 }
 
 #[test]
 fn short_wave_is_used_as_other_links_are() {
-    // 687 bytes a packet, 60 of them headers; one in 18 has a bit error at 1e-5.
+    // 687 bytes per packet, 60 of them headers; one in 18 has a bit error at 1e-5.
     for (ber, passes) in [("", 1.0), (",ber=1e-5", 0.945)] {
         for measured in [false, true] {
             let link = format!("rate=2400bit,delay=4800ms,queue=6kB{ber}");
@@ -143,8 +143,8 @@ fn the_first_byte_over_short_wave_comes_before_a_tcps() {
     let mut rig = Rig::new("rate=2400bit,delay=4800ms,queue=6kB", 1, sides);
     let stream = rig.upload(Class::Normal, 1 << 20);
     rig.run(Duration::from_secs(60), |rig| rig.readable(stream) > 0);
-    // A SYN and its answer take 10 s, and a first segment of 1500 bytes 9.8 s.
-    // A session's handshake takes 10.8 s.
+    // A SYN and its answer take 10 s, and a first segment of 1500 bytes 9.8 s. A session's
+    // handshake takes 10.8 s.
     assert!(rig.now < Duration::from_millis(7_500), "{:?}", rig.now);
 }
 
@@ -193,13 +193,15 @@ fn a_flow_that_waits_is_no_outage_whichever_end_states_a_rate() {
                 let mut config = config(side == 0, 10_000_000, Duration::from_millis(rtt));
                 let rates = [config.rate, Rate::Auto];
                 config.rate = rates[usize::from(!stated[side])];
-                // As the handshake tells it.
+                // As announced in the handshake.
                 config.return_rate = stated[1 - side].then_some(10_000_000);
                 config
             });
             let mut rig = Rig::new(&link, 1, sides);
-            // The far end is never sent more than this, and sends nothing: what it measures is low.
-            let stream = rig.sessions[0].open(Class::Bulk, 0, b"").expect("few");
+            // The far end is never sent more than this, and sends nothing: it measures a low rate.
+            let stream = rig.sessions[0]
+                .open(Class::Bulk, 0, b"")
+                .expect("below the limit");
             rig.sessions[0].written(stream, 1 << 20);
             rig.run(Duration::from_secs(60), |_| false);
             assert_eq!(rig.readable(stream), 1 << 20);

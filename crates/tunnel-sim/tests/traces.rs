@@ -1,4 +1,4 @@
-//! Traces of whole runs: everything that the link carried is in them, at both ends.
+//! Traces of whole runs: they contain everything that the link carried, at both ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use tunnel_sim::{
     Plan, Side, World, endpoint::Sealed, plan::Scope, session::Plain, world::Summary,
 };
 
-/// The records of an end, without the header.
+/// Returns the records of an end, without the header.
 fn events(trace: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(trace).expect("JSON is UTF-8");
     let records = text.split('\u{1e}').skip(2);
@@ -26,7 +26,7 @@ fn numbers(events: &[Value], name: &str) -> Vec<u64> {
     named(events, name).filter_map(header).collect()
 }
 
-/// Bytes of each stream that packets of this name carried, each counted once.
+/// Returns the bytes of each stream that packets of this name carried, each counted once.
 fn carried(events: &[Value], name: &str) -> BTreeMap<u64, u64> {
     let mut spans: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
     for frame in

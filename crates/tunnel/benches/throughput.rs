@@ -1,7 +1,8 @@
-//! What a gigabyte costs in both ends of a tunnel together, without sockets: packing, sealing,
-//! opening, placing, reports; and a packet beside streams. Virtual time inside; outside, seconds of
-//! the processor (Linux tells them in `/proc/thread-self/schedstat`, proc(5)), which others on the
-//! machine do not add to, and of the wall's clock.
+//! CPU cost of a gigabyte through both ends of a tunnel together, without sockets: packing,
+//! sealing, opening, placing, reports; and of datagrams.
+//!
+//! Virtual time inside. Results are CPU seconds of this thread (`/proc/thread-self/schedstat`,
+//! proc(5)), unaffected by other processes, and wall-clock seconds.
 //!
 //!     cargo bench -p tunnel --bench throughput
 
@@ -21,13 +22,12 @@ use tunnel::{
 };
 
 const BYTES: u64 = 256 << 20;
-/// Packets beside streams, and how long they are.
+/// Number and lengths of datagrams.
 const PACKETS: u64 = 200_000;
 const LENGTHS: [usize; 2] = [1400, 200];
 const RUNS: usize = 5;
 
-/// A ring of bytes for whatever stream; packets beside streams that are still to be sent, how long
-/// they are, and those that came.
+/// Ring of bytes for any stream; datagrams left to send, their length, and those received.
 struct Ring {
     bytes: Vec<u8>,
     left: u64,
@@ -149,7 +149,7 @@ impl End {
     }
 }
 
-/// Lets both ends send what they have, and time pass until one of them wants to send again.
+/// Lets both ends send what they have, and time pass until one of them has more to send.
 fn step(ends: &mut [End; 2], now: &mut Duration, datagram: &mut Vec<u8>) {
     for i in 0..2 {
         loop {
@@ -173,7 +173,7 @@ fn step(ends: &mut [End; 2], now: &mut Duration, datagram: &mut Vec<u8>) {
     *now = next.max(*now + Duration::from_nanos(1));
 }
 
-/// Seconds that this thread has run.
+/// Returns the CPU seconds of this thread.
 fn cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     let run = text
@@ -191,7 +191,7 @@ fn joined(now: &mut Duration, datagram: &mut Vec<u8>) -> [End; 2] {
     ends
 }
 
-/// Seconds for a million packets beside streams of that length: of the processor, and of the clock.
+/// Returns CPU and wall-clock seconds for a million datagrams of that length.
 fn run_packets(len: usize) -> [f64; 2] {
     let (mut now, mut datagram) = (Duration::ZERO, Vec::new());
     let mut ends = joined(&mut now, &mut datagram);
@@ -207,7 +207,7 @@ fn run_packets(len: usize) -> [f64; 2] {
     took.map(|seconds| seconds / PACKETS as f64 * 1e6)
 }
 
-/// Seconds for a gigabyte in one stream of that class: of the processor, and of the clock.
+/// Returns CPU and wall-clock seconds for a gigabyte in one stream of that class.
 fn run(class: Class) -> [f64; 2] {
     let (mut now, mut datagram) = (Duration::ZERO, Vec::new());
     let mut ends = joined(&mut now, &mut datagram);
@@ -224,7 +224,7 @@ fn run(class: Class) -> [f64; 2] {
     took.map(|seconds| seconds / BYTES as f64 * 1e9)
 }
 
-/// Medians of the processor's and the clock's times, and the extremes of the former.
+/// Prints medians of CPU and wall-clock times, and the extremes of the former.
 fn table(name: &str, run: impl Fn() -> [f64; 2]) {
     let times: Vec<[f64; 2]> = (0..RUNS).map(|_| run()).collect();
     let [mut cpu, mut wall] =
@@ -241,13 +241,13 @@ fn table(name: &str, run: impl Fn() -> [f64; 2]) {
 }
 
 fn main() {
-    println!("| class | CPU s/GB, both ends, median of {RUNS} | least..most | by the clock |");
+    println!("| class | CPU s/GB, both ends, median of {RUNS} | min..max | wall s/GB |");
     println!("|---|---|---|---|");
     for class in [Class::Bulk, Class::Normal, Class::Interactive] {
         table(&format!("{class:?}"), || run(class));
     }
     println!();
-    println!("| packets beside streams | CPU s/million, both ends | least..most | by the clock |");
+    println!("| datagrams | CPU s/million, both ends | min..max | wall s/million |");
     println!("|---|---|---|---|");
     for len in LENGTHS {
         table(&format!("{len} B"), || run_packets(len));

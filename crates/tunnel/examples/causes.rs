@@ -1,4 +1,5 @@
-//! What the classifier says of each lost packet, beside the truth: `cargo run --release -p tunnel --example causes`.
+//! Loss classifier against the truth, per lost packet: `cargo run --release -p tunnel --example
+//! causes`.
 
 #[path = "../tests/emulated/channel.rs"]
 mod channel;
@@ -14,10 +15,10 @@ const SECONDS: u64 = 120;
 
 fn main() {
     println!(
-        "10 Mbit/s, 50 ms one way, queue 48 ms, {SEEDS} seeds of {SECONDS} s. Of the packets lost to a cause, % said to be lost to link / congestion / outage\n"
+        "10 Mbit/s, 50 ms one way, queue 48 ms, {SEEDS} seeds of {SECONDS} s. Packets lost to each cause, % classified as link / congestion / outage\n"
     );
     println!(
-        "| link | knows the link's rate | lost to link | to congestion | to outages | right % (worst seed) |"
+        "| link | link rate known | lost to link | to congestion | to outages | right % (worst seed) |"
     );
     println!("|---|---|---|---|---|---|");
     for channel in &CHANNELS {

@@ -1,9 +1,9 @@
 //! Two endpoints in one process: a megabyte through a stream, over a link that loses one datagram
 //! in twenty. `cargo run -p tunnel --example embed`
 //!
-//! There is no socket and no clock: the loop in `main` stands for both. A program with sockets has
+//! There is no socket and no clock: the loop in `main` replaces both. A program with sockets makes
 //! the same three calls: `handle_datagram` for what arrives, `poll_transmit` for what is to be
-//! sent, `deadline` for how long to wait.
+//! sent, `deadline` for the time to wait.
 #![expect(clippy::unwrap_used, reason = "an example may panic")]
 
 use std::{
@@ -25,7 +25,7 @@ use tunnel::{
 const SIZE: u64 = 1_000_000;
 const ONE_WAY: Duration = Duration::from_millis(50);
 
-/// The streams' bytes, which a session leaves to its caller.
+/// Bytes of the streams, which a session leaves to its caller.
 #[derive(Default)]
 struct Bytes {
     sent: Vec<u8>,
@@ -66,7 +66,7 @@ impl End {
     fn new(private_key: [u8; 32], peer: [u8; 32], address: Option<SocketAddr>) -> Self {
         let mut endpoint = Endpoint::new(&EndpointConfig {
             private_key,
-            seed: private_key, // a program takes this from the system's random numbers
+            seed: private_key, // real programs: random bytes from the system
             limits: Limits::default(),
         });
         let peer = endpoint.add_peer(PeerConfig {
@@ -93,7 +93,7 @@ impl End {
     }
 }
 
-/// A datagram on the link: when it arrives, at which end, and what it is.
+/// A datagram on the link: arrival time, receiving end, and contents.
 type OnTheWay = (Duration, usize, Vec<u8>);
 
 fn main() {
@@ -116,14 +116,14 @@ fn main() {
                         end.session().written(stream, SIZE);
                         end.session().finish(stream);
                     }
-                    // What was read makes room for more.
+                    // Bytes that were read make room for more.
                     PeerEvent::Session(Event::Readable { stream, until }) => {
                         end.session().allow(stream, until + (1 << 20));
                     }
                     PeerEvent::Session(Event::Finished { stream }) if at == 1 => {
                         let received = &end.bytes.received[&stream];
                         println!(
-                            "{now:?}: {} bytes are there, of {sent} datagrams",
+                            "{now:?}: {} bytes received, of {sent} datagrams",
                             received.len()
                         );
                         assert_eq!(received.len() as u64, SIZE);

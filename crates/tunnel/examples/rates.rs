@@ -1,6 +1,8 @@
-//! What the measured rate reaches over emulated links, in virtual time: `cargo run --release -p tunnel --example rates`.
+//! Measured rate over emulated links, in virtual time: `cargo run --release -p tunnel --example
+//! rates`.
 //!
-//! An argument picks a table (alone, steps, cubic, stated, untrue, company); `trace` prints a run.
+//! An argument selects a table (alone, steps, cubic, stated, untrue, company); `trace` prints a
+//! run.
 
 #[path = "../tests/emulated/mod.rs"]
 mod emulated;
@@ -38,7 +40,7 @@ fn main() {
     }
 }
 
-/// Median, least and most.
+/// Formats median, minimum and maximum.
 fn spread(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let (first, last) = (values[0], values[values.len() - 1]);
@@ -67,7 +69,7 @@ fn setup(rate: f64, rtt_ms: u64, buffer: f64, loss: f64) -> Setup {
 }
 
 fn alone() {
-    println!("\n## Alone; median (least to most) of {SEEDS} seeds\n");
+    println!("\n## Alone; median (min to max) of {SEEDS} seeds\n");
     println!(
         "| Mbit/s | RTT ms | buffer BDP | loss % | RTTs to 0.85 | use of rate x (1 - loss) | queue p50 RTT | p95 | dropped at the queue % |"
     );
@@ -124,9 +126,9 @@ fn steps() {
     }
 }
 
-/// A rate that is stated, and true.
+/// Prints results for a correctly stated rate.
 fn stated() {
-    println!("\n## A stated rate that is true; median (least to most) of {SEEDS} seeds\n");
+    println!("\n## Correctly stated rate; median (min to max) of {SEEDS} seeds\n");
     println!("| Mbit/s | RTT ms | loss | use of rate x (1 - loss) | queue p95 RTT |");
     println!("|---|---|---|---|---|");
     for rate in [0.5, 2.0, 10.0, 50.0] {
@@ -147,14 +149,14 @@ fn stated() {
     }
 }
 
-/// A stated rate that the link does not pass, for a while or always.
+/// Prints results for a stated rate above the link's, temporarily or always.
 fn untrue() {
-    println!("\n## 10, 6 and 5.1 stated on 5 Mbit/s; and 10, where there are 10, 3 and 10\n");
+    println!("\n## 10, 6 and 5.1 stated on 5 Mbit/s; 10 stated on steps of 10, 3 and 10\n");
     println!(
-        "| stated | RTT ms | loss % | buffer BDP | use of rate x (1 - loss) | p95 of the queue, ms | dropped by the queue after 3 RTT % | RTTs to 0.93 of what is stated |"
+        "| stated | RTT ms | loss % | buffer BDP | use of rate x (1 - loss) | p95 of the queue, ms | dropped by the queue after 3 RTT % | RTTs to 0.93 of the stated rate |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    for (told, rates) in [
+    for (stated_rate, rates) in [
         (10.0, vec![(0.0, 5e6)]),
         (6.0, vec![(0.0, 5e6)]),
         (5.1, vec![(0.0, 5e6)]),
@@ -163,7 +165,7 @@ fn untrue() {
         for rtt in [40, 300, 600] {
             for (loss, buffer) in [(0.0, 1.0), (2.0, 1.0), (0.0, 4.0), (0.0, 0.5)] {
                 let steps = rates.len() > 1;
-                let (rates, rate) = (rates.clone(), Rate::Stated((told * 1e6) as u64));
+                let (rates, rate) = (rates.clone(), Rate::Stated((stated_rate * 1e6) as u64));
                 let setup = Setup {
                     rates,
                     rate,
@@ -175,7 +177,7 @@ fn untrue() {
                 let ms = |rounds: f64| rounds * rtt as f64;
                 let up = |run: &Run| run.reaches(200.0, 0.93 * 1e7 * (1.0 - loss / 100.0));
                 println!(
-                    "| {told}{} | {rtt} | {loss} | {buffer} | {} | {} | {} | {} |",
+                    "| {stated_rate}{} | {rtt} | {loss} | {buffer} | {} | {} | {} | {} |",
                     if steps { ", steps" } else { "" },
                     over_seeds(&setup, |run| run.rate(0, from, to) / good),
                     over_seeds(&setup, |run| ms(run.queue(from + 3.0, to).1)),
@@ -191,10 +193,12 @@ fn untrue() {
     }
 }
 
-/// Shares beside others, stated and measured.
+/// Prints shares beside other flows, with stated and measured rates.
 fn company() {
-    println!("\n## 10 Mbit/s and others on it; of a fair share, from 60 RTT and 30 s on\n");
-    println!("| ours | beside | RTT ms | buffer BDP | ours | the second | of all |");
+    println!(
+        "\n## 10 Mbit/s shared with other flows; fraction of a fair share, from 60 RTT and 30 s on\n"
+    );
+    println!("| flow | competing | RTT ms | buffer BDP | share | second | all |");
     println!("|---|---|---|---|---|---|---|");
     for (name, rate) in [("stated", Rate::Stated(10_000_000)), ("auto", Rate::Auto)] {
         for (beside, ours, others) in [("1 CUBIC", 1, 1), ("3 CUBIC", 1, 3), ("ours", 2, 0)] {
@@ -224,7 +228,7 @@ fn company() {
     }
 }
 
-/// Round trips after the step until the queue is short for two round trips.
+/// Returns the round trips after the step until the queue is short for two round trips.
 fn falls(run: &Run) -> f64 {
     let short = |quarter: &u32| {
         let from = 60.0 + f64::from(*quarter) / 4.0;
@@ -238,7 +242,7 @@ fn falls(run: &Run) -> f64 {
 fn cubic() {
     println!("\n## Beside one CUBIC flow, 10 Mbit/s; shares of the link\n");
     println!(
-        "| RTT ms | buffer BDP | ours, begun 30 RTT before it | CUBIC's | ours, begun 60 RTT after it | CUBIC's | ours when it is gone |"
+        "| RTT ms | buffer BDP | pepd, begun 30 RTT before | CUBIC | pepd, begun 60 RTT after | CUBIC | pepd after CUBIC's end |"
     );
     println!("|---|---|---|---|---|---|---|");
     for rtt in [20, 100, 600] {
@@ -266,13 +270,13 @@ fn cubic() {
     }
 }
 
-/// `trace MBIT RTT BUFFER LOSS SEED [cubic | three | after | step | two | - [TOLD]]`: what happened
-/// at each report.
+/// `trace MBIT RTT BUFFER LOSS SEED [cubic | three | after | step | two | - [STATED]]`: prints the
+/// state at each report.
 fn trace(arguments: &[String]) {
     let number = |i: usize| arguments[i].parse::<f64>().expect("a number");
     let mut setup = setup(number(0) * 1e6, number(1) as u64, number(2), number(3));
-    if let Some(told) = arguments.get(6) {
-        setup.rate = Rate::Stated((told.parse::<f64>().expect("a number") * 1e6) as u64);
+    if let Some(stated_rate) = arguments.get(6) {
+        setup.rate = Rate::Stated((stated_rate.parse::<f64>().expect("a number") * 1e6) as u64);
     }
     match arguments.get(5).map(String::as_str) {
         Some("cubic") => {

@@ -1,4 +1,5 @@
-//! The classifier over emulated links, beside the truth: what holds, with a margin. The example `causes` prints it all.
+//! Loss classifier over emulated links, against the truth, with a margin. The example `causes`
+//! prints all results.
 
 #[path = "emulated/channel.rs"]
 mod channel;
@@ -28,7 +29,7 @@ fn causes_are_told_apart_and_congestion_is_hardly_ever_taken_for_the_link() {
         if lost(2) > 0 {
             assert!(right(2) > 0.95, "{what}");
         }
-        // Where nobody fills the queue, the link is blamed for its losses.
+        // Where no flow fills the queue, losses are attributed to the link.
         if lost(1) == 0 {
             assert!(right(0) > 0.85, "{what}");
         }

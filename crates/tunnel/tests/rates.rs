@@ -1,4 +1,5 @@
-//! The measured rate over emulated links in virtual time: what holds, with a margin. The example `rates` prints it all.
+//! Measured rate over emulated links in virtual time, with a margin. The example `rates` prints all
+//! results.
 
 mod emulated;
 
@@ -129,7 +130,7 @@ fn a_run_is_the_same_for_the_same_seed() {
     assert_ne!(Run::new(&setup, 3).log, Run::new(&setup, 4).log);
 }
 
-/// Stated in Mbit/s.
+/// Sets a stated rate in Mbit/s.
 fn with_stated_rate(rate: f64, setup: Setup) -> Setup {
     Setup {
         rate: Rate::Stated((rate * 1e6) as u64),
@@ -213,5 +214,5 @@ fn who_states_a_rate_shares_the_link_as_others_do() {
     };
     let run = Run::new(&setup, 1);
     let share = run.rate(0, 300.0, 900.0) / 1e7;
-    assert!((0.45..0.55).contains(&share), "two of ours: {share}");
+    assert!((0.45..0.55).contains(&share), "two flows of pepd: {share}");
 }

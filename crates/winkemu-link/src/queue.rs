@@ -145,7 +145,7 @@ impl CoDel {
         packet
     }
 
-    /// Starts to drop. "If we're near the drop rate of last time, take up from there."
+    /// Starts to drop, from the drop rate of last time if that is recent (RFC 8289, section 5.4).
     fn start_dropping(&mut self, now: Nanos) {
         self.dropping = true;
         let delta = self.count - self.last_count;

@@ -46,16 +46,19 @@ fn an_end_without_the_peers_site_reports_the_packets_it_drops() {
     });
     let before = of_peer(&ends)["packets"][0]["delivered"].clone();
     let named = format!("udp from {}", bed.server_at(Family::V4, PORT + 1));
-    let line = ends.boat.log().expect("no site takes their replies");
+    let line = ends
+        .boat
+        .log()
+        .expect("no local site carries their answers");
     assert_eq!(line.level(), "WARN");
     assert!(line.message().contains(&named), "{}", line.message());
     let lines = ends.boat.log().events_since(0);
     let matching = lines
         .iter()
-        .filter(|line| line.message().contains("no site takes"));
+        .filter(|line| line.message().contains("no local site carries"));
     assert_eq!(matching.count(), 1, "once for all");
     let text = ends.boat.ask(&["status"]);
-    assert!(text.contains("as no site here takes them: "), "{text}");
+    assert!(text.contains("that no site here accepts: "), "{text}");
     assert!(text.contains(&named), "{text}");
     let top = ends.boat.ask(&["top", "--once"]);
     let of_site = top
@@ -63,7 +66,7 @@ fn an_end_without_the_peers_site_reports_the_packets_it_drops() {
         .find(|line| line.starts_with(&format!("site-{PORT} ")) && line.contains("/s"));
     assert!(of_site.is_some(), "{top}");
     assert!(
-        top.contains("packets of hub dropped, as no site here takes them"),
+        top.contains("packets of hub that no site here accepts"),
         "{top}"
     );
     let config = ends.boat.path("pepd.toml");

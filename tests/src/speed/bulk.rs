@@ -47,7 +47,7 @@ pub(super) struct Throughput {
 pub(super) fn transfer(
     bed: &Bed,
     flows: usize,
-    way: BulkDirection,
+    direction: BulkDirection,
     message: usize,
     time: Duration,
 ) -> Result<Throughput> {
@@ -58,7 +58,7 @@ pub(super) fn transfer(
             .iter()
             .try_for_each(|client| client.set_nodelay(false))?;
     }
-    let (sources, sinks) = match way {
+    let (sources, sinks) = match direction {
         BulkDirection::Up => (clients, servers),
         BulkDirection::Down => (servers, clients),
     };

@@ -135,8 +135,8 @@ impl Plan {
     }
 
     fn bulk(&self, bed: &Bed, flows: usize, name: &str, report: &mut Report) -> Result<()> {
-        for (way, arrow) in [(BulkDirection::Up, "up"), (BulkDirection::Down, "down")] {
-            let reached = bulk::transfer(bed, flows, way, bulk::PIECE, self.transfer_time)?;
+        for (direction, arrow) in [(BulkDirection::Up, "up"), (BulkDirection::Down, "down")] {
+            let reached = bulk::transfer(bed, flows, direction, bulk::PIECE, self.transfer_time)?;
             record(report, bed.variant, &format!("{name} {arrow}"), reached);
         }
         Ok(())

@@ -38,7 +38,7 @@ fn an_acknowledgement_for_which_there_is_no_room_leaves_data_alone() {
         .push(Packet::new(other, Duration::ZERO))
         .expect("room");
     assert!(through(&mut filter, &mut queue, ack(100)));
-    queue.pop(Duration::ZERO).expect("the other");
+    queue.pop(Duration::ZERO).expect("the other packet");
     // It was dropped. A damaged one with the same addresses is not parsed; then data.
     let damaged = damaged(&data);
     assert!(through(&mut filter, &mut queue, damaged.clone()));
@@ -77,19 +77,19 @@ fn an_acknowledgement_with_a_mark_of_congestion_is_neither_dropped_nor_replaced(
 }
 
 #[test]
-fn what_was_said_too_much_of_is_believed_for_a_round_trip_at_most() {
+fn an_acknowledgement_of_unsent_data_counts_for_a_round_trip_at_most() {
     let (mut filter, mut queue) = begun();
     // Undamaged, but of another connection, or forged.
     assert!(through_at(&mut filter, &mut queue, 0, ack(1 << 30)));
     assert!(
         !through_at(&mut filter, &mut queue, 5000, ack(100)),
-        "it waits"
+        "still queued"
     );
     queue.pop(Duration::from_secs(5)).expect("it");
     assert!(through_at(&mut filter, &mut queue, 5001, ack(100)));
     assert!(
         !through_at(&mut filter, &mut queue, 5002, ack(200)),
-        "in its place"
+        "replaced in its place"
     );
     // Damaged packets change no state.
     assert!(through_at(

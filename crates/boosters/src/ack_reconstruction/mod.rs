@@ -2,9 +2,9 @@
 //! from which the far end regenerates them (ramakrishnan2000 §4).
 //!
 //! ```text
-//!   queue before the slow link                                   far end
-//!   ... ACK 1 ... data ... ACK 2 ... ACK 3      becomes
-//!   ... ACKS 1 to 3 ... data ...                ----------->     ACK 1, ACK 2, ACK 3, with their original spacing
+//!   queue before the slow link                               far end
+//!   ... ACK 1 ... data ... ACK 2 ... ACK 3     becomes
+//!   ... ACKS 1 to 3 ... data ...               ----------->  ACK 1, ACK 2, ACK 3, spaced as before
 //! ```
 //!
 //! Only plain acknowledgements of new data are merged. All others pass unchanged: duplicates, SACK,
@@ -67,10 +67,10 @@ impl Default for Config {
 pub struct Collapse {
     config: Config,
     /// True if the far end can regenerate them.
-    able: bool,
+    supported: bool,
     flows: Flows<Flow>,
     /// Entry to be added once its packet is queued, if there is room for it.
-    coming: Option<(FlowKey, Standing)>,
+    pending: Option<(FlowKey, Standing)>,
     /// Queued packets into which several acknowledgements were merged.
     boosted: BTreeMap<u64, Standing>,
     collapsed: u64,
@@ -98,14 +98,14 @@ struct Standing {
 }
 
 impl Collapse {
-    /// Knows no connection yet.
+    /// Creates a booster without connections.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
             flows: Flows::new(config.flows_max),
             config,
-            able: true,
-            coming: None,
+            supported: true,
+            pending: None,
             boosted: BTreeMap::new(),
             collapsed: 0,
             boosts: 0,
@@ -185,7 +185,7 @@ impl AtQueue for Collapse {
         _out: &mut Out,
     ) -> Option<Packet> {
         // The last one may never have been queued.
-        self.coming = None;
+        self.pending = None;
         self.forget_late(queue);
         let Some(tcp) = Tcp::read(&packet.bytes) else {
             return Some(packet);
@@ -223,17 +223,17 @@ impl AtQueue for Collapse {
             first_at: now,
             last_at: now,
         };
-        self.coming = (joins || data).then_some((key, stands));
+        self.pending = (joins || data).then_some((key, stands));
         Some(packet)
     }
 
     fn queued(&mut self, number: u64, packet: &Packet) {
-        let Some((key, coming)) = self.coming.take() else {
+        let Some((key, pending)) = self.pending.take() else {
             return;
         };
         let is_it = Ip::parse(&packet.bytes).is_some_and(|ip| ip.key() == key);
         if let Some(flow) = self.flows.get(&key).filter(|_| is_it) {
-            flow.standing = Some(Standing { number, ..coming });
+            flow.standing = Some(Standing { number, ..pending });
         }
     }
 
@@ -246,7 +246,7 @@ impl AtQueue for Collapse {
         _out: &mut Out,
     ) -> Packet {
         // The newest one alone is understood by any far end.
-        let Some(standing) = self.boosted.remove(&number).filter(|_| self.able) else {
+        let Some(standing) = self.boosted.remove(&number).filter(|_| self.supported) else {
             return packet;
         };
         self.boosts += 1;
@@ -266,12 +266,12 @@ impl AtQueue for Collapse {
     }
 
     fn set_path(&mut self, _now: Duration, path: &Path) {
-        self.able = path.abilities & Abilities::ACKS != 0;
+        self.supported = path.abilities & Abilities::ACKS != 0;
     }
 
     fn reset(&mut self) {
         self.flows.clear();
-        self.coming = None;
+        self.pending = None;
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -81,7 +81,7 @@ fn carry(chain: &mut Chain, now: Duration) -> (usize, Vec<(Duration, Packet)>) {
 }
 
 #[test]
-fn acknowledgements_that_wait_become_one_and_are_made_again_as_far_apart() {
+fn waiting_acknowledgements_are_merged_and_regenerated_with_their_spacing() {
     let mut chain = chain();
     for number in 0..10u32 {
         let now = Duration::from_millis(u64::from(number) * 10);
@@ -136,7 +136,7 @@ fn what_is_damaged_is_not_mended() {
     assert_eq!(
         first_of(&data, &second),
         with(&time(2), 1, 2000, b"data"),
-        "whole, they join"
+        "undamaged ones are merged"
     );
     let mut broken = data;
     *broken.last_mut().expect("data") ^= 1;
@@ -310,7 +310,7 @@ fn marks_of_acknowledgements_and_closed_windows_go_as_they_are() {
 #[test]
 fn an_acknowledgement_goes_with_bytes_that_wait() {
     let mut chain = chain();
-    chain.from_host(Duration::ZERO, &ack(9, 1, 1, b"somebody else"));
+    chain.from_host(Duration::ZERO, &ack(9, 1, 1, b"other host..."));
     chain.from_host(Duration::ZERO, &ack(1, 1, 1000, b"data"));
     chain.from_host(Duration::ZERO, &ack(1, 5, 2000, &[]));
     // Not for the end of these bytes: it stays separate.
@@ -370,7 +370,7 @@ fn connections_keep_their_order_and_numbers_only_grow() {
 }
 
 #[test]
-fn a_way_back_that_is_too_slow_for_acknowledgements_carries_them_all_the_same() {
+fn a_return_path_too_slow_for_single_acknowledgements_carries_them_merged() {
     // 830 packets per second are acknowledged each; the return path takes 5 messages per second.
     let (mut chain, mut receiver) = (chain(), receiver());
     let mut arrived = 0;
@@ -468,7 +468,7 @@ fn set_loss(chain: &mut Chain, loss: f64) {
 }
 
 #[test]
-fn beside_the_filter_they_become_one_and_are_made_again() {
+fn with_the_filter_they_are_merged_and_regenerated() {
     let mut chain = both(1 << 20);
     for number in 0..10u32 {
         chain.from_host(Duration::ZERO, &ack(1, 1, 1000 + number * 100, &[]));

@@ -2,8 +2,9 @@
 //! ramakrishnan2000 §2.3; cache upstream, negative acknowledgement downstream).
 //!
 //! ```text
-//!  ARQ   0x11 | flags:8 | seq:32 | wait:16, ms | message          flags: 1 order is kept, 2 no message: `seq` is the next one, 4 retransmitted
-//!  AGAIN 0x12 | n:8 | n * (seq:32)                                 a reply
+//!  ARQ   0x11 | flags:8 | seq:32 | wait:16, ms | message
+//!        flags: 1 order is kept, 2 no message: `seq` is the next one, 4 retransmitted
+//!  AGAIN 0x12 | n:8 | n * (seq:32)        a reply
 //! ```
 
 mod receiver;
@@ -142,7 +143,7 @@ impl Sender {
         }
     }
 
-    fn send_again(&mut self, now: Duration, seq: u32, out: &mut Out) {
+    fn retransmit(&mut self, now: Duration, seq: u32, out: &mut Out) {
         let back = self.next.wrapping_sub(seq) as usize;
         let at = self.kept.len().checked_sub(back);
         let Some(kept) = at.and_then(|at| self.kept.get_mut(at)) else {
@@ -184,7 +185,7 @@ impl Booster for Sender {
         let count = reader.u8().unwrap_or(0);
         for _ in 0..count {
             let Some(seq) = reader.u32() else { return };
-            self.send_again(now, seq, out);
+            self.retransmit(now, seq, out);
         }
     }
 
@@ -221,7 +222,7 @@ impl Booster for Sender {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("again", self.again);
+        each("retransmitted", self.again);
         each("not_kept", self.not_kept);
         each("too_late", self.too_late);
         each("unnumbered", self.unnumbered);

@@ -1,4 +1,4 @@
-//! The end that asks.
+//! End that requests lost messages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ const KNOWN: u64 = 1 << 17;
 const BEFORE: u64 = 64;
 /// Maximum requests for a message; the sender decides how often it answers.
 const ASKED_MAX: u8 = 3;
-/// Numbers in a reply.
+/// Maximum numbers in a reply.
 const NUMBERS_MAX: usize = 60;
 /// Maximum bytes held back behind missing messages, including the cost per packet.
 const HELD_MAX: usize = 4 << 20;
@@ -60,7 +60,7 @@ pub struct Receiver {
     asked: u64,
     duplicates: u64,
     unreadable: u64,
-    restarted_at: u64,
+    sender_restarts: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ impl Receiver {
 
     /// Starts with a new sender, or with one not heard for long: nothing is missing.
     fn begin(&mut self, seq: u32, out: &mut Out) {
-        self.restarted_at += u64::from(self.begun);
+        self.sender_restarts += u64::from(self.begun);
         self.begun = true;
         self.missing.clear();
         self.due.clear();
@@ -328,9 +328,9 @@ impl Booster for Receiver {
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("repaired", self.repaired);
         each("given_up", self.given_up);
-        each("asked", self.asked);
+        each("requests", self.asked);
         each("duplicates", self.duplicates);
         each("unreadable", self.unreadable);
-        each("begun_anew", self.restarted_at);
+        each("sender_restarts", self.sender_restarts);
     }
 }

@@ -77,7 +77,7 @@ fn run(config: Config, loss: f64, count: u32) -> Ran {
 }
 
 #[test]
-fn what_is_lost_comes_again_once_or_twice_and_nothing_comes_two_times() {
+fn lost_messages_are_retransmitted_once_or_twice_and_none_is_delivered_twice() {
     for loss in [0.01, 0.05, 0.1] {
         for tries in [1, 2] {
             let config = Config {
@@ -90,10 +90,10 @@ fn what_is_lost_comes_again_once_or_twice_and_nothing_comes_two_times() {
             numbers.sort_unstable();
             let before = numbers.len();
             numbers.dedup();
-            assert_eq!(before, numbers.len(), "something came twice");
+            assert_eq!(before, numbers.len(), "duplicate delivered");
             let residual = 1.0 - numbers.len() as f64 / 20_000.0;
             println!("loss {loss}, {tries} tries: residual {residual:.1e}");
-            // Lost, and lost again.
+            // Lost, and its retransmissions lost too.
             let expected = loss * loss.powi(tries.into());
             assert!(residual < expected * 1.6 + 4e-4, "{residual} {expected}");
             // A first transmission arrives without delay.
@@ -335,12 +335,12 @@ fn with_overhead(scheme: crate::fec::Scheme) -> (usize, u64) {
         up.extend(replies.map(|packet| (now + Duration::from_millis(50), packet)));
     }
     let mut again = 0;
-    near.counters(&mut |_, name, count| again += if name == "again" { count } else { 0 });
+    near.counters(&mut |_, name, count| again += if name == "retransmitted" { count } else { 0 });
     (20_000 - came, again)
 }
 
 #[test]
-fn what_overcode_restores_is_not_sent_again() {
+fn messages_restored_by_fec_are_not_retransmitted() {
     use crate::fec::Scheme;
     for scheme in [
         Scheme::Window { window: 64 },
@@ -348,7 +348,7 @@ fn what_overcode_restores_is_not_sent_again() {
         Scheme::Block { k: 20, depth: 4 },
     ] {
         let (lost, again) = with_overhead(scheme);
-        println!("{scheme:?}: {lost} lost, {again} sent again");
+        println!("{scheme:?}: {lost} lost, {again} retransmitted");
         // The link loses a thousand, some of them before FEC is on.
         assert!(lost <= 3 && again < 100, "{lost} {again}");
     }

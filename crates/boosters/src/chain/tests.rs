@@ -50,7 +50,7 @@ const NEVER: Rule = Rule {
 
 #[test]
 fn at_the_queue_only_those_work_that_are_on() {
-    for (when, told) in [(When::Always, true), (When::Never, false)] {
+    for (when, reported) in [(When::Always, true), (When::Never, false)] {
         let rule = Rule { when, ..NEVER };
         let booster = congestion::Congestion::new(congestion::Config::default());
         let layer = QueueLayer::new("congestion", 0, rule, booster);
@@ -62,7 +62,7 @@ fn at_the_queue_only_those_work_that_are_on() {
             chain.from_host(now, &segment);
             leave(&mut chain, now + ms(199), 1400);
         }
-        assert_eq!(counter(&chain, "congestion", "marked") > 0, told);
+        assert_eq!(counter(&chain, "congestion", "marked") > 0, reported);
     }
 }
 
@@ -96,7 +96,7 @@ fn what_was_begun_in_the_queue_is_finished_for_who_understands_it() {
 }
 
 #[test]
-fn congestion_that_one_piece_has_met_is_told() {
+fn congestion_of_one_piece_is_reported() {
     let mut bytes = segment(1, 9, flags::ACK, &[7; 3000]);
     bytes[1] = 2;
     crate::checksum::replace_u16(&mut bytes, 10, 0x4500, 0x4502);
@@ -111,7 +111,7 @@ fn congestion_that_one_piece_has_met_is_told() {
             let outer = if number == met { Ecn::Ce } else { *ecn };
             receiver.handle(ms(0), piece, outer);
         }
-        let came = receiver.poll_packet().expect("all pieces have come");
+        let came = receiver.poll_packet().expect("a message from all pieces");
         assert_eq!(ecn::of_packet(&came.bytes), Ecn::Ce, "piece {met}");
     }
 }
@@ -132,7 +132,7 @@ impl crate::booster::Booster for Ticking {
 }
 
 #[test]
-fn what_boosters_made_while_the_link_was_away_does_not_go_before_what_is_fresh() {
+fn messages_made_while_the_link_was_down_do_not_precede_fresh_ones() {
     let always = Rule::ALWAYS;
     let ticking = |at, len| Layer::new("ticking", 0, always, Ticking(Some(ms(at)), len));
     let layers = vec![ticking(100, 10), ticking(900, 11), ticking(100, 3000)];

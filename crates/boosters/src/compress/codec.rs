@@ -15,7 +15,7 @@ const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 pub(super) struct Codec {
     compress: Option<CCtx<'static>>,
     decompress: Option<DCtx<'static>>,
-    /// A frame with its magic.
+    /// Buffer for a frame with its magic.
     frame: Vec<u8>,
     plain: Vec<u8>,
 }

@@ -7,7 +7,7 @@ use super::header::Fixed;
 /// First pause between the packets of a context that announce it, before it is relied on: the first
 /// two packets, then after pauses that double. So a burst of losses does not take all of them.
 const PAUSE_FIRST: u32 = 4;
-/// The longest pause.
+/// Maximum pause.
 const PAUSE_MAX: u32 = 1024;
 /// Number of announcements before a context is relied on, if the far end does not confirm it: with
 /// packets 1, 2, 6 and 14. Packets in between have none.
@@ -25,17 +25,17 @@ const AGAIN_PACKETS: u32 = 8;
 /// Number of flows for which it is known if they have had a packet before.
 const SEEN: usize = 1024;
 
-/// Way in which a packet is sent.
+/// Context of a packet, and the form in which it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Context {
     pub(super) cid: u16,
     pub(super) generation: u8,
-    pub(super) how: How,
+    pub(super) form: ContextForm,
 }
 
 /// Part of its context that a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum ContextForm {
     /// Number only: the far end knows the context.
     Short,
     /// Complete context, to be stored.
@@ -49,21 +49,21 @@ struct Slot {
     fixed: Fixed,
     generation: u8,
     used: u64,
-    telling: Option<Telling>,
+    announcement: Option<Announcement>,
     interval: Duration,
     again: Duration,
     packets: u32,
 }
 
 impl Slot {
-    fn how(&mut self, now: Duration, confirms: bool) -> How {
-        if let Some(telling) = &mut self.telling {
-            let full = telling.is_next();
-            if telling.sent >= FIRST && !confirms {
-                self.telling = None;
+    fn form(&mut self, now: Duration, confirms: bool) -> ContextForm {
+        if let Some(announcement) = &mut self.announcement {
+            let full = announcement.is_next();
+            if announcement.sent >= FIRST && !confirms {
+                self.announcement = None;
             }
             if !full {
-                return How::Without;
+                return ContextForm::Without;
             }
             self.again = now.saturating_add(AGAIN_MIN);
             self.interval = AGAIN_MIN;
@@ -71,16 +71,16 @@ impl Slot {
             self.interval = (self.interval * 2).min(AGAIN_MAX);
             self.again = now.saturating_add(self.interval);
         } else {
-            return How::Short;
+            return ContextForm::Short;
         }
         self.packets = 0;
-        How::Full
+        ContextForm::Full
     }
 }
 
 /// Announcement of a context that is not relied on yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct Telling {
+struct Announcement {
     /// Number of announcements so far.
     sent: u8,
     /// Packets until the next announcement, and the pause after that.
@@ -88,7 +88,7 @@ struct Telling {
     pause: u32,
 }
 
-impl Telling {
+impl Announcement {
     /// Returns whether the next packet carries it.
     fn is_next(&mut self) -> bool {
         if self.left > 0 {
@@ -105,7 +105,7 @@ impl Telling {
     }
 }
 
-/// Contexts by their fixed part. The least recently used one is replaced.
+/// Contexts by their fixed part, with LRU replacement.
 #[derive(Debug)]
 pub(super) struct Contexts {
     max: usize,
@@ -147,16 +147,16 @@ impl Contexts {
         let slot = self.slots.get_mut(usize::from(cid))?;
         slot.used = self.clock;
         slot.packets = slot.packets.saturating_add(1);
-        let how = slot.how(now, self.confirms);
+        let form = slot.form(now, self.confirms);
         Some(Context {
             cid,
             generation: slot.generation,
-            how,
+            form,
         })
     }
 
     fn is_new(&mut self, fixed: &Fixed) -> bool {
-        // 0 stands for none.
+        // 0 means none.
         let hash = hash(fixed).max(1);
         let place = &mut self.seen[hash as usize % SEEN];
         std::mem::replace(place, hash) != hash
@@ -184,7 +184,7 @@ impl Contexts {
             fixed: *fixed,
             generation,
             used: self.clock,
-            telling: Some(Telling::default()),
+            announcement: Some(Announcement::default()),
             interval: AGAIN_MIN,
             again: Duration::ZERO,
             packets: 0,
@@ -203,7 +203,7 @@ impl Contexts {
     /// announced again.
     pub(super) fn missing(&mut self, cid: u16, generation: u8) -> bool {
         let slot = self.get(cid, generation);
-        slot.map(|slot| slot.telling = Some(Telling::default()))
+        slot.map(|slot| slot.announcement = Some(Announcement::default()))
             .is_some()
     }
 
@@ -211,7 +211,7 @@ impl Contexts {
     /// on.
     pub(super) fn known(&mut self, cid: u16, generation: u8) -> bool {
         let slot = self.get(cid, generation);
-        slot.map(|slot| slot.telling = None).is_some()
+        slot.map(|slot| slot.announcement = None).is_some()
     }
 
     fn get(&mut self, cid: u16, generation: u8) -> Option<&mut Slot> {
@@ -222,7 +222,7 @@ impl Contexts {
     /// Announces all contexts again: the far end may have restarted.
     pub(super) fn all_missing(&mut self) {
         for slot in &mut self.slots {
-            slot.telling = Some(Telling::default());
+            slot.announcement = Some(Announcement::default());
         }
     }
 
@@ -236,7 +236,7 @@ impl Contexts {
     }
 }
 
-/// FNV-1a.
+/// Computes an FNV-1a hash.
 fn hash(fixed: &Fixed) -> u32 {
     let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     fixed.bytes().iter().fold(0x811c_9dc5, mix)

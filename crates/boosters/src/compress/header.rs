@@ -69,12 +69,12 @@ impl Fixed {
     }
 }
 
-/// A packet, taken apart.
+/// Parts of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
     pub(super) fixed: Fixed,
     pub(super) ecn: u8,
-    /// Of IPv4.
+    /// IPv4 identification.
     pub(super) id: u16,
     /// Header of UDP or TCP, if known.
     header: &'a [u8],
@@ -89,7 +89,7 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 /// Splits a packet, if joining the parts restores it exactly.
 pub(super) fn split(packet: &[u8]) -> Option<Parts<'_>> {
     let ip_header = match packet.first()? {
-        // Without options.
+        // IPv4 without options.
         0x45 => IPV4,
         first if first >> 4 == 6 => IPV6,
         _ => return None,

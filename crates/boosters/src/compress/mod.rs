@@ -20,8 +20,8 @@
 //!  flags      | HEADERS | ZSTD | WIDE | ID | 0 | 0 | ECN:2 |
 //!
 //!  transport of UDP   checksum:16
-//!            of TCP   offset:4 AE:1 0:1 TIMES:1 URGENT:1 | seq:32 | ack:32 | flags:8 | window:16 | checksum:16
-//!                     [urgent:16] options, or those after "NOP NOP timestamps"
+//!            of TCP   offset:4 AE:1 0:1 TIMES:1 URGENT:1 | seq:32 | ack:32 | flags:8 | window:16
+//!                     checksum:16 [urgent:16] options, or those after "NOP NOP timestamps"
 //!            otherwise, or with an unusual UDP or TCP header: none, it is in the payload
 //! ```
 //!

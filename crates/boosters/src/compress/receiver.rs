@@ -195,7 +195,7 @@ impl Booster for Receiver {
         each("contexts", self.contexts);
         each("unknown", self.unknown);
         each("malformed", self.malformed);
-        each("asked", self.asked);
+        each("requests", self.asked);
         each("flows", self.slots.len() as u64);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Config,
     codec::Codec,
-    contexts::{Context, Contexts, How},
+    contexts::{Context, ContextForm, Contexts},
     flag,
     header::{self, Parts},
 };
@@ -31,7 +31,7 @@ const SKIP_MAX: u32 = 4096;
 
 /// Estimate of whether compressing a flow's payload pays. Encrypted flows are soon skipped.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pays {
+struct PayloadGain {
     misses: u8,
     /// Packets still to skip.
     skip: u32,
@@ -39,7 +39,7 @@ struct Pays {
     skipped: u32,
 }
 
-impl Pays {
+impl PayloadGain {
     fn is_worth_trying(&mut self) -> bool {
         let worth = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
@@ -66,12 +66,12 @@ struct Counts {
     contexts: u64,
     plain: u64,
     packed: u64,
-    packed_in_vain: u64,
+    payloads_not_smaller: u64,
     bytes_in: u64,
     bytes_out: u64,
     confirmed: u64,
     asked: u64,
-    asked_in_vain: u64,
+    requests_unanswered: u64,
 }
 
 /// Compresses headers and payloads of packets for the link.
@@ -79,14 +79,14 @@ struct Counts {
 pub struct Sender {
     config: Config,
     contexts: Contexts,
-    pays: Flows<Pays>,
+    gains: Flows<PayloadGain>,
     codec: Codec,
-    able: bool,
+    supported: bool,
     counts: Counts,
 }
 
 impl Sender {
-    /// One without contexts.
+    /// Creates a sender without contexts.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let flows_max = config.flows_max.clamp(1, Config::FLOWS_MAX);
@@ -98,9 +98,9 @@ impl Sender {
         Self {
             config,
             contexts: Contexts::new(flows_max),
-            pays: Flows::new(flows_max),
+            gains: Flows::new(flows_max),
             codec: Codec::default(),
-            able: false,
+            supported: false,
             counts: Counts::default(),
         }
     }
@@ -110,10 +110,13 @@ impl Sender {
         let parts = header::split(packet).filter(|_| self.config.headers);
         let context = parts.and_then(|parts| self.contexts.next(now, &parts.fixed));
         match (parts, context) {
-            (Some(parts), Some(context)) if context.how == How::Short => {
+            (Some(parts), Some(context)) if context.form == ContextForm::Short => {
                 Some(self.compressed(packet, &parts, context))
             }
-            (_, context) => self.whole(packet, context.filter(|context| context.how == How::Full)),
+            (_, context) => self.whole(
+                packet,
+                context.filter(|context| context.form == ContextForm::Full),
+            ),
         }
     }
 
@@ -170,19 +173,19 @@ impl Sender {
             return None;
         }
         let key: FlowKey = Ip::parse(packet)?.key();
-        let (pays, _) = self.pays.entry(key, Pays::default);
-        if !pays.is_worth_trying() {
+        let (gain, _) = self.gains.entry(key, PayloadGain::default);
+        if !gain.is_worth_trying() {
             return None;
         }
         let saved = SAVED_MIN.max(bytes.len() / SAVED_SHARE) + header;
         let frame = self
             .codec
             .pack(bytes, self.config.level, bytes.len() - saved);
-        pays.tried(frame.is_some());
+        gain.tried(frame.is_some());
         if frame.is_some() {
             self.counts.packed += 1;
         } else {
-            self.counts.packed_in_vain += 1;
+            self.counts.payloads_not_smaller += 1;
         }
         frame
     }
@@ -198,7 +201,7 @@ impl Sender {
             self.counts.confirmed += 1;
         } else if !is_known {
             self.counts.asked += 1;
-            self.counts.asked_in_vain += u64::from(!found);
+            self.counts.requests_unanswered += u64::from(!found);
         }
     }
 }
@@ -242,11 +245,11 @@ impl Booster for Sender {
     }
 
     fn set_path(&mut self, _: Duration, path: &Path) {
-        let able = path.abilities & Abilities::COMPRESS != 0;
-        if able && !self.able {
+        let supported = path.abilities & Abilities::COMPRESS != 0;
+        if supported && !self.supported {
             self.contexts.all_missing();
         }
-        self.able = able;
+        self.supported = supported;
         let confirms = path.abilities & Abilities::CONFIRM != 0;
         self.contexts.set_confirms(confirms);
     }
@@ -256,13 +259,13 @@ impl Booster for Sender {
         each("compressed", counts.compressed);
         each("contexts", counts.contexts);
         each("plain", counts.plain);
-        each("packed", counts.packed);
-        each("packed_in_vain", counts.packed_in_vain);
+        each("payloads_compressed", counts.packed);
+        each("payloads_not_smaller", counts.payloads_not_smaller);
         each("bytes_in", counts.bytes_in);
         each("bytes_out", counts.bytes_out);
         each("confirmed", counts.confirmed);
-        each("asked", counts.asked);
-        each("asked_in_vain", counts.asked_in_vain);
+        each("requests", counts.asked);
+        each("requests_unanswered", counts.requests_unanswered);
         each("flows", self.contexts.len() as u64);
         each("flows_evicted", self.contexts.evicted);
         each("flows_refused", self.contexts.refused);

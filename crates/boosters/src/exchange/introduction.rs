@@ -25,8 +25,8 @@ pub(super) struct Introduction {
     /// Time of the next announcement.
     due: Option<Duration>,
     /// Local rate as last announced, its time, and the number of announcements.
-    told: (u64, Duration, u8),
-    /// Our rate now.
+    reported: (u64, Duration, u8),
+    /// Current local rate.
     rate: u64,
 }
 
@@ -48,20 +48,20 @@ impl Introduction {
     /// how slow the return path is.
     pub fn set_rate(&mut self, now: Duration, rate: u64) {
         self.rate = rate;
-        let (told, at, _) = self.told;
-        let ratio = rate.max(1) as f64 / told.max(1) as f64;
+        let (reported, at, _) = self.reported;
+        let ratio = rate.max(1) as f64 / reported.max(1) as f64;
         let is_news = !(1.0 / RATE_STEP..=RATE_STEP).contains(&ratio);
         if is_news && self.abilities.is_some() && now >= at + RATE_AGAIN {
-            self.told = (rate, now, 0);
+            self.reported = (rate, now, 0);
             self.due = Some(self.due.map_or(now, |due| due.min(now)));
         }
     }
 
     /// Appends the announcement to `out`.
     pub fn write(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let (_, _, times) = self.told;
-        self.told = (self.rate, now, times.saturating_add(1));
-        let knows = self.heard && self.abilities.is_some() && self.told.2 >= RATE_TIMES;
+        let (_, _, times) = self.reported;
+        self.reported = (self.rate, now, times.saturating_add(1));
+        let knows = self.heard && self.abilities.is_some() && self.reported.2 >= RATE_TIMES;
         self.due = (!knows).then_some(now + AGAIN);
         out.push(ABILITIES);
         out.extend_from_slice(&Abilities::ALL.to_be_bytes());
@@ -83,7 +83,7 @@ impl Introduction {
         self.heard = heard & 1 != 0;
         if is_new || !self.heard {
             self.due = Some(now);
-        } else if self.told.2 >= RATE_TIMES {
+        } else if self.reported.2 >= RATE_TIMES {
             self.due = None;
         }
         Some(news)

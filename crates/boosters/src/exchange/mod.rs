@@ -136,7 +136,7 @@ impl Exchange {
         self.note(now);
     }
 
-    /// Time has passed.
+    /// Handles due timers.
     pub fn on_time(&mut self, now: Duration, site: &mut dyn FnMut(&[u8]) -> Option<usize>) {
         for chain in &mut self.chains {
             if chain.deadline().is_some_and(|at| at <= now) {
@@ -172,7 +172,7 @@ impl Exchange {
         } = self.introduction;
         self.path = Path {
             abilities: abilities.unwrap_or(0),
-            // A configured rate takes precedence over an announced one.
+            // A rate stated in the handshake takes precedence over an announced, measured one.
             peer_rate: path.peer_rate.or(peer_rate),
             ..*path
         };
@@ -244,7 +244,7 @@ impl Exchange {
         chains.find_map(|(index, chain)| Some((index, chain.poll_host()?)))
     }
 
-    /// Our chains.
+    /// Returns the local chains.
     #[must_use]
     pub fn chains(&self) -> &[Chain] {
         &self.chains

@@ -16,7 +16,7 @@ pub(super) struct Counted {
     known: Vec<(Place, u64)>,
 }
 
-/// A counter, by its place.
+/// Position of a counter.
 type Place = (&'static str, u64, &'static str, &'static str);
 
 impl Counted {

@@ -134,7 +134,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Minimum waiting time to tolerate even if the round trip is shorter: bursts cause it.
 const WAITING_MIN: Duration = Duration::from_millis(20);
 
-/// The sending side.
+/// Sender of protected packets.
 #[derive(Debug)]
 pub struct Sender {
     config: Config,
@@ -461,6 +461,9 @@ impl Booster for Sender {
         each("repairs", repairs);
         each("repairs_dropped", repairs_dropped);
         each("repairs_withheld", repairs_withheld);
-        each("overcode_permille", (self.share() * 1000.0).round() as u64);
+        each(
+            "fec_overhead_permille",
+            (self.share() * 1000.0).round() as u64,
+        );
     }
 }

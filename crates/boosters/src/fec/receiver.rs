@@ -1,4 +1,4 @@
-//! The receiving side.
+//! Receiver of protected packets.
 
 use std::time::Duration;
 

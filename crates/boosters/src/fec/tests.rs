@@ -90,7 +90,7 @@ fn run_lengths(
                 let before = out.up.len();
                 receiver.up(now, message, &mut out);
                 if is_data && whole {
-                    assert_eq!(out.up[before].bytes, packet.bytes, "goes on at once");
+                    assert_eq!(out.up[before].bytes, packet.bytes, "not passed on at once");
                 }
             }
         }
@@ -131,7 +131,7 @@ fn a_clean_link_costs_nothing() {
 }
 
 #[test]
-fn what_is_lost_is_restored_down_to_the_target_with_the_overcode_that_theory_asks_for() {
+fn losses_are_restored_down_to_the_target_with_the_overhead_that_theory_gives() {
     for loss in [0.01, 0.02, 0.05, 0.1] {
         for scheme in [WINDOW, BLOCKS] {
             let config = Config {
@@ -142,7 +142,7 @@ fn what_is_lost_is_restored_down_to_the_target_with_the_overcode_that_theory_ask
             let channel = Channel::iid(loss).unwrap();
             let ran = run(config, Some(channel), 120_000, SPACING);
             println!(
-                "{loss} {scheme:?}: residual {:.1e}, overcode {:.3}, late {:?}",
+                "{loss} {scheme:?}: residual {:.1e}, overhead {:.3}, late {:?}",
                 ran.lost, ran.overhead, ran.late
             );
             // A failed block lacks some packets; with a target of 1e-3 it would be a hundred times
@@ -174,7 +174,7 @@ fn bursts_are_fought_as_far_as_the_share_allows() {
         };
         let ran = run(config, Some(channel()), 120_000, SPACING);
         println!(
-            "{scheme:?}: residual {:.1e}, overcode {:.3}",
+            "{scheme:?}: residual {:.1e}, overhead {:.3}",
             ran.lost, ran.overhead
         );
         assert!(ran.lost < most && ran.overhead <= 0.501);
@@ -222,7 +222,7 @@ fn the_last_packets_are_protected_when_they_pause() {
 }
 
 #[test]
-fn a_sender_that_begins_anew_is_understood_and_rubbish_is_refused() {
+fn a_restarted_sender_is_understood_and_rubbish_is_refused() {
     let mut receiver = Receiver::new(1500);
     let mut out = Out::default();
     let now = Duration::ZERO;
@@ -266,7 +266,7 @@ fn a_sender_that_begins_anew_is_understood_and_rubbish_is_refused() {
 }
 
 #[test]
-fn overcode_does_not_grow_by_what_congestion_takes() {
+fn overhead_does_not_grow_with_congestion_losses() {
     let mut sender = Sender::new(Config::default());
     let mut path = Path::default();
     let mut hear = |lost: u64, congested: bool| {
@@ -281,12 +281,12 @@ fn overcode_does_not_grow_by_what_congestion_takes() {
         }
         sender.share()
     };
-    assert_eq!(hear(20, true), 0.0, "a queue that is full");
+    assert_eq!(hear(20, true), 0.0, "full queue");
     assert_eq!(hear(0, false), 0.0);
     let share = hear(4, false);
     assert!(share > 0.05, "{share}");
     assert!(hear(40, true) <= share);
-    assert!(hear(4, false) <= share, "as it was before");
+    assert!(hear(4, false) <= share, "unchanged");
 }
 
 /// Returns the counts of a peer that loses one in twenty.
@@ -295,7 +295,7 @@ fn lossy() -> [u64; 3] {
 }
 
 #[test]
-fn a_far_end_that_has_forgotten_gets_overcode_over_what_is_new_only() {
+fn a_far_end_without_state_gets_repair_packets_over_new_packets_only() {
     for scheme in [WINDOW, BLOCKS] {
         let mut sender = Sender::new(Config {
             scheme,
@@ -314,7 +314,7 @@ fn a_far_end_that_has_forgotten_gets_overcode_over_what_is_new_only() {
             if number == 110 {
                 assert!(sender.deadline().is_some());
                 sender.reset();
-                assert_eq!(sender.deadline(), None, "nothing is due of what was");
+                assert_eq!(sender.deadline(), None, "timer of the old state");
                 out.down.clear();
             }
             let packet = Packet::new(vec![0x45, number, 3, 4], now);
@@ -329,7 +329,7 @@ fn a_far_end_that_has_forgotten_gets_overcode_over_what_is_new_only() {
             out.down.clear();
         }
         let came: BTreeSet<u8> = out.up.iter().map(|packet| packet.bytes[1]).collect();
-        assert_eq!(came, (110..210).collect(), "each that is new");
+        assert_eq!(came, (110..210).collect(), "every new packet");
         assert_eq!(out.up.len(), 100, "once");
     }
 }
@@ -361,7 +361,7 @@ fn messages_that_grow_arrive_and_are_restored() {
                 }
                 if index == 0 && !lost {
                     let is_same = out.up[0].bytes == packet.bytes;
-                    assert!(is_same, "what arrives goes on at once");
+                    assert!(is_same, "received packets must be passed on at once");
                 }
             }
             missing.extend(lost.then_some(number));
@@ -505,7 +505,7 @@ fn lost_over_a_full_link(config: Config, loss: f64, room: f64) -> f64 {
 }
 
 #[test]
-fn overcode_takes_no_room_that_packets_need() {
+fn repair_packets_take_no_room_that_packets_need() {
     for loss in [0.01, 0.05, 0.1, 0.2] {
         for room in [0.9, 1.0, 1.05, 1.1, 1.2, 1.5] {
             let with = lost_over_a_full_link(Config::default(), loss, room);

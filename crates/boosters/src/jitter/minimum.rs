@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Length of the window (s): long enough to contain a packet of the clean path among those of a
-/// jittery one, short enough that clocks that drift apart by 100 ppm are at most 2 ms off.
+/// Length of the window (s). Long enough to contain a packet of the clean path among those of a
+/// jittery one; short enough that clocks with 100 ppm of drift are at most 2 ms off.
 const SECONDS: usize = 20;
 
 /// Minimum of the last 20 seconds that had values.

@@ -41,7 +41,7 @@ pub struct Config {
 impl Config {
     /// Minimum delay.
     pub const DELAY_MIN: Duration = Duration::from_millis(1);
-    /// The longest delay.
+    /// Maximum delay.
     pub const DELAY_MAX: Duration = Duration::from_secs(2);
 }
 
@@ -115,7 +115,7 @@ pub struct Receiver {
     /// Minimum difference of the clocks seen: the fastest path.
     minimum: Minimum,
     /// Time since when all stamps have been implausibly late.
-    astray: Option<i64>,
+    implausible_since: Option<i64>,
     lateness: Option<Lateness>,
     delayed: u64,
     late: u64,
@@ -159,7 +159,7 @@ impl Receiver {
             bytes: 0,
             bytes_max,
             minimum: Minimum::default(),
-            astray: None,
+            implausible_since: None,
             lateness: None,
             delayed: 0,
             late: 0,
@@ -200,13 +200,13 @@ impl Receiver {
 
     fn is_other_clock(&mut self, now: i64, beyond: i64) -> bool {
         if beyond.abs() <= JUMP {
-            self.astray = None;
+            self.implausible_since = None;
             return false;
         }
-        let since = *self.astray.get_or_insert(now);
+        let since = *self.implausible_since.get_or_insert(now);
         let other = beyond < 0 || now - since >= RESTART;
         if other {
-            self.astray = None;
+            self.implausible_since = None;
         }
         other
     }
@@ -240,7 +240,7 @@ impl Receiver {
         self.next += 1;
     }
 
-    /// The first packet of all.
+    /// Releases the first packet.
     fn give(&mut self, out: &mut Out) {
         if let Some((_, held)) = self.held.pop_first() {
             self.bytes -= held.packet.bytes.len() + PLACE;
@@ -248,7 +248,7 @@ impl Receiver {
         }
     }
 
-    /// All that are due.
+    /// Releases all due packets.
     fn release(&mut self, now: i64, out: &mut Out) {
         while self.due().is_some_and(|due| due <= now) {
             self.give(out);

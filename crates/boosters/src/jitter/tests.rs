@@ -41,7 +41,7 @@ fn receive(receiver: &mut Receiver, mut messages: Vec<(u64, Packet)>) -> Exit {
     for (at, packet) in messages {
         while let Some(due) = due(receiver).filter(|due| *due < at) {
             receiver.on_time(us(due), &mut out);
-            assert!(!out.up.is_empty(), "a deadline at which nothing is done");
+            assert!(!out.up.is_empty(), "no output at a deadline");
             take(due, &mut out);
         }
         receiver.up(us(at), packet, &mut out);
@@ -49,7 +49,7 @@ fn receive(receiver: &mut Receiver, mut messages: Vec<(u64, Packet)>) -> Exit {
     }
     while let Some(due) = due(receiver) {
         receiver.on_time(us(due), &mut out);
-        assert!(!out.up.is_empty(), "a deadline at which nothing is done");
+        assert!(!out.up.is_empty(), "no output at a deadline");
         take(due, &mut out);
     }
     exit

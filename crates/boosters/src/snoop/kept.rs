@@ -1,4 +1,4 @@
-//! What is known of one connection: segments that are under way, and which of them have arrived.
+//! State of one connection: segments in flight, and the arrived ones among them.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -7,22 +7,23 @@ use std::{
 
 use crate::{packet::Packet, tcp::Tcp};
 
-/// Numbers farther from each other than this are not of the same connection (RFC 7323 §2.3).
+/// Numbers farther apart are not of the same connection (RFC 7323 §2.3).
 const FAR: i64 = 1 << 30;
-/// What a segment that is kept costs beyond its bytes.
+/// Cost of a kept segment beyond its bytes.
 const PLACE: usize = 128;
 
-/// A connection of which our host is the sender. Its numbers are counted on, beyond 2^32.
+/// Connection with a local host as sender. Its numbers are extended beyond 2^32.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// By their numbers.
+    /// Kept segments by number.
     pub kept: BTreeMap<u64, Kept>,
-    /// After the highest byte that has left for the link.
+    /// Number after the highest byte that has left for the link.
     pub sent: u64,
     pub acked: Option<u64>,
     pub window: u16,
     pub rtt: Option<Duration>,
-    /// How many have left, ours too; and the last of them that has arrived.
+    /// Number of segments that have left, local retransmissions included; and the last of them that
+    /// has arrived.
     left: u64,
     newest: u64,
     pub due: Option<Duration>,
@@ -34,13 +35,14 @@ pub(super) struct Kept {
     pub end: u64,
     pub sent: Duration,
     pub tries: u8,
-    /// When it went again first, if it has.
+    /// Time of its first local retransmission, if any.
     pub since: Option<Duration>,
-    /// Our host has sent it more than once, or we have: its acknowledgement measures nothing (Karn's rule, RFC 6298 §3).
+    /// True if the host or the booster has sent it more than once: its acknowledgement gives no
+    /// sample (Karn's rule, RFC 6298 §3).
     pub repeated: bool,
-    /// SACK has said that it is there. The receiver may still drop it (RFC 2018 §8), so that it is kept.
+    /// True if SACK has reported it. The receiver may still drop it (RFC 2018 §8), so it is kept.
     pub arrived: bool,
-    /// As which of all that have left it last did.
+    /// Position of its last transmission in the order of leaving.
     pub order: u64,
 }
 
@@ -50,12 +52,13 @@ impl Kept {
     }
 }
 
-/// What is missing of what was sent.
+/// Gaps in the received data.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// Segments that are kept, in order.
+    /// Kept segments in them, in order.
     pub kept: Vec<u64>,
-    /// There is more that never left for the link, or is not kept any more: its sender has to send it again.
+    /// True if other segments are missing that never left for the link, or are not kept any more:
+    /// their sender has to retransmit them.
     pub others: bool,
 }
 
@@ -67,7 +70,7 @@ impl Flow {
         }
     }
 
-    /// The number near those that were sent; `None` if it is near none.
+    /// Returns the extended number near the sent ones; `None` if there is none.
     pub fn near(&self, seq: u32) -> Option<u64> {
         let ahead = i64::from(seq.wrapping_sub(self.sent as u32) as i32);
         (ahead.abs() <= FAR).then(|| self.sent.saturating_add_signed(ahead))
@@ -77,27 +80,29 @@ impl Flow {
         self.kept.values().map(Kept::cost).sum()
     }
 
-    /// Something leaves: as which one.
+    /// Returns the position of a segment that leaves.
     pub fn next_order(&mut self) -> u64 {
         self.left += 1;
         self.left
     }
 
-    /// A segment has arrived. Of one that went more than once nobody knows which of them.
+    /// Notes the arrival of a segment. For one sent more than once, it is unknown which
+    /// transmission arrived.
     pub fn on_arrival(&mut self, order: u64, repeated: bool) {
         if !repeated {
             self.newest = self.newest.max(order);
         }
     }
 
-    /// Something beyond the segment of this number has arrived, if that is at work for the first time.
+    /// Notes the arrival of a segment after the one of this number, if that has not been counted
+    /// yet.
     pub fn on_duplicate(&mut self, seq: u64) {
         if let Some(kept) = self.kept.get(&seq).filter(|kept| !kept.repeated) {
             self.newest = self.newest.max(kept.order + 1);
         }
     }
 
-    /// Keeps a segment that leaves; what it replaces.
+    /// Keeps a segment that leaves. Returns the one it replaces.
     pub fn insert(&mut self, seq: u64, mut kept: Kept) -> Option<Kept> {
         kept.order = self.next_order();
         match self.kept.entry(seq) {
@@ -113,13 +118,13 @@ impl Flow {
         }
     }
 
-    /// Whether the segment has been overtaken by one that left later: links like these keep the order.
+    /// Returns whether a segment that left later has overtaken it: such links preserve order.
     pub fn is_overtaken(&self, kept: &Kept) -> bool {
         kept.order < self.newest
     }
 
-    /// Segments that are missing before others that have arrived (RFC 2018). An acknowledgement has room for three ranges or four: those that others
-    /// have named are remembered.
+    /// Returns the segments missing before others that have arrived (RFC 2018). An acknowledgement
+    /// has room for three or four ranges: ranges of earlier ones are remembered.
     pub fn missing(&mut self, ack: u64, tcp: &Tcp<'_>) -> Missing {
         for (begin, end) in tcp.sack() {
             let (Some(begin), Some(end)) = (self.near(begin), self.near(end)) else {

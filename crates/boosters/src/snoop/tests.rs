@@ -8,7 +8,7 @@ fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// It leaves for the link.
+/// Sends a packet to the link.
 fn down(snoop: &mut Snoop, ms: u64, bytes: Vec<u8>) {
     snoop.leaving(at(ms), &Packet::new(bytes, at(ms)));
 }
@@ -40,7 +40,7 @@ fn begun() -> Snoop {
 }
 
 #[test]
-fn a_lost_segment_goes_again_and_duplicates_are_held_back() {
+fn a_lost_segment_is_retransmitted_and_duplicates_are_held_back() {
     let mut snoop = begun();
     let lost = (u32::MAX - 300).wrapping_add(200);
     assert_eq!(up(&mut snoop, 50, ack(lost)).up.len(), 1);
@@ -69,7 +69,8 @@ fn holes_that_selective_acknowledgements_show_are_filled() {
     assert_eq!(again, [data(n(1)), data(n(3)), data(n(4))]);
 }
 
-/// Begun, the first acknowledged, and a duplicate of it with these ranges: what comes of it, to the link and to the host.
+/// Sends segments, acknowledges the first, and sends a duplicate with these ranges. Returns the
+/// number of packets to the link and to the host.
 fn dup(ranges: &[(u32, u32)]) -> (usize, usize) {
     let mut snoop = begun();
     let begin = u32::MAX - 300;
@@ -83,10 +84,18 @@ fn dup(ranges: &[(u32, u32)]) -> (usize, usize) {
 
 #[test]
 fn what_came_twice_asks_for_nothing() {
-    assert_eq!(dup(&[(4, 5)]), (1, 0), "a hole");
+    assert_eq!(dup(&[(4, 5)]), (1, 0), "gap");
     assert_eq!(dup(&[(1, 2)]), (0, 1), "below");
-    assert_eq!(dup(&[(2, 3)]), (0, 1), "just below");
-    assert_eq!(dup(&[(5, 6), (4, 8)]), (0, 1), "within the second");
+    assert_eq!(
+        dup(&[(2, 3)]),
+        (0, 1),
+        "range just below the acknowledgement"
+    );
+    assert_eq!(
+        dup(&[(5, 6), (4, 8)]),
+        (0, 1),
+        "first range within the second"
+    );
     assert_eq!(dup(&[(8, 9), (4, 5)]), (4, 0), "holes");
 }
 
@@ -102,7 +111,7 @@ fn a_closed_window_is_probed_by_its_sender() {
 }
 
 #[test]
-fn nothing_goes_again_before_it_could_have_arrived() {
+fn no_segment_is_retransmitted_before_it_could_have_arrived() {
     let mut snoop = Snoop::new(Config::default());
     let path = Path {
         rtt: at(600),
@@ -131,7 +140,8 @@ fn outages_and_holes_do_not_count_for_round_trips_and_nothing_is_held_for_long()
     for number in 0..10 {
         down(&mut snoop, 0, data(1000 + number * 100));
     }
-    // All of it after a minute, none of it a sample; then one, which counts for a few round trips of the link.
+    // All of it after a minute, which gives no sample; then one that counts for a few round trips
+    // of the link.
     up(&mut snoop, 60_000, ack(1050));
     up(&mut snoop, 60_000, ack(1950));
     let rtt = |snoop: &Snoop| snoop.flows.peek(&key).and_then(|flow| flow.rtt);
@@ -142,7 +152,7 @@ fn outages_and_holes_do_not_count_for_round_trips_and_nothing_is_held_for_long()
     up(&mut snoop, 60_150, ack(2100));
     let before = rtt(&snoop).expect("measured");
     assert!(before < at(400));
-    // Behind one that went again.
+    // Behind a retransmitted one.
     for number in 0..3 {
         down(&mut snoop, 61_000, data(2100 + number * 100));
     }
@@ -168,7 +178,7 @@ fn what_is_damaged_or_says_more_is_let_alone() {
         let out = up(&mut snoop, 51, packet);
         assert_eq!((out.down.len(), out.up.len()), (0, 1));
     }
-    // Of what was never sent: the rest is not known either.
+    // For unsent data: the other state is not trusted either.
     let out = up(&mut snoop, 52, ack(1 << 20));
     assert_eq!((out.down.len(), out.up.len(), snoop.bytes), (0, 1, 0));
     let mut snoop = begun();
@@ -177,7 +187,7 @@ fn what_is_damaged_or_says_more_is_let_alone() {
 }
 
 #[test]
-fn what_nothing_comes_for_goes_again_a_few_times_and_then_the_sender_hears_of_it() {
+fn an_unacknowledged_segment_is_retransmitted_a_few_times_before_the_sender_sees_the_loss() {
     let mut snoop = begun();
     let mut sent = 0;
     while let Some(now) = snoop.deadline() {
@@ -193,7 +203,7 @@ fn what_nothing_comes_for_goes_again_a_few_times_and_then_the_sender_hears_of_it
     assert_eq!((out.up.len(), out.down.len()), (1, 0));
 }
 
-/// What SACK says after the first `acked` segments of those begun have arrived in order, and these.
+/// Returns the SACK after the arrival of the first `acked` segments in order, and of these ranges.
 fn sacked(acked: u32, ranges: &[(u32, u32)]) -> Vec<u8> {
     let n = |number: u32| (u32::MAX - 300).wrapping_add(number * 100);
     let ranges: Vec<_> = ranges.iter().map(|&(a, b)| (n(a), n(b))).collect();
@@ -201,7 +211,7 @@ fn sacked(acked: u32, ranges: &[(u32, u32)]) -> Vec<u8> {
 }
 
 #[test]
-fn what_our_queue_has_dropped_its_sender_hears_of() {
+fn senders_see_the_drops_of_the_local_queue() {
     let mut snoop = begun();
     let n = |number: u32| (u32::MAX - 300).wrapping_add(number * 100);
     // 10 never left; 12 did, and is lost.
@@ -215,23 +225,23 @@ fn what_our_queue_has_dropped_its_sender_hears_of() {
     let first = sacked(10, &[(13, 14), (11, 12)]);
     let out = up(&mut snoop, 52, first.clone());
     assert_eq!(out.down[0].bytes, data(n(12)));
-    assert_eq!(out.up[0].bytes, first, "as it is");
-    // Nor does anything go unasked: what is behind the hole may well have arrived.
+    assert_eq!(out.up[0].bytes, first, "unchanged");
+    // Nor is there a timeout: segments behind the hole may have arrived.
     assert_eq!(snoop.deadline(), None);
-    // It comes, and is not taken for one that is missing still.
+    // It comes, and no longer counts as missing.
     down(&mut snoop, 60, data(n(10)));
     let out = up(&mut snoop, 61, sacked(10, &[(14, 15), (13, 14), (11, 12)]));
     assert_eq!((out.down.len(), out.up.len()), (0, 0));
 }
 
 #[test]
-fn what_was_said_of_what_has_arrived_is_remembered_and_what_is_missing_is_not_told() {
+fn sack_ranges_are_remembered_and_missing_segments_hidden() {
     let mut snoop = begun();
     up(&mut snoop, 50, sacked(1, &[]));
     assert_eq!(up(&mut snoop, 51, sacked(1, &[(2, 3)])).down.len(), 1);
     assert_eq!(up(&mut snoop, 52, sacked(1, &[(4, 5)])).down.len(), 1);
     assert_eq!(up(&mut snoop, 53, sacked(1, &[(8, 9)])).down.len(), 3);
-    // The first of them has arrived; the sender hears of that alone.
+    // The first of them has arrived; the sender gets only that.
     let out = up(&mut snoop, 54, sacked(3, &[(8, 9), (4, 5)]));
     assert_eq!(out.down.len(), 0);
     let tcp = Tcp::read(&out.up[0].bytes).expect("whole");
@@ -240,7 +250,7 @@ fn what_was_said_of_what_has_arrived_is_remembered_and_what_is_missing_is_not_to
 }
 
 #[test]
-fn one_that_is_lost_again_goes_again_as_soon_as_it_has_been_overtaken() {
+fn a_lost_retransmission_is_repeated_once_overtaken() {
     let mut snoop = begun();
     let n = |number: u32| (u32::MAX - 300).wrapping_add(number * 100);
     up(&mut snoop, 50, sacked(1, &[]));

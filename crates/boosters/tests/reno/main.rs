@@ -1,5 +1,6 @@
-//! A sender of Reno over a link that loses, with a booster and without, in virtual time: what it gets with one is about as much at least. A run follows
-//! from its seed; `BOOSTERS_TEST_SEED` runs one again.
+//! Reno sender over a lossy link, with and without a booster, in virtual time: with one, its
+//! goodput is about as high or higher. A run is determined by its seed; `BOOSTERS_TEST_SEED`
+//! repeats one.
 
 mod sender;
 mod world;
@@ -18,7 +19,7 @@ fn seeds() -> Vec<u64> {
     one.map_or_else(|| (1..=4).collect(), |seed| vec![seed])
 }
 
-/// The goodput of all seeds together, in bit/s.
+/// Returns the goodput of all seeds together, in bit/s.
 fn goodput(plan: Plan, boost: Boost) -> f64 {
     let seeds = seeds();
     let runs = seeds.iter().map(|&seed| {
@@ -34,7 +35,8 @@ fn goodput(plan: Plan, boost: Boost) -> f64 {
     runs.sum::<f64>() / seeds.len() as f64
 }
 
-/// Under these losses, for each delay before the near end: a booster leaves as much as none does but for this share.
+/// Checks for each delay before the near end that a booster costs no more than this share of the
+/// goodput, with these losses.
 fn is_no_worse(sack: bool, gilbert: (f64, f64), boost: Boost) {
     for wired in [5, 50, 250] {
         let plan = Plan {
@@ -60,7 +62,7 @@ fn random_loss_costs_no_more_with_snoop() {
     is_no_worse(true, RANDOM, Boost::Snoop);
 }
 
-/// All that is lost here our queue drops, of which senders have to hear.
+/// All losses here are drops of the local queue, which senders must notice.
 #[test]
 fn a_full_queue_costs_no_more_with_filters_or_snoop() {
     is_no_worse(true, NONE, Boost::Filters);

@@ -1,25 +1,25 @@
-//! TCP's two ends as far as congestion control goes: a sender of Reno that has always something to send, with SACK and without, and a receiver. Both
-//! count in segments.
+//! Both ends of TCP, reduced to congestion control: a Reno sender that always has data, with SACK
+//! and without, and a receiver. Both count in segments.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-/// The least retransmission timeout is what it is on Linux, not RFC 6298's second.
+/// Minimum retransmission timeout of Linux, not RFC 6298's second.
 const RTO_MIN: Duration = Duration::from_millis(200);
-/// A receiver acknowledges a single segment after this.
+/// Delay of the acknowledgement of a single segment.
 const DELAYED: Duration = Duration::from_millis(40);
 
-/// What an acknowledgement says.
+/// Content of an acknowledgement.
 #[derive(Clone, Debug, Default)]
 pub struct Ack {
     pub next: u64,
-    /// From the one that was extended last on.
+    /// Most recently extended range first.
     pub sack: Vec<(u64, u64)>,
 }
 
-/// A segment that is under way or lost.
+/// Segment in flight or lost.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at: Duration,
@@ -28,7 +28,8 @@ struct Sent {
     lost: bool,
 }
 
-/// Reno by RFC 5681, with NewReno (RFC 6582) where there is no SACK, else with RFC 6675's pipe and RACK-TLP (RFC 8985), as Linux does.
+/// Reno by RFC 5681, with NewReno (RFC 6582) without SACK, else with RFC 6675's pipe and RACK-TLP
+/// (RFC 8985), as in Linux.
 #[derive(Debug)]
 pub struct Sender {
     sack: bool,
@@ -38,16 +39,16 @@ pub struct Sender {
     pub cwnd: f64,
     ssthresh: f64,
     duplicates: u32,
-    /// Recovery ends there; `by_timeout` grows its window meanwhile.
+    /// End of recovery; after a timeout the window grows meanwhile (`by_timeout`).
     recovery: Option<u64>,
     by_timeout: bool,
-    /// The newest sending that has arrived.
+    /// Send time of the newest segment that has arrived.
     rack: Duration,
     rtt: Option<(Duration, Duration)>,
     backoff: u32,
     timer: Option<Duration>,
     probe: Option<Duration>,
-    /// Where the stream ended when a probe was sent, and whether that was the last segment once more.
+    /// End of the stream when a probe was sent, and whether that repeated the last segment.
     probed: Option<(u64, bool)>,
     pub timeouts: u64,
     pub reductions: u64,
@@ -62,7 +63,8 @@ impl Sender {
             next: 0,
             sent: BTreeMap::new(),
             cwnd: 10.0,
-            // Without SACK a start that overshoots is repaired one segment a round trip, for minutes, whatever there is below.
+            // Without SACK, a start that overshoots is repaired one segment per round trip, for
+            // minutes, whatever the link.
             ssthresh: if sack { f64::INFINITY } else { 60.0 },
             duplicates: 0,
             recovery: None,
@@ -93,7 +95,7 @@ impl Sender {
         under_way.count() as f64
     }
 
-    /// What goes now.
+    /// Returns the segments to send now.
     pub fn send(&mut self, now: Duration) -> Vec<u64> {
         let mut out = Vec::new();
         let mut room = (self.cwnd - self.flight()).max(0.0) as usize;
@@ -155,8 +157,8 @@ impl Sender {
         if acked > 0 {
             self.on_progress(ack, acked);
         } else {
-            let told = !self.sack || ack.sack.iter().any(|(begin, _)| *begin >= self.una);
-            self.duplicates += u32::from(told && !self.sent.is_empty());
+            let reported = !self.sack || ack.sack.iter().any(|(begin, _)| *begin >= self.una);
+            self.duplicates += u32::from(reported && !self.sent.is_empty());
         }
         if self.sack {
             self.find_lost();
@@ -170,7 +172,7 @@ impl Sender {
         out
     }
 
-    /// What has arrived by this acknowledgement.
+    /// Handles the data that this acknowledgement reports.
     fn take(&mut self, now: Duration, ack: &Ack) {
         let mut sample = None;
         while let Some(entry) = self.sent.first_entry()
@@ -187,7 +189,8 @@ impl Sender {
         let ranges = ack.sack.iter().filter(|_| self.sack);
         for &(begin, end) in ranges.filter(|(begin, end)| begin < end) {
             for sent in self.sent.range_mut(begin..end).map(|(_, sent)| sent) {
-                // One that came sooner after it went again than a round trip was the first one.
+                // If it came sooner after the retransmission than a round trip, it belongs to the
+                // first transmission.
                 let early = self
                     .rtt
                     .is_some_and(|(srtt, _)| sent.again && now < sent.at + srtt / 2);
@@ -210,7 +213,7 @@ impl Sender {
         self.backoff = 0;
         if let Some((_, again)) = self.probed.filter(|(point, _)| ack.next >= *point) {
             self.probed = None;
-            // It got on by the probe alone (RFC 8985 §7.4).
+            // The probe alone made progress (RFC 8985 §7.4).
             if again && self.recovery.is_none() {
                 self.reduce();
                 self.cwnd = self.ssthresh;
@@ -225,7 +228,7 @@ impl Sender {
             }
             Some(_) if !self.by_timeout => {
                 if !self.sack {
-                    // A partial one: the next is lost too (RFC 6582 §3.2).
+                    // Partial acknowledgement: the next segment is lost too (RFC 6582 §3.2).
                     if let Some(sent) = self.sent.get_mut(&self.una) {
                         sent.lost = true;
                     }
@@ -284,7 +287,7 @@ impl Sender {
             if let Some(sent) = self.sent.get_mut(&self.una) {
                 sent.lost = true;
             }
-            // It goes whatever the window is.
+            // It is sent whatever the window is.
             self.cwnd = self.cwnd.max(self.flight() + 1.0);
         }
     }
@@ -324,15 +327,15 @@ impl Sender {
     }
 }
 
-/// In segments, for what Linux has by default (6 MB at most) is never reached here.
+/// In segments. Linux's default (6 MB at most) is never reached here.
 const RECEIVE_WINDOW: usize = 2000;
 
-/// Acknowledges every second segment, and at once what is out of order.
+/// Acknowledges every second segment, and at once an out-of-order one.
 #[derive(Debug, Default)]
 pub struct Receiver {
     pub next: u64,
     beyond: BTreeSet<u64>,
-    /// The last that came out of order.
+    /// Last segments that came out of order.
     recent: Vec<u64>,
     waiting: Option<Duration>,
     pub twice: u64,
@@ -373,7 +376,7 @@ impl Receiver {
         None
     }
 
-    /// `twice`: what came again (RFC 2883).
+    /// Returns an acknowledgement; `twice`: the duplicate segment (RFC 2883).
     fn ack(&mut self, twice: Option<u64>) -> Ack {
         let mut sack: Vec<_> = twice
             .map(|number| (number, number + 1))

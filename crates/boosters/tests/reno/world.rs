@@ -1,4 +1,4 @@
-//! From the sender to the receiver in virtual time, as in scenarios/packet-causes.toml:
+//! Path from the sender to the receiver in virtual time, as in scenarios/packet-causes.toml:
 //!
 //! ```text
 //!   sender == wired ==> near (a chain) == radio, loses ==> receiver
@@ -24,28 +24,29 @@ use crate::sender::{Ack, Receiver, Sender};
 
 /// Bytes of a segment, with which an IP packet fits a datagram of 1500.
 pub const MSS: u32 = 1397;
-/// What a tunnel adds to a packet, in bytes.
+/// Bytes that a tunnel adds to a packet.
 const TUNNEL: usize = 51;
 const FIRST: u32 = 0xffff_0000;
-/// The wired link, without what other traffic takes, and the radio, in bits a second.
+/// Wired link, without the share of other traffic, and radio, in bit/s.
 const WIRED: u64 = 1_500_000;
 const RADIO: u64 = 1_000_000;
 const RADIO_DELAY: Duration = Duration::from_millis(5);
 const WIRED_QUEUE: usize = 50;
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is varied.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub sack: bool,
     pub wired_delay: Duration,
-    /// From good to bad and back, for each packet; all are lost that are bad.
+    /// Transition probabilities from good to bad and back, per packet; all packets in the bad state
+    /// are lost.
     pub gilbert: (f64, f64),
     pub seed: u64,
     pub seconds: u64,
 }
 
-/// Which boosters there are.
+/// Boosters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boost {
     None,
@@ -53,7 +54,7 @@ pub enum Boost {
     Snoop,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Bytes that arrived in order.
@@ -76,7 +77,7 @@ impl Loss {
 }
 
 enum Event {
-    /// The wired link has sent a segment; the segment is at the near end.
+    /// The wired link has sent a segment, which is at the near end.
     WiredIdle,
     AtNear(u64),
     RadioIdle(usize),
@@ -95,7 +96,7 @@ struct World {
     receiver: Receiver,
     wired: VecDeque<u64>,
     wired_busy: bool,
-    /// The near end, and the far one.
+    /// Near and far end.
     chains: [Chain; 2],
     radio_busy: [bool; 2],
     loss: [Loss; 2],
@@ -123,7 +124,7 @@ fn seq(number: u64) -> u32 {
     FIRST.wrapping_add((number as u32).wrapping_mul(MSS))
 }
 
-/// The segment near this one.
+/// Returns the extended number near this one.
 fn number(seq: u32, near: u64) -> u64 {
     let base = (near as u32).wrapping_mul(MSS).wrapping_add(FIRST);
     let off = i64::from(seq.wrapping_sub(base) as i32) / i64::from(MSS);
@@ -163,8 +164,8 @@ fn wire_time(bytes: usize, rate: u64) -> Duration {
 
 impl World {
     fn new(plan: Plan, boost: Boost) -> Self {
-        let loss = |way: u64| Loss {
-            draws: SplitMix64::new(plan.seed.wrapping_mul(2).wrapping_add(way)),
+        let loss = |direction: u64| Loss {
+            draws: SplitMix64::new(plan.seed.wrapping_mul(2).wrapping_add(direction)),
             bad: false,
         };
         Self {
@@ -187,7 +188,7 @@ impl World {
         self.events.insert((self.now + delay, self.count), event);
     }
 
-    /// When the next thing happens that is no event.
+    /// Returns the next timer outside the event list.
     fn deadline(&self) -> Option<Duration> {
         let chains = self.chains.iter().map(Chain::deadline);
         let hosts = [self.sender.deadline(), self.receiver.deadline()];
@@ -211,14 +212,14 @@ impl World {
                         self.handle(event);
                     }
                 }
-                (None, None) => panic!("nothing goes on: {:?}", self.sender),
+                (None, None) => panic!("simulation stuck: {:?}", self.sender),
             }
             self.settle();
         }
     }
 
     fn on_time(&mut self, due: Duration) {
-        // A deadline that stands still must not stop the world.
+        // A constant deadline must not stop the simulated time.
         self.now = due.max(self.now + Duration::from_nanos(1));
         for chain in &mut self.chains {
             chain.on_time(self.now);
@@ -241,7 +242,7 @@ impl World {
         match event {
             Event::WiredIdle => self.wired_busy = false,
             Event::AtNear(number) => self.chains[0].from_host(self.now, &segment(number)),
-            Event::RadioIdle(way) => self.radio_busy[way] = false,
+            Event::RadioIdle(direction) => self.radio_busy[direction] = false,
             Event::AtReceiver(bytes) => {
                 let next = self.receiver.next;
                 let number = tcp_of(&bytes, |tcp| number(tcp.seq, next));
@@ -281,7 +282,7 @@ impl World {
         self.wired.extend(segments.into_iter().take(room));
     }
 
-    /// All links that are idle take what there is.
+    /// Starts transmission on all idle links.
     fn settle(&mut self) {
         if !self.wired_busy
             && let Some(number) = self.wired.pop_front()
@@ -294,23 +295,23 @@ impl World {
         while let Some(packet) = self.chains[0].poll_host() {
             self.after(self.plan.wired_delay, Event::AckAtSender(packet.bytes));
         }
-        for way in 0..2 {
-            self.radio(way);
+        for direction in 0..2 {
+            self.radio(direction);
         }
     }
 
-    fn radio(&mut self, way: usize) {
+    fn radio(&mut self, direction: usize) {
         let mut bytes = Vec::new();
-        if self.radio_busy[way]
-            || (self.chains[way].poll_message(self.now, 1500, &mut bytes)).is_none()
+        if self.radio_busy[direction]
+            || (self.chains[direction].poll_message(self.now, 1500, &mut bytes)).is_none()
         {
             return;
         }
-        self.radio_busy[way] = true;
+        self.radio_busy[direction] = true;
         let time = wire_time(bytes.len() + TUNNEL, RADIO);
-        self.after(time, Event::RadioIdle(way));
-        if !self.loss[way].takes(self.plan.gilbert) {
-            let arrived = [Event::AtReceiver, Event::AckAtNear][way](bytes);
+        self.after(time, Event::RadioIdle(direction));
+        if !self.loss[direction].takes(self.plan.gilbert) {
+            let arrived = [Event::AtReceiver, Event::AckAtNear][direction](bytes);
             self.after(time + RADIO_DELAY, arrived);
         }
     }

@@ -1,4 +1,4 @@
-//! What is measured: blocks of packets that are encoded, or decoded after losses.
+//! Benchmarked jobs: blocks of packets that are encoded, or decoded after losses.
 
 use fec::{
     code::{ErasureCode, ReedSolomon},
@@ -6,22 +6,23 @@ use fec::{
 };
 use reed_solomon_erasure::galois_8;
 
-/// One block: k data packets and h of overcode, of one length.
+/// A block: k data packets and h repair packets, of one length.
 pub struct Block {
     pub k: usize,
     pub h: usize,
     symbols: Vec<Vec<u8>>,
 }
 
-/// A job that codes one block each time it is called.
+/// A job that codes one block per call.
 pub type Job<'a> = Box<dyn FnMut() + 'a>;
 
-/// Which symbols of a block are lost, block by block.
+/// Lost symbols of a block, block by block.
 #[derive(Clone, Copy)]
 pub enum Losses {
-    /// Any h of the k + h, drawn anew for each block.
+    /// Any h of the k + h, drawn again for each block.
     Random,
-    /// The same h each time, spread over the block: about as much data as the others on average.
+    /// Always the same h, spread over the block: on average about as much data as with random
+    /// losses.
     Repeating,
 }
 
@@ -39,7 +40,7 @@ impl Block {
         Self { k, h, symbols }
     }
 
-    /// The bytes of data in the block.
+    /// Bytes of data in the block.
     pub fn bytes(&self) -> u64 {
         (self.k * self.length()) as u64
     }
@@ -52,7 +53,7 @@ impl Block {
         self.symbols[..self.k].iter().map(Vec::as_slice).collect()
     }
 
-    /// Copies the data, to compare with.
+    /// Copies the data, as a reference.
     pub fn memcpy(&self) -> Job<'_> {
         let data = self.data();
         let mut copies = self.symbols[..self.k].to_vec();
@@ -122,7 +123,7 @@ impl Block {
         })
     }
 
-    /// All symbols, those first that are lost.
+    /// All symbols, the lost ones first.
     fn order(&self) -> Vec<usize> {
         let n = self.k + self.h;
         let mut order: Vec<usize> = (0..self.h).map(|i| i * n / self.h).collect();
@@ -141,7 +142,7 @@ impl Block {
     }
 }
 
-/// As many slices as a block can have, without a heap.
+/// Maximum number of slices of a block, without heap memory.
 struct Slices<'a> {
     slices: [&'a mut [u8]; 8],
     count: usize,
@@ -167,7 +168,7 @@ impl<'a> Slices<'a> {
     }
 }
 
-/// Numbers that look random, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Draw(u64);
 
 impl Default for Draw {

@@ -1,5 +1,5 @@
-//! A stream of packets over a link that loses some, with a code around it, in virtual time: in
-//! every slot one packet is sent, data or repair.
+//! A stream of packets over a lossy link, with a code, in virtual time: every slot carries one
+//! packet, data or repair.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -20,7 +20,7 @@ const PAYLOAD: usize = 8;
 /// A code to send with.
 #[derive(Clone, Copy, Debug)]
 pub enum Code {
-    /// Blocks of k packets and h repair packets, so many of them interleaved.
+    /// Blocks of k packets and h repair packets, `depth` of them interleaved.
     Block { k: u8, h: u8, depth: usize },
     /// A window, and h repair packets for k data packets.
     Window { window: u8, k: u8, h: u8 },
@@ -81,18 +81,18 @@ impl Code {
     }
 }
 
-/// What came of a run. Delays are in slots.
+/// Result of a run. Delays are in slots.
 #[derive(Debug)]
 pub struct Outcome {
     /// Repair packets for each data packet.
     pub overhead: f64,
-    /// The share of data packets that the link lost.
+    /// Share of data packets that the link lost.
     pub lost: f64,
-    /// The share that stayed lost.
+    /// Share of data packets that stayed lost.
     pub residual: f64,
-    /// From when a lost packet would have come to when it was recovered.
+    /// Time from the regular arrival of a lost packet to its recovery.
     pub recovery: Delays,
-    /// How much later than sent packets are there with all before them that ever come; of all
+    /// Time from sending a packet until it and all earlier ones that ever come are present; of all
     /// packets.
     pub in_order: Delays,
 }
@@ -116,18 +116,18 @@ impl Delays {
     }
 }
 
-/// The receiving side and what it has seen.
+/// Receiving side, and its log.
 struct Receiver {
     decoder: Box<dyn Decoder>,
     losses: Draws,
-    /// The packets that have not been passed on, by their headers.
+    /// Packets not passed on yet, by their headers.
     open: HashMap<Header, usize>,
-    /// Of each packet the slots when it was sent and when passed on.
+    /// For each packet the slots of sending and delivery.
     packets: Vec<(usize, Option<usize>)>,
     slot: usize,
 }
 
-/// Sends so many packets.
+/// Sends `packets` packets.
 pub fn run(code: Code, channel: &Channel, packets: usize, seed: u64) -> Outcome {
     let mut encoder = code.encoder();
     let mut receiver = Receiver {
@@ -155,11 +155,11 @@ pub fn run(code: Code, channel: &Channel, packets: usize, seed: u64) -> Outcome 
 }
 
 impl Receiver {
-    /// A slot with a packet, which may get lost.
+    /// A slot with a packet, which may be lost.
     fn send(&mut self, header: Header, payload: &[u8]) {
         if self.losses.next() == Some(false) {
             let (open, packets, slot) = (&mut self.open, &mut self.packets, self.slot);
-            // Each is there for the first and only time and as it was sent.
+            // Each packet arrives once, and as it was sent.
             let mut pass_on = |header: Header, payload: &[u8]| {
                 let number = open.remove(&header).expect("a packet, once");
                 assert_eq!(payload, number.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Blocks and sliding windows at the same overcode: what stays lost, and how long a lost packet
-//! takes to be recovered, in packets sent in the meantime.
+//! Blocks and sliding windows at the same FEC overhead: residual loss, and the time to recover a
+//! lost packet, in packets sent in the meantime.
 //!
 //! ```sh
 //! cargo run --release -p fec --example codes [SEED [PACKETS]]
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     println!("seed {seed}, {packets} data packets; delays in packets sent\n");
     println!(
-        "| lost | code | overcode | residual loss | recovered: mean / p95 / p99 | all, in order: mean / p95 / p99 |"
+        "| lost | code | overhead | residual loss | recovered: mean / p95 / p99 | all, in order: mean / p95 / p99 |"
     );
     println!("|---|---|---|---|---|---|");
     for (name, channel) in &channels {

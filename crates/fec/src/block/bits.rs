@@ -11,7 +11,7 @@ impl Bits {
         self.0[word] & bit != 0
     }
 
-    /// Adds a number, and says whether it is new.
+    /// Adds a number, and returns whether it is new.
     pub(super) fn insert(&mut self, number: u8) -> bool {
         let (word, bit) = place(number);
         let new = self.0[word] & bit == 0;
@@ -23,7 +23,7 @@ impl Bits {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// One more than the greatest number; 0 of an empty set.
+    /// Largest number plus one; 0 of an empty set.
     pub(super) fn end(&self) -> usize {
         let last = self.0.iter().rposition(|word| *word != 0);
         last.map_or(0, |word| {

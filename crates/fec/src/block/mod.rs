@@ -1,16 +1,16 @@
-//! The block code for packets: data at once and unchanged, overcode behind it (ramakrishnan2000,
-//! chapter 5, the FZC booster).
+//! Block code for packets: data at once and unchanged, followed by repair packets
+//! (ramakrishnan2000, chapter 5, the FZC booster).
 //!
-//! [`BlockEncoder`] numbers data packets by block and index and keeps copies. A block closes
+//! [`BlockEncoder`] numbers data packets by block and index, and stores copies. A block closes
 //!
 //! - when it has `k` packets,
 //! - when `block_time` has passed since the first packet, or
 //! - when nothing more is waiting to be sent ([`handle_drained`]).
 //!
 //! Then its repair packets follow. A block that closes before it has `k` packets is *short*: the
-//! missing ones are virtual, nothing of them is sent, and it has as much overcode as so few
-//! packets want. [`BlockDecoder`] passes data on at once, and computes what is missing of a block
-//! as soon as as many of its packets, data and repair, are there as it has data packets.
+//! missing ones are virtual and not sent, and it gets the repair packets of a block of that size.
+//! [`BlockDecoder`] passes data on at once. It computes the missing packets of a block as soon as
+//! as many of its packets, data and repair, have arrived as it has data packets.
 //!
 //! ```text
 //!            block 7                              block 8
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! With an interleaving depth of I, I blocks are open at a time and packets go to them in turn, so
-//! that a burst of losses is shared by I blocks. They close together, and row 0 of each of them is
-//! sent before row 1 of any:
+//! that I blocks share a burst of losses. They close together, and row 0 of each of them is sent
+//! before row 1 of any:
 //!
 //! ```text
 //! I = 3:     a0 b0 c0 a1 b1 c1 ... | row 0 of a, of b, of c | row 1 of a, of b, of c | ...

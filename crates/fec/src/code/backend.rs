@@ -1,38 +1,38 @@
-//! Which implementation computes the code.
+//! Implementations of the block code.
 
 use std::{fmt, str::FromStr};
 
 use super::{ErasureCode, ReedSolomon};
 use crate::kernel::{Kernel, KernelError};
 
-/// What computes a block code. All give the same bytes, at different speeds.
+/// Implementation of the block code. All give the same bytes, at different speeds.
 ///
 /// Parsed from `auto`, the name of a [`Kernel`], or `reed-solomon-erasure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
-    /// Our own, on this kernel.
+    /// Code of this crate, on this kernel.
     Kernel(Kernel),
     /// The crate of that name.
     #[cfg(feature = "reference")]
     Reference,
 }
 
-/// The other back end's name: that of its crate.
+/// Name of the other back end: that of its crate.
 const REFERENCE: &str = "reed-solomon-erasure";
 
-/// Nothing here is called that.
+/// Error for an unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBackend {
-    /// It is no kernel of this machine either.
+    /// The name is not that of a kernel of this machine either.
     #[error("neither auto nor reed-solomon-erasure, and {0}")]
     Kernel(KernelError),
-    /// This program was built without the feature `reference`.
+    /// The program was built without the feature `reference`.
     #[error("built without the code of reed-solomon-erasure")]
     NotBuilt,
 }
 
 impl Backend {
-    /// A code computed by it.
+    /// Returns a code computed by this back end.
     #[must_use]
     pub fn code(self) -> Box<dyn ErasureCode + Send> {
         match self {
@@ -44,7 +44,7 @@ impl Backend {
 }
 
 impl Default for Backend {
-    /// The fastest kernel.
+    /// Returns the fastest kernel.
     fn default() -> Self {
         Self::Kernel(Kernel::detect())
     }

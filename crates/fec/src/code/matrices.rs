@@ -1,18 +1,18 @@
-//! The coefficients of the last few patterns of loss.
+//! Cache of the coefficients of the last few patterns of loss.
 
 use super::{SYMBOLS_MAX, numbers::Numbers, points};
 
-/// How many patterns are kept. With interleaving, a burst hits a few blocks at the same places.
+/// Number of cached patterns. With interleaving, a burst hits a few blocks at the same places.
 const PATTERNS: usize = 4;
 
 /// Coefficients by pattern of loss; at most 64 KiB.
 ///
-/// Working them out takes a tenth of what decoding a block of packets takes (`cargo bench -p fec`),
-/// so there is little to win by more than a few.
+/// Computing them takes a tenth of the time of decoding a block of packets (`cargo bench -p fec`),
+/// so a larger cache would gain little.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Matrices {
     patterns: [Pattern; PATTERNS],
-    /// The one that gives way.
+    /// Index of the entry to replace next.
     next: usize,
 }
 
@@ -24,8 +24,8 @@ struct Pattern {
 }
 
 impl Matrices {
-    /// The coefficients of the symbols `known`, also given as a `list`, in each of the `wanted` data
-    /// symbols. A block has as many data symbols as are known.
+    /// Returns the coefficients of the symbols `known`, also given as a `list`, in each of the
+    /// `wanted` data symbols. A block has as many data symbols as are known.
     pub(super) fn get(&mut self, known: &Numbers, list: &[u8], wanted: &[u8]) -> &[u8] {
         let same = |pattern: &Pattern| pattern.known == *known && pattern.wanted == wanted;
         let place = self.patterns.iter().position(same).unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! Block erasure codes: k data symbols, and as many rows of overcode as wanted, any k of which give
-//! the data back.
+//! Block erasure codes: k data symbols and any number of repair symbols (rows), any k of which
+//! restore the data.
 
 mod backend;
 mod matrices;
@@ -17,14 +17,14 @@ pub use reed_solomon::ReedSolomon;
 #[cfg(feature = "reference")]
 pub use reference::Reference;
 
-/// The most symbols of a block, data and overcode together: GF(2^8) has no more points.
+/// Maximum number of symbols of a block, data and repair together: GF(2^8) has no more points.
 pub const SYMBOLS_MAX: usize = 256;
 
-/// A systematic erasure code over symbols of one length. Data symbols are numbered from 0 to k - 1
-/// and rows of overcode from k on.
+/// A systematic erasure code over symbols of one length. Data symbols have the numbers 0 to k - 1,
+/// and rows (repair symbols) follow from k on.
 pub trait ErasureCode {
-    /// Computes the rows `first_row`, `first_row + 1`, ... of the overcode of `data`. A row does
-    /// not depend on which others are asked for, so more can be had later.
+    /// Computes the rows `first_row`, `first_row + 1`, ... of `data`. A row does not depend on
+    /// other rows, so that more can be computed later.
     ///
     /// # Errors
     ///
@@ -38,12 +38,12 @@ pub trait ErasureCode {
     ) -> Result<(), CodeError>;
 
     /// Computes the data symbols `lost` of a block of `k`, in this order, from the symbols
-    /// `received`: pairs of number and content, k or more, the lost ones not among them, in any
-    /// order. Others may be lost too.
+    /// `received`. These are pairs of number and content, k or more, without the lost ones, in any
+    /// order. Other symbols may be lost too.
     ///
     /// # Errors
     ///
-    /// If fewer than k symbols are there, a number occurs twice or is out of range, the lengths
+    /// If fewer than k symbols are given, a number occurs twice or is out of range, the lengths
     /// differ, or there are not as many places as lost symbols. The output is then untouched.
     fn decode(
         &mut self,
@@ -54,7 +54,7 @@ pub trait ErasureCode {
     ) -> Result<(), CodeError>;
 }
 
-/// One that is chosen at run time ([`Backend::code`]).
+/// A code chosen at run time ([`Backend::code`]).
 impl<C: ErasureCode + ?Sized> ErasureCode for Box<C> {
     fn encode(
         &mut self,
@@ -76,36 +76,36 @@ impl<C: ErasureCode + ?Sized> ErasureCode for Box<C> {
     }
 }
 
-/// Why a block cannot be coded. All of these are mistakes of the caller, who should check what
-/// came from a network first.
+/// Reason why a block cannot be coded. All are mistakes of the caller, who should first check data
+/// from a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodeError {
-    /// A block has at least one data symbol.
+    /// No data symbol; a block has one or more.
     #[error("a block without data")]
     NoData,
-    /// GF(2^8) has 256 points, one for each symbol.
+    /// Too many symbols: GF(2^8) has 256 points, one for each symbol.
     #[error("{0} symbols in a block, of 256 at most")]
     TooManySymbols(usize),
-    /// All symbols of a block are of one length; the caller pads them.
+    /// Symbols of different lengths; the caller pads them.
     #[error("symbols of different lengths in a block")]
     Lengths,
-    /// Each lost symbol needs a place to be restored to.
+    /// Each lost symbol needs a place for the restored one.
     #[error("{restored} places for {lost} lost symbols")]
     Places {
-        /// How many symbols are asked for.
+        /// Number of lost symbols.
         lost: usize,
-        /// How many places there are.
+        /// Number of places.
         restored: usize,
     },
-    /// As many symbols are needed as there are data symbols.
+    /// Too few symbols: a block needs as many as it has data symbols.
     #[error("{received} symbols of a block that needs {k}")]
     TooFew {
-        /// How many there are.
+        /// Number of symbols received.
         received: usize,
-        /// How many are needed.
+        /// Number of symbols needed.
         k: usize,
     },
-    /// A symbol occurs twice, a lost one is not one of the data, or has been received.
+    /// A symbol occurs twice, or a lost one is not a data symbol, or was received.
     #[error("symbol {0} given twice, or out of range")]
     Number(u8),
 }

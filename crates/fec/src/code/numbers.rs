@@ -1,11 +1,11 @@
 //! Sets of symbols.
 
-/// A set of the numbers of a block's symbols.
+/// A set of symbol numbers of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Numbers([u64; 4]);
 
 impl Numbers {
-    /// Adds a number; `false` if it was there.
+    /// Adds a number; returns `false` if the set had it.
     pub(super) fn insert(&mut self, number: u8) -> bool {
         let (word, bit) = place(number);
         let before = self.0[word];
@@ -44,7 +44,7 @@ impl Numbers {
         missing
     }
 
-    /// Writes them to `list` in ascending order, and returns that part of it.
+    /// Writes the numbers to `list` in ascending order, and returns that part of it.
     pub(super) fn list<'a>(&self, list: &'a mut [u8; 256]) -> &'a [u8] {
         let mut count = 0;
         for (i, mut word) in self.0.into_iter().enumerate() {

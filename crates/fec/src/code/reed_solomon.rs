@@ -1,29 +1,29 @@
-//! The code on our own kernels.
+//! The code on this crate's kernels.
 
 use super::{CodeError, ErasureCode, SYMBOLS_MAX, matrices::Matrices, points, shape};
 use crate::kernel::Kernel;
 
 /// The systematic Reed-Solomon code, computed by a [`Kernel`].
 ///
-/// It keeps the coefficients of all rows that it has made: for blocks of k symbols k bytes for
-/// each row, which is 20 KB for all k up to 50 with half as many rows, and cannot exceed 2.8 MB. It
-/// also keeps those of the last few patterns of loss. After that, coding allocates nothing.
+/// It caches the coefficients of all rows that it has computed: for blocks of k symbols, k bytes
+/// for each row. That is 20 KB for all k up to 50 with half as many rows, and cannot exceed 2.8 MB.
+/// It also caches those of the last few patterns of loss. After that, coding allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct ReedSolomon {
     kernel: Kernel,
-    /// By k the coefficients of the rows 0, 1, ... so far.
+    /// Coefficients of the rows 0, 1, ... computed so far, by k.
     rows: Vec<Vec<u8>>,
     matrices: Matrices,
 }
 
 impl ReedSolomon {
-    /// Computed by the fastest kernel of this machine.
+    /// Returns a code on the fastest kernel of this machine.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Computed by `kernel`.
+    /// Returns a code on `kernel`.
     #[must_use]
     pub fn with_kernel(kernel: Kernel) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl ReedSolomon {
         }
     }
 
-    /// The coefficients of the first `rows` rows over `k` data symbols.
+    /// Coefficients of the first `rows` rows over `k` data symbols.
     fn coefficients(&mut self, k: usize, rows: usize) -> &[u8] {
         if self.rows.len() <= k {
             self.rows.resize_with(k + 1, Vec::new);
@@ -78,8 +78,8 @@ impl ErasureCode for ReedSolomon {
         for (place, (number, _)) in received.iter().enumerate() {
             places[usize::from(*number)] = place as u8;
         }
-        // The data that is there, then as many rows as data is missing, however many there are
-        // and whichever is asked for.
+        // The data present, then as many rows as data is missing, independent of the rows available
+        // and of the symbols wanted.
         let known = present.first(k);
         let mut list = [0; SYMBOLS_MAX];
         let list = known.list(&mut list);

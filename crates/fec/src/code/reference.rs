@@ -1,30 +1,30 @@
-//! The code by the crate reed-solomon-erasure, which ours is compared with.
+//! The code by the crate reed-solomon-erasure, as a reference.
 
 use reed_solomon_erasure::galois_8;
 
 use super::{CodeError, ErasureCode, shape};
 
-/// The same code, computed by the crate `reed-solomon-erasure`.
+/// Block code, computed by the crate `reed-solomon-erasure`.
 ///
-/// Slower, and allocates: it is there to check [`ReedSolomon`](super::ReedSolomon) against, and to
-/// fall back on should that ever be in doubt.
+/// Slower, and allocates. It is a reference for [`ReedSolomon`](super::ReedSolomon), and a fallback
+/// in case of doubt.
 #[derive(Debug, Default)]
 pub struct Reference {
-    /// The matrix of the last shape of block; a new one takes k^3 steps.
+    /// Matrix of the last shape of block; a new one takes k^3 steps.
     code: Option<galois_8::ReedSolomon>,
 }
 
-/// What the other crate could complain of has been looked at before.
+/// The arguments were checked against all errors of the other crate.
 const CHECKED: &str = "arguments that have been checked";
 
 impl Reference {
-    /// Without any matrix yet.
+    /// Returns a code without a matrix yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For blocks of `k` data symbols and `rows` rows, both at least one.
+    /// Returns the code for blocks of `k` data symbols and `rows` rows, both 1 or more.
     fn code(&mut self, k: usize, rows: usize) -> &galois_8::ReedSolomon {
         let fits = |code: &galois_8::ReedSolomon| {
             code.data_shard_count() == k && code.parity_shard_count() == rows
@@ -47,7 +47,7 @@ impl ErasureCode for Reference {
         if length == 0 || rows.is_empty() {
             return Ok(());
         }
-        // It makes all rows from the first on.
+        // The crate computes all rows from the first on.
         let mut before = vec![vec![0; length]; first_row];
         let before = before.iter_mut().map(Vec::as_mut_slice);
         let mut all: Vec<&mut [u8]> = before
@@ -70,7 +70,7 @@ impl ErasureCode for Reference {
         if length == 0 || lost.is_empty() {
             return Ok(());
         }
-        // As data is lost, at least one of k or more symbols is a row.
+        // As data is lost, one or more of the k or more symbols are rows.
         let numbers = received.iter().map(|(number, _)| usize::from(*number));
         let symbols = numbers.max().expect(CHECKED) + 1;
         let mut block: Vec<Option<Vec<u8>>> = vec![None; symbols];

@@ -1,4 +1,4 @@
-//! What any back end demands of its arguments.
+//! Checks of arguments, common to all back ends.
 
 use super::{CodeError, SYMBOLS_MAX, numbers::Numbers};
 
@@ -20,7 +20,7 @@ pub(super) fn check_encode(
     Ok(())
 }
 
-/// Returns the numbers of the symbols that are there.
+/// Returns the numbers of the symbols present.
 pub(super) fn check_decode(
     k: usize,
     received: &[(u8, &[u8])],

@@ -17,7 +17,7 @@ struct Block {
 }
 
 impl Block {
-    /// Encoded by reed-solomon-erasure itself, around all code of ours.
+    /// Encoded by reed-solomon-erasure itself, without this crate's code.
     fn new(k: usize, h: usize, length: usize, seed: u64) -> Self {
         let mut symbols: Vec<Vec<u8>> = (0..k).map(|i| bytes(seed + i as u64, length)).collect();
         symbols.resize(k + h, vec![0; length]);
@@ -73,7 +73,7 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// All numbers of a block's symbols in any order.
+/// All symbol numbers of a block in any order.
 fn shuffled(symbols: usize, order: &[Index]) -> Vec<u8> {
     let mut numbers: Vec<u8> = (0..symbols).map(|number| number as u8).collect();
     for (i, index) in order.iter().enumerate().take(symbols) {
@@ -89,7 +89,7 @@ fn every_back_end() -> Vec<(Backend, Box<dyn ErasureCode + Send>)> {
     kernels.map(|backend| (backend, backend.code())).collect()
 }
 
-/// Any length that a packet may have, short ones as often as long ones.
+/// Any length of a packet, short ones as often as long ones.
 fn length() -> impl Strategy<Value = usize> {
     prop_oneof![1..130_usize, 1..1500_usize, 1..=9000_usize]
 }
@@ -106,7 +106,7 @@ fn rows_are_those_of_reed_solomon_erasure_together_and_one_by_one() {
             for (backend, mut code) in every_back_end() {
                 let rows = block.encoded(code.as_mut(), 0, h);
                 prop_assert_eq!(&rows[..], &block.symbols[k..], "{}, k {}", backend, k);
-                // Asked for later, by a code that has them and by one that has not.
+                // Requested later, from a code that has cached them and from one that has not.
                 let first = split.index(h);
                 for code in [code.as_mut(), backend.code().as_mut()] {
                     let later = block.encoded(code, first, h - first);
@@ -146,7 +146,7 @@ fn any_k_symbols_or_more_give_any_of_the_data_back() {
     }
 }
 
-/// The largest blocks that there can be, with everything lost that can be.
+/// The largest possible blocks, with the maximum loss.
 #[test]
 fn blocks_that_use_up_the_field_are_right() {
     for (k, h) in [(1, 255), (128, 128), (200, 56), (255, 1)] {
@@ -169,7 +169,7 @@ fn blocks_that_use_up_the_field_are_right() {
     }
 }
 
-/// More patterns than are kept, some of which only differ in what is asked for, again and again.
+/// More patterns than are cached, some of which only differ in the wanted symbols, repeatedly.
 #[test]
 fn patterns_are_not_mistaken_for_each_other() {
     let block = Block::new(6, 4, 40, 1);

@@ -1,18 +1,18 @@
 use std::ops::{Add, AddAssign};
 
-/// Packets in a row that fared alike, as sent.
+/// Consecutive packets, as sent, with the same fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// As many packets arrived. Such runs may come in pieces.
+    /// Number of packets that arrived. Such runs may come in pieces.
     Received(u64),
-    /// As many packets were lost, between two that arrived: a whole burst.
+    /// Number of packets lost, between two that arrived: a whole burst.
     Lost(u64),
 }
 
-/// What became of some packets: all that an estimate needs, and short enough for a report.
+/// Loss counts of some packets: sufficient for an estimate, and short enough for a report.
 ///
-/// Counts of one span and the next can be added; a burst is counted in the span where it ends or
-/// where it begins, as long as it is always the same.
+/// Counts of consecutive spans can be added. A burst counts in the span where it ends or where it
+/// begins, as long as that is consistent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     packets: u64,
@@ -20,31 +20,33 @@ pub struct Counts {
     bursts: u64,
 }
 
-/// Why numbers from elsewhere are no [`Counts`].
+/// Reason why numbers from outside are not valid [`Counts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CountsError {
-    /// No more packets are lost than were sent.
+    /// More packets lost than sent.
     #[error("{lost} of {packets} packets lost")]
     Lost {
-        /// How many were sent.
+        /// Packets sent.
         packets: u64,
-        /// How many of them were lost.
+        /// Packets lost.
         lost: u64,
     },
-    /// A burst has at least one packet, and one that arrived lies between two of them.
+    /// Impossible number of bursts: a burst has one packet or more, and a received packet lies
+    /// between two bursts.
     #[error("{bursts} bursts, of {lost} lost and {received} received packets")]
     Bursts {
-        /// How many packets were lost.
+        /// Packets lost.
         lost: u64,
-        /// How many packets arrived.
+        /// Packets received.
         received: u64,
-        /// In how many bursts they were lost.
+        /// Bursts.
         bursts: u64,
     },
 }
 
 impl Counts {
-    /// Of `packets` that were sent `lost` did not arrive, in `bursts` runs of one or more.
+    /// Returns counts of `packets` sent, of which `lost` did not arrive, in `bursts` runs of one or
+    /// more.
     ///
     /// # Errors
     ///
@@ -67,37 +69,37 @@ impl Counts {
         })
     }
 
-    /// How many packets were sent.
+    /// Packets sent.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// How many of them were lost.
+    /// Packets lost.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// In how many runs of one or more they were lost.
+    /// Bursts: runs of one or more lost packets.
     #[must_use]
     pub fn bursts(&self) -> u64 {
         self.bursts
     }
 
-    /// How many arrived.
+    /// Packets received.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.packets - self.lost
     }
 
-    /// The share that was lost; zero if nothing was sent.
+    /// Share of packets lost; zero if nothing was sent.
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.lost as f64 / self.packets.max(1) as f64
     }
 
-    /// As many packets at most, with the same share of losses and bursts.
+    /// Scales down to at most `packets` packets, with the same share of losses and bursts.
     pub(super) fn at_most(self, packets: u64) -> Self {
         if self.packets <= packets {
             return self;
@@ -112,7 +114,7 @@ impl Counts {
         }
     }
 
-    /// Without a part of these.
+    /// Subtracts a part of these counts.
     pub(super) fn minus(self, part: Self) -> Self {
         Self {
             packets: self.packets - part.packets,
@@ -139,7 +141,7 @@ impl From<Run> for Counts {
 impl Add for Counts {
     type Output = Self;
 
-    /// Of more packets than there are numbers the rest is not counted.
+    /// Saturates: packets beyond the range of the numbers are not counted.
     fn add(self, other: Self) -> Self {
         let (Some(packets), Some(bursts)) = (
             self.packets.checked_add(other.packets),

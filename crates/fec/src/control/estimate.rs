@@ -4,36 +4,36 @@ use crate::theory::Channel;
 /// Standard errors of a two-sided interval of 95 %.
 const INTERVAL_ERRORS: f64 = 1.96;
 
-/// More standard errors than anybody means.
+/// Upper bound of the standard errors accepted.
 const ERRORS_MAX: f64 = 1e3;
 
-/// How sure it must be that losses come in bursts before they are taken to: the logarithm of the
-/// likelihood ratio. Without bursts that is met in one of 400 cases.
+/// Certainty required before losses count as bursty: the logarithm of the likelihood ratio. Without
+/// bursts one of 400 cases reaches it.
 const BURSTY: f64 = 4.0;
 
-/// A measured value and the interval in which the true one lies with 95 %.
+/// A measured value and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The most likely value.
+    /// Most likely value.
     pub value: f64,
-    /// The interval's lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// The interval's upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// How a link loses packets, as far as can be said from [`Counts`].
+/// Loss characteristics of a link, estimated from [`Counts`].
 ///
-/// Gilbert's chain is fitted: with `received` and `lost` packets in `bursts` bursts, a received packet
-/// is followed by a lost one with `q = bursts / received`, a lost one by a received one with
-/// `r = bursts / lost`. These are the most likely values, and as each is a share of independent
-/// trials, Wilson's interval holds for it (Wilson: "Probable inference, the law of succession, and
-/// statistical inference", JASA 22, 1927). Of the loss rate it holds too, if the number of
-/// packets is corrected for their telling little new about each other in bursts: n of them weigh as
-/// much as `n (1 - m) / (1 + m)` independent ones, with the memory `m = 1 - q - r`.
+/// Fits Gilbert's chain: with `received` and `lost` packets in `bursts` bursts, a received packet
+/// is followed by a lost one with `q = bursts / received`, a lost one by a received one with `r =
+/// bursts / lost`. These are the most likely values. As each is a share of independent trials,
+/// Wilson's interval holds for it (Wilson: "Probable inference, the law of succession, and
+/// statistical inference", JASA 22, 1927). It holds for the loss rate too, after a correction of
+/// the number of packets for their correlation in bursts: n packets weigh as much as `n (1 - m) /
+/// (1 + m)` independent ones, with the memory `m = 1 - q - r`.
 ///
-/// Unless losses in a row are significantly more frequent than by chance, they are taken to be
-/// independent: one parameter less to be wrong about.
+/// Losses count as independent, which has one parameter fewer, unless consecutive losses are
+/// significantly more frequent than by chance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     counts: Counts,
@@ -41,26 +41,26 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The estimate that these counts allow.
+    /// Returns the estimate from these counts.
     #[must_use]
     pub fn new(counts: Counts) -> Self {
         let bursty = is_bursty(counts);
         Self { counts, bursty }
     }
 
-    /// What the estimate rests on.
+    /// Counts behind the estimate.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Whether losses come in bursts rather than independently.
+    /// Reports whether losses are bursty rather than independent.
     #[must_use]
     pub fn is_bursty(&self) -> bool {
         self.bursty
     }
 
-    /// The share of packets that is lost.
+    /// Share of packets lost.
     #[must_use]
     pub fn loss(&self) -> Measured {
         let value = self.counts.loss();
@@ -71,7 +71,7 @@ impl Estimate {
         }
     }
 
-    /// The mean number of packets lost in a row; `None` without losses.
+    /// Mean number of packets lost in a row; `None` without losses.
     #[must_use]
     pub fn burst(&self) -> Option<Measured> {
         if self.counts.bursts() == 0 {
@@ -81,21 +81,21 @@ impl Estimate {
         let value = lost / bursts;
         Some(Measured {
             value,
-            // No further than the value, if rounding says so.
+            // Never beyond the value by rounding.
             low: (1.0 / wilson(bursts, lost, INTERVAL_ERRORS)).min(value),
             high: (1.0 / wilson(bursts, lost, -INTERVAL_ERRORS)).max(value),
         })
     }
 
-    /// The channel that fits best.
+    /// Best fitting channel.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.channel_at(0.0)
     }
 
-    /// The channel that is worse than the best fit by so many standard errors, or better if they
-    /// are negative. In bursts, where two parameters are uncertain, each has its share of
-    /// that: the root of one half. Beyond a thousand it is as at a thousand.
+    /// Returns the channel that is worse than the best fit by `errors` standard errors, or better
+    /// if they are negative. With bursts, two parameters are uncertain, and each takes its share of
+    /// the errors: the root of one half. Limited to a thousand.
     #[must_use]
     pub fn channel_at(&self, errors: f64) -> Channel {
         let errors = if errors.is_nan() {
@@ -125,11 +125,11 @@ impl Estimate {
         )
     }
 
-    /// As many independent packets would say as much about the loss rate.
+    /// Number of independent packets with the same information about the loss rate.
     fn packets_effective(&self) -> f64 {
         let packets = self.counts.packets() as f64;
         let memory = if self.bursty {
-            // Not `channel().memory()`, which asks for this.
+            // Not `channel().memory()`, which calls this function.
             let bursts = self.counts.bursts() as f64;
             1.0 - bursts / self.counts.received() as f64 - bursts / self.counts.lost() as f64
         } else {
@@ -139,7 +139,7 @@ impl Estimate {
     }
 }
 
-/// Whether a packet is lost after a lost one significantly more often than after a received one.
+/// Reports whether losses follow lost packets significantly more often than received ones.
 fn is_bursty(counts: Counts) -> bool {
     let (received, lost) = (counts.received() as f64, counts.lost() as f64);
     let bursts = counts.bursts() as f64;
@@ -152,8 +152,8 @@ fn is_bursty(counts: Counts) -> bool {
     further / lost > bursts / received && apart - together > BURSTY
 }
 
-/// The end of Wilson's interval for the probability of what happened `count` times of `trials`, so
-/// many standard errors above the observed share, or below.
+/// Returns the end of Wilson's interval for the probability of an event that happened `count` times
+/// in `trials`, this many standard errors above the observed share, or below.
 fn wilson(count: f64, trials: f64, errors: f64) -> f64 {
     if trials <= 0.0 {
         return if errors > 0.0 { 1.0 } else { 0.0 };

@@ -1,52 +1,50 @@
 use super::Counts;
 
-/// Counts are gathered in pieces of at least as many packets, so that the work for each packet is
-/// small.
+/// Minimum packets of a piece of counts, so that the work for each packet is small.
 pub(super) const PIECE_PACKETS: u64 = 64;
 
-/// More packets than any link brings between two reports: what claims more is taken for this many,
-/// so that sums of them stay in range.
+/// Upper bound of packets per report, more than any link carries between two. Limits larger claims,
+/// so that sums stay in range.
 const PACKETS_MAX: u64 = 1 << 48;
 
-/// How many pieces are told apart. With as many, each is short compared with its age.
+/// Maximum number of pieces. With that many, each is short compared with its age.
 const PIECES_MAX: usize = 64;
 
-/// How sure it must be that loss has changed before what was before is forgotten: the logarithm of
-/// the likelihood ratio. As a test of one place where it might have changed that is an error of
-/// `exp(-13)`.
+/// Certainty of a change in loss before earlier counts are dropped: the logarithm of the likelihood
+/// ratio. For a test of one possible place that is an error rate of `exp(-13)`.
 const CHANGE: f64 = 13.0;
 
-/// Below this it is doubtful whether it has changed after all.
+/// Certainty below which an assumed change is doubtful.
 const DOUBT: f64 = 4.0;
 
-/// Bursts after a rise. One or two on a link that is as good as ever are no reason to forget that.
+/// Minimum bursts of a rise. One or two on an unchanged link are no reason to drop earlier counts.
 const RISE_BURSTS: u64 = 3;
 
-/// What became of the most recent packets, for as long as the link has been as it is now.
+/// Loss counts of recent packets, since the last change of the link.
 ///
 /// Old pieces are joined so that their length stays in proportion to their age. Whenever a piece is
-/// complete, each border between two pieces is tested for being the place where the link changed:
-/// with the generalised likelihood ratio of Gilbert's chain, which has two parameters (how often a
-/// burst follows a received packet, how often it goes on after a lost one). If they differ on the two
-/// sides, what is older is forgotten; so is what is older than `memory` packets.
+/// complete, each border between two pieces is tested as a place where the link changed. The test
+/// is the generalised likelihood ratio of Gilbert's chain with its two parameters: the probability
+/// that a burst follows a received packet, and that it continues after a lost one. If they differ
+/// on the two sides, older pieces are dropped, as are pieces older than `memory` packets.
 #[derive(Clone, Debug)]
 pub(super) struct History {
-    /// Oldest first.
+    /// Pieces, the oldest first.
     pieces: Vec<Counts>,
     total: Counts,
-    /// What was forgotten because of the last change, if it just precedes the pieces.
+    /// Counts dropped because of the last change, if they just precede the pieces.
     before: Counts,
     memory: u64,
 }
 
-/// What more counts have brought.
+/// Result of adding counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// Nothing that it is worth while to look at.
+    /// Nothing to evaluate.
     None,
     /// A piece is complete.
     Piece,
-    /// And loss has fallen.
+    /// A piece is complete, and loss has fallen.
     Fall,
 }
 
@@ -60,7 +58,7 @@ impl History {
         }
     }
 
-    /// All that is remembered.
+    /// Sum of all pieces.
     pub(super) fn total(&self) -> Counts {
         self.total
     }
@@ -86,7 +84,7 @@ impl History {
         news
     }
 
-    /// Copies another one, without allocating.
+    /// Copies another history, without allocating.
     pub(super) fn restore(&mut self, other: &Self) {
         self.pieces.clone_from(&other.pieces);
         (self.total, self.before) = (other.total, other.before);
@@ -105,8 +103,9 @@ impl History {
         }
     }
 
-    /// What comes after a change shows more clearly where it was, as the first pieces may fit better to
-    /// what was before; or that there was none, and that what was before is to be remembered again.
+    /// Reconsiders the last change. Later counts show more clearly where it was, as the first
+    /// pieces may fit better to the time before. They may also show that there was none; the
+    /// dropped counts then return.
     fn think_again_about_last_change(&mut self) {
         if self.before.packets() == 0 {
             return;
@@ -135,7 +134,7 @@ impl History {
         best
     }
 
-    /// What is before this piece was before the change.
+    /// Drops the pieces before the change at this border.
     fn forget_before(&mut self, border: usize) {
         for piece in self.pieces.drain(..border) {
             self.total = self.total.minus(piece);
@@ -143,7 +142,7 @@ impl History {
         }
     }
 
-    /// The most likely place of a change, if it is certain that there was one.
+    /// Returns the most likely place of a change, if one is certain.
     fn find_change(&self) -> Option<usize> {
         if self.total.lost() == 0 {
             return None;
@@ -175,7 +174,8 @@ impl History {
         }
     }
 
-    /// Joins neighbours, those first that are shortest, compared with how long ago they end.
+    /// Joins neighbours, starting with those that are shortest compared with the time since their
+    /// end.
     fn join_pieces(&mut self) {
         while self.pieces.len() > PIECES_MAX {
             self.join_two();
@@ -196,14 +196,14 @@ impl History {
     }
 }
 
-/// The logarithm of how likely these losses are on the channel of Gilbert's that fits them best.
+/// Logarithm of the likelihood of these losses on the best fitting Gilbert channel.
 fn likelihood(counts: Counts) -> f64 {
     let bursts = counts.bursts() as f64;
     binomial_likelihood(bursts, counts.received() as f64)
         + binomial_likelihood(bursts, counts.lost() as f64)
 }
 
-/// The logarithm of how likely it is that something happens just these `count` times of `trials`,
+/// Logarithm of the probability that an event happens in exactly these `count` of `trials` trials,
 /// if its probability is `count / trials`.
 pub(super) fn binomial_likelihood(count: f64, trials: f64) -> f64 {
     let rest = trials - count;

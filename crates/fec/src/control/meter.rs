@@ -2,17 +2,16 @@ use std::ops::Range;
 
 use super::Run;
 
-/// Finds out at the receiver which packets were lost, from the numbers of those that arrive.
+/// Loss meter of the receiver, by the numbers of arriving packets.
 ///
-/// A packet is lost when `reorder` later ones have been sent and it has not arrived; what arrives
-/// even later changes nothing any more. Two things are no loss in the sense of overcode, which
-/// could not mend them, and are left out:
+/// A packet is lost when `reorder` later ones have been sent and it has not arrived; a later
+/// arrival changes nothing. Two kinds of loss are beyond FEC, and are left out:
 ///
-/// - what was sent during a silence, if the caller says so ([`leave_out`](Self::leave_out));
+/// - packets sent during a silence that the caller reports ([`leave_out`](Self::leave_out));
 /// - more than [`outage_packets`](MeterConfig::outage_packets) lost in a row.
 ///
-/// Memory is a byte or two for each packet of `reorder`; a packet takes constant time, unless numbers
-/// jump: then `reorder` steps at most, however far.
+/// Memory is a byte or two for each packet of `reorder`. A packet takes constant time, or at most
+/// `reorder` steps when numbers jump, however far.
 ///
 /// ```
 /// use fec::control::{Counts, LossMeter, MeterConfig};
@@ -30,27 +29,27 @@ use super::Run;
 #[derive(Clone, Debug)]
 pub struct LossMeter {
     config: MeterConfig,
-    /// What is known of the numbers from `settled` to `end`, by number modulo its length: a power of two.
+    /// Fates of the numbers from `settled` to `end`, by number modulo its length: a power of two.
     window: Box<[Fate]>,
     settled: u64,
     end: u64,
     started: bool,
-    /// Lost packets in a row just before `settled`.
+    /// Consecutive lost packets just before `settled`.
     lost: u64,
     stats: MeterStats,
 }
 
-/// How a [`LossMeter`] judges.
+/// Configuration of a [`LossMeter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterConfig {
-    /// How many later packets may overtake one before it counts as lost.
+    /// Number of later packets that may overtake one before it counts as lost.
     pub reorder: u16,
-    /// The longest run of lost packets that is loss and not an outage.
+    /// Longest run of lost packets that counts as loss and not as an outage.
     pub outage_packets: u64,
 }
 
 impl Default for MeterConfig {
-    /// 64 packets, more than a link itself ever reorders by; and 256, as no block is longer.
+    /// 64 packets, more than a link itself ever reorders by, and 256, the longest block.
     fn default() -> Self {
         Self {
             reorder: 64,
@@ -59,14 +58,14 @@ impl Default for MeterConfig {
     }
 }
 
-/// What a [`LossMeter`] has not counted.
+/// Packets that a [`LossMeter`] has not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterStats {
     /// Packets that had arrived before.
     pub duplicates: u64,
-    /// Packets that arrived after they had been counted as lost or left out, or their duplicates.
+    /// Packets that arrived after they counted as lost or left out, or their duplicates.
     pub late: u64,
-    /// Packets that were left out, whether they arrived or not.
+    /// Packets left out, arrived or not.
     pub left_out: u64,
 }
 
@@ -78,7 +77,7 @@ enum Fate {
 }
 
 impl LossMeter {
-    /// A meter that starts with the first packet that arrives.
+    /// Returns a meter that starts with the first packet that arrives.
     #[must_use]
     pub fn new(config: MeterConfig) -> Self {
         // One more, as a number is entered before the oldest one is settled.
@@ -95,10 +94,10 @@ impl LossMeter {
         }
     }
 
-    /// Packet `number` has arrived. What is certain now is given to `runs`.
+    /// Handles the arrival of packet `number`. Passes settled runs to `runs`.
     ///
-    /// Numbers of the same sender; one that is far ahead makes all before it late, so whoever
-    /// cannot trust them must check them first.
+    /// Numbers are of a single sender. A number far ahead makes all before it late, so the caller
+    /// must check numbers that it cannot trust.
     pub fn on_packet(&mut self, number: u64, mut runs: impl FnMut(Run)) {
         if !self.started {
             self.started = true;
@@ -114,9 +113,9 @@ impl LossMeter {
         }
     }
 
-    /// Does not count the packets with these numbers, as far as they are not counted yet: they
-    /// were sent during a silence. All numbers up to the end of the range are taken to have been
-    /// sent. Does nothing before the first packet.
+    /// Excludes the packets with these numbers, unless counted already: they were sent during a
+    /// silence. All numbers up to the end of the range count as sent. Does nothing before the first
+    /// packet.
     pub fn leave_out(&mut self, numbers: Range<u64>, mut runs: impl FnMut(Run)) {
         if !self.started || numbers.is_empty() {
             return;
@@ -130,7 +129,7 @@ impl LossMeter {
         }
     }
 
-    /// What has not been counted so far.
+    /// Packets not counted so far.
     #[must_use]
     pub fn stats(&self) -> MeterStats {
         self.stats
@@ -150,10 +149,10 @@ impl LossMeter {
         &mut self.window[number as usize & mask]
     }
 
-    /// All numbers up to `end` have been sent, those that are new with this fate.
+    /// Records all numbers up to `end` as sent; new ones get this fate.
     fn extend(&mut self, end: u64, fate: Fate, runs: &mut impl FnMut(Run)) {
         let reorder = u64::from(self.config.reorder);
-        // Numbers that are settled at once, as later ones fill the window.
+        // Numbers that settle at once, as later ones fill the window.
         let at_once = end.saturating_sub(reorder);
         if at_once > self.end {
             self.settle_before(self.end, runs);
@@ -176,7 +175,7 @@ impl LossMeter {
         }
     }
 
-    /// The next `packets` packets have finally had this fate.
+    /// Settles the fate of the next `packets` packets.
     fn settle(&mut self, fate: Fate, packets: u64, runs: &mut impl FnMut(Run)) {
         if fate == Fate::Missing {
             self.lost += packets;

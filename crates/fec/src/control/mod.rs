@@ -1,16 +1,16 @@
-//! Overcode that follows the link: loss is measured before decoding, a channel is fitted to it, and
-//! there is as much overcode as a target asks for on that channel, and no more.
+//! FEC control that follows the link. Loss is measured before decoding and fitted to a channel
+//! model; the overhead is the minimum that meets a target on that channel.
 //!
 //! ```text
 //!   receiver                                    sender
-//!   packet numbers -> LossMeter -> Counts  ->   Control -> Overcode -> encoder
+//!   packet numbers -> LossMeter -> Counts  ->   Control -> Overhead -> encoder
 //!                                (in reports)      ^
 //!                                               congestion, as the caller sees it
 //! ```
 //!
-//! [`LossMeter`] turns the numbers of packets that arrive into runs of received and lost ones;
-//! [`Counts`] sum these up; [`Control`] remembers them for as long as the link has not changed, makes
-//! an [`Estimate`] of them, and an [`Overhead`](crate::overcode::Overcode) of that. Everything is
+//! [`LossMeter`] turns the numbers of arriving packets into runs of received and lost ones, and
+//! [`Counts`] sums them up. [`Control`] remembers counts until the link changes, makes an
+//! [`Estimate`] of them, and from that an [`Overhead`](crate::overhead::Overhead). Everything is
 //! counted in packets; there is no clock.
 
 mod counts;

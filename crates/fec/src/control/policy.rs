@@ -8,72 +8,71 @@ use crate::{
     theory::{Channel, rows_needed_into},
 };
 
-/// The share of blocks that may fail where repetition stands behind the code, as for streams.
+/// Target share of failed blocks where retransmission backs up the code, as for streams.
 pub const TARGET_STREAMS: f64 = 1e-3;
 
-/// The share of blocks that may fail where nothing does, as for single packets.
+/// Target share of failed blocks where nothing does, as for datagrams.
 pub const TARGET_PACKETS: f64 = 1e-5;
 
-/// How far the estimate may be exceeded at most, in rows: as a whole number of rows is sent, half a
-/// row above what is needed makes errors of the estimate by half a row to either side harmless. A
-/// little less, as what follows a rise is rather estimated too high.
+/// Maximum margin above the estimate, in rows. As the number of rows is whole, half a row above the
+/// need absorbs estimation errors by half a row to either side. Slightly less, as estimates after a
+/// rise tend to be too high.
 const SPARE_ROWS: f64 = 0.42;
 
-/// How much more than that it takes to change the number of rows again, at least and as a share of
-/// the rows.
+/// Extra margin before the number of rows changes again: a minimum, and as a share of the rows.
 const FLUTTER_ROWS: f64 = 0.1;
 const FLUTTER_SHARE: f64 = 0.02;
 
-/// Standard errors by which the fit is taken to be worse in bursts, where errors are larger than half
-/// a row: averaged over these, failure is more frequent than it is for the best fit.
+/// Standard errors by which the fit counts as worse in bursts, where errors exceed half a row:
+/// averaged over these, failure is more frequent than for the best fit.
 const FIT_ERRORS: f64 = 0.5;
 
-/// Standard errors by which the channel is taken to be worse than the best fit, if that asks for
-/// less than [`SPARE_ROWS`] do.
+/// Standard errors by which the channel counts as worse than the best fit, if that asks for less
+/// than [`SPARE_ROWS`] do.
 const CAUTION_ERRORS: f64 = 2.5;
 
-/// Standard errors by which loss must exceed the threshold before there is any overcode: 95 %,
+/// Standard errors by which loss must exceed the threshold before repair packets are sent: 95 %,
 /// one-sided.
 const ON_ERRORS: f64 = 1.645;
 
-/// Bursts before there is any overcode; one is no reason.
+/// Minimum bursts before repair packets are sent; a single one is not sufficient.
 const ON_BURSTS: u64 = 2;
 
-/// Below this share of the threshold there is no overcode any more.
+/// Share of the threshold below which repair packets stop.
 const OFF: f64 = 0.5;
 
-/// For how many packets the rows stay after a fall of loss. A link that changes to and fro within that
-/// time gets what its bad times ask for.
+/// Packets for which the rows stay after a fall of loss. A link that alternates within that time
+/// gets the rows of its bad phases.
 const HOLD_PACKETS: u64 = 1500;
 
-/// Fitted channels that differ by less, relatively, are the same.
+/// Relative difference below which fitted channels count as the same.
 const SAME: f64 = 0.01;
 
-/// What a [`Control`] aims at.
+/// Configuration of a [`Control`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ControlConfig {
-    /// The share of blocks that may fail: [`TARGET_STREAMS`], [`TARGET_PACKETS`] or any other.
+    /// Target share of failed blocks: [`TARGET_STREAMS`], [`TARGET_PACKETS`] or any other.
     pub target: f64,
-    /// The most overcode, as a share of data: never more than `k * overhead_max` rows for k
-    /// data packets, rounded down. Short blocks get none at all if that is less than one.
+    /// Maximum FEC overhead, as a share of data: never more than `k * overhead_max` rows for k data
+    /// packets, rounded down. Short blocks get no rows if that is less than one.
     pub overhead_max: f64,
-    /// The longest block whose overcode is asked for, in data packets. For a sliding window, what
-    /// [`block_of_window`](crate::theory::block_of_window) says.
+    /// Maximum block length in data packets. For a sliding window, that of
+    /// [`block_of_window`](crate::theory::block_of_window).
     pub block: u8,
-    /// How many packets the packets of a block are apart: the depth of interleaving, one without.
+    /// Distance between the packets of a block, in packets: the depth of interleaving, 1 without.
     pub depth: usize,
-    /// The loss rate above which there is overcode at all; below half of it there is none again.
-    /// A threshold as of ramakrishnan2000 (section 5.5): on a clean link overcode only costs.
+    /// Loss rate above which repair packets are sent; they stop below half of it. A threshold as in
+    /// ramakrishnan2000 (section 5.5): on a clean link FEC only costs.
     pub threshold: f64,
-    /// How many packets are remembered if the link does not change, at least; twice as many at most.
-    /// From 1,000; never fewer than it takes to see that loss is below half the threshold, which
-    /// is two divided by the threshold.
+    /// Minimum number of packets remembered while the link does not change; the maximum is twice as
+    /// many. 1,000 or more, and never fewer than 2 divided by the threshold, which it takes to see
+    /// that loss is below half the threshold.
     pub memory: u64,
 }
 
 impl Default for ControlConfig {
-    /// Streams in blocks of 20, at most as much overcode as data, a threshold of 1 in 2,000, and
-    /// 65,536 packets of memory, which holds 33 losses at the threshold.
+    /// Streams in blocks of 20, at most as many repair packets as data packets, a threshold of 1 in
+    /// 2,000. The memory of 65,536 packets holds 33 losses at the threshold.
     fn default() -> Self {
         Self {
             target: TARGET_STREAMS,
@@ -86,12 +85,12 @@ impl Default for ControlConfig {
     }
 }
 
-/// A number of rows that somebody has chosen.
+/// A number of rows that the operator has set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manual {
-    /// Data packets, at least one.
+    /// Data packets, 1 or more.
     pub k: u8,
-    /// Rows of overcode for these; in proportion for fewer or more.
+    /// Rows for these; in proportion for fewer or more.
     pub h: u8,
 }
 
@@ -102,60 +101,61 @@ impl Manual {
     pub const STRONG: Self = Self { k: 20, h: 6 };
 }
 
-/// Why nothing can be controlled like that.
+/// Invalid configuration.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ControlError {
-    /// A value out of range; its name is the field's.
-    #[error("{name} is {value}, where {accepted} is possible")]
+    /// A value out of range, with the name of its field.
+    #[error("{name} is {value}; accepted: {accepted}")]
     Range {
-        /// The field of [`ControlConfig`] or [`Manual`].
+        /// Field of [`ControlConfig`] or [`Manual`].
         name: &'static str,
-        /// The value given.
+        /// Value given.
         value: f64,
-        /// What is possible, in words.
+        /// Accepted values, in words.
         accepted: &'static str,
     },
 }
 
-/// How things stand.
+/// State of a [`Control`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// The link is clean: no overcode.
+    /// The link is clean: no repair packets.
     Clean,
-    /// There is overcode, and blocks of full length meet the target.
+    /// Repair packets are sent, and blocks of full length meet the target.
     Met,
-    /// There is as much overcode as is allowed, and blocks of full length do not meet the target:
-    /// because of `overhead_max`, or as no block has more than 256 packets.
+    /// The overhead is at its maximum, and blocks of full length do not meet the target: because of
+    /// `overhead_max`, or as no block has more than 256 packets.
     Capped,
-    /// More would be needed, but as long as there is congestion there is none.
+    /// More rows would be needed, but congestion keeps them from growing.
     Congested,
-    /// Somebody has chosen.
+    /// The operator has set the rows.
     Manual,
 }
 
-/// Chooses the overcode for a link.
+/// Control of the FEC overhead of a link.
 ///
-/// There is none until loss exceeds the [`threshold`](ControlConfig::threshold). Then, for each
-/// number of data packets, there are the least rows with which the fitted channel meets the target,
-/// with a margin for the estimate's error: two and a half standard errors, but never more than half a
-/// row above what the best fit asks for. So with a good estimate, and between 3 and 20 rows, it is the
-/// least number or one more.
+/// The overhead is zero until loss exceeds the [`threshold`](ControlConfig::threshold). Then, for
+/// each number of data packets, it is the minimum number of rows with which the fitted channel
+/// meets the target, plus a margin for the estimate's error. The margin is two and a half standard
+/// errors, but never more than half a row above the need of the best fit. So with a good estimate,
+/// and between 3 and 20 rows, it is the minimum number or one more.
 ///
-/// It follows a rise of loss as soon as that is beyond doubt, from 1 to 8 % within 100 to 500 packets; a fall
-/// as soon as that is, plus 1,500 packets. Otherwise it averages over all that is remembered
-/// ([`memory`](ControlConfig::memory)). While the caller says that loss looks like congestion the
-/// overcode never grows, as more packets would make it worse; what was lost then does not count as the
-/// link's loss afterwards.
+/// The control follows a rise of loss as soon as that is certain, from 1 to 8 % within 100 to 500
+/// packets. It follows a fall 1,500 packets after that is certain. Otherwise it averages over all
+/// that is remembered ([`memory`](ControlConfig::memory)). While the caller reports congestion, the
+/// overhead never grows, as more packets would make it worse. Losses of that time do not count as
+/// the link's loss afterwards.
 ///
-/// It assumes Gilbert's channel, whose good times lose nothing and whose bad times lose everything. On
-/// a link that changes for some hundred packets between loss of a little and of much, each time is
-/// taken for a change of the link, and overcode comes too late in the bad ones: interleaving helps.
+/// The model is Gilbert's channel, whose good phases lose nothing and whose bad phases lose
+/// everything. A link may alternate, every some hundred packets, between a little loss and much.
+/// Each phase then counts as a change of the link, and repair packets come too late in the bad
+/// ones: interleaving helps.
 ///
-/// A packet costs 0.1 to 0.2 us. For every 64 packets, places where the link may have changed are
-/// tested (up to 64, a dozen logarithms each), and if the fitted channel has moved by more than
-/// 1 %, two passes of [`rows_needed`](crate::theory::rows_needed) over blocks of up to
-/// [`block`](ControlConfig::block) packets follow. Memory is bounded: 64 counts, and two numbers for each
-/// length of blocks.
+/// A packet costs 0.1 to 0.2 us. For every 64 packets, up to 64 possible places of a change are
+/// tested, with a dozen logarithms each. If the fitted channel has moved by more than 1 %, two
+/// passes of [`rows_needed`](crate::theory::rows_needed) over blocks of up to
+/// [`block`](ControlConfig::block) packets follow. Memory is bounded: 64 counts, and two numbers
+/// for each length of blocks.
 ///
 /// ```
 /// use fec::control::{Control, ControlConfig, Counts, Standing};
@@ -168,7 +168,7 @@ pub enum Standing {
 ///     (5000, 0, 0, 0, Standing::Clean),
 /// ] {
 ///     control.on_counts(Counts::new(packets, lost, bursts)?);
-///     assert_eq!(control.overcode().rows(20), rows, "{lost} of {packets} lost");
+///     assert_eq!(control.overhead().rows(20), rows, "{lost} of {packets} lost");
 ///     assert_eq!(control.standing(), standing);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -177,7 +177,7 @@ pub enum Standing {
 pub struct Control {
     config: ControlConfig,
     history: History,
-    /// As it was when congestion began.
+    /// History as of the start of the congestion.
     before_congestion: History,
     congested: bool,
     lossy: bool,
@@ -185,18 +185,18 @@ pub struct Control {
     overhead: Overhead,
     changed: bool,
     manual: bool,
-    /// For how many packets the rows do not become fewer.
+    /// Number of packets for which the rows do not decrease.
     hold_packets: u64,
 }
 
 impl Control {
-    /// A control that knows nothing of the link yet, and sends no overcode.
+    /// Returns a control without knowledge of the link, which sends no repair packets.
     ///
     /// # Errors
     ///
-    /// If a value makes no sense: a target or a threshold that is not between 0 and 1, an overhead
-    /// that is negative or no number, an empty block, a depth of zero, or a memory of less than
-    /// 1,000 packets.
+    /// If a value is invalid: a target or a threshold that is not between 0 and 1, an overhead that
+    /// is negative or not a number, an empty block, a depth of zero, or a memory of less than 1,000
+    /// packets.
     pub fn new(config: ControlConfig) -> Result<Self, ControlError> {
         let share = |name, value: f64| {
             let inside = value > 0.0 && value < 1.0;
@@ -228,7 +228,7 @@ impl Control {
         })
     }
 
-    /// Overcode that somebody has chosen; loss is measured and estimated nevertheless.
+    /// Returns a control with a manual overhead; loss is measured and estimated nevertheless.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl Control {
         Ok(control)
     }
 
-    /// What became of the packets that were sent next.
+    /// Adds the counts of the packets sent next.
     pub fn on_counts(&mut self, counts: impl Into<Counts>) {
         let counts = counts.into();
         self.hold_packets = self.hold_packets.saturating_sub(counts.packets());
@@ -258,7 +258,7 @@ impl Control {
         self.decide();
     }
 
-    /// Whether loss looks like congestion from now on.
+    /// Sets whether loss looks like congestion from now on.
     pub fn on_congestion(&mut self, congested: bool) {
         if congested == self.congested {
             return;
@@ -272,24 +272,24 @@ impl Control {
         }
     }
 
-    /// How much overcode to send.
+    /// Current overhead.
     #[must_use]
     pub fn overhead(&self) -> &Overhead {
         &self.overhead
     }
 
-    /// How much overcode to send, if that has changed since this was asked last.
+    /// Current overhead, if it has changed since the last call.
     pub fn poll_overhead(&mut self) -> Option<&Overhead> {
         std::mem::take(&mut self.changed).then_some(&self.overhead)
     }
 
-    /// How the link loses packets, as far as is known.
+    /// Current estimate of the link's loss.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         Estimate::new(self.history.total())
     }
 
-    /// The same as it was before the congestion that there is, if there is any: how the link by itself loses packets.
+    /// Estimate of the link's own loss: from before the present congestion, if any.
     #[must_use]
     pub fn link_estimate(&self) -> Estimate {
         match self.congested {
@@ -298,7 +298,7 @@ impl Control {
         }
     }
 
-    /// How things stand.
+    /// Current state.
     #[must_use]
     pub fn standing(&self) -> Standing {
         let block = self.config.block.into();
@@ -316,8 +316,8 @@ impl Control {
         }
     }
 
-    /// What was lost in congestion says nothing of the link, unless it was significantly less than
-    /// before.
+    /// Drops the losses during congestion, which do not characterise the link, unless they were
+    /// significantly fewer than before.
     fn forget_congestion(&mut self) {
         let before = Estimate::new(self.before_congestion.total()).loss();
         if self.estimate().loss().high >= before.value {
@@ -346,7 +346,7 @@ impl Control {
         certain && estimate.counts().bursts() >= ON_BURSTS
     }
 
-    /// As if half a packet more had been lost, so that it takes a while to be sure.
+    /// Counts half a lost packet more, so that certainty takes a while.
     fn is_clean(&self, estimate: &Estimate) -> bool {
         let counts = estimate.counts();
         let loss = (counts.lost() as f64 + 0.5) / (counts.packets() as f64 + 1.0);
@@ -364,7 +364,7 @@ impl Control {
         }
     }
 
-    /// The rows for `k` data packets, `block` at most.
+    /// Rows for `k` data packets, at most `block`.
     fn rows(&self, k: usize) -> usize {
         let rows = self.overhead.rows(k);
         if !self.lossy {
@@ -380,20 +380,20 @@ impl Control {
         }
     }
 
-    /// The most rows that are allowed for `k` data packets.
+    /// Maximum number of rows for `k` data packets.
     fn rows_max(&self, k: usize) -> usize {
-        // A share such as 0.7 is meant to allow 7 rows for 10 packets, whatever its last bit says.
+        // A share such as 0.7 allows 7 rows for 10 packets, whatever its last bit.
         let share = (k as f64 * self.config.overhead_max + 1e-9).floor();
         (share as usize).min(SYMBOLS_MAX - k)
     }
 }
 
-/// How many rows blocks need, by their number of data packets less one, as real numbers.
+/// Rows that blocks need, by their number of data packets less one, as real numbers.
 #[derive(Clone, Debug)]
 struct Needed {
     /// On the channel that fits best.
     by_fit: Box<[f64]>,
-    /// On the worst channel that is plausible.
+    /// On the worst plausible channel.
     by_caution: Box<[f64]>,
     /// Loss and burst of both channels.
     of: [f64; 4],
@@ -409,7 +409,7 @@ impl Needed {
         }
     }
 
-    /// Computed again if the channel has moved.
+    /// Computes again if the channel has moved.
     fn follow(&mut self, estimate: &Estimate, config: &ControlConfig) {
         let errors = if estimate.is_bursty() {
             FIT_ERRORS
@@ -431,7 +431,7 @@ impl Needed {
         compute(&cautious, &mut self.by_caution);
     }
 
-    /// For `k` data packets, if so far there were `rows`.
+    /// Rows for `k` data packets, if `rows` were used so far.
     fn rows(&self, k: usize, rows: usize) -> usize {
         let (fit, cautious) = (self.by_fit[k - 1], self.by_caution[k - 1]);
         let flutter = FLUTTER_ROWS.max(FLUTTER_SHARE * fit);

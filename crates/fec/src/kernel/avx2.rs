@@ -69,7 +69,7 @@ impl Overlapping for Avx2 {
     }
 }
 
-/// A table in both halves of a register.
+/// Returns a table in both halves of a register.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn twice(table: &[u8; 16]) -> __m256i {

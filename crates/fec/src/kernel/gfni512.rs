@@ -1,7 +1,7 @@
 //! GFNI on registers of AVX-512: 64 bytes at a time, one multiplication with a matrix of bits, and
 //! the products of two sources added in one instruction.
 //!
-//! Masks see to any length, so no strip overlaps another.
+//! Masks handle any length, so that no strip overlaps another.
 
 use std::arch::x86_64::{
     __m512i, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
@@ -18,7 +18,7 @@ pub(super) struct Gfni512;
 
 const WIDTH: usize = 64;
 
-/// The truth table of a sum of three.
+/// Truth table of a sum of three.
 const XOR3: i32 = 0x96;
 
 impl Lanes for Gfni512 {
@@ -39,7 +39,8 @@ impl Lanes for Gfni512 {
         let starts = outputs.each_mut().map(|output| output.as_mut_ptr());
         let mut at = 0;
         while at + V * WIDTH <= length {
-            // SAFETY: the caller's word: sources and outputs are of that length, so the strip is whole.
+            // SAFETY: the caller's word: sources and outputs are of that length, so the strip is
+            // whole.
             unsafe { strip::<P, V, true>(group, at, length, starts) };
             at += V * WIDTH;
         }
@@ -56,9 +57,9 @@ impl Lanes for Gfni512 {
     }
 }
 
-/// Makes one strip of `P` outputs, `V` vectors from byte `at` on: all of them if it is `WHOLE`, else as
-/// far as there are bytes. Masks, even of all ones, cost an instruction more for each vector that is
-/// read, and some processors write slowly with them.
+/// Makes one strip of `P` outputs, `V` vectors from byte `at` on: all of them if it is `WHOLE`,
+/// else as far as there are bytes. Masks, even of all ones, cost an instruction more for each
+/// vector read, and some CPUs write slowly with them.
 ///
 /// # Safety
 ///
@@ -116,7 +117,7 @@ unsafe fn strip<const P: usize, const V: usize, const WHOLE: bool>(
     }
 }
 
-/// For the first `bytes` of a vector.
+/// Returns the mask of the first `bytes` of a vector.
 fn mask(bytes: usize) -> u64 {
     if bytes >= WIDTH {
         u64::MAX
@@ -134,8 +135,8 @@ fn multiply<const V: usize>(bytes: [__m512i; V], matrix: u64) -> [__m512i; V] {
 
 /// # Safety
 ///
-/// What `masks` are for can be read from byte `at` of `bytes` on, `WHOLE` vectors if so. The rest is not
-/// touched.
+/// The bytes that `masks` select can be read from byte `at` of `bytes` on, and `WHOLE` vectors in
+/// full. The rest is not touched.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn load<const V: usize, const WHOLE: bool>(

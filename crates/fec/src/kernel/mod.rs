@@ -1,16 +1,15 @@
-//! Linear combinations of byte strings over GF(2^8), the one operation that all codes here are
-//! made of.
+//! Linear combinations of byte strings over GF(2^8), the basic operation of all codes here.
 //!
-//! Multiplying by a coefficient is linear in the bits of a byte, so a vector unit does it to 16,
-//! 32 or 64 bytes at once: with GFNI by one multiplication with an 8 x 8 matrix of bits, else as
-//! the sum of two look-ups of four bits each in a table of 16 bytes that fits in a register.
+//! Multiplication by a coefficient is linear in the bits of a byte, so that a vector unit does it
+//! to 16, 32 or 64 bytes at once. With GFNI it is one multiplication with an 8 x 8 matrix of bits,
+//! else the sum of two look-ups of four bits each in a table of 16 bytes that fits in a register.
 //!
 //! Each source is read once for up to six outputs, whose sums stay in registers until all sources
 //! have been added; see `pass`.
 //!
-//! This is the only part of the crate with `unsafe` code: what reads and writes vectors does so
-//! through pointers, and what uses an instruction must know that the machine has it. The latter
-//! is so by construction, as a [`Kernel`] only exists where it can run.
+//! This is the only part of the crate with `unsafe` code: vectors are read and written through
+//! pointers, and an instruction requires a machine that has it. The latter holds by construction,
+//! as a [`Kernel`] only exists where it can run.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -30,7 +29,7 @@ mod tests;
 
 use std::{fmt, str::FromStr};
 
-/// A way to compute linear combinations that this machine has. All give the same bytes.
+/// An implementation of linear combinations that this machine can run. All give the same bytes.
 ///
 /// Written and parsed as one of the names `gfni-avx512`, `gfni-avx2`, `avx2`, `neon`, `scalar`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,18 +45,18 @@ enum Kind {
     Scalar,
 }
 
-/// Why there is no kernel of a name.
+/// Reason why a name is not a usable kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// This machine cannot run it: another architecture, or a processor that lacks instructions.
+    /// Not available on this machine: another architecture, or a CPU without the instructions.
     #[error("this machine has no kernel {0}; it has {names}", names = Names)]
     Absent(&'static str),
-    /// Nothing is called that.
+    /// Unknown name.
     #[error("no kernel is called {0:?}; this machine has {names}", names = Names)]
     Unknown(String),
 }
 
-/// The names of this machine's kernels, for messages.
+/// Names of this machine's kernels, for messages.
 struct Names;
 
 impl fmt::Display for Names {
@@ -89,7 +88,7 @@ impl Kind {
         }
     }
 
-    /// Whether this machine can run it. The answers of the processor are kept by the library.
+    /// Reports whether this machine can run it. The standard library caches the CPU's features.
     #[cfg(target_arch = "x86_64")]
     fn is_present(self) -> bool {
         use std::arch::is_x86_feature_detected as has;
@@ -102,7 +101,7 @@ impl Kind {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Reports whether this machine can run it.
     #[cfg(target_arch = "aarch64")]
     fn is_present(self) -> bool {
         match self {
@@ -112,7 +111,7 @@ impl Kind {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Reports whether this machine can run it.
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn is_present(self) -> bool {
         self == Self::Scalar
@@ -120,26 +119,26 @@ impl Kind {
 }
 
 impl Kernel {
-    /// The one that every machine has.
+    /// The kernel that runs on every machine.
     pub const SCALAR: Self = Self(Kind::Scalar);
 
-    /// The fastest one of this machine.
+    /// Returns the fastest kernel of this machine.
     #[must_use]
     pub fn detect() -> Self {
         Self::available().next().unwrap_or(Self::SCALAR)
     }
 
-    /// All of this machine, from the fastest to [`SCALAR`](Self::SCALAR).
+    /// Returns all kernels of this machine, from the fastest to [`SCALAR`](Self::SCALAR).
     pub fn available() -> impl Iterator<Item = Self> {
         let kinds = Kind::ALL.into_iter();
         kinds.filter(|kind| kind.is_present()).map(Self)
     }
 
-    /// The one called `name`.
+    /// Returns the kernel of this name.
     ///
     /// # Errors
     ///
-    /// If this machine cannot run it, or nothing is called that.
+    /// If this machine cannot run it, or the name is unknown.
     pub fn named(name: &str) -> Result<Self, KernelError> {
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
         let kind = kind.ok_or_else(|| KernelError::Unknown(name.to_owned()))?;
@@ -150,7 +149,7 @@ impl Kernel {
         }
     }
 
-    /// Its name.
+    /// Name of the kernel.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.0.name()
@@ -184,7 +183,7 @@ impl Kernel {
         }
     }
 
-    /// After [`check`], with at least one source and one byte.
+    /// Runs after [`check`], with one source and one byte or more.
     fn run(
         self,
         coefficients: &[u8],
@@ -194,8 +193,8 @@ impl Kernel {
     ) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: such a kernel exists only where AVX-512 F and BW and GFNI have been
-            // detected, and `check` has seen to the lengths.
+            // SAFETY: such a kernel exists only where AVX-512 F and BW and GFNI have been detected,
+            // and `check` has verified the lengths.
             Kind::GfniAvx512 => unsafe {
                 pass::combine::<gfni512::Gfni512>(coefficients, sources, outputs, accumulate);
             },
@@ -219,8 +218,8 @@ impl Kernel {
     }
 }
 
-/// That there is a coefficient for each pair, and that all strings are of one length, which is
-/// returned: the bounds of everything below.
+/// Checks that there is a coefficient for each pair, and that all strings are of one length, which
+/// is returned. All code below relies on these bounds.
 fn check(coefficients: &[u8], sources: &[&[u8]], outputs: &[&mut [u8]]) -> usize {
     let expected = sources.len() * outputs.len();
     assert_eq!(coefficients.len(), expected, "a coefficient for each");

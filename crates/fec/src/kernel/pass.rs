@@ -1,4 +1,4 @@
-//! How the vector kernels go through sources and outputs.
+//! Order in which the vector kernels process sources and outputs.
 //!
 //! ```text
 //!              strip   strip   strip ...            tail
@@ -12,42 +12,41 @@
 //!  outputs   |       |       |       |           |       | |   a pass makes up to six
 //! ```
 //!
-//! Outputs are made in passes of up to six, a pass in strips of a few vectors, a strip by going
+//! Outputs are computed in passes of up to six, a pass in strips of a few vectors. A strip goes
 //! through all sources while the sums stay in registers. So a source is read once per pass, the
-//! output is only written, and what is read in a pass fits in the second level cache for all
-//! sizes of packets. Before a pass, what its coefficients stand for is gathered in the order in
-//! which it will be needed; that takes a few percent of the time, and looking it up in every
-//! strip takes more. As there is room for 192 of them, more sources (32 with six outputs) are
-//! added in groups.
+//! output is only written, and the reads of a pass fit in the second level cache for all sizes of
+//! packets. Before a pass, the tables of its coefficients are gathered in the order of use. That
+//! takes a few percent of the time, less than a look-up in every strip. There is room for 192 of
+//! them; more sources (32 with six outputs) are added in groups.
 //!
 //! The last strip overlaps the one before where the length is no multiple of a vector. Its sum is
-//! computed first, from what the outputs hold then, and written last.
+//! computed first, from the previous contents of the outputs, and written last.
 
 use std::mem::MaybeUninit;
 
 use super::scalar;
 
-/// The most outputs of a pass.
+/// Maximum number of outputs of a pass.
 const OUTPUTS_MAX: usize = 6;
 
-/// How many coefficients a pass gathers at once: 6 KiB of [`super::tables::Nibbles`].
+/// Coefficients that a pass gathers at once: 6 KiB of [`super::tables::Nibbles`].
 const GATHERED: usize = 192;
 
-/// The longest vector, in bytes, of those that overlap.
+/// Longest vector, in bytes, of the kernels whose strips overlap.
 const WIDTH_MAX: usize = 32;
 
-/// A group of sources with their coefficients, as many as there are sources.
+/// A group of sources with their coefficients, one per source.
 pub(super) struct Group<'a, T, const P: usize> {
     /// For each source its coefficient in each of the outputs; all of them are initialised.
     tables: &'a [[MaybeUninit<T>; P]],
     /// All as long as the outputs.
     sources: &'a [&'a [u8]],
-    /// Whether the sums are added to what the outputs hold.
+    /// True if the sums are added to the contents of the outputs.
     pub(super) accumulate: bool,
 }
 
 impl<'a, T, const P: usize> Group<'a, T, P> {
-    /// The sources, each with its coefficients in the outputs.
+    /// Sources with their coefficients in the outputs.
     #[inline(always)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a [u8], [&'a T; P])> {
         let sources = self.sources.iter().copied();
@@ -63,21 +62,21 @@ impl<'a, T, const P: usize> Group<'a, T, P> {
 
 /// A vector kernel.
 pub(super) trait Lanes {
-    /// What a coefficient is looked up as.
+    /// Table entry of a coefficient.
     type Table: Copy + 'static;
 
-    /// What each coefficient is looked up as.
+    /// Table entries of all coefficients.
     fn tables() -> &'static [Self::Table; 256];
 
-    /// The least length that it can do.
+    /// Minimum length that the kernel handles.
     const LENGTH_MIN: usize;
 
     /// Makes `P` outputs from a group of sources, `V` vectors at a time.
     ///
     /// # Safety
     ///
-    /// The machine has the kernel's instructions, the sources are as long as the outputs, and
-    /// that is at least [`LENGTH_MIN`](Self::LENGTH_MIN).
+    /// The machine has the kernel's instructions, the sources are as long as the outputs, and that
+    /// is no less than [`LENGTH_MIN`](Self::LENGTH_MIN).
     unsafe fn strips<const P: usize, const V: usize>(
         group: &Group<'_, Self::Table, P>,
         outputs: &mut [&mut [u8]; P],
@@ -87,8 +86,8 @@ pub(super) trait Lanes {
 /// A kernel whose last strip overlaps.
 pub(super) trait Overlapping: Lanes {
     /// Makes one strip of `P` outputs: `V` vectors of [`LENGTH_MIN`](Lanes::LENGTH_MIN) bytes, from
-    /// byte `at` of the sources. Writes them to `outputs`, from where it also reads them first if
-    /// they are to be added to.
+    /// byte `at` of the sources. Writes them to `outputs`, and reads those first if they are to be
+    /// added to.
     ///
     /// # Safety
     ///
@@ -128,12 +127,11 @@ pub(super) unsafe fn combine<L: Lanes>(
     }
 }
 
-/// Has each number of outputs go its own way, with as many vectors at a time as there are
-/// registers for.
+/// Dispatches by the number of outputs, with as many vectors at a time as there are registers for.
 ///
 /// # Safety
 ///
-/// As [`combine`], with at most [`OUTPUTS_MAX`] outputs at least as long as the kernel needs.
+/// As [`combine`], with at most [`OUTPUTS_MAX`] outputs no shorter than the kernel's minimum.
 unsafe fn dispatch<L: Lanes>(
     rows: &[u8],
     sources: &[&[u8]],
@@ -188,7 +186,7 @@ unsafe fn pass<L: Lanes, const P: usize, const V: usize>(
     }
 }
 
-/// Goes through the strips where the last one overlaps.
+/// Processes strips where the last one overlaps.
 ///
 /// # Safety
 ///

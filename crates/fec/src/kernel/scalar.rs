@@ -1,25 +1,26 @@
-//! Without vectors: eight outputs at a time, as the eight bytes of a number.
+//! Kernel without vectors: eight outputs at a time, as the eight bytes of a number.
 //!
-//! For each source two small tables have its products with all eight coefficients of a byte's
-//! lower and upper half; so two look-ups and two sums do a byte of a source for eight outputs.
+//! For each source two small tables have its products with all eight coefficients, by a byte's
+//! lower and upper four bits. So two look-ups and two sums process a byte of a source for eight
+//! outputs.
 
 use crate::gf256;
 
-/// As many outputs as a number has bytes.
+/// Outputs at a time: as many as a number has bytes.
 const OUTPUTS: usize = 8;
 
-/// How many bytes of each string are done at a time.
+/// Bytes of each string at a time.
 const BYTES: usize = 8;
 
-/// How many sources have their tables at once, which then take 4 KiB.
+/// Sources with tables at the same time, which take 4 KiB.
 const SOURCES: usize = 16;
 
-/// By the value of a half of a byte the products with eight coefficients.
+/// Products with eight coefficients, by the value of four bits.
 type Products = [u64; 16];
 
-/// Sets each output to its linear combination of the sources, or adds that to it. There is a
-/// coefficient for each pair of an output and a source, at least one source, and all strings are
-/// of one length.
+/// Sets each output to its linear combination of the sources, or adds that to it. There are a
+/// coefficient for each pair of an output and a source, and one source or more; all strings are of
+/// one length.
 pub(super) fn combine(
     coefficients: &[u8],
     sources: &[&[u8]],
@@ -39,7 +40,7 @@ pub(super) fn combine(
     }
 }
 
-/// The tables of a source by its coefficients in the outputs.
+/// Returns the tables of a source by its coefficients in the outputs.
 fn products(column: impl Iterator<Item = u8>) -> [Products; 2] {
     let mut tables = [[0; 16]; 2];
     for (i, coefficient) in column.enumerate() {
@@ -57,7 +58,7 @@ fn products(column: impl Iterator<Item = u8>) -> [Products; 2] {
     tables
 }
 
-/// Makes the sums, eight bytes of all outputs at a time.
+/// Computes the sums, eight bytes of all outputs at a time.
 fn add(
     tables: &[[Products; 2]; SOURCES],
     sources: &[&[u8]],
@@ -85,7 +86,7 @@ fn add(
     }
 }
 
-/// The next eight bytes, or those that there are and zeros.
+/// Returns the next eight bytes, padded with zeros.
 fn bytes(string: &[u8]) -> [u8; BYTES] {
     string.first_chunk().copied().unwrap_or_else(|| {
         let mut bytes = [0; BYTES];

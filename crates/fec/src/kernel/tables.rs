@@ -1,8 +1,8 @@
-//! What the vector kernels look a coefficient up as, worked out by the compiler.
+//! Coefficient tables of the vector kernels, computed by the compiler.
 
 use crate::gf256;
 
-/// The products of one coefficient with the sixteen values of each half of a byte.
+/// Products of one coefficient with the sixteen values of each four bits of a byte.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct Nibbles {
@@ -15,8 +15,8 @@ pub(super) struct Nibbles {
 /// For each coefficient; 8 KiB.
 pub(super) static NIBBLES: [Nibbles; 256] = nibbles();
 
-/// For each coefficient the matrix of bits that multiplies with it, as the affine instructions of
-/// GFNI want it: byte 7 - i is the row that makes bit i of the product. 2 KiB.
+/// For each coefficient its bit matrix, in the form of the affine instructions of GFNI: byte 7 - i
+/// is the row that makes bit i of the product. 2 KiB.
 #[cfg(target_arch = "x86_64")]
 pub(super) static MATRICES: [u64; 256] = matrices();
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::gf256;
 
-/// Numbers that look random; the seed is in every message.
+/// Pseudo-random numbers; every message has the seed.
 struct Draw(u64);
 
 impl Draw {
@@ -28,7 +28,7 @@ impl Draw {
     }
 }
 
-/// Bytes that look random.
+/// Pseudo-random bytes.
 static BYTES: [u8; 2048] = {
     let (mut bytes, mut draw) = ([0; 2048], 1_u32);
     let mut i = 0;
@@ -40,7 +40,7 @@ static BYTES: [u8; 2048] = {
     bytes
 };
 
-/// One combination: how many sources and outputs, of what length.
+/// A combination: number of sources and outputs, and their length.
 #[derive(Debug)]
 struct Case {
     seed: u64,
@@ -61,8 +61,8 @@ impl Case {
         }
     }
 
-    /// Every string begins anywhere in memory that ends where it ends, so that no alignment is
-    /// taken for granted and Miri sees what goes past the end.
+    /// Places every string at the end of an allocation, with any alignment, so that Miri detects
+    /// access past the end.
     fn check(&self, kernel: Kernel) {
         let mut draw = Draw::new(self.seed);
         let mut strings = |count| -> Vec<(usize, Vec<u8>)> {
@@ -104,7 +104,7 @@ impl Case {
         }
     }
 
-    /// One byte of an output, by the field's own multiplication.
+    /// Byte of an output, by the field's own multiplication.
     fn expected(&self, row: &[u8], sources: &[&[u8]], at: usize, before: u8) -> u8 {
         let mut sum = if self.accumulate { before } else { 0 };
         for j in 0..sources.len() {
@@ -129,7 +129,7 @@ fn every_product_is_that_of_the_field() {
     }
 }
 
-/// Few cases, for Miri takes a minute for a megabyte: every number of outputs, with whole strips,
+/// Few cases, as Miri takes a minute for a megabyte: every number of outputs, with whole strips,
 /// single vectors, a tail and less than a vector, and more sources than are gathered at once.
 #[test]
 fn every_way_through_a_kernel_is_right() {
@@ -165,7 +165,7 @@ fn every_length_is_right() {
     }
 }
 
-/// More than fit in one group, for each number of outputs.
+/// More sources than fit in one group, for each number of outputs.
 #[test]
 #[cfg_attr(miri, ignore = "takes too long")]
 fn every_number_of_sources_is_right() {
@@ -232,8 +232,8 @@ fn missing_coefficients_are_refused() {
     Kernel::detect().combine(&[1], &[&[0; 64], &[0; 64]], &mut [&mut [0; 64]]);
 }
 
-/// Guard for `scripts/fec-miri` and `scripts/test-on aarch64`: without a kernel its tests test
-/// nothing.
+/// Guard for `scripts/fec-miri` and `scripts/test-on aarch64`: without a kernel its tests are
+/// empty.
 #[test]
 fn the_kernels_that_shall_be_tested_are_there() {
     if let Some(expected) = option_env!("FEC_KERNELS") {

@@ -1,41 +1,41 @@
 use super::Channel;
 use crate::code::SYMBOLS_MAX;
 
-/// How a block does on a channel.
+/// Failure probabilities of a block on a channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockOdds {
-    /// The probability that more packets of a block are lost than it has rows of overcode.
+    /// Probability that more packets of a block are lost than it has rows.
     pub failure: f64,
-    /// The share of data packets that are lost and cannot be restored. With independent losses and
-    /// n = k + h this is `sum over i > h of C(n, i) p^i (1 - p)^(n - i) i / n`.
+    /// Share of data packets that are lost and cannot be restored. With independent losses and n =
+    /// k + h it is `sum over i > h of C(n, i) p^i (1 - p)^(n - i) i / n`.
     pub residual: f64,
 }
 
-/// Why there is no such block.
+/// Reason why a block is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    /// A block has at least one data packet, and 256 packets at most.
-    #[error("no block has {k} data packets and {h} rows of overcode")]
+    /// Invalid size: a block has 1 data packet or more, and 256 packets at most.
+    #[error("no block has {k} data packets and {h} rows")]
     Size {
-        /// The number of data packets given.
+        /// Number of data packets given.
         k: usize,
-        /// The number of rows of overcode given.
+        /// Number of rows given.
         h: usize,
     },
-    /// Packets of one block are at least one packet apart.
+    /// Invalid depth: packets of one block are one packet apart, or more.
     #[error("interleaving of depth 0")]
     Depth,
 }
 
 impl Channel {
-    /// How a block of `k` data packets and `h` rows of overcode does. Its packets are sent in this
-    /// order, `depth` packets apart: one without interleaving, the number of blocks that take turns
-    /// with it.
+    /// Returns the failure probabilities of a block of `k` data packets and `h` rows. Its packets
+    /// are sent in this order, `depth` packets apart: 1 without interleaving, else the number of
+    /// interleaved blocks.
     ///
-    /// Exact for every channel: in bursts data packets and rows are not equally often
-    /// among the losses of a failing block, so the losses of data are carried along with those of the
-    /// block. All sums are of positive terms, so that what is very unlikely is as precise as what is
-    /// not. It takes `2 n^2` steps for n packets.
+    /// Exact for every channel. In bursts, data packets and rows are not equally often among the
+    /// losses of a failing block, so the losses of data are tracked along with those of the block.
+    /// All sums are of positive terms, so that very small probabilities are as precise as large
+    /// ones. It takes `2 n^2` steps for n packets.
     ///
     /// # Errors
     ///
@@ -61,15 +61,15 @@ impl Channel {
 /// Probabilities by state and number of losses.
 type ByLosses = [[f64; SYMBOLS_MAX + 1]; 2];
 
-/// The distribution of the number of losses among the first n packets of a block, for one n after
-/// the other.
+/// Distribution of the number of losses among the first n packets of a block, for one n after the
+/// other.
 pub(super) struct Walk {
     transition: [[f64; 2]; 2],
     loss: [f64; 2],
     packets: usize,
-    /// `odds[s][i]`: the probability that i packets were lost and the next one meets state s.
+    /// `odds[s][i]`: probability that i packets were lost and the next one meets state s.
     odds: ByLosses,
-    /// The same, times the mean number of lost data packets in that case.
+    /// The probability times the mean number of lost data packets in that case.
     data: ByLosses,
 }
 
@@ -86,7 +86,7 @@ impl Walk {
         }
     }
 
-    /// One packet more.
+    /// Adds a packet.
     pub(super) fn step(&mut self) {
         self.packets += 1;
         let (loss, transition) = (self.loss, self.transition);
@@ -102,7 +102,7 @@ impl Walk {
         [good[0], bad[0]] = next(met, transition);
     }
 
-    /// One packet more, with the losses of data; it is a data packet or it is not.
+    /// Adds a packet and the losses of data; `is_data` is true for a data packet.
     fn step_with_data(&mut self, is_data: bool) {
         let (loss, transition) = (self.loss, self.transition);
         let one = if is_data { 1.0 } else { 0.0 };
@@ -119,29 +119,29 @@ impl Walk {
         self.step();
     }
 
-    /// The probability of exactly `losses`.
+    /// Probability of exactly `losses`.
     pub(super) fn exactly(&self, losses: usize) -> f64 {
         self.odds[0][losses] + self.odds[1][losses]
     }
 
-    /// The probability of more than `losses`.
+    /// Probability of more than `losses`.
     pub(super) fn tail(&self, losses: usize) -> f64 {
         sum_from(&self.odds, losses + 1, self.packets)
     }
 
-    /// The mean number of data packets lost in blocks with more than `losses`, others counted as
+    /// Mean number of data packets lost in blocks with more than `losses`; other blocks count as
     /// none.
     fn data_tail(&self, losses: usize) -> f64 {
         sum_from(&self.data, losses + 1, self.packets)
     }
 }
 
-/// What is met in each state, moved on to the state of the next packet.
+/// Advances the values per state to the state of the next packet.
 fn next(met: [f64; 2], transition: [[f64; 2]; 2]) -> [f64; 2] {
     [0, 1].map(|to| met[0] * transition[0][to] + met[1] * transition[1][to])
 }
 
-/// The small ones first.
+/// Adds small terms first.
 fn sum_from(odds: &ByLosses, first: usize, last: usize) -> f64 {
     (first..=last).rev().map(|i| odds[0][i] + odds[1][i]).sum()
 }

@@ -2,8 +2,8 @@ use splitmix::mix;
 
 use super::Channel;
 
-/// The losses of a [`Channel`], one for each packet, from a seed: an endless iterator, `true` for a
-/// packet that is lost. It starts in a state drawn from the stationary ones.
+/// Losses of a [`Channel`], one for each packet, from a seed: an endless iterator, `true` for a
+/// lost packet. It starts in a state drawn from the stationary ones.
 ///
 /// ```
 /// use fec::theory::Channel;
@@ -14,7 +14,7 @@ use super::Channel;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Draws {
-    /// Probability of being in the bad state next, by state.
+    /// Probability of the bad state next, by state.
     to_bad: [f64; 2],
     loss: [f64; 2],
     state: usize,
@@ -36,7 +36,7 @@ impl Draws {
         draws
     }
 
-    /// Goes on with another channel, in the state where this one is: how a link changes.
+    /// Continues with another channel, in the current state, to simulate a change of the link.
     #[must_use]
     pub fn change(self, channel: &Channel) -> Self {
         let [good, bad] = channel.transition(1);

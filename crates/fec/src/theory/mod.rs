@@ -1,10 +1,9 @@
-//! How often a code fails on a link: exact, for independent losses and for losses in bursts.
+//! Failure rates of codes on a link: exact, for independent losses and for losses in bursts.
 //!
-//! A [`Channel`] says how packets are lost. A block of k data packets and h rows of overcode fails
-//! if more than h of its k + h packets are lost, as any k of them give the data back
-//! ([`crate::code`]); what then stays lost of the data is the residual loss.
-//! [`Channel::block`] computes both, by dynamic programming over the channel's state and the number
-//! of losses:
+//! A [`Channel`] is the loss model. A block of k data packets and h rows fails if more than h of
+//! its k + h packets are lost, as any k of them restore the data ([`crate::code`]). The share of
+//! data then lost is the residual loss. [`Channel::block`] computes both, by dynamic programming
+//! over the channel's state and the number of losses:
 //!
 //! ```
 //! use fec::theory::Channel;
@@ -31,16 +30,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The other way round, [`rows_needed`] computes how much overcode a target asks for, for blocks of
-//! every length in one pass.
+//! [`rows_needed`] is the inverse: it computes the rows that a target asks for, for blocks of every
+//! length in one pass.
 //!
-//! For a sliding window there is no such formula. What is known is a bound and a rule:
+//! For a sliding window there is no such formula, only a bound and a rule:
 //!
-//! - No code whatever gets along with less overcode than p / (1 - p) for a loss rate p, which is
-//!   what the lost packets amount to ([`Channel::capacity_overhead`]).
-//! - A sliding window of 128 packets with the overcode of blocks of 100, as a share, loses no more
-//!   than those; its repair comes sooner, as no packet has to wait for a block's end. What is true
-//!   of 128 is taken to be true of other windows in proportion ([`block_of_window`]).
+//! - No code works with an overhead below p / (1 - p) for a loss rate p, the ratio of lost to
+//!   received packets ([`Channel::capacity_overhead`]).
+//! - A sliding window of 128 packets with the overhead of blocks of 100, as a share, loses no more
+//!   than those. Its repair comes sooner, as no packet has to wait for a block's end. Other windows
+//!   are assumed to behave in proportion ([`block_of_window`]).
 
 mod block;
 mod channel;

@@ -1,16 +1,15 @@
 use super::{Channel, block::Walk};
 use crate::code::SYMBOLS_MAX;
 
-/// How many rows of overcode blocks of 1, 2, ... `k_max` data packets need, so that no more than a
-/// share `target` of them fails, each with its packets `depth` packets apart.
+/// Rows that blocks of 1, 2, ... `k_max` data packets need, so that no more than a share `target`
+/// of them fails, each with its packets `depth` packets apart.
 ///
-/// As a real number, for the sake of those who want to know how close it is: the least whole number
-/// is it rounded up. Between two whole numbers the logarithm of the probability of failure is taken
-/// to be linear. Infinite where a code over GF(2^8) has not enough symbols.
+/// Real numbers, which show how close a whole number is: the minimum number of rows is the value
+/// rounded up. Between two whole numbers the logarithm of the probability of failure is taken to be
+/// linear. Infinite where a code over GF(2^8) has too few symbols.
 ///
-/// It is one pass over the block's length, at most 256 steps of at most 256 additions: what k
-/// packets need with h rows is never more than what k + 1 need, so either the data or the
-/// overcode grows by one with each packet.
+/// One pass over the block's length, at most 256 steps of at most 256 additions. k packets never
+/// need more rows than k + 1 do, so each step adds either a data packet or a row.
 ///
 /// ```
 /// use fec::theory::{Channel, rows_needed};
@@ -29,7 +28,7 @@ use crate::code::SYMBOLS_MAX;
 ///
 /// # Panics
 ///
-/// If `depth` or `target` is zero, or `target` negative or no number.
+/// If `depth` or `target` is zero, or `target` negative or not a number.
 #[must_use]
 pub fn rows_needed(channel: &Channel, depth: usize, target: f64, k_max: usize) -> Vec<f64> {
     let mut needed = vec![f64::INFINITY; k_max];
@@ -37,18 +36,15 @@ pub fn rows_needed(channel: &Channel, depth: usize, target: f64, k_max: usize) -
     needed
 }
 
-/// The same, for as many lengths as there is room for.
+/// As [`rows_needed`], for as many lengths as `needed` has room for.
 pub(crate) fn rows_needed_into(channel: &Channel, depth: usize, target: f64, needed: &mut [f64]) {
-    assert!(
-        depth > 0,
-        "packets of a block are one packet apart at least"
-    );
-    assert!(target > 0.0, "no overcode makes failure impossible");
+    assert!(depth > 0, "packets of a block are one packet apart or more");
+    assert!(target > 0.0, "no number of rows makes failure impossible");
     needed.fill(f64::INFINITY);
     let mut walk = Walk::new(channel, depth);
     let mut blocks = needed.iter_mut().peekable();
     let mut h = 0;
-    // Of a block of the data packets that are looked at and one row less than h.
+    // For a block of the current data packets and one row less than h.
     let mut failure_before = 1.0;
     for _ in 0..SYMBOLS_MAX {
         let Some(block) = blocks.peek_mut() else {
@@ -71,21 +67,22 @@ pub(crate) fn rows_needed_into(channel: &Channel, depth: usize, target: f64, nee
     }
 }
 
-/// Where between `h - 1` and `h` rows the probability of failure meets the target.
+/// Returns the point between `h - 1` and `h` rows at which the probability of failure meets the
+/// target.
 fn between(h: usize, before: f64, failure: f64, target: f64) -> f64 {
     if h == 0 || before <= target {
         return h as f64;
     }
-    // Failure may be impossible, as far as numbers go.
+    // Failure may be impossible within floating-point precision.
     let failure = failure.max(f64::MIN_POSITIVE);
     (h as f64 - 1.0) + (before / target).ln() / (before / failure).ln()
 }
 
-/// The length of the blocks whose overcode, as a share of data, does for a sliding window of
-/// `window` packets: 100 for 128, others in proportion, at least 1 and at most 255.
+/// Length of the blocks whose overhead, as a share of data, suffices for a sliding window of
+/// `window` packets: 100 for 128, others in proportion, within 1 and 255.
 ///
 /// Found by simulation, with independent losses of 0.1 to 8 %: goodput and losses as with blocks of
-/// 100, and a seventh of their delay. In bursts it is only a guess.
+/// 100, and a seventh of their delay. For bursts it is only a guess.
 #[must_use]
 pub fn block_of_window(window: usize) -> usize {
     let packets = window.saturating_mul(100).div_euclid(128);

@@ -17,7 +17,7 @@ fn channels() -> Vec<Channel> {
     ]
 }
 
-/// The probability that exactly the packets in `lost` are lost, of `n`: forward over all states.
+/// Probability that exactly the packets in `lost` are lost, of `n`: forward over all states.
 fn pattern(channel: &Channel, depth: usize, n: usize, lost: usize) -> f64 {
     let (step, loss) = (channel.transition(1), channel.loss_by_state());
     let mut odds = channel.stationary();
@@ -74,13 +74,13 @@ fn ln_factorial(n: usize) -> f64 {
     (1..=n).map(|i| (i as f64).ln()).sum()
 }
 
-/// The binomial formula with logarithms, small terms first.
+/// Binomial formula with logarithms, small terms first.
 fn by_formula(p: f64, k: usize, h: usize) -> BlockOdds {
     let n = k + h;
     let (mut failure, mut residual) = (0.0, 0.0);
     for i in (h + 1..=n).rev() {
-        let ways = ln_factorial(n) - ln_factorial(i) - ln_factorial(n - i);
-        let term = (ways + i as f64 * p.ln() + (n - i) as f64 * (-p).ln_1p()).exp();
+        let combinations = ln_factorial(n) - ln_factorial(i) - ln_factorial(n - i);
+        let term = (combinations + i as f64 * p.ln() + (n - i) as f64 * (-p).ln_1p()).exp();
         failure += term;
         residual += term * i as f64 / n as f64;
     }
@@ -129,8 +129,8 @@ fn blocks_on_drawn_channels_fail_as_often_as_theory_says() {
     }
 }
 
-/// That the samples' mean is `expected`, within four of its standard errors, and that these are
-/// small enough for that to mean something.
+/// Asserts that the samples' mean is `expected`, within four standard errors, and that these are
+/// small enough for a meaningful test.
 fn assert_mean(samples: &[f64], expected: f64, what: &str) {
     let count = samples.len() as f64;
     let mean = samples.iter().sum::<f64>() / count;
@@ -144,8 +144,8 @@ fn assert_mean(samples: &[f64], expected: f64, what: &str) {
     assert!((mean - expected).abs() < 4.0 * error, "{what}");
 }
 
-/// For each group of interleaved blocks how many of them fail, and how many data packets are lost in
-/// those. Between groups the channel runs on, so that they are nearly independent.
+/// For each group of interleaved blocks the number of failed blocks, and of data packets lost in
+/// those. The channel continues between groups, so that they are nearly independent.
 fn drawn(
     channel: &Channel,
     seed: u64,

@@ -1,19 +1,20 @@
-//! The coefficients of a repair packet, as RFC 8681 draws them (sections 3.5 and 3.6) at density 15.
+//! Coefficients of a repair packet, as in RFC 8681 (sections 3.5 and 3.6) at density 15.
 //!
-//! Each is a byte of TinyMT32, seeded with the packet's key; zeros are drawn again, so that every
+//! Each is a byte of TinyMT32, seeded with the packet's key. Zeros are drawn again, so that every
 //! repair packet can restore any single packet of its window.
 //!
 //! # Why random ones
 //!
 //! Two repair packets with random coefficients fail to restore two lost packets with probability
-//! 1/255, and n of them n lost ones with little more; a Cauchy matrix never would where all of them
-//! cover all of the lost. But the windows of a sliding code overlap only in part, which leaves
-//! zeros in the matrix, and with those no choice of 256 elements is safe for windows of any
-//! length. And a failure costs little: another repair packet is needed, and the next one comes in
-//! a few packets' time, so that it shows only where all of those are lost as well. For a window
-//! of three and a repair packet for each packet, a pair that fails must meet with two more losses
-//! before anything is lost, and four losses are enough anyway. So the published
-//! generator was taken, which others can check and which knows no limit of the window.
+//! 1/255, and n of them n lost ones with little more. A Cauchy matrix would never fail where all of
+//! them cover all of the lost. But the windows of a sliding code overlap only in part, which leaves
+//! zeros in the matrix; with those, no choice of 256 elements is safe for windows of any length.
+//!
+//! A failure costs little: another repair packet is needed, and comes within a few packets. So it
+//! matters only where all of those are lost as well. For a window of three and a repair packet for
+//! each packet, a failing pair must coincide with two more losses before data is lost, and four
+//! losses alone suffice for that. So this crate uses the published generator, which others can
+//! verify, and which has no limit on the window.
 
 use super::tinymt::TinyMt32;
 
@@ -45,7 +46,7 @@ mod tests {
         assert!(long.iter().all(|coefficient| *coefficient != 0));
     }
 
-    /// The first bytes for key 1, from the values of RFC 8682.
+    /// First bytes for key 1, from the values of RFC 8682.
     #[test]
     fn key_one_gives_the_low_bytes_of_the_standards_values() {
         let mut coefficients = [0; 5];
@@ -70,8 +71,8 @@ mod tests {
         false
     }
 
-    /// Keys that follow each other are as good as random ones: matrices of theirs are singular as
-    /// seldom as theory says, 1/255 for two by two (both coefficients of the first row being non-zero,
+    /// Consecutive keys are as good as random ones: their matrices are singular as rarely as theory
+    /// predicts. That is 1/255 for two by two (both coefficients of the first row being non-zero,
     /// one value of 255 is wrong), 1/255 + 1/256^2 ... for more.
     #[test]
     fn keys_in_a_row_are_independent() {
@@ -92,7 +93,7 @@ mod tests {
                 })
                 .count();
             let share = failures as f64 / 65_536.0;
-            // Five standard deviations of 65,536 draws are 0.0012; the draws overlap, but little.
+            // Five standard deviations of 65,536 draws are 0.0012; the draws overlap a little.
             assert!(
                 (share - 1.0 / 255.0).abs() < 0.0015,
                 "{size} x {size}: {share}"

@@ -1,46 +1,46 @@
-//! What encoder and decoder of windows are made with.
+//! Configuration of window encoder and decoder.
 
 use std::time::Duration;
 
 pub use crate::scheme::ConfigError;
 use crate::{overhead::Overhead, scheme::in_range, symbol};
 
-/// The most packets of a window. A repair packet costs a multiplication and addition for each, and
-/// in simulation 128 packets did as well as 2,000.
+/// Maximum packets of a window. A repair packet costs a multiplication and addition for each; in
+/// simulation 128 packets did as well as 2,000.
 pub const WINDOW_MAX: usize = 255;
 
-/// The longest span of a decoder, in packets.
+/// Maximum span of a decoder, in packets.
 pub const SPAN_MAX: usize = 1024;
 
-/// The most repair packets that a decoder keeps.
+/// Maximum repair packets that a decoder stores.
 pub const REPAIRS_MAX: usize = 255;
 
-/// What a [`WindowEncoder`](super::WindowEncoder) is made with.
+/// Configuration of a [`WindowEncoder`](super::WindowEncoder).
 ///
-/// It takes `window + 22` times the memory of a packet, which is `payload_max + 2` bytes.
+/// The encoder takes `window + 22` times the memory of a packet, which is `payload_max + 2` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncoderConfig {
-    /// Over how many data packets a repair packet is, 1 to 255. Default: 128, for streams. For a
-    /// message now and then 3, with a repair packet for each.
+    /// Data packets that a repair packet covers, 1 to 255. Default: 128, for streams. For
+    /// occasional messages use 3, with a repair packet for each.
     pub window: u8,
-    /// The longest data packet, in bytes, 1 to 65,535. Default: 1500. A repair packet is up to two
+    /// Longest data packet, in bytes, 1 to 65,535. Default: 1500. A repair packet is up to two
     /// bytes longer.
     pub payload_max: usize,
-    /// How many repair packets there are for the data packets. Default: 7 for 100.
+    /// Repair packets for the data packets. Default: 7 for 100.
     pub overhead: Overhead,
-    /// How long a packet may be without any repair packet. Default: 20 ms. Where data is too
-    /// sparse for the overcode to bring one by then, one is made out of turn, so that there is more
-    /// overcode than was asked for.
+    /// Maximum time that a packet stays without any repair packet. Default: 20 ms. Where data is
+    /// too sparse to bring a repair packet by then, the encoder makes an extra one, beyond the
+    /// overhead.
     pub hold: Duration,
-    /// How much later than it could be each repair packet is sent. Default: 0. In a burst of
-    /// losses what follows a packet at once is lost with it; 20 to 45 ms later it lives. At most
-    /// 16 repair packets wait; when more are due, the first go sooner.
+    /// Delay of each repair packet. Default: 0. A repair packet sent at once is lost in the same
+    /// burst as its data; 20 to 45 ms later it survives. At most 16 repair packets wait; when more
+    /// are due, the first go sooner.
     pub delay: Duration,
-    /// How much later than the one before each further repair packet is sent that comes with the same data packet. Default: 0.
+    /// Distance in time between repair packets that come with the same data packet. Default: 0.
     pub apart: Duration,
-    /// The number of the first packet. Default: 0. An encoder that takes the place of another
-    /// before the same decoder should begin with a random number: packets would otherwise be taken
-    /// for duplicates until the decoder sees that they are none.
+    /// Number of the first packet. Default: 0. An encoder that replaces another one in front of the
+    /// same decoder should start with a random number. Otherwise packets would count as duplicates
+    /// until the decoder sees that they are not.
     pub first_id: u32,
 }
 
@@ -65,23 +65,23 @@ impl EncoderConfig {
     }
 }
 
-/// What a [`WindowDecoder`](super::WindowDecoder) is made with.
+/// Configuration of a [`WindowDecoder`](super::WindowDecoder).
 ///
-/// It takes `span + repairs + 9` times the memory of a packet, which is `payload_max + 2` bytes, and
-/// `repairs + 1` times `span + repairs + 1` bytes.
+/// The decoder takes `span + repairs + 9` times the memory of a packet, which is `payload_max + 2`
+/// bytes, and `repairs + 1` times `span + repairs + 1` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecoderConfig {
-    /// The longest window that is taken, 1 to 255. Default: 128.
+    /// Longest window accepted, 1 to 255. Default: 128.
     pub window: u8,
-    /// The longest data packet, in bytes, 1 to 65,535. Default: 1500.
+    /// Longest data packet, in bytes, 1 to 65,535. Default: 1500.
     pub payload_max: usize,
-    /// How many packets are kept, twice the window to 1024, rounded up to a power of two.
-    /// Default: 512. A repair packet is of use as long as all of its window is among them, and
-    /// where losses outrun the overcode for a while, chains of windows solve each other much later:
-    /// at 5 % of loss and 7 % of overcode four windows lose 0.5 %, two lose 2 %.
+    /// Packets stored, twice the window to 1024, rounded up to a power of two. Default: 512. A
+    /// repair packet is useful while its whole window is among them. Where losses exceed the repair
+    /// rate for a while, chains of windows solve each other much later: at 5 % of loss and 7 % of
+    /// overhead four windows lose 0.5 %, two lose 2 %.
     pub span: usize,
-    /// How many repair packets are kept at most because they may yet be of use, 1 to 255. Default:
-    /// 128. When there are more, the oldest gives way.
+    /// Maximum repair packets stored for later use, 1 to 255. Default: 128. When there are more,
+    /// the oldest is dropped.
     pub repairs: usize,
 }
 
@@ -92,8 +92,9 @@ impl Default for DecoderConfig {
 }
 
 impl DecoderConfig {
-    /// What goes with a window: a span of four, and of 64 packets at least for reordering's sake;
-    /// and as many repair packets as packets in the window, at least 32.
+    /// Returns a configuration for a window: a span of four windows, and no less than 64 packets
+    /// for reordering. It stores as many repair packets as packets in the window, and no fewer than
+    /// 32.
     #[must_use]
     pub fn for_window(window: u8) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The receiving side of the sliding window code.
+//! Receiving side of the sliding window code.
 
 use std::collections::VecDeque;
 
@@ -17,55 +17,55 @@ use crate::{
     wire::Header,
 };
 
-/// Takes data and repair packets in any order, gives the data packets that were lost.
+/// Window decoder: takes data and repair packets in any order, gives lost data packets.
 ///
-/// It keeps the data packets of a span of numbers up to the newest that it has heard of, and the
-/// repair packets whose windows lie within. From these it restores every packet that can be
-/// restored, at the first moment possible.
+/// It stores the data packets of a span of numbers up to the newest known one, and the repair
+/// packets whose windows lie within. From these it restores every packet that can be restored, as
+/// soon as possible.
 ///
-/// Packets that do not fit into the span do not move it far at once. A packet ahead moves it by no
-/// more than half of it. Data packets further ahead, or behind, are passed on ([`Arrival::Late`])
-/// and kept aside, and only three of them in a row ahead, or eight behind, move the span to where
-/// they are. Data packets with the numbers of others, but with other content, are treated like
-/// those behind: an encoder has begun anew with the same numbers. So a packet that is out of all
-/// proportion does no harm, an encoder that begins anew is followed after eight packets, and none
-/// of those is lost to decoding.
+/// Packets outside the span do not move it far at once. A packet ahead moves it by no more than
+/// half of it. Data packets further ahead, or behind, are passed on ([`Arrival::Late`]) and set
+/// aside. Only three of them in a row ahead, or eight behind, move the span to their place. Data
+/// packets with the number of another one but different content are treated like those behind: an
+/// encoder has restarted with the same numbers. So a wildly wrong number does no harm, a restarted
+/// encoder is followed after eight packets, and none of those is lost to decoding.
 ///
 /// # Memory and time
 ///
-/// Nothing is allocated after construction. There are `span + repairs + 9` symbols, and
-/// `repairs + 2` rows of `span + repairs + 1` bytes.
+/// Nothing is allocated after construction. There are `span + repairs + 9` symbols, and `repairs +
+/// 2` rows of `span + repairs + 1` bytes.
 ///
-/// Data that arrives while there is nothing to solve costs a copy, and a repair packet of whose
-/// window nothing is missing costs a look at the window. Else, with n equations pending:
+/// While there is nothing to solve, a data packet costs a copy, and a repair packet whose window is
+/// complete costs a scan of the window. Otherwise, with n equations pending:
 ///
 /// - a packet costs at most 2 n + 1 operations on rows (a multiplication and addition of a row);
 /// - a restored packet costs up to n more, unless all are restored at once;
 /// - its content costs a multiplication and addition of a symbol for each packet and repair symbol
-///   that it is made of, usually the window and n, at most `span + repairs`.
+///   in it, usually the window and n, at most `span + repairs`.
 ///
-/// n is at most `repairs`, whatever comes, so no packet costs more than 2 `repairs` operations on
-/// rows and, for each packet that it restores, `repairs` on rows and `span + repairs` on symbols.
-/// With AVX2 and packets of 1,400 bytes, a repair packet over 128 of which 32 are missing is taken
-/// in in 10 us, and the last of 32 restores them in 0.2 ms, 6 us each.
+/// n is always at most `repairs`. So no packet costs more than 2 `repairs` operations on rows and,
+/// for each packet that it restores, `repairs` on rows and `span + repairs` on symbols. With AVX2
+/// and packets of 1,400 bytes, a repair packet over 128 of which 32 are missing takes 10 us. The
+/// last of 32 restores them in 0.2 ms, 6 us each.
 ///
 /// # Forged packets
 ///
-/// Repair symbols are not looked at before they are needed, so a repair packet that contradicts the
-/// others without saying anything new passes unseen, and one that says something new spoils what
-/// it has a part in. Where the outcome has no sensible length or no zeros behind its end, all
-/// repair packets at hand are forgotten; else it is handed out. Authenticity is the caller's affair.
+/// Repair symbols are not checked before use. A repair packet that contradicts the others without
+/// new information passes undetected; one with new information corrupts the packets that it
+/// contributes to. Where a result has an invalid length or no zeros after its end, the decoder
+/// drops all stored repair packets; otherwise it delivers the result. The caller authenticates
+/// packets.
 #[derive(Clone, Debug)]
 pub struct WindowDecoder {
     window: u8,
     payload_max: usize,
-    /// The number up to which the span reaches.
+    /// Last number of the span.
     newest: Option<u32>,
-    /// How many packets the span has moved since it was put where it is; no more than `span`.
+    /// Packets by which the span has moved since it was put in place; no more than `span`.
     moved: usize,
-    /// The packets of the span, each at its number modulo `span`.
+    /// Packets of the span, by number modulo `span`.
     packets: Vec<Slot>,
-    /// The repair symbols of the equations, in the places that `system` gave them.
+    /// Repair symbols of the equations, in the places assigned by `system`.
     repairs: Vec<Slot>,
     system: System,
     restorer: Restorer,
@@ -76,7 +76,7 @@ pub struct WindowDecoder {
     stats: DecoderStats,
 }
 
-/// Where a number is.
+/// Place of a number relative to the span.
 enum Place {
     Inside,
     /// Ahead, and no further than the span may move at once.
@@ -87,7 +87,7 @@ enum Place {
 }
 
 impl WindowDecoder {
-    /// A decoder that computes by the fastest kernel of this machine.
+    /// Returns a decoder on the fastest kernel of this machine.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl WindowDecoder {
         Self::with_kernel(config, Kernel::detect())
     }
 
-    /// A decoder that computes by `kernel`.
+    /// Returns a decoder on `kernel`.
     ///
     /// # Errors
     ///
@@ -121,13 +121,13 @@ impl WindowDecoder {
         })
     }
 
-    /// What has been done so far.
+    /// Counters since construction.
     #[must_use]
     pub fn stats(&self) -> DecoderStats {
         self.stats
     }
 
-    /// How many repair packets are kept because they may yet be of use.
+    /// Number of repair packets stored for later use.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.system.len()
@@ -155,8 +155,8 @@ impl WindowDecoder {
         Ok(Arrival::Data)
     }
 
-    /// Takes a packet whose number has been there: a duplicate, unless it has other content, which
-    /// only another encoder can have sent.
+    /// Handles a packet whose number is known: a duplicate, unless it has other content, which only
+    /// another encoder can have sent.
     fn handle_again(&mut self, id: u32, packet: &[u8]) -> Arrival {
         if self.packets[self.column(id)].packet() != Some(packet) {
             return self.handle_stray(id, packet, strays::BEHIND);
@@ -208,7 +208,7 @@ impl WindowDecoder {
         Ok(())
     }
 
-    /// Makes an equation of a repair packet; returns whether it says anything new.
+    /// Makes an equation of a repair packet; returns whether it has new information.
     fn keep_repair(&mut self, first: u32, count: usize, key: u16, symbol: &[u8]) -> bool {
         let from = self.column(first);
         let wrapped = (from + count).saturating_sub(self.packets.len());
@@ -226,7 +226,7 @@ impl WindowDecoder {
         place.is_some()
     }
 
-    /// Restores what can be restored.
+    /// Restores all packets that can be restored.
     fn solve(&mut self) {
         if self.system.len() == 0 {
             return;
@@ -251,7 +251,7 @@ impl WindowDecoder {
         }
     }
 
-    /// Queues what has been restored.
+    /// Queues the restored packets.
     fn hand_out(&mut self) {
         let oldest = self.oldest();
         let from = self.column(oldest);
@@ -311,7 +311,7 @@ impl WindowDecoder {
         Arrival::Late
     }
 
-    /// Puts the span to where the strays are.
+    /// Moves the span to the strays.
     fn follow(&mut self) {
         let Some(newest) = self.strays.newest() else {
             return;
@@ -332,12 +332,12 @@ impl WindowDecoder {
         }
     }
 
-    /// How far ahead the span may move at once: half of it stays, which is a window at least.
+    /// Maximum move of the span at once: half of it stays, which is one window or more.
     fn margin(&self) -> u32 {
         self.packets.len() as u32 / 2
     }
 
-    /// The first number of the span.
+    /// First number of the span.
     fn oldest(&self) -> u32 {
         let after = self.newest.unwrap_or(0).wrapping_add(1);
         after.wrapping_sub(self.packets.len() as u32)

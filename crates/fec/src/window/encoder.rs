@@ -1,4 +1,4 @@
-//! The sending side of the sliding window code.
+//! Sending side of the sliding window code.
 
 use std::time::Duration;
 
@@ -12,48 +12,48 @@ use crate::{
     wire::Header,
 };
 
-/// The most repair packets that may be owed: twice what one data packet can bring.
+/// Maximum number of repair packets owed: twice what one data packet can bring.
 const OWED_MAX: usize = 2 * u8::MAX as usize;
 
-/// How many repair packets are computed at once, so that the window is read once.
+/// Repair packets computed at once, so that the window is read once.
 const AT_ONCE: usize = 6;
 
-/// Gives repair packets over the last packets of a stream.
+/// Window encoder: gives repair packets over the last packets of a stream.
 ///
-/// They come evenly spaced, as many to the data packets as the [`Overhead`] says
-/// ([`Overhead::rows_of_window`]). When data pauses, by what the caller says
-/// ([`handle_drained`](Encoder::handle_drained)) or because a packet has been without repair packet
-/// for too long, the last packets get what they lack: the last one, the last two, and so on up to
-/// the last window, each have as many repair packets behind their first as the overcode
-/// has for a block of so many. That happens once; a further drain adds nothing until there is data again.
+/// They are evenly spaced, at the ratio of the [`Overhead`] ([`Overhead::rows_of_window`]). Data
+/// pauses when the caller reports it ([`handle_drained`](Encoder::handle_drained)), or when a
+/// packet has been without a repair packet for too long. The last packets then get their missing
+/// repair packets. The last one, the last two, and so on up to the last window, each get as many
+/// repair packets after their first as a block of that size has. That happens once; a further drain
+/// adds nothing until there is data again.
 ///
-/// Nothing is allocated after construction. Without overcode, a data packet costs a copy.
+/// Nothing is allocated after construction. Without repair packets, a data packet costs a copy.
 #[derive(Clone, Debug)]
 pub struct WindowEncoder {
     config: EncoderConfig,
     kernel: Kernel,
-    /// Repair packets for how many data packets.
+    /// Repair packets, and the data packets for which they are sent.
     ratio: (usize, usize),
-    /// The last packets, each at its turn modulo the window.
+    /// Last packets, at their position modulo the window.
     packets: Vec<Kept>,
-    /// How many of them there are.
+    /// Number of these packets.
     len: usize,
-    /// The number of the next data packet.
+    /// Number of the next data packet.
     next: u32,
-    /// Where the next data packet is kept.
+    /// Place of the next data packet.
     place: usize,
-    /// What part of the next repair packet has come together, in parts of one data packet's.
+    /// Accumulated part of the next repair packet, in parts of one data packet's.
     part: usize,
     /// Repair packets to be computed.
     owed: usize,
-    /// Repair packets so far, those that are owed too; modulo 2^32.
+    /// Repair packets so far, including those owed; modulo 2^32.
     given: u32,
     key: u16,
     now: Duration,
-    /// Since when there is a packet without any repair packet.
+    /// Time since which a packet is without any repair packet.
     bare_since: Option<Duration>,
     outbox: Outbox,
-    /// Room to compute in.
+    /// Scratch space for results.
     results: [Slot; AT_ONCE],
     coefficients: Vec<u8>,
     stats: EncoderStats,
@@ -62,12 +62,12 @@ pub struct WindowEncoder {
 #[derive(Clone, Debug)]
 struct Kept {
     symbol: Slot,
-    /// How many repair packets had been given when it came.
+    /// Repair packets given when the packet came.
     given: u32,
 }
 
 impl WindowEncoder {
-    /// An encoder that computes by the fastest kernel of this machine.
+    /// Returns an encoder on the fastest kernel of this machine.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl WindowEncoder {
         Self::with_kernel(config, Kernel::detect())
     }
 
-    /// An encoder that computes by `kernel`.
+    /// Returns an encoder on `kernel`.
     ///
     /// # Errors
     ///
@@ -110,13 +110,13 @@ impl WindowEncoder {
         })
     }
 
-    /// From now on repair packets are sent so much later than they could be, and those of the same data packet so far apart;
-    /// those that have been computed as they were to be.
+    /// Sets the delay of repair packets, and the distance between those of the same data packet.
+    /// Repair packets computed before keep their times.
     pub fn set_delay(&mut self, delay: Duration, apart: Duration) {
         (self.config.delay, self.config.apart) = (delay, apart);
     }
 
-    /// What has been done so far.
+    /// Counters since construction.
     #[must_use]
     pub fn stats(&self) -> EncoderStats {
         self.stats
@@ -131,7 +131,7 @@ impl WindowEncoder {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Owes repair packets.
+    /// Adds repair packets to those owed.
     fn owe(&mut self, repairs: usize) {
         let owed = repairs.min(OWED_MAX - self.owed);
         self.stats.repairs_dropped += (repairs - owed) as u64;
@@ -143,13 +143,13 @@ impl WindowEncoder {
         }
     }
 
-    /// When a packet will have been without any repair packet for too long.
+    /// Time at which a packet will have been without any repair packet for too long.
     fn hold_ends(&self) -> Option<Duration> {
         let since = self.bare_since?;
         Some(since.saturating_add(self.config.hold))
     }
 
-    /// Owes what the last packets lack if no more come.
+    /// Adds the repair packets that the last packets lack if no more come.
     fn close(&mut self) {
         let window = self.packets.len();
         let lack = (1..=self.len).map(|last| {
@@ -166,7 +166,7 @@ impl WindowEncoder {
         self.bare_since = None;
     }
 
-    /// Computes some of the repair packets that are owed, and puts them into the outbox.
+    /// Computes some of the repair packets owed, and puts them into the outbox.
     fn compute(&mut self) {
         let window = self.packets.len();
         let rows = self.owed.min(AT_ONCE).min(self.outbox.room());
@@ -260,7 +260,7 @@ impl Encoder for WindowEncoder {
     fn set_overhead(&mut self, overhead: Overhead) {
         let (_, packets) = self.ratio;
         self.ratio = overhead.rows_of_window(self.packets.len());
-        // The same share of a repair packet.
+        // Keeps the share of a repair packet.
         self.part = self.part * self.ratio.1 / packets;
         self.config.overhead = overhead;
         if self.ratio.0 == 0 {

@@ -1,8 +1,8 @@
-//! A sliding window code: random linear combinations of the last few packets, as in RFC 8681.
+//! Sliding window code: random linear combinations of the last few packets, as in RFC 8681.
 //!
-//! A block code repairs a loss when its block ends, so half a block later on average. Here a repair
-//! packet goes out every few data packets, over the last `window` of them, and a single loss is
-//! repaired by the next one:
+//! A block code repairs a loss when its block ends, so half a block later on average. The window
+//! code sends a repair packet every few data packets, over the last `window` of them, and the next
+//! one repairs a single loss:
 //!
 //! ```text
 //!   data     1 2 3 4 5   6 7 8 9 10   11 12 13 ...          window of 8, one repair for 5
@@ -11,18 +11,19 @@
 //!                     `------------- over 1 to 5
 //! ```
 //!
-//! Several losses need as many repair packets over them: the decoder solves the linear equations
-//! that it has, as far as they go, and later repair packets help to restore what earlier ones
-//! could not. How much overcode there is and how long the window are independent: a long window
-//! restores more at the same overcode, and costs more time to compute (one multiplication and
-//! addition of a packet for each packet in the window). Windows are from 3 packets (a message now
-//! and then, each with a repair packet) to some 128 (streams).
+//! Several losses need as many repair packets over them. The decoder solves the linear equations
+//! that it has, as far as possible, and later repair packets help to restore what earlier ones
+//! could not. Overhead and window length are independent: a longer window restores more at the same
+//! overhead, and costs more CPU time (one multiplication and addition of a packet for each packet
+//! in the window). Windows range from 3 packets (occasional messages, each with a repair packet) to
+//! some 128 (streams).
 //!
-//! What that buys, of a million packets each (`cargo run --release -p fec --example codes`; in order: how
-//! many packets later than sent one is there with all before it; recovered: the same of lost ones):
+//! Results for a million packets each (`cargo run --release -p fec --example codes`). "in order" is
+//! the delay, in packets, until a packet and all before it are present; "recovered" is the delay of
+//! lost packets:
 //!
 //! ```text
-//! lost               overcode  code           stays lost   recovered       in order
+//! lost               overhead  code           stays lost   recovered       in order
 //!                                                          mean  p95  p99  mean  p95  p99
 //! 2 %, independent      7 %    blocks of 100    8.0e-5       53   98  102  23.4   79   93
 //!                              window of 50     7.2e-5       15   44   73   2.2   13   39
@@ -39,13 +40,13 @@
 //!                              window of 3      1.1e-5      1.1    3    3   0.1    1    1
 //! ```
 //!
-//! Where there is too little overcode for the losses, a long window goes on trying for long: at 5 %
-//! with 7 % of overcode, one of 128 loses 0.6 %, blocks of 100 lose 1.4 %, but what it restores is
-//! 80 packets late, blocks 55.
+//! Where the overhead is too small for the losses, a long window keeps trying for long. At 5 % of
+//! loss with 7 % of overhead, a window of 128 loses 0.6 %, blocks of 100 lose 1.4 %; but packets
+//! that the window restores are 80 packets late, those of blocks 55.
 //!
 //! The field is that of RFC 8681, GF(2^8) with the polynomial 0x11d, and so are the coefficients
-//! ([`coefficients`]). Headers are our own ([`crate::wire`]), and packets become symbols in our own
-//! way ([`crate::symbol`]).
+//! ([`coefficients`]). Headers ([`crate::wire`]) and the form of symbols ([`crate::symbol`]) are
+//! this crate's own.
 
 pub mod coefficients;
 mod config;

@@ -1,11 +1,11 @@
-//! Repair packets that have been computed and wait until they are due.
+//! Computed repair packets that wait until they are due.
 
 use std::time::Duration;
 
 use super::slot::Slot;
 use crate::wire::Header;
 
-/// How many can wait.
+/// Maximum number of waiting repair packets.
 pub(super) const ROOM: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -36,17 +36,17 @@ impl Outbox {
         }
     }
 
-    /// How many more can wait.
+    /// Free places.
     pub(super) fn room(&self) -> usize {
         ROOM - self.len
     }
 
-    /// When the first is due.
+    /// Time at which the first is due.
     pub(super) fn due(&self) -> Option<Duration> {
         (self.len > 0).then(|| self.places[self.front].due)
     }
 
-    /// Takes the first out.
+    /// Removes and returns the first.
     pub(super) fn pop(&mut self) -> Option<(Header, &[u8])> {
         self.len = self.len.checked_sub(1)?;
         let place = &self.places[self.front];
@@ -54,8 +54,8 @@ impl Outbox {
         Some((place.header, place.symbol.symbol()))
     }
 
-    /// Puts one in, behind those that are not due later, if there is room. The symbol is left as it was there, and is to be
-    /// exchanged.
+    /// Adds a repair packet, behind those that are not due later, if there is room. Takes the
+    /// symbol in exchange for another one.
     pub(super) fn push(&mut self, due: Duration, header: Header, symbol: &mut Slot) {
         let place = &mut self.places[(self.front + self.len) % ROOM];
         (place.due, place.header) = (due, header);
@@ -64,7 +64,7 @@ impl Outbox {
         self.len += 1;
     }
 
-    /// The last one goes before those that are due later.
+    /// Moves the last one before those that are due later.
     fn sink(&mut self, due: Duration) {
         for at in (self.front..self.front + self.len).rev() {
             if self.places[at % ROOM].due <= due {

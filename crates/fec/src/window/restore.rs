@@ -1,4 +1,4 @@
-//! The content of packets that the equations give.
+//! Content of packets that the equations give.
 
 use super::{
     slot::Slot,
@@ -6,10 +6,10 @@ use super::{
 };
 use crate::kernel::Kernel;
 
-/// How many packets are restored at once, so that what they are made of is read once.
+/// Packets restored at once, so that their sources are read once.
 const AT_ONCE: usize = 8;
 
-/// The most packets and repair symbols that a packet can be made of.
+/// Maximum number of packets and repair symbols that a packet can be made of.
 const SOURCES: usize = super::SPAN_MAX + super::REPAIRS_MAX + 1;
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Restorer {
 }
 
 impl Restorer {
-    /// For rows of `cells` cells.
+    /// Returns a restorer for rows of `cells` cells.
     pub(super) fn new(kernel: Kernel, cells: usize) -> Self {
         Self {
             kernel,
@@ -27,8 +27,8 @@ impl Restorer {
         }
     }
 
-    /// Writes the packets that are solved to their places. Returns whether all of them are packets;
-    /// if not, an equation was wrong.
+    /// Writes the solved packets to their places. Returns whether all of them are valid packets; if
+    /// not, an equation was wrong.
     pub(super) fn restore(
         &mut self,
         system: &System,
@@ -65,7 +65,8 @@ impl Restorer {
         sound
     }
 
-    /// Every result is the sum of the other packets of its row and of the row's repair symbols.
+    /// Computes the results: each is the sum of the other packets of its row and of the row's
+    /// repair symbols.
     fn combine(
         &mut self,
         system: &System,
@@ -87,7 +88,7 @@ impl Restorer {
         let split = parts.partition_point(|part| usize::from(*part) < packets.len());
         let length = longest(&parts[split..]).unwrap_or(0);
         if longest(&parts[..split]).unwrap_or(0) > length {
-            return false; // a packet longer than the symbol that it has a part in
+            return false; // a packet longer than a symbol that depends on it
         }
         self.coefficients.clear();
         for Solved { row, .. } in solved {
@@ -112,8 +113,8 @@ impl Restorer {
     }
 }
 
-/// Lists the known packets and the repair symbols that have a part in any of the rows, the
-/// packets first. Returns how many there are.
+/// Lists the known packets and the repair symbols in any of the rows, the packets first. Returns
+/// their number.
 fn find_parts(system: &System, solved: &[Solved], parts: &mut [u16]) -> usize {
     let mut any = [0; SOURCES];
     for Solved { row, .. } in solved {

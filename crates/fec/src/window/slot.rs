@@ -1,17 +1,17 @@
-//! Room for one symbol, used again and again.
+//! Storage for one symbol, reused.
 
 use crate::symbol::{self, LENGTH_BYTES};
 
-/// A symbol with zeros behind it, as many as the longest symbol of its code takes.
+/// A symbol, padded with zeros to the longest symbol of its code.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slot {
     bytes: Box<[u8]>,
-    /// How many bytes are in use; behind them all are zero.
+    /// Bytes in use; all after them are zero.
     used: usize,
 }
 
 impl Slot {
-    /// An empty one, for packets of up to `packet_max` bytes.
+    /// Returns an empty slot, for packets of up to `packet_max` bytes.
     pub(super) fn new(packet_max: usize) -> Self {
         Self {
             bytes: vec![0; LENGTH_BYTES + packet_max].into_boxed_slice(),
@@ -19,42 +19,42 @@ impl Slot {
         }
     }
 
-    /// Holds a packet from now on, behind its length.
+    /// Stores a packet, behind its length.
     pub(super) fn set_packet(&mut self, packet: &[u8]) {
         let used = LENGTH_BYTES + packet.len();
         symbol::write(packet, &mut self.bytes[..used]);
         self.zero_from(used);
     }
 
-    /// Holds a symbol from now on.
+    /// Stores a symbol.
     pub(super) fn set_symbol(&mut self, symbol: &[u8]) {
         self.bytes[..symbol.len()].copy_from_slice(symbol);
         self.zero_from(symbol.len());
     }
 
-    /// Room for a symbol of `length` bytes, to be written in full.
+    /// Returns room for a symbol of `length` bytes, to be written in full.
     pub(super) fn room(&mut self, length: usize) -> &mut [u8] {
         self.zero_from(length);
         &mut self.bytes[..length]
     }
 
-    /// The symbol's own bytes.
+    /// Bytes of the symbol without padding.
     pub(super) fn symbol(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 
-    /// The symbol, or as much of it and of the zeros behind it as `length` says.
+    /// Returns `length` bytes of the symbol and its padding.
     pub(super) fn padded(&self, length: usize) -> &[u8] {
         &self.bytes[..length]
     }
 
-    /// The packet in it, if its length makes sense.
+    /// Returns the packet in the slot, if its length is valid.
     pub(super) fn packet(&self) -> Option<&[u8]> {
         symbol::read(self.symbol())
     }
 
-    /// Takes what was written as a packet with its padding. Returns whether it is one: its length
-    /// makes sense, and nothing but zeros is behind it.
+    /// Takes the written bytes as a packet with its padding. Returns whether it is one: a valid
+    /// length, and nothing but zeros after it.
     pub(super) fn trim(&mut self) -> bool {
         let Some(packet) = self.packet() else {
             return false;
@@ -62,7 +62,8 @@ impl Slot {
         let used = LENGTH_BYTES + packet.len();
         let padded = self.bytes[used..self.used].iter().all(|byte| *byte == 0);
         if padded {
-            self.used = used; // else what is behind would be in nobody's way, and stay
+            // Otherwise zeros behind the packet would stay in use.
+            self.used = used;
         }
         padded
     }

@@ -1,14 +1,13 @@
-//! Data packets whose numbers fit nowhere: a few of them in a row, near each other, mean that the
-//! encoder now counts elsewhere.
+//! Data packets outside the span: a few of them in a row, near each other, mean that the encoder
+//! has moved to other numbers.
 
 use super::slot::Slot;
 use crate::serial;
 
-/// How many in a row are believed if they are far ahead: after an outage, of which nothing else
-/// can come.
+/// Consecutive packets required far ahead: such numbers only come after an outage.
 pub(super) const AHEAD: usize = 3;
 
-/// How many in a row are believed if they are behind, where stragglers may be too.
+/// Consecutive packets required behind, where stragglers may be among them.
 pub(super) const BEHIND: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -29,15 +28,15 @@ impl Strays {
         self.used = 0;
     }
 
-    /// Whether the packet is here.
+    /// Reports whether the packet is stored.
     pub(super) fn has(&self, id: u32) -> bool {
         self.packets[..self.used]
             .iter()
             .any(|(other, _)| *other == id)
     }
 
-    /// Keeps a packet; those before it are forgotten if it is more than `near` away from the last.
-    /// Returns how many there are.
+    /// Stores a packet; drops those before it if it is more than `near` away from the last. Returns
+    /// the number stored.
     pub(super) fn keep(&mut self, id: u32, packet: &[u8], near: u32) -> usize {
         if let Some((last, _)) = self.packets[..self.used].last()
             && serial::distance(*last, id).unsigned_abs() > near
@@ -51,13 +50,13 @@ impl Strays {
         self.used
     }
 
-    /// The newest of them.
+    /// Newest of the strays.
     pub(super) fn newest(&self) -> Option<u32> {
         let ids = self.packets[..self.used].iter().map(|(id, _)| *id);
         ids.reduce(|a, b| if serial::before(a, b) { b } else { a })
     }
 
-    /// Takes them out one by one, in exchange for other room.
+    /// Removes the packets one by one, in exchange for other slots.
     pub(super) fn pop(&mut self) -> Option<(u32, &mut Slot)> {
         self.used = self.used.checked_sub(1)?;
         let (id, slot) = &mut self.packets[self.used];

@@ -1,48 +1,47 @@
-//! The linear equations that the repair packets at hand are, solved as far as they go.
+//! System of linear equations from the stored repair packets, solved as far as possible.
 //!
 //! Every repair packet is an equation: its symbol is the sum of the packets of its window, each
-//! with its coefficient. What is kept of it here is a row of coefficients only; the symbols stay
-//! as they came until a packet can be restored. A row is
+//! with its coefficient. Only a row of coefficients is stored here; the symbols stay as received
+//! until a packet can be restored. A row is
 //!
 //! ```text
 //!   coefficients of the packets, one column each  |  of the repair symbols, one column each
 //! ```
 //!
-//! and says that the sums of both halves are equal. The rows are kept in reduced form: each has a
+//! and means that the sums of the two parts are equal. The rows are in reduced form: each has a
 //! pivot, a missing packet whose coefficient is one there and zero in every other row. So a packet
-//! can be restored as soon as, and exactly when, its row has no other missing packet. There are
-//! always as many rows as repair symbols in them; an equation that has become superfluous serves
-//! to rid the others of the oldest symbol in it, so that what is given up last is what can be
-//! of use longest.
+//! can be restored exactly when its row has no other missing packet. There are always as many rows
+//! as repair symbols in them. A redundant equation serves to eliminate its oldest symbol from the
+//! others, so that the symbols that stay useful longest are kept.
 
 use crate::{gf256, kernel::Kernel, serial};
 
-/// The mark of a packet that is missing; as a mask for its column.
+/// Mark of a missing packet; as a mask for its column.
 const MISSING: u8 = 0xff;
 const KNOWN: u8 = 0;
 
-/// Rows are multiples of so many bytes, which is how kernels like them.
+/// Unit of the length of rows in bytes, for the benefit of the kernels.
 const ROW_UNIT: usize = 64;
 
 #[derive(Clone, Debug)]
 pub(super) struct System {
     kernel: Kernel,
-    /// How many packets have a column.
+    /// Number of packets with a column.
     span: usize,
-    /// For each packet, whether it is missing.
+    /// For each packet, a mark if it is missing.
     missing: Box<[u8]>,
     /// For each packet, the row whose pivot it is.
     pivots: Box<[Option<u16>]>,
-    /// The first `used` are in use.
+    /// Rows; the first `used` are in use.
     rows: Vec<Row>,
     used: usize,
     /// For each repair symbol in use, the first packet of its window.
     firsts: Box<[Option<u32>]>,
     /// Repair symbols not in use.
     free: Vec<u16>,
-    /// No repair symbol in use has a first packet before this.
+    /// Lower bound of the first packets of all repair symbols in use.
     oldest: u32,
-    /// Room for a row.
+    /// Scratch space for a row.
     room: Box<[u8]>,
 }
 
@@ -60,9 +59,9 @@ pub(super) struct Solved {
 }
 
 impl System {
-    /// For `span` packets, all missing, and at most `repairs` equations.
+    /// Returns a system for `span` packets, all missing, and at most `repairs` equations.
     pub(super) fn new(span: usize, repairs: usize, kernel: Kernel) -> Self {
-        // One more, so that a new one can be there before it is decided which one gives way.
+        // One more, so that a new one can be added before one is dropped.
         let places = repairs + 1;
         let row = Row {
             pivot: 0,
@@ -82,7 +81,7 @@ impl System {
         }
     }
 
-    /// How many equations there are.
+    /// Number of equations.
     pub(super) fn len(&self) -> usize {
         self.used
     }
@@ -96,22 +95,22 @@ impl System {
         self.missing[column] != KNOWN
     }
 
-    /// Whether any of the columns is that of a missing packet.
+    /// Reports whether any of the columns is that of a missing packet.
     pub(super) fn any_missing(&self, columns: std::ops::Range<usize>) -> bool {
         self.missing[columns].iter().any(|state| *state != KNOWN)
     }
 
-    /// The column is for another packet from now on, which is missing. No equation may have it.
+    /// Assigns the column to another packet, which is missing. No equation may contain it.
     pub(super) fn renew(&mut self, column: usize) {
         self.missing[column] = MISSING;
     }
 
-    /// The coefficients of a row: of the packets, then of the repair symbols.
+    /// Coefficients of a row: of the packets, then of the repair symbols.
     pub(super) fn cells(&self, row: usize) -> &[u8] {
         &self.rows[row].cells
     }
 
-    /// Forgets the equations.
+    /// Drops the equations.
     pub(super) fn clear(&mut self) {
         self.used = 0;
         self.pivots.fill(None);
@@ -120,14 +119,14 @@ impl System {
         self.free.extend((0..self.firsts.len() as u16).rev());
     }
 
-    /// Forgets everything: all packets are missing.
+    /// Drops everything: all packets are missing.
     pub(super) fn reset(&mut self) {
         self.clear();
         self.missing.fill(MISSING);
     }
 
     /// Takes an equation over a window whose first packet is `first`. Returns the place of its
-    /// symbol, or `None` if it says nothing new. [`Self::make_room`] before the next one.
+    /// symbol, or `None` if it has no new information. [`Self::make_room`] before the next one.
     pub(super) fn insert(
         &mut self,
         first: u32,
@@ -152,7 +151,7 @@ impl System {
         self.firsts[symbol].map(|_| symbol)
     }
 
-    /// A packet is known from now on.
+    /// Marks a packet as known.
     pub(super) fn known(&mut self, column: usize) {
         self.missing[column] = KNOWN;
         if let Some(row) = self.pivots[column].take() {
@@ -160,8 +159,8 @@ impl System {
         }
     }
 
-    /// Forgets repair symbols whose windows begin before `kept`, and what only they say. Returns
-    /// how many.
+    /// Drops repair symbols whose windows start before `kept`, with the information that depends on
+    /// them. Returns their number.
     pub(super) fn expire(&mut self, kept: u32) -> u64 {
         let mut expired = 0;
         if self.used == 0 || !serial::before(self.oldest, kept) {
@@ -191,7 +190,7 @@ impl System {
         }
     }
 
-    /// Gives a row that is reduced by all others its pivot; or gets rid of it, if it has no missing
+    /// Gives a row that is reduced by all others its pivot, or removes it if it has no missing
     /// packet.
     fn settle(&mut self, row: usize) {
         let cells = &mut self.rows[row].cells;
@@ -224,8 +223,8 @@ impl System {
         }
     }
 
-    /// Sees to it that there is room for another equation; returns whether one had to give way. After what
-    /// could be solved has been, as that makes room too.
+    /// Makes room for another equation; returns whether one was dropped. To be called after
+    /// solving, as that makes room too.
     pub(super) fn make_room(&mut self) -> bool {
         let full = self.free.is_empty();
         if full {
@@ -243,7 +242,7 @@ impl System {
         }
     }
 
-    /// Forgets a symbol: one of the rows that have it rids the others of it and goes.
+    /// Drops a symbol: one of the rows that have it eliminates it from the others, and is removed.
     fn drop(&mut self, symbol: usize) {
         let cell = self.span + symbol;
         let mut rows = self.rows[..self.used].iter();
@@ -282,7 +281,7 @@ impl System {
     }
 }
 
-/// The one that comes first; `a` if they are the same.
+/// Returns the number that comes first; `a` if they are the same.
 fn older(a: u32, b: u32) -> u32 {
     if serial::before(b, a) { b } else { a }
 }

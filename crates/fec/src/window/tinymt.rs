@@ -1,13 +1,13 @@
-//! The pseudo-random generator TinyMT32 of RFC 8682, with the parameters that this fixes.
+//! Pseudo-random generator TinyMT32 of RFC 8682, with the parameters fixed there.
 
 const MAT1: u32 = 0x8f70_11ee;
 const MAT2: u32 = 0xfc78_ff1f;
 const TMAT: u32 = 0x3793_fdff;
 
-/// Steps of the recurrence that are left out at the start; as many mix the seed in before.
+/// Steps of the recurrence that are skipped at the start; as many mix the seed in before.
 const WARM_UP: u32 = 8;
 
-/// The state: 127 bits of a recurrence that is linear over GF(2).
+/// State: 127 bits of a recurrence that is linear over GF(2).
 #[derive(Clone, Debug)]
 pub(super) struct TinyMt32([u32; 4]);
 

@@ -1,8 +1,8 @@
-//! What stands in front of each packet, so that the other side can decode.
+//! Header in front of each packet, for the decoder.
 //!
-//! The upper half of the first byte is the scheme, the lower half the kind of packet (0 data, 1
-//! repair). All numbers are in network byte order. What follows a header is the payload: of a data
-//! packet the data as it is, of a repair packet a repair symbol ([`crate::symbol`]).
+//! The upper four bits of the first byte are the scheme, the lower four the kind of packet (0 data,
+//! 1 repair). All numbers are in network byte order. The payload follows the header: in a data
+//! packet the unchanged data, in a repair packet a repair symbol ([`crate::symbol`]).
 //!
 //! A block's data packet:
 //!
@@ -16,7 +16,7 @@
 //! +-------------------------------+
 //! ```
 //!
-//! A block's repair packet, row `row` of the overcode of `k` data packets, of `h` rows that are sent:
+//! A block's repair packet, row `row` of a block of `k` data packets, of `h` rows that are sent:
 //!
 //! ```text
 //! +-------+-------+---------------+-------------------------------+
@@ -38,8 +38,8 @@
 //! +---------------+
 //! ```
 //!
-//! A sliding window's repair packet, over the `count` data packets from `first` on, with the
-//! coefficients that `key` stands for:
+//! A sliding window's repair packet, over the `count` data packets from `first` on, with
+//! coefficients generated from `key`:
 //!
 //! ```text
 //! +-------+-------+-----------------------------------------------+
@@ -54,59 +54,59 @@
 #[cfg(test)]
 mod tests;
 
-/// The header of a packet. Parsing checks what it can without knowing the other packets; what
-/// [`Header::parse`] returns, [`Header::emit`] writes again.
+/// Header of a packet. Parsing checks all that it can without other packets; [`Header::emit`]
+/// writes what [`Header::parse`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Header {
     /// Data packet `index` of block `block`.
     BlockData {
-        /// Blocks are numbered one after the other, modulo 2^32.
+        /// Blocks are numbered consecutively, modulo 2^32.
         block: u32,
         /// From 0 to 254.
         index: u8,
     },
     /// A repair packet of block `block`.
     BlockRepair {
-        /// The block whose overcode it is part of.
+        /// Block that the repair packet belongs to.
         block: u32,
-        /// Which row of the overcode it is; `k + row` is at most 255.
+        /// Number of the row; `k + row` is at most 255.
         row: u8,
-        /// How many data packets the block has, from 1 to 255.
+        /// Number of data packets of the block, from 1 to 255.
         k: u8,
-        /// How many rows were sent when the block closed; for information.
+        /// Number of rows sent when the block closed; for information.
         h: u8,
     },
     /// Data packet `id` of a sliding window code.
     WindowData {
-        /// Data packets are numbered one after the other, modulo 2^32.
+        /// Data packets are numbered consecutively, modulo 2^32.
         id: u32,
     },
     /// A repair packet of a sliding window code.
     WindowRepair {
-        /// The first data packet of the window.
+        /// First data packet of the window.
         first: u32,
-        /// How many data packets are in the window, at least 1.
+        /// Number of data packets in the window, 1 or more.
         count: u16,
-        /// What the coefficients are drawn from.
+        /// Seed of the coefficients.
         key: u16,
     },
 }
 
-/// Why bytes are no header.
+/// Reason why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The packet ends within its header.
     #[error("a packet of {0} bytes ends within its header")]
     Short(usize),
-    /// The first byte is that of no scheme known here; perhaps a later version's.
+    /// Scheme or kind unknown here; perhaps that of a later version.
     #[error("unknown scheme and kind {0:#04x}")]
     Unknown(u8),
-    /// A field has a value that no encoder writes.
+    /// A field with a value that no encoder writes.
     #[error("{field} {value} out of range")]
     Range {
-        /// The field's name in the drawings above.
+        /// Name of the field in the drawings above.
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         value: u32,
     },
 }
@@ -117,7 +117,7 @@ const WINDOW_DATA: u8 = 0x20;
 const WINDOW_REPAIR: u8 = 0x21;
 
 impl Header {
-    /// The longest header, in bytes.
+    /// Longest header, in bytes.
     pub const LEN_MAX: usize = 9;
 
     /// Splits a packet into header and payload.
@@ -161,7 +161,7 @@ impl Header {
         }
     }
 
-    /// How many bytes the header takes.
+    /// Length of the header in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no header is empty")]
     pub fn len(&self) -> usize {
@@ -198,7 +198,7 @@ impl Header {
         }
     }
 
-    /// Whether this is a data packet's header.
+    /// Reports whether this is the header of a data packet.
     #[must_use]
     pub fn is_data(&self) -> bool {
         matches!(self, Self::BlockData { .. } | Self::WindowData { .. })

@@ -56,7 +56,7 @@ proptest! {
     }
 }
 
-/// The drawings in the module's documentation, byte by byte.
+/// Drawings in the module's documentation, byte by byte.
 #[test]
 fn headers_are_as_they_are_drawn() {
     let drawn: [(Header, &[u8]); 4] = [

@@ -1,7 +1,7 @@
 //! Recently ended flows, for a successor: their peers may not know of the end yet.
 //!
 //! ```text
-//!   number of the last one: 9          |  8  |  9  |  6  |  7  |       the oldest one is overwritten next
+//!   number of the last one: 9          |  8  |  9  |  6  |  7  |    6 is overwritten next
 //! ```
 //!
 //! Each flow has its own place, given by its number, so that nothing else has to be written with

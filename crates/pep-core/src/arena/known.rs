@@ -32,7 +32,8 @@ pub(super) const KNOWN_BYTES: usize = OUTAGES + OUTAGE_BYTES * LinkMonitor::REME
 /// ```text
 ///   0  hash of the gateway that has answered | 8 outages so far
 ///  16  of the last 32 outages, number n at n % 32:
-///      start (Unix time) and source | start (since boot) | duration of earlier outages | duration, and 1
+///      start (Unix time) and source | start (since boot)
+///      | duration of earlier outages | duration, and 1
 /// ```
 ///
 /// All times are in milliseconds. There is one writer. The state is valid after every single store,
@@ -106,7 +107,9 @@ impl<'a, W: Words> Known<'a, W> {
             if number == count {
                 let since = Duration::from_millis(self.words.load(at + SINCE));
                 let before = Duration::from_millis(self.words.load(at + BEFORE));
-                past.lasting = lasted.is_none().then(|| since_boot.saturating_sub(since));
+                let age = since_boot.saturating_sub(since);
+                past.lasting = lasted.is_none().then_some(age);
+                past.ended = lasted.map(|lasted| age.saturating_sub(lasted));
                 past.down = before + lasted.unwrap_or_default();
             }
             // An outage without a recorded end that another one followed is unusable.

@@ -43,16 +43,16 @@ pub type Seal = [u8; 32];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Not an arena, or never completed.
-    #[error("it does not begin as the memory of flows does")]
+    #[error("wrong magic number")]
     Magic,
     /// An arena of another version of pepd.
-    #[error("it has the layout of version {found}, this pepd knows version {VERSION}")]
+    #[error("layout version {found}, this pepd supports version {VERSION}")]
     Version {
         /// Version found.
         found: u64,
     },
     /// Inconsistent sizes and offsets.
-    #[error("its sizes contradict each other")]
+    #[error("inconsistent sizes")]
     Sizes,
 }
 

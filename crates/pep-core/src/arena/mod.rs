@@ -8,7 +8,8 @@
 //! - [`recover_direction`], the true position of a direction, by the kernel's own counters
 //!
 //! ```text
-//!   page 0        magic | version | slots | extent bytes | headers | tables | extents | generation | worker | order | endings,
+//!   page 0        magic | version | slots | extent bytes | headers | tables | extents
+//!                 | generation | worker | order | endings,
 //!                 at 128 the seal key (32 bytes), at 1024 the state of the link (see `Known`)
 //!   endings       32 bytes for each ended flow (see `Endings`)
 //!   headers       512 bytes per slot (see `Header`)

@@ -123,13 +123,14 @@ pub struct Record {
     /// Identity of the flow.
     pub identity: Identity,
     /// Directions up and down.
-    pub halves: [DirectionRecord; 2],
+    pub directions: [DirectionRecord; 2],
 }
 
 /// Header of a slot in shared memory, 512 bytes:
 ///
 /// ```text
-///   0  state | 8 cookie of the client leg | 16 of the server leg | 24 kind | 32 site | 40 born | 48 token (16 bytes)
+///   0  state | 8 cookie of the client leg | 16 of the server leg | 24 kind | 32 site | 40 born
+///  48  token (16 bytes)
 ///  64  up:   head | tail | base | size | fin in | fin out
 /// 128  down: the same
 /// 192  client: family and port | address (16 bytes) | scope
@@ -184,14 +185,14 @@ impl<'a, W: Words> Header<'a, W> {
 
     /// Writes the positions of a direction. Tail before head: `head <= tail` at every instant. Base
     /// before size: the new base with the old size still gives the old map.
-    pub fn write_direction(&self, direction: Direction, half: &DirectionRecord) {
+    pub fn write_direction(&self, direction: Direction, record: &DirectionRecord) {
         let start = DIRECTIONS + direction as usize * DIRECTION_BYTES;
-        self.words.store(start + TAIL, half.tail);
-        self.words.store(start + HEAD, half.head);
-        self.words.store(start + BASE, half.base);
-        self.words.store(start + SIZE, half.size);
-        self.words.store(start + FIN_IN, half.fin_in.into());
-        self.words.store(start + FIN_OUT, half.fin_out.into());
+        self.words.store(start + TAIL, record.tail);
+        self.words.store(start + HEAD, record.head);
+        self.words.store(start + BASE, record.base);
+        self.words.store(start + SIZE, record.size);
+        self.words.store(start + FIN_IN, record.fin_in.into());
+        self.words.store(start + FIN_OUT, record.fin_out.into());
     }
 
     fn write_address(&self, start: usize, address: SocketAddr) {
@@ -245,7 +246,7 @@ impl<'a, W: Words> Header<'a, W> {
                 flags: Flags::from_word(self.words.load(FLAGS)),
                 class: self.words.load(CLASS),
             },
-            halves: Direction::ALL.map(|direction| self.read_direction(direction)),
+            directions: Direction::ALL.map(|direction| self.read_direction(direction)),
         })
     }
 

@@ -37,7 +37,7 @@ pub struct Counters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveredDirection {
     /// True positions, and whether FIN has gone in or out.
-    pub half: DirectionRecord,
+    pub direction: DirectionRecord,
     /// Bytes by which the record was corrected, in either position.
     pub repaired: u64,
 }
@@ -46,7 +46,7 @@ pub struct RecoveredDirection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Disagreement {
     /// The number of bytes taken from the source is impossible.
-    #[error("{read} bytes were received, where {tail} to {most} are possible")]
+    #[error("kernel received {read} bytes, expected {tail} to {most}")]
     Source {
         /// Kernel's count.
         read: u64,
@@ -56,7 +56,7 @@ pub enum Disagreement {
         most: u64,
     },
     /// The number of bytes given to the sink is impossible.
-    #[error("{written} bytes were sent, where {head} to {tail} are possible")]
+    #[error("kernel sent {written} bytes, expected {head} to {tail}")]
     Sink {
         /// Kernel's count.
         written: u64,
@@ -69,7 +69,7 @@ pub enum Disagreement {
     #[error("FIN was sent before the last byte")]
     EarlyFin,
     /// Invalid size of a ring.
-    #[error("a ring of {size} bytes")]
+    #[error("invalid ring size of {size} bytes")]
     Ring {
         /// Recorded size.
         size: u64,
@@ -107,7 +107,7 @@ pub fn recover_direction(
     if fin_out && !(given == read && source.fin_received) && !sink.closed {
         return Err(Disagreement::EarlyFin);
     }
-    let half = DirectionRecord {
+    let direction = DirectionRecord {
         head: given,
         tail: read,
         fin_in: source.fin_received,
@@ -115,7 +115,10 @@ pub fn recover_direction(
         ..*published
     };
     let repaired = (read - tail) + (given - head);
-    Ok(RecoveredDirection { half, repaired })
+    Ok(RecoveredDirection {
+        direction,
+        repaired,
+    })
 }
 
 /// Returns the bytes that the sink received, and whether FIN followed them.

@@ -15,7 +15,7 @@ use crate::{
 /// Memory of a process that may end before any of its stores and calls.
 struct Memory {
     words: RefCell<Vec<u64>>,
-    /// Stores and calls until it ends; nothing has an effect then.
+    /// Stores and calls until the process ends; later ones have no effect.
     fuel: Cell<u64>,
 }
 
@@ -27,7 +27,7 @@ impl Memory {
         }
     }
 
-    /// Whether the next store or call still happens.
+    /// Reports whether the next store or call still happens.
     fn lives(&self) -> bool {
         let fuel = self.fuel.get();
         self.fuel.set(fuel.saturating_sub(1));
@@ -112,7 +112,7 @@ fn what_is_not_ours_is_never_read() {
         Err(FormatError::Magic),
         "empty"
     );
-    // Whatever store was the last: the memory is complete or is not there.
+    // Whatever store was the last: the memory is complete or invalid.
     for fuel in 0..12 {
         let memory = Memory::new(PAGE);
         memory.fuel.set(fuel);
@@ -150,7 +150,7 @@ fn a_record_is_read_back_once_its_state_is_written_and_not_before() {
         state: SlotState::Accepted,
         cookies: [5, 6],
         identity: identity(),
-        halves: [
+        directions: [
             DirectionRecord {
                 size: 16,
                 ..DirectionRecord::default()
@@ -171,7 +171,7 @@ fn a_record_is_read_back_once_its_state_is_written_and_not_before() {
         let header = Header::new(&memory, PAGE);
         header.write_identity(&expected.identity);
         for direction in Direction::ALL {
-            header.write_direction(direction, &expected.halves[direction as usize]);
+            header.write_direction(direction, &expected.directions[direction as usize]);
         }
         for side in Side::ALL {
             header.write_cookie(side, expected.cookies[side as usize]);
@@ -196,11 +196,11 @@ fn names_have_hashes_of_their_own() {
 /// A host and the socket that leads to it.
 #[derive(Default)]
 struct Leg {
-    /// What the host sends in all, and then FIN.
+    /// All bytes that the host sends before its FIN.
     sends: Vec<u8>,
     arrived: usize,
     read: usize,
-    /// What the host was given.
+    /// Bytes that the host received.
     got: Vec<u8>,
     room: usize,
     fin_got: bool,
@@ -232,7 +232,7 @@ impl Leg {
     }
 }
 
-/// A relay whose process ends again and again, over legs and memory that go on.
+/// A relay whose process ends repeatedly, over legs and memory that live on.
 struct World {
     memory: Memory,
     rings: [Vec<u8>; 2],
@@ -241,7 +241,7 @@ struct World {
     random: u64,
     deaths: u32,
     repaired: u64,
-    /// Off, what was written is believed.
+    /// If false, the record is used without the kernel's counters.
     reconciles: bool,
 }
 
@@ -274,8 +274,8 @@ impl World {
     }
 
     fn publish(&self, direction: Direction) {
-        let half = self.relay.half(direction);
-        self.header().write_direction(direction, &half.into());
+        let part = self.relay.direction(direction);
+        self.header().write_direction(direction, &part.into());
     }
 
     /// A number below `below` (xorshift64).
@@ -298,7 +298,7 @@ impl World {
             self.perform(action);
             if self.memory.fuel.get() == 0 {
                 self.deaths += 1;
-                // That may be so soon that the successor ends before it is through.
+                // Possibly so soon that the successor ends before it is ready.
                 self.memory.fuel.set(fuels.next().unwrap_or(u64::MAX));
                 self.recover()?;
             }
@@ -359,7 +359,7 @@ impl World {
         self.publish(direction);
     }
 
-    /// Hosts send and read on; now and then so late that memory was given back.
+    /// Hosts send and read on; sometimes so late that memory was freed.
     fn wait(&mut self) {
         if self.below(4) == 0 {
             for (direction, empty) in self.relay.handle_idle() {
@@ -385,18 +385,19 @@ impl World {
     fn recover(&mut self) -> Result<(), Disagreement> {
         let record = self.header().read().expect("written before it began");
         let counters = Side::ALL.map(|side| self.legs[side as usize].counters());
-        let mut halves = record.halves;
+        let mut directions = record.directions;
         if self.reconciles {
             for direction in Direction::ALL {
                 let source = &counters[direction.source() as usize];
                 let sink = &counters[direction.sink() as usize];
-                let found = recover_direction(&record.halves[direction as usize], source, sink)?;
+                let found =
+                    recover_direction(&record.directions[direction as usize], source, sink)?;
                 self.repaired += found.repaired;
-                halves[direction as usize] = found.half;
+                directions[direction as usize] = found.direction;
             }
         }
-        let sizes = halves.iter().map(|half| half.size).sum();
-        self.relay = Relay::resume(LIMITS, share(sizes), &halves, PerSide::default());
+        let sizes = directions.iter().map(|part| part.size).sum();
+        self.relay = Relay::resume(LIMITS, share(sizes), &directions, PerSide::default());
         self.publish_all();
         Ok(())
     }
@@ -414,7 +415,8 @@ fn share(bytes: u64) -> Share {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// The process ends after any store and any call, many times: both hosts get what the other sent.
+    /// The process ends after any store and any call, many times: each host gets all bytes of the
+    /// other.
     #[test]
     fn every_byte_arrives_once_whenever_the_process_ends(
         seed: u64, up in 0_usize..2000, down in 0_usize..2000, fuels in prop::collection::vec(0_u64..120, 0..20),
@@ -438,7 +440,7 @@ fn there_is_no_moment_at_which_the_process_must_not_end() {
     assert!(repaired > 0, "nothing was ever behind");
 }
 
-/// The test above proves something: believing what was written goes wrong in it.
+/// Counter-test for the test above: without the kernel's counters it fails.
 #[test]
 fn without_the_kernels_counters_bytes_are_lost_or_repeated() {
     let wrong = |fuel| {
@@ -449,7 +451,7 @@ fn without_the_kernels_counters_bytes_are_lost_or_repeated() {
     assert!((0..1200).filter(|fuel| wrong(*fuel)).count() > 20);
 }
 
-fn half(head: u64, tail: u64) -> DirectionRecord {
+fn part(head: u64, tail: u64) -> DirectionRecord {
     DirectionRecord {
         head,
         tail,
@@ -468,11 +470,11 @@ fn leg(read: u64, written: u64) -> Counters {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let recover = |read, written| recover_direction(&half(5, 10), &leg(read, 0), &leg(0, written));
+    let recover = |read, written| recover_direction(&part(5, 10), &leg(read, 0), &leg(0, written));
     assert_eq!(recover(10, 5).unwrap().repaired, 0);
     let both = recover(21, 12).unwrap();
     assert_eq!(
-        (both.half.tail, both.half.head, both.repaired),
+        (both.direction.tail, both.direction.head, both.repaired),
         (21, 12, 18)
     );
     for (read, written) in [(9, 5), (22, 5), (10, 4), (10, 11)] {
@@ -488,12 +490,12 @@ fn what_cannot_be_is_refused() {
         ..leg(0, 7)
     };
     assert_eq!(
-        recover_direction(&half(5, 10), &leg(10, 0), &early),
+        recover_direction(&part(5, 10), &leg(10, 0), &early),
         Err(Disagreement::EarlyFin)
     );
 }
 
-/// Of a closed leg the kernel no longer says whether FIN was given to it.
+/// A closed leg no longer shows whether FIN was sent on it.
 #[test]
 fn a_closed_sink_had_the_fin_if_it_counts_one_more_than_there_was() {
     let source = Counters {
@@ -504,26 +506,29 @@ fn a_closed_sink_had_the_fin_if_it_counts_one_more_than_there_was() {
         closed: true,
         ..leg(0, written)
     };
-    let with_fin = recover_direction(&half(5, 10), &source, &closed(11)).unwrap();
-    assert!(with_fin.half.fin_out);
-    assert_eq!(with_fin.half.head, 10);
-    let without = recover_direction(&half(5, 10), &source, &closed(8)).unwrap();
-    assert_eq!((without.half.fin_out, without.half.head), (false, 8));
+    let with_fin = recover_direction(&part(5, 10), &source, &closed(11)).unwrap();
+    assert!(with_fin.direction.fin_out);
+    assert_eq!(with_fin.direction.head, 10);
+    let without = recover_direction(&part(5, 10), &source, &closed(8)).unwrap();
+    assert_eq!(
+        (without.direction.fin_out, without.direction.head),
+        (false, 8)
+    );
     // It takes nothing any more, whatever it has.
-    let moot = recover_direction(&half(5, 10), &leg(10, 0), &closed(11)).unwrap();
-    assert_eq!((moot.half.fin_out, moot.half.head), (false, 5));
+    let moot = recover_direction(&part(5, 10), &leg(10, 0), &closed(11)).unwrap();
+    assert_eq!((moot.direction.fin_out, moot.direction.head), (false, 5));
 }
 
 proptest! {
-    /// Whatever store was the last of each process: the last endings are there, in their order, but for the one that was to make
-    /// room, and none that was not written.
+    /// After a crash at any store of each process: the last endings are present, in order, except
+    /// the one being overwritten, and none that was not written.
     #[test]
     fn what_has_ended_is_known_to_the_next_process(
         count in 1_usize..6, fuels in prop::collection::vec(0_u64..60, 1..12),
     ) {
         let memory = Memory::new(PAGE);
         let endings = Endings::new(&memory, 64, count);
-        // What is known to have been written, with numbers; and what may have been.
+        // Entries known to be written, with numbers; and one that may be.
         let mut known: Vec<(u64, Ending)> = Vec::new();
         let mut next = 1;
         for fuel in fuels {
@@ -539,7 +544,7 @@ proptest! {
                 known.push((number, ending));
             };
             let read = endings.read(|_| true);
-            // The last store may have been the one that mattered.
+            // The last store may have completed the entry.
             if read.last() == Some(&perhaps) {
                 known.push(perhaps);
             }

@@ -229,7 +229,7 @@ impl Process {
 fn recovered(shared: &Shared, head: u64, tail: u64) -> ChunkMap {
     let map = ChunkMap::recover(EXTENT, shared.words, &shared.disk, (head, tail));
     let map = map
-        .expect("it is whole at every instant")
+        .expect("valid records at every instant")
         .with_window(WINDOW);
     assert_eq!((map.head(), map.tail(), map.highest()), (head, tail, tail));
     let on_disk: BTreeSet<_> = map.on_disk().collect();
@@ -278,7 +278,7 @@ proptest! {
                     match map.held(position, 1) {
                         Some(at) => prop_assert!(at.first.end <= EXTENT),
                         None => {
-                            let start = map.on_disk().filter(|start| *start <= position).last().expect("there it is");
+                            let start = map.on_disk().filter(|start| *start <= position).last().expect("a chunk on disk");
                             prop_assert!(disk.contains(&start) && start + CHUNK <= tail);
                         }
                     }

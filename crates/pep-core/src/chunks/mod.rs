@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   stream    |..head-------tail      placed-----highest|
-//!   chunks    |    3    |    0    |  none   |    2      |      1 and 4 are free, 5 and beyond were never used
+//!   chunks    |    3    |    0    |  none   |    2      |    1 and 4 are free, 5 was never used
 //! ```
 //!
 //! A chunk is taken for the first of its bytes. It is free again when the last one has left, or
@@ -277,9 +277,9 @@ impl ChunkMap {
     pub fn restore(&mut self, from: u64) -> Ranges {
         assert!((from - self.base).is_multiple_of(CHUNK) && from < self.tail);
         let index = self.index(from);
-        let chunk = self.promised.pop().expect("a chunk that was set aside");
+        let chunk = self.promised.pop().expect("a reserved chunk");
         let before = self.chunks[index].replace(chunk);
-        assert!(before.is_none(), "it is here");
+        assert!(before.is_none(), "the chunk is in memory");
         self.released -= 1;
         let word = from + 1;
         self.changes.push(Change { chunk, word });

@@ -14,7 +14,7 @@ use super::{CHUNK, Change, ChunkMap};
 
 /// Error for records that do not form a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not all bytes from {head} to {tail} are where the table of chunks says, or on disk")]
+#[error("chunk table and disk do not cover all bytes from {head} to {tail}")]
 pub struct Torn {
     head: u64,
     tail: u64,

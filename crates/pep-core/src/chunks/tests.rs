@@ -6,24 +6,24 @@ use super::*;
 
 const EXTENT: u64 = 6 * CHUNK;
 
-/// An extent with bytes in it, and what a plain map of positions would hold.
+/// An extent with bytes in it, and a plain map of positions as a reference.
 struct Model {
     map: ChunkMap,
-    /// What was written at each offset last: the position it is of.
+    /// Position last written at each offset.
     memory: BTreeMap<u64, u64>,
     held: BTreeMap<u64, ()>,
-    /// What nobody needs any more, though some before it is needed.
+    /// Positions no longer needed, although some before them are.
     released: BTreeSet<u64>,
 }
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// So far behind the tail, so many.
+    /// Distance behind the tail, and length.
     Place(u64, u64),
-    /// The next ones, from the leg.
+    /// Next bytes, from the leg.
     Receive(u64),
     Drain(u64),
-    /// So far behind the head, so many.
+    /// Distance behind the head, and length.
     Release(u64, u64),
     Ahead,
     Spare,
@@ -31,7 +31,7 @@ enum Op {
     Reset,
 }
 
-/// Positions are looked at in steps of this, as there are many.
+/// Step between checked positions, to limit their number.
 const GRAIN: u64 = 1 << 12;
 
 fn op() -> impl Strategy<Value = Op> {
@@ -135,7 +135,7 @@ impl Model {
         }
     }
 
-    /// What is next in the stream is readable, as a session would say.
+    /// Moves the tail past the bytes that are next in the stream, as a session does.
     fn fill(&mut self) {
         let mut tail = self.map.tail();
         while self.held.contains_key(&tail) {
@@ -163,16 +163,16 @@ impl Model {
             if self.released.contains(&position) && ranges.is_none() {
                 continue;
             }
-            let ranges = ranges.expect("it is below the tail");
+            let ranges = ranges.expect("below the tail");
             assert_eq!(self.memory.get(&ranges.first.start), Some(&position));
         }
-        // What is ahead is still where it was placed.
+        // Bytes ahead are still where they were placed.
         let written: Vec<_> = self.memory.values().copied().collect();
         assert!(self.held.keys().all(|position| written.contains(position)));
         assert!(self.memory.keys().all(|offset| *offset < EXTENT));
         let span = map.highest() - map.head();
         let free = map.free.len() as u64;
-        // The first and the last chunk, and one that nothing came into.
+        // The first and the last chunk, and one without bytes.
         assert!(map.reserved() <= (span / CHUNK + 3 + free) * CHUNK);
         let pages = self.memory.len() as u64 * GRAIN;
         assert!(pages <= map.reserved(), "{pages} in {map:?}");
@@ -213,10 +213,10 @@ fn a_byte_far_ahead_costs_the_room_of_what_is_missing_and_touches_one_chunk() {
     assert_eq!(map.place(4 * CHUNK, 2 * CHUNK), None, "more than a chunk");
     assert_eq!(map.place(window(EXTENT), 1), None, "beyond the window");
     assert_eq!(map.place(u64::MAX, 2), None);
-    assert_eq!(map.held(4 * CHUNK + 5, 10), None, "it is not next");
+    assert_eq!(map.held(4 * CHUNK + 5, 10), None, "not next");
 }
 
-/// As where the peer has all but one packet of each so many.
+/// As where the peer has all but one packet of every so many.
 #[test]
 fn chunks_whose_bytes_are_not_needed_are_used_again_though_some_before_them_are() {
     let mut map = ChunkMap::new(2 * EXTENT);
@@ -254,9 +254,9 @@ fn pages_of_chunks_that_are_not_needed_any_more_are_given_back_once() {
         map.fill(len);
     }
     map.drain(map.len());
-    assert_eq!(map.spare(), None, "they were in use lately");
+    assert_eq!(map.spare(), None, "in use recently");
     map.age();
-    assert_eq!(map.spare(), None, "nor was it long ago");
+    assert_eq!(map.spare(), None, "nor in the period before");
     let len = map.space(CHUNK).len();
     map.fill(len);
     map.drain(len);
@@ -267,7 +267,7 @@ fn pages_of_chunks_that_are_not_needed_any_more_are_given_back_once() {
     assert_eq!(spare.len(), 2);
     assert_eq!(map.reserved(), 3 * CHUNK);
     assert!(spare.windows(2).all(|two| two[0].end <= two[1].start));
-    // They are used again when they are needed.
+    // They are reused when needed.
     for _ in 0..5 {
         let space = map.space(map.stretch(CHUNK));
         assert!(space.first.end <= EXTENT && space.second.end <= EXTENT);
@@ -290,7 +290,7 @@ fn for_want_of_memory_all_that_is_kept_for_later_is_given_back() {
     assert_eq!(map.space(CHUNK).len(), CHUNK, "and taken again");
 }
 
-/// As on a fast link with a short round trip: all goes, and as much comes.
+/// As on a fast link with a short round trip: everything leaves, and as much comes.
 #[test]
 fn what_swings_between_nothing_and_much_gives_no_pages_back() {
     let mut map = ChunkMap::new(EXTENT);
@@ -306,7 +306,7 @@ fn what_swings_between_nothing_and_much_gives_no_pages_back() {
     assert_eq!(map.reserved(), 4 * CHUNK);
 }
 
-/// A flow that may have no more than it began with goes on with that.
+/// A flow that may have no more than its initial memory continues with that.
 #[test]
 fn what_is_reserved_of_the_first_chunk_is_what_is_used_of_it() {
     let mut map = ChunkMap::new(EXTENT);

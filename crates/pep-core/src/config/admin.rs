@@ -91,13 +91,16 @@ impl Reading for Loopback {
         let address = address.map_err(|err| format!("{err}; expected {}", self.expected()))?;
         if !address.ip().is_loopback() {
             return Err(format!(
-                "{address} is not a loopback address: nothing says there who asks; expected {}, and in front of it, where others \
-                 are to reach it, a proxy that knows whom it lets in",
+                "{address} is not a loopback address, and this endpoint has no access control; \
+                 expected {}, behind an authenticating proxy for access from elsewhere",
                 self.expected()
             ));
         }
         if address.port() == 0 {
-            return Err(format!("port 0 is none; expected {}", self.expected()));
+            return Err(format!(
+                "port 0 is not a port; expected {}",
+                self.expected()
+            ));
         }
         Ok(Some(address))
     }
@@ -117,17 +120,20 @@ mod tests {
             assert_eq!(with(http).unwrap(), Some(http.parse().unwrap()));
         }
         assert_eq!(with("off").unwrap(), None);
-        for (http, told) in [
-            ("0.0.0.0:9180", "a proxy that knows"),
-            ("[::]:9180", "a proxy that knows"),
-            ("192.0.2.1:9180", "a proxy that knows"),
+        for (http, reported) in [
+            ("0.0.0.0:9180", "an authenticating proxy"),
+            ("[::]:9180", "an authenticating proxy"),
+            ("192.0.2.1:9180", "an authenticating proxy"),
             ("127.0.0.1:0", "port 0"),
             ("127.0.0.1", "such as \"127.0.0.1:9180\""),
             ("localhost:9180", "such as \"127.0.0.1:9180\""),
         ] {
             let errors = with(http).unwrap_err();
             let text = errors[0].to_string();
-            assert!(errors.len() == 1 && text.contains(told), "{http}: {text}");
+            assert!(
+                errors.len() == 1 && text.contains(reported),
+                "{http}: {text}"
+            );
         }
     }
 }

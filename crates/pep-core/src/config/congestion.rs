@@ -14,8 +14,8 @@ pub(super) fn check(section: &Section<'_>, site: &Site, link: Option<&Link>) {
         section.error(
             "congestion_lan",
             format!(
-                "`{name}` sends at a stated rate and leaves nothing to others, and the host leg has \
-                 no stated rate; accepted: in `congestion` only"
+                "`{name}` sends at a configured rate whatever is lost, and the host leg has \
+                 none; accepted: in `congestion` only"
             ),
         );
     }
@@ -23,7 +23,7 @@ pub(super) fn check(section: &Section<'_>, site: &Site, link: Option<&Link>) {
     if site.rtt0 != RTT0_DEFAULT && !names_one {
         section.warning(
             "rtt0",
-            "has no effect: only hybla and hybla_sat have one, and `congestion` names neither",
+            "has no effect: only hybla and hybla_sat use it, and `congestion` names neither",
         );
     }
 }
@@ -38,8 +38,8 @@ fn check_whole_link(
         section.error(
             "congestion",
             format!(
-                "`{name}` is deaf to loss and leaves nothing to others on the link; accepted: only \
-                 with `dedicated = true`, where nobody else uses it"
+                "`{name}` ignores loss and starves other traffic on the link; accepted: only \
+                 with `dedicated = true`, for a link that nothing else uses"
             ),
         );
     }
@@ -47,7 +47,7 @@ fn check_whole_link(
         section.error(
             "congestion",
             format!(
-                "`{name}` sends at the stated rate, and none is stated; accepted: only with \
+                "`{name}` needs a rate to send at; accepted: only with \
                  `link.rate`, or with a rate as the site's `pacing`"
             ),
         );

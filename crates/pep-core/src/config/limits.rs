@@ -113,8 +113,8 @@ impl Limits {
             section.error(
                 "flows",
                 format!(
-                    "{} flows with two buffers of at least {minimum} do not fit the {room} of addresses \
-                     that pepd has for them on this CPU; accepted: at most {most}",
+                    "{} flows with two buffers of {minimum} each exceed the {room} of address space \
+                     for them on this CPU; accepted: at most {most}",
                     self.flows
                 ),
             );
@@ -143,7 +143,7 @@ impl Limits {
                 "memory",
                 format!(
                     "{memory} does not hold one flow with two full rings (`ring_max` {}); \
-                     accepted: at least \"{minimum}\"",
+                     accepted: \"{minimum}\" or more",
                     self.ring_max,
                 ),
             );
@@ -153,7 +153,7 @@ impl Limits {
                 "memory",
                 format!(
                     "{memory} does not hold two initial rings ({}) for each of {} flows; accepted: \
-                     memory of at least \"{minimum}\", or `flows` of at most {flows}",
+                     \"{minimum}\" or more, or `flows` of at most {flows}",
                     self.ring_initial, self.flows,
                 ),
             );

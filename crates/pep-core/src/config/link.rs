@@ -15,8 +15,8 @@ pub(super) fn check_dedicated(config: &Config, findings: &Findings) {
         || config.peers.iter().any(|peer| peer.rate.is_some())
         || sites.any(|names| names.iter().any(CongestionName::takes_the_whole_link));
     if !is_used {
-        let message = "has no effect: no `rate` is stated that could be certain; expected a rate \
-                       as well, such as `rate = \"10Mbit/s\"`";
+        let message = "has no effect without a configured rate; expected a `rate` as well, \
+                       such as `rate = \"10Mbit/s\"`";
         findings.warning("link.dedicated", message);
     }
 }

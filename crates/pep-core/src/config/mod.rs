@@ -122,15 +122,14 @@ impl Config {
         let (peers, names) = peers::read_peers(root.named_tables("peer"), link.as_ref());
         let identity = peers::read_identity(root.section("identity"), &peers);
         if !names.is_empty() && !root.has("identity") {
-            let message = "missing: tunnels need a key of ours; expected a section [identity] with \
+            let message = "missing: tunnels need a local key; expected a section [identity] with \
                            `key_file`, which `pepd keygen` writes";
             findings.error(&format!("peer.{}", names[0]), message);
         }
         let limits = Limits::read(root.section("limits"), Addresses::HERE, !names.is_empty());
         let custody = Custody::read(root.section("custody"), limits.memory);
         if names.is_empty() && custody.directory.is_some() {
-            let message =
-                "has no effect: there are no peers, and flows that are split take nothing to disk";
+            let message = "has no effect: there are no peers, and split flows use no disk";
             findings.warning("custody.directory", message);
         }
         let context = Context {

@@ -62,9 +62,7 @@ pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
 
 fn check_legs(section: &Section<'_>, mode: Mode) {
     for key in OF_LEGS.into_iter().filter(|key| section.has(key)) {
-        let message = format!(
-            "has no effect: mode \"{mode}\" has no TCP connections of its own, and hosts' pass as packets"
-        );
+        let message = format!("has no effect: mode \"{mode}\" has no TCP legs");
         section.warning(key, message);
     }
 }
@@ -76,8 +74,8 @@ impl Context<'_> {
         if site.matcher == Matcher::default() {
             self.findings.warning(
                 &format!("site[{}].mode", index + 1),
-                "takes every packet of hosts, of whatever protocol, and lets the peer send any to any host here; state `src` or `dst`, a \
-                 `protocol` or ports in `match`",
+                "matches every packet of every protocol, and lets the peer reach every local \
+                 host; set `src`, `dst`, `protocol` or ports in `match`",
             );
         }
     }
@@ -90,8 +88,8 @@ impl Context<'_> {
         if one_armed && site.matcher.src.is_empty() && site.matcher.dst.is_empty() {
             self.findings.warning(
                 &format!("site[{}].match", index + 1),
-                "takes packets both of hosts and for them, and `link.interface` is in `intercept.lan`: what the peer sends may come \
-                 back to us, and go to it again and again; state `src` or `dst`",
+                "matches packets from and to hosts, and `link.interface` is in \
+                 `intercept.lan`: packets from the peer may loop; set `src` or `dst`",
             );
         }
     }
@@ -144,8 +142,8 @@ pub(super) fn check_memory(config: &Config, findings: &Findings) {
         findings.error(
             "limits.memory",
             format!(
-                "{memory} is less than what queues and caches of sites of mode \"packet\" may take together, {needed}; accepted: memory \
-                 of at least \"{needed}\", or a smaller `packet.queue`, `boost.arq.cache` or `boost.snoop.cache`"
+                "{memory} is less than the maximum of all queues and caches of mode \"packet\", \
+                 {needed}; accepted: \"{needed}\" or more, or a smaller `packet.queue`, `boost.arq.cache` or `boost.snoop.cache`"
             ),
         );
     }
@@ -163,8 +161,8 @@ pub(super) fn check_waits(config: &Config, findings: &Findings) {
         findings.warning(
             &format!("site[{}].boost.arq", site.id.index() + 1),
             format!(
-                "has no effect: a missing packet is waited for {wait} (`wait`, else `packet.deadline`), and the round trip to the peer is {rtt}: \
-                 what is sent again comes too late; state a `wait` of more than that"
+                "has no effect: `wait` (or else `packet.deadline`) is {wait}, below the round \
+                 trip of {rtt} to the peer: retransmissions come too late; set a longer `wait`"
             ),
         );
     }

@@ -43,7 +43,7 @@ section! {
         /// Initial round-trip time to the peer, by default that of `[link]`. `None`: unknown.
         rtt: Option<Duration> = some(round_trip()), link.and_then(|link| link.rtt);
         /// True where nothing else uses the link to the peer, so that silence during an outage
-        /// helps no one.
+        /// helps no other traffic.
         dedicated: bool = Switch, link.is_some_and(|link| link.dedicated);
         /// Handling of new flows while the peer is down.
         on_peer_loss: OnPeerLoss = OnPeerLoss::WORDS, OnPeerLoss::Split;
@@ -140,7 +140,7 @@ pub(super) fn read_peers(
             section.error(
                 "public_key",
                 format!(
-                    "is that of [peer.{}] too; accepted: a key of its own",
+                    "is also the key of [peer.{}]; accepted: a key of its own",
                     other.name
                 ),
             );
@@ -167,7 +167,7 @@ impl Peer {
     }
 }
 
-const KEY: &str = "the peer's public key, as its `pepd keygen` printed it";
+const KEY: &str = "the peer's public key, as printed by its `pepd keygen`";
 
 /// Reads `[identity]`, if present.
 pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<Identity> {
@@ -187,8 +187,7 @@ pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<
         section.warning(
             "listen",
             format!(
-                "missing: nobody calls nobody. We cannot call {}, which has no `endpoint`, nor can it \
-                 know on which port to call us",
+                "missing: neither end can connect; set it, or `endpoint` of {}",
                 names.join(", ")
             ),
         );

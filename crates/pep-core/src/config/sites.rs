@@ -79,13 +79,13 @@ impl Context<'_> {
 
     fn check_custody(&self, section: &Section<'_>, site: &Site) {
         if site.close == Close::Early && site.mode != Mode::Tunnel {
-            let message = "\"early\" needs mode \"tunnel\": flows that are split are not in custody long enough for it; accepted here: \"confirmed\"";
+            let message = "\"early\" needs mode \"tunnel\": split flows are not in custody long enough; accepted here: \"confirmed\"";
             section.error("close", message);
         }
         for key in ["custody", "hold", "disk"] {
             if site.mode != Mode::Tunnel && section.has(key) {
                 let message =
-                    "has no effect: only mode \"tunnel\" keeps bytes while the link is away";
+                    "has no effect: only mode \"tunnel\" holds bytes while the link is down";
                 section.warning(key, message);
             } else if key == "disk" && section.has(key) && self.custody.directory.is_none() {
                 let message =
@@ -132,7 +132,7 @@ impl Context<'_> {
                 self.findings.error(
                     &key,
                     format!(
-                        "\"{}\" is already the site of line {line}; accepted: a name of its own",
+                        "\"{}\" is already the name of the site in line {line}; accepted: a unique name",
                         site.name
                     ),
                 );
@@ -157,7 +157,7 @@ impl Context<'_> {
                 self.findings.warning(
                     &key,
                     format!(
-                        "never matches: \"{}\" stands before it and takes all of it",
+                        "never matches: the earlier site \"{}\" takes all of its flows",
                         wider.name
                     ),
                 );
@@ -187,9 +187,8 @@ fn check_tunnel(section: &Section<'_>, site: &mut Site) {
     }
     if site.syn == SynHandling::Defer {
         let message = format!(
-            "\"defer\" has no effect on site \"{}\": flows in a tunnel begin without a round trip, so mode \"tunnel\" \
-             answers SYNs at once, and hosts see a server that refuses as a reset after the connect; accepted \
-             without a warning: `syn = \"spoof\"` for this site",
+            "\"defer\" has no effect on site \"{}\": mode \"tunnel\" answers SYNs at once, and hosts \
+             see a refusing server as a reset after the connect; accepted without a warning: `syn = \"spoof\"` for this site",
             site.name
         );
         section.warning("syn", message);
@@ -208,8 +207,8 @@ fn check_while_down(section: &Section<'_>, site: &Site) {
     if site.while_down == WhileDown::Refuse && site.syn == SynHandling::Defer {
         section.error(
             "while_down",
-            "\"refuse\" needs `syn = \"spoof\"`: with \"defer\" a SYN is not answered before the server has, so that there \
-             is nobody to refuse; accepted with it: custody, bypass",
+            "\"refuse\" needs `syn = \"spoof\"`: with \"defer\" no flow is accepted that could be \
+             refused; accepted with it: custody, bypass",
         );
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!             all                  each of them has a bound in memory and one on disk;
-//!            /   \                 a flow takes only what fits into the bounds of flow, site and all
+//!            /   \                 a flow takes only what fits into all bounds above it
 //!        site     site
 //!        /  \        \
 //!     host  host      host         a part of what is left above them
@@ -153,7 +153,7 @@ impl Ledger {
     /// Assigns a flow, with its held bytes, to a host. To be called once.
     pub fn belong(&mut self, flow: FlowKey, host: Host) {
         let (of_flow, pools) = self.above(flow);
-        debug_assert!(of_flow.host.is_none(), "said twice");
+        debug_assert!(of_flow.host.is_none(), "belong() called twice");
         of_flow.host = Some(host);
         let held = of_flow.account.held();
         for pool in pools {

@@ -90,7 +90,7 @@ impl Pool {
 
     /// Removes a flow of a host, which holds nothing.
     pub(super) fn leave(&mut self, host: Host) {
-        let of_host = self.hosts.get_mut(&host).expect("it has joined");
+        let of_host = self.hosts.get_mut(&host).expect("the host has joined");
         of_host.flows -= 1;
         if of_host.flows == 0 {
             self.hosts.remove(&host);

@@ -105,7 +105,7 @@ fn who_comes_when_a_host_has_taken_all_it_could_gets_something() {
 }
 
 #[test]
-fn a_hoarder_moves_its_surplus_away_until_it_has_its_part_of_memory() {
+fn a_greedy_host_moves_its_surplus_until_it_has_its_share_of_memory() {
     let mut ledger = Ledger::new(bounds(64 * MIB, 1024 * MIB));
     let site = ledger.add_site(Bounds::NONE);
     let hoarder = flows_of(&mut ledger, site, 1, 100);

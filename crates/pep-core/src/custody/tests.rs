@@ -6,7 +6,7 @@ fn bounds(memory: u64, disk: u64) -> Bounds {
     Bounds { memory, disk }
 }
 
-/// Takes chunks until it is refused. Returns what the flow holds then.
+/// Takes chunks until the flow is refused. Returns the bytes it then holds.
 fn fill(ledger: &mut Ledger, flow: FlowKey, place: Place, chunk: u64) -> u64 {
     while ledger.try_take(flow, place, chunk) {}
     ledger.held(flow, place)
@@ -49,7 +49,7 @@ fn flows_that_want_all_at_the_same_time_get_the_same() {
 }
 
 #[test]
-fn who_came_first_moves_his_surplus_away_and_then_all_have_the_same() {
+fn the_first_flow_moves_its_surplus_and_then_all_hold_the_same() {
     let mut ledger = Ledger::new(bounds(64 * MIB, 1024 * MIB));
     let site = ledger.add_site(Bounds::NONE);
     let flows = [0; 4].map(|_| ledger.open(site, Bounds::NONE));

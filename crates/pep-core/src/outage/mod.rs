@@ -157,6 +157,8 @@ pub struct Past {
     pub down: Duration,
     /// Time since the start of the last one, if it still lasts.
     pub lasting: Option<Duration>,
+    /// Time since the end of the last one, if it is over.
+    pub ended: Option<Duration>,
 }
 
 /// Operator's order for the link.
@@ -269,7 +271,7 @@ impl LinkMonitor {
             None => State {
                 up: true,
                 by: Source::Assumed,
-                since: now.steady,
+                since: now.steady.saturating_sub(past.ended.unwrap_or_default()),
             },
         };
         (self.count, self.down) = (past.count, past.down);

@@ -177,28 +177,28 @@ mod tests {
 
     /// Polls until then. Returns the number of probes, and the times at which the link went down.
     fn run(probing: &mut Probing, until: u64) -> (usize, Vec<Duration>) {
-        let (mut questions, mut away) = (0, Vec::new());
+        let (mut questions, mut downs) = (0, Vec::new());
         while probing.deadline() <= Duration::from_secs(until) {
             let now = probing.deadline();
             questions += usize::from(probing.poll_question(now).is_some());
             if probing.poll_silence(now) {
-                away.push(now);
+                downs.push(now);
             }
         }
-        (questions, away)
+        (questions, downs)
     }
 
     #[test]
     fn one_that_has_never_answered_says_nothing() {
         let mut probing = probing("192.0.2.1");
-        let (questions, away) = run(&mut probing, 100);
+        let (questions, downs) = run(&mut probing, 100);
         assert!(questions > 90, "{questions}");
-        assert_eq!(away, []);
+        assert_eq!(downs, []);
         assert!(probing.is_mute());
         assert!(probing.receive(&reply_v4(77, questions as u16 - 1)));
         assert!(!probing.is_mute());
         run(&mut probing, 200);
-        assert!(!probing.is_mute(), "it is away, which is another matter");
+        assert!(!probing.is_mute(), "a silent gateway is not a mute one");
     }
 
     #[test]
@@ -216,21 +216,24 @@ mod tests {
         let mut probing = probing("192.0.2.1");
         probing.expect_answers();
         // Expired at 4 s, 5 s and 6 s or so.
-        let (_, away) = run(&mut probing, 20);
-        assert!(away.first().is_some_and(|at| at.as_secs() < 15), "{away:?}");
+        let (_, downs) = run(&mut probing, 20);
+        assert!(
+            downs.first().is_some_and(|at| at.as_secs() < 15),
+            "{downs:?}"
+        );
     }
 
     #[test]
-    fn silence_of_three_questions_means_that_the_link_is_away() {
+    fn three_unanswered_probes_mean_that_the_link_is_down() {
         let mut probing = probing("192.0.2.1");
         assert!(probing.poll_question(Duration::ZERO).is_some());
         assert!(probing.receive(&reply_v4(77, 0)));
         // Sent at 5 s, expired at 9 s; then at 10 s, 11 s and so on.
-        let (questions, away) = run(&mut probing, 15);
-        assert_eq!(away.first(), Some(&Duration::from_secs(15)));
+        let (questions, downs) = run(&mut probing, 15);
+        assert_eq!(downs.first(), Some(&Duration::from_secs(15)));
         assert!(probing.receive(&reply_v4(77, questions as u16)));
         assert_eq!(probing.deadline(), Duration::from_secs(16), "as before");
-        assert_eq!(run(&mut probing, 24).1, [], "it begins anew");
+        assert_eq!(run(&mut probing, 24).1, [], "the counter restarts");
     }
 
     #[test]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Unix time when the steady clock begins.
+/// Unix time at the start of the steady clock.
 const WALL: Duration = Duration::from_secs(1_000_000);
 const ECHO: Duration = Duration::from_millis(600);
 
@@ -66,7 +66,7 @@ fn who_knows_best_is_believed() {
     assert_eq!(
         after(&mut link, s(16)),
         (true, Source::Plan),
-        "what witnesses said is of another time"
+        "earlier reports of detectors no longer count"
     );
     assert_eq!(link.tunnel_link(), TunnelLink::Up);
 }
@@ -93,7 +93,7 @@ fn what_is_heard_just_after_a_contact_was_on_its_way() {
     assert_eq!(
         after(&mut link, s(102)),
         (true, Source::Tunnel),
-        "the plan is wrong"
+        "the detector overrules the plan"
     );
     assert_eq!(link.tunnel_link(), TunnelLink::Down);
 }
@@ -181,7 +181,7 @@ fn no_order_is_lost_in_a_word_for_being_long_or_short() {
     assert_eq!(Order::from_word(0), None);
 }
 
-/// Something happens.
+/// An event of the monitor.
 #[derive(Debug, Clone)]
 enum Event {
     Order(Option<bool>, Option<u64>),
@@ -198,7 +198,8 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Events in order, each with its time in ms; no two at once, nor at the edge of a plan or the end of an order.
+/// Events in order, each with its time in ms; no two at once, nor at the edge of a plan or the end
+/// of an order.
 fn history() -> impl Strategy<Value = Vec<(u64, Event)>> {
     prop::collection::vec((1..8000u64, event()), 0..30).prop_map(|events| {
         let mut at = 0;
@@ -230,7 +231,7 @@ fn apply(link: &mut LinkMonitor, at: u64, event: &Event) {
     }
 }
 
-/// The same from all that has happened, without remembering anything.
+/// Reference: the state from all past events, without any memory.
 fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source) {
     let edges = spans.iter().flat_map(|span| [1000 * span.0, 1000 * span.1]);
     let edges: Vec<u64> = edges.filter(|edge| *edge <= at).collect();
@@ -238,7 +239,7 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
         .iter()
         .find(|span| at < 1000 * span.1)
         .map(|span| at >= 1000 * span.0);
-    let mut told: Vec<u64> = edges;
+    let mut reported: Vec<u64> = edges;
     let (mut order, mut carrier, mut said) = (None, None, [None; 2]);
     for (index, (when, event)) in past.iter().enumerate() {
         match *event {
@@ -249,24 +250,24 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
                 let until = lasting.map(|ten| when + 10 * ten).filter(|_| up.is_some());
                 let ended =
                     until.filter(|until| *until <= at && next.is_none_or(|next| *until <= next.0));
-                told.push(*when);
-                told.extend(ended);
+                reported.push(*when);
+                reported.extend(ended);
                 order = up.filter(|_| ended.is_none());
             }
             Event::Carrier(up) => {
                 if carrier != Some(up) && (carrier.is_some() || !up) {
-                    told.push(*when);
+                    reported.push(*when);
                 }
                 carrier = Some(up);
             }
             Event::Testify(detector, up) => said[detector as usize] = Some((up, *when)),
         }
     }
-    let told = told.into_iter().max().unwrap_or(0);
+    let reported = reported.into_iter().max().unwrap_or(0);
     let says = |up: bool| {
         let echo = if up && planned == Some(false) { 600 } else { 0 };
         let valid = |said: &Option<(bool, u64)>| {
-            said.is_some_and(|(says, when)| says == up && when >= told + echo)
+            said.is_some_and(|(says, when)| says == up && when >= reported + echo)
         };
         said.iter()
             .position(valid)
@@ -285,7 +286,8 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
 }
 
 proptest! {
-    /// Polled at deadlines and with events only, it is at every time what follows from all that has happened.
+    /// Polled at deadlines and with events only, the state always is the one that follows from all
+    /// past events.
     #[test]
     fn it_is_what_follows_from_all_that_has_happened(spans in plan(), events in history()) {
         let mut link = monitor(&spans);
@@ -314,10 +316,10 @@ proptest! {
                 }
             }
         }
-        prop_assert!(ups.windows(2).all(|pair| pair[0].up != pair[1].up), "each change is told once");
+        prop_assert!(ups.windows(2).all(|pair| pair[0].up != pair[1].up), "each change is reported once");
     }
 
-    /// Whenever a process ends, the next one knows of the same outages, and of the one that lasts.
+    /// Whenever a process ends, the next one knows the same outages, and the one that lasts.
     #[test]
     fn outages_are_known_to_the_next_process(events in history(), pause in 0..9000u64) {
         struct Memory(std::cell::RefCell<Vec<u64>>);
@@ -331,7 +333,7 @@ proptest! {
         }
         let memory = Memory(vec![0; crate::arena::PAGE / 8].into());
         let kept = crate::arena::Layout::known(&memory);
-        // The machine was on for a day before the first one.
+        // The machine was up for a day before the first one.
         let boot = |at: Duration| s(86_400) + at;
         let mut link = monitor(&[]);
         let mut at = 0;
@@ -349,17 +351,20 @@ proptest! {
         prop_assert_eq!(next.outages().collect::<Vec<_>>(), link.outages().collect::<Vec<_>>());
         prop_assert_eq!(next.totals(now(at)), link.totals(now(at)));
         prop_assert_eq!(next.state().up, link.state().up);
+        if link.state().up && link.outages().len() > 0 {
+            prop_assert_eq!(next.state().since, link.state().since);
+        }
         if !link.state().up {
             prop_assert_eq!(next.state().since, link.state().since);
             let by = link.outages().last().map(|outage| outage.by);
             prop_assert_eq!(Some(next.state().by), by);
             next.poll(now(at));
             let last = *next.outages().last().expect("one");
-            prop_assert_eq!(last.lasted, Some(at - link.state().since), "nobody tells of it any more");
+            prop_assert_eq!(last.lasted, Some(at - link.state().since), "no source reports it any more");
         }
     }
 
-    /// However often it is polled, and however late, once polled it is the same.
+    /// However often or late the monitor is polled, once polled the result is the same.
     #[test]
     fn polling_late_or_often_comes_to_the_same(spans in plan(), events in history(), steps in prop::collection::vec(1..9000u64, 1..40)) {
         let (mut lazy, mut eager) = (monitor(&spans), monitor(&spans));

@@ -292,7 +292,7 @@ impl<'a> Section<'a> {
             let line = self.findings.line_at(key.span().start);
             if let Some(new) = renamed::present(&self.path, name) {
                 if self.contains(new) {
-                    let message = format!("is the former name of `{new}`, which is stated too");
+                    let message = format!("is the former name of `{new}`, which is set too");
                     self.findings.error_at(line, &self.path_of(name), message);
                 }
             } else if !self.known.contains(&name) {

@@ -53,8 +53,10 @@ mod tests {
 
     #[test]
     fn former_names_are_replaced_and_nothing_else() {
+        // prose: ok: a former key
         let text = "# folder\nlink.elsewhere = 'split' # elsewhere\n\
                     [custody]\n\"folder\" = \"folder\"\n[limits]\nfolder = 1\n";
+        // prose: ok: a former key
         let renamed = "# folder\nlink.other_routes = 'split' # elsewhere\n\
                        [custody]\ndirectory = \"folder\"\n[limits]\nfolder = 1\n";
         assert_eq!(with_present_names(text).unwrap(), renamed);

@@ -173,8 +173,8 @@ pub struct DirectionRecord {
 }
 
 impl From<&RelayDirection> for DirectionRecord {
-    fn from(half: &RelayDirection) -> Self {
-        let (ring, state) = (half.ring(), half.state());
+    fn from(direction: &RelayDirection) -> Self {
+        let (ring, state) = (direction.ring(), direction.state());
         Self {
             head: ring.head(),
             tail: ring.tail(),
@@ -204,23 +204,23 @@ mod tests {
     }
 
     /// Returns a direction in this state, holding `held` bytes where the state allows it.
-    fn half(state: DirectionState, held: u64) -> RelayDirection {
-        let mut half = RelayDirection::new(RingMap::new(8, 8));
-        half.on_received(held);
-        half.state = state;
-        half
+    fn direction(state: DirectionState, held: u64) -> RelayDirection {
+        let mut direction = RelayDirection::new(RingMap::new(8, 8));
+        direction.on_received(held);
+        direction.state = state;
+        direction
     }
 
     fn next(state: DirectionState, held: u64, input: Input) -> DirectionState {
-        let mut half = half(state, held);
+        let mut direction = direction(state, held);
         match input {
-            Input::Fin => half.on_end(Ending::Fin),
-            Input::SourceReset => half.on_end(Ending::Reset),
-            Input::SinkReset => half.on_sink_reset(),
-            Input::SentAll => drop(half.on_sent(held)),
-            Input::ShutDown => half.on_shut_down(),
+            Input::Fin => direction.on_end(Ending::Fin),
+            Input::SourceReset => direction.on_end(Ending::Reset),
+            Input::SinkReset => direction.on_sink_reset(),
+            Input::SentAll => drop(direction.on_sent(held)),
+            Input::ShutDown => direction.on_shut_down(),
         }
-        half.state
+        direction.state
     }
 
     #[test]
@@ -320,32 +320,38 @@ mod tests {
 
     #[test]
     fn what_each_state_wants() {
-        let wants = |half: &RelayDirection| {
+        let wants = |direction: &RelayDirection| {
             (
-                half.wants_to_receive(),
-                half.wants_to_send(),
-                half.wants_to_shut_down(),
+                direction.wants_to_receive(),
+                direction.wants_to_send(),
+                direction.wants_to_shut_down(),
             )
         };
-        assert_eq!(wants(&half(Open, 0)), (true, false, false));
-        assert_eq!(wants(&half(Open, 3)), (true, true, false));
-        assert_eq!(wants(&half(Open, 8)), (false, true, false));
-        assert_eq!(wants(&half(Draining(Ending::Fin), 3)), (false, true, false));
-        assert_eq!(wants(&half(Draining(Ending::Fin), 0)), (false, false, true));
+        assert_eq!(wants(&direction(Open, 0)), (true, false, false));
+        assert_eq!(wants(&direction(Open, 3)), (true, true, false));
+        assert_eq!(wants(&direction(Open, 8)), (false, true, false));
         assert_eq!(
-            wants(&half(Draining(Ending::Reset), 3)),
+            wants(&direction(Draining(Ending::Fin), 3)),
             (false, true, false)
         );
-        assert_eq!(wants(&half(Shut, 0)), (false, false, false));
-        assert_eq!(wants(&half(Reset, 3)), (false, false, false));
+        assert_eq!(
+            wants(&direction(Draining(Ending::Fin), 0)),
+            (false, false, true)
+        );
+        assert_eq!(
+            wants(&direction(Draining(Ending::Reset), 3)),
+            (false, true, false)
+        );
+        assert_eq!(wants(&direction(Shut, 0)), (false, false, false));
+        assert_eq!(wants(&direction(Reset, 3)), (false, false, false));
     }
 
     #[test]
     fn wants_to_grow_when_full_and_then_emptied() {
-        let mut half = half(Open, 8);
-        assert!(!half.on_sent(5));
-        assert!(half.on_sent(3));
-        half.on_received(7);
-        assert!(!half.on_sent(7), "was not full");
+        let mut direction = direction(Open, 8);
+        assert!(!direction.on_sent(5));
+        assert!(direction.on_sent(3));
+        direction.on_received(7);
+        assert!(!direction.on_sent(7), "was not full");
     }
 }

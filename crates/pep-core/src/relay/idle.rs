@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn activity_starts_anew() {
+    fn activity_restarts_the_timer() {
         let mut clock = IdleClock::new(Some(LIMIT));
         clock.handle_timeout();
         assert!(!clock.on_activity(), "the timer is due soon anyway");

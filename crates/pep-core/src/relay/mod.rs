@@ -231,11 +231,11 @@ pub struct Relay {
 impl Relay {
     /// Returns a relay between two connected legs. `share` must cover two initial rings.
     pub fn new(limits: RelayLimits, share: Share) -> Self {
-        let half = || RelayDirection::new(RingMap::new(limits.ring_initial, limits.ring_max));
+        let empty = || RelayDirection::new(RingMap::new(limits.ring_initial, limits.ring_max));
         debug_assert!(share.bytes() >= 2 * limits.ring_initial);
         Self {
-            up: half(),
-            down: half(),
+            up: empty(),
+            down: empty(),
             legs: PerSide {
                 client: Leg::FRESH,
                 server: Leg::FRESH,
@@ -251,23 +251,23 @@ impl Relay {
     }
 
     /// Returns a relay that resumes a predecessor's: with both directions as
-    /// [recovered](crate::arena::recover_half), and with legs that may have broken since. `share`
-    /// must cover the rings.
+    /// [recovered](crate::arena::recover_direction), and with legs that may have broken since.
+    /// `share` must cover the rings.
     pub fn resume(
         limits: RelayLimits,
         share: Share,
-        halves: &[DirectionRecord; 2],
+        records: &[DirectionRecord; 2],
         broken: PerSide<Option<Ending>>,
     ) -> Self {
-        debug_assert!(share.bytes() >= halves.iter().map(|half| half.size).sum());
-        let half = |half: &DirectionRecord| {
-            let span = half.head..half.tail;
-            let ring = RingMap::resume(span, half.base, half.size, limits.ring_max);
-            RelayDirection::resume(ring, half.fin_out)
+        debug_assert!(share.bytes() >= records.iter().map(|record| record.size).sum());
+        let resumed = |record: &DirectionRecord| {
+            let span = record.head..record.tail;
+            let ring = RingMap::resume(span, record.base, record.size, limits.ring_max);
+            RelayDirection::resume(ring, record.fin_out)
         };
         let mut relay = Self {
-            up: half(&halves[0]),
-            down: half(&halves[1]),
+            up: resumed(&records[0]),
+            down: resumed(&records[1]),
             ..Self::new(limits, share)
         };
         for side in Side::ALL {
@@ -279,7 +279,7 @@ impl Relay {
     }
 
     /// State of one direction.
-    pub fn half(&self, direction: Direction) -> &RelayDirection {
+    pub fn direction(&self, direction: Direction) -> &RelayDirection {
         match direction {
             Direction::Up => &self.up,
             Direction::Down => &self.down,
@@ -303,7 +303,7 @@ impl Relay {
         if !self.trace.is_on() {
             return;
         }
-        let held = self.half(direction).undelivered();
+        let held = self.direction(direction).undelivered();
         self.trace.push(|| Event::Relay {
             direction: direction.as_str(),
             step,
@@ -337,15 +337,15 @@ impl Relay {
 
     /// Delivery comes before receiving: it is short, and the other side waits for it.
     fn deliver(&self, direction: Direction) -> Option<Action> {
-        let half = self.half(direction);
-        if half.wants_to_shut_down() {
+        let record = self.direction(direction);
+        if record.wants_to_shut_down() {
             let answers = self.answers(direction);
             return (!answers).then_some(Action::ShutDown { direction });
         }
-        (half.wants_to_send() && self.legs.by_side(direction.sink()).writable).then(|| {
+        (record.wants_to_send() && self.legs.by_side(direction.sink()).writable).then(|| {
             Action::Send {
                 direction,
-                data: half.ring.data(),
+                data: record.ring.data(),
             }
         })
     }
@@ -364,8 +364,8 @@ impl Relay {
     }
 
     fn receive(&self, direction: Direction) -> Option<Action> {
-        let half = self.half(direction);
-        if !half.wants_to_receive() || !self.legs.by_side(direction.source()).readable {
+        let record = self.direction(direction);
+        if !record.wants_to_receive() || !self.legs.by_side(direction.source()).readable {
             return None;
         }
         if self.turn_left == 0 {
@@ -373,7 +373,7 @@ impl Relay {
         }
         Some(Action::Receive {
             direction,
-            space: half.ring.space().up_to(self.turn_left),
+            space: record.ring.space().up_to(self.turn_left),
         })
     }
 
@@ -381,8 +381,8 @@ impl Relay {
         let mut wait = Wait::default();
         for side in Side::ALL {
             let (from, to) = (Direction::from(side), Direction::from(side.other()));
-            let readable = self.half(from).wants_to_receive();
-            let writable = self.half(to).wants_to_send();
+            let readable = self.direction(from).wants_to_receive();
+            let writable = self.direction(to).wants_to_send();
             *wait.readable.of_mut(side) = readable;
             *wait.writable.of_mut(side) = writable;
             *wait.broken.of_mut(side) = !readable && !writable && self.may_break(side);
@@ -393,7 +393,7 @@ impl Relay {
     /// Reports whether a leg can still break. A leg that is finished in both directions no longer
     /// matters, and a broken one cannot break again.
     fn may_break(&self, side: Side) -> bool {
-        let done = |direction| match self.half(direction).state() {
+        let done = |direction| match self.direction(direction).state() {
             DirectionState::Open => false,
             DirectionState::Draining(_) => direction.source() == side,
             DirectionState::Shut | DirectionState::Reset => true,
@@ -469,13 +469,17 @@ impl Relay {
     }
 
     fn grow(&mut self, direction: Direction) {
-        let ring = &self.half(direction).ring;
+        let ring = &self.direction(direction).ring;
         if !ring.can_grow() {
             return;
         }
         if self.share.try_grow(ring.size()) {
             self.direction_mut(direction).ring.grow();
-            self.note(direction, "ring_grown", self.half(direction).ring.size());
+            self.note(
+                direction,
+                "ring_grown",
+                self.direction(direction).ring.size(),
+            );
         } else {
             self.growth_denied += 1;
             self.note(direction, "growth_denied", 0);

@@ -1,4 +1,5 @@
-//! A flow between two simulated kernels, in virtual time, against what the peers sent.
+//! A flow between two simulated kernels, in virtual time, compared with the data that the peers
+//! sent.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -13,17 +14,17 @@ const LIMITS: RelayLimits = RelayLimits {
     turn_bytes: 40,
 };
 
-/// The kernel's side of a leg, and the peer behind it.
+/// Kernel's side of a leg, and the peer behind it.
 #[derive(Debug, Default)]
 struct Kernel {
-    /// What the peer will send, and how much of it has arrived.
+    /// Stream of the peer, and the part that has arrived.
     stream: Vec<u8>,
     arrived: usize,
     /// Arrived, and not yet received by the relay.
     received: usize,
     ending: Option<Ending>,
     ended: bool,
-    /// RST came: this is told once, by whatever call comes first.
+    /// RST came: the first call returns it, once.
     error: Option<Ending>,
     dead: bool,
     /// Sent by the relay, not yet read by the peer.
@@ -78,7 +79,7 @@ impl Kernel {
         Outcome::Bytes(space.min(wanted))
     }
 
-    /// RST arrives. Linux tells EPIPE where FIN came before, ECONNRESET otherwise.
+    /// Handles the arrival of RST. Linux returns EPIPE where FIN came before, ECONNRESET otherwise.
     fn die(&mut self) {
         let fin_came = self.ended && self.ending == Some(Ending::Fin);
         self.error = Some(if fin_came { Ending::Fin } else { Ending::Reset });
@@ -87,7 +88,7 @@ impl Kernel {
     }
 }
 
-/// What happens in one step of virtual time.
+/// Event in one step of virtual time.
 #[derive(Debug, Clone)]
 enum Step {
     Arrive(Side, usize),
@@ -101,7 +102,7 @@ struct World {
     relay: Relay,
     legs: PerSide<Kernel>,
     memory: [Vec<u8>; 2],
-    /// Limits each call: the source of short reads and writes.
+    /// Limit of each call: the source of short reads and writes.
     calls: Box<dyn Iterator<Item = usize>>,
     wait: Wait,
     end: Option<End>,
@@ -128,7 +129,7 @@ impl World {
         }
     }
 
-    /// The shell: performs actions until the relay waits or has ended.
+    /// Shell: performs actions until the relay waits or has ended.
     fn run(&mut self) {
         for _ in 0..100_000 {
             match self.relay.poll_action() {
@@ -193,7 +194,7 @@ impl World {
         self.relay.handle_shut_down(direction);
     }
 
-    /// One step; the relay hears of edges only, and only of those it waits for.
+    /// One step; the relay gets edges only, and only those it waits for.
     fn step(&mut self, step: &Step) {
         if self.end.is_some() {
             return;
@@ -287,7 +288,7 @@ impl World {
             self.legs.by_side(direction.sink()),
         );
         assert_eq!(sink.read, source.stream[..source.arrived], "{direction:?}");
-        assert_eq!(self.relay.half(direction).undelivered(), 0);
+        assert_eq!(self.relay.direction(direction).undelivered(), 0);
     }
 }
 
@@ -331,7 +332,7 @@ proptest! {
         }
     }
 
-    /// What a peer sent before it reset reaches the other side, and then the reset does.
+    /// Data that a peer sent before it reset reaches the other side first, followed by the reset.
     #[test]
     fn a_reset_comes_after_what_was_sent_before(
         by in side(), up in 0..300usize, down in 0..300usize, other_closes in any::<bool>(),
@@ -452,11 +453,11 @@ fn grows_within_the_budget_and_shrinks_when_idle() {
     let mut relay = relay();
     relay.handle_received(Direction::Up, 8);
     relay.handle_sent(Direction::Up, 8);
-    assert_eq!(relay.half(Direction::Up).ring().size(), 16);
+    assert_eq!(relay.direction(Direction::Up).ring().size(), 16);
     relay.handle_received(Direction::Up, 16);
     relay.handle_sent(Direction::Up, 16);
     assert_eq!(
-        relay.half(Direction::Up).ring().size(),
+        relay.direction(Direction::Up).ring().size(),
         16,
         "32 bytes are all there is"
     );
@@ -464,7 +465,7 @@ fn grows_within_the_budget_and_shrinks_when_idle() {
     relay.handle_received(Direction::Down, 1);
     let emptied = relay.handle_idle();
     assert_eq!(emptied, [(Direction::Up, true), (Direction::Down, false)]);
-    assert_eq!(relay.half(Direction::Up).ring().size(), 8);
+    assert_eq!(relay.direction(Direction::Up).ring().size(), 8);
     assert_eq!(relay.share.bytes(), 16);
 }
 
@@ -475,7 +476,7 @@ fn a_read_of_0_on_a_broken_leg_is_its_reset() {
     relay.handle_broken(Side::Server, Ending::Reset);
     relay.handle_end_of_stream(Direction::Down);
     assert_eq!(
-        relay.half(Direction::Down).state(),
+        relay.direction(Direction::Down).state(),
         DirectionState::Draining(Ending::Reset)
     );
     relay.handle_sent(Direction::Down, 3);

@@ -6,7 +6,7 @@ use super::*;
 
 const EXTENT: u64 = 64;
 
-/// An extent with bytes in it, and what a plain queue would hold.
+/// An extent with bytes in it, and a plain queue as a reference.
 struct Model {
     map: RingMap,
     memory: [u8; EXTENT as usize],

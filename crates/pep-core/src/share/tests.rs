@@ -3,10 +3,10 @@ use proptest::prelude::*;
 use super::*;
 
 const RATE: u64 = 62_500;
-/// What several flows have of it together.
+/// Rate that several flows share.
 const SHARED: u64 = RATE - RATE / 256;
 
-/// The definition: raises the level of all flows a little at a time, until the link is full.
+/// Definition of the level: raised in small steps for all flows, until the link is full.
 fn by_small_steps(rate: u64, demands: &[u64]) -> u64 {
     let filled = |level: u64| demands.iter().map(|demand| level.min(*demand)).sum::<u64>();
     (0..=rate)
@@ -31,7 +31,7 @@ proptest! {
     ) {
         let level = water_level(rate, &mut demands.clone());
         let expected = by_small_steps(rate, &demands);
-        // Where everybody is satisfied, any higher level would be as good.
+        // Where all flows are satisfied, any higher level would be as good.
         prop_assert_eq!(shares(level, &demands), shares(expected, &demands));
     }
 
@@ -92,7 +92,7 @@ fn flow(sent: u64, backlogged: bool) -> Sharer {
     flow
 }
 
-/// The level after one interval of 1 s in which flows sent so much.
+/// Level after one interval of 1 s with the recorded usage.
 fn level_after(flows: &mut [Sharer]) -> u64 {
     Level::new(RATE).handle_interval(Duration::from_secs(1), flows)
 }
@@ -127,8 +127,8 @@ fn what_a_flow_cannot_use_others_may_have() {
     assert_eq!(level, SHARED - RATE / 4 - RATE / 16);
 }
 
-/// Two flows send as fast as they may, after a burst at which nobody has paced them. What was in the queue
-/// after each interval, and the level at the end.
+/// Two flows send as fast as they may, after an unpaced burst. Returns the queue after each
+/// interval, and the level at the end.
 fn after_burst(burst: u64) -> (Vec<u64>, u64) {
     let mut level = Level::new(RATE);
     let (mut queue, mut sent) = (0, burst);
@@ -148,7 +148,7 @@ fn after_burst(burst: u64) -> (Vec<u64>, u64) {
 fn a_burst_leaves_the_queue_again_and_the_link_is_full_meanwhile() {
     for burst in [2 * ALL, 10 * ALL, 20 * ALL] {
         let (queues, level) = after_burst(burst);
-        // In seconds, with the spare part left out: q' = -q^2, hence q = q0 / (1 + t q0).
+        // In seconds, without the spare part: q' = -q^2, hence q = q0 / (1 + t q0).
         assert!(queues[99] <= ALL, "{queues:?}");
         assert!(queues.is_sorted_by(|a, b| a >= b), "{queues:?}");
         assert!(level > SHARED / 2 - SHARED / 100, "{level}");
@@ -162,7 +162,7 @@ fn what_no_queue_can_hold_is_forgotten() {
 }
 
 #[test]
-fn nothing_changes_while_the_link_is_away() {
+fn nothing_changes_while_the_link_is_down() {
     let mut level = Level::new(RATE);
     let second = Duration::from_secs(1);
     let mut flows = [flow(RATE / 2, true), flow(RATE / 2, true), flow(100, false)];
@@ -170,7 +170,7 @@ fn nothing_changes_while_the_link_is_away() {
     assert!(before < RATE);
     for _ in 0..100 {
         for flow in &mut flows {
-            // They send the same again now and then.
+            // They retransmit now and then.
             flow.handle_usage(Usage {
                 sent: 1500,
                 new: false,
@@ -202,15 +202,15 @@ fn the_level_has_a_floor() {
     assert_eq!(level.handle_interval(INTERVAL, &mut flows), RATE / 1024);
 }
 
-/// A flow in a model of the link: its source, its window, and what it has sent.
+/// A flow in a model of the link: its source, its window, and the bytes it has sent.
 #[derive(Debug, Clone)]
 struct Model {
     sharer: Sharer,
-    /// Bytes per interval that its source delivers.
+    /// Bytes per interval from its source.
     source: u64,
-    /// Bytes that its source has delivered and that are not sent.
+    /// Bytes from its source that are not sent yet.
     waiting: u64,
-    /// Bytes per interval that its window allows; grows by a half each time it is full.
+    /// Bytes per interval that its window allows; grows by 50 % each time it is full.
     window: u64,
     /// Bytes sent in the last interval.
     sent: u64,
@@ -234,7 +234,7 @@ impl Model {
     }
 
     fn run(&mut self, level: u64) {
-        // What waits is bounded by the ring and the buffers.
+        // Waiting bytes are bounded by the ring and the buffers.
         self.waiting = (self.waiting + self.source).min(1 << 20);
         self.sent = self.waiting.min(self.window).min(level / 10);
         self.waiting -= self.sent;
@@ -250,7 +250,7 @@ impl Model {
     }
 }
 
-/// Lets flows send for so many intervals; the sums that they sent in each.
+/// Lets flows send for this many intervals. Returns the sum that they sent in each.
 fn run(level: &mut Level, flows: &mut [Model], intervals: usize) -> Vec<u64> {
     let mut sums = Vec::new();
     for _ in 0..intervals {
@@ -279,7 +279,8 @@ fn flows_come_and_go() {
     run(&mut level, &mut flows, 50);
     flows.push(Model::new(RATE));
     let sums = run(&mut level, &mut flows, 100);
-    // A newcomer is noticed before it has put more than a few intervals' worth into the queue.
+    // The level follows a new flow before that puts more than a few intervals' worth into the
+    // queue.
     let surplus: u64 = sums.iter().map(|sum| sum.saturating_sub(ALL)).sum();
     assert!(surplus < 3 * ALL, "{sums:?}");
     assert_eq!(level.get(), SHARED / 2);
@@ -312,7 +313,7 @@ proptest! {
         let allowed: u64 = sources.iter().map(|source| fair.min(*source)).sum();
         let sums = run(&mut level, &mut flows, 100);
         for sum in &sums {
-            // Quarters kept for sources that deliver less than they might are all that is lost.
+            // Only the quarters reserved for sources that deliver less than they might are lost.
             prop_assert!(*sum * 5 + 100 >= allowed * 4, "{sum} of {allowed}: {flows:?}");
             prop_assert!(*sum <= ALL + flows.len() as u64);
         }

@@ -124,16 +124,13 @@ impl Rule {
             s.error("when", message);
         }
         if own.is_none() && !rule.has_condition() && s.has("after") {
-            let message = "has no effect: it counts for conditions, and there is none of `loss_above`, `asymmetry_above` and `queue_above`";
+            let message = "has no effect without `loss_above`, `asymmetry_above` or `queue_above`";
             s.warning("after", message);
         }
         if matches!(own, Some(When::Always | When::Never)) {
             for key in ["loss_above", "asymmetry_above", "queue_above", "after"] {
                 if s.has(key) {
-                    s.warning(
-                        key,
-                        "has no effect: only with `when = \"rule\"` conditions decide",
-                    );
+                    s.warning(key, "has no effect: conditions need `when = \"rule\"`");
                 }
             }
         }
@@ -152,7 +149,7 @@ impl Rule {
             let [one, other] = others;
             s.warning(
                 "after",
-                format!("has no effect: the booster's own condition is judged by itself; it counts for `{one}` and `{other}`"),
+                format!("has no effect on the booster's own condition; it delays only `{one}` and `{other}`"),
             );
         }
         rule
@@ -211,7 +208,7 @@ impl Fec {
         if fec.overhead_max == share(0.0) {
             s.warning(
                 "overhead_max",
-                "leaves no room for overcode: the booster does nothing",
+                "leaves no room for repair packets: the booster does nothing",
             );
         }
         for key in others.iter().filter(|key| s.has(key)) {
@@ -439,7 +436,7 @@ impl Compress {
         } else if !compress.payload && s.has("level") {
             s.warning(
                 "level",
-                "has no effect: only payload is compressed by levels",
+                "has no effect: only payload has a compression level",
             );
         }
         section.finish();

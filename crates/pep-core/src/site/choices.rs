@@ -100,7 +100,7 @@ pub enum Buffer {
     /// configured, and the receive buffer grows with the arriving data. Otherwise the kernel's
     /// autotuning.
     Auto,
-    /// This many bytes, in each direction.
+    /// Fixed number of bytes, in each direction.
     Bytes(ByteSize),
 }
 
@@ -111,7 +111,7 @@ pub enum Lowat {
     Auto,
     /// As much as the send buffer takes.
     Off,
-    /// This many bytes.
+    /// Fixed number of bytes.
     Bytes(ByteSize),
 }
 
@@ -122,7 +122,7 @@ pub enum Pacing {
     Auto,
     /// Unlimited.
     Off,
-    /// This rate.
+    /// Fixed rate.
     Rate(Rate),
 }
 

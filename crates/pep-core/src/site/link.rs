@@ -71,13 +71,16 @@ impl Link {
         let none = || "none".parse().expect("a valid name");
         let link = Self::read_keys(&mut section, interface.unwrap_or_else(none));
         if section.has("gateway_every") && link.gateway.is_none() {
-            section.warning("gateway_every", "nobody is asked as there is no `gateway`");
+            section.warning(
+                "gateway_every",
+                "has no effect: there is no `gateway` to probe",
+            );
         }
         if link.rtt.is_some_and(|rtt| rtt >= KERNEL_RTO_MAX) {
             section.warning(
                 "rtt",
-                "the kernel's TCP never waits longer than 2 min before it sends again: over such \
-                 a link it sends everything more than once",
+                "the kernel's TCP retransmits after 2 min at the latest: over such a link it \
+                 sends everything more than once",
             );
         }
         section.finish();
@@ -116,7 +119,7 @@ fn why_no_gateway(address: IpAddr) -> Option<&'static str> {
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     let is_mapped = matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
     if address.is_unspecified() {
-        Some("no machine's address")
+        Some("not a host's address")
     } else if address.is_loopback() {
         Some("this machine's own (loopback)")
     } else if address.is_multicast() {
@@ -135,14 +138,14 @@ mod tests {
     use crate::config::parse;
 
     #[test]
-    fn a_gateway_is_an_address_that_somebody_beyond_the_link_can_have() {
+    fn a_gateway_has_an_address_that_a_host_beyond_the_link_can_have() {
         let errors = |gateway: &str| {
             let link = format!("[link]\ninterface = \"sat0\"\ngateway = \"{gateway}\"\n");
             parse(&format!("[intercept]\nlan = [\"eth0\"]\n{link}")).err()
         };
         for (gateway, word) in [
-            ("0.0.0.0", "no machine's"),
-            ("::", "no machine's"),
+            ("0.0.0.0", "not a host's"),
+            ("::", "not a host's"),
             ("127.1.2.3", "loopback"),
             ("::1", "loopback"),
             ("224.0.0.1", "multicast"),

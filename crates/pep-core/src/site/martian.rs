@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_groups_may_be_reached_and_nobody_else() {
+    fn only_hosts_and_groups_may_be_reached() {
         assert!(!is_martian(&v4(FAR, HOST, &[])));
         assert!(!is_martian(&v4(FAR, [239, 1, 2, 3], &[])));
         assert!(is_martian(&v4(FAR, FAR, &[])), "from itself");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_says_by_whom_a_packet_goes() {
+    fn source_routed_packets_are_martians() {
         let routed = |options: &[u8]| is_martian(&v4(FAR, HOST, options));
         assert!(routed(&[131, 7, 4, 192, 0, 2, 1, 0]));
         assert!(routed(&[1, 137, 7, 4, 192, 0, 2, 1]));

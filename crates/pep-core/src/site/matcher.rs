@@ -123,7 +123,7 @@ fn read_protocols(s: &mut Section<'_>, mode: Mode) -> Vec<Protocol> {
     let other = stated.iter().find(|protocol| **protocol != Protocol::TCP);
     if let Some(other) = other.filter(|_| mode.takes_flows()) {
         let message = format!(
-            "`{other}` has no connections that could be split or put into a tunnel as streams; accepted: \"tcp\", or any \
+            "`{other}` has no connections to split or to carry as streams; accepted: \"tcp\", or any \
              protocol with mode \"packet\", \"bypass\" or \"block\""
         );
         s.error("protocol", message);
@@ -131,8 +131,8 @@ fn read_protocols(s: &mut Section<'_>, mode: Mode) -> Vec<Protocol> {
     let without = stated.iter().find(|protocol| !protocol.has_ports());
     if let (Some(without), Some(key)) = (without, ports) {
         let message = format!(
-            "`{without}` has no ports; accepted beside a `protocol` of tcp, udp, udplite, dccp or sctp only: give what else the \
-             site is for a site of its own"
+            "`{without}` has no ports, which need a `protocol` of tcp, udp, udplite, dccp or sctp; \
+             write another site for other protocols"
         );
         s.error(key, message);
     }
@@ -150,7 +150,7 @@ impl Matcher {
 
     fn check_interfaces(&self, section: &Section<'_>, lan: &[IfName]) {
         if lan.is_empty() {
-            return; // already an error, and everything would follow from it
+            return; // an error already, on which everything here depends
         }
         for name in self.interface.iter().filter(|name| !lan.contains(name)) {
             let known: Vec<_> = lan.iter().map(IfName::as_str).collect();

@@ -33,7 +33,7 @@ pub enum ReceiveBuffer {
     /// The kernel's autotuning, within `net.ipv4.tcp_rmem`.
     #[default]
     System,
-    /// This many bytes, always.
+    /// Fixed number of bytes.
     Fixed(u64),
     /// The kernel's autotuning, and beyond `net.ipv4.tcp_rmem` pepd's, up to this many bytes.
     Grown(u64),

@@ -110,8 +110,8 @@ impl Timeouts {
         match self.user_timeout {
             None => section.error(
                 "rto_max",
-                "needs `user_timeout`: retransmissions that are capped but still counted would \
-                 end every flow some 15 s into an outage; give both, or neither",
+                "needs `user_timeout`: without it the kernel's retry limit would end every flow \
+                 some 15 s into an outage; set both, or neither",
             ),
             Some(user_timeout) if user_timeout < rto_max => section.error(
                 "user_timeout",
@@ -126,7 +126,7 @@ impl Timeouts {
             section.error(
                 "rto_max",
                 format!(
-                    "is not above `link.rtt`: everything would be sent twice; accepted: {}\"off\"",
+                    "is not above `link.rtt`: every segment would be retransmitted; accepted: {}\"off\"",
                     above(rtt)
                 ),
             );

@@ -44,7 +44,7 @@ fn actions(holder: &mut Holder) -> Vec<Action> {
     std::iter::from_fn(|| holder.poll_action()).collect()
 }
 
-/// What an action is, without its contents.
+/// Kinds of the actions, without their contents.
 fn kinds(holder: &mut Holder) -> Vec<&'static str> {
     let kind = |action: Action| match action {
         Action::Connect { .. } => "connect",
@@ -56,7 +56,7 @@ fn kinds(holder: &mut Holder) -> Vec<&'static str> {
     actions(holder).into_iter().map(kind).collect()
 }
 
-/// Where a flow can be.
+/// State of a flow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     Unknown,
@@ -72,7 +72,7 @@ fn subject() -> FlowTuple {
     flow(2, FLOW_PORT, 2)
 }
 
-/// A holder whose subject is in this state at time zero, with no actions left.
+/// Returns a holder whose subject is in this state at time zero, with no actions left.
 fn holder_in(state: State) -> Holder {
     let mut holder = Holder::new(config());
     let (now, subject) = (Duration::ZERO, subject());
@@ -242,7 +242,7 @@ fn each_cap_passes_what_is_too_much_and_counts_it() {
         (1, 1, 1)
     );
     assert_eq!((stats.held, stats.passed()), (8, 3));
-    // What ends makes room, for all three.
+    // An end makes room in all three.
     holder.handle_failed(flow(2, 0, 2), Failure::Refused, seconds(1));
     actions(&mut holder);
     assert!(held(&mut holder, flow(2, 9, 2)));
@@ -324,7 +324,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a shell would know: which flows have legs, connected or not.
+/// Knowledge of a shell: flows with legs, connected or not.
 #[derive(Default)]
 struct Shell {
     legs: HashMap<FlowTuple, bool>,
@@ -423,7 +423,7 @@ impl Shell {
 }
 
 proptest! {
-    /// Caps are never exceeded, each held SYN has one leg, and ends in exactly one outcome.
+    /// Caps are never exceeded. Each held SYN has one leg, and ends in exactly one outcome.
     #[test]
     fn legs_and_outcomes_add_up(steps in proptest::collection::vec(step(), 0..200)) {
         let mut holder = Holder::new(config());

@@ -142,7 +142,7 @@ fn the_reset_acknowledges_syn_and_data() {
     }
 }
 
-/// The Internet checksum of everything, which is zero where it is right (RFC 1071).
+/// Internet checksum of all parts, which is zero where it is right (RFC 1071).
 fn checksum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let words = bytes.chunks(2).map(|word| {
@@ -257,7 +257,7 @@ proptest! {
     }
 }
 
-/// Whatever is taken for a SYN can be answered, and the answers go to its client.
+/// Every packet parsed as a SYN can be answered, and the answers go to its client.
 fn answer_all(packet: &[u8]) {
     let Parsed::Syn(syn) = parse(packet) else {
         return;

@@ -159,7 +159,7 @@ impl fmt::Display for NotAccelerated {
         if parts.is_empty() {
             parts.push("none now".to_owned());
         }
-        write!(f, "not accelerated: {}", parts.join(", "))?;
+        write!(f, "new connections not accelerated: {}", parts.join(", "))?;
         if !self.blocked.is_empty() {
             let blocked = self.blocked.iter().map(ToString::to_string);
             write!(f, "; blocked: {}", blocked.collect::<Vec<_>>().join(", "))?;
@@ -226,7 +226,10 @@ mod tests {
             flows: Vec::new(),
             not_accelerated: NotAccelerated::default(),
         };
-        assert_eq!(report.to_string(), "no flows\n\nnot accelerated: none now\n");
+        assert_eq!(
+            report.to_string(),
+            "no flows\n\nnew connections not accelerated: none now\n"
+        );
         let left = |site: &str, why: &str| LeftSite {
             site: site.to_owned(),
             why: why.to_owned(),
@@ -240,7 +243,7 @@ mod tests {
         ]
         .into();
         let text = report.to_string();
-        let expected = "not accelerated: voice (mode bypass), mail (peer down), all new connections \
+        let expected = "new connections not accelerated: voice (mode bypass), mail (peer down), all new connections \
                         (gate closed; flows 0 of 0); so far: gate_closed 2\n";
         assert!(text.ends_with(expected), "{text}");
     }
@@ -257,7 +260,7 @@ mod tests {
             blocked: vec![lost("mail", &["IPv4", "IPv6"])],
             ..NotAccelerated::default()
         };
-        let expected = "not accelerated: all (IPv4: redirected packets are dropped on this machine); \
+        let expected = "new connections not accelerated: all (IPv4: redirected packets are dropped on this machine); \
                         blocked: mail (IPv4, IPv6: redirected packets are dropped on this machine)";
         assert_eq!(report.to_string(), expected);
     }

@@ -122,8 +122,10 @@ pub struct Report {
     /// Packets lost on the way to the peer, by cause as far as it can be determined.
     pub causes: Causes,
     /// Share of packets to the peer that were retransmitted.
+    #[serde(alias = "resent")]
     pub retransmitted: Option<f64>,
     /// Repair packets per packet of ordinary flows that this loss calls for.
+    #[serde(alias = "overcode")]
     pub fec_overhead: f64,
     /// Times that no packet arrived from the peer for long.
     pub outages: u64,
@@ -160,6 +162,7 @@ pub struct Direction {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Minimum.
+    #[serde(alias = "least_s")]
     pub min_s: f64,
     /// Median.
     pub median_s: f64,

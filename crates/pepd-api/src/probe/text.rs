@@ -36,26 +36,36 @@ impl fmt::Display for Report {
             "{}: by {carrier}, datagrams of up to {} bytes\n",
             self.peer, self.datagram
         )?;
-        let ways = [&self.up, &self.down];
+        let directions = [&self.up, &self.down];
         line(f, "", ["up", "down"].map(ToOwned::to_owned))?;
-        line(f, "rate", ways.map(|way| or_dash(way.rate, bits)))?;
-        let median = ways.map(|way| or_dash(way.rate_median, bits));
+        line(
+            f,
+            "rate",
+            directions.map(|direction| or_dash(direction.rate, bits)),
+        )?;
+        let median = directions.map(|direction| or_dash(direction.rate_median, bits));
         line(f, "  median of half seconds", median)?;
-        let p95 = ways.map(|way| or_dash(way.rate_p95, bits));
+        let p95 = directions.map(|direction| or_dash(direction.rate_p95, bits));
         line(f, "  95th percentile", p95)?;
-        let arrived = |way: &Direction| format!("{} in {:.1} s", bytes(way.bytes), way.seconds);
-        line(f, "arrived", ways.map(arrived))?;
+        let arrived = |direction: &Direction| {
+            format!("{} in {:.1} s", bytes(direction.bytes), direction.seconds)
+        };
+        line(f, "arrived", directions.map(arrived))?;
         line(
             f,
             "packets lost",
-            ways.map(|way| or_dash(way.loss, percent)),
+            directions.map(|direction| or_dash(direction.loss, percent)),
         )?;
-        let burst = |way: &Direction| or_dash(way.burst, |burst| format!("{burst:.1}"));
-        line(f, "  in a row, on average", ways.map(burst))?;
-        let [up, down] = ways.map(|way| way.rtt);
+        let burst = |direction: &Direction| or_dash(direction.burst, |burst| format!("{burst:.1}"));
+        line(f, "  in a row, on average", directions.map(burst))?;
+        let [up, down] = directions.map(|direction| direction.rtt);
         line(f, "round trip, idle", [spread(self.idle), String::new()])?;
         line(f, "round trip, loaded", [spread(up), spread(down)])?;
-        line(f, "  queue", ways.map(|way| or_dash(way.queue_s, precise)))?;
+        line(
+            f,
+            "  queue",
+            directions.map(|direction| or_dash(direction.queue_s, precise)),
+        )?;
         write!(f, "\n{}", self.causes)?;
         if let Some(share) = self.retransmitted {
             writeln!(f, "retransmitted: {} of the packets up", percent(share))?;

@@ -183,6 +183,7 @@ pub struct PeerStatus {
     #[serde(default)]
     pub received_bytes: u64,
     /// True if the peer is up.
+    #[serde(alias = "here")]
     pub up: bool,
     /// Cause of a missing session: `unanswered`, `answers_rejected`, `keys` or `version`.
     #[serde(default)]
@@ -207,10 +208,10 @@ pub struct PeerStatus {
     #[serde(default)]
     pub packets_refused: u64,
     /// Packets from the peer dropped because no local site accepts their replies.
-    #[serde(default)]
+    #[serde(default, alias = "packets_foreign")]
     pub packets_unmatched: u64,
     /// Protocol and addresses of the last such packet.
-    #[serde(default)]
+    #[serde(default, alias = "foreign_last")]
     pub unmatched_last: Option<String>,
     /// Packets from the peer dropped because of unroutable (martian) addresses.
     #[serde(default)]
@@ -293,6 +294,7 @@ pub struct SessionStatus {
     /// Share of sent packets that the link loses, 0 to 1, before FEC.
     pub loss: f64,
     /// Repair packets per packet of normal streams.
+    #[serde(alias = "overcode")]
     pub fec_overhead: f64,
     /// Sent packets of all kinds.
     pub packets_sent: u64,
@@ -301,6 +303,7 @@ pub struct SessionStatus {
     /// Repair packets among them.
     pub repairs_sent: u64,
     /// Segments lost in spite of FEC and retransmitted.
+    #[serde(alias = "segments_resent")]
     pub segments_retransmitted: u64,
     /// Received packets of all kinds.
     pub packets_received: u64,

@@ -51,7 +51,10 @@ fn write_strangers(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result
     if count == 0 {
         return Ok(());
     }
-    writeln!(f, "dropped packets of {name} that no site here accepts: {count}")?;
+    writeln!(
+        f,
+        "dropped packets of {name} that no site here accepts: {count}"
+    )?;
     // Two IPv6 addresses would exceed a line.
     let last = peer
         .unmatched_last

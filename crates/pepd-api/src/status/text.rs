@@ -54,10 +54,21 @@ impl Status {
         let rtt = link.rtt_s.map(milliseconds);
         let facts = [link.interface.clone(), rates, rtt].into_iter().flatten();
         let facts = facts.collect::<Vec<_>>().join(", ");
-        let gap = if facts.is_empty() { "" } else { ": " };
         let (outages, down) = (link.report.outages, span(link.report.down_s));
-        let link = format!("link {state} for {lasts}, {by}{gap}{facts}");
-        let outages = format!("outages: {outages}, {down} in all");
+        // Without an outage the earlier processes leave no time of the last change.
+        let more = if self.restarts > 0 && outages == 0 {
+            " or more"
+        } else {
+            ""
+        };
+        let head = format!("link {state} for {lasts}{more}, {by}");
+        let gap = match head.chars().count() + facts.chars().count() {
+            _ if facts.is_empty() => "",
+            0..=98 => ": ",
+            _ => "\n  ",
+        };
+        let link = format!("{head}{gap}{facts}");
+        let outages = format!("outages: {outages}, {down} in total");
         let fits = link.chars().count() + outages.chars().count() <= 98;
         let gap = if fits { "; " } else { "\n  " };
         writeln!(f, "{link}{gap}{outages}")
@@ -113,7 +124,16 @@ impl Status {
         writeln!(
             f,
             "\n{:<NAME$} {:<7} {:<9} {:>5} {:>8} {:>11} {:>7} {:>8} {:>8} {:>8}",
-            "peer", "state", "transport", "flows", "rtt", "rate", "loss", "FEC", "retrans", "outages",
+            "peer",
+            "state",
+            "transport",
+            "flows",
+            "rtt",
+            "rate",
+            "loss",
+            "FEC",
+            "retrans",
+            "outages",
         )?;
         self.peers.iter().try_for_each(|peer| {
             peer_line(f, peer)?;
@@ -271,5 +291,27 @@ mod tests {
         let json = serde_json::to_string(&status).expect("a status");
         let again: Status = serde_json::from_str(&json).expect("what was written");
         assert_eq!(again, status);
+    }
+
+    #[test]
+    fn the_status_of_a_pepd_of_the_release_before_is_understood() {
+        let json = serde_json::to_string(&status()).expect("a status");
+        let mut former = json.clone();
+        for (name, before) in [
+            ("fec_overhead", "overcode"),
+            ("segments_retransmitted", "segments_resent"),
+            ("packets_unmatched", "packets_foreign"),
+            ("unmatched_last", "foreign_last"),
+        ] {
+            former = former.replace(&format!("\"{name}\":"), &format!("\"{before}\":"));
+        }
+        // The link's `up` keeps its name.
+        let (start, peers) = former.split_once("\"peers\":[").expect("peers");
+        let former = format!(
+            "{start}\"peers\":[{}",
+            peers.replace("\"up\":", "\"here\":")
+        );
+        let read: Status = serde_json::from_str(&former).expect("the former names");
+        assert_eq!(read, status());
     }
 }

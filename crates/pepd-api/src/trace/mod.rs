@@ -34,6 +34,7 @@ pub struct Look {
     /// State of the flow, as in [`FlowStatus`].
     pub state: String,
     /// True if the link is known to be down.
+    #[serde(alias = "link_away")]
     pub link_down: bool,
     /// Direction from the client to the server.
     pub up: DirectionSample,

@@ -58,11 +58,7 @@ impl fmt::Display for Look {
             write!(f, "; link down")?;
         }
         if self.missed > 0 {
-            write!(
-                f,
-                "; {} events missed: the reader is too slow",
-                self.missed
-            )?;
+            write!(f, "; {} events missed: the reader is too slow", self.missed)?;
         }
         writeln!(f)?;
         let legs = [("client", &self.client_leg), ("server", &self.server_leg)];
@@ -74,15 +70,15 @@ impl fmt::Display for Look {
         if !legs.is_empty() {
             writeln!(f, "{INDENT}{}", legs.join("; "))?;
         }
-        for (name, way, hosts) in [
+        for (name, direction, hosts) in [
             ("up", up, ["client", "server"]),
             ("down", down, ["server", "client"]),
         ] {
-            if let Some(waits) = way.waits_for {
+            if let Some(waits) = direction.waits_for {
                 writeln!(
                     f,
                     "{INDENT}{name} waits for {}",
-                    waits.describe(hosts, way, self)
+                    waits.describe(hosts, direction, self)
                 )?;
             }
         }
@@ -128,7 +124,7 @@ fn brief(leg: &LegStatus) -> String {
 
 impl WaitsFor {
     /// Describes the cause for the direction from host `from` to host `to`.
-    fn describe(self, [from, to]: [&str; 2], way: &DirectionSample, look: &Look) -> String {
+    fn describe(self, [from, to]: [&str; 2], direction: &DirectionSample, look: &Look) -> String {
         let segments = match to {
             "client" => &look.client_leg,
             _ => &look.server_leg,
@@ -137,15 +133,15 @@ impl WaitsFor {
         match self {
             Self::Answer => "an answer of the server, or of the peer".to_owned(),
             // Everything received was forwarded at once.
-            Self::Source if way.moved > 0 => {
+            Self::Source if direction.moved > 0 => {
                 format!("more data from the {from}: all received data was forwarded")
             }
             Self::Source => format!("data from the {from}: none arrives"),
             Self::Link => "the link, which is down".to_owned(),
             Self::Peer => "the peer, which is down".to_owned(),
-            Self::Tunnel => format!(
-                "the tunnel: data is in transit, or the {to} at the far end does not read"
-            ),
+            Self::Tunnel => {
+                format!("the tunnel: data is in transit, or the {to} at the far end does not read")
+            }
             Self::ReceiverWindow => format!("the {to} to read: its receive window is full"),
             Self::SendBuffer => {
                 format!("room in the send buffer toward the {to} (link_buffer too small?)")

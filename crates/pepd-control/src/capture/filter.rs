@@ -1,16 +1,17 @@
-//! A program in the kernel's packet filter (classic BPF, `Documentation/networking/filter.rst`) that lets TCP segments of some
-//! connections through. It sees packets from their IP header on.
+//! Program for the kernel's packet filter (classic BPF, `Documentation/networking/filter.rst`) that
+//! accepts TCP segments of some connections. It sees packets from their IP header on.
 
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::SockFilter;
 
-/// The two ends of a connection.
+/// Two ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoints(pub SocketAddr, pub SocketAddr);
 
-/// Loads of a byte, half a word and a word at a fixed place; of half a word behind the IPv4 header, whose length is loaded first;
-/// an AND; jumps if equal and if any bit is set; the end.
+/// Opcodes: loads of a byte, a half-word and a word at a fixed offset; the load of a half-word
+/// behind the IPv4 header, and that of the header's length; AND; jumps if equal and if any bit is
+/// set; return.
 const LDB: u16 = 0x30;
 const LDH: u16 = 0x28;
 const LDW: u16 = 0x20;
@@ -20,31 +21,32 @@ const AND: u16 = 0x54;
 const JEQ: u16 = 0x15;
 const JSET: u16 = 0x45;
 const RET: u16 = 0x06;
-/// Of `RET`: the whole packet.
+/// Operand of `RET`: accepts the whole packet.
 const ALL: u32 = u32::MAX;
 const TCP: u32 = 6;
 
-/// What a part of the program does.
+/// Step of a part of the program.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Runs that with its operand.
+    /// Executes the instruction with its operand.
     Do(u16, u32),
-    /// Goes on if what was loaded is that, else with the next part.
+    /// Continues if the loaded value is equal, else jumps to the next part.
     Is(u32),
-    /// Goes on if none of these bits is set, else with the next part.
+    /// Continues if none of these bits is set, else jumps to the next part.
     Not(u32),
 }
 
-/// The program for these connections, both ways; without any, one that lets nothing through.
+/// Returns the program for both directions of these connections; without any, one that rejects all
+/// packets.
 pub fn program(connections: &[Endpoints]) -> Vec<SockFilter> {
-    let ways = connections
+    let directions = connections
         .iter()
         .flat_map(|Endpoints(a, b)| [(a, b), (b, a)]);
-    let parts = ways.flat_map(|(from, to)| assemble(&part(*from, *to)));
+    let parts = directions.flat_map(|(from, to)| assemble(&part(*from, *to)));
     parts.chain([SockFilter::new(RET, 0, 0, 0)]).collect()
 }
 
-/// Ends with the whole packet where it is of these ends.
+/// Returns the part that accepts packets between these ends.
 fn part(from: SocketAddr, to: SocketAddr) -> Vec<Step> {
     let mut steps = vec![Step::Do(LDB, 0), Step::Do(AND, 0xf0)];
     let ports = [from.port(), to.port()].map(u32::from);
@@ -85,7 +87,7 @@ fn part(from: SocketAddr, to: SocketAddr) -> Vec<Step> {
 fn assemble(steps: &[Step]) -> Vec<SockFilter> {
     let steps_after = (0..steps.len()).rev();
     let instructions = steps.iter().zip(steps_after).map(|(step, after)| {
-        // A part is far shorter than what a jump can cross.
+        // A part is far shorter than the maximum jump.
         let after = u8::try_from(after).unwrap_or(u8::MAX);
         match *step {
             Step::Do(code, operand) => SockFilter::new(code, 0, 0, operand),
@@ -100,12 +102,12 @@ fn assemble(steps: &[Step]) -> Vec<SockFilter> {
 mod tests {
     use super::*;
 
-    /// What the kernel would do, of the instructions that there are. The steps of a part, by themselves.
+    /// Emulates the parts of the program, one by one.
     fn lets_through(connections: &[Endpoints], packet: &[u8]) -> bool {
-        let ways = connections
+        let directions = connections
             .iter()
             .flat_map(|Endpoints(a, b)| [(a, b), (b, a)]);
-        let mut parts = ways.map(|(from, to)| part(*from, *to));
+        let mut parts = directions.map(|(from, to)| part(*from, *to));
         parts.any(|steps| runs_through(&steps, packet))
     }
 
@@ -141,7 +143,7 @@ mod tests {
         false
     }
 
-    /// The headers of a segment; those of IPv4 with four bytes of options (RFC 791, RFC 8200).
+    /// Returns the headers of a segment; IPv4 with four bytes of options (RFC 791, RFC 8200).
     fn packet(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
         let mut packet = vec![0; 20];
         match (from.ip(), to.ip()) {

@@ -1,8 +1,8 @@
-//! The packets of one flow, as a file in the form of pcapng: `pepd capture`. The command does it by itself, with a socket of its
-//! own; the pepd that runs only says which addresses the flow has.
+//! Packets of one flow as a pcapng file: `pepd capture`. The command captures by itself, on its own
+//! socket; the running pepd only reports the addresses of the flow.
 //!
-//! - [`filter`], which packets the kernel hands over
-//! - [`pcapng`], what is written
+//! - [`filter`]: packets that the kernel delivers
+//! - [`pcapng`]: file format
 
 pub mod filter;
 pub mod pcapng;
@@ -19,87 +19,89 @@ use pcapng::Writer;
 use pepd_api::flows::FlowStatus;
 use pepd_sys::packet::{COOKED_LEN, PacketSocket, Seen, Statistics};
 
-/// How long to wait for packets before it is asked again whether to go on.
+/// Maximum wait for packets between two calls of `goes_on`.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// The longest packet: those that the kernel has joined (GRO) have 64 KiB, and more only with BIG TCP.
+/// Maximum length of a packet: packets that the kernel has joined (GRO) have 64 KiB, and more only
+/// with BIG TCP.
 const PACKET_MAX: usize = 256 * 1024;
-/// What the kernel may keep for us.
+/// Receive buffer of the socket.
 const BUFFER: usize = 8 << 20;
-/// So much is written at a time at most.
+/// Maximum bytes per write.
 const BATCH: usize = 1 << 20;
-/// A file that may be shorter has no room for what it begins with and a packet.
+/// Minimum of the limit on the file: its header and a packet.
 pub const FILE_MIN: u64 = 4096;
 
-/// Why there is no capture.
+/// Error of a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The kernel does not let us.
+    /// The kernel denies packet sockets.
     #[error(
-        "cannot see packets: {0}; this takes CAP_NET_RAW, in the network namespace of pepd: run it as root there"
+        "cannot capture packets: {0}; this takes CAP_NET_RAW in the network namespace of pepd: run it as root there"
     )]
     Forbidden(#[source] io::Error),
-    /// Something else is wrong with the socket.
-    #[error("cannot see packets: {0}")]
+    /// The socket fails.
+    #[error("cannot capture packets: {0}")]
     Socket(#[source] io::Error),
-    /// The file cannot be written any more.
+    /// The file cannot be written.
     #[error("cannot write more than {packets} packets: {source}")]
     Write {
-        /// Those that are in the file,
+        /// Complete packets in the file.
         packets: u64,
-        /// in its first bytes. What comes after them is a part of others.
+        /// Bytes of these packets; incomplete ones may follow.
         bytes: u64,
-        /// Why.
+        /// System error.
         source: io::Error,
     },
 }
 
-/// When enough is enough.
+/// Limits of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// After this time.
+    /// Maximum duration.
     pub lasting: Duration,
-    /// With so many packets.
+    /// Maximum number of packets.
     pub packets: Option<u64>,
-    /// Before the file is longer.
+    /// Maximum size of the file.
     pub bytes: u64,
-    /// Bytes of each packet that are written, from its IP header on.
+    /// Maximum bytes of each packet, from its IP header on.
     pub packet_bytes: u32,
 }
 
-/// Why it has ended.
+/// Reason for the end of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// Whoever was asked wants no more.
+    /// The callback has returned false.
     Enough,
-    /// [`Limits::lasting`].
+    /// [`Limits::lasting`] was reached.
     Time,
-    /// [`Limits::packets`].
+    /// [`Limits::packets`] was reached.
     Packets,
-    /// [`Limits::bytes`].
+    /// [`Limits::bytes`] was reached.
     Bytes,
 }
 
-/// What has come of it.
+/// Result of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// Packets that were written, by interface.
+    /// Packets written, by interface.
     pub interfaces: Vec<(String, u64)>,
-    /// Bytes that were written.
+    /// Bytes written.
     pub bytes: u64,
-    /// Packets that the kernel has dropped, as we were too slow.
+    /// Packets that the kernel dropped because the capture was too slow.
     pub dropped: u32,
-    /// Why it has ended.
+    /// Reason for the end.
     pub stopped: Stopped,
 }
 
 impl Captured {
-    /// Packets that were written.
+    /// Returns the number of packets written.
     pub fn packets(&self) -> u64 {
         self.interfaces.iter().map(|(_, packets)| packets).sum()
     }
 }
 
-/// The connections of a flow that are here. Those of a transparent flow have the same addresses, by different interfaces.
+/// Returns the local connections of a flow. Both connections of a transparent flow have the same
+/// addresses, on different interfaces.
 pub fn connections(flow: &FlowStatus) -> Vec<Endpoints> {
     let legs = [&flow.client_leg, &flow.server_leg].into_iter().flatten();
     let ends = legs.filter_map(|leg| {
@@ -111,10 +113,10 @@ pub fn connections(flow: &FlowStatus) -> Vec<Endpoints> {
     ends
 }
 
-/// Sees the packets of these connections, of all interfaces.
+/// Opens a socket for the packets of these connections on all interfaces.
 ///
 /// # Errors
-/// When the system does not let us.
+/// If the system denies it.
 pub fn open(connections: &[Endpoints]) -> Result<PacketSocket, CaptureError> {
     PacketSocket::open(&filter::program(connections), BUFFER).map_err(|err| match err.kind() {
         io::ErrorKind::PermissionDenied => CaptureError::Forbidden(err),
@@ -122,10 +124,10 @@ pub fn open(connections: &[Endpoints]) -> Result<PacketSocket, CaptureError> {
     })
 }
 
-/// Writes what comes, a moment after it has come, until a limit is reached or `goes_on` says no.
+/// Writes packets shortly after their arrival, until a limit is reached or `goes_on` returns false.
 ///
 /// # Errors
-/// When the socket or the file fails.
+/// If the socket or the file fails.
 pub fn run(
     socket: &PacketSocket,
     file: &mut impl Write,
@@ -162,15 +164,15 @@ pub fn run(
 
 struct Sink<'a, W> {
     file: &'a mut W,
-    /// What is to be written next, in whole blocks.
+    /// Complete blocks not yet written.
     batch: Writer,
     limits: Limits,
-    /// In the order of their blocks.
+    /// Interfaces in the order of their blocks.
     interfaces: Vec<(String, u64)>,
-    /// Which of these has that number in the kernel.
+    /// Index of an interface by its number in the kernel.
     places: HashMap<usize, u32>,
     packets: u64,
-    /// Bytes and packets that are in the file.
+    /// Bytes and packets in the file.
     written: u64,
     written_packets: u64,
 }
@@ -190,7 +192,8 @@ impl<'a, W: Write> Sink<'a, W> {
         }
     }
 
-    /// What there is now, but not for long: a flood is not to keep us from what else there is.
+    /// Takes the packets that have arrived, for a bounded time, so that a flood does not block the
+    /// loop.
     fn take_all(
         &mut self,
         socket: &PacketSocket,
@@ -213,7 +216,7 @@ impl<'a, W: Write> Sink<'a, W> {
         Ok(None)
     }
 
-    /// A packet, unless a limit is in the way.
+    /// Takes a packet, unless a limit is reached.
     fn take(&mut self, seen: &Seen, buffer: &[u8]) -> Option<Stopped> {
         let length = COOKED_LEN + seen.length;
         let wanted = COOKED_LEN + self.limits.packet_bytes as usize;
@@ -239,7 +242,7 @@ impl<'a, W: Write> Sink<'a, W> {
         is_last.then_some(Stopped::Packets)
     }
 
-    /// Writes what has been taken.
+    /// Writes the batch to the file.
     fn commit(&mut self) -> Result<(), CaptureError> {
         let failed = |source| CaptureError::Write {
             packets: self.written_packets,

@@ -1,13 +1,14 @@
-//! A file of packets (PCAP Next Generation, draft-ietf-opsawg-pcapng): one section with a comment, an interface for each that
-//! packets are from, and packets. In the byte order of this machine, as readers have to accept.
+//! Writer of packet files (PCAP Next Generation, draft-ietf-opsawg-pcapng): one section with a
+//! comment, a block for each interface, and packets. Numbers are in the machine's byte order, which
+//! readers have to accept.
 
 use std::time::Duration;
 
-/// Types of blocks (4).
+/// Block types (section 4).
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
-/// Options (3.5, 4.1, 4.2, 4.3).
+/// Option codes (sections 3.5, 4.1, 4.2, 4.3).
 const END: u16 = 0;
 const COMMENT: u16 = 1;
 const PROGRAM: u16 = 4;
@@ -15,23 +16,23 @@ const NAME: u16 = 2;
 const RESOLUTION: u16 = 9;
 const FLAGS: u16 = 2;
 const NANOSECONDS: u8 = 9;
-/// Packets begin with the header that Linux gives to those of any interface (LINKTYPE_LINUX_SLL). Without one (LINKTYPE_RAW),
-/// libpcap reads no file of two interfaces: it has another number for that within.
+/// Link type of packets with the cooked header of Linux (LINKTYPE_LINUX_SLL). libpcap rejects files
+/// of two interfaces with LINKTYPE_RAW, for which it has another number internally.
 const COOKED: u16 = 113;
-/// Of a block: its type, and its length at both ends.
+/// Bytes of the type and both lengths of a block.
 const FRAME: u64 = 12;
-/// Of a packet's block besides the packet: interface, time, two lengths, flags, the end of options.
+/// Bytes of a packet block besides the packet: interface, time, two lengths, flags, end of options.
 const PACKET_HEAD: u64 = FRAME + 20 + 8 + 4;
 
-/// How many bytes of a file so many bytes of a packet take.
+/// Returns the bytes of the file that the kept bytes of a packet take.
 pub fn packet_length(kept: usize) -> u64 {
     PACKET_HEAD + (kept as u64).next_multiple_of(4)
 }
 
-/// Makes such a file, block by block.
+/// Encoder that produces the file block by block.
 #[derive(Debug)]
 pub struct Writer {
-    /// Those since [`Self::clear`].
+    /// Blocks since [`Self::clear`].
     blocks: Vec<u8>,
     length: u64,
     interfaces: u32,
@@ -39,7 +40,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins with a comment. Packets have `snaplen` bytes at most.
+    /// Begins a file with a comment. `snaplen` is the maximum length of its packets.
     pub fn new(comment: &str, snaplen: u32) -> Self {
         let mut writer = Self {
             blocks: Vec::new(),
@@ -49,7 +50,7 @@ impl Writer {
         };
         let mut body = Vec::new();
         body.extend(0x1a2b_3c4d_u32.to_ne_bytes());
-        // Version 1.0, of a length that is not known.
+        // Version 1.0, section of unknown length.
         body.extend([1_u16, 0].map(u16::to_ne_bytes).concat());
         body.extend((-1_i64).to_ne_bytes());
         option(&mut body, COMMENT, comment.as_bytes());
@@ -60,22 +61,22 @@ impl Writer {
         writer
     }
 
-    /// Bytes of the whole file so far.
+    /// Returns the bytes of the whole file so far.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The blocks that were made last, all of them whole.
+    /// Returns the complete blocks since [`Self::clear`].
     pub fn blocks(&self) -> &[u8] {
         &self.blocks
     }
 
-    /// These are written: the next ones come after them.
+    /// Discards the blocks after they were written.
     pub fn clear(&mut self) {
         self.blocks.clear();
     }
 
-    /// Another interface. Returns its number, from 0.
+    /// Adds an interface. Returns its index, from 0.
     pub fn interface(&mut self, name: &str) -> u32 {
         let mut body = Vec::new();
         body.extend([COOKED, 0].map(u16::to_ne_bytes).concat());
@@ -88,7 +89,7 @@ impl Writer {
         self.interfaces - 1
     }
 
-    /// A packet, of which this is kept, seen at a time since 1970.
+    /// Adds a packet with its kept bytes and its time since 1970.
     pub fn packet(
         &mut self,
         interface: u32,
@@ -128,7 +129,7 @@ impl Writer {
 }
 
 fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // Ours are short.
+    // All options of this writer are short.
     let value = &value[..value.len().min(usize::from(u16::MAX))];
     body.extend(code.to_ne_bytes());
     body.extend((value.len() as u16).to_ne_bytes());
@@ -136,7 +137,7 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(body);
 }
 
-/// Blocks begin, and so their parts, at multiples of four bytes.
+/// Pads to a multiple of four bytes, at which blocks and their parts begin.
 fn pad(body: &mut Vec<u8>) {
     body.resize(body.len().next_multiple_of(4), 0);
 }

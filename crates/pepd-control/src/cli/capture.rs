@@ -1,4 +1,4 @@
-//! The packets of one flow: `pepd capture`.
+//! Command line of `pepd capture`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,14 +12,17 @@ use super::{
 use crate::capture::{FILE_MIN, Limits};
 
 pub(super) const CAPTURE_EXAMPLES: &str = "\
-Writes the packets of one flow into a file that Wireshark and tcpdump read (pcapng): those of its connection with the client, and of
-that with the server, each by the interface by which they came or went, from the IP header on. Of a flow in a tunnel one connection
-is here; what is between the two ends is encrypted. It ends a second after the flow, by Ctrl-C, or at a limit, and says
-which; SIGTERM and SIGHUP are as Ctrl-C. The file has what hosts send: only you may read it. The command itself sees the packets, which takes CAP_NET_RAW
-(root) in the network namespace of pepd; only packets from now on, not those before.
+Writes the packets of one flow to a pcapng file for Wireshark and tcpdump: both of its
+connections, each packet with its interface, from the IP header on. Of a flow in a tunnel the file
+has only the connection to the local host: the tunnel's packets are encrypted.
+
+The capture ends a second after the flow, on Ctrl-C, SIGTERM or SIGHUP, or at a limit, and prints
+the cause. The file contains the hosts' data; only its owner may read it. The command itself opens
+the interfaces, not the running pepd: it needs CAP_NET_RAW (root) in pepd's network namespace.
+Earlier packets are not included.
 
 Examples:
-  pepd flows --site mail               which flows there are, each with its number
+  pepd flows --site mail               list flows with their numbers
   pepd capture 12-a3f1 --out mail.pcapng
   pepd capture 10.0.0.7:40112 --out mail.pcapng --snaplen 80     headers only
   tcpdump -nr mail.pcapng
@@ -29,48 +32,48 @@ Examples:
 /// Options of `pepd capture`.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// Which flow: its number, as `pepd flows` has it, or its client's ADDRESS:PORT, or ADDRESS
+    /// Flow: its number from `pepd flows` (12-a3f1), or its client's ADDRESS:PORT or ADDRESS
     #[arg(value_parser = flow)]
     pub flow: String,
-    /// Where to write; the file must not be there yet. `-` is standard output
+    /// File to create; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
     /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
-    /// For so long at most, such as 10min
+    /// Maximum duration, such as 10min
     #[arg(long = "for", value_name = "TIME", value_parser = lasting, default_value = "5min")]
     pub lasting: Duration,
-    /// So many packets at most
+    /// Maximum number of packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub packets: Option<u64>,
-    /// The file is so long at most, such as 1GB
+    /// Maximum size of the file, such as 1GB
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "100MB")]
     pub size: ByteSize,
-    /// So many bytes of each packet at most, from the IP header on
+    /// Maximum length of each packet, from the IP header on
     #[arg(long, value_name = "BYTES", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..=262_144))]
     pub snaplen: u32,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub which: SocketArgs,
 }
 
-/// One that has room for a packet.
+/// Parses a size with room for a packet.
 fn size(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse().map_err(|err| format!("{err}"))?;
     if size.bytes() < FILE_MIN {
-        return Err(format!("a file has {FILE_MIN} bytes at least"));
+        return Err(format!("expected {FILE_MIN} bytes or more"));
     }
     Ok(size)
 }
 
 impl CaptureArgs {
-    /// Whether packets go to standard output.
+    /// Returns true if packets go to standard output.
     pub fn is_streamed(&self) -> bool {
         self.out.as_os_str() == "-"
     }
 
-    /// When it ends.
+    /// Returns the limits of the capture.
     pub fn limits(&self) -> Limits {
         Limits {
             lasting: self.lasting,

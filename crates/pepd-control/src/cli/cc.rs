@@ -1,23 +1,23 @@
-//! `pepd cc`.
+//! Command line of `pepd cc`.
 
 use clap::{Args, Subcommand};
 
 pub(super) const CC_EXAMPLES: &str = "\
 Examples:
-  pepd cc list             those of the kernel, those that pepd can load, and why others are missing
-  pepd cc list --json      the same for programs
+  pepd cc list             controls of the kernel and of pepd, and why any is missing
+  pepd cc list --json      the same as JSON
 ";
 
 pub(super) const CC_LIST_EXAMPLES: &str = "\
-Where they are from:
-  kernel             the kernel has it
-  kernel module      the kernel loads it when a site names it
-  eBPF               pepd loads it when a site names it
-  eBPF, name taken   the same, under another name: another process has this one
-  another's eBPF     a program of another process; gone with that
-  missing            pepd's own, which cannot be loaded here; the reason stands below the table
+Sources:
+  kernel             built into the kernel
+  kernel module      loaded by the kernel when a site names it
+  eBPF               loaded by pepd when a site names it
+  eBPF, name taken   loaded by pepd under another name, as another process uses this name
+  another's eBPF     registered by another process; disappears when that process removes it
+  missing            eBPF of pepd that cannot be loaded here; the reason is below the table
 
-Changes nothing. Without CAP_BPF and CAP_PERFMON pepd's own show as missing.
+Changes nothing. Without CAP_BPF and CAP_PERFMON, the eBPF controls of pepd show as missing.
 
 Examples:
   pepd cc list
@@ -27,15 +27,15 @@ Examples:
 /// Options of `pepd cc`.
 #[derive(Debug, Args)]
 pub struct CcArgs {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: CcCommand,
 }
 
-/// What to do with congestion controls.
+/// Subcommands of `pepd cc`.
 #[derive(Debug, Subcommand)]
 pub enum CcCommand {
-    /// List those of the kernel and of pepd, and say why any is missing
+    /// List the congestion controls of the kernel and of pepd, and why any is missing
     #[command(after_help = super::flowed(CC_LIST_EXAMPLES))]
     List(ListArgs),
 }
@@ -43,8 +43,8 @@ pub enum CcCommand {
 /// Options of `pepd cc list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// As JSON: a list of objects with name, kind (kernel, module, ebpf, taken, foreign, missing), about, and
-    /// where they apply registered_as and why
+    /// Print JSON: objects with name, kind (kernel, module, ebpf, taken, other_process, missing:
+    /// the sources below in this order), about, and if applicable registered_as and why
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! `pepd check` and `pepd rules`: what a configuration comes to, without running it.
+//! Command lines of `pepd check`, `pepd cleanup` and `pepd rules`.
 
 use std::time::Duration;
 
@@ -8,77 +8,82 @@ use pepd_intercept::Format;
 use super::ConfigArgs;
 
 pub(super) const CHECK_EXAMPLES: &str = "\
-Prints findings on this machine, then the sites and what each comes to, and exits 0; or prints every error as
-FILE:LINE: KEY: message and exits 3. Compares with this machine, unless --no-kernel is given: a
-list of congestion controls of which none can be had is an error, a missing interface a warning. A
-missing capability is `fail` for pepd or root, `unknown` for another user. Changes nothing; needs
-no privileges.
+Checks a configuration. If it is invalid, prints every error as FILE:LINE: KEY: message and exits
+with 3. Otherwise prints findings and the effective configuration, and exits with 0. Changes
+nothing; needs no privileges.
 
-It looks at this machine, and asks the pepd that runs with this configuration, where one does: capabilities, interfaces, MTU,
-routes, settings of the kernel, limits; its rules, whether connections arrive and are intercepted, whether what hosts and servers
-answer comes back this way. Each finding is fail, warn, unknown where this user may not see it, info or ok, with what to do, the worst first. As the
-configuration is right all the same, the exit code stays 0, unless --strict is given. docs/operating.md lists the findings.
+Findings cover this machine and the pepd that runs with this configuration, if any: capabilities,
+interfaces, MTU, routes, kernel settings, limits, installed rules, interception, and the return
+path of hosts and servers. Each is fail, warn, unknown (not visible to this user), info or ok, the
+worst first, with a remedy. Findings do not change the exit code, unless --strict is given.
+docs/operating.md lists them.
+
+Unless --no-kernel is given, the configuration is also compared with this machine. It is an error if
+no congestion control of a list is available, and a warning if an interface is missing. A missing
+capability is `fail` if the running pepd or root lacks it, `unknown` for another user.
 
 Examples:
-  sudo pepd check                                     what is amiss?
-  sudo pepd check --quiet                             only what is not as it should be
-  sudo pepd check --watch 10s                         the same, of what comes in now
+  sudo pepd check                                     all findings, and the configuration
+  sudo pepd check --quiet                             findings other than ok
+  sudo pepd check --watch 10s                         count connections that arrive within 10 s
   sudo pepd check --strict --json | jq '.findings[] | select(.state == \"fail\")'
   pepd check --config pepd.toml && systemctl restart pepd
   pepd check --config ship.toml --no-kernel           for another machine
 ";
 
 pub(super) const CLEANUP_EXAMPLES: &str = "\
-Removes the nft table, policy rules, routes and socket of `pepd run`, where no process uses them any more: pepd was killed, with all of
-its processes, and is not to be started again (the next `pepd run` replaces them anyway). While pepd runs, or a process keeps flows for the next
-one, nothing is removed, and the exit code is 0 as well. Where the configuration is gone, the defaults are used, with a note.
-The unit for systemd calls it when pepd has ended, however it did.
+Removes the nft table, policy rules, routes and socket of a killed pepd that is not to be started
+again (the next `pepd run` would replace them). While pepd runs, or flows wait for the next
+`pepd run` (for a minute), removes nothing and exits with 0. If the configuration file is missing,
+uses the defaults and prints a note. The systemd unit runs it after pepd has ended.
 
 Examples:
-  pepd cleanup                         what /etc/pepd/pepd.toml names
+  pepd cleanup                         as configured in /etc/pepd/pepd.toml
   pepd cleanup --config pepd.toml
 ";
 
 pub(super) const RULES_EXAMPLES: &str = "\
-Changes nothing, needs no privileges and does not ask what this machine can do. pepd run installs the same by itself, in its own nft
-table, and removes it at its end; docs/interception.md explains it.
+Prints the packet filter rules and routes of a configuration. Changes nothing, needs no privileges
+and does not query this machine. `pepd run` installs them in its own nft table and removes them
+when it ends; docs/interception.md explains them.
 
 Examples:
   pepd rules --config pepd.toml                       the nft table, with ip commands as comments
-  pepd rules --config pepd.toml --format iptables     the nearest that iptables can do
+  pepd rules --config pepd.toml --format iptables     the closest iptables equivalent
 ";
 
 /// Options of `pepd check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Where the configuration is.
+    /// Configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Do not compare with this machine: the file is meant for another
+    /// Compare nothing with this machine and print no findings, for another machine's configuration
     #[arg(long)]
     pub no_kernel: bool,
-    /// Check only the configuration
+    /// Print no findings; still compare congestion controls and interfaces with this machine
     #[arg(long)]
     pub config_only: bool,
-    /// Only what is not as it should be: neither findings that are ok nor the configuration
+    /// Print only findings other than ok, and no configuration
     #[arg(short, long)]
     pub quiet: bool,
-    /// Exit with 7 where a finding fails
+    /// Exit with 7 if a finding has the state `fail`
     #[arg(long)]
     pub strict: bool,
-    /// Count what comes in within this time, and not since pepd began
+    /// Count connections for this time, instead of since pepd started
     #[arg(long, value_name = "TIME", value_parser = units::duration::parse)]
     pub watch: Option<Duration>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What was read from the file, which may have changed: the number of a descriptor
+    /// Descriptor of the text read from the file, which may have changed since
     #[arg(long, hide = true)]
     pub text: Option<i32>,
 }
 
 impl CheckArgs {
-    /// Whether it looks at the machine. Who hands over what it has read wants to know whether that is right, and soon.
+    /// Returns true if the machine is examined. A process that hands over its configuration only
+    /// asks whether that is valid.
     pub fn looks(&self) -> bool {
         !self.no_kernel && !self.config_only && self.text.is_none()
     }
@@ -87,7 +92,7 @@ impl CheckArgs {
 /// Options of `pepd cleanup`.
 #[derive(Debug, Args)]
 pub struct CleanupArgs {
-    /// Where the configuration is.
+    /// Configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -95,7 +100,7 @@ pub struct CleanupArgs {
 /// Options of `pepd rules`.
 #[derive(Debug, Args)]
 pub struct RulesArgs {
-    /// Where the configuration is.
+    /// Configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Output format
@@ -103,7 +108,7 @@ pub struct RulesArgs {
     pub format: RulesFormat,
 }
 
-/// For which tool rules are printed.
+/// Output format of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum RulesFormat {
     /// For `nft -f -`

@@ -1,49 +1,56 @@
-//! `pepd migrate`.
+//! Command line of `pepd migrate`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 pub(super) const MIGRATE_EXAMPLES: &str = "\
-Prints a configuration with remarks on what has no counterpart or another meaning. Changes nothing and asks nothing: what
-PEPsal was told is given as its command line, its settings files (/etc/default/pepsal, /etc/pepsal/pepsal.conf and
-/etc/systemd/system/pepsal.service.d/pepsal.conf are read where they are, unless others are named), and the rules that redirect
-to it.
+Prints a configuration, with comments on settings that pepd lacks or that mean something else there.
+Changes nothing. The input is PEPsal's command line, its settings files and the rules that redirect
+connections to it. Unless files are named, /etc/default/pepsal, /etc/pepsal/pepsal.conf and
+/etc/systemd/system/pepsal.service.d/pepsal.conf are read if they exist. With --config, the input
+is a pepd configuration instead, in which obsolete key names are replaced.
 
 Examples:
   iptables-save -t mangle > rules
-  pepd migrate --rules rules --link sat0 --rate 10Mbit/s --rtt 600ms > pepd.toml
+  pepd migrate --rules rules --link sat0 --rate 2Mbit/s --rate-down 20Mbit/s --rtt 600ms > pepd.toml
   nft list ruleset | pepd migrate --rules - > pepd.toml
   pepd migrate --lan eth0 --command \"pepsal -d -p 5000 -C hybla\" > pepd.toml
   pepd check --config pepd.toml
-  pepd migrate --config old.toml > pepd.toml             the present names of renamed keys
+  pepd migrate --config old.toml > pepd.toml             replace obsolete key names
 ";
 
 /// Options of `pepd migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
-    /// A pepd configuration with former key names: print it with the present ones; `-` is standard input
+    /// pepd configuration in which to replace obsolete key names; `-` is standard input
     #[arg(long, short, value_name = "FILE", exclusive = true)]
     pub config: Option<PathBuf>,
-    /// PEPsal's command line, in one argument
+    /// PEPsal's command line, as one argument
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub command: Option<String>,
-    /// Its settings, as /etc/default/pepsal has them; may be given more than once
+    /// Settings file in the format of /etc/default/pepsal; may be repeated
     #[arg(long, value_name = "FILE")]
     pub settings: Vec<PathBuf>,
-    /// What `iptables-save -t mangle` or `nft list ruleset` printed while it ran; `-` is standard input
+    /// Output of `iptables-save -t mangle` or `nft list ruleset` on a machine with PEPsal; `-` is
+    /// standard input
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// An interface on which hosts' connections arrive, beside those that the rules name
+    /// Interface on which hosts' connections arrive, in addition to those in the rules; may be
+    /// repeated
     #[arg(long, value_name = "NAME")]
     pub lan: Vec<String>,
-    /// The interface of the bad link. Connections that come in by it get `link_leg = "client"`
+    /// Interface of the link to accelerate. Connections that arrive on it get
+    /// `link_leg = "client"`: their client is beyond the link
     #[arg(long, value_name = "NAME")]
     pub link: Option<String>,
-    /// Its rate, such as 10Mbit/s
+    /// Rate from this machine into the link, such as 10Mbit/s
     #[arg(long, requires = "link")]
     pub rate: Option<String>,
-    /// Its round-trip time, such as 600ms
+    /// Rate from the link to this machine, such as 50Mbit/s
+    #[arg(long, requires = "link")]
+    pub rate_down: Option<String>,
+    /// Round-trip time of the link, such as 600ms
     #[arg(long, requires = "link")]
     pub rtt: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The command line: the tree of commands here, the options of each where it is.
+//! Command line: the tree of commands. Each submodule has the options of its commands.
 
 use std::{env, ffi::OsString, path::PathBuf};
 
@@ -31,37 +31,38 @@ pub use trace::TraceArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  pepd check --config /etc/pepd/pepd.toml     is the file right, and what does it come to?
-  pepd rules --config /etc/pepd/pepd.toml     what would be installed in the kernel?
-  pepd run --config /etc/pepd/pepd.toml       accelerate, until SIGTERM
-  pepd cc list                                which congestion controls are there?
-  pepd link down --for 5min                   the link will be away
+  pepd check --config /etc/pepd/pepd.toml     check the configuration and this machine
+  pepd rules --config /etc/pepd/pepd.toml     print the packet filter rules
+  pepd run --config /etc/pepd/pepd.toml       accelerate connections until SIGTERM
+  pepd cc list                                list congestion controls
+  pepd link down --for 5min                   announce an outage of the link
   pepd status                                 link, sites, peers and use of limits
   pepd top                                    the same, live
-  pepd flows                                  each flow: round trip, rate, what holds it up
-  pepd trace 10.0.0.7:40112                   what one flow does, live, and what it waits for
-  pepd probe hub                              what is the path to that peer like, idle and full?
-  pepd capture 10.0.0.7:40112 --out f.pcapng  its packets, as a file
-  pepd custody                                what is held for hosts
-  pepd keygen                                 a key, by which peers of tunnels know this pepd
+  pepd flows                                  round trip and rate of each flow, and its limit
+  pepd trace 10.0.0.7:40112                   one flow live, and the causes of its waits
+  pepd probe hub                              measure the path to a peer, idle and under load
+  pepd capture 10.0.0.7:40112 --out f.pcapng  write the packets of a flow to a file
+  pepd custody                                data held for hosts
+  pepd keygen                                 create the key of this end of a tunnel
 
 The smallest configuration:
   [intercept]
   lan = [\"eth0\"]            # interfaces on which hosts' connections arrive
 ";
 
-/// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
-/// and carries them over a bad link in a way that fits the link.
+/// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it and
+/// carries them over an impaired link with settings that suit the link. A site is a policy in the
+/// configuration for the connections that it matches.
 #[derive(Debug, Parser)]
 #[command(name = "pepd", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n{}", ExitStatus::HELP))]
 pub struct Cli {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl Cli {
-    /// The command line of this process. One that is wrong, or asks for help, ends the process.
+    /// Parses the command line of this process. Ends the process on an error or a request for help.
     pub fn of_process() -> Self {
         let words: Vec<_> = env::args_os().collect();
         Self::from_words(&words).unwrap_or_else(|err| err.exit())
@@ -74,46 +75,46 @@ impl Cli {
     }
 }
 
-/// Commands that are about a configuration, which is often given without its option.
+/// Commands that take `--config`, which is often forgotten.
 const BY_CONFIG: [&str; 4] = ["run", "check", "rules", "cleanup"];
 
-/// Adds how a file is given, where one was given without `--config`.
+/// Adds a hint if a file was given without `--config`.
 fn with_tip(mut err: Error) -> Error {
     let Some(ContextValue::String(word)) = err.get(ContextKind::InvalidArg) else {
         return err;
     };
     if err.kind() == ErrorKind::UnknownArgument && !word.starts_with('-') {
-        let tip = format!("name the configuration by its option: `--config {word}`");
+        let tip = format!("pass the configuration with its option: `--config {word}`");
         let tip = ContextValue::StyledStrs(vec![tip.into()]);
         err.insert(ContextKind::Suggested, tip);
     }
     err
 }
 
-/// What to do.
+/// Subcommands of pepd.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Intercept and accelerate connections until a signal
     #[command(after_help = flowed(run::RUN_EXAMPLES))]
     Run(RunArgs),
-    /// Check a configuration, this machine and a pepd that runs, and say what to do
+    /// Check a configuration, this machine and a running pepd, with remedies
     #[command(after_help = flowed(check::CHECK_EXAMPLES))]
     Check(CheckArgs),
-    /// Print what would be installed in the kernel
+    /// Print the packet filter rules and routes of a configuration
     #[command(after_help = flowed(check::RULES_EXAMPLES))]
     Rules(RulesArgs),
-    /// Remove rules and routes that nobody uses any more
+    /// Remove rules and routes of a killed pepd
     #[command(after_help = flowed(check::CLEANUP_EXAMPLES))]
     Cleanup(CleanupArgs),
     /// List congestion controls
     #[command(after_help = flowed(cc::CC_EXAMPLES))]
     Cc(CcArgs),
-    /// A command that asks a running pepd, or needs none.
+    /// Command that queries a running pepd, or needs none.
     #[command(flatten)]
     Client(ClientCommand),
 }
 
-/// Commands that ask a running pepd, or need none.
+/// Commands that query a running pepd, or need none.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// Show or set the state of the link
@@ -122,54 +123,54 @@ pub enum ClientCommand {
     /// Show link, sites, peers and use of limits
     #[command(after_help = flowed(running::STATUS_EXAMPLES))]
     Status(AdminArgs),
-    /// Show a running pepd in the terminal, live
+    /// Show the status live in the terminal
     #[command(after_help = flowed(running::TOP_EXAMPLES))]
     Top(TopArgs),
-    /// List the flows that are open, with what the kernel says of each
+    /// List open flows with the kernel's state of their connections
     #[command(after_help = flowed(running::FLOWS_EXAMPLES))]
     Flows(FlowsArgs),
-    /// Show one flow, live: what moves, what it waits for, how it ends
+    /// Trace one flow live: progress, causes of waits, end
     #[command(after_help = flowed(trace::TRACE_EXAMPLES))]
     Trace(TraceArgs),
     /// Measure the path to a peer under load
     #[command(after_help = flowed(running::PROBE_EXAMPLES))]
     Probe(ProbeArgs),
-    /// Write the packets of one flow into a file
+    /// Write the packets of one flow to a file
     #[command(after_help = flowed(capture::CAPTURE_EXAMPLES))]
     Capture(CaptureArgs),
-    /// List bytes that pepd holds for hosts
+    /// List data held for hosts
     #[command(after_help = flowed(running::CUSTODY_EXAMPLES))]
     Custody(CustodyArgs),
-    /// Give a running pepd another configuration, with all flows
+    /// Apply a changed configuration without interrupting flows
     #[command(after_help = flowed(running::RELOAD_EXAMPLES))]
     Reload(ReloadArgs),
-    /// Switch sites off and on, or list them
+    /// Switch sites (policies of the configuration) off and on, or list them
     #[command(after_help = flowed(running::SITE_EXAMPLES), args_conflicts_with_subcommands = true)]
     Site(SiteArgs),
-    /// Stop taking new flows, wait for open ones, then exit
+    /// Stop accepting new flows, wait for open ones, then exit
     #[command(after_help = flowed(running::DRAIN_EXAMPLES))]
     Drain(DrainArgs),
-    /// Make the keys by which the two ends of a tunnel know each other
+    /// Create the keys of a tunnel
     #[command(after_help = flowed(keygen::KEYGEN_EXAMPLES))]
     Keygen(KeygenArgs),
-    /// Convert a PEPsal setup into a pepd configuration
+    /// Convert a PEPsal setup into a pepd configuration, or rename obsolete configuration keys
     #[command(after_help = flowed(migrate::MIGRATE_EXAMPLES))]
     Migrate(MigrateArgs),
 }
 
-/// Path of the configuration where none is given.
+/// Default path of the configuration.
 pub const CONFIG: &str = "/etc/pepd/pepd.toml";
 
-/// Where the configuration is.
+/// Option for the configuration file.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
-    /// The configuration file (TOML)
+    /// Configuration file (TOML)
     #[arg(short, long, value_name = "FILE", default_value = CONFIG)]
     pub config: PathBuf,
 }
 
-/// Paragraphs of prose as a line each, which clap breaks as wide as the terminal is; other lines, which begin with spaces or follow a
-/// heading, as they are.
+/// Joins the lines of each paragraph, which clap then wraps to the width of the terminal. Lines
+/// that begin with spaces or follow a heading stay as they are.
 fn flowed(text: &str) -> String {
     let mut flowed = String::new();
     let mut is_prose = false;
@@ -219,18 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_its_option_is_told_with_it() {
-        let told = |words: &str| {
+    fn a_file_without_its_option_gets_a_hint() {
+        let reported = |words: &str| {
             let words: Vec<_> = words.split(' ').map(OsString::from).collect();
             Cli::from_words(&words).expect_err("wrong").to_string()
         };
         for words in ["pepd check x.toml", "pepd run --log-level debug x.toml"] {
-            let told = told(words);
-            assert!(told.contains("`--config x.toml`"), "{told}");
+            let reported = reported(words);
+            assert!(reported.contains("`--config x.toml`"), "{reported}");
         }
         for words in ["pepd check --x.toml", "pepd status x.toml", "pepd"] {
-            let told = told(words);
-            assert!(!told.contains("`--config "), "{told}");
+            let reported = reported(words);
+            assert!(!reported.contains("`--config "), "{reported}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `pepd run`.
+//! Command line of `pepd run`.
 
 use clap::{Args, ValueEnum};
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
@@ -6,12 +6,19 @@ use pep_core::config::{LogConfig, LogFormat, LogLevel};
 use super::ConfigArgs;
 
 pub(super) const RUN_EXAMPLES: &str = "\
-Runs in the foreground and logs to standard error. SIGTERM or SIGINT stops taking new
-flows, waits `timeouts.drain` for those there are, and removes the rules; another signal
-a second or more later ends at once. SIGUSR1 logs all counters. SIGHUP reloads (`pepd reload`). Flows outlive a crash: another process carries them on. SIGUSR2
-hands them over to the program that is at the same place by then (an upgrade, or a new configuration), SIGQUIT ends pepd
-and leaves them to the next `pepd run`, for a minute (`custody.survive`). Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
-CAP_NET_BIND_SERVICE; for congestion controls of pepd's own also CAP_BPF and CAP_PERFMON.
+Runs in the foreground and logs to standard error. Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
+CAP_NET_BIND_SERVICE; for its own congestion controls also CAP_BPF and CAP_PERFMON. After a crash
+another process continues the flows. The environment variable RUST_LOG sets log levels by part of
+the program: pepd, pepd_intercept, pepd_relay, pepd_tunnel, pepd_sys.
+
+Signals:
+  SIGTERM, SIGINT    accept no new flows, wait `timeouts.drain` for open ones, remove the rules,
+                     exit; if repeated a second or more later, exit at once
+  SIGHUP             check and apply the changed configuration (`pepd reload`)
+  SIGUSR1            log all counters
+  SIGUSR2            hand the flows over to the pepd that is installed now (upgrade)
+  SIGQUIT            exit, but keep the flows for the next `pepd run`; reset them after a minute
+                     (needs `custody.survive`)
 
 Examples:
   pepd run --config pepd.toml
@@ -22,43 +29,44 @@ Examples:
 /// Options of `pepd run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Where the configuration is.
+    /// Configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Form of log lines; overrides `log.format`
+    /// Format of log lines; overrides `log.format`
     #[arg(long, value_enum)]
     pub log_format: Option<FormatArg>,
-    /// Least important lines to log; overrides RUST_LOG and `log.level`
+    /// Lowest level to log; overrides RUST_LOG and `log.level`
     #[arg(long, value_enum)]
     pub log_level: Option<LevelArg>,
-    /// This is the process that carries flows; `pepd run` starts it
+    /// Carry flows, as a child of `pepd run`
     #[arg(long, hide = true)]
     pub worker: bool,
-    /// There was one before, which has ended unasked
+    /// Follow a process that ended unexpectedly
     #[arg(long, hide = true, requires = "worker")]
     pub again: bool,
-    /// Reset the flows of the process before instead of taking them over
+    /// Reset the flows of the previous process instead of taking them over
     #[arg(long, hide = true, requires = "worker")]
     pub discard_flows: bool,
-    /// Where to give signs of life: the number of a pipe
-    #[arg(long, hide = true, requires = "worker")]
+    /// Descriptor of the pipe for heartbeats
+    // A supervisor of the release before passes the former name in an upgrade.
+    #[arg(long, alias = "pulse", hide = true, requires = "worker")]
     pub heartbeat: Option<i32>,
-    /// How many processes before did not go on
+    /// Number of previous processes that hung
     #[arg(long, hide = true, requires = "worker", default_value_t = 0)]
     pub hangs: u64,
-    /// A newer configuration could not be put in place
+    /// A newer configuration failed to start
     #[arg(long, hide = true, requires = "worker")]
     pub reverted: bool,
-    /// What was read from the file, which may have changed: the number of a descriptor
+    /// Descriptor of the text read from the file, which may have changed since
     #[arg(long, hide = true)]
     pub text: Option<i32>,
-    /// What to go back to should that not come up: the number of a descriptor
+    /// Descriptor of the configuration to revert to if this one fails to start
     #[arg(long, hide = true, requires = "text")]
     pub before: Option<i32>,
 }
 
 impl RunArgs {
-    /// How to log, given what the configuration says.
+    /// Returns the effective log settings.
     pub fn log(&self, config: LogConfig) -> LogConfig {
         LogConfig {
             format: self.log_format.map_or(config.format, FormatArg::into),
@@ -67,12 +75,12 @@ impl RunArgs {
     }
 }
 
-/// A log format, as an option.
+/// Log format, as an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FormatArg {
-    /// For people
+    /// Text
     Text,
-    /// One object per line, for programs
+    /// One JSON object per line
     Json,
 }
 
@@ -85,16 +93,16 @@ impl From<FormatArg> for LogFormat {
     }
 }
 
-/// A log level, as an option.
+/// Log level, as an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LevelArg {
-    /// Only what needs an operator now
+    /// Errors that need an operator
     Error,
-    /// And what may need one
+    /// Also conditions that may need an operator
     Warn,
-    /// And a line for each flow that ends
+    /// Also a line for each flow that ends
     Info,
-    /// And why each flow did what it did
+    /// Also the reasons for decisions about flows
     Debug,
     /// Everything
     Trace,

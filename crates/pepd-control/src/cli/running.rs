@@ -1,5 +1,5 @@
-//! What is asked of a running pepd, or told it: `pepd link`, `status`, `flows`, `probe`, `site`, `custody`, `reload` and
-//! `drain`.
+//! Command lines of commands for a running pepd: `pepd link`, `status`, `flows`, `top`, `probe`,
+//! `custody`, `reload`, `site` and `drain`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -14,21 +14,42 @@ use units::{ByteSize, UnitError};
 
 pub(super) const LINK_EXAMPLES: &str = "\
 Shows or sets the link's state. An operator's `up` or `down` overrides what pepd detects, until
-`auto` or the end of `--for`. While the link is down, new flows go as their site's `while_down`
-says, and tunnels stop sending.
+`auto` or the end of `--for`. While the link is down, tunnels send no data, open flows wait (split
+ones retransmit), and the key `while_down` of a site decides about its new flows: they wait, are
+reset, or pass unaccelerated. The other end is not notified.
 
 Examples:
-  pepd link status                     how it is, who says so, the last outages
-  pepd link down --for 5min            it will be away: a pass ends, a dish is moved
-  pepd link up                         it is there, whatever else says otherwise
-  pepd link auto                       pepd knows best again
+  pepd link status                     state, its source, last outages
+  pepd link down --for 5min            announce an outage: satellite sets, antenna is moved
+  pepd link up                         force up, whatever pepd detects
+  pepd link auto                       return to detection
   pepd link status --json | jq .up
 ";
 
 pub(super) const STATUS_EXAMPLES: &str = "\
-Says how a running pepd is: the link and its outages; flows, rates and what is held, by site; peers with round trip, rate,
-loss and FEC; what is used of the limits. Rates are means of the last five seconds, what is held is at most ten
-seconds old, counts are since the process that carries flows began. docs/operating.md says what each means.
+Shows the link and its outages; flows, rates and held data by site; round trip, rate, loss and FEC
+of peers; and the use of limits. Rates are means of the last five seconds. The amount of held data
+is updated every ten seconds. Process and uptime are those of the worker process. Counts start at
+zero in each new one: after a reload, an upgrade or a crash (`restarts`). docs/operating.md explains
+each figure.
+
+Limits: memory is that of flows (`limits.memory`); for data held for peers see `custody.memory` and
+`custody.disk`.
+
+Columns of sites:
+  held       data acknowledged to a host, but not yet by the other end
+  oldest     age of the oldest flow with held data
+  (from peers)  flows that peers opened and that leave their tunnel here
+
+Columns of peers:
+  state      up; down (no session, or silent for `lost_after`); silent (no packets arrive);
+             stopped (no packets arrive, or the link is down: pepd sends only beacons)
+  transport  UDP or TCP below the tunnel (`carrier` in the log)
+  rate       current sending rate of this end
+  loss       share of sent packets that the link loses, before FEC
+  FEC        repair packets per packet sent
+  retrans    segments lost in spite of FEC and retransmitted
+  outages    times that no packets arrived from the peer for long, in this session
 
 Examples:
   pepd status
@@ -37,103 +58,121 @@ Examples:
 ";
 
 pub(super) const FLOWS_EXAMPLES: &str = "\
-Lists the flows that are open: site, kind (split here, or one end of a tunnel: near the client, or far from it), age, bytes so far,
-what is held for it, and for each of its connections here what the kernel says: congestion control, round trip, segments
-under way of the congestion window, rate, segments sent again, and what holds it up. The last line says which new
-connections pass by, unaccelerated, and why. docs/operating.md says more.
+Lists open flows: number, site, kind, age, bytes and held data. The kind is split, or the end of the
+tunnel at which this pepd is: near (of the client) or far (of the server). Below, for each local
+connection: its congestion control, round trip, segments in flight and congestion window, the
+kernel's latest delivery rate, retransmitted segments, and what limits it (receiver's window, send
+buffer). The last line names new connections that pepd does not accelerate, and the cause.
+docs/operating.md explains each figure and state.
 
 Examples:
-  pepd flows                           the 100 with most bytes
+  pepd flows                           the 100 flows with most bytes
   pepd flows --site mail --sort held --limit 10
   pepd flows --json | jq '.flows[] | {client, destination, server_leg}'
 ";
 
 pub(super) const TOP_EXAMPLES: &str = "\
-Shows a running pepd in the terminal, live: the link and its outages; rates, what is held, loss before and after
-FEC over the last ten minutes; sites, peers, what is used of the limits; and, by `f`, flows. `?` shows all keys, `q` ends it.
-Where pepd goes away it says so, and goes on when there is one again. It needs 80 columns and 24 lines. NO_COLOR is
-honoured. docs/operating.md says what each means.
+Shows the status live: the link and its outages; graphs of rates, held data, and loss before and
+after FEC over ten minutes; sites, peers and use of limits; and flows. `f` toggles the list of
+flows, `?` shows all keys, `q` quits. If pepd ends, the last data stays visible until a pepd
+answers again. Needs 80 columns and 24 lines; honours NO_COLOR. docs/operating.md explains each
+figure.
 
 Examples:
   pepd top
-  pepd top --interval 5s               asks more seldom
+  pepd top --interval 5s               query less often
   pepd top --once                      one frame as text, for scripts
 ";
 
 pub(super) const PROBE_EXAMPLES: &str = "\
-Loads the path to a peer, first toward it and then from it, and says what it is like, idle and full: rate, round trip, queue, loss and
-its bursts, whether UDP gets through, and what a configuration for it would say. Nothing is changed by it. It sends bytes of no meaning
-through the running pepd's tunnel, and by default only what no flow needs; on a metered link they cost what others do: `--bytes`
-bounds them. One at a time; interrupted, it ends. Both pepds have to know it. docs/operating.md says more.
+Loads the path to a peer, first toward it and then from it, and measures it idle and under load.
+Reports rate, round trip, queue, loss, loss bursts, and whether UDP gets through. Suggests a
+configuration, and changes nothing.
+
+The load goes through the tunnel of the running pepd, and by default uses only the rate that no
+flow needs: on a busy link the result is the spare rate. On a metered link its bytes cost like any
+others; `--bytes` limits them. Each end runs one probe at a time. Interrupting the command ends the
+probe. Both pepds must support probes.
+docs/operating.md explains each figure.
 
 Examples:
-  pepd probe hub                       ten seconds in each direction, 50 MB at most
+  pepd probe hub                       ten seconds in each direction, at most 50 MB
   pepd probe hub --for 30s --bytes 10M
   pepd probe hub --json | jq '.up.rate, .idle.median_s'
 ";
 
 pub(super) const CUSTODY_EXAMPLES: &str = "\
-Lists what is held: bytes that a host was told have arrived, and that the other end has not acknowledged yet. Memory
-is pepd's own; what the kernel has is to be sent, or was sent and waits to be acknowledged.
+Lists held data: bytes that pepd has acknowledged to a host, but the other end (the server, or the
+peer of a tunnel) has not acknowledged yet. `memory` and `disk` are bytes that pepd keeps; `kernel`
+are bytes in socket buffers: not read, not sent, or not acknowledged yet.
 
 Examples:
-  pepd custody                         by site and by flow, those that hold most first
+  pepd custody                         by site and by flow, the largest amounts first
   pepd custody --site mail
   pepd custody --json | jq '.sites[] | {site, memory, disk, kernel}'
 ";
 
 pub(super) const RELOAD_EXAMPLES: &str = "\
-The running pepd reads its file again, and checks it whole. Where anything is wrong, every error is printed and nothing
-changes (exit code 3). Otherwise what differs is printed, and another process takes over all flows; the process id of the first
-one stays. Returns when the next process is ready; should that not come up, as a port is taken perhaps, the configuration before
-is in use again (exit code 1). The log says the same after SIGHUP. Changes to settings that open
-flows depend on (`intercept.table`, marks, larger memory limits) need a stop and a start, and so
-does everything where `custody.survive` is off.
+pepd reads its configuration file again and checks it. On an error it prints every error and
+changes nothing (exit code 3). Otherwise it prints the differences, and a new worker process takes
+over all flows. The process id of the supervisor (systemd's main PID) stays; that of the worker,
+which `pepd status` shows, changes.
+
+pepd always applies the file with which it was started. The command returns when the new process is
+ready. If that process does not start, for example because a port is taken, the previous
+configuration stays in use (exit code 1). SIGHUP does the same, with the result in the log. Some
+settings that open flows depend on (`intercept.table`, packet marks, larger memory limits) change
+only by a restart. If `custody.survive` is off, every change needs a restart.
 
 Examples:
-  pepd reload --dry-run                what would change?
+  pepd reload --dry-run                print the differences only
   pepd reload
-  systemctl reload pepd                the same; the log says how it went
+  systemctl reload pepd                the same; the log has the result
 ";
 
 pub(super) const SITE_EXAMPLES: &str = "\
-While a site is off, the kernel forwards its new flows, unaccelerated; those that are open go on as they are. Packets of a site of
-mode packet or block pass. It stays off through reloads, restarts and crashes, until it is switched on again or pepd has ended in order. Returns when the kernel's rules are changed.
+A site is a policy of the configuration (`[[site]]`) for the connections that it matches. While a
+site is off, the kernel forwards its new flows unaccelerated; open flows continue. Packets of a site
+with mode packet or block are forwarded as well. The site stays off through reloads, restarts
+and crashes, until it is switched on or pepd is stopped. The command returns when the kernel's
+rules have changed.
 
 Examples:
-  pepd site                            which there are, and whose new flows are taken
-  pepd site off mail                   is it pepd that mail suffers from?
+  pepd site                            list sites and whether they are on
+  pepd site off mail                   find out whether pepd causes a problem
   pepd site on mail
 ";
 
 pub(super) const DRAIN_EXAMPLES: &str = "\
-Takes no new flows any more, which the kernel forwards; waits until those that are open have ended, and then ends pepd, its rules and
-routes, as SIGTERM does. Flows that take longer than the timeout are reset. Returns when pepd has ended: exit code 0 when all flows
-have ended by themselves, 5 when some were reset. Interrupted, it only stops waiting.
+pepd accepts no new flows (the kernel forwards them), waits for open ones to end, removes its rules
+and routes, and exits, as on SIGTERM. Flows that exceed the timeout are reset. The command returns
+when pepd has ended: exit code 0 if all flows finished, 5 if some were reset. Ctrl-C ends only the
+command; pepd continues to drain.
 
 Examples:
   pepd drain                           within `timeouts.drain` of the configuration
   pepd drain --timeout 2h              before a gateway is replaced
 ";
 
-/// Which running pepd is meant.
+/// Options that select a running pepd.
 #[derive(Debug, Args)]
 pub struct SocketArgs {
-    /// Configuration of the pepd to ask (default: the pepd running here)
+    /// Configuration of the running pepd to address, read for its admin socket (default: the pepd
+    /// that answers here)
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Admin socket of that pepd; overrides --config, whose file is not read then
+    /// Admin socket of that pepd; --config is then ignored
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
 
-/// Which running pepd is meant, and how it is shown.
+/// Options that select a running pepd and the output format.
 #[derive(Debug, Args)]
 pub struct AdminArgs {
-    /// Which one.
+    /// Running pepd to query.
     #[command(flatten)]
     pub which: SocketArgs,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -144,18 +183,18 @@ pub struct LinkArgs {
     /// Link state to set, or `status`
     #[arg(value_enum, default_value_t)]
     pub state: LinkWord,
-    /// For so long, such as 5min; without, until further notice
+    /// Duration, such as 5min; without it, until `pepd link auto`
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration::parse)]
     pub lasting: Option<Duration>,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
 
-/// What to do about the link.
+/// Actions of `pepd link`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum LinkWord {
-    /// Ask
+    /// Show the state
     #[default]
     Status,
     /// Force up
@@ -167,7 +206,7 @@ pub enum LinkWord {
 }
 
 impl LinkWord {
-    /// What is ordered by it, if something is.
+    /// Returns the state to set, if any.
     pub fn order(self) -> Option<OrderedState> {
         match self {
             Self::Status => None,
@@ -184,59 +223,60 @@ pub struct FlowsArgs {
     /// Show only this site
     #[arg(long, value_name = "NAME")]
     pub site: Option<String>,
-    /// So many at most, up to 10,000
+    /// Maximum number of flows, up to 10,000
     #[arg(long, value_name = "N", default_value_t = LISTED as u64,
         value_parser = listed)]
     pub limit: u64,
     /// Sort order
     #[arg(long, value_enum, default_value_t)]
     pub sort: SortArg,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
 
-/// Which flows come first, as an option.
+/// Sort order of flows, as an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum SortArg {
-    /// Those with most bytes, both ways
+    /// Most bytes in both directions first
     #[default]
     Bytes,
-    /// The oldest
+    /// Oldest first
     Age,
-    /// Those for which most is held
+    /// Most held data first
     Held,
 }
 
 /// Options of `pepd probe`.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// The peer, as the configuration calls it
+    /// Name of the peer in the configuration
     pub peer: String,
-    /// For how long each direction is loaded, from 1s to 60s
+    /// Duration of the load in each direction, from 1s to 60s
     #[arg(long = "for", value_name = "TIME", value_parser = lasting, default_value = "10s")]
     pub lasting: Duration,
-    /// Bytes of both directions together at most, from 10k to 20G; headers and what is sent again come on top
+    /// Maximum bytes of both directions together, from 10k to 20G, without headers and
+    /// retransmissions
     #[arg(long, value_name = "SIZE", value_parser = probed, default_value = "50M")]
     pub bytes: u64,
     /// Class of the probe's traffic
     #[arg(long, value_enum, default_value_t)]
     pub load: LoadArg,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
 
-/// The class of what a probe sends, as an option.
+/// Class of the load of a probe, as an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum LoadArg {
-    /// Only what nobody else needs
+    /// Use only the rate that no flow needs
     #[default]
     DelayTolerant,
-    /// Beside other bulk flows, and at their cost
+    /// Share the rate with bulk flows
     Bulk,
-    /// As ordinary flows, with error correction, and at their cost
+    /// Share the rate with ordinary flows; repair packets (FEC) protect the load
     Normal,
 }
 
@@ -275,18 +315,18 @@ fn probed(text: &str) -> Result<u64, String> {
 /// Options of `pepd top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Prints one frame as text, and ends
+    /// Print one frame as text and exit
     #[arg(long)]
     pub once: bool,
-    /// How often to ask, from 200ms to 10s
+    /// Interval between queries, from 200ms to 10s
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     pub interval: Duration,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub which: SocketArgs,
 }
 
-/// More often makes pepd work for nothing, more seldom tells too little of ten minutes.
+/// Parses an interval. Shorter ones load pepd for nothing, longer ones leave gaps in the graphs.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = units::duration::parse(text).map_err(|err| err.to_string())?;
     if (Duration::from_millis(200)..=Duration::from_secs(10)).contains(&interval) {
@@ -298,18 +338,18 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Options of `pepd site`.
 #[derive(Debug, Args)]
 pub struct SiteArgs {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub what: Option<SiteCommand>,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
 
-/// What to do about sites.
+/// Subcommands of `pepd site`.
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {
-    /// List them
+    /// List sites
     List(AdminArgs),
     /// Accelerate the site's new flows again
     On(NamedSite),
@@ -317,12 +357,12 @@ pub enum SiteCommand {
     Off(NamedSite),
 }
 
-/// A site.
+/// Options of `pepd site on` and `off`.
 #[derive(Debug, Args)]
 pub struct NamedSite {
-    /// Its name
+    /// Name of the site
     pub name: String,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
@@ -330,10 +370,10 @@ pub struct NamedSite {
 /// Options of `pepd drain`.
 #[derive(Debug, Args)]
 pub struct DrainArgs {
-    /// How long flows may take to end, such as 5min, a week at most; without, as `timeouts.drain` says
+    /// Time for flows to end, such as 5min, at most a week; `timeouts.drain` if absent
     #[arg(long, value_name = "TIME", value_parser = grace)]
     pub timeout: Option<Duration>,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
@@ -341,7 +381,7 @@ pub struct DrainArgs {
 fn grace(text: &str) -> Result<Duration, String> {
     let grace = units::duration::parse(text).map_err(|err| err.to_string())?;
     if grace > GRACE_MAX {
-        return Err("expected a week at most".to_owned());
+        return Err("expected a week or less".to_owned());
     }
     Ok(grace)
 }
@@ -352,7 +392,7 @@ pub struct CustodyArgs {
     /// Show only this site
     #[arg(long, value_name = "NAME")]
     pub site: Option<String>,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
@@ -360,13 +400,13 @@ pub struct CustodyArgs {
 /// Options of `pepd reload`.
 #[derive(Debug, Args)]
 pub struct ReloadArgs {
-    /// Only check the file and say what would change
+    /// Check the file and print the differences without applying them
     #[arg(long)]
     pub dry_run: bool,
-    /// Reload although it removes a peer and resets its flows
+    /// Reload even if that removes a peer with open flows and resets them; else that is an error
     #[arg(long)]
     pub reset_flows: bool,
-    /// Which pepd.
+    /// Running pepd to query.
     #[command(flatten)]
     pub admin: AdminArgs,
 }

@@ -1,4 +1,4 @@
-//! Following what a running pepd tells, until it ends, or somebody ends us.
+//! Reading a continuous response of a running pepd, until it ends or a signal arrives.
 
 use std::{
     fs,
@@ -19,21 +19,21 @@ use tokio::{
 
 use super::{ANSWER_MAX, AskError, PATIENCE, failed, runtime, send, whole};
 
-/// Why [`Follower::follow`] has returned.
+/// Reason for which [`Follower::follow`] has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Followed {
-    /// Whoever was told wants no more.
+    /// The callback has returned false.
     Enough,
-    /// The time is over.
+    /// The time limit was reached.
     Time,
-    /// SIGINT, SIGTERM or SIGHUP.
+    /// SIGINT, SIGTERM or SIGHUP arrived.
     Interrupted,
-    /// The answer has ended.
+    /// The response has ended.
     Cut,
 }
 
-/// What wants us to end: SIGINT, SIGTERM and SIGHUP, but for those that are to be ignored (as `nohup` says). Once this is made they end
-/// the program no more.
+/// Handlers of SIGINT, SIGTERM and SIGHUP, except for those that the process ignores (as `nohup`
+/// arranges). While they exist, these signals do not end the program.
 #[derive(Debug)]
 struct Ending(Vec<Signal>);
 
@@ -62,7 +62,7 @@ impl Ending {
     }
 }
 
-/// Signals that a process ignores, as a mask, of its `/proc/PID/status`.
+/// Parses the mask of ignored signals in `/proc/PID/status`.
 fn ignored(status: &str) -> u64 {
     let mut lines = status.lines();
     let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
@@ -70,7 +70,7 @@ fn ignored(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Asks for server-sent events, once or again.
+/// Client for server-sent events that can reconnect.
 #[derive(Debug)]
 pub struct Follower {
     runtime: Runtime,
@@ -79,10 +79,11 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// From now on signals end what [`Self::follow`] and [`Self::pause`] do, not the program.
+    /// Creates a client. From now on signals interrupt [`Self::follow`] and [`Self::pause`], not
+    /// the program.
     ///
     /// # Errors
-    /// When the system has no descriptors or memory for it.
+    /// If descriptors or memory are short.
     pub fn new(socket: &Path) -> Result<Self, AskError> {
         let runtime = runtime(socket)?;
         let ending = runtime.block_on(async { Ending::new() });
@@ -93,11 +94,11 @@ impl Follower {
         })
     }
 
-    /// Asks by this method, target and body for server-sent events, and tells the data of each until `tell` returns false, for so long
-    /// at most.
+    /// Requests server-sent events by this method, target and body. Passes the data of each to
+    /// `tell` until that returns false, for at most the given time.
     ///
     /// # Errors
-    /// When nobody is there, or it does not want to.
+    /// If no pepd answers, or it refuses.
     pub fn follow(
         &mut self,
         request: (Method, &str, String),
@@ -110,10 +111,10 @@ impl Follower {
         })
     }
 
-    /// Asks likewise, and tells each line of the answer, whatever it is, with its end.
+    /// Sends a request likewise, and passes each line of the response to `tell`, with its line end.
     ///
     /// # Errors
-    /// When nobody is there, or it does not want to.
+    /// If no pepd answers, or it refuses.
     pub fn lines(
         &mut self,
         request: (Method, &str, String),
@@ -140,7 +141,7 @@ impl Follower {
         })
     }
 
-    /// Waits for so long, or until somebody wants us to end: whether that was so.
+    /// Waits for this time, or until a signal. Returns true if a signal arrived.
     pub fn pause(&mut self, pause: Duration) -> bool {
         let Self {
             runtime, ending, ..
@@ -149,10 +150,10 @@ impl Follower {
     }
 }
 
-/// Asks once, as [`Follower::follow`].
+/// Sends one request, as [`Follower::follow`].
 ///
 /// # Errors
-/// When nobody is there, or it does not want to.
+/// If no pepd answers, or it refuses.
 pub fn follow(
     socket: &Path,
     request: (Method, &str, String),
@@ -187,7 +188,7 @@ async fn follow_to_the_end(
             }
         }
         if text.len() > ANSWER_MAX {
-            return Err(failed(socket, &"a line that does not end"));
+            return Err(failed(socket, &"a line exceeds the maximum length"));
         }
     }
     Ok(Followed::Cut)

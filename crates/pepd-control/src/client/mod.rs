@@ -1,4 +1,4 @@
-//! Asking a running pepd, for the command line.
+//! Client of the admin socket of a running pepd.
 
 mod follow;
 
@@ -24,45 +24,43 @@ use tokio::{
 
 pub(crate) use follow::{Followed, Follower, follow};
 
-/// An answer is there within so long, or none comes. A configuration may be checked for it, by another program.
+/// Maximum wait for a response. pepd may have to run another program to check a configuration.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Ten thousand flows take less.
+/// Maximum length of a response, well above that of ten thousand flows.
 const ANSWER_MAX: usize = 16 << 20;
 
-/// Why there is no answer.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// No pepd answers, there or at the usual place.
+    /// No pepd answers, at this path or at the default one.
     #[error(
         "no pepd is running: none answers at {0}; start one (`systemctl start pepd`, or `pepd run`)"
     )]
     NotRunning(PathBuf),
-    /// No pepd answers there, but one does at the other path.
+    /// No pepd answers at the first path, but one does at the second.
     #[error(
-        "no pepd answers at {0}, but one does at {1}: name that (`--socket {1}`), or the file that it runs with (`--config`)"
+        "no pepd answers at {0}, but one does at {1}: use `--socket {1}`, or `--config` with its configuration"
     )]
     Elsewhere(PathBuf, PathBuf),
-    /// The socket is another user's.
-    #[error(
-        "{0}: this user may not ask the pepd there: use sudo, or let a group ask it (`admin.mode`)"
-    )]
+    /// The user has no access to the socket.
+    #[error("{0}: permission denied: use sudo, or give a group access (`admin.mode`)")]
     Denied(PathBuf),
-    /// The system does not let us ask.
+    /// The socket cannot be connected to.
     #[error("{0}: {1}")]
     Unreachable(PathBuf, io::Error),
-    /// What it is told to do is wrong.
+    /// The request asks for an invalid configuration.
     #[error("{0}")]
     Wrong(String),
-    /// It does not want to.
+    /// pepd refuses the request.
     #[error("{0}")]
     Refused(String),
-    /// It did not answer, or not in a way that can be understood.
+    /// pepd did not answer, or the response is malformed.
     #[error("{0}: no answer: {1}")]
     Failed(PathBuf, String),
 }
 
 impl AskError {
-    /// Error of a socket that cannot be connected to.
+    /// Returns the error of a failed connection.
     fn unreachable(socket: &Path, err: io::Error) -> Self {
         let path = socket.to_owned();
         match err.kind() {
@@ -77,16 +75,16 @@ impl AskError {
         }
     }
 
-    /// True where no pepd has answered: one that starts may.
+    /// Returns true if no pepd has answered, so that one that starts may.
     pub fn is_absence(&self) -> bool {
         !matches!(self, Self::Wrong(_) | Self::Refused(_))
     }
 }
 
-/// Asks, with a body where something is to be changed. Returns the answer, which is JSON.
+/// Sends a request, with a body for changes. Returns the response, which is JSON.
 ///
 /// # Errors
-/// When nobody is there, or it does not want to.
+/// If no pepd answers, or it refuses.
 pub(crate) fn ask(
     socket: &Path,
     method: Method,
@@ -96,10 +94,10 @@ pub(crate) fn ask(
     ask_for(PATIENCE, socket, method, target, body)
 }
 
-/// Asks what there is to see, for so long at most.
+/// Sends a GET request, with a maximum wait.
 ///
 /// # Errors
-/// When nobody is there, or it does not want to.
+/// If no pepd answers, or it refuses.
 pub fn ask_within(patience: Duration, socket: &Path, target: &str) -> Result<Vec<u8>, AskError> {
     ask_for(patience, socket, Method::GET, target, String::new())
 }
@@ -143,7 +141,7 @@ async fn ask_once(
     whole(socket, answer).await
 }
 
-/// Sends a request, and returns as soon as the head of the answer is there.
+/// Sends a request. Returns when the head of the response has arrived.
 async fn send(
     socket: &Path,
     method: Method,
@@ -167,7 +165,7 @@ async fn send(
     answer.map_err(|err| failed(socket, &err))
 }
 
-/// The body of an answer, or what it refuses with.
+/// Reads the body of a response, or the error in it.
 async fn whole(socket: &Path, answer: Response<Incoming>) -> Result<Vec<u8>, AskError> {
     let status = answer.status();
     let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;

@@ -1,4 +1,4 @@
-//! `pepd capture`.
+//! Command `pepd capture`.
 
 use std::{
     error::Error,
@@ -25,12 +25,12 @@ use crate::{
     output::{complain, print},
 };
 
-/// The last packets of a flow come when it has ended.
+/// Time for the last packets of a flow that has ended.
 const AFTERWARDS: Duration = Duration::from_secs(1);
-/// How often it is asked whether the flow is still there, where it cannot be watched.
+/// Interval of queries for a flow that cannot be traced.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// How watching the flow has come to an end.
+/// End of the wait for a flow.
 enum Over {
     Ended(Option<End>),
     Interrupted,
@@ -42,17 +42,17 @@ pub(super) fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> 
     let flow: FlowStatus = serde_json::from_slice(&answer)?;
     let connections = capture::connections(&flow);
     if connections.is_empty() {
-        return Err("the flow has no connection here any more".into());
+        return Err("the flow has no open connection here".into());
     }
     let packets = capture::open(&connections)?;
     let mut file = create(args)?;
     if let Some(peer) = &flow.peer {
         complain(format_args!(
-            "note: the flow is in a tunnel with {peer}: only its connection here is in the file"
+            "note: the flow is in a tunnel with {peer}: the file has only its local connection"
         ));
     } else if flow.server_leg.is_none() || flow.state == "accepted" {
         complain(format_args!(
-            "note: its server has not answered yet: of that connection there may be nothing in the file"
+            "note: the server has not answered yet: the file may lack that connection"
         ));
     }
     let over = watch(&socket, flow.flow.id.clone());
@@ -78,7 +78,8 @@ pub(super) fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> 
     }
 }
 
-/// What is in the file can be read, and those who read standard output may have enough.
+/// Reports a failed write: packets in the file stay readable, and a reader of standard output may
+/// have stopped reading.
 fn cut_short(
     args: &CaptureArgs,
     file: &File,
@@ -95,10 +96,10 @@ fn cut_short(
     }
     let path = args.out.display();
     let whole = match file.set_len(*bytes) {
-        Ok(()) => "these can be read".to_owned(),
-        Err(err) => format!("its end is not whole: {err}"),
+        Ok(()) => "these are complete".to_owned(),
+        Err(err) => format!("the last one is truncated: {err}"),
     };
-    Err(format!("{path}: {err}; {whole}. Make room, or name a file elsewhere").into())
+    Err(format!("{path}: {err}; {whole}. Free some space, or choose another file system").into())
 }
 
 fn comment(flow: &FlowStatus) -> String {
@@ -108,32 +109,32 @@ fn comment(flow: &FlowStatus) -> String {
     format!("flow {id}: {client} -> {destination}, {kind}, {site}")
 }
 
-/// A file that only we may read, or standard output.
+/// Creates a file that only its owner may read, or opens standard output.
 fn create(args: &CaptureArgs) -> Result<File, String> {
     if !args.is_streamed() {
         return create_file(&args.out, args.force);
     }
     if io::stdout().is_terminal() {
         return Err(
-            "standard output is a terminal, which cannot show packets: `--out - | wireshark -k -i -`, or name a file"
+            "standard output is a terminal: pipe it (`--out - | wireshark -k -i -`), or name a file"
                 .to_owned(),
         );
     }
     standard_output()
 }
 
-/// Standard output as a file without a buffer.
+/// Returns standard output as an unbuffered file.
 pub(super) fn standard_output() -> Result<File, String> {
     let file = io::stdout().as_fd().try_clone_to_owned();
     file.map(File::from)
         .map_err(|err| format!("standard output: {err}"))
 }
 
-/// Makes a file that only its owner may read.
+/// Creates a file that only its owner may read.
 pub(super) fn create_file(path: &Path, force: bool) -> Result<File, String> {
     let failed = |err: io::Error| match err.kind() {
         io::ErrorKind::AlreadyExists => format!(
-            "{}: is there already; choose another name, or --force",
+            "{}: exists already; choose another name, or use --force",
             path.display()
         ),
         _ => format!("{}: {err}", path.display()),
@@ -141,10 +142,13 @@ pub(super) fn create_file(path: &Path, force: bool) -> Result<File, String> {
     if let Ok(there) = fs::metadata(path)
         && !there.is_file()
     {
-        // A device, which --force would replace for all.
-        return Err(format!("{}: is no file: name another", path.display()));
+        // Removing a device with --force would affect all users.
+        return Err(format!(
+            "{}: not a regular file; choose another name",
+            path.display()
+        ));
     }
-    // Not into one that others may read, or that a link leads to.
+    // An existing file may be readable by others, or a symbolic link.
     if force
         && let Err(err) = fs::remove_file(path)
         && err.kind() != io::ErrorKind::NotFound
@@ -159,7 +163,7 @@ pub(super) fn create_file(path: &Path, force: bool) -> Result<File, String> {
         .map_err(failed)
 }
 
-/// Watches the flow, and for signals, on a thread that is gone with the program.
+/// Watches the flow and signals on a detached thread.
 fn watch(socket: &Path, flow: String) -> mpsc::Receiver<Over> {
     let (tell, over) = mpsc::channel();
     let socket = socket.to_owned();
@@ -168,16 +172,16 @@ fn watch(socket: &Path, flow: String) -> mpsc::Receiver<Over> {
         let over = match watched.until_its_end(&socket, || None) {
             Ok(Followed::Interrupted) => Over::Interrupted,
             Ok(_) => Over::Ended(watched.end()),
-            // Too many are traced, perhaps.
+            // The limit of traces may be reached.
             Err(_) => wait_until_gone(&socket, &flow),
         };
-        // Nobody wants to know where a limit was reached before.
+        // The receiver is gone if a limit ended the capture.
         let _ = tell.send(over);
     });
     over
 }
 
-/// Returns when pepd says that there is no such flow, or at a signal.
+/// Returns when pepd no longer knows the flow, or on a signal.
 fn wait_until_gone(socket: &Path, flow: &str) -> Over {
     let Ok(mut follower) = Follower::new(socket) else {
         return Over::Ended(None);
@@ -203,21 +207,21 @@ fn report(args: &CaptureArgs, captured: &Captured, over: Option<&Over>) -> ExitS
         .map(|(name, packets)| format!("{name} {packets}"))
         .collect();
     let why = match (stopped, over) {
-        (Stopped::Time, _) => "the time is over (--for)".to_owned(),
-        (Stopped::Packets, _) => "so many were wanted (--packets)".to_owned(),
-        (Stopped::Bytes, _) => "the file may not be longer (--size)".to_owned(),
+        (Stopped::Time, _) => "time limit reached (--for)".to_owned(),
+        (Stopped::Packets, _) => "packet limit reached (--packets)".to_owned(),
+        (Stopped::Bytes, _) => "size limit reached (--size)".to_owned(),
         (Stopped::Enough, Some(Over::Ended(end))) => {
             let reason = end.as_ref().and_then(|end| end.reason.clone());
             format!(
                 "the flow has ended: {}",
-                reason.unwrap_or_else(|| "how is not known".to_owned())
+                reason.unwrap_or_else(|| "reason unknown".to_owned())
             )
         }
         (Stopped::Enough, _) => "interrupted".to_owned(),
     };
     if captured.packets() == 0 {
         complain(format_args!(
-            "note: no packet of it was seen: it was silent, or this is not the network namespace of pepd"
+            "note: no packet captured: the flow was silent, or this is not the network namespace of pepd"
         ));
     }
     let by = if by.is_empty() {

@@ -1,4 +1,4 @@
-//! Commands that make or read files, and need no pepd that runs: `pepd keygen` and `migrate`.
+//! Commands that create or read files and need no running pepd: `pepd keygen` and `migrate`.
 
 use std::{
     error::Error,
@@ -17,7 +17,7 @@ use crate::{
     output::{complain, print},
 };
 
-/// Makes keys, or shows the public one of a private one.
+/// Creates keys, or prints the public key of a private one.
 pub(super) fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
     if let Some(path) = &args.public {
         let public = keys::public_key(&keys::read(path)?);
@@ -32,7 +32,7 @@ pub(super) fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
     Ok(print(format_args!("{}\n", keys::public_key(&key))))
 }
 
-/// Files in which PEPsal's packages keep settings; the last one is that of 2.0.
+/// Settings files of PEPsal's packages; the last one is that of version 2.0.
 const PEPSAL_SETTINGS: [&str; 3] = [
     "/etc/pepsal/pepsal.conf",
     "/etc/default/pepsal",
@@ -49,6 +49,7 @@ pub(super) fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> 
         lan: args.lan.iter().cloned().collect(),
         link: args.link.clone(),
         rate: args.rate.clone(),
+        rate_down: args.rate_down.clone(),
         rtt: args.rtt.clone(),
         ..Draft::default()
     };
@@ -58,7 +59,7 @@ pub(super) fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> 
     if args.settings.is_empty() && args.command.is_none() {
         let usual = PEPSAL_SETTINGS.iter().map(Path::new);
         for path in usual.filter(|path| path.exists()) {
-            complain(format_args!("note: takes over {}", path.display()));
+            complain(format_args!("note: reading {}", path.display()));
             options::variables(&text_of(path)?, &mut draft);
         }
     }
@@ -71,7 +72,7 @@ pub(super) fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> 
     Ok(print(format_args!("{}", draft.to_toml()?)))
 }
 
-/// No settings and no rules are longer.
+/// Maximum size of settings or rules.
 const TEXT_MAX: u64 = 16 << 20;
 
 fn text_of(path: &Path) -> Result<String, String> {
@@ -85,7 +86,7 @@ fn text_of(path: &Path) -> Result<String, String> {
     match read {
         Ok(length) if length as u64 == TEXT_MAX => {
             let most = units::ByteSize(TEXT_MAX);
-            Err(format!("{}: is longer than {most}", path.display()))
+            Err(format!("{}: exceeds the maximum of {most}", path.display()))
         }
         Ok(_) => Ok(text),
         Err(err) => Err(format!("{}: {err}", path.display())),

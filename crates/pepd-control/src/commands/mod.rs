@@ -1,8 +1,8 @@
-//! Commands that ask a running pepd, or make and read files.
+//! Commands that query a running pepd, or create and read files.
 //!
-//! - `asking`, one question, one answer; `trace`, one flow as it goes on; `qlog`, the same into a file
-//! - `capture`, the packets of a flow
-//! - `files`, keys, and settings of PEPsal
+//! - `requests`: one request, one response; `trace`: one flow live; `qlog`: its detailed record
+//! - `capture`: packets of a flow
+//! - `files`: keys, and settings of PEPsal
 
 mod capture;
 mod files;
@@ -21,7 +21,7 @@ use crate::{
     output::{fail, refuse},
 };
 
-/// Carries out a command, and prints what comes of it, or why nothing does.
+/// Runs a command and prints its result or error.
 pub fn carry_out(command: &Command) -> ExitStatus {
     let done = match command {
         Command::Link(args) => requests::link(args),

@@ -1,4 +1,4 @@
-//! `pepd trace --qlog`: records of a running pepd, into a file.
+//! Command `pepd trace --qlog`: records of a running pepd in a file.
 
 use std::{
     error::Error,
@@ -22,34 +22,34 @@ use crate::{
     output::{complain, print},
 };
 
-/// Records, on their way into a file.
+/// Writer of records.
 struct Records<'a> {
     args: &'a TraceArgs,
     out: &'a Path,
-    /// The file, once there is a record for it.
+    /// File, created for the first record.
     file: Option<File>,
     most: u64,
-    /// Events that are in the file, and the bytes of whole records.
+    /// Events written, and bytes of complete records.
     events: u64,
     bytes: u64,
     /// Reference time of the sequence, in milliseconds of Unix time.
     reference: Option<f64>,
-    /// The number of the flow that is followed.
+    /// Number of the flow.
     flow: Option<String>,
     stopped: Option<Stopped>,
 }
 
-/// Reasons to write no more.
+/// Reasons to stop writing.
 enum Stopped {
     Size,
     Ended(Option<String>),
     Failed(io::Error),
-    /// There can be no such file.
+    /// The file cannot be created.
     Refused(String),
 }
 
 impl Records<'_> {
-    /// Takes a line of the answer. Returns whether it goes on.
+    /// Handles a line of the response. Returns whether to continue.
     fn take(&mut self, line: &str) -> bool {
         let Ok(record) = serde_json::from_str::<Value>(line.trim_start_matches('\u{1e}')) else {
             return true;
@@ -57,7 +57,7 @@ impl Records<'_> {
         if let Some(reference) = record["trace"]["common_fields"]["reference_time"].as_f64()
             && self.reference.replace(reference).is_some()
         {
-            // Another process goes on with the sequence, whose header is in the file.
+            // After a takeover the sequence continues; its header is already in the file.
             return true;
         }
         if self.bytes + line.len() as u64 > self.most {
@@ -83,8 +83,8 @@ impl Records<'_> {
         true
     }
 
-    /// Writes a record. The file is made for the first one: what was there stays where pepd
-    /// cannot be asked.
+    /// Writes a record. The first record creates the file, so that an existing file survives a
+    /// failed request.
     fn write(&mut self, line: &str) -> Result<(), Stopped> {
         let file = match &mut self.file {
             Some(file) => file,
@@ -112,7 +112,7 @@ impl Records<'_> {
     }
 }
 
-/// Writes records until the flow has ended, the time that is `left` is over, or a limit is reached.
+/// Writes records until the flow ends, the time `left` is over, or a limit is reached.
 pub(super) fn record(
     args: &TraceArgs,
     out: &Path,
@@ -138,7 +138,7 @@ pub(super) fn record(
         match follower.lines(request, left(), |line| records.take(line)) {
             Ok(Followed::Cut) if records.stopped.is_none() => {
                 complain(format_args!(
-                    "note: pepd has cut the trace, as another process takes over, or as nobody read; asks again"
+                    "note: trace interrupted: another process takes over, or this reader is too slow; retrying"
                 ));
                 cut = Some(Instant::now());
             }
@@ -147,7 +147,7 @@ pub(super) fn record(
             Err(err) if records.events == 0 => return Err(err.into()),
             Err(err) => {
                 let (out, events) = (out.display(), records.events);
-                return Err(format!("{err}; {out} has {events} events until then").into());
+                return Err(format!("{err}; {out} has the {events} events before").into());
             }
         }
         if follower.pause(RETRY) {
@@ -171,21 +171,22 @@ fn report(records: &Records<'_>, followed: Followed) -> Result<ExitStatus, Box<d
             if is_streamed && err.kind() == io::ErrorKind::BrokenPipe {
                 return Ok(ExitStatus::Success);
             }
-            // Readers stop at half a record.
+            // A truncated record stops readers.
             let _ = records.file.as_ref().map(|file| file.set_len(*bytes));
             let out = out.display();
-            let done = format!("{events} events are in it");
-            return Err(
-                format!("{out}: {err}; {done}. Make room, or name a file elsewhere").into(),
-            );
+            let done = format!("the file has {events} events");
+            return Err(format!(
+                "{out}: {err}; {done}. Free some space, or choose another file system"
+            )
+            .into());
         }
         (Some(Stopped::Refused(why)), _) => return Err(why.clone().into()),
-        (Some(Stopped::Size), _) => "the file may not be longer (--size)".to_owned(),
+        (Some(Stopped::Size), _) => "size limit reached (--size)".to_owned(),
         (Some(Stopped::Ended(reason)), _) => format!(
             "the flow has ended: {}",
-            reason.as_deref().unwrap_or("how is not known")
+            reason.as_deref().unwrap_or("reason unknown")
         ),
-        (None, Followed::Time) => "the time is over (--for)".to_owned(),
+        (None, Followed::Time) => "time limit reached (--for)".to_owned(),
         (None, _) => "interrupted".to_owned(),
     };
     let said = format!("{}: {events} events, {bytes} bytes; {why}", out.display());

@@ -1,4 +1,4 @@
-//! Commands that ask a running pepd.
+//! Commands with one request to a running pepd.
 
 use std::{
     error::Error,
@@ -37,7 +37,7 @@ use crate::{
     top, waiting,
 };
 
-/// `pepd status`.
+/// Runs `pepd status`.
 pub(super) fn status(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
     show::<Status>(args, Method::GET, "/v1/status", String::new())
 }
@@ -48,7 +48,7 @@ pub(super) fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
         for_s: args.lasting.map(|lasting| lasting.as_secs_f64()),
     });
     if args.lasting.is_some() && !matches!(args.state, LinkWord::Up | LinkWord::Down) {
-        return Err("--for goes with `up` and `down` only".into());
+        return Err("--for requires `up` or `down`".into());
     }
     if let Some(lasting) = args.lasting
         && (lasting.is_zero() || lasting > ORDER_MAX)
@@ -56,8 +56,8 @@ pub(super) fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
         let lasting = units::duration::format(lasting);
         let most = units::duration::format(ORDER_MAX);
         let message = format!(
-            "--for {lasting}: expected more than 0, and at most {most}; without --for an order holds until `pepd link auto` takes \
-             it back"
+            "--for {lasting}: expected more than 0, and at most {most}; without --for the state holds \
+             until `pepd link auto`"
         );
         return Err(message.into());
     }
@@ -87,7 +87,7 @@ pub(super) fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
     show::<FlowsReport>(&args.admin, Method::GET, &target, String::new())
 }
 
-/// `pepd probe`: what is shown while it lasts goes to standard error, the report to standard output.
+/// Runs `pepd probe`: progress goes to standard error, the report to standard output.
 pub(super) fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let order = serde_json::to_string(&ProbeOrder {
@@ -115,7 +115,7 @@ pub(super) fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
     })?;
     let cut = match followed {
         Followed::Interrupted => "interrupted: the probe has ended",
-        _ => "cut short: pepd has ended, or another process has taken over",
+        _ => "probe aborted: pepd has ended, or another process has taken over",
     };
     let report = outcome.unwrap_or_else(|| Err(cut.into()))?;
     if args.admin.json {
@@ -124,10 +124,10 @@ pub(super) fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
     Ok(print(format_args!("\n{report}")))
 }
 
-/// What it costs, once it is known that the peer answers.
+/// Prints the cost of the probe, once the peer has answered.
 fn announce(args: &ProbeArgs) {
     complain(format_args!(
-        "{}: up to {} each way, and {} of load together at most; what is sent again and headers come on top; Ctrl-C ends it",
+        "{}: up to {} each way, and {} of load together at most; retransmissions and headers come on top; Ctrl-C ends it",
         args.peer,
         units::duration::format(args.lasting),
         ByteSize(args.bytes),
@@ -140,7 +140,7 @@ pub(super) fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> 
     show::<CustodyReport>(&args.admin, Method::GET, &target, String::new())
 }
 
-/// Asks a running pepd, and shows its answer.
+/// Sends a request to a running pepd and prints its response.
 fn show<T: DeserializeOwned + fmt::Display>(
     args: &AdminArgs,
     method: Method,
@@ -150,7 +150,7 @@ fn show<T: DeserializeOwned + fmt::Display>(
     answer::<T>(args, method, target, body).map(|(_, printed)| printed)
 }
 
-/// The same, and the answer.
+/// Sends a request, prints the response and returns it.
 fn answer<T: DeserializeOwned + fmt::Display>(
     args: &AdminArgs,
     method: Method,
@@ -167,7 +167,7 @@ fn answer<T: DeserializeOwned + fmt::Display>(
     Ok((report, printed))
 }
 
-/// Where the pepd that is meant answers.
+/// Returns the admin socket of the selected pepd.
 pub(super) fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(socket) = &args.socket {
         return Ok(socket.clone());
@@ -180,7 +180,7 @@ pub(super) fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
     let socket = configured.as_ref().and_then(|found| found.as_deref().ok());
     let answering = admin_socket::answering(socket);
     match configured {
-        // Without another one, what is wrong with the usual configuration is what counts.
+        // If no other pepd answers, the error in the default configuration is the cause.
         Some(Err(err)) if answering.is_empty() => Err(err),
         configured => Ok(admin_socket::choose(
             configured.and_then(Result::ok),
@@ -195,7 +195,7 @@ fn socket_of_config(path: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(socket.ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?)
 }
 
-/// Returns once the next process answers.
+/// Runs `pepd reload`. Returns when the next process answers.
 pub(super) fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let order = serde_json::to_string(&ReloadOrder {
@@ -212,7 +212,9 @@ pub(super) fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
     }
     waiting::wait_for_next(&socket, &report)?;
     if !args.admin.json {
-        print(format_args!("done: another process has taken over\n"));
+        print(format_args!(
+            "done: the new worker process has taken over all flows\n"
+        ));
     }
     Ok(printed)
 }
@@ -233,7 +235,7 @@ fn list_sites(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
     show::<SiteList>(args, Method::GET, "/v1/sites", String::new())
 }
 
-/// Returns once pepd has ended.
+/// Runs `pepd drain`. Returns when pepd has ended.
 pub(super) fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let timeout_s = args.timeout.map(|timeout| timeout.as_secs_f64());
@@ -252,7 +254,7 @@ pub(super) fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
         return Ok(ExitStatus::Success);
     }
     complain(format_args!(
-        "the timeout is over: pepd reset {}",
+        "timeout exceeded: pepd reset {}",
         counted(left, "flow")
     ));
     Ok(ExitStatus::FlowsReset)

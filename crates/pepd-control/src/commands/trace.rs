@@ -1,4 +1,4 @@
-//! `pepd trace`.
+//! Command `pepd trace`.
 
 use std::{
     error::Error,
@@ -19,17 +19,17 @@ use crate::{
     output::{complain, try_print},
 };
 
-/// Another process answers within so long, or none does.
+/// Maximum wait for the next process to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) const RETRY: Duration = Duration::from_millis(100);
 
-/// Where a flow is asked for.
+/// Returns the path of a flow in requests.
 pub(super) fn target(flow: &str) -> String {
-    // That of a link-local address, before its interface.
+    // A link-local address has `%` before its interface.
     format!("/v1/flows/{}", flow.replace('%', "%25"))
 }
 
-/// Returns when the flow has ended, or nobody wants to know any more.
+/// Runs `pepd trace`. Returns when the flow has ended, or on a signal or limit.
 pub(super) fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let begin = Instant::now();
@@ -53,7 +53,7 @@ pub(super) fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
     }
 }
 
-/// How events are shown.
+/// Output format of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Text,
@@ -61,19 +61,20 @@ pub(super) enum Shown {
     Nothing,
 }
 
-/// A flow that is watched.
+/// Flow that is traced.
 pub(super) struct Watched {
-    /// What it is called; its number, once that is known: an address may be another flow's soon.
+    /// Number of the flow once known, since an address may soon belong to another flow; before that
+    /// the argument.
     flow: String,
     shown: Shown,
-    /// How it has ended.
+    /// End of the flow, if reported.
     end: Option<End>,
-    /// What cannot be understood or printed.
+    /// Error in parsing or printing an event.
     error: Option<Box<dyn Error>>,
 }
 
 impl Watched {
-    /// A flow by its number or its client.
+    /// Creates the trace of a flow, given by its number or client.
     pub(super) fn new(flow: String, shown: Shown) -> Self {
         Self {
             flow,
@@ -83,12 +84,12 @@ impl Watched {
         }
     }
 
-    /// How it has ended, if that was told.
+    /// Returns the end of the flow, if reported.
     pub(super) fn end(self) -> Option<End> {
         self.end
     }
 
-    /// Follows it through all processes that carry it, for as long as `left` says.
+    /// Follows the flow through all processes that carry it, for at most the time `left`.
     pub(super) fn until_its_end(
         &mut self,
         socket: &Path,
@@ -99,7 +100,7 @@ impl Watched {
         while followed == Followed::Cut {
             if self.shown != Shown::Nothing {
                 complain(format_args!(
-                    "note: pepd has cut the trace, as another process takes over the flow, or as nobody read; asks again"
+                    "note: trace interrupted: another process takes over the flow, or this reader is too slow; retrying"
                 ));
             }
             followed = self.follow_again(&mut follower, &left)?;
@@ -123,7 +124,7 @@ impl Watched {
         })
     }
 
-    /// The same when there may be nobody for a moment.
+    /// Follows the flow again, and tolerates that no process answers for a moment.
     fn follow_again(
         &mut self,
         follower: &mut Follower,
@@ -141,7 +142,7 @@ impl Watched {
         }
     }
 
-    /// Returns whether it goes on.
+    /// Prints an event. Returns whether to continue.
     fn print(&mut self, data: &str) -> Result<bool, Box<dyn Error>> {
         let event: TraceEvent = serde_json::from_str(data)?;
         let printed = match self.shown {
@@ -150,7 +151,7 @@ impl Watched {
             Shown::Nothing => Ok(()),
         };
         match printed {
-            // A reader that went away, as `head` does.
+            // The reader has closed the pipe, as `head` does.
             Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
             printed => printed?,
         }

@@ -1,24 +1,24 @@
-//! What was found, and the configuration that comes of it.
+//! Settings found so far, and the configuration made from them.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{MigrateError, rules::Redirect};
 
-/// The address that servers see as with 1.9.1 and later, so that routes and filters still fit.
+/// Source address as in 1.9.1 and later, so that routes and filters still fit.
 const SOURCE_SELF: &str = "\
-source = \"self\"            # servers see this machine's address, as with PEPsal from 1.9.1 on
-                           # (`pepsal -V`). Before, they saw each client's: then \"client\", and
-                           # their answers have to come back through this machine
+source = \"self\"            # servers see this machine's address, as with PEPsal 1.9.1 and later
+                           # (`pepsal -V`). With older versions they saw each client's: use
+                           # \"client\", and route replies of servers through this machine
 ";
-/// The address that servers see as with PEPsal up to 1.9.0.
+/// Source address as in 1.9.0 and earlier.
 const SOURCE_CLIENT: &str = "\
 source = \"client\"          # servers see each client's address, as with PEPsal up to 1.9.0
 ";
 
-/// There may be 1024 sites, of which one takes the rest.
+/// Maximum number of redirections; pepd allows 1024 sites, one of which takes the rest.
 const REDIRECTS_MAX: usize = 1000;
 
-/// What is known of the configuration to be.
+/// Settings of the future configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Draft {
     /// `intercept.lan`.
@@ -27,28 +27,30 @@ pub struct Draft {
     pub link: Option<String>,
     /// `link.rate`.
     pub rate: Option<String>,
+    /// `link.rate_down`.
+    pub rate_down: Option<String>,
     /// `link.rtt`.
     pub rtt: Option<String>,
     /// `intercept.listen_port`.
     pub listen_port: Option<u16>,
     /// `limits.flows`.
     pub flows: Option<u32>,
-    /// The congestion control of legs to servers.
+    /// Congestion control of legs to servers.
     pub congestion: Option<String>,
-    /// `mss` of these.
+    /// `mss` of legs to servers.
     pub mss: Option<u32>,
-    /// PEPsal is of a version that connects from the clients' own addresses (up to 1.9.0).
+    /// True if this version of PEPsal connects from the clients' addresses (up to 1.9.0).
     pub binds_clients: bool,
-    /// What was redirected.
+    /// Redirected connections.
     pub redirects: Vec<Redirect>,
-    /// Something more was, of which there is a remark.
+    /// True if some redirections were left out, with a remark.
     pub left_out: bool,
-    /// What has no counterpart, or another meaning.
+    /// Remarks on settings that have no counterpart, or another meaning.
     pub remarks: Vec<String>,
 }
 
 impl Draft {
-    /// Says something to whoever reads the result; once.
+    /// Adds a remark, once.
     pub fn remark(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.remarks.contains(&text) {
@@ -56,10 +58,10 @@ impl Draft {
         }
     }
 
-    /// Takes something over that was redirected, with its interface.
+    /// Adds a redirection with its interface.
     ///
     /// # Errors
-    /// When no site can be made of it, with the reason.
+    /// If no site can express it, with the reason.
     pub fn add(&mut self, redirect: Redirect) -> Result<(), String> {
         if self.redirects.contains(&redirect) {
             return Ok(());
@@ -83,10 +85,10 @@ impl Draft {
         Ok(())
     }
 
-    /// The configuration, with remarks as comments.
+    /// Returns the configuration, with remarks as comments.
     ///
     /// # Errors
-    /// When it is not known where hosts are, or a value is none that we accept.
+    /// If the interface of the hosts is unknown, or pepd rejects a value.
     pub fn to_toml(&self) -> Result<String, MigrateError> {
         if self.lan.is_empty() {
             let remarks = self
@@ -106,10 +108,8 @@ impl Draft {
     }
 
     fn text(&self) -> String {
-        let mut text = String::from("# Made by `pepd migrate` from the settings of PEPsal.\n");
-        text.push_str(
-            "# docs/from-pepsal.md says what is different; every key: docs/configuration.md.\n",
-        );
+        let mut text = String::from("# Created by `pepd migrate` from settings of PEPsal.\n");
+        text.push_str("# Differences: docs/from-pepsal.md; all keys: docs/configuration.md.\n");
         for remark in &self.remarks {
             let _ = writeln!(text, "#\n# - {}", one_line(remark));
         }
@@ -127,7 +127,11 @@ impl Draft {
         match &self.link {
             Some(link) => {
                 let _ = writeln!(text, "\n[link]\ninterface = {}", quoted(link));
-                for (key, value) in [("rate", &self.rate), ("rtt", &self.rtt)] {
+                for (key, value) in [
+                    ("rate", &self.rate),
+                    ("rate_down", &self.rate_down),
+                    ("rtt", &self.rtt),
+                ] {
                     if let Some(value) = value {
                         let _ = writeln!(text, "{key} = {}", quoted(value));
                     }
@@ -142,18 +146,18 @@ impl Draft {
 
     fn write_no_link(&self, text: &mut String) {
         text.push_str(
-                "\n# State the link: its buffers, pacing and shares follow from it, and PEPsal had nothing like it.\n\
+                "\n# State the link: buffers, pacing and shares depend on it. PEPsal has no such setting.\n\
                  # [link]\n# interface = \"sat0\"\n# rate = \"10Mbit/s\"\n# rtt = \"600ms\"\n",
             );
         if self.lan.len() > 1 {
             text.push_str(
-                "# If one of the interfaces above leads over the link, run `pepd migrate` again with --link:\n\
-                 # connections that come in by it need a site with link_leg = \"client\".\n",
+                "# If one of the interfaces above belongs to the link, run `pepd migrate` again with --link:\n\
+                 # connections that arrive on it need a site with link_leg = \"client\".\n",
             );
         }
     }
 
-    /// One for each match that was redirected; what none of them matches passes, as it did.
+    /// Writes a site for each redirected match; other connections pass, as before.
     fn write_sites(&self, text: &mut String) {
         let whole = |lan: &String| {
             let mut of_it = self
@@ -195,11 +199,11 @@ impl Draft {
             self.write_policy(self.is_by_link(redirect), text);
         }
         if !everything {
-            text.push_str("\n[[site]]                    # the rules left everything else alone\nname = \"others\"\nmode = \"bypass\"\n");
+            text.push_str("\n[[site]]                    # the rules did not redirect other connections\nname = \"others\"\nmode = \"bypass\"\n");
         }
     }
 
-    /// Tells whether redirected connections have crossed the link: their clients are beyond it.
+    /// Returns true if redirected connections have crossed the link: their clients are behind it.
     fn is_by_link(&self, redirect: &Redirect) -> bool {
         let only = self.lan.iter().next().filter(|_| self.lan.len() == 1);
         self.link.is_some() && redirect.lan.as_ref().or(only) == self.link.as_ref()
@@ -230,15 +234,15 @@ impl Draft {
 
     fn write_policy(&self, by_link: bool, text: &mut String) {
         if by_link {
-            text.push_str("link_leg = \"client\"        # they come in over the link\n");
+            text.push_str("link_leg = \"client\"        # they arrive over the link\n");
         }
         match self.congestion.as_deref() {
             Some("cubic") => text.push_str("congestion = [\"cubic\"]\n"),
             Some(name) => {
-                let _ = writeln!(text, "congestion = [{}, \"cubic\"]       # the first that can be had; `pepd cc list`", quoted(name));
+                let _ = writeln!(text, "congestion = [{}, \"cubic\"]       # the first available one; see `pepd cc list`", quoted(name));
             }
             None => text.push_str(
-                "# congestion = [\"hybla_sat\", \"bbr\", \"cubic\"]    # PEPsal left it to the system; docs/congestion.md says which to take\n",
+                "# congestion = [\"hybla_sat\", \"bbr\", \"cubic\"]    # PEPsal used the system default; see docs/congestion.md\n",
             ),
         }
         if let Some(mss) = self.mss {
@@ -252,7 +256,7 @@ impl Draft {
     }
 }
 
-/// Of what was read from files anything may be part.
+/// Replaces control characters, which text from files may contain.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

@@ -1,10 +1,10 @@
-//! What PEPsal was told, as a configuration of ours.
+//! Conversion of settings of PEPsal into a configuration of pepd.
 //!
-//! - [`options`], its command line and its settings files
-//! - [`rules`], the redirections that were made for it by hand
-//! - [`draft`], what comes of them, as TOML with remarks
+//! - [`options`]: its command line and settings files
+//! - [`rules`]: the redirections that an operator set up for it
+//! - [`draft`]: the resulting TOML, with remarks
 //!
-//! Nothing here is read or written but text: the command line says what is where.
+//! This module only converts text; the command line selects its sources.
 
 pub mod draft;
 pub mod options;
@@ -12,20 +12,20 @@ pub mod rules;
 
 pub use draft::Draft;
 
-/// Why nothing can be made of it.
+/// Error of a conversion.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MigrateError {
-    /// Nobody says where hosts are; with the remarks there are.
+    /// The interface of the hosts is unknown; with the remarks so far.
     #[error(
-        "on which interfaces do hosts' connections arrive? Give them as `--lan eth0`, or the rules that redirect to PEPsal: \
-         `iptables-save -t mangle | pepd migrate --rules -`{0}"
+        "on which interfaces do hosts' connections arrive? Pass them as `--lan eth0`, or pass the \
+         rules that redirect to PEPsal: `iptables-save -t mangle | pepd migrate --rules -`{0}"
     )]
     NoLan(String),
-    /// It is no command line.
+    /// The command line is malformed.
     #[error("{0}: not a command line: a quote is missing")]
     Quotes(String),
-    /// What comes of it is not valid: a value that we do not accept, and the text of which that is said.
-    #[error("what comes of it is not a valid configuration:\n{0}\nIt is:\n{1}")]
+    /// The result is invalid: the errors, and the text of the result.
+    #[error("the result is not a valid configuration:\n{0}\nResult:\n{1}")]
     Invalid(String, String),
 }
 
@@ -70,7 +70,7 @@ table inet mangle {
 }
 "#;
 
-    /// As 2.0 brings it.
+    /// Rules of 2.0.
     const PEPSAL_NFT: &str = r#"flush ruleset
 
 table inet mangle {
@@ -137,13 +137,13 @@ table inet mangle {
         let short =
             "pepsal -d -v -p 5001 -c 512 -C hybla -m 1200 -g 54000 -t 18000 -q -n -k -T 4 -s eth0";
         assert_eq!(text_of_command(long), text_of_command(short));
-        // Other spellings: as 2.0 had them at first, and shortened.
+        // Other spellings: those of early 2.0, and abbreviations.
         let text = text_of_command("pepsal --max_segment_size=1200 --cong hybla --co 9 --port");
         assert!(
             text.contains("mss = 1200") && text.contains("[\"hybla\", \"cubic\"]"),
             "{text}"
         );
-        // `--co` is the beginning of three.
+        // `--co` abbreviates three options.
         assert!(
             text.contains("`--co`: not an option") && text.contains("`--port`: its value"),
             "{text}"
@@ -151,7 +151,7 @@ table inet mangle {
     }
 
     #[test]
-    fn servers_see_whom_they_saw_with_that_version() {
+    fn source_addresses_follow_the_version_of_pepsal() {
         let source = |draft: &Draft| {
             let (_, site) = config(draft)
                 .sites
@@ -166,7 +166,7 @@ table inet mangle {
         draft.lan.insert("eth0".to_owned());
         assert_eq!(source(&draft), Source::Self_);
         assert!(draft.to_toml().unwrap().contains("pepsal -V"));
-        // Of 1.8, which queued SYNs.
+        // An option of 1.8, which queued SYNs.
         options::command_line("pepsal -d -q 3", &mut draft).unwrap();
         assert_eq!(source(&draft), Source::Client);
         let mut draft = Draft::default();
@@ -179,7 +179,7 @@ table inet mangle {
     }
 
     #[test]
-    fn what_comes_in_over_the_link_is_sent_by_it_to_clients() {
+    fn connections_from_the_link_get_link_leg_client() {
         let both = "-A PREROUTING -i lan0 -p tcp -j TPROXY --on-port 5000\n\
                     -A PREROUTING -i sat0 -p tcp -j TPROXY --on-port 5000";
         let narrow = "-A PREROUTING -i lan0 -p tcp --dport 80 -j TPROXY --on-port 5000\n\
@@ -203,7 +203,7 @@ table inet mangle {
             assert_eq!(found, clients, "{text}");
             config(&draft);
         }
-        // Without --link it is not known which interface that is.
+        // Without --link the interface of the link is unknown.
         let mut draft = Draft::default();
         rules::rules(both, &mut draft);
         let text = draft.to_toml().unwrap();
@@ -228,7 +228,7 @@ table inet mangle {
             (Some(5001), Some(512), Some(1200))
         );
         assert_eq!(draft.remarks, [""; 0]);
-        // Of 1.8's init script.
+        // Variables of the init script of 1.8.
         options::variables("DAEMON_OPTS=\"-c 300 -C bbr\"\nDAEMON_ARGS=", &mut draft);
         assert_eq!(
             (draft.flows, draft.congestion.as_deref()),
@@ -257,7 +257,7 @@ table inet mangle {
             .map(|(_, site)| site.name.as_str())
             .collect();
         assert_eq!(sites, ["pepsal", "default"]);
-        // More than so many, or marks that other rules give, are other things.
+        // `ct count over`, and marks that no rule sets, are not supported.
         for rule in ["ct count over 2000", "ct mark 7"] {
             let rules =
                 format!("chain x {{\niifname \"eth0\" {rule} meta l4proto tcp tproxy to :5000");
@@ -305,7 +305,7 @@ table inet mangle {
         config(&draft);
     }
 
-    /// The sites that come of rules, as name and match, and the remarks.
+    /// Returns the matches of the sites made from rules, and the remarks.
     fn migrated(rules: &str) -> (Vec<String>, String) {
         let mut draft = Draft::default();
         rules::rules(rules, &mut draft);
@@ -343,7 +343,7 @@ table inet mangle {
             let mut draft = Draft::default();
             rules::rules(rule, &mut draft);
             draft.lan.insert("eth1".to_owned());
-            // What comes of it accelerates nothing that the rule did not.
+            // The result accelerates nothing that the rule did not.
             let config = config(&draft);
             assert!(config.sites.iter().all(|(_, site)| {
                 site.name == "default" || site.mode == pep_core::site::Mode::Bypass
@@ -352,7 +352,7 @@ table inet mangle {
     }
 
     #[test]
-    fn what_chains_match_is_of_those_that_jump_there() {
+    fn matches_of_jumps_restrict_their_chains() {
         let (matches, _) = migrated(
             "-A PREROUTING -i eth1 -j PEP\n-A PEP -p tcp -m tcp --dport 443 -j TPROXY --on-port 5000",
         );
@@ -370,7 +370,7 @@ table inet mangle {
             "-A PREROUTING -i eth1 -p tcp --dport 443 -j PEP\n-A PEP -p tcp --dport 80 -j TPROXY",
         );
         assert_eq!((matches.len(), remarks.contains("narrows")), (0, true));
-        // In circles.
+        // Chains that jump in a loop.
         migrated("-A A -j B\n-A B -j A\n-A C -i eth1 -j A\n-A A -p tcp -j TPROXY");
     }
 
@@ -389,7 +389,7 @@ table inet mangle {
 
     proptest::proptest! {
         #[test]
-        fn whatever_rules_there_are_what_comes_of_them_is_valid(
+        fn any_rules_give_a_valid_configuration(
             lines in proptest::collection::vec(line(), 0..20)
         ) {
             let mut draft = Draft::default();
@@ -399,7 +399,7 @@ table inet mangle {
         }
     }
 
-    /// Words of rules in any order.
+    /// Generates words of rules in any order.
     fn line() -> impl proptest::strategy::Strategy<Value = String> {
         use proptest::prelude::*;
         let word = prop::sample::select(
@@ -416,7 +416,7 @@ table inet mangle {
     }
 
     #[test]
-    fn what_is_not_understood_is_said() {
+    fn unknown_settings_get_remarks() {
         let mut draft = Draft::default();
         options::command_line("pepsal --fats -x -c many extra", &mut draft).unwrap();
         options::variables("colour=blue\nnonsense", &mut draft);

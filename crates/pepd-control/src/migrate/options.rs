@@ -1,13 +1,13 @@
-//! PEPsal's options: on its command line, and as variables of its service.
+//! Options of PEPsal: on its command line, and as variables of its service.
 
 use std::{iter::Peekable, net::IpAddr};
 
 use super::{Draft, MigrateError};
 
-/// What PEPsal serves at one time when it is not told.
+/// PEPsal's default of the maximum number of connections.
 const CONNECTIONS: &str = "2112";
 
-/// Options that take a value. `s` is another thing in 1.9 (an address) than in 2.0 (an interface).
+/// Options that take a value. `s` is an address in 1.9 and an interface in 2.0.
 const VALUED: &str = "pclgtCmMsTaq";
 const FLAGS: &str = "dvhVfnqk";
 
@@ -34,10 +34,10 @@ const LONG: [(&str, char); 19] = [
     ("sniff-interface", 's'),
 ];
 
-/// Variables that hold a command line: of 1.8's init script.
+/// Variables with a command line, in the init script of 1.8.
 const COMMAND_LINES: [&str; 2] = ["DAEMON_OPTS", "DAEMON_ARGS"];
 
-/// Variables of `/etc/default/pepsal` and `/etc/pepsal/pepsal.conf`, and the options that they become.
+/// Variables of `/etc/default/pepsal` and `/etc/pepsal/pepsal.conf`, and their options.
 const VARIABLES: [(&str, char); 17] = [
     ("port", 'p'),
     ("max_conns", 'c'),
@@ -58,10 +58,10 @@ const VARIABLES: [(&str, char); 17] = [
     ("cork", 'k'),
 ];
 
-/// Takes over a command line, with or without the program's name.
+/// Reads a command line, with or without the program's name.
 ///
 /// # Errors
-/// When a quote is missing.
+/// If a quote is missing.
 pub fn command_line(text: &str, draft: &mut Draft) -> Result<(), MigrateError> {
     let words = shlex::split(text).ok_or_else(|| MigrateError::Quotes(text.to_owned()))?;
     let named = words.first().is_some_and(|word| !word.starts_with('-'));
@@ -78,7 +78,7 @@ pub fn command_line(text: &str, draft: &mut Draft) -> Result<(), MigrateError> {
     Ok(())
 }
 
-/// Takes `--conns 512` or `--conns=512`, shortened as far as getopt(3) allows.
+/// Reads `--conns 512` or `--conns=512`, abbreviated as getopt(3) allows.
 fn long_option(text: &str, words: &mut impl Iterator<Item = String>, draft: &mut Draft) {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
@@ -102,10 +102,10 @@ fn long_option(text: &str, words: &mut impl Iterator<Item = String>, draft: &mut
 }
 
 fn unknown(word: &str, draft: &mut Draft) {
-    draft.remark(format!("`{word}`: not an option of PEPsal's; left out"));
+    draft.remark(format!("`{word}`: not an option of PEPsal; left out"));
 }
 
-/// As getopt(3) reads them: `-dvp5000`, `-d -v -p 5000`.
+/// Reads short options as getopt(3) does: `-dvp5000`, `-d -v -p 5000`.
 fn cluster(letters: &str, words: &mut Peekable<impl Iterator<Item = String>>, draft: &mut Draft) {
     for (at, letter) in letters.char_indices() {
         let rest = &letters[at + letter.len_utf8()..];
@@ -134,10 +134,10 @@ fn cluster(letters: &str, words: &mut Peekable<impl Iterator<Item = String>>, dr
     }
 }
 
-/// Takes over a settings file, as systemd reads it: lines `NAME=VALUE`, quoted or not.
+/// Reads a settings file as systemd does: lines `NAME=VALUE`, quoted or not.
 ///
-/// A unit or a drop-in of one (2.0's `pepsal.conf`) has sections: of these only the service's
-/// `Environment=` and a plain `ExecStart=` are settings.
+/// In a unit or its drop-in (`pepsal.conf` of 2.0), which have sections, only the `Environment=`
+/// and a plain `ExecStart=` of the service are settings.
 pub fn variables(text: &str, draft: &mut Draft) {
     let mut of_a_unit = false;
     for line in text.lines().map(str::trim) {
@@ -164,7 +164,7 @@ pub fn variables(text: &str, draft: &mut Draft) {
     }
 }
 
-/// Takes over a unit's command, unless a shell puts it together from the variables.
+/// Reads the command of a unit, unless a shell builds it from the variables.
 fn started_by(command: &str, draft: &mut Draft) {
     let program = command.split_whitespace().next().unwrap_or_default();
     if program.ends_with("pepsal") && command_line(command, draft).is_err() {
@@ -180,7 +180,7 @@ fn variable(setting: &str, draft: &mut Draft) {
         return;
     };
     if COMMAND_LINES.contains(&name) {
-        // The name of the program, which an option cannot be taken for.
+        // The name of the program ensures that the first option is not taken for it.
         if command_line(&format!("pepsal {value}"), draft).is_err() {
             draft.remark(format!("`{setting}`: a quote is missing; left out"));
         }
@@ -195,7 +195,7 @@ fn variable(setting: &str, draft: &mut Draft) {
         }
         Some(_) if value.is_empty() => {}
         Some(letter) => option(letter, value, draft),
-        None => draft.remark(format!("`{name}`: not a setting of PEPsal's; left out")),
+        None => draft.remark(format!("`{name}`: not a setting of PEPsal; left out")),
     }
 }
 
@@ -207,8 +207,8 @@ fn option(letter: char, value: &str, draft: &mut Draft) {
             Err(_) => draft.remark(format!("{said}: not a port; left out")),
         },
         'c' if value == CONNECTIONS => draft.remark(format!(
-            "{said} is PEPsal's default; pepd's is 8192 flows (`limits.flows`). Beyond it PEPsal refused connections, pepd lets \
-             them pass unaccelerated"
+            "{said} is PEPsal's default; pepd's is 8192 flows (`limits.flows`). Beyond it PEPsal \
+             refused connections; pepd forwards them unaccelerated"
         )),
         'c' => match value.parse() {
             Ok(flows) => draft.flows = Some(flows),
@@ -220,29 +220,29 @@ fn option(letter: char, value: &str, draft: &mut Draft) {
             Err(_) => draft.remark(format!("{said}: not a number; left out")),
         },
         's' if value.parse::<IpAddr>().is_ok() => draft.remark(format!(
-            "{said}: which of this machine's addresses servers see (`source = \"self\"`), routing decides: to have that one, \
-             give it to the route (`ip route change ... src {value}`)"
+            "{said}: with `source = \"self\"`, routing selects the address that servers see; to use \
+             this one, set it on the route (`ip route change ... src {value}`)"
         )),
         's' => draft.remark(format!(
-            "{said}: not needed; the DSCP of a client's SYN is on both legs (`dscp = \"keep\"`), whatever the interface"
+            "{said}: not needed; both legs have the DSCP of the client's SYN (`dscp = \"keep\"`)"
         )),
         'l' => draft.remark(format!(
-            "{said}: a line for each flow that ends is in the log; `pepd custody` lists those that run"
+            "{said}: the log has a line for each flow that ends; `pepd flows` lists open flows"
         )),
-        'g' => draft.remark(format!("{said}: not needed; flows that have ended are gone at once")),
+        'g' => draft.remark(format!("{said}: not needed; ended flows are freed at once")),
         't' => draft.remark(format!(
-            "{said}: `timeouts.connect` (130 s) bounds how long a server may take to answer, `timeouts.idle` how long a flow may \
-             be silent"
+            "{said}: `timeouts.connect` (130 s) bounds the wait for a server, `timeouts.idle` the \
+             silence of a flow"
         )),
-        'T' => draft.remark(format!("{said}: not needed; there is a thread for each processor")),
+        'T' => draft.remark(format!("{said}: not needed; pepd runs one thread per CPU")),
         'a' => draft.remark(format!(
-            "{said}: not needed; pepd listens on loopback, where the rules lead to, and nobody else reaches it"
+            "{said}: not needed; pepd listens on loopback only, where the rules redirect to"
         )),
         'M' => draft.remark(format!(
-            "{said}: nobody is signalled; when the limit is reached the log says so (`gate_closed`), and new connections \
+            "{said}: pepd signals no process; at the limit it logs `gate_closed`, and new connections \
              pass unaccelerated"
         )),
-        // A queue for SYNs: 1.8 and before.
+        // `q`: a queue for SYNs, in 1.8 and earlier.
         _ => {
             draft.binds_clients = true;
             draft.remark(format!("{said}: not needed; SYNs are not queued to pepd"));
@@ -253,15 +253,17 @@ fn option(letter: char, value: &str, draft: &mut Draft) {
 fn flag(letter: char, draft: &mut Draft) {
     match letter {
         'v' => draft.remark(
-            "`-v`: pepd logs a line for each flow that ends; `log.level = \"debug\"` says more",
+            "`-v`: pepd logs a line for each flow that ends; `log.level = \"debug\"` logs more",
         ),
-        'f' => draft.remark("`-f`: TCP Fast Open is not used: a SYN with data may arrive twice"),
+        'f' => {
+            draft.remark("`-f`: pepd does not use TCP Fast Open: a SYN with data may arrive twice")
+        }
         'k' => draft.remark(
-            "`-k`: not needed; what has arrived is sent at once, in full segments where there is enough",
+            "`-k`: not needed; pepd sends received data at once, in full segments if it suffices",
         ),
         'n' => draft.remark("`-n`: TCP_NODELAY is on by default (`nodelay_lan`, `nodelay_link`)"),
-        'q' => draft.remark("`-q`: not needed; ACKs on the host's side are the kernel's matter"),
-        // In the background, help, version: the service manager's, or nothing that lasts.
+        'q' => draft.remark("`-q`: not needed; the kernel controls ACKs on the host's side"),
+        // Daemon mode belongs to the service manager; help and version are no settings.
         _ => {}
     }
 }

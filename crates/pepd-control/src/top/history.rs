@@ -1,4 +1,4 @@
-//! What has been seen so far: the last answers, and what they came to over ten minutes.
+//! History of ten minutes: the last responses, and values derived from them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -7,90 +7,91 @@ use pepd_api::{
     status::{PacketStatus, PeerStatus, Status},
 };
 
-/// For how long what was seen is kept, in seconds.
+/// Seconds for which points are kept.
 pub(super) const KEPT_S: f64 = 600.0;
-/// Over how long what is lost after error correction is counted, in seconds: losses are few, and come in bursts.
+/// Seconds over which losses after FEC are counted, since these are few and come in bursts.
 const LOST_OVER_S: f64 = 10.0;
-/// An answer that takes longer, beyond the time between two questions, is told as missing.
+/// Seconds beyond the interval of queries after which a response counts as missing.
 const LATE_S: f64 = 3.0;
 
-/// What a running pepd has said, or why it did not.
+/// Response of a running pepd, or its error.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// How it is.
+    /// Status.
     pub(super) status: Result<Status, String>,
-    /// Its flows, where they were asked for.
+    /// Flows, if requested.
     pub(super) flows: Option<Result<FlowsReport, String>>,
 }
 
-/// What one answer has come to.
+/// Values of one response.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Point {
-    /// When, in seconds since the first question.
+    /// Time in seconds since the first query.
     pub(super) at: f64,
-    /// For which time before that it speaks.
+    /// Seconds before that time which the values cover.
     pub(super) for_s: f64,
-    /// Up, in bit/s.
+    /// Rate up, in bit/s.
     pub(super) up: f64,
-    /// Down, in bit/s.
+    /// Rate down, in bit/s.
     pub(super) down: f64,
-    /// The highest loss of all peers before error correction, 0 to 1; none without a session.
+    /// Maximum loss of all peers before FEC, 0 to 1; none without a session.
     pub(super) loss: Option<f64>,
-    /// The same after error correction.
+    /// Maximum loss of all peers after FEC.
     pub(super) after: Option<f64>,
-    /// The highest overcode.
+    /// Maximum FEC overhead of all peers.
     pub(super) fec_overhead: Option<f64>,
     /// Bytes held for hosts, in memory, on disk and in the kernel.
     pub(super) held: f64,
 }
 
-/// How fast the packets of a site go, since the answer before the last.
+/// Rates of the packets of a site between the last two responses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PacketRates {
-    /// Packets of hosts, in packets a second.
+    /// Packets from hosts, per second.
     pub(super) taken: f64,
-    /// Their bits, in bit/s.
+    /// Rate of packets from hosts, in bit/s.
     pub(super) taken_bits: f64,
-    /// Packets for hosts, in packets a second.
+    /// Packets to hosts, per second.
     pub(super) given: f64,
 }
 
-/// A peer, and a site of its.
+/// Peer and site.
 type PacketKey = (String, String);
 
-/// All that is known when a frame is drawn.
+/// Data for drawing a frame.
 #[derive(Debug)]
 pub(super) struct History {
-    /// Whom is asked.
+    /// Admin socket that is queried.
     pub(super) source: String,
     interval_s: f64,
     points: VecDeque<Point>,
     status: Option<(f64, Status)>,
-    /// Since when there has been no answer, and why.
+    /// Time of the last response before a failure, and the error.
     silence: Option<(f64, String)>,
-    /// Packets with bytes of hosts, and those that went again, by peer.
+    /// Packets with hosts' bytes and retransmitted segments, by peer.
     counts: VecDeque<(f64, BTreeMap<String, [u64; 2]>)>,
-    /// Packets of hosts, their bytes, and packets for hosts, of the answer before the last.
+    /// Packets from hosts, their bytes, and packets to hosts, in the previous response.
     packets: Option<(f64, BTreeMap<PacketKey, [u64; 3]>)>,
     flows: Option<Flows>,
     flows_refused: Option<String>,
 }
 
-/// The flows of the last answer.
+/// Flows of the last response.
 #[derive(Debug)]
 pub(super) struct Flows {
     at: f64,
-    /// As they were listed.
+    /// Report as received.
     pub(super) report: FlowsReport,
-    /// In bit/s, both ways together, in the same order; none for those that were not listed before.
+    /// Rates of both directions together in bit/s, in the same order; none for flows that were not
+    /// listed before.
     pub(super) rates: Vec<Option<f64>>,
 }
 
-/// By which a flow is known again.
+/// Identity of a flow in successive responses.
 type FlowKey = (String, String, String);
 
 impl History {
-    /// Of one that is asked there, that often.
+    /// Creates an empty history of a source, queried at this interval.
     pub(super) fn new(source: String, interval_s: f64) -> Self {
         Self {
             source,
@@ -105,7 +106,7 @@ impl History {
         }
     }
 
-    /// Takes an answer that came at that time.
+    /// Adds a response or error received at this time.
     pub(super) fn take(&mut self, now: f64, answer: Answer) {
         match answer.status {
             Ok(status) => self.take_status(now, status),
@@ -119,7 +120,7 @@ impl History {
         match answer.flows {
             Some(Ok(report)) => self.take_flows(now, report),
             Some(Err(why)) => (self.flows, self.flows_refused) = (None, Some(why)),
-            // They are not looked at: what was seen gets old.
+            // Flows that are not shown would become stale.
             None => (self.flows, self.flows_refused) = (None, None),
         }
     }
@@ -127,7 +128,7 @@ impl History {
     fn take_status(&mut self, now: f64, status: Status) {
         let before = self.heard_at();
         let for_s = match before {
-            // For the time in which nobody answered, nobody knows.
+            // The time without responses remains a gap.
             Some(before) if self.silence.is_none() => (now - before).min(2.0 * self.interval_s),
             _ => self.interval_s,
         };
@@ -188,17 +189,17 @@ impl History {
         self.flows_refused = None;
     }
 
-    /// The last answer.
+    /// Returns the last status.
     pub(super) fn status(&self) -> Option<&Status> {
         self.status.as_ref().map(|(_, status)| status)
     }
 
-    /// What the last answer has come to.
+    /// Returns the last point.
     pub(super) fn last(&self) -> Option<&Point> {
         self.points.back()
     }
 
-    /// The flows of the last answer; why there are none, where pepd would not tell.
+    /// Returns the flows of the last response, or the error if pepd refused them.
     pub(super) fn flows(&self) -> Result<Option<&Flows>, &str> {
         match &self.flows_refused {
             Some(why) => Err(why),
@@ -206,22 +207,23 @@ impl History {
         }
     }
 
-    /// When the last answer came.
+    /// Returns the time of the last response.
     fn heard_at(&self) -> Option<f64> {
         self.status.as_ref().map(|(at, _)| *at)
     }
 
-    /// For how many seconds there has been no answer, and why, where one is missing.
+    /// Returns the seconds without a response and the cause, if one is missing.
     pub(super) fn silence(&self, now: f64) -> Option<(f64, &str)> {
         if let Some((since, why)) = &self.silence {
             return Some((now - since, why));
         }
         let quiet = now - self.heard_at().unwrap_or(0.0);
-        (quiet > LATE_S + self.interval_s).then_some((quiet, "it takes its time"))
+        (quiet > LATE_S + self.interval_s).then_some((quiet, "slow response"))
     }
 
-    /// The share of packets with bytes of hosts that the peer lacked in spite of error correction, 0 to 1: of the last ten
-    /// seconds, or since the session began where it was not looked at before. None without a session, or packets.
+    /// Returns the share of packets with hosts' bytes lost in spite of FEC, 0 to 1, over the last
+    /// ten seconds; in the first response since the session began. None without a session or
+    /// packets.
     pub(super) fn lost_after(&self, peer: &PeerStatus) -> Option<f64> {
         let of = |(_, counts): &(f64, BTreeMap<String, [u64; 2]>)| counts.get(&peer.name).copied();
         let (first, last) = (of(self.counts.front()?), of(self.counts.back()?)?);
@@ -230,13 +232,14 @@ impl History {
         } else {
             [0; 2]
         };
-        // In another session counts begin anew.
+        // A new session resets the counts.
         let sent = last[0].checked_sub(first[0]).filter(|sent| *sent > 0)?;
         let again = last[1].checked_sub(first[1])?;
         Some((again as f64 / sent as f64).min(1.0))
     }
 
-    /// How fast the packets of a site of that peer go; none where it was not seen before, or has begun anew.
+    /// Returns the rates of a site's packets to and from a peer; none without an earlier response,
+    /// or after a reset of the counts.
     pub(super) fn packet_rates(
         &self,
         peer: &PeerStatus,
@@ -257,7 +260,8 @@ impl History {
         })
     }
 
-    /// The last ten minutes in so many columns, the highest value in each; none where nothing is known.
+    /// Returns the last ten minutes in this number of columns, each with its maximum; none if
+    /// unknown.
     pub(super) fn columns(
         &self,
         width: usize,
@@ -267,13 +271,13 @@ impl History {
         let (Some(last), true) = (self.points.back(), width > 0) else {
             return columns;
         };
-        // They begin at whole multiples of their length, so that what was seen stays in one.
+        // Columns begin at multiples of their length, so that a point stays in its column.
         let each = KEPT_S / width as f64;
         let newest = (last.at / each).floor();
         for point in &self.points {
             let Some(value) = value(point) else { continue };
             let begin = ((point.at - point.for_s) / each).floor();
-            // What ends where a column begins is of the one before.
+            // A point that ends at the start of a column belongs to the previous one.
             let end = (point.at / each).floor();
             let end = if begin < end && end * each >= point.at {
                 end - 1.0
@@ -312,7 +316,7 @@ fn key(flow: &FlowStatus) -> FlowKey {
     )
 }
 
-/// Bytes, both ways.
+/// Returns the bytes of both directions.
 pub(super) fn sum(flow: &FlowStatus) -> u64 {
     flow.up_bytes + flow.down_bytes
 }
@@ -329,7 +333,7 @@ mod tests {
             status.total.up_rate = f64::from(second);
             history.take(f64::from(second), answer(status));
         }
-        // Nobody answers for a while.
+        // pepd does not answer for a while.
         history.take(
             20.0,
             Answer {
@@ -351,19 +355,19 @@ mod tests {
         );
         assert_eq!(columns[59 - 1], Some(5.0), "from 99 on");
         assert_eq!(history.columns(0, |point| Some(point.up)), []);
-        // After ten minutes nothing is left of it.
+        // After ten minutes the earlier points are gone.
         history.take(2000.0, answer(status()));
         assert_eq!(history.points.len(), 1);
     }
 
     #[test]
-    fn silence_is_told_with_its_reason_until_there_is_an_answer() {
+    fn silence_is_reported_with_its_cause_until_the_next_response() {
         let mut history = History::new("x".to_owned(), 1.0);
         assert_eq!(history.silence(0.5), None);
         assert!(history.silence(5.0).is_some(), "no answer at all");
         history.take(6.0, answer(status()));
         assert_eq!(history.silence(9.0), None);
-        assert_eq!(history.silence(12.0), Some((6.0, "it takes its time")));
+        assert_eq!(history.silence(12.0), Some((6.0, "slow response")));
         let gone = || Answer {
             status: Err("gone".to_owned()),
             flows: None,
@@ -377,13 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_after_correction_is_of_the_last_seconds() {
+    fn loss_after_fec_covers_the_last_seconds() {
         let mut history = History::new("x".to_owned(), 1.0);
-        let seen = |sent: u64, repairs: u64, resent: u64| {
+        let seen = |sent: u64, repairs: u64, retransmitted: u64| {
             let mut status = status();
             let session = status.peers[0].session.as_mut().expect("a session");
             (session.packets_sent, session.repairs_sent) = (sent, repairs);
-            session.segments_retransmitted = resent;
+            session.segments_retransmitted = retransmitted;
             status
         };
         let lost = |history: &History| history.lost_after(&history.status().unwrap().peers[0]);

@@ -1,13 +1,13 @@
-//! `pepd top`: a running pepd in a terminal, asked by its admin socket again and again.
+//! `pepd top`: a running pepd in a terminal, queried through its admin socket.
 //!
 //! ```text
-//!   a thread asks, once a second --> History --+
-//!   keys --> Ui ------------------------------+--> draw --> the terminal, or text
+//!   thread that polls once a second --> History --+
+//!   keys --> Ui ----------------------------------+--> draw --> terminal, or text
 //! ```
 //!
-//! - `history`, what was answered, and what that came to over ten minutes
-//! - `ui`, what is shown, and what keys do to that
-//! - `draw`, frames: a function of these two and the time
+//! - `history`: responses, and values derived from them over ten minutes
+//! - `ui`: selected view and handling of keys
+//! - `draw`: frames, a function of these two and the time
 
 mod draw;
 mod history;
@@ -48,44 +48,42 @@ use self::{
 };
 use crate::client::{AskError, ask};
 
-/// For how long keys are waited for before answers and signals are looked for.
+/// Maximum wait for keys before responses and signals are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often a frame is drawn though nothing has happened: it says for how long there has been no answer.
+/// Interval of redrawing without events, which updates the time without a response.
 const REDRAW: Duration = Duration::from_secs(1);
-/// For how long packets are counted where there is one frame only.
+/// Interval between the two queries of a single frame with packet rates.
 const PACKETS_SEEN: Duration = Duration::from_millis(2100);
-/// How wide a frame is that is text.
+/// Width of a frame printed as text.
 const TEXT_WIDTH: u16 = 100;
 
-/// Why it ends before it was told to.
+/// Reason for a premature end.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
-    /// Nobody would see it.
-    #[error("standard output is no terminal: `pepd top --once` prints one frame as text")]
+    /// Standard output is no terminal.
+    #[error("standard output is no terminal: use `pepd top --once` to print one frame as text")]
     NoTerminal,
-    /// It cannot be used, or is gone.
+    /// The terminal fails.
     #[error("cannot use the terminal: {0}")]
     Terminal(#[source] io::Error),
-    /// The system does not let it begin.
-    #[error("cannot begin: {0}")]
+    /// The system denies a thread or a signal handler.
+    #[error("cannot start: {0}")]
     System(#[source] io::Error),
-    /// What it asks by has ended, which it never does.
-    #[error("its other thread has ended")]
+    /// The polling thread has ended, which is a bug.
+    #[error("the polling thread has ended")]
     Broken,
-    /// There is no answer, and only one was wanted.
+    /// No response for a single frame.
     #[error(transparent)]
     Unanswered(#[from] AskError),
-    /// It cannot be understood.
-    #[error(
-        "{0}: an answer that this program does not understand ({1}): is it of another version?"
-    )]
+    /// The response is malformed.
+    #[error("{0}: malformed response ({1}): does that pepd have another version?")]
     NotUnderstood(PathBuf, serde_json::Error),
 }
 
-/// One frame, as text: 100 columns, and as many lines as it takes.
+/// Returns one frame as text: 100 columns, and as many lines as it takes.
 ///
 /// # Errors
-/// When there is no answer.
+/// If pepd does not answer.
 pub fn once(socket: &Path) -> Result<String, TopError> {
     let mut history = History::new(socket.display().to_string(), 1.0);
     let mut ask = |now: f64| {
@@ -100,7 +98,7 @@ pub fn once(socket: &Path) -> Result<String, TopError> {
     };
     let began = Instant::now();
     let mut now = 0.0;
-    // Of packets only counts are told, so that a rate takes two answers. They change once a second.
+    // Rates of packets take two responses, since pepd reports counts, updated once a second.
     if ask(now)? {
         thread::sleep(PACKETS_SEEN);
         now = began.elapsed().as_secs_f64();
@@ -109,21 +107,21 @@ pub fn once(socket: &Path) -> Result<String, TopError> {
     Ok(draw::text(&history, &Ui::default(), now, TEXT_WIDTH))
 }
 
-/// Shows it until it is told to end. The terminal is then as it was, whatever happens.
+/// Shows the status until the user quits. Restores the terminal in any case.
 ///
 /// # Errors
-/// When there is no terminal, or that fails.
+/// If there is no terminal, or it fails.
 pub fn run(socket: &Path, interval: Duration) -> Result<(), TopError> {
     if !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal);
     }
-    let (tell, told) = channel();
+    let (tell, reported) = channel();
     watch_signals(tell.clone())?;
     let (wake, woken) = channel();
     let shown = Shown {
         wanted: Arc::default(),
         wake,
-        told,
+        reported,
     };
     let (socket, wanted) = (socket.to_owned(), Arc::clone(&shown.wanted));
     let source = socket.display().to_string();
@@ -136,7 +134,7 @@ pub fn run(socket: &Path, interval: Duration) -> Result<(), TopError> {
         colour: env::var_os("NO_COLOR").is_none_or(|word| word.is_empty()),
         ..Ui::default()
     };
-    // It is restored by a panic, too.
+    // A panic restores it too.
     let result = ratatui::try_init()
         .map_err(TopError::Terminal)
         .and_then(|mut terminal| shown.show(&mut terminal, history, ui));
@@ -144,21 +142,21 @@ pub fn run(socket: &Path, interval: Duration) -> Result<(), TopError> {
     result.and(restored)
 }
 
-/// What the terminal is told by others.
+/// Event from another thread.
 #[derive(Debug)]
 enum TopEvent {
-    /// An answer has come, or none.
+    /// Response, or its error.
     Answer(Box<Answer>),
-    /// A signal wants it to end.
+    /// Signal to quit.
     End,
 }
 
-/// The other end of what asks.
+/// Main thread: shows the responses of the polling thread.
 struct Shown {
-    /// Which flows are wanted with each status.
+    /// Path of the flows to query with each status.
     wanted: Arc<Mutex<Option<String>>>,
     wake: Sender<()>,
-    told: Receiver<TopEvent>,
+    reported: Receiver<TopEvent>,
 }
 
 impl Shown {
@@ -174,7 +172,7 @@ impl Shown {
         loop {
             let mut changed = last.is_none_or(|last| last.elapsed() >= REDRAW);
             loop {
-                match self.told.try_recv() {
+                match self.reported.try_recv() {
                     Ok(TopEvent::Answer(answer)) => {
                         history.take(began.elapsed().as_secs_f64(), *answer);
                     }
@@ -207,19 +205,19 @@ impl Shown {
                     Next::Leave => return Ok(()),
                 }
             }
-            // A key, or another size.
+            // A key or a resize: redraw.
             last = None;
         }
     }
 
     fn ask(&self, flows: Option<String>) {
         *self.wanted.lock() = flows;
-        // Where nobody listens, that is found out by the next look.
+        // If the thread has ended, the main loop finds out.
         let _ = self.wake.send(());
     }
 }
 
-/// Asks for as long as somebody wants to know.
+/// Polls until the main thread has ended.
 fn keep_polling(
     socket: &Path,
     interval: Duration,
@@ -238,7 +236,7 @@ fn keep_polling(
         }
         match woken.recv_timeout(interval) {
             Err(RecvTimeoutError::Disconnected) => return,
-            // Keys that were pressed in the meantime are answered together.
+            // One query answers all keys pressed in the meantime.
             Ok(()) | Err(RecvTimeoutError::Timeout) => while woken.try_recv().is_ok() {},
         }
     }
@@ -250,7 +248,7 @@ fn question<T: DeserializeOwned>(socket: &Path, target: &str) -> Result<T, TopEr
     answer.map_err(|err| TopError::NotUnderstood(socket.to_owned(), err))
 }
 
-/// Signals that would end the program leave the terminal as it was, too.
+/// Handles signals that would end the program, so that the terminal is restored.
 fn watch_signals(tell: Sender<TopEvent>) -> Result<(), TopError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(TopError::System)?;
@@ -276,17 +274,17 @@ fn watch_signals(tell: Sender<TopEvent>) -> Result<(), TopError> {
                 () = terminal_gone() => {}
             }
         });
-        // It may have ended by itself.
+        // The main thread may have ended.
         let _ = tell.send(TopEvent::End);
         if is_terminal_gone() {
-            // Nothing is left to restore, and crossterm reads the end of it for ever.
+            // Nothing is left to restore, and crossterm would read the end of file for ever.
             process::exit(128 + libc::SIGHUP);
         }
     });
     watching.map(|_| ()).map_err(TopError::System)
 }
 
-/// Waits until the terminal has hung up, which a program outside its session is not signalled.
+/// Waits until the terminal has hung up. A program outside its session gets no signal.
 async fn terminal_gone() {
     while !is_terminal_gone() {
         tokio::time::sleep(REDRAW).await;

@@ -1,4 +1,4 @@
-//! Frames, as they look.
+//! Tests of frames.
 
 use pepd_api::{
     flows::{FlowsReport, LeftSite, NotAccelerated},
@@ -13,7 +13,7 @@ use super::{
     ui::{Order, Ui, View},
 };
 
-/// One in which everything has a value.
+/// Returns a status with a value in every field.
 pub(super) fn status() -> Status {
     pepd_api::testing::status()
 }
@@ -25,7 +25,7 @@ pub(super) fn answer(status: Status) -> Answer {
     }
 }
 
-/// Flows from these hosts, with so many bytes up.
+/// Returns flows of these hosts, with this number of bytes up.
 pub(super) fn flows(each: &[(&str, u64)]) -> FlowsReport {
     let leg = |rtt: f64| {
         json!({
@@ -59,7 +59,7 @@ fn seen(answers: Vec<Answer>) -> History {
     history
 }
 
-/// As it is on a terminal of that size, with all that is sent to it in between.
+/// Returns the lines on a terminal of this size.
 fn shown(history: &History, ui: &Ui, now: f64, size: (u16, u16)) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("memory");
     let drawn = terminal.draw(|frame| {
@@ -91,9 +91,9 @@ fn the_overview_shows_link_sites_peers_and_limits() {
     assert_has(
         &lines,
         &[
-            "process 4194304 for 115d17h, 12 before it, DRAINING",
-            "link UP for 115d17h, by operator, abcdefghijklmno, 9.99 Mbit/s, 600 ms",
-            "outages 1234, 11d13h in all; last 22 Nov 14:02:11 for 1min1s",
+            "process 4194304, up 115d17h, 12 restarts, DRAINING",
+            "link UP for 115d17h, set by operator, abcdefghijklmno, 9.99 Mbit/s, 600 ms",
+            "outages 1234, 11d13h in total; last 22 Nov 14:02:11 for 1min1s",
             "down         123 kbit/s ",
             "loss              12.3% ",
             "unrepaired            - ",
@@ -101,8 +101,8 @@ fn the_overview_shows_link_sites_peers_and_limits() {
             "queue: pepd 1.00 GiB, disk 0 B, kernel 0 B; oldest 10d10h",
             "custody: memory 1 B of 2 B, no disk",
             "flows FULL 8192 of 8192, memory",
-            "mail         tunnel  8192 9.99 Gbit/s  123 kbit/s  1.00 GiB   10d10h link away",
-            "q end  ? help  f flows",
+            "mail         tunnel  8192 9.99 Gbit/s  123 kbit/s  1.00 GiB   10d10h link down",
+            "q quit  ? help  f flows",
         ],
     );
     let far_down = Ui {
@@ -113,13 +113,13 @@ fn the_overview_shows_link_sites_peers_and_limits() {
     assert_has(
         &below,
         &[
-            "yyyyyyyyyyy… stopped udp  8192 12346 ms 11746 ms  999 Mbit/s 12.3%     -  100%",
-            "away         AWAY            0",
-            "takes none of our answers (psk_file?)",
-            "packets of       taken                 given  dropped    queue  boosters on",
+            "yyyyyyyyyyy… stopped udp    8192 12346 ms 11746 ms  999 Mbit/s 12.3%     -  100%",
+            "quiet        DOWN              0",
+            "rejects handshake responses (psk_file?)",
+            "packet site             from hosts  to hosts  dropped    queue  active boosters",
             "voice            0.0/s     0 bit/s     0.0/s       22   100 ms  fec",
-            "7 packets of yyyyyyyyyyyyyy",
-            "22 Nov 14:02:11, 5min0s ago: lasted 1min1s, by probe",
+            "dropped 7 packets of yyyyyyyyyyyyyy",
+            "22 Nov 14:02:11, 5min0s ago: lasted 1min1s, reported by probe",
         ],
     );
 }
@@ -160,8 +160,8 @@ fn flows_are_in_the_order_that_was_asked_for() {
         &lines,
         &[
             "3 flows, by rtt",
-            "passes by: voice (by its mode)",
-            "mail         split    1min0s     450 B   400 bit/s   600 ms      8 hybla",
+            "not accelerated: voice (mode bypass)",
+            "mail         split    1min0s     450 B   400 bit/s   600 ms       8 hybla",
             "   192.0.2.1:1 -> 198.51.100.7:25, 2.00 KiB held, limited by receiver's window",
             "s sort: rtt  i site: all",
         ],
@@ -199,7 +199,7 @@ fn a_download_has_no_control_of_ours() {
 }
 
 #[test]
-fn a_silent_pepd_is_told_of_and_what_was_seen_stays() {
+fn silence_is_shown_above_the_last_data() {
     let gone = Answer {
         status: Err("connection refused".to_owned()),
         flows: None,
@@ -209,7 +209,7 @@ fn a_silent_pepd_is_told_of_and_what_was_seen_stays() {
     assert_has(
         &lines,
         &[
-            "no answer from /run/pepd/sat.sock since 31s; below is what was seen last (connection refused)",
+            "no answer from /run/pepd/sat.sock for 31s; last data below (connection refused)",
             "link UP",
         ],
     );
@@ -219,12 +219,12 @@ fn a_silent_pepd_is_told_of_and_what_was_seen_stays() {
     }]);
     assert_has(
         &shown(&never, &Ui::default(), 2.0, SMALLEST),
-        &["since 2s (no such file)", "waiting for an answer"],
+        &["for 2s (no such file)", "waiting for an answer"],
     );
 }
 
 #[test]
-fn a_terminal_that_is_too_small_is_told_of() {
+fn a_terminal_that_is_too_small_gets_a_message() {
     let history = seen(vec![answer(status())]);
     for size in [(79, 24), (80, 23), (20, 3), (1, 1), (0, 0)] {
         let lines = shown(
@@ -252,7 +252,7 @@ fn help_lists_the_keys() {
     let lines = shown(&history, &ui, 0.0, SMALLEST);
     assert_has(
         &lines,
-        &["q, Ctrl-C      end", "f, Tab", "PgUp", "┌──", "──┘"],
+        &["q, Ctrl-C      quit", "f, Tab", "PgUp", "┌──", "──┘"],
     );
     assert!(lines.iter().all(|line| line.chars().count() <= 80));
 }
@@ -283,18 +283,18 @@ fn without_colours_nothing_has_one_and_the_words_are_the_same() {
 #[test]
 fn names_cannot_tell_the_terminal_anything() {
     let evil = "a\u{1b}[2Jb\u{9b}31mc\rd\ne\u{7}f\u{1b}]0;g\u{1b}\\h";
-    let mut told = status();
-    told.version = evil.to_owned();
-    told.link.interface = Some(evil.to_owned());
-    told.link.report.by = evil.to_owned();
-    told.total.flows_ended = [(evil.to_owned(), 1)].into();
-    told.sites[0].bypassed = Some(evil.to_owned());
-    told.peers[0].name = evil.to_owned();
+    let mut reported = status();
+    reported.version = evil.to_owned();
+    reported.link.interface = Some(evil.to_owned());
+    reported.link.report.by = evil.to_owned();
+    reported.total.flows_ended = [(evil.to_owned(), 1)].into();
+    reported.sites[0].bypassed = Some(evil.to_owned());
+    reported.peers[0].name = evil.to_owned();
     let mut report = flows(&[(evil, 1)]);
     report.flows[0].flow.site = Some(evil.to_owned());
     report.not_accelerated.sites[0].site = evil.to_owned();
     let asked = Answer {
-        status: Ok(told),
+        status: Ok(reported),
         flows: Some(Ok(report)),
     };
     let mut history = seen(vec![asked]);

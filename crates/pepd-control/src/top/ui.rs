@@ -1,11 +1,11 @@
-//! What is shown, and what keys do to that.
+//! View state, and its changes by keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Flows that are asked for; more would make the question cost what it is to show.
+/// Maximum number of queried flows; more would cost pepd too much.
 pub(super) const ASKED: usize = 1000;
 
-/// What is shown.
+/// View of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum View {
     /// Link, sites, peers, limits.
@@ -15,22 +15,22 @@ pub(super) enum View {
     Flows,
 }
 
-/// Which flows come first.
+/// Sort order of flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Order {
-    /// Those with most bytes.
+    /// By bytes, descending.
     #[default]
     Bytes,
-    /// The fastest.
+    /// By rate, descending.
     Rate,
-    /// The oldest.
+    /// By age, the oldest first.
     Age,
-    /// Those with the longest round trip.
+    /// By round trip, the longest first.
     Rtt,
 }
 
 impl Order {
-    /// As it is shown.
+    /// Returns the name shown for the order.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
@@ -50,36 +50,37 @@ impl Order {
     }
 }
 
-/// Whether to go on.
+/// Action after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Go on.
+    /// Continue.
     Stay,
-    /// Ask again at once: something else is wanted.
+    /// Query again at once for other data.
     Ask,
-    /// End.
+    /// Quit.
     Leave,
 }
 
-/// What is shown, and how.
+/// View state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Ui {
-    /// What.
+    /// Current view.
     pub(super) view: View,
-    /// Whether keys are explained over it.
+    /// True if the help is shown on top.
     pub(super) help: bool,
-    /// The order of flows.
+    /// Order of flows.
     pub(super) order: Order,
-    /// The site whose flows are shown; none for all.
+    /// Site whose flows are shown; none for all.
     pub(super) site: Option<String>,
-    /// Lines of the list that are above what is shown.
+    /// Number of lines of the list above the screen.
     pub(super) scroll: usize,
-    /// Whether there are colours. Nothing is told by them alone.
+    /// True if colours are used. No information is conveyed by them alone.
     pub(super) colour: bool,
 }
 
 impl Ui {
-    /// Takes a key. The list has had room for `room` lines, and could be moved by `most`; sites are all there are.
+    /// Handles a key. `room` is the number of visible lines of the list, `most` the maximum scroll
+    /// position, `sites` the names of all sites.
     pub(super) fn press(
         &mut self,
         key: KeyEvent,
@@ -123,9 +124,9 @@ impl Ui {
         Next::Stay
     }
 
-    /// What to ask for the flows that are shown; none where none are.
+    /// Returns the path of the query for the shown flows; none in the overview.
     pub(super) fn flows_target(&self) -> Option<String> {
-        // By rate and round trip they are sorted here, as pepd knows neither without asking the kernel for all.
+        // Sorts by rate and round trip locally: pepd would have to query the kernel for all.
         let sort = match self.order {
             Order::Age => "age",
             Order::Bytes | Order::Rate | Order::Rtt => "bytes",
@@ -136,7 +137,7 @@ impl Ui {
     }
 }
 
-/// The site after this one; all of them after the last, and where it is gone.
+/// Returns the site after this one; none (all sites) after the last one, or if it is gone.
 fn following<'a>(site: Option<&str>, sites: &[&'a str]) -> Option<&'a str> {
     let Some(site) = site else {
         return sites.first().copied();
@@ -221,7 +222,7 @@ mod tests {
             assert_eq!(press(&mut ui, code), Next::Stay);
             assert_eq!(ui.scroll, expected, "{code:?}");
         }
-        // The list has become shorter.
+        // The list has shrunk.
         ui.press(KeyEvent::from(KeyCode::Up), 5, 3, &[]);
         assert_eq!(ui.scroll, 2);
     }

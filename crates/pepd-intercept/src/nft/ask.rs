@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_of_a_table_is_understood() {
+    fn answers_of_the_kernel_about_a_table_are_parsed() {
         let error = libc::NLMSG_ERROR as u16;
         let answer = |code: i32| message(error, &code.to_ne_bytes());
         let exists = |answer: &[u8]| found(answer, NEW_TABLE).map(|body| body.is_some());
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_as_long_as_it_says() {
+    fn a_query_has_the_stated_length() {
         for name in ["a", "pepd", "pepd_roof"] {
             let query = query(GET_TABLE, 1, &[(TABLE_NAME, &terminated(name))]);
             assert_eq!(query[..4], (query.len() as u32).to_ne_bytes());

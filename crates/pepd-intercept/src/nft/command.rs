@@ -32,9 +32,7 @@ const OLDEST: (u32, u32, u32) = (0, 9, 8);
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
     /// nftables is not installed.
-    #[error(
-        "there is no `nft` command: install the package nftables (Debian: apt install nftables)"
-    )]
+    #[error("command `nft` not found: install the package nftables (Debian: apt install nftables)")]
     Missing,
     /// nft is too old.
     #[error("this is nft {version}; pepd needs {} or later", dotted(OLDEST))]

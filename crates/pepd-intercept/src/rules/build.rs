@@ -1,4 +1,4 @@
-//! From the configuration to chains.
+//! Construction of the chains from the configuration.
 
 use pep_core::{
     config::{Config, IfName, OtherRoutes},
@@ -14,7 +14,7 @@ use super::{
 };
 
 impl Ruleset {
-    /// The table for this configuration on a kernel that can do so much.
+    /// Returns the table for this configuration on a kernel with these features.
     pub fn new(config: &Config, features: Features) -> Self {
         let builder = Builder {
             config,
@@ -57,7 +57,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The families whose hosts' SYNs are counted by the second.
+    /// Returns the families whose SYN rates are measured.
     fn rates(&self) -> &'static [Family] {
         if self.features.rate && self.config.defers() {
             self.features.families()
@@ -66,7 +66,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The families whose recent SYNs can be forgotten again.
+    /// Returns the families whose recent SYNs can be deleted.
     fn forgotten(&self) -> &'static [Family] {
         if self.features.forget {
             self.recent()
@@ -80,7 +80,7 @@ impl Builder<'_> {
         [&Counter::ALL[..], &redirection, &self.packet_counters()].concat()
     }
 
-    /// Counters by which the loss of redirected SYNs is noticed.
+    /// Returns the counters that reveal the loss of redirected SYNs.
     fn redirection_counters(&self) -> Vec<Counter> {
         let families = self.features.families().iter().copied();
         let of_family = |family| {
@@ -91,7 +91,7 @@ impl Builder<'_> {
             let accounted = [
                 Counter::Aborted(family),
                 Counter::Handshakes(family),
-                Counter::OtherMarks(family),
+                Counter::NoSource(family),
             ];
             sites.chain(held).chain(accounted)
         };
@@ -106,7 +106,7 @@ impl Builder<'_> {
         self.features.families().contains(&Family::V6)
     }
 
-    /// Sites that take flows.
+    /// Iterates over the sites that take flows.
     fn flow_sites(&self) -> impl Iterator<Item = (SiteId, &Site)> {
         let sites = self.config.sites.iter();
         sites.filter(|(_, site)| site.mode.takes_flows())
@@ -155,16 +155,18 @@ impl Builder<'_> {
         chains
     }
 
-    /// The link's interface, where what leads by another does not cross the link.
+    /// Returns the link's interface, if flows with a route by another interface do not cross the
+    /// link.
     pub(super) fn link_alone(&self) -> Option<&str> {
         let link = self.config.link.as_ref()?;
-        // One-armed, what is routed to the LAN crosses the link.
+        // One-armed, packets routed to the LAN cross the link.
         let may_be = !self.may_be_one_armed();
         let passes = link.other_routes == OtherRoutes::Pass && self.features.fib && may_be;
         passes.then_some(link.interface.as_str())
     }
 
-    /// Whether the link is behind a LAN interface, or may be as it is not stated.
+    /// Returns true if the link is behind a LAN interface, or may be since the configuration does
+    /// not name it.
     fn may_be_one_armed(&self) -> bool {
         self.config.link.as_ref().is_none_or(|link| {
             let name = link.interface.as_str();
@@ -172,7 +174,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Families of which what goes to networks of this machine stays out of tunnels.
+    /// Returns the families for which traffic to networks of this machine is exempt from tunnels.
     fn near(&self) -> &'static [Family] {
         let mut sites = self.config.sites.iter();
         let tunnels = sites.any(|(_, site)| matches!(site.mode, Mode::Tunnel | Mode::Packet));
@@ -183,11 +185,11 @@ impl Builder<'_> {
         }
     }
 
-    /// The interfaces behind which there are other hosts of this side; the rest may lead to the
+    /// Returns the interfaces with other hosts of this end behind them; the others may lead to the
     /// link.
     ///
-    /// One-armed, the way to the link leads by a LAN interface; where the link is not known, any
-    /// might.
+    /// One-armed, the path to the link leads by a LAN interface; if the link is unknown, any
+    /// interface might.
     pub(super) fn hosts_only(&self) -> Vec<String> {
         let link = self.config.link.as_ref();
         let link = link.map(|link| link.interface.as_str());
@@ -196,24 +198,25 @@ impl Builder<'_> {
         names
     }
 
-    /// Packets of these conditions that stay on this side, in all modes, end so.
+    /// Returns rules that end packets of these conditions with `end` if they stay at this end, in
+    /// all modes.
     pub(super) fn near_rules(&self, conditions: &[Term], end: &[Term]) -> Vec<Rule> {
         let hosts = self.hosts_only();
         let mut rules = Vec::new();
         if self.features.fib && !hosts.is_empty() {
-            let way = [Term::RoutedToAny(hosts.clone())];
-            let between = [&[Term::From(hosts.clone())], conditions, &way, end].concat();
+            let destination = [Term::RoutedToAny(hosts.clone())];
+            let between = [&[Term::From(hosts.clone())], conditions, &destination, end].concat();
             rules.push(rule("between hosts of this side", between));
         }
-        // Where the link is not stated, all LAN interfaces lead to hosts.
+        // Without a configured link, all LAN interfaces lead to hosts.
         let from = match self.config.link {
             Some(_) => hosts,
             None => self.lan_names(),
         };
         if !from.is_empty() {
             rules.extend(self.near().iter().map(|&family| {
-                let way = [Term::ToNear(family)];
-                let near = [&[Term::From(from.clone())], conditions, &way, end].concat();
+                let destination = [Term::ToNear(family)];
+                let near = [&[Term::From(from.clone())], conditions, &destination, end].concat();
                 rule("to a network of this machine", near)
             }));
         }
@@ -224,13 +227,13 @@ impl Builder<'_> {
         self.lans.iter().map(|lan| lan.interface.clone()).collect()
     }
 
-    /// LAN interfaces and their TUNs.
+    /// Returns the LAN interfaces and their TUNs.
     fn host_names(&self) -> Vec<String> {
         let tuns = self.lans.iter().filter_map(|lan| lan.tun.clone());
         self.lan_names().into_iter().chain(tuns).collect()
     }
 
-    /// Terms that have the kernel deliver a packet to pepd.
+    /// Returns terms that make the kernel deliver a packet to pepd.
     fn to_local(&self) -> Vec<Term> {
         let mark = Term::SetMark(self.marks.local());
         [mark]
@@ -265,7 +268,7 @@ impl Builder<'_> {
         ));
         rules.extend(self.to_packets("of no flow", &[lan(), NotTcpOrIcmp], true));
         rules.extend([
-            rule("nothing we could know", [NotTcpOrIcmp, Accept]),
+            rule("cannot belong to a flow of pepd", [NotTcpOrIcmp, Accept]),
             rule(
                 "one-armed: a server's packet, see from_servers",
                 [SocketMark(self.marks.server_leg()), Accept],
@@ -274,38 +277,41 @@ impl Builder<'_> {
         rules.extend(self.forgotten().iter().map(|&family| {
             let conditions = [&[lan(), Fin], &full[..], &[Forget(family)]].concat();
             rule(
-                "the end of a flow: what is repeated of it later must not open another",
+                "end of a flow: packets repeated later must not open another",
                 conditions,
             )
         }));
         let urgent = [&[Term::Urgent], &full[..], &[Count(Counter::Urgent)]].concat();
-        rules.push(rule("urgent data, which arrives in the stream", urgent));
-        rules.push(rule("a flow we have", deliver(&full)));
+        rules.push(rule("urgent data, delivered in the stream", urgent));
+        rules.push(rule("a flow of pepd", deliver(&full)));
         if self.features.seen {
-            // Of its own: where the set is full, a rule ends there.
+            // A rule of its own: a full set ends the rule.
             rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
         }
-        rules.extend(self.to_packets("a new flow, or packets to us", &[lan(), Syn], false));
+        rules.extend(self.to_packets("a new flow, or packets to pepd", &[lan(), Syn], false));
         rules.push(rule(
-            "a new flow, if there is room",
+            "a new flow, if the set has room",
             [lan(), Syn, Count(Counter::Syns), jump("gate")],
         ));
         rules.extend(self.features.families().iter().map(|&family| {
             rule(
-                "of a host that has as many as one may have",
+                "host at its flow limit",
                 [lan(), Syn, AtCap(family), jump("host_at_cap")],
             )
         }));
         if self.features.fib {
             rules.extend(self.features.families().iter().map(|&family| {
-                let foreign = [
+                let no_source = [
                     lan(),
                     Syn,
                     Of(family),
                     Term::NotBehind,
-                    Count(Counter::OtherMarks(family)),
+                    Count(Counter::NoSource(family)),
                 ];
-                rule("its source is not there: the kernel may drop it", foreign)
+                rule(
+                    "source is not behind the interface: the kernel may drop it",
+                    no_source,
+                )
             }));
         }
         rules.push(rule(
@@ -328,26 +334,26 @@ impl Builder<'_> {
         )]);
         rules.extend(self.recent().iter().map(|&family| {
             rule(
-                "answer to a SYN cookie: there is no socket to know it by",
+                "answer to a SYN cookie, which has no socket yet",
                 [lan(), Ack, IsRecent(family), goto("sites")],
             )
         }));
-        rules.extend(self.to_packets("of no flow that we have", &[lan()], true));
+        rules.extend(self.to_packets("not of a flow of pepd", &[lan()], true));
         rules
     }
 
-    /// Held SYNs come out of their TUN again.
+    /// Returns rules for held SYNs that come out of their TUN again.
     fn released(&self) -> impl Iterator<Item = Rule> {
         let tuns = self.lans.iter().enumerate();
         let tuns = tuns.filter_map(|(number, lan)| Some((number, lan.tun.clone()?)));
         let tuns = tuns.filter(|_| self.features.tags);
         tuns.map(|(number, tun)| {
             let terms = [&[Term::From(vec![tun])], &self.behind_tun(number)[..]].concat();
-            rule("held before: not to be taken for a forged one", terms)
+            rule("held before: past checks for spoofed sources", terms)
         })
     }
 
-    /// A listener's SYN-ACK that gets as far as this shows that its SYN had arrived.
+    /// Returns a chain that counts SYN-ACKs of listeners: each shows that its SYN has arrived.
     fn handshakes(&self) -> Chain {
         let rules = self.features.families().iter().map(|&family| {
             let answers = [
@@ -365,14 +371,14 @@ impl Builder<'_> {
     fn server_rules(&self) -> Vec<Rule> {
         let known = Term::Tagged(self.marks.number(self.marks.local()));
         let known = [known, Term::Accept];
-        let known = rule("from hosts, and on its way already", known);
+        let known = rule("from hosts, and handled already", known);
         let mut rules: Vec<_> = self
             .tag(self.marks.local())
             .map(|_| known)
             .into_iter()
             .collect();
         if self.has_v6() {
-            // Hosts may be servers, too, of this machine and of others.
+            // Hosts may also be servers, of this machine and of others.
             let from_link = (!self.may_be_one_armed()).then(|| Term::NotFrom(self.lan_names()));
             let answers = [
                 Term::SynAck,
@@ -384,7 +390,7 @@ impl Builder<'_> {
         }
         rules.extend([
             rule(
-                "a server answers, and the answer comes back to us",
+                "a server answers pepd",
                 [
                     Term::SynAck,
                     Term::SocketMark(self.marks.server_leg()),
@@ -392,7 +398,7 @@ impl Builder<'_> {
                 ],
             ),
             rule(
-                "urgent data, which arrives in the stream",
+                "urgent data, delivered in the stream",
                 [
                     Term::Urgent,
                     Term::SocketMark(self.marks.server_leg()),
@@ -400,7 +406,7 @@ impl Builder<'_> {
                 ],
             ),
             rule(
-                "an answer to one of our server legs, or an ICMP error about it",
+                "an answer to a server leg of pepd, or an ICMP error about it",
                 [
                     &[Term::TcpOrIcmp, Term::SocketTransparent],
                     &self.to_local()[..],
@@ -419,7 +425,7 @@ impl Builder<'_> {
                 [Term::Mark(self.marks.client_leg()), Term::Notrack],
             ),
             rule(
-                "a server is called",
+                "pepd connects to a server",
                 [
                     Term::Mark(self.marks.server_leg()),
                     Term::Syn,
@@ -430,13 +436,16 @@ impl Builder<'_> {
         rules.extend(self.features.families().iter().map(|&family| {
             let to = Term::To(self.lan_names());
             let redirect = [to, Term::IcmpRedirect(family), Term::Drop];
-            rule("hosts are not to find a way past pepd", redirect)
+            rule(
+                "drop ICMP redirects, which would lead hosts past pepd",
+                redirect,
+            )
         }));
         rules
     }
 
-    /// The TUNs' queues, and the one task that empties them, are for all hosts: what is too much
-    /// goes by before.
+    /// Returns the chain that limits the rate of held SYNs. All hosts share the TUNs' queues and
+    /// the task that empties them; excess SYNs pass before.
     fn rate_chain(&self) -> Option<Chain> {
         let limits = &self.config.limits;
         let beyond = |comment: &str, faster: Term| {
@@ -445,14 +454,14 @@ impl Builder<'_> {
         };
         let per_host = self.rates().iter().map(|&family| {
             let faster = Term::FasterPerHost(family, limits.held_rate_per_source);
-            beyond("of a host that opens too many at a time: it passes", faster)
+            beyond("host exceeds limits.held_rate_per_source: passes", faster)
         });
         let mut rules: Vec<Rule> = per_host.collect();
         if rules.is_empty() {
             return None;
         }
         rules.push(beyond(
-            "too many of all hosts at a time: it passes",
+            "hosts exceed limits.held_rate: passes",
             Term::Faster(limits.held_rate),
         ));
         Some(chain(RATE, None, rules))
@@ -471,21 +480,24 @@ impl Builder<'_> {
         use Term::{Accept, Count, Jump, Notrack, Of, SetMark};
         let mut rules = Vec::new();
         if !self.rates().is_empty() {
-            rules.push(rule("not too many at a time", [Jump(RATE.to_owned())]));
+            rules.push(rule(
+                "within the rate of held SYNs",
+                [Jump(RATE.to_owned())],
+            ));
         }
         rules.extend(self.features.families().iter().map(|&family| {
             let held = Count(Counter::Held(family));
-            let comment = "into the TUN, which is there as long as pepd is";
+            let comment = "into the TUN, which exists while pepd runs";
             let into = [
                 &[Of(family)],
-                &self.way_into_tun(number, tun)[..],
+                &self.route_into_tun(number, tun)[..],
                 &[held, Notrack, Accept],
             ];
             rule(comment, into.concat())
         }));
         if self.features.fib {
             rules.push(rule(
-                "pepd is gone: forward, tracked as ever",
+                "pepd has ended: forward and track",
                 [SetMark(0), Accept],
             ));
         }
@@ -497,14 +509,14 @@ impl Builder<'_> {
         split.map(|(id, site)| chain(&site_chain(id), None, self.listener(id, site)))
     }
 
-    /// Every SYN, and every answer to a SYN cookie, that the site takes.
+    /// Returns rules for every SYN, and every answer to a SYN cookie, that the site takes.
     fn listener(&self, id: SiteId, site: &Site) -> Vec<Rule> {
         let port = self.config.listen_port(id);
         let comment = format!("site {}", site.name);
         let remember = |family: &Family| [Term::Syn, Term::Remember(*family)];
-        // The listener first: without one the packet must stay tracked and unmarked.
+        // The listener comes first: without one the packet must stay tracked and unmarked.
         let deliver = match self.tag(self.marks.local()) {
-            // The mark of its TUN stays until other programs' rules have seen it.
+            // The mark of its TUN stays until rules of other programs have seen it.
             Some(tag) if site.is_deferred() => vec![tag, Term::Notrack, Term::Accept],
             _ => self.deliver(),
         };
@@ -518,22 +530,22 @@ impl Builder<'_> {
         };
         let asks_for_route = self.features.fib && site.answers_first();
         let may_pass = [Term::Syn, Term::Jump(NO_ROUTE.to_owned())];
-        let may_pass = asks_for_route.then(|| rule("if there is a route", may_pass));
+        let may_pass = asks_for_route.then(|| rule("skip destinations without a route", may_pass));
         let may_pass = may_pass.into_iter();
         let (recent, families) = (self.recent().iter(), self.features.families().iter());
         if site.is_deferred() || !self.features.recent {
-            // Those that have been held are to come in, remembered or not.
+            // SYNs that were held must arrive, remembered or not.
             let recent = recent.map(|family| rule(&comment, remember(family)));
             return may_pass
                 .chain(recent)
                 .chain(families.map(|family| tproxy(family, &[])))
                 .collect();
         }
-        // One that a full set does not take passes: what answers its cookie would find nobody.
+        // A SYN that a full set does not take passes: the answer to its cookie would not match.
         let syns = recent.map(|family| tproxy(family, &remember(family)));
         let cookies = families.map(|family| tproxy(family, &[Term::Ack]));
         let passes = rule(
-            "too many of late to know it by its cookie: it passes",
+            "set of recent SYNs is full: passes",
             [Term::Syn, Term::Count(Counter::PassedRecent), Term::Accept],
         );
         may_pass
@@ -560,8 +572,8 @@ impl Builder<'_> {
         rules
     }
 
-    /// Rules that let SYNs pass whose connections would not survive being split: their ends check
-    /// what only the other end can have sent.
+    /// Returns rules that let SYNs pass whose connections would not survive a split: their ends
+    /// verify that segments come from the other end.
     fn end_to_end(&self) -> Vec<Rule> {
         let passes = |comment: &str, conditions: &[Term]| {
             let pass = [Term::Count(Counter::PassedEndToEnd), Term::Accept];
@@ -582,7 +594,7 @@ impl Builder<'_> {
     }
 
     fn site(&self, id: SiteId, site: &Site) -> Vec<Rule> {
-        // What else a site takes comes by the chain `packet_sites`.
+        // Other packets that a site takes go through the chain `packet_sites`.
         if !takes_tcp(&site.matcher) {
             return Vec::new();
         }
@@ -603,10 +615,10 @@ impl Builder<'_> {
         }
         let syn = [&anywhere[..], &[Term::Syn]].concat();
         let mut rules = vec![on(&syn, Term::Jump(lost_chain(id)))];
-        // In a tunnel they are protected, wherever their route leads.
+        // In a tunnel they are protected, whatever their route.
         if site.mode == Mode::Split && self.link_alone().is_some() {
-            // Not what comes out of a TUN, which was asked before it went in, and has the TUN's
-            // mark.
+            // Not for packets out of a TUN: they were checked before they entered it, and have the
+            // TUN's mark.
             let lans = self.interfaces(&site.matcher);
             let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
             let syn = [Term::From(lans), Term::Syn];
@@ -622,7 +634,7 @@ impl Builder<'_> {
         rules
     }
 
-    /// The LAN interfaces whose flows a site may take.
+    /// Returns the LAN interfaces whose flows a site may take.
     pub(super) fn interfaces<'a>(
         &'a self,
         matcher: &'a Matcher,
@@ -643,8 +655,8 @@ impl Builder<'_> {
         vec![Term::From(names.flatten().collect())]
     }
 
-    /// What a site matches except for the interface: one list of terms for both families or
-    /// one for each that can match at all.
+    /// Returns the conditions of a site except for the interface: one list of terms for both
+    /// families, or one for each family that can match.
     pub(super) fn conditions(&self, matcher: &Matcher, ports: &[Term]) -> Vec<Vec<Term>> {
         let any_family =
             matcher.src.is_empty() && matcher.dst.is_empty() && matcher.dscp.is_empty();
@@ -660,27 +672,27 @@ impl Builder<'_> {
     }
 }
 
-/// Where connections arrive, for `pepd check`.
+/// Comment of the rule that records where connections arrive, for `pepd check`.
 const ARRIVES: &str = "connections arrive by this interface";
 
 /// The TCP options by which segments are signed: MD5 (RFC 2385) and AO (RFC 5925).
 const TCP_SIGNATURES: [u8; 2] = [19, 29];
 
-/// The ports of protocols whose ends may check the TTL (RFC 5082): BGP, MSDP and LDP. Others are
-/// not taken for guarded, as whole operating systems for small devices send everything with 255.
+/// Ports of protocols whose ends may check the TTL (RFC 5082): BGP, MSDP and LDP. A TTL of 255
+/// alone does not identify them, since many small devices send everything with it.
 const GTSM_PORTS: [u16; 3] = [179, 639, 646];
 
-/// Who guards a connection sends 255, of which few hops have been taken. Hosts begin with 64 or
-/// 128.
+/// Threshold of the TTL: a guarded connection sends 255 and has crossed few hops. Hosts start with
+/// 64 or 128.
 const GTSM_HOPS_ABOVE: u8 = 128;
 
-/// The chain that held SYNs go through first.
+/// Name of the first chain of held SYNs.
 const RATE: &str = "held_rate";
 
-/// The chain of packets that come in by other interfaces.
+/// Name of the chain of packets that arrive by other interfaces.
 const NOT_FROM_LAN: &str = "not_from_lan";
 
-/// What is not from hosts passes.
+/// Returns rules that let packets pass that are not from hosts.
 fn not_from_lan() -> Vec<Rule> {
     vec![
         rule(ARRIVES, [Term::Syn, Term::Seen]),
@@ -727,7 +739,7 @@ fn ports(matcher: &Matcher) -> Vec<Term> {
     terms
 }
 
-/// The ranges in order, joined where they touch or overlap.
+/// Returns the ranges in order, merged where they touch or overlap.
 pub(super) fn joined(ranges: &[PortRange]) -> Vec<PortRange> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable();

@@ -1,8 +1,10 @@
-//! ICMP errors about packets that came from a peer: back to it by its tunnel, as their hosts' answers go.
+//! ICMP errors about packets of a peer, returned through its tunnel like the answers of hosts.
 //!
-//! The kernel makes them here (no hop left, no such host, too long for the LAN), and routers behind us do. Their way is toward the peer's hosts, which without
-//! these rules is the link: in the clear, with the beginning of the packet, and past NAT that knows nothing of it. Which packet an error is about only its
-//! quotation says; so hosts that a peer has sent packets of are remembered, by the TUN out of which these came.
+//! The kernel sends them itself (time exceeded, host unreachable, too big for the LAN), as do
+//! routers behind this machine. Without these rules they would leave by the link toward the peer's
+//! hosts: in clear text, with the start of the packet, and past a NAT without matching state. Only
+//! its quotation identifies an error's packet. So pepd remembers hosts that a peer has sent packets
+//! of, by the TUN out of which these came.
 
 use pep_core::site::{Matcher, SiteId};
 
@@ -15,7 +17,7 @@ use super::{
 };
 
 impl Builder<'_> {
-    /// The lanes, each with the families in which its peers' hosts are remembered.
+    /// Returns the lanes, each with the families in which its peers' hosts are remembered.
     pub(super) fn spoken(&self) -> Vec<(Family, usize)> {
         if !self.features.errors {
             return Vec::new();
@@ -30,25 +32,26 @@ impl Builder<'_> {
         lanes.flat_map(both).collect()
     }
 
-    /// Who sends what comes out of a TUN.
+    /// Returns rules that remember the sources of packets out of a TUN.
     pub(super) fn remember_peers(&self) -> impl Iterator<Item = Rule> + '_ {
         self.spoken().into_iter().map(|(family, lane)| {
             let from = Term::From(vec![self.lanes[lane].tun.clone()]);
-            // Of its own: where the set is full, a rule ends there.
+            // A rule of its own: a full set ends the rule.
             rule(
-                "errors about it go back the same way",
+                "errors about it return through the same tunnel",
                 [from, Term::RememberPeer(family, lane)],
             )
         })
     }
 
-    /// The errors of routers behind us, which come in as hosts' packets do.
+    /// Returns rules for errors of routers behind this machine, which arrive like packets of hosts.
     pub(super) fn errors_of_routers(&self) -> Vec<Rule> {
         let goes = |lane| vec![Term::Goto(lane_chain(lane))];
         self.errors("an error about a peer's packet", goes)
     }
 
-    /// The others are about what hosts got by another way than a peer's packets, or are for a link: the far end would not let them in, though a site takes ICMP.
+    /// Returns rules for the other errors. They concern packets that hosts received by another
+    /// path, or a single network. The far end would reject them, even if a site takes ICMP.
     pub(super) fn not_carried(&self) -> impl Iterator<Item = Rule> + '_ {
         let families = match self.features.errors {
             true => self.features.families(),
@@ -56,19 +59,20 @@ impl Builder<'_> {
         };
         families.iter().map(|&family| {
             rule(
-                "errors about what no peer sent, and what is of one link",
+                "ICMP errors not about a peer's packets, and link-local ICMP",
                 [Term::IcmpNotCarried(family), Term::Return],
             )
         })
     }
 
-    /// The kernel's own errors. Without the TUN they go as they would without us.
+    /// Returns the chain for errors of the kernel itself. Without the TUN they take their normal
+    /// route.
     pub(super) fn error_chain(&self) -> Option<Chain> {
         let goes = |lane| {
             let mark = self.marks.packet(self.lans.len(), lane);
             vec![Term::SetMark(mark), Term::Notrack, Term::Accept]
         };
-        let rules = self.errors("our own error about a peer's packet", goes);
+        let rules = self.errors("an error of this machine about a peer's packet", goes);
         (!rules.is_empty()).then(|| chain("errors", Some(Hook::OutputRoute), rules))
     }
 
@@ -81,7 +85,7 @@ impl Builder<'_> {
         rules.collect()
     }
 
-    /// An error about what this site takes the answers of.
+    /// Returns terms for an error about a packet whose answers this site takes.
     fn about(&self, family: Family, lane: usize, site: SiteId) -> Vec<Term> {
         let Matcher {
             protocol,
@@ -96,7 +100,7 @@ impl Builder<'_> {
             protocols.dedup();
             terms.push(Term::QuotedProtocol(family, protocols));
         }
-        // What answers have as their source the packet has as its destination.
+        // An answer's source is the packet's destination.
         if !sport.is_empty() {
             terms.push(Term::QuotedDestination(family, joined(sport)));
         }

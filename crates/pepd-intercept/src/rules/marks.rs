@@ -1,9 +1,10 @@
-//! Marks that outlast other programs' rules, and marks of other programs that server legs take over.
+//! Protection of pepd's marks from rules of other programs, and marks of other programs that server
+//! legs copy.
 
 use super::{Chain, Counter, Family, Hook, Rule, Term, build::Builder, chain, rule};
 
 impl Builder<'_> {
-    /// The families whose SYNs' foreign marks are kept.
+    /// Returns the families for whose SYNs pepd keeps the marks of other programs.
     pub(super) fn marked(&self) -> &'static [Family] {
         if self.features.marks && self.features.tags {
             self.features.families()
@@ -12,20 +13,20 @@ impl Builder<'_> {
         }
     }
 
-    /// The term by which a packet is known as one that will have this mark.
+    /// Returns the tag of packets that will get this mark.
     pub(super) fn tag(&self, mark: u32) -> Option<Term> {
         let number = self.marks.number(mark);
         self.features.tags.then_some(Term::Tag(number))
     }
 
-    /// The mark that stands for none among tags: no packet that comes in has it.
+    /// Returns the mark that stands for "none" among tags: no incoming packet has it.
     pub(super) fn no_mark(&self) -> u32 {
         self.marks.client_leg()
     }
 
-    /// Terms by which reverse path filters of other programs take the sender of a packet to be
-    /// behind the TUN of this number, out of which the packet comes. Nothing where the mark could
-    /// not be taken back.
+    /// Returns terms by which reverse path filters of other programs take a packet's source to be
+    /// behind the TUN of this number, out of which it came. Empty if the mark could not be removed
+    /// afterwards.
     pub(super) fn behind_tun(&self, number: usize) -> Vec<Term> {
         let mark = Term::SetMark(self.marks.hold(number));
         let tag = self.tag(self.no_mark());
@@ -34,12 +35,11 @@ impl Builder<'_> {
             .collect()
     }
 
-    /// Terms that have the kernel route a packet into the TUN of this number, if there is a way
-    /// into it.
+    /// Returns terms that route a packet into the TUN of this number, if a route into it exists.
     ///
-    /// The mark itself is set by the chain `marks_again`: reverse path filters, of the kernel and
-    /// of other programs, would look for the packet's sender behind the TUN.
-    pub(super) fn way_into_tun(&self, number: usize, tun: &str) -> Vec<Term> {
+    /// The chain `marks_again` sets the mark itself: otherwise reverse path filters, of the kernel
+    /// and of other programs, would look for the packet's source behind the TUN.
+    pub(super) fn route_into_tun(&self, number: usize, tun: &str) -> Vec<Term> {
         let mut terms = vec![Term::SetMark(self.marks.hold(number))];
         if self.features.fib {
             terms.push(Term::RoutedTo(tun.to_owned()));
@@ -49,14 +49,14 @@ impl Builder<'_> {
         terms
     }
 
-    /// The hook at which no other program's rules come any more.
+    /// Returns the chain at the hook behind the rules of all other programs.
     pub(super) fn marks_chain(&self) -> Option<Chain> {
         let again = |tag, mark, comment: &str| {
             let tagged = Term::Tagged(self.marks.number(tag));
             rule(comment, [tagged, Term::SetMark(mark)])
         };
         let local = self.marks.local();
-        let local = again(local, local, "to pepd, whatever mark others have set");
+        let local = again(local, local, "to pepd, despite marks of other programs");
         let tuns = self.lans.len() + self.lanes.len();
         let has_tun = |number: &usize| match self.lans.get(*number) {
             Some(lan) => lan.tun.is_some(),
@@ -75,7 +75,7 @@ impl Builder<'_> {
             .then(|| chain("marks_again", hook, rules))
     }
 
-    /// Jumps to [`KEPT_MARKS`] of the SYNs that pepd takes.
+    /// Returns jumps to [`KEPT_MARKS`] for the SYNs that pepd takes.
     fn to_kept_marks(&self) -> Vec<Rule> {
         let lan = Term::From(self.lan_names());
         let holds = self.lans.iter().enumerate();
@@ -95,8 +95,8 @@ impl Builder<'_> {
         taken.filter(|_| !is_empty).map(jump).collect()
     }
 
-    /// The chain in which marks of other programs are kept for server legs, and with them, in
-    /// pepd's own bits, whether the way by that mark leads by the link.
+    /// Returns the chain that keeps marks of other programs for server legs. In pepd's own bits it
+    /// keeps a flag: true if the route with that mark leads by the link.
     pub(super) fn kept_marks(&self) -> Option<Chain> {
         let keep = |comment: &str, conditions: Vec<Term>| {
             let rules = self.marked().iter().map(|&family| {
@@ -107,13 +107,16 @@ impl Builder<'_> {
         };
         let mut rules = Vec::new();
         if self.features.forget {
-            // An update leaves what a map has under a key.
+            // An update does not replace the value of an existing key.
             rules.extend(self.marked().iter().map(|&family| {
                 let forget = [Term::Of(family), Term::ForgetMark(family)];
-                rule("that of an earlier SYN with the same addresses", forget)
+                rule(
+                    "delete the mark of an earlier SYN with these addresses",
+                    forget,
+                )
             }));
         }
-        rules.push(rule("nothing to keep", [Term::NoOtherMark, Term::Return]));
+        rules.push(rule("no mark to keep", [Term::NoOtherMark, Term::Return]));
         if let Some(link) = self.link_alone() {
             let beside = vec![
                 // As the server leg will be routed.
@@ -121,15 +124,21 @@ impl Builder<'_> {
                 Term::RoutedByOther(link.to_owned()),
                 Term::SetMark(self.marks.passed()),
             ];
-            rules.extend(keep("by that mark it does not leave by the link", beside));
+            rules.extend(keep(
+                "with that mark the route does not lead by the link",
+                beside,
+            ));
         }
-        rules.extend(keep("the server leg has it, too", vec![Term::SetMark(0)]));
+        rules.extend(keep(
+            "the server leg gets the same mark",
+            vec![Term::SetMark(0)],
+        ));
         let full = [Term::Count(Counter::Unkept)];
-        rules.push(rule("no room: the server leg has none", full));
+        rules.push(rule("map is full: the server leg gets no mark", full));
         let is_empty = self.marked().is_empty();
         (!is_empty).then(|| chain(KEPT_MARKS, None, rules))
     }
 }
 
-/// The chain of SYNs that other programs have marked.
+/// Name of the chain for SYNs with marks of other programs.
 const KEPT_MARKS: &str = "kept_marks";

@@ -1,7 +1,7 @@
-//! Sites whose packets are looked at one by one: into the TUN of the site, or refused.
+//! Sites that handle single packets: into the TUN of the site, or rejected.
 //!
-//! Without state: the first site that takes a packet decides, as for flows, so that all packets of
-//! a connection go the way of its first. Packets of flows that we carry have left the chain before.
+//! They are stateless: the first site that matches a packet decides, as for flows, so that all
+//! packets of a connection take the same path. Packets of pepd's flows leave the chain earlier.
 
 use ipnet::{IpNet, Ipv6Net};
 use pep_core::{
@@ -15,21 +15,21 @@ use super::{
     chain, rule,
 };
 
-/// The site of a TUN, and how it is called.
+/// A site of mode `packet` and its TUN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketLane {
-    /// Which site's packets go through it.
+    /// Site whose packets go through the TUN.
     pub site: SiteId,
-    /// The TUN.
+    /// Name of the TUN.
     pub tun: String,
-    /// Whether the MSS of connections is lowered to what fits.
+    /// True if the MSS of connections is clamped to the tunnel's packets.
     pub mss_clamp: bool,
-    /// Whether datagrams of a flow that arrive together come out of the TUN as one.
+    /// True if datagrams of a flow that arrive together leave the TUN as one.
     pub join: bool,
 }
 
-/// The TUNs of packets, in the order of their sites: the table's name and a number, which no TUN
-/// for held SYNs can be called, of any table.
+/// Returns the TUNs of packets, in the order of their sites. A name is that of the table and a
+/// number that no TUN for held SYNs of any table can have.
 pub fn lanes(config: &Config) -> Vec<PacketLane> {
     let prefix = prefix(config);
     let sites = config.packet_sites().enumerate();
@@ -42,7 +42,7 @@ pub fn lanes(config: &Config) -> Vec<PacketLane> {
     sites.map(lane).collect()
 }
 
-/// The TUN by which packets of hosts come back that are to pass, where there are such sites.
+/// Returns the TUN for packets of hosts that bypass the tunnel, if such sites exist.
 pub fn passing_tun(config: &Config) -> Option<String> {
     config.packet_sites().next()?;
     Some(format!("{}-p", prefix(config)))
@@ -53,7 +53,7 @@ fn prefix(config: &Config) -> &str {
     &table[..table.len().min(12)]
 }
 
-/// Whether some site looks at packets.
+/// Returns true if a site handles packets.
 pub(crate) fn looks_at_packets(config: &Config) -> bool {
     config
         .sites
@@ -61,8 +61,7 @@ pub(crate) fn looks_at_packets(config: &Config) -> bool {
         .any(|(_, site)| site.mode.takes_packets())
 }
 
-/// The chain through which packets go that are of no flow. `packets` is a word of nft's own
-/// language.
+/// Name of the chain for packets of no flow. `packets` is a keyword of nft.
 const PACKETS: &str = "packet_sites";
 
 impl Builder<'_> {
@@ -74,7 +73,7 @@ impl Builder<'_> {
         self.lanes.iter().map(|lane| lane.tun.clone()).collect()
     }
 
-    /// What is counted beside what always is.
+    /// Returns the additional counters.
     pub(super) fn packet_counters(&self) -> Vec<Counter> {
         let lanes = (0..self.lanes.len()).map(Counter::IntoTunnel);
         let mut sites = self.config.sites.iter();
@@ -85,11 +84,12 @@ impl Builder<'_> {
         lanes.chain(out).chain(refused).collect()
     }
 
-    /// What comes out of the TUNs of sites is from a peer. Its hosts may reach those here, but not
-    /// this machine: to `input` they would look like hosts of this side. What hosts here answer
-    /// goes into the TUN untracked, so conntrack must not see their packets either: half a
-    /// connection is `invalid` to it. Nor may they come in this machine's own name: with IPv6 the
-    /// kernel lets that pass.
+    /// Returns rules for packets out of the TUNs of sites, which come from a peer.
+    ///
+    /// Its hosts may reach hosts of this end, but not this machine: in `input` they would look like
+    /// local hosts. Answers of local hosts go into the TUN untracked, so conntrack must not see the
+    /// peer's packets either: it considers one direction of a connection `invalid`. Sources that
+    /// are addresses of this machine are dropped, since the kernel accepts them for IPv6.
     pub(super) fn out_of_lanes(&self) -> Vec<Rule> {
         if self.lanes.is_empty() {
             return Vec::new();
@@ -98,11 +98,11 @@ impl Builder<'_> {
         let refused = |what, counter| [from(), what, Term::Count(counter), Term::Drop];
         let mut rules = vec![
             rule(
-                "a peer has no business with this machine itself",
+                "a peer must not address this machine itself",
                 refused(Term::ForThisMachine, Counter::NotForHosts),
             ),
             rule(
-                "nor does it speak for this machine",
+                "a peer must not use an address of this machine as source",
                 refused(Term::AsThisMachine, Counter::NotFromHosts),
             ),
         ];
@@ -111,20 +111,20 @@ impl Builder<'_> {
             let from = Term::From(vec![lane.tun.clone()]);
             let behind = self.behind_tun(self.lans.len() + number);
             rule(
-                "from a peer: as little tracked as what goes to it",
+                "from a peer: untracked, like packets to it",
                 [&[from], &behind[..], &[Term::Notrack, Term::Accept]].concat(),
             )
         }));
         rules.extend(passing_tun(self.config).map(|tun| {
             rule(
-                "the peer is gone: never into a TUN again, tracked as ever",
+                "peer is down: forward and track, past the TUN",
                 [Term::From(vec![tun]), Term::Accept],
             )
         }));
         rules
     }
 
-    /// For a packet that is no flow's and meets these conditions.
+    /// Returns rules for a packet of no flow that meets these conditions.
     pub(super) fn to_packets(
         &self,
         comment: &str,
@@ -140,7 +140,7 @@ impl Builder<'_> {
         self.looks_at_packets().then(|| rule(comment, terms))
     }
 
-    /// The chains that others lead to, in the order in which they have to be made.
+    /// Returns the chains that others jump to, in the order of their creation.
     pub(super) fn packet_chains(&self) -> Vec<Chain> {
         if !self.looks_at_packets() {
             return Vec::new();
@@ -160,21 +160,19 @@ impl Builder<'_> {
         chains
     }
 
-    /// As for held SYNs, a packet goes into the TUN only while there is a way into it.
+    /// Returns the rules of a lane. As for held SYNs, a packet enters the TUN only while a route
+    /// into it exists.
     fn lane_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
         use Term::{Accept, Count, Notrack, SetMark};
-        let into = self.way_into_tun(self.lans.len() + number, tun);
+        let into = self.route_into_tun(self.lans.len() + number, tun);
         let counted = Count(Counter::IntoTunnel(number));
         let mut rules = self.near_rules(&[], &[Accept]);
         rules.extend([
             rule(
-                "into the TUN, which is there as long as pepd is",
+                "into the TUN, which exists while pepd runs",
                 [&into[..], &[Notrack, counted, Accept]].concat(),
             ),
-            rule(
-                "pepd is gone: forward, tracked as ever",
-                [SetMark(0), Accept],
-            ),
+            rule("pepd has ended: forward and track", [SetMark(0), Accept]),
         ]);
         rules
     }
@@ -190,13 +188,13 @@ impl Builder<'_> {
 
     fn packets(&self) -> Vec<Rule> {
         let mut rules = vec![rule(
-            "for this machine itself, or for many",
+            "for this machine itself, or not unicast",
             [Term::ForThisMachine, Term::Return],
         )];
         if self.features.ipv6 {
             let local: Ipv6Net = "fe80::/10".parse().expect("a prefix");
             let local = Term::Destination(Prefixes::for_family(Family::V6, &[IpNet::V6(local)]));
-            rules.push(rule("nothing that is forwarded", [local, Term::Return]));
+            rules.push(rule("link-local: not forwarded", [local, Term::Return]));
         }
         rules.extend(self.errors_of_routers());
         let sites: Vec<_> = self.config.sites.iter().collect();
@@ -243,12 +241,12 @@ impl Builder<'_> {
         rules.collect()
     }
 
-    /// The hook by which connections get to know how much a packet in the tunnel holds.
+    /// Returns the chain that clamps the MSS of connections to the tunnel's packets.
     pub(super) fn clamp_chain(&self) -> Option<Chain> {
         let clamped = self.lanes.iter().filter(|lane| lane.mss_clamp);
         let names: Vec<_> = clamped.map(|lane| lane.tun.clone()).collect();
         let clamp = rule(
-            "segments that fit into a packet of the tunnel",
+            "clamp the MSS to packets of the tunnel",
             [Term::To(names.clone()), Term::Opens, Term::ClampMss],
         );
         let hook = Some(Hook::ForwardMangle);
@@ -260,13 +258,13 @@ pub(super) fn lane_chain(number: usize) -> String {
     format!("packet_{number}")
 }
 
-/// The chain of a site of mode `packet`.
+/// Returns the chain of a site of mode `packet`.
 pub(super) fn lane_of(config: &Config, id: SiteId) -> Option<String> {
     let number = config.packet_sites().position(|of| of.id == id);
     number.map(lane_chain)
 }
 
-/// The chain of a site of mode `block`.
+/// Returns the chain of a site of mode `block`.
 pub(super) fn block_chain(id: SiteId) -> String {
     format!("block_{id}")
 }
@@ -281,9 +279,9 @@ fn protocols(matcher: &Matcher) -> Vec<Term> {
     }
 }
 
-/// Whatever the protocol: those that have ports have them at the same place. Of fragments the
-/// kernel has made whole packets before: it does so wherever there is a rule that redirects
-/// (tproxy), and the built-in site has some in every table.
+/// Returns port conditions for any protocol with ports: the offset is the same. The kernel has
+/// reassembled fragments before: it does so for any redirecting rule (tproxy), and the built-in
+/// site has some in every table.
 fn ports(matcher: &Matcher) -> Vec<Term> {
     let term = |ranges: &[PortRange], term: fn(Vec<PortRange>) -> Term| {
         (!ranges.is_empty()).then(|| term(joined(ranges)))
@@ -293,7 +291,7 @@ fn ports(matcher: &Matcher) -> Vec<Term> {
     source.into_iter().chain(destination).collect()
 }
 
-/// Whether a site may take connections at all.
+/// Returns true if a site may take connections.
 pub(super) fn takes_tcp(matcher: &Matcher) -> bool {
     matcher.protocol.is_empty() || matcher.protocol.contains(&Protocol::TCP)
 }

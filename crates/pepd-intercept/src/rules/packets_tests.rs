@@ -97,7 +97,7 @@ fn sites_decide_in_their_order_whatever_their_mode() {
         rules_of(&ruleset, "block_2"),
         [[Term::Count(Counter::Refused), Term::Reject]]
     );
-    // Only what takes TCP is asked of SYNs.
+    // Only sites that take TCP appear among the rules for SYNs.
     let sites = rules_of(&ruleset, "sites");
     let passing = [Counter::PassedEndToEnd, Counter::PassedOtherRoute].map(Term::Count);
     let passes = |rule: &&&[Term]| rule.iter().any(|term| passing.contains(term));
@@ -167,7 +167,7 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
         &near[0],
         &near[1],
         &[
-            // Behind those of the two LAN interfaces.
+            // After those of the two LAN interfaces.
             Term::SetMark(0x5700_0000),
             Term::RoutedTo("pepd-1".to_owned()),
             Term::SetMark(0),
@@ -217,7 +217,7 @@ fn what_stays_on_this_side_goes_into_no_tun() {
 }
 
 #[test]
-fn errors_about_a_peers_packets_go_the_way_of_answers() {
+fn errors_about_packets_of_a_peer_take_the_path_of_answers() {
     let all = [
         site("a", "packet", ""),
         site(

@@ -10,7 +10,7 @@ fn terms_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
     rules.iter().map(|rule| rule.terms.as_slice()).collect()
 }
 
-/// The rules by which sites are chosen, without those of connections that are left to the kernel.
+/// Returns the rules that select sites, without those for end-to-end connections.
 fn sites_of(ruleset: &Ruleset) -> Vec<&[Term]> {
     let mut rules = terms_of(ruleset, "sites");
     let passes = [Counter::PassedEndToEnd, Counter::PassedOtherRoute].map(Term::Count);
@@ -172,12 +172,12 @@ fn marks_are_set_again_behind_all_other_programs() {
     let again = terms_of(&ruleset, "marks_again");
     let (kept, again) = again.split_at(2);
     assert_eq!(again, expected);
-    // Before that, while others' bits alone are asked, and of SYNs that pepd takes only.
+    // The earlier rules look at marks of other programs only, and at SYNs that pepd takes.
     for (terms, tag) in kept.iter().zip([0x53, 0x54]) {
         assert!(terms.contains(&Term::Tagged(tag)) && terms.contains(&Term::Syn));
         assert_eq!(terms.last(), Some(&Term::Jump("kept_marks".to_owned())));
     }
-    // Its mark leads into the TUN only once it has passed the others' filters.
+    // Its mark leads into the TUN only after the filters of other programs.
     let into = terms_of(&ruleset, "hold_0")[1];
     let marks = into.iter().filter(|term| matches!(term, Term::SetMark(_)));
     let marks: Vec<_> = marks.collect();

@@ -1,8 +1,11 @@
-//! Datagrams of a flow that go to the kernel as one, which takes them through its rules and routes at once and parts them again where they leave it.
+//! Runs: datagrams of a flow that the kernel takes as one packet through its rules and routes, and
+//! splits where they leave.
 //!
-//! That is UDP's segmentation offload (`UDP_SEGMENT` in udp(7), `VIRTIO_NET_HDR_GSO_UDP_L4` in `linux/virtio_net.h`): one header, which the
-//! kernel repeats with lengths, checksums and IPv4 identification put right. So only what it makes of them again as it was is put together. The
-//! one thing that may differ is the identification of IPv4 packets that must not be fragmented, which means nothing (RFC 6864 §4.1).
+//! They use UDP segmentation offload (`UDP_SEGMENT` in udp(7), `VIRTIO_NET_HDR_GSO_UDP_L4` in
+//! `linux/virtio_net.h`). The kernel repeats one header with corrected lengths, checksums and IPv4
+//! identification. So a run holds only datagrams that the kernel restores unchanged. One field may
+//! differ: the identification of IPv4 packets that must not be fragmented, which has no meaning
+//! (RFC 6864 section 4.1).
 
 use std::{io::IoSlice, os::fd::AsFd};
 
@@ -12,13 +15,14 @@ use boosters::{
 };
 use nix::{errno::Errno, sys::uio::writev};
 
-/// How long a `virtio_net_hdr` is.
+/// Length of a `virtio_net_hdr`.
 pub(super) const HEADER: usize = 10;
-/// As many datagrams as the kernel takes from a socket (`UDP_MAX_SEGMENTS` before Linux 6.11).
+/// Maximum number of datagrams that the kernel takes at once (`UDP_MAX_SEGMENTS` before Linux
+/// 6.11).
 const RUN_MAX: usize = 64;
-/// How long a packet may be, with headers.
+/// Maximum length of a packet, with headers.
 const LENGTH_MAX: usize = 65_535;
-/// How long UDP's header is, and where in it its length and its checksum are.
+/// Length of UDP's header, and offsets of its length and checksum.
 const UDP: usize = 8;
 const UDP_LENGTH: usize = 4;
 const UDP_CHECKSUM: usize = 6;
@@ -28,7 +32,7 @@ const NEEDS_CHECKSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
 const GSO_UDP: u8 = 5;
 
-/// A packet, and what it is if others of its flow may go with it.
+/// A packet, and its parse result if it may be part of a run.
 #[derive(Debug)]
 pub struct Single {
     packet: Vec<u8>,
@@ -36,7 +40,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// Between which ports a datagram goes that others may go with.
+    /// Returns the ports of a datagram that may be part of a run.
     #[must_use]
     pub fn ports(&self) -> Option<[u8; 4]> {
         let ports = self.packet.get(self.datagram?.ip..)?;
@@ -53,33 +57,33 @@ impl From<Vec<u8>> for Single {
     }
 }
 
-/// Packets in their order: one of any kind, or datagrams of a flow that differ in what they carry only, and of which the last may be shorter if it is
-/// the third or a later one.
+/// Packets in order: one of any kind, or datagrams of a flow that differ in their payload only. The
+/// last may be shorter if it is the third or a later one.
 #[derive(Debug)]
 pub struct Run {
     packets: Vec<Vec<u8>>,
-    /// What the first is, if others may follow it.
+    /// Parse result of the first, if others may follow it.
     datagram: Option<Datagram>,
-    /// Together, with the headers of the first.
+    /// Length of all, with the headers of the first.
     length: usize,
-    /// The last is shorter: it stays the last.
+    /// True if the last is shorter: no other may follow.
     ends: bool,
 }
 
-/// A datagram that can be one of several.
+/// A datagram that may be part of a run.
 #[derive(Debug, Clone, Copy)]
 struct Datagram {
     version: u8,
-    /// Where UDP's header begins.
+    /// Offset of UDP's header.
     ip: usize,
-    /// How much it carries.
+    /// Length of the payload.
     payload: usize,
-    /// The sum of its addresses and its protocol.
+    /// Checksum of the pseudo header.
     pseudo: u64,
 }
 
 impl Run {
-    /// One that begins with this packet.
+    /// Returns a run that begins with this packet.
     #[must_use]
     pub fn new(first: impl Into<Single>) -> Self {
         let Single { packet, datagram } = first.into();
@@ -91,7 +95,7 @@ impl Run {
         }
     }
 
-    /// The packets.
+    /// Returns the packets.
     #[must_use]
     pub fn packets(&self) -> &[Vec<u8>] {
         &self.packets
@@ -100,7 +104,7 @@ impl Run {
     /// Adds a packet.
     ///
     /// # Errors
-    /// With the packet, if it does not continue the run.
+    /// Returns the packet if it does not continue the run.
     pub fn push(&mut self, next: impl Into<Single>) -> Result<(), Single> {
         let next = next.into();
         let Some(payload) = self.continued_by(&next) else {
@@ -112,7 +116,7 @@ impl Run {
         Ok(())
     }
 
-    /// How much this packet carries, if it continues the run.
+    /// Returns the payload length of this packet, if it continues the run.
     fn continued_by(&self, Single { packet, datagram }: &Single) -> Option<usize> {
         let (first, next) = (self.datagram?, (*datagram)?);
         let headers = packet.get(..first.ip + UDP)?;
@@ -120,22 +124,25 @@ impl Run {
         if self.ends || number == RUN_MAX || !first.is_alike(of_first, headers, number) {
             return None;
         }
-        // The first of different ones may be a probe for a longer path (RFC 8899), and then what follows must not share its fate.
+        // The first of different datagrams may be a probe for a larger MTU (RFC 8899); the
+        // following ones must not share its fate.
         let is_alike =
             next.payload == first.payload || (next.payload < first.payload && number > 1);
         let fits = is_alike && self.length + next.payload <= LENGTH_MAX;
         fits.then_some(next.payload)
     }
 
-    /// Gives the kernel all of it as one packet.
+    /// Writes all packets to the kernel as one.
     ///
     /// # Errors
-    /// Those of writing: `EINVAL` where the kernel knows no such packets, as one before Linux 6.2.
+    /// Those of writing: `EINVAL` if the kernel does not support such packets, as before Linux 6.2.
     ///
     /// # Panics
-    /// When there are not several packets.
+    /// When the run has fewer than two packets.
     pub(super) fn write(&self, device: impl AsFd) -> Result<(), Errno> {
-        let first = self.datagram.expect("several are datagrams");
+        let first = self
+            .datagram
+            .expect("a run of several packets holds datagrams");
         let headers = first.headers(&self.packets[0], self.length);
         let mut parts = [IoSlice::new(&[]); 1 + RUN_MAX];
         parts[0] = IoSlice::new(&headers);
@@ -147,7 +154,8 @@ impl Run {
 }
 
 impl Datagram {
-    /// What a packet is, if the kernel's copy of its headers would be the same: without options and extensions, whole, and with a checksum, which is right.
+    /// Parses a packet that the kernel's copy of its headers would restore: without options and
+    /// extensions, whole, and with a correct checksum.
     fn parse(packet: &[u8]) -> Option<Self> {
         let ip = Ip::parse(packet)?;
         let plain = if ip.version == 4 { 20 } else { 40 };
@@ -174,7 +182,8 @@ impl Datagram {
         })
     }
 
-    /// Whether the headers of the packet that is `number` behind the first are what the kernel makes of the first one's.
+    /// Returns true if the headers of the packet at position `number` after the first equal those
+    /// that the kernel derives from the first.
     fn is_alike(self, first: &[u8], headers: &[u8], number: usize) -> bool {
         let same = |from: usize, to: usize| first[from..to] == headers[from..to];
         let ports = same(self.ip, self.ip + UDP_LENGTH);
@@ -187,7 +196,8 @@ impl Datagram {
         ports && same(0, 2) && (is_atomic || counts) && same(6, 10) && same(12, 20)
     }
 
-    /// What stands before the payloads: virtio's header, and those of the first packet with the length of all.
+    /// Returns the bytes before the payloads: virtio's header, and the headers of the first packet
+    /// with the total length.
     fn headers(self, first: &[u8], length: usize) -> Vec<u8> {
         let (ip, transport) = (self.ip, length - self.ip);
         let mut out = Vec::with_capacity(HEADER + ip + UDP);

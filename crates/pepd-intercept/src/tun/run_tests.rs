@@ -1,6 +1,6 @@
 use super::*;
 
-/// A datagram with checksums: its identification, what it carries, and what else to change before.
+/// Returns a datagram with checksums, after `change` has modified it.
 fn datagram(version: u8, id: u16, payload: &[u8], change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let length = UDP + payload.len();
     let mut packet = match version {
@@ -36,7 +36,7 @@ fn plain(version: u8, id: u16, payload: &[u8]) -> Vec<u8> {
     datagram(version, id, payload, |_| {})
 }
 
-/// What the kernel makes of what is written, as in its `__udp_gso_segment` and `inet_gso_segment`.
+/// Splits a written run like the kernel's `__udp_gso_segment` and `inet_gso_segment`.
 fn parted(run: &Run) -> Vec<Vec<u8>> {
     let (read, write) = std::os::unix::net::UnixDatagram::pair().unwrap();
     run.write(&write).unwrap();
@@ -53,7 +53,7 @@ fn parted(run: &Run) -> Vec<Vec<u8>> {
     assert!(ip.version == 6 || checksum::is_valid(&whole[..start]));
     let payload_length = u16::from_be_bytes([header[start + 4], header[start + 5]]);
     assert_eq!(usize::from(payload_length), whole.len() - start);
-    // Of the addresses, and nothing else, so that the sum of the rest can be added.
+    // Of the addresses only, so that the sum of the rest can be added.
     let addresses = checksum::pseudo(&ip, whole.len() - start);
     let given = u16::from_be_bytes([header[start + 6], header[start + 7]]);
     assert_eq!(given, !checksum::fold(addresses));
@@ -88,7 +88,7 @@ fn datagrams_of_a_flow_go_as_one_and_come_out_as_they_were() {
         }
         run.push(plain(version, 2, &[9; 3])).unwrap();
         assert_eq!(parted(&run), run.packets(), "IPv{version}");
-        // What is shorter is the last.
+        // A shorter one is the last.
         run.push(plain(version, 3, &[9; 3])).unwrap_err();
     }
 }
@@ -100,7 +100,7 @@ fn what_the_kernel_would_change_goes_alone() {
         let mut run = Run::new(first(version));
         let refused = run.push(packet.clone()).expect_err(what);
         assert_eq!(refused.packet, packet, "{what}");
-        // Nor does anything follow it, unless only the first differs.
+        // No packet follows it, unless only the first differs.
         Run::new(packet)
     };
     let change =

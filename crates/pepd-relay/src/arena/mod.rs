@@ -37,7 +37,7 @@ pub use slot::Slot;
 /// Dimensions of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Flows at most.
+    /// Maximum number of flows.
     pub slots: u32,
     /// Bytes of each extent: a power of two, one page or more.
     pub extent: u64,
@@ -57,7 +57,7 @@ pub enum OpenError {
     System(#[from] io::Error),
 }
 
-/// The memory of all flows.
+/// Memory of all flows.
 #[derive(Debug)]
 pub struct Arena {
     memory: SharedMemory,
@@ -74,7 +74,7 @@ pub struct Arena {
 struct FreeSlots {
     /// Free slots whose extents may still have pages.
     used: Vec<(u32, Used)>,
-    /// Without pages.
+    /// Free slots without pages.
     clean: Vec<u32>,
 }
 
@@ -317,7 +317,7 @@ impl Arena {
         let offset = self.extent(index, direction) + range.start as usize;
         let len = (range.end - range.start) as usize;
         if let Err(err) = self.memory.punch(offset, len) {
-            tracing::warn!(error = %err, "cannot release the pages of a flow's ring");
+            tracing::warn!(error = %err, "cannot release memory of a flow's ring buffer: it stays allocated, otherwise harmless");
         }
     }
 }

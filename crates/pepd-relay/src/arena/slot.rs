@@ -1,4 +1,4 @@
-//! The memory of one flow.
+//! Memory of one flow.
 
 use std::{io, ops::Range, os::fd::AsFd, sync::Arc};
 
@@ -17,7 +17,7 @@ pub struct Slot {
     pub(super) arena: Arc<Arena>,
     pub(super) index: u32,
     pub(super) used: Used,
-    /// Whether its chunk tables may contain words.
+    /// True if its chunk tables may contain words.
     pub(super) has_chunks: bool,
 }
 
@@ -57,8 +57,8 @@ impl Slot {
     }
 
     /// Publishes ring and position of one direction.
-    pub fn publish_direction(&self, direction: Direction, half: &DirectionRecord) {
-        self.header().write_direction(direction, half);
+    pub fn publish_direction(&self, direction: Direction, part: &DirectionRecord) {
+        self.header().write_direction(direction, part);
     }
 
     /// Returns the capacity of each direction in bytes.

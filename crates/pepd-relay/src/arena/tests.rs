@@ -113,7 +113,7 @@ fn a_slot_that_is_taken_again_has_no_pages_of_grown_rings() {
     let grown = pages(&arena);
     drop(slot);
     let slot = arena.take_slot().unwrap();
-    assert_eq!(slot.index(), index, "the one in the cache");
+    assert_eq!(slot.index(), index, "the slot freed last");
     // Ten pages per direction, of which one stays.
     assert_eq!(pages(&arena), grown - 2 * 9);
 }
@@ -133,18 +133,18 @@ fn the_header_follows_the_half() {
     relay.handle_sent(Direction::Down, 40);
     relay.handle_end_of_stream(Direction::Down);
     slot.publish_identity(&identity());
-    let half = relay.half(Direction::Down);
-    slot.publish_direction(Direction::Down, &half.into());
+    let part = relay.direction(Direction::Down);
+    slot.publish_direction(Direction::Down, &part.into());
     slot.publish_state(SlotState::Relaying);
     let record = slot.record().unwrap();
-    let half = DirectionRecord {
+    let part = DirectionRecord {
         head: 40,
         tail: 100,
         size: 4096,
         fin_in: true,
         ..DirectionRecord::default()
     };
-    assert_eq!(record.halves[Direction::Down as usize], half);
+    assert_eq!(record.directions[Direction::Down as usize], part);
     assert_eq!(record.state, SlotState::Relaying);
     let index = slot.index();
     drop(slot);
@@ -196,7 +196,7 @@ fn memory_of_another_version_or_size_is_refused() {
     let refused = successor(&arena).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "it has the layout of version 7, this pepd knows version 3"
+        "layout version 7, this pepd supports version 3"
     );
     let file = tempfile::tempfile().unwrap();
     assert!(matches!(

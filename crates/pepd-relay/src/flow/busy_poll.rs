@@ -14,7 +14,7 @@ const MESSAGE_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     limit: Duration,
-    /// The last wait was short.
+    /// True if the last wait was short.
     short_waits: bool,
     /// Bytes received since the last wait.
     received: u64,
@@ -40,7 +40,7 @@ impl BusyPoll {
         self.short_waits = true;
     }
 
-    /// Bytes have come.
+    /// Notes received bytes.
     pub(super) fn on_received(&mut self, count: u64) {
         self.received += count;
     }
@@ -74,8 +74,8 @@ mod tests {
     #[test]
     fn only_brisk_conversations_wait_awake() {
         assert!(after(LIMIT, 1));
-        assert!(!after(2 * LIMIT, 1), "the last answer took long");
-        assert!(!after(LIMIT, 0), "nothing has come since the last wait");
+        assert!(!after(2 * LIMIT, 1), "last answer slow");
+        assert!(!after(LIMIT, 0), "no bytes since the last wait");
         assert!(!after(LIMIT, MESSAGE_MAX + 1), "bulk");
     }
 

@@ -1,4 +1,4 @@
-//! The end of a flow.
+//! Closing of a flow.
 
 use pep_core::{
     relay::{Direction, DirectionState, End, Side},
@@ -34,8 +34,8 @@ impl Flow {
     }
 
     fn has_tail(&self, side: Side) -> bool {
-        let half = self.relay.half(Direction::from(side.other()));
+        let direction = self.relay.direction(Direction::from(side.other()));
         self.leg(side)
-            .has_tail(half.state() == DirectionState::Shut)
+            .has_tail(direction.state() == DirectionState::Shut)
     }
 }

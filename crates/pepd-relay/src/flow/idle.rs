@@ -30,7 +30,7 @@ impl<'a> Idle<'a> {
         }
     }
 
-    /// A byte has moved.
+    /// Notes that a byte has moved.
     pub fn on_activity(&mut self) {
         if self.clock.on_activity() {
             self.timer.as_mut().reset(Instant::now() + IdleClock::QUIET);

@@ -35,7 +35,7 @@ impl LegIo {
         self.0.get_ref()
     }
 
-    /// The socket, for calls.
+    /// Returns the socket for system calls.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
     }
@@ -84,7 +84,7 @@ impl LegIo {
         }
     }
 
-    /// The leg's pending error.
+    /// Takes the leg's pending error.
     pub fn take_error(&self) -> Option<io::Error> {
         leg::so_error(self.fd()).unwrap_or_else(Some)
     }

@@ -65,7 +65,7 @@ pub struct FlowContext {
     pub arena: Arc<Arena>,
     /// Budget for their memory.
     pub budget: Arc<MemoryBudget>,
-    /// Sizes.
+    /// Ring sizes and thresholds.
     pub limits: RelayLimits,
     /// Maximum busy polling time of a wait.
     pub busy_poll: Duration,
@@ -76,7 +76,7 @@ pub struct FlowContext {
     /// Held server legs, if a site defers.
     pub held: Option<Arc<HeldLegs>>,
     /// Marks that other programs have set on hosts' SYNs, where connections are redirected.
-    pub foreign: Option<OtherMarks>,
+    pub other_marks: Option<OtherMarks>,
     /// Collector of unanswered next hops.
     pub unanswered: Arc<Unanswered>,
     /// Server answers, and silence over IPv6.
@@ -129,7 +129,7 @@ pub struct FlowMemory {
 /// Endpoints and policy of a flow.
 #[derive(Debug, Clone)]
 pub struct FlowInfo {
-    /// The client's address.
+    /// Address of the client.
     pub client: SocketAddr,
     /// Destination that the client connects to.
     pub destination: SocketAddr,
@@ -142,7 +142,7 @@ pub struct FlowInfo {
 /// Server leg not known to have failed.
 #[derive(Debug)]
 pub enum ServerLeg {
-    /// connect() has begun.
+    /// connect() is in progress.
     Connecting(OwnedFd),
     /// Connected.
     Connected(OwnedFd),
@@ -196,7 +196,7 @@ fn log_refused(
     end.record(context, ends);
 }
 
-/// One flow.
+/// Flow with both legs.
 #[derive(Debug)]
 struct Flow {
     context: Arc<FlowContext>,
@@ -303,7 +303,7 @@ impl Flow {
     }
 
     fn delivered(&self) -> [u64; 2] {
-        Direction::ALL.map(|direction| self.relay.half(direction).delivered())
+        Direction::ALL.map(|direction| self.relay.direction(direction).delivered())
     }
 
     /// Adds the bytes moved since the last call to the counters.
@@ -330,7 +330,7 @@ impl Drop for Flow {
         let [up, down] = self.delivered();
         let undelivered = |direction| match self.ending {
             EndReason::Closed => 0,
-            _ => self.relay.half(direction).undelivered(),
+            _ => self.relay.direction(direction).undelivered(),
         };
         let end = FlowEnd {
             reason: self.ending,
@@ -349,7 +349,7 @@ impl Drop for Flow {
 
 /// Statistics and reason of a flow's end.
 pub struct FlowEnd<'a> {
-    /// Reason.
+    /// End reason.
     pub reason: EndReason,
     /// Bytes delivered to the server.
     pub up: u64,
@@ -363,7 +363,7 @@ pub struct FlowEnd<'a> {
     pub growth_denied: u64,
     /// Bytes up and down on the streams that carried them, if compressed.
     pub carried: Option<[u64; 2]>,
-    /// Time since it began.
+    /// Duration of the flow.
     pub duration: Duration,
     /// Error that ended the flow, if any.
     pub error: Option<&'a io::Error>,

@@ -70,7 +70,7 @@ impl FlowMemory {
 
 impl Flow {
     pub(super) fn publish_direction(&self, direction: Direction) {
-        let half = self.relay.half(direction);
-        self.slot.publish_direction(direction, &half.into());
+        let state = self.relay.direction(direction);
+        self.slot.publish_direction(direction, &state.into());
     }
 }

@@ -99,7 +99,7 @@ mod tests {
         let budget = Arc::new(MemoryBudget::new(1 << 30));
         let window = |buffer| ReceiveWindow::new(buffer, Share::none(&budget), fd);
         let fresh = window(ReceiveBuffer::Grown(limit));
-        assert_eq!(budget.taken(), 0, "of a new connection");
+        assert_eq!(budget.taken(), 0, "budget of a new connection");
         drop(fresh);
         receive::set_size(fd, limit + (4 << 20)).unwrap();
         let mut taken_over = window(ReceiveBuffer::Grown(2 * limit));

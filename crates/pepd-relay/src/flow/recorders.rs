@@ -27,10 +27,10 @@ use super::Watched;
 /// of those that wait for a reader: some 5 MB each.
 const WEIGHT_MAX: usize = 49_152;
 
-/// The object of a trace.
+/// Object of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// A flow between two legs.
+    /// Flow between two legs.
     Flow(Watched),
     /// Sessions with a peer, by the [`name_hash`](pep_core::arena::name_hash) of its name;
     /// optionally one flow of its tunnel, by its slot in the arena.
@@ -42,7 +42,7 @@ pub enum Recorded {
     },
 }
 
-/// Events of an object.
+/// Recorded events of an object.
 #[derive(Debug)]
 pub struct Chunk {
     /// Events, timed since the recording began.
@@ -73,8 +73,8 @@ impl Recorder {
     /// Sends events of an object whose clock shows `now`. `stream` is the stream of the selected
     /// flow, if any.
     fn give(&self, now: Duration, taken: &Taken, stream: Option<u64>) {
-        let told = stream.map_or(0, |stream| stream.saturating_add(1));
-        let stream = stream.filter(|_| self.stream.load(Ordering::Relaxed) != told);
+        let reported = stream.map_or(0, |stream| stream.saturating_add(1));
+        let stream = stream.filter(|_| self.stream.load(Ordering::Relaxed) != reported);
         if taken.events.is_empty() && taken.missed == 0 && stream.is_none() {
             return;
         }
@@ -92,8 +92,8 @@ impl Recorder {
         }
         taken.missed += self.missed.swap(0, Ordering::Relaxed);
         // When the reader has gone, its recorder ends, too.
-        if self.chunks.send(Chunk { taken, stream }).is_ok() && told > 0 {
-            self.stream.store(told, Ordering::Relaxed);
+        if self.chunks.send(Chunk { taken, stream }).is_ok() && reported > 0 {
+            self.stream.store(reported, Ordering::Relaxed);
         }
     }
 }
@@ -146,7 +146,7 @@ impl Recorders {
 }
 
 impl Recording {
-    /// The object's end.
+    /// Returns the end for the traced object.
     pub fn recorder(&self) -> Arc<Recorder> {
         Arc::clone(&self.recorder)
     }
@@ -162,9 +162,9 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        let ours = &self.recorder;
+        let own = &self.recorder;
         self.recorders
-            .change(|list| list.retain(|recorder| !Arc::ptr_eq(recorder, ours)));
+            .change(|list| list.retain(|recorder| !Arc::ptr_eq(recorder, own)));
     }
 }
 
@@ -189,8 +189,8 @@ impl Attached {
         if changes != self.seen {
             self.seen = changes;
             let list = all.list();
-            let ours = list.iter().filter(|recorder| is_of(recorder.what));
-            self.recorders = ours.cloned().collect();
+            let own = list.iter().filter(|recorder| is_of(recorder.what));
+            self.recorders = own.cloned().collect();
         }
         self.is_any()
     }
@@ -266,7 +266,7 @@ mod tests {
             Some(slot.into())
         });
         for recording in &mut recordings {
-            let chunk = recording.next().await.expect("it goes on");
+            let chunk = recording.next().await.expect("a chunk");
             assert_eq!(chunk.stream, Some(3));
             assert_eq!(chunk.taken.events[0].0, Duration::from_secs(4));
         }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_is_slow_loses_events_and_is_told_how_many() {
+    async fn a_slow_reader_loses_events_and_gets_their_number() {
         let all = Arc::new(Recorders::default());
         let (mut attached, mut trace) = (Attached::default(), Trace::default());
         let mut recording = all.record(TUNNEL, Instant::now());
@@ -288,19 +288,19 @@ mod tests {
         attached.take(Duration::ZERO, [&mut trace], |_| None);
         push(&mut trace, 20);
         attached.take(Duration::ZERO, [&mut trace], |_| None);
-        let chunk = recording.next().await.expect("it goes on");
+        let chunk = recording.next().await.expect("a chunk");
         assert_eq!(
             (chunk.taken.events.len(), chunk.taken.missed),
             (WEIGHT_MAX, 0)
         );
         push(&mut trace, 1);
         attached.take(Duration::ZERO, [&mut trace], |_| None);
-        let chunk = recording.next().await.expect("it goes on");
+        let chunk = recording.next().await.expect("a chunk");
         assert_eq!((chunk.taken.events.len(), chunk.taken.missed), (1, 20));
         // Events dropped by the object itself count, too.
         push(&mut trace, fits + 5);
         attached.take(Duration::ZERO, [&mut trace], |_| None);
-        let chunk = recording.next().await.expect("it goes on");
+        let chunk = recording.next().await.expect("a chunk");
         assert_eq!(
             (chunk.taken.events.len(), chunk.taken.missed),
             (WEIGHT_MAX, 5)

@@ -31,7 +31,7 @@ use crate::{arena::SlotState, limits::Resource};
 /// Retry interval while a page or a socket buffer cannot be allocated.
 pub const SHORTAGE_RETRY: Duration = Duration::from_millis(10);
 
-/// Whether an attempt moved a byte.
+/// True if an attempt moved a byte.
 type Moved = bool;
 
 impl Flow {
@@ -157,7 +157,7 @@ impl Flow {
     /// end-to-end meaning. Returns whether the FIN may be sent.
     async fn confirmed(&mut self, direction: Direction) -> bool {
         let server = self.leg(Side::Server);
-        let answers = self.relay.half(direction.other()).state() == DirectionState::Shut;
+        let answers = self.relay.direction(direction.other()).state() == DirectionState::Shut;
         if direction == Direction::Up || !answers || !server.has_tail(true) {
             return true;
         }

@@ -52,7 +52,7 @@ pub struct Resumed {
 
 #[derive(Debug)]
 struct RelayState {
-    halves: [DirectionRecord; 2],
+    directions: [DirectionRecord; 2],
     broken: PerSide<Option<Ending>>,
 }
 
@@ -80,10 +80,12 @@ impl Resumed {
         };
         let client = client.ok_or(Lost::Leg)?;
         let (relay, repaired) = match (record.state, counters) {
-            (SlotState::Accepted, [Some(told), _]) if told.read + told.written == 0 => (None, 0),
+            (SlotState::Accepted, [Some(reported), _]) if reported.read + reported.written == 0 => {
+                (None, 0)
+            }
             (SlotState::Accepted, _) => return Err(Lost::Early),
             (_, [Some(client), Some(server)]) => {
-                let (state, repaired) = RelayState::new(&record.halves, &[client, server])?;
+                let (state, repaired) = RelayState::new(&record.directions, &[client, server])?;
                 (Some(state), repaired)
             }
             _ => return Err(Lost::Leg),
@@ -91,7 +93,7 @@ impl Resumed {
         // In use already, whatever the limit.
         let mut share = Share::none(&context.budget);
         let initial = 2 * context.limits.ring_initial;
-        let rings = record.halves.iter().map(|half| half.size).sum();
+        let rings = record.directions.iter().map(|part| part.size).sum();
         share.grow(if relay.is_some() { rings } else { initial });
         Ok(Self {
             ends,
@@ -123,21 +125,24 @@ impl Resumed {
 }
 
 impl RelayState {
-    fn new(published: &[DirectionRecord; 2], told: &[Counters; 2]) -> Result<(Self, u64), Lost> {
+    fn new(
+        published: &[DirectionRecord; 2],
+        reported: &[Counters; 2],
+    ) -> Result<(Self, u64), Lost> {
         let recover = |direction: Direction| {
-            let source = &told[direction.source() as usize];
-            let sink = &told[direction.sink() as usize];
+            let source = &reported[direction.source() as usize];
+            let sink = &reported[direction.sink() as usize];
             recover_direction(&published[direction as usize], source, sink)
         };
         let [up, down] = [recover(Direction::Up)?, recover(Direction::Down)?];
-        let halves = [up.half, down.half];
+        let directions = [up.direction, down.direction];
         let broken = |side: Side| {
             let Counters {
                 closed,
                 fin_received,
                 ..
-            } = told[side as usize];
-            let fin_sent = halves[Direction::from(side.other()) as usize].fin_out;
+            } = reported[side as usize];
+            let fin_sent = directions[Direction::from(side.other()) as usize].fin_out;
             let ending = if fin_received {
                 Ending::Fin
             } else {
@@ -149,7 +154,7 @@ impl RelayState {
             client: broken(Side::Client),
             server: broken(Side::Server),
         };
-        Ok((Self { halves, broken }, up.repaired + down.repaired))
+        Ok((Self { directions, broken }, up.repaired + down.repaired))
     }
 }
 
@@ -164,13 +169,13 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
         born,
         ..
     } = resumed;
-    let Some(RelayState { halves, broken }) = relay else {
+    let Some(RelayState { directions, broken }) = relay else {
         return begin_again(context, ends, memory, client, server).await;
     };
     // Present when the state was read.
     let Some(server) = server else { return };
     let FlowMemory { slot, share } = memory;
-    let relay = Relay::resume(context.limits, share, &halves, broken);
+    let relay = Relay::resume(context.limits, share, &directions, broken);
     let Some(mut flow) = Flow::with_relay(context, ends, slot, relay, [client, server]) else {
         return;
     };
@@ -198,7 +203,7 @@ async fn begin_again(
         None if context.outage.is_down() && ends.site.waits_for_link() => {
             let (again, to) = (Arc::clone(&context), ends.clone());
             let begin = move |memory: &FlowMemory| connect_again(&again, &to, memory);
-            return waiting::serve_when_back(context, ends, memory, client, begin).await;
+            return waiting::serve_when_up(context, ends, memory, client, begin).await;
         }
         None => connect_again(&context, &ends, &memory),
     };

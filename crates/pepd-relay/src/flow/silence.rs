@@ -181,7 +181,7 @@ mod tests {
         }
         silence.on_silence(Family::V6, at(3_600_000));
         silence.on_count(1);
-        assert!(passes(&silence), "counted before");
+        assert!(passes(&silence), "answers counted before do not count");
         silence.on_answer(Family::V6);
         assert!(!passes(&silence));
     }
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_away_is_no_matter_of_ipv6() {
+    fn a_link_that_is_down_is_no_fault_of_ipv6() {
         let silence = Silence::default();
         let later = Instant::now() + Duration::from_secs(1);
         silence.on_silence(Family::V4, later);
         silence.on_silence(Family::V6, later);
         assert!(!passes(&silence));
         silence.on_answer(Family::V4);
-        assert!(passes(&silence), "IPv4 is back alone");
+        assert!(passes(&silence), "only IPv4 answers again");
     }
 }

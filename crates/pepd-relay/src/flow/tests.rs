@@ -50,7 +50,7 @@ fn context() -> Arc<FlowContext> {
         admission: Admission::new(2, Arc::clone(&counters)),
         counters,
         held: None,
-        foreign: None,
+        other_marks: None,
         unanswered: Arc::default(),
         silence: Default::default(),
         heartbeat: Default::default(),
@@ -67,7 +67,7 @@ const TAIL_BYTES: usize = 400_000;
 fn wait_until(holds: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain");
+        assert!(Instant::now() < deadline, "timeout");
         thread::yield_now();
     }
 }
@@ -133,7 +133,7 @@ impl Running {
     /// Waits for the end of the flow.
     fn end(self) -> Stats {
         self.thread.join().unwrap();
-        assert_eq!(self.context.budget.taken(), 0, "all memory is given back");
+        assert_eq!(self.context.budget.taken(), 0, "memory budget not released");
         self.context.counters.snapshot()
     }
 }
@@ -340,7 +340,7 @@ fn a_refusal_resets_the_client_at_once() {
 }
 
 #[test]
-fn a_client_that_is_gone_ends_the_connecting() {
+fn a_client_reset_ends_the_connecting() {
     let (client, client_leg) = host();
     // The backlog of one is full: the kernel drops SYNs.
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -401,7 +401,9 @@ fn whoever_holds_the_memory_knows_which_sockets_a_flow_has_and_how_far_it_is() {
     );
     let other = other.unwrap();
     let record = || other.record(slot);
-    wait_until(|| record().is_some_and(|record| record.halves.map(|half| half.head) == [3, 5]));
+    wait_until(|| {
+        record().is_some_and(|record| record.directions.map(|direction| direction.head) == [3, 5])
+    });
     assert_eq!(record().unwrap().state, SlotState::Relaying);
     reset(client);
     flow.end();

@@ -11,7 +11,7 @@ use super::{FlowContext, FlowEnd, FlowInfo, FlowMemory, LegIo, ServerLeg, refuse
 ///
 /// The flow waits for as long as sent data would (`user_timeout`), and ends sooner when the client
 /// resets.
-pub async fn serve_when_back(
+pub async fn serve_when_up(
     context: Arc<FlowContext>,
     ends: FlowInfo,
     memory: FlowMemory,
@@ -44,7 +44,7 @@ pub async fn serve_when_back(
     }
 }
 
-/// Until the link is back.
+/// Waits until the link is up.
 async fn wait(
     context: &FlowContext,
     ends: &FlowInfo,
@@ -58,7 +58,7 @@ async fn wait(
         }
     };
     tokio::select! {
-        () = context.outage.is_back() => client.into_fd().ok_or(EndReason::Error),
+        () = context.outage.wait_until_up() => client.into_fd().ok_or(EndReason::Error),
         _ = poll_fn(|cx| client.poll_broken(cx)) => Err(EndReason::ClientReset),
         () = limit => Err(EndReason::UserTimeout),
     }

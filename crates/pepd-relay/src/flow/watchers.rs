@@ -100,14 +100,14 @@ impl Watchers {
         }
         let flow = Watched::from(ends);
         let mut waiting = self.waiting.lock();
-        let (told, left) = std::mem::take(&mut *waiting)
+        let (reported, left) = std::mem::take(&mut *waiting)
             .into_iter()
             .partition(|(watched, _)| *watched == flow);
         *waiting = left;
         self.count.store(waiting.len(), Ordering::Relaxed);
         drop(waiting);
-        let told: Vec<(Watched, oneshot::Sender<Ended>)> = told;
-        for (_, tell) in told {
+        let reported: Vec<(Watched, oneshot::Sender<Ended>)> = reported;
+        for (_, tell) in reported {
             // A subscriber that has gone misses nothing.
             let _ = tell.send(end.into());
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_watch_a_flow_are_told_of_its_end_and_others_are_not() {
+    async fn only_watchers_of_a_flow_are_notified_of_its_end() {
         let watchers = Arc::new(Watchers::default());
         let (watched, same_elsewhere) = (ends("192.0.2.1:1", None), ends("192.0.2.1:1", Some("a")));
         let other = ends("192.0.2.1:2", None);
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(watchers.count.load(Ordering::Relaxed), 3);
         watchers.notify(&watched, &end);
         for watch in [&mut first, &mut second] {
-            let ended = watch.ended().await.expect("it is told");
+            let ended = watch.ended().await.expect("a report");
             assert_eq!(
                 (ended.reason, ended.bytes),
                 (EndReason::ServerReset, [7, 0])
@@ -184,7 +184,7 @@ mod tests {
             assert_eq!(ended.error.as_deref(), Some("cut"));
         }
         assert_eq!(watchers.count.load(Ordering::Relaxed), 1);
-        assert!(of_peer.ended.try_recv().is_err(), "another flow has ended");
+        assert!(of_peer.ended.try_recv().is_err(), "report of another flow");
         drop(of_peer);
         assert_eq!(watchers.count.load(Ordering::Relaxed), 0);
     }

@@ -29,7 +29,7 @@ const GROUPS: u64 = 4;
 /// Kept for running nft: pipes for input, output and errors, both ends, and a pidfd; as many again
 /// since acceptors may be faster.
 pub const SPARE: usize = 16;
-/// Two legs.
+/// Two legs of a flow.
 const FLOW: u64 = 2;
 
 /// Raises the soft limit to the hard limit. Returns the number of descriptors now available.
@@ -106,9 +106,8 @@ pub fn warn_of_few(config: &Config, cap: u32, available: u64, others: u64) {
     let more = others.saturating_sub(config.limits.descriptors.into());
     let needed = config.descriptors_needed() + more;
     tracing::warn!(
-        "not enough file descriptors: only {} can be accelerated ({available} available, \
-         {needed} needed for `limits.flows`), others pass unaccelerated; raise the limit \
-         (LimitNOFILE=, ulimit -n)",
+        "not enough file descriptors: only {} can be accelerated ({available} of {needed} for \
+         `limits.flows`); raise LimitNOFILE= or ulimit -n",
         counted(cap.into(), "flow"),
     );
 }

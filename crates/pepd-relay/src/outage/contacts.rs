@@ -108,7 +108,7 @@ mod tests {
             .unwrap()
             .set_modified(later)
             .unwrap();
-        let contacts = file.changed().expect("it was written");
+        let contacts = file.changed().expect("a changed plan");
         assert_eq!(contacts.at(Duration::from_secs(12)), Some(true));
         assert_eq!(file.changed(), None);
     }

@@ -42,7 +42,7 @@ async fn ask(watch: &LinkWatch, link: &Link, gateway: IpAddr) -> io::Result<Infa
     let socket = reactor::register(socket(link, gateway)?, Interest::READABLE)?;
     let began = Instant::now();
     let patience = PATIENCE + 2 * link.rtt.unwrap_or_default();
-    // As ping does it.
+    // As ping does.
     let identifier = process::id() as u16;
     let every = link.gateway_every;
     let mut probing = Probing::new(Duration::ZERO, gateway, identifier, every, patience);

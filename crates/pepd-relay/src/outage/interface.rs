@@ -94,7 +94,11 @@ mod tests {
     fn an_interface_is_up_when_it_carries_packets() {
         let up = LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp;
         assert_eq!(state_of("sat0", up), Some(true));
-        assert_eq!(state_of("sat0", LinkFlags::Up), Some(false), "no carrier");
+        assert_eq!(
+            state_of("sat0", LinkFlags::Up),
+            Some(false),
+            "interface without carrier"
+        );
         assert_eq!(state_of("sat0", LinkFlags::empty()), Some(false));
         assert_eq!(state_of("sat1", up), None, "another interface");
     }
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_goes_away_is_down() {
+    fn a_removed_interface_is_down() {
         let up = LinkFlags::Up | LinkFlags::Running;
         let gone = RouteNetlinkMessage::DelLink(link("sat0", up));
         assert_eq!(carries(&gone, "sat0"), Some(false));

@@ -53,12 +53,12 @@ pub struct LinkWatch {
     /// Storage of the state for the next process.
     arena: Option<Arc<Arena>>,
     clock: Clock,
-    /// For tunnels.
-    told: watch::Sender<TunnelLink>,
+    /// State for tunnels.
+    reported: watch::Sender<TunnelLink>,
     /// State for new flows and rules: true while the link is down.
-    away: watch::Sender<bool>,
+    is_down: watch::Sender<bool>,
     /// Notified when a source has reported.
-    said: Notify,
+    changed: Notify,
     /// Gateway to probe; the second field is true once it has been silent for long enough to be
     /// called mute.
     gateway: Option<IpAddr>,
@@ -83,20 +83,20 @@ impl LinkWatch {
         let mut monitor = LinkMonitor::new(clock.now(), contacts, echo);
         let carrier = link.and_then(|link| interface::is_up(&link.interface));
         if let Some(arena) = &arena {
-            go_on(&mut monitor, arena, (config, carrier), clock.now());
+            restore(&mut monitor, arena, (config, carrier), clock.now());
         }
         if carrier == Some(false) {
             monitor.carrier(clock.now(), false);
         }
         log_news(monitor.poll(clock.now()));
-        let (told, away) = (monitor.tunnel_link(), monitor.is_down());
+        let (reported, is_down) = (monitor.tunnel_link(), monitor.is_down());
         let watch = Self {
             monitor: Mutex::new(monitor),
             arena,
             clock,
-            told: watch::Sender::new(told),
-            away: watch::Sender::new(away),
-            said: Notify::new(),
+            reported: watch::Sender::new(reported),
+            is_down: watch::Sender::new(is_down),
+            changed: Notify::new(),
             gateway: link.and_then(|link| link.gateway),
             gateway_is_mute: AtomicBool::new(false),
             bypassing: bypassing.map(|(id, _)| id).collect(),
@@ -105,25 +105,25 @@ impl LinkWatch {
         Arc::new(watch)
     }
 
-    /// Returns whether new flows must do without the link ([`LinkMonitor::is_away`]).
+    /// Returns whether new flows must do without the link ([`LinkMonitor::is_down`]).
     pub fn is_down(&self) -> bool {
-        *self.away.borrow()
+        *self.is_down.borrow()
     }
 
     /// Returns a receiver of [`is_down`](Self::is_down).
-    pub fn away(&self) -> watch::Receiver<bool> {
-        self.away.subscribe()
+    pub fn down(&self) -> watch::Receiver<bool> {
+        self.is_down.subscribe()
     }
 
     /// Waits until the link is up.
-    pub(crate) async fn is_back(&self) {
-        // The sender is ours.
-        let _ = self.away().wait_for(|away| !away).await;
+    pub(crate) async fn wait_until_up(&self) {
+        // Never fails: this struct owns the sender.
+        let _ = self.down().wait_for(|is_down| !is_down).await;
     }
 
-    /// Returns a receiver of the state reported to tunnels ([`LinkMonitor::told`]).
+    /// Returns a receiver of the state reported to tunnels ([`LinkMonitor::tunnel_link`]).
     pub fn tunnel_link(&self) -> watch::Receiver<TunnelLink> {
-        self.told.subscribe()
+        self.reported.subscribe()
     }
 
     /// Returns the sites whose flows the kernel forwards now.
@@ -144,7 +144,7 @@ impl LinkWatch {
             None => tracing::info!("state of the link no longer set by an operator"),
         }
         self.with(|monitor, now| monitor.order(now, up, lasting));
-        self.said.notify_one();
+        self.changed.notify_one();
         let until = lasting.map(|lasting| since_boot().saturating_add(lasting));
         up.map(|up| Order { up, until })
     }
@@ -186,15 +186,15 @@ impl LinkWatch {
             tracing::warn!(
                 gateway,
                 probes = Probing::MUTE,
-                "gateway has never answered, so its silence does not count as an outage: check \
-                 `link.gateway`, the route through `link.interface`, and filters of ICMP echo"
+                "gateway never answered a ping, so pepd does not detect outages by it: check `link.gateway`, \
+                 `link.interface` and filters of ICMP echo"
             );
         } else {
             tracing::info!(gateway, "gateway answers");
         }
     }
 
-    /// For people and programs.
+    /// Returns the state for the status command and the API.
     pub fn report(&self) -> LinkReport {
         let report = self.with(|monitor, now| LinkReport::from_monitor(monitor, now));
         LinkReport {
@@ -234,7 +234,7 @@ impl LinkWatch {
             let pause = deadline.map_or(LOOK, |pause| pause.min(LOOK));
             tokio::select! {
                 () = sleep(pause.max(Duration::from_millis(1))) => {}
-                () = self.said.notified() => {}
+                () = self.changed.notified() => {}
             }
         }
     }
@@ -254,12 +254,12 @@ impl LinkWatch {
             self.keep(&monitor);
         }
         // Under the lock, so that the last state sent is the last one known.
-        log_change(&self.told, monitor.tunnel_link());
-        log_change(&self.away, monitor.is_down());
+        log_change(&self.reported, monitor.tunnel_link());
+        log_change(&self.is_down, monitor.is_down());
         result
     }
 
-    /// For the process to come.
+    /// Stores the latest outage for the next process.
     fn keep(&self, monitor: &LinkMonitor) {
         if let (Some(arena), Some(latest)) = (&self.arena, monitor.latest(self.clock.now())) {
             arena.keep_outage(&latest, since_boot());
@@ -268,11 +268,11 @@ impl LinkWatch {
 }
 
 fn log_change<T: Copy + PartialEq>(listeners: &watch::Sender<T>, now: T) {
-    listeners.send_if_modified(|told| std::mem::replace(told, now) != now);
+    listeners.send_if_modified(|reported| std::mem::replace(reported, now) != now);
 }
 
 /// Continues from the predecessor's state.
-fn go_on(
+fn restore(
     monitor: &mut LinkMonitor,
     arena: &Arena,
     (config, carrier): (&Config, Option<bool>),
@@ -280,7 +280,9 @@ fn go_on(
 ) {
     let link = config.link.as_ref();
     let past = arena.outages(since_boot());
-    let order = Order::from_word(arena.order()).map(|order| {
+    let order = Order::from_word(arena.order());
+    let order = order.filter(|order| order.until.is_none_or(|until| until > since_boot()));
+    let order = order.map(|order| {
         let left = order.until.map(|until| until.saturating_sub(since_boot()));
         tracing::info!(
             up = order.up,
@@ -306,21 +308,27 @@ fn go_on(
     }
 }
 
-/// Whether there was something to tell.
+/// Logs a change of the link's state. Returns whether there was one.
 fn log_news(news: Option<State>) -> bool {
     match news {
         Some(State {
             up: true,
             by: Source::Assumed,
             ..
-        }) => tracing::info!(
-            "link up (assumed): no remaining source reports it down"
-        ),
-        Some(State { up: true, by, .. }) => tracing::info!(by = by.as_str(), "link up"),
-        Some(State { by, .. }) => tracing::warn!(by = by.as_str(), "link down"),
+        }) => tracing::info!("link up (assumed): no remaining source reports it down"),
+        Some(State { up: true, by, .. }) => tracing::info!(by = reporter(by), "link up"),
+        Some(State { by, .. }) => tracing::warn!(by = reporter(by), "link down"),
         None => {}
     }
     news.is_some()
+}
+
+/// Returns the name of a source in the log, where `carrier` is that of a tunnel.
+fn reporter(by: Source) -> &'static str {
+    match by {
+        Source::Carrier => "interface",
+        _ => by.as_str(),
+    }
 }
 
 /// Returns the machine's monotonic clock, the same for all processes.
@@ -370,22 +378,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_order_is_told_at_once_and_ends_by_itself() {
+    async fn an_order_applies_at_once_and_expires() {
         let site = "[[site]]\nname = \"a\"\nwhile_down = \"bypass\"\n";
         let config = Arc::new(config(site));
         let link = LinkWatch::new(&config, None);
-        let mut told = link.tunnel_link();
+        let mut reported = link.tunnel_link();
         tokio::spawn(Arc::clone(&link).run(config));
         assert!(!link.is_down() && link.bypassed().is_empty());
         link.order(Some(false), Some(Duration::from_millis(20)));
-        assert!(link.is_down() && *told.borrow_and_update() == TunnelLink::Off);
+        assert!(link.is_down() && *reported.borrow_and_update() == TunnelLink::Off);
         assert_eq!(link.bypassed(), BTreeSet::from([SiteId(0)]));
-        link.is_back().await;
+        link.wait_until_up().await;
         assert_eq!(link.report().outages, 1);
     }
 
     #[tokio::test]
-    async fn tunnels_that_hear_nothing_are_not_told_so() {
+    async fn silence_of_tunnels_is_not_reported_to_them() {
         let link = unknown_link();
         link.hear(None);
         assert!(!link.report().up && !link.is_down());
@@ -396,24 +404,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gateway_that_never_answers_is_told_of_and_means_nothing() {
+    async fn a_gateway_that_never_answers_is_reported_and_ignored() {
         let link = LinkWatch::new(&config("gateway = \"192.0.2.1\"\n"), None);
         assert!(link.report().to_string().contains("gateway: 192.0.2.1\n"));
         link.gateway_is_mute(true);
-        let told = link.report();
-        assert!(told.up && told.gateway_never_answered, "{told:?}");
-        let text = told.to_string();
-        assert!(text.contains("192.0.2.1, has never answered: "), "{text}");
+        let reported = link.report();
+        assert!(
+            reported.up && reported.gateway_never_answered,
+            "{reported:?}"
+        );
+        let text = reported.to_string();
+        assert!(text.contains("192.0.2.1, never answered: "), "{text}");
         link.gateway_is_mute(false);
         assert!(!link.report().gateway_never_answered);
     }
 
     #[tokio::test]
-    async fn a_gateway_that_is_silent_is_told_to_flows_and_not_to_tunnels() {
+    async fn a_silent_gateway_is_reported_to_flows_and_not_to_tunnels() {
         let link = unknown_link();
         link.probe(false);
         assert!(link.is_down() && *link.tunnel_link().borrow() == TunnelLink::Up);
         link.hear(Some(Duration::ZERO));
-        assert!(!link.is_down(), "something is heard from beyond the link");
+        assert!(!link.is_down(), "a peer beyond the link was heard");
     }
 }

@@ -29,7 +29,7 @@ pub struct Sampler {
     sampled: Instant,
 }
 
-/// A flow that is listed.
+/// Listed flow.
 #[derive(Debug)]
 struct Watched {
     sender: Arc<Sender>,

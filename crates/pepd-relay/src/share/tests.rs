@@ -94,7 +94,7 @@ async fn send_until(flows: &mut [Flow], holds: impl Fn(&[Flow]) -> bool) {
             sleep(Duration::from_millis(2)).await;
         }
     };
-    timeout(PATIENCE, sending).await.expect("waited in vain");
+    timeout(PATIENCE, sending).await.expect("timeout");
 }
 
 async fn wait_until(holds: impl Fn() -> bool) {
@@ -103,7 +103,7 @@ async fn wait_until(holds: impl Fn() -> bool) {
             yield_now().await;
         }
     };
-    timeout(PATIENCE, waiting).await.expect("waited in vain");
+    timeout(PATIENCE, waiting).await.expect("timeout");
 }
 
 fn near(pace: u64, wanted: u64) -> bool {
@@ -128,7 +128,7 @@ async fn flows_that_want_everything_are_paced_alike() {
 
 /// Several seconds' worth is in its socket, and nothing more is written to it.
 #[tokio::test]
-async fn a_flow_that_waits_for_its_socket_is_paced_anew() {
+async fn a_flow_that_waits_for_its_socket_gets_a_new_pace() {
     let link = link();
     tokio::spawn(Sampler::new(Arc::clone(&link)).run());
     let mut flows = vec![Flow::new(&link), Flow::new(&link)];
@@ -168,7 +168,7 @@ async fn nothing_happens_for_a_lone_flow() {
     flow.send(1);
     assert!(!link.is_crowded());
     flow.share.on_quiet();
-    assert!(flow.share.sender.is_some(), "it is still listed");
+    assert!(flow.share.sender.is_some(), "flow no longer listed");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub enum ClaimError {
          another `{key}`"
     )]
     Taken {
-        /// The other's process id.
+        /// Process id of the other.
         process: u32,
         /// Resource that both want.
         what: String,
@@ -56,7 +56,7 @@ pub enum ClaimError {
          of [intercept] differ; restore them, drop the flows (kill -9 {keeper}), or wait a minute"
     )]
     Abandoned {
-        /// The other's process id.
+        /// Process id of the other.
         process: u32,
         /// Process that keeps its sockets.
         keeper: u32,
@@ -192,7 +192,11 @@ pub fn end_keepers_of(config: &Config) {
     for keeper in keepers {
         let killed =
             i32::try_from(keeper).map(|keeper| kill(Pid::from_raw(keeper), Signal::SIGKILL));
-        tracing::debug!(keeper, ?killed, "keeper of an ended pepd killed: its sockets close");
+        tracing::debug!(
+            keeper,
+            ?killed,
+            "keeper of an ended pepd killed: its sockets close"
+        );
     }
 }
 
@@ -351,7 +355,7 @@ impl Uses {
     }
 }
 
-/// The first so many marks.
+/// Returns the first `count` marks.
 fn marks(all: Marks, count: u32) -> Vec<u32> {
     (0..count).map_while(|index| all.get(index)).collect()
 }
@@ -440,7 +444,7 @@ mod tests {
         let found = rival(&config).expect("a /proc");
         assert_eq!(found, Some((child.id(), lan[0].clone())));
         drop(child.stdin.take());
-        child.wait().expect("our child");
+        child.wait().expect("a child process");
         assert_eq!(rival(&config).expect("a /proc"), None, "it has ended");
         drop(socket);
     }
@@ -455,9 +459,9 @@ mod tests {
         runtime.expect("an event loop").block_on(async {
             assert!(end_of(child.id()).now_or_never().is_none(), "it runs");
             drop(child.stdin.take());
-            end_of(child.id()).await.expect("it has nothing to read");
+            end_of(child.id()).await.expect("end of the process");
         });
-        let status = child.try_wait().expect("our child");
+        let status = child.try_wait().expect("a child process");
         assert!(status.is_some_and(|status| status.success()), "{status:?}");
     }
 

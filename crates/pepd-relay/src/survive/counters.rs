@@ -53,10 +53,10 @@ pub fn counters(leg: BorrowedFd<'_>, connected: bool, fin_published: bool) -> io
         let closed = state == CLOSE;
         let fin_sent = FIN_GIVEN.contains(&state) || (closed && fin_published);
         let syn = connected && state != SYN_SENT;
-        let ours = u64::from(syn) + u64::from(fin_sent);
+        let syn_and_fin = u64::from(syn) + u64::from(fin_sent);
         return Ok(Counters {
             read: received.saturating_sub(fin_received + unread),
-            written: (acknowledged + unsent).saturating_sub(ours),
+            written: (acknowledged + unsent).saturating_sub(syn_and_fin),
             fin_received: fin_received == 1,
             fin_sent,
             closed,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_no_fin_even_after_its_error_was_told() {
+    fn a_reset_is_no_fin_even_after_its_error_was_taken() {
         let (mut a, mut b) = pair();
         b.write_all(b"abcdef").unwrap();
         a.write_all(b"xy").unwrap();

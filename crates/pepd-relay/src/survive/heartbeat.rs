@@ -115,21 +115,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_beats_as_long_as_each_thread_goes_on() {
         let heartbeat = Heartbeat::default();
-        assert!(heartbeat.beats(), "there is none that could hang");
+        assert!(heartbeat.beats(), "without threads none hangs");
         let first = tokio::spawn(heartbeat.of_thread());
         let second = heartbeat.of_thread();
         // The paused clock advances when no task is ready, and each thread beats meanwhile.
         let wait = || tokio::time::sleep(3 * BEAT);
         wait().await;
-        assert!(!heartbeat.beats(), "one has not begun");
+        assert!(!heartbeat.beats(), "a thread has not begun");
         let second = tokio::spawn(second);
         wait().await;
         assert!(heartbeat.beats());
-        assert!(!heartbeat.beats(), "that was told");
+        assert!(!heartbeat.beats(), "already reported");
         second.abort();
         let _ = second.await;
         wait().await;
-        assert!(heartbeat.beats(), "one that has ended does not count");
+        assert!(heartbeat.beats(), "an ended thread does not count");
         drop(first);
     }
 }

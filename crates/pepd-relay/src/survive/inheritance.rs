@@ -34,7 +34,7 @@ pub struct Inheritance {
     legs: HashMap<u64, OwnedFd>,
     /// Listeners given away as copies: the originals stay open in case the start fails.
     taken: Vec<Socket>,
-    /// Of eBPF programs.
+    /// Maps of eBPF programs.
     maps: Vec<OwnedFd>,
     /// Processes that keep the sockets of ended ones.
     keepers: Vec<OwnedFd>,
@@ -173,7 +173,7 @@ impl Inheritance {
     pub fn end_keepers(&mut self) {
         for keeper in self.keepers.drain(..) {
             if let Err(err) = end(keeper.as_fd()) {
-                tracing::warn!(error = %err, "cannot end the keeper of the previous process");
+                tracing::warn!(error = %err, "cannot end the keeper of the previous process: it ends by itself after a minute");
             }
         }
     }

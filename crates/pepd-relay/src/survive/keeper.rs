@@ -117,12 +117,12 @@ mod tests {
         let _host = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         let number = accepted.as_raw_fd();
-        let ours = fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
-        assert_eq!(link(&keeper, number).as_deref(), ours.to_str());
+        let own = fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+        assert_eq!(link(&keeper, number).as_deref(), own.to_str());
         let name = |id: u32| fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
         assert_eq!(name(keeper.id()).trim(), "pepd-keeper", "from the start");
         drop(accepted);
-        assert_ne!(link(&keeper, number).as_deref(), ours.to_str());
+        assert_ne!(link(&keeper, number).as_deref(), own.to_str());
     }
 
     #[test]

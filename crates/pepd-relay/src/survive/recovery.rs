@@ -30,10 +30,10 @@ impl Recovery {
     /// Matches the memory of flows with the sockets, by cookie. Sockets that match no flow are
     /// closed: such connections have moved no data. `client_mark` is the mark of clients' legs.
     pub fn new(arena: &Arc<Arena>, legs: HashMap<u64, OwnedFd>, client_mark: u32) -> Self {
-        let told = |leg: &OwnedFd, connected, fin_published| {
+        let reported = |leg: &OwnedFd, connected, fin_published| {
             counters(leg.as_fd(), connected, fin_published)
         };
-        let mut recovery = Recovery::sort(arena, legs, told);
+        let mut recovery = Recovery::sort(arena, legs, reported);
         recovery
             .accepted
             .retain(|leg| is_accepted(leg.as_fd(), client_mark));
@@ -42,12 +42,12 @@ impl Recovery {
 }
 
 impl<L> Recovery<L> {
-    /// Does the same with legs in any form, whose kernel [`counters`] `told` returns. All legs that
-    /// match no flow count as accepted.
+    /// Does the same with legs in any form, whose kernel [`counters`] `reported` returns. All legs
+    /// that match no flow count as accepted.
     pub fn sort(
         arena: &Arc<Arena>,
         mut legs: HashMap<u64, L>,
-        told: impl Fn(&L, bool, bool) -> io::Result<Counters>,
+        reported: impl Fn(&L, bool, bool) -> io::Result<Counters>,
     ) -> Self {
         let mut recovery = Self {
             survivors: Vec::new(),
@@ -55,11 +55,11 @@ impl<L> Recovery<L> {
             lost: 0,
         };
         for slot in arena.occupied() {
-            recovery.add(arena, slot, &mut legs, &told);
+            recovery.add(arena, slot, &mut legs, &reported);
         }
         // A flow that its client has reset is over. Its received data would look complete, since
         // reading the counters has taken the error.
-        let is_over = |leg: &L| told(leg, false, false).is_ok_and(|counters| counters.aborted);
+        let is_over = |leg: &L| reported(leg, false, false).is_ok_and(|counters| counters.aborted);
         recovery.accepted = legs.into_values().filter(|leg| !is_over(leg)).collect();
         recovery
     }
@@ -69,13 +69,13 @@ impl<L> Recovery<L> {
         arena: &Arc<Arena>,
         slot: u32,
         legs: &mut HashMap<u64, L>,
-        told: impl Fn(&L, bool, bool) -> io::Result<Counters>,
+        reported: impl Fn(&L, bool, bool) -> io::Result<Counters>,
     ) {
         let slot = arena.attach(slot);
         let Some(record) = slot.record() else {
             tracing::warn!(
                 slot = slot.index(),
-                "flow lost: its record in memory is invalid"
+                "flow lost in takeover: its record in memory is invalid; a bug: please report"
             );
             self.lost += 1;
             return;
@@ -88,9 +88,15 @@ impl<L> Recovery<L> {
         let counters = Side::ALL.map(|side| {
             let leg = legs[side as usize].as_ref()?;
             let towards = Direction::from(side.other());
-            let fin_published = record.halves[towards as usize].fin_out;
-            let told = told(leg, side == Side::Server, fin_published);
-            told.inspect_err(|err| tracing::warn!(error = %err, "cannot read the TCP counters of a leg"))
+            let fin_published = record.directions[towards as usize].fin_out;
+            let reported = reported(leg, side == Side::Server, fin_published);
+            reported
+                .inspect_err(|err| {
+                    tracing::warn!(
+                        error = %err,
+                        "cannot read the TCP counters of a flow in takeover: it may be lost"
+                    );
+                })
                 .ok()
         });
         self.survivors.push(Survivor {
@@ -108,14 +114,14 @@ mod tests {
     use crate::arena::Geometry;
 
     #[test]
-    fn a_client_that_has_reset_what_nobody_knows_of_is_not_taken_for_one_that_has_ended() {
+    fn a_reset_of_an_unrecorded_client_is_not_taken_for_its_end() {
         let geometry = Geometry {
             slots: 1,
             extent: 1 << 16,
             initial: 1 << 14,
         };
         let arena = Arena::new(geometry).unwrap();
-        let told = |leg: &&str, _, _| match *leg {
+        let reported = |leg: &&str, _, _| match *leg {
             "reset" => Ok(Counters {
                 closed: true,
                 aborted: true,
@@ -126,7 +132,7 @@ mod tests {
         };
         let legs = ["new", "reset", "unknown"];
         let legs = (1..).zip(legs).collect();
-        let mut accepted = Recovery::sort(&arena, legs, told).accepted;
+        let mut accepted = Recovery::sort(&arena, legs, reported).accepted;
         accepted.sort_unstable();
         assert_eq!(accepted, ["new", "unknown"]);
     }

@@ -15,16 +15,16 @@ pub struct Stops {
 /// Meaning of a request to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// The first one.
+    /// First request.
     Drain,
-    /// A copy of the first one.
+    /// Copy of the first request.
     Copy,
     /// Later request, from an operator who does not want to wait.
     AtOnce,
 }
 
 impl Stops {
-    /// Takes note of a request.
+    /// Classifies a request.
     pub fn on_request(&mut self, now: Instant) -> Stop {
         match self.first {
             None => {

@@ -16,7 +16,7 @@ pub enum Means {
     /// An eBPF program that pepd loads.
     Program(Control),
     /// A program of another process, which disappears when that process ends.
-    Foreign,
+    OtherProcess,
 }
 
 impl fmt::Display for Means {
@@ -25,7 +25,7 @@ impl fmt::Display for Means {
             Self::Kernel => "kernel",
             Self::Module => "kernel module",
             Self::Program(_) => "eBPF of pepd",
-            Self::Foreign => "eBPF of another process",
+            Self::OtherProcess => "eBPF of another process",
         })
     }
 }
@@ -178,7 +178,7 @@ impl Catalogue {
                 control,
                 err: err.clone(),
             }),
-            (Err(_), _) if registered.is_some() => Ok(Means::Foreign),
+            (Err(_), _) if registered.is_some() => Ok(Means::OtherProcess),
             (Err(_), _) => Err(self.unknown(name)),
         }
     }

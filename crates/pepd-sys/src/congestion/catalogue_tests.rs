@@ -5,7 +5,7 @@ use super::*;
 /// Returns a machine with these native controls, programs of other processes, and modules.
 pub(in super::super) fn machine(
     native: &[&str],
-    foreign: &[&str],
+    other_processes: &[&str],
     modules: &[&str],
     obstacle: Option<LoadError>,
 ) -> Catalogue {
@@ -17,7 +17,7 @@ pub(in super::super) fn machine(
         names.iter().map(name).collect()
     };
     Catalogue {
-        registered: [registered(native, true), registered(foreign, false)].concat(),
+        registered: [registered(native, true), registered(other_processes, false)].concat(),
         default: "cubic".to_owned(),
         modules: Some(modules.iter().map(|&name| name.to_owned()).collect()),
         obstacle,
@@ -48,7 +48,7 @@ fn a_program_of_another_process_is_not_used_if_pepd_has_its_own() {
     // The module cannot be loaded then: the name is taken.
     let program = Means::Program(Control::Hybla);
     assert_eq!(has.means("hybla").ok(), Some(program));
-    assert_eq!(has.means("theirs").ok(), Some(Means::Foreign));
+    assert_eq!(has.means("theirs").ok(), Some(Means::OtherProcess));
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl Search {
     fn obtain(&mut self, name: &CongestionName) -> Result<Obtained, WhyNot> {
         match self.catalogue.means(name.as_str())? {
             Means::Program(control) => self.load(control),
-            Means::Foreign => {
+            Means::OtherProcess => {
                 self.warn_once(format!(
                     "`{name}` is an eBPF program of another process: flows fail once that process ends"
                 ));

@@ -9,7 +9,7 @@ use super::{Catalogue, about::about};
 
 /// The source of a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Built into the kernel, or a loaded module.
     Kernel,
@@ -20,7 +20,7 @@ pub enum Kind {
     /// An eBPF program of pepd, under another name: a program of another process has this one.
     Taken,
     /// A program of another process, unknown to pepd.
-    Foreign,
+    OtherProcess,
     /// A control of pepd that cannot be loaded.
     Missing,
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Kind {
             Self::Module => "kernel module",
             Self::Ebpf => "eBPF",
             Self::Taken => "eBPF, name taken",
-            Self::Foreign => "another's eBPF",
+            Self::OtherProcess => "eBPF of another process",
             Self::Missing => "missing",
         })
     }
@@ -80,7 +80,7 @@ impl Listing {
         }
         for name in catalogue.registered() {
             if entries.iter().all(|entry| entry.name != name) {
-                entries.push(plain(name, Kind::Foreign));
+                entries.push(plain(name, Kind::OtherProcess));
             }
         }
         Self(entries)
@@ -187,8 +187,8 @@ mod tests {
             ("hybla_sat", Kind::Ebpf),
             ("steady", Kind::Ebpf),
             ("compound", Kind::Ebpf),
-            ("hybla_bpf", Kind::Foreign),
-            ("theirs", Kind::Foreign),
+            ("hybla_bpf", Kind::OtherProcess),
+            ("theirs", Kind::OtherProcess),
         ];
         let expected: Vec<_> = expected.map(|(name, kind)| (name.to_owned(), kind)).into();
         assert_eq!(kinds(&machine), expected);

@@ -36,6 +36,6 @@ fn drop_capability(capability: Capability) -> Result<(), CapsError> {
 
 fn or_log(capability: Capability, done: Result<(), CapsError>) {
     if let Err(err) = done {
-        tracing::warn!(%capability, %err, "cannot drop a capability that is no longer needed");
+        tracing::warn!(%capability, %err, "cannot drop a capability that is no longer needed: pepd keeps it, otherwise harmless");
     }
 }

@@ -268,6 +268,6 @@ pub(super) fn or_warn(name: &'static str, result: io::Result<()>) {
     let Err(err) = result else { return };
     let mut warned = WARNED.lock();
     if warned.insert(name) {
-        tracing::warn!(option = name, error = %err, "the kernel refuses a socket option");
+        tracing::warn!(option = name, error = %err, "the kernel refuses a socket option: connections work without it; is the kernel too old?");
     }
 }

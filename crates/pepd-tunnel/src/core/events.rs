@@ -56,7 +56,11 @@ impl Core {
                 let peer = self.peer_name(index);
                 tracing::info!(peer, "peer up: session established");
                 if flows > 0 {
-                    tracing::info!(peer, flows, "flows of the previous session resume in this one");
+                    tracing::info!(
+                        peer,
+                        flows,
+                        "flows of the previous session resume in this one"
+                    );
                 }
             }
             PeerEvent::Down(reason) => {
@@ -65,14 +69,13 @@ impl Core {
                     // Logged when the peer's close arrived.
                     DownReason::PeerClosed => {}
                     DownReason::Replaced => {
-                        tracing::info!(peer = name, flows, "peer restarted: its flows are reset");
+                        tracing::info!(
+                            peer = name,
+                            flows,
+                            "session with the peer replaced by a new one"
+                        );
                     }
-                    _ => tracing::warn!(
-                        peer = name,
-                        ?reason,
-                        flows,
-                        "session with the peer ended"
-                    ),
+                    _ => tracing::warn!(peer = name, ?reason, flows, "session with the peer ended"),
                 }
                 // If the next session has begun already, the table belongs to that one.
                 let next = self.endpoint.session(peer.id).is_some();
@@ -81,7 +84,7 @@ impl Core {
                         peer.table.on_restart();
                     } else {
                         // The peer has ended its flows, or one end does not understand the other.
-                        peer.table.on_farewell();
+                        peer.table.on_peer_closed();
                     }
                     self.peers.credits.on_end(index);
                     self.join_packets(index);
@@ -91,8 +94,12 @@ impl Core {
             PeerEvent::Roamed(remote) => {
                 let (address, carrier) = (remote.address, remote.carrier);
                 let was = peer.carrier.replace(carrier);
+                let heard = match was {
+                    None => "peer heard at its address",
+                    Some(_) => "peer sends from a new address",
+                };
                 if !tcp::log_carrier(&peer.config, was, remote) {
-                    tracing::info!(peer = name, %address, %carrier, "peer moved to another address");
+                    tracing::info!(peer = name, %address, %carrier, "{heard}");
                 }
             }
             PeerEvent::Failed(err) => {
@@ -123,11 +130,11 @@ impl Core {
             Event::Finished { stream } => table.on_finished(stream),
             Event::Reset { stream, code } => {
                 table.on_stream_end(stream, Some(code));
-                self.give_place(index);
+                self.reuse_place(index);
             }
             Event::Closed { stream } => {
                 table.on_stream_end(stream, None);
-                self.give_place(index);
+                self.reuse_place(index);
             }
             Event::LinkDown if self.off => {}
             Event::LinkDown => {
@@ -165,7 +172,7 @@ impl Core {
     }
 
     /// Gives the place of an ended stream to flows that wait for one.
-    fn give_place(&mut self, index: usize) {
+    fn reuse_place(&mut self, index: usize) {
         self.resume_others(index);
         self.peers.list[index].table.wake_waiting();
     }
@@ -182,12 +189,15 @@ impl Core {
             Ok(Opening::Probe(down)) => self.on_probed(index, stream, down),
             Ok(Opening::Flow(stream_header)) => match stream_header.resume {
                 Some(resume) => self.on_resumed(shared, index, stream, (stream_header, resume)),
-                None if peer.table.find(stream_header.token) == Known::Not => {
+                None if peer.table.find(stream_header.token) == Known::Unknown => {
                     self.begin(shared, index, stream, stream_header);
                 }
                 None => {
                     let peer = peer.config.name.as_str();
-                    tracing::error!(peer, "flow of the peer refused: its token is in use");
+                    tracing::error!(
+                        peer,
+                        "flow of the peer refused: its token was used before; a bug or a replay: please report"
+                    );
                     self.refuse(index, stream, ResetCode::Internal);
                 }
             },
@@ -213,7 +223,7 @@ impl Core {
             tracing::warn!(
                 peer,
                 flows,
-                "peer has its maximum of open flows: pepd resets further ones (logged once)"
+                "peer has its maximum of open flows (`flows` of [peer.{peer}]): pepd resets further ones (logged once)"
             );
         }
     }
@@ -231,9 +241,9 @@ impl Core {
     /// Sets whether the peer is up. Returns whether that is a change.
     fn set_up(&mut self, index: usize, is_up: bool) -> bool {
         let is_news = self.statuses.set(index, is_up);
-        let here = self.statuses.count_up() as u64;
+        let up = self.statuses.count_up() as u64;
         let counters = &self.context.counters;
-        counters.update(|stats| stats.tunnel_peers_up = here);
+        counters.update(|stats| stats.tunnel_peers_up = up);
         is_news
     }
 
@@ -380,7 +390,7 @@ impl Core {
             peer = name,
             seconds,
             flows,
-            "peer down: its flows wait, new flows follow `on_peer_loss`"
+            "peer down: its flows wait, `on_peer_loss` of the peer decides about new flows"
         );
     }
 }
@@ -394,7 +404,7 @@ mod tests {
     use crate::rig::{Rig, listener};
 
     #[test]
-    fn a_peer_is_gone_only_when_it_has_been_silent_for_long_enough() {
+    fn a_peer_is_down_only_after_long_silence() {
         Rig::run(|rig| async move {
             let listener = listener().await;
             let _client = rig.client(listener.local_addr().unwrap()).await;
@@ -409,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_of_before_a_crash_is_gone_if_it_is_not_heard_of_for_long_enough() {
+    fn a_peer_from_before_a_crash_is_down_after_long_silence() {
         Rig::run(|rig| async move {
             let core = &mut *rig.near.borrow_mut();
             let lost_after = core.peers.list[0].config.lost_after;

@@ -89,7 +89,7 @@ impl Core {
         };
         match entry.on_answer() {
             Ok(Some(terms)) => {
-                self.go_on(key.peer, stream, &terms);
+                self.resume_at(key.peer, stream, &terms);
                 self.line_up(key);
             }
             Ok(None) => {}
@@ -97,7 +97,7 @@ impl Core {
         }
     }
 
-    fn go_on(&mut self, index: usize, stream: StreamId, terms: &Terms) {
+    fn resume_at(&mut self, index: usize, stream: StreamId, terms: &Terms) {
         let peer = &mut self.peers.list[index];
         tracing::debug!(stream, ?terms, "flow resumed");
         if let Some(session) = self.endpoint.session(peer.id) {
@@ -117,7 +117,7 @@ impl Core {
         let peer = self.peer_name(key.peer);
         tracing::error!(peer, error = %err, "flow reset: it cannot resume in the next session");
         let peer = &mut self.peers.list[key.peer];
-        let stream = peer.table.break_off(key.flow, ResetCode::Internal);
+        let stream = peer.table.abort(key.flow, ResetCode::Internal);
         if let Some(stream) = stream
             && let Some(session) = self.endpoint.session(peer.id)
         {
@@ -142,12 +142,12 @@ impl Core {
             Known::Waiting(flow) => self.rejoin(index, flow, stream, &resume),
             Known::Bound => self.refuse(index, stream, ResetCode::Internal),
             Known::Ended(code) => self.refuse(index, stream, code),
-            Known::Not if resume.perhaps_new => {
+            Known::Unknown if resume.perhaps_new => {
                 if let Some(flow) = self.begin(shared, index, stream, stream_header) {
                     self.rejoin(index, flow, stream, &resume);
                 }
             }
-            Known::Not => self.refuse(index, stream, ResetCode::Restarted),
+            Known::Unknown => self.refuse(index, stream, ResetCode::Restarted),
         }
         self.peers.list[index].table.on_resumed();
     }
@@ -159,7 +159,7 @@ impl Core {
                 if let Some(session) = self.endpoint.session(peer.id) {
                     session.limit_receive(stream, terms.receive);
                 }
-                self.go_on(index, stream, &terms);
+                self.resume_at(index, stream, &terms);
             }
             Some(Err(err)) => self.disagree(Key { peer: index, flow }, &err),
             None => {}

@@ -121,22 +121,20 @@ fn log_trouble_of(
             peer = name,
             address,
             tries,
-            "peer does not answer handshakes: it is down, unreachable (`peer.{name}.endpoint`, a firewall), \
-             or a public key is wrong (`peer.{name}.public_key`, or this pepd's at the peer; \
-             `pepd keygen --public` prints them)"
+            "peer does not answer handshakes: it is down, a firewall drops them, or \
+             `peer.{name}.public_key` or `endpoint` is wrong"
         ),
         NoSession::AnswersRejected => tracing::warn!(
             peer = name,
             tries = state.answers_rejected,
             "peer rejects pepd's handshake responses: psk_file probably differs between the two \
-             ends, or the responses are lost on the path; compare `peer.{name}.psk_file` with \
-             the peer's"
+             ends (`peer.{name}.psk_file`)"
         ),
         NoSession::Keys => tracing::warn!(
             peer = name,
             address,
-            "peer's handshake response does not verify: psk_file differs between the two ends; \
-             compare `peer.{name}.psk_file` with the peer's"
+            "peer's handshake response does not verify: psk_file differs between the two ends \
+             (`peer.{name}.psk_file`)"
         ),
         NoSession::Version => {
             let error = failed.map_or(String::new(), |error| error.to_string());
@@ -155,13 +153,13 @@ fn log_stranger(kind: Stranger, address: &str, carrier: Carrier) {
             address,
             %carrier,
             "handshake for a different public key: the sender has a wrong public_key for this pepd \
-             (`pepd keygen --public` prints the right one)"
+             (`pepd keygen --public`)"
         ),
         Stranger::UnknownKey => tracing::warn!(
             address,
             %carrier,
             "handshake from an unknown public key: if the sender is a peer, fix its \
-             `peer.NAME.public_key` (`pepd keygen --public` prints it there)"
+             `peer.NAME.public_key`"
         ),
     }
 }

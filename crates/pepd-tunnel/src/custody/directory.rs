@@ -92,7 +92,7 @@ pub struct Claimed {
 }
 
 /// Time limit for the previous user to end, and interval between attempts.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Claims the directory. Creates it if it is missing.
@@ -100,7 +100,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// # Errors
 /// If it cannot be used, with the remedy.
 pub fn claim(path: &Path) -> Result<Claimed, DirectoryError> {
-    claim_within(path, PATIENCE)
+    claim_within(path, TIMEOUT)
 }
 
 pub(super) fn claim_within(path: &Path, patience: Duration) -> Result<Claimed, DirectoryError> {

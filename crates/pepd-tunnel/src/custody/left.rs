@@ -1,9 +1,9 @@
 //! Records left in the directory by previous processes.
 //!
-//! A process that ends at any moment leaves records of flows that resume, and others: copies of
-//! bytes that are in memory as well, delivered records that were not deleted yet, and a partial
-//! record. The flows determine by the labels which records they need. A position of a stream always
-//! holds the same bytes, so repeated writes do no harm.
+//! A process that ends at any moment leaves records of flows that resume. It also leaves copies of
+//! bytes that are in memory as well, delivered records not yet deleted, and a partial record. The
+//! flows determine by the labels which records they need. A position of a stream always holds the
+//! same bytes, so repeated writes do no harm.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -15,7 +15,7 @@ use pep_core::{chunks::CHUNK, relay::Direction};
 use super::{
     disk::Disk,
     seal::{HEADER, Label, RECORD, Seal},
-    segments::{RECORDS, Segments, Spot, is_segment, offset, ours},
+    segments::{RECORDS, Segments, Spot, is_segment, offset, prefix_of},
 };
 
 /// Records sealed by a known key, by label.
@@ -32,7 +32,7 @@ struct Sealed {
     when: (u32, u64),
 }
 
-/// Unusable files.
+/// Files sealed by other keys.
 #[derive(Debug, Default)]
 struct UnusableFiles {
     files: u64,
@@ -84,17 +84,17 @@ impl<D: Disk> Segments<D> {
         let mut left = Left::default();
         let mut unusable = UnusableFiles::default();
         let names = self.disk.names().unwrap_or_else(|err| {
-            tracing::error!(error = %err, "cannot list `custody.directory`: its content is lost");
+            tracing::error!(error = %err, "cannot list `custody.directory`: data that it held is lost to this run; check permissions and disk");
             Vec::new()
         });
-        let ours = ours(self.seal.name().0);
+        let prefix = prefix_of(self.seal.name().0);
         for name in names {
             if !is_segment(&name) {
                 continue;
             }
             let opened = self.disk.open(&name);
             match opened {
-                Ok((file, len)) if name.starts_with(&ours) => {
+                Ok((file, len)) if name.starts_with(&prefix) => {
                     self.inherit_from(name, file, len, &mut left);
                 }
                 Ok((_, len)) => {
@@ -105,11 +105,11 @@ impl<D: Disk> Segments<D> {
                 Err(err) if is_no_file(&err) => {
                     tracing::warn!(
                         name,
-                        "entry with the name of a custody file is not a regular file: remove it from `custody.directory`"
+                        "not a regular file, but named like a custody file: remove it from `custody.directory`"
                     );
                 }
                 Err(err) => {
-                    tracing::error!(name, error = %err, "cannot open a file in `custody.directory`");
+                    tracing::error!(name, error = %err, "cannot open a file in `custody.directory`: flows lose its data; check permissions and disk");
                 }
             }
         }
@@ -147,7 +147,7 @@ impl<D: Disk> Segments<D> {
                 Err(err) => {
                     left.torn += 1;
                     let name = &segment.name;
-                    tracing::error!(name, error = %err, "cannot read a file in `custody.directory`");
+                    tracing::error!(name, error = %err, "cannot read a file in `custody.directory`: flows lose its data; check permissions and disk");
                 }
             }
         }

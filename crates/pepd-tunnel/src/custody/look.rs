@@ -177,7 +177,7 @@ impl Look {
                 others => format!(", {others} of them of another version"),
             };
             self.notes.push(format!(
-                "{}: an earlier pepd has left {files} files of {size}{version}: the start removes them, except for \
+                "{}: an earlier pepd has left {files} files of {size}{version}: the start removes all but \
                  records of resumed flows",
                 path.display()
             ));
@@ -191,9 +191,8 @@ impl Look {
         let odd = ODD.iter().find(|(magic, ..)| kind == Some(*magic));
         if let Some((_, name, odd)) = odd {
             let means = odd.means();
-            self.warnings.push(format!(
-                "{place}: on a file system of type {name}: {means}"
-            ));
+            self.warnings
+                .push(format!("{place}: on a file system of type {name}: {means}"));
         }
         let Ok(found) = statvfs::statvfs(path) else {
             return;
@@ -209,7 +208,7 @@ impl Look {
         self.state = format!("{}, {shown} free", self.state);
         if free.saturating_add(taken) < most {
             self.warnings.push(format!(
-                "{place}: {shown} free, but `custody.disk` is {}: hosts wait when the disk is full; free some room, \
+                "{place}: {shown} free, but `custody.disk` is {}: hosts wait when it is full; free some room, \
                  or lower `custody.disk`",
                 ByteSize(most)
             ));
@@ -270,15 +269,22 @@ mod tests {
             assert_eq!(fault(wrong), start.unwrap_err().to_string());
         }
         let odd = file.join("within");
-        assert!(fault(&odd).contains("configure another one"), "{}", fault(&odd));
+        assert!(
+            fault(&odd).contains("configure another one"),
+            "{}",
+            fault(&odd)
+        );
     }
 
     #[test]
     fn looking_makes_and_removes_nothing() {
         let parent = directory();
         let path = parent.path().join("custody");
-        let told = inspect(&path, MIB).unwrap();
-        assert!(told.state.starts_with("will be created, "), "{told:?}");
+        let reported = inspect(&path, MIB).unwrap();
+        assert!(
+            reported.state.starts_with("will be created, "),
+            "{reported:?}"
+        );
         assert!(!path.exists());
 
         drop(claim_within(&path, std::time::Duration::ZERO).unwrap());
@@ -287,23 +293,23 @@ mod tests {
         fs::write(path.join("notes.txt"), "").unwrap();
         symlink("nowhere", path.join("pepd-spill-x.segment")).unwrap();
         let before = seen(&path);
-        let told = inspect(&path, MIB).unwrap();
+        let reported = inspect(&path, MIB).unwrap();
         assert_eq!(seen(&path), before);
-        assert!(told.state.starts_with("exists, "), "{told:?}");
-        let [note] = &told.notes[..] else {
-            panic!("{told:?}")
+        assert!(reported.state.starts_with("exists, "), "{reported:?}");
+        let [note] = &reported.notes[..] else {
+            panic!("{reported:?}")
         };
         assert!(
-            note.contains("2 files of 8KiB, 1 of them of another version: the start removes them"),
+            note.contains("2 files of 8KiB, 1 of them of another version: the start removes all"),
             "{note}"
         );
-        let odd = told
+        let odd = reported
             .warnings
             .iter()
             .find(|text| text.contains("-x.segment"));
         assert!(
             odd.is_some_and(|text| text.ends_with("remove it")),
-            "{told:?}"
+            "{reported:?}"
         );
     }
 
@@ -314,31 +320,32 @@ mod tests {
             ("/proc/pepd", "proc"),
             ("/sys/kernel/pepd", "sysfs"),
         ] {
-            let told = [
+            let reported = [
                 fault(Path::new(path)),
                 claim_within(Path::new(path), std::time::Duration::ZERO)
                     .unwrap_err()
                     .to_string(),
             ];
             let expected = format!("it is on a pseudo file system ({kind})");
-            for told in told {
+            for reported in reported {
                 assert!(
-                    told.contains(&expected) && told.contains("configure a directory on a disk"),
-                    "{told}"
+                    reported.contains(&expected)
+                        && reported.contains("configure a directory on a disk"),
+                    "{reported}"
                 );
             }
         }
     }
 
     #[test]
-    fn a_folder_in_use_is_no_error_and_can_still_be_had_by_its_pepd() {
+    fn checking_a_directory_in_use_is_no_error_and_leaves_it_to_its_pepd() {
         let parent = directory();
         let path = parent.path().join("custody");
         let claimed = claim_within(&path, std::time::Duration::ZERO).unwrap();
-        let told = inspect(&path, MIB).unwrap();
+        let reported = inspect(&path, MIB).unwrap();
         assert!(
-            told.notes[0].contains("in use by a running pepd"),
-            "{told:?}"
+            reported.notes[0].contains("in use by a running pepd"),
+            "{reported:?}"
         );
         drop(claimed);
         assert_eq!(inspect(&path, MIB).unwrap().notes, [""; 0]);
@@ -349,25 +356,37 @@ mod tests {
     fn too_little_room_and_another_owner_are_warned_of() {
         let path = directory();
         fs::set_permissions(path.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let told = inspect(path.path(), u64::MAX).unwrap();
+        let reported = inspect(path.path(), u64::MAX).unwrap();
         let room = |text: &&String| text.contains("lower `custody.disk`");
-        assert_eq!(told.warnings.iter().filter(room).count(), 1, "{told:?}");
+        assert_eq!(
+            reported.warnings.iter().filter(room).count(),
+            1,
+            "{reported:?}"
+        );
         if chown(path.path(), Some(12_345), None).is_ok() {
-            let told = inspect(path.path(), 0).unwrap();
+            let reported = inspect(path.path(), 0).unwrap();
             let owner = |text: &&String| text.contains("belongs to user 12345");
-            assert_eq!(told.warnings.iter().filter(owner).count(), 1, "{told:?}");
+            assert_eq!(
+                reported.warnings.iter().filter(owner).count(),
+                1,
+                "{reported:?}"
+            );
         }
     }
 
     #[test]
     fn memory_is_not_taken_for_a_disk() {
-        let Ok(told) = inspect(Path::new("/dev/shm/pepd-none"), 0) else {
-            return; // no such folder here
+        let Ok(reported) = inspect(Path::new("/dev/shm/pepd-none"), 0) else {
+            return; // no such directory here
         };
         let kind = nix::sys::statfs::statfs("/dev/shm")
             .unwrap()
             .filesystem_type();
-        let warned = told.warnings.iter().any(|text| text.contains("tmpfs"));
-        assert_eq!(warned, kind == nix::sys::statfs::TMPFS_MAGIC, "{told:?}");
+        let warned = reported.warnings.iter().any(|text| text.contains("tmpfs"));
+        assert_eq!(
+            warned,
+            kind == nix::sys::statfs::TMPFS_MAGIC,
+            "{reported:?}"
+        );
     }
 }

@@ -163,7 +163,7 @@ impl<D: Disk> Segments<D> {
             return Ok(*number);
         }
         let (key, generation) = self.seal.name();
-        let name = format!("{}{generation}-{}{SUFFIX}", ours(key), self.next);
+        let name = format!("{}{generation}-{}{SUFFIX}", prefix_of(key), self.next);
         let file = self.disk.create(&name)?;
         Ok(self.add(name, file, 0))
     }
@@ -226,7 +226,7 @@ pub(super) fn is_segment(name: &str) -> bool {
 }
 
 /// Returns the beginning of file names of this version and key.
-pub(super) fn ours(key: &str) -> String {
+pub(super) fn prefix_of(key: &str) -> String {
     format!("{}{key}-", of_this_version())
 }
 

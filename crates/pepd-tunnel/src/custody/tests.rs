@@ -369,7 +369,7 @@ async fn what_the_disk_has_changed_is_not_taken_for_what_was_written() {
 }
 
 #[tokio::test]
-async fn so_many_records_are_under_way_and_no_more() {
+async fn pending_records_are_limited() {
     let disk = Faulty::default();
     let (mut spill, mut replies) = spill(&disk);
     for round in 0..3 {
@@ -397,7 +397,7 @@ fn fault(path: &Path) -> String {
 }
 
 #[test]
-fn folders_that_are_not_ours_alone_are_refused_with_what_to_do() {
+fn directories_that_others_can_write_to_are_refused_with_the_remedy() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("custody");
     let claimed = claim_within(&path, Duration::ZERO).unwrap();
@@ -483,7 +483,7 @@ fn what_a_predecessor_has_left_is_found_by_what_it_is() {
 }
 
 #[test]
-fn records_that_were_written_half_are_not_taken_for_records() {
+fn partly_written_records_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     left_by(path, 1, [0, 5, 10].into_iter());

@@ -51,7 +51,7 @@ const GRAIN: u64 = 4 << 10;
 
 /// Counts of compressed bytes.
 #[derive(Debug, Default)]
-struct SiteCounters {
+struct PackedCounts {
     plain: u64,
     packed: u64,
     blocks: u64,
@@ -73,7 +73,7 @@ pub(super) struct Packing {
     marks: VecDeque<Mark>,
     /// Bytes of the leg that the peer has acknowledged.
     acked: u64,
-    site_counters: SiteCounters,
+    counts: PackedCounts,
     /// Reason for which the stream cannot be decompressed.
     failure: Option<UnpackError>,
 }
@@ -89,7 +89,7 @@ impl Packing {
             plain: [0; 2],
             marks: VecDeque::new(),
             acked: 0,
-            site_counters: SiteCounters::default(),
+            counts: PackedCounts::default(),
             failure: None,
         }
     }
@@ -126,10 +126,10 @@ impl Packing {
         entry.write(space, out);
         let (plain, carried) = (count as u64, out.len() as u64);
         self.plain[0] += plain;
-        self.site_counters.plain += plain;
-        self.site_counters.packed += carried;
-        self.site_counters.blocks += 1;
-        self.site_counters.stored += u64::from(packed == Packed::Stored);
+        self.counts.plain += plain;
+        self.counts.packed += carried;
+        self.counts.blocks += 1;
+        self.counts.stored += u64::from(packed == Packed::Stored);
         Poll::Ready(Ok(carried))
     }
 
@@ -218,8 +218,8 @@ impl Packing {
         self.failure
     }
 
-    /// Returns the bytes of hosts that were delivered: from the leg to the peer, which has
-    /// everything below this position of the stream, and to the leg.
+    /// Returns the bytes of hosts that were delivered, to the peer and to the leg. The peer has
+    /// everything below this position of the stream.
     pub(super) fn delivered(&mut self, acked: u64) -> [u64; 2] {
         while let Some(mark) = self.marks.front()
             && mark.carried <= acked
@@ -245,10 +245,10 @@ impl Packing {
 
     /// Adds the counts since the last call to the counters.
     pub(super) fn count(&mut self, stats: &mut Stats) {
-        let site_counters = std::mem::take(&mut self.site_counters);
-        stats.tunnel_uncompressed_bytes += site_counters.plain;
-        stats.tunnel_compressed_bytes += site_counters.packed;
-        stats.tunnel_compression_blocks += site_counters.blocks;
-        stats.tunnel_compression_blocks_stored += site_counters.stored;
+        let counts = std::mem::take(&mut self.counts);
+        stats.tunnel_uncompressed_bytes += counts.plain;
+        stats.tunnel_compressed_bytes += counts.packed;
+        stats.tunnel_compression_blocks += counts.blocks;
+        stats.tunnel_compression_blocks_stored += counts.stored;
     }
 }

@@ -25,7 +25,7 @@ use crate::{core::Core, table::FlowBuffers};
 /// Maximum of one receive call: beyond it other flows wait too long.
 const RECEIVE_MAX: u64 = 128 << 10;
 
-/// Whether a step moved anything, or the resource that it lacked.
+/// Result of a step: whether it moved anything, or the resource that it lacked.
 type Moved = Result<bool, Resource>;
 
 /// Reasons for which relaying stops.
@@ -147,7 +147,7 @@ impl Joint {
         }
         let result = match &mut self.packing {
             Some(packing) => packing.receive(|room| leg.poll_read(cx, room), entry, &space),
-            None => entry.receive(|slot, way| leg.poll_receive(cx, slot, way, &space)),
+            None => entry.receive(|slot, direction| leg.poll_receive(cx, slot, direction, &space)),
         };
         match result {
             Poll::Pending => Ok(false),
@@ -178,7 +178,7 @@ impl Joint {
         if self.sink != Sink::Open {
             return Ok(false);
         }
-        let sent = entry.send(|slot, way, data| leg.poll_send(cx, slot, way, data));
+        let sent = entry.send(|slot, direction, data| leg.poll_send(cx, slot, direction, data));
         match sent {
             None | Some(Poll::Pending) => Ok(false),
             Some(Poll::Ready(Ok(count))) => {

@@ -215,11 +215,11 @@ fn renew_at_random(compress: bool, what: &str) {
 }
 
 #[test]
-fn flows_go_on_in_every_session_with_every_byte_once() {
+fn flows_resume_in_every_session_with_every_byte_once() {
     renew_at_random(false, "plain");
 }
 
 #[test]
-fn compressed_flows_go_on_too_as_long_as_both_ends_live() {
+fn compressed_flows_resume_too_as_long_as_both_ends_live() {
     renew_at_random(true, "compressed");
 }

@@ -72,7 +72,7 @@ async fn exchange(rig: &Rig) {
 }
 
 #[test]
-fn both_directions_are_whole_and_each_half_closes_by_itself() {
+fn both_directions_are_whole_and_each_closes_by_itself() {
     Rig::run(|rig| async move {
         exchange(&rig).await;
         assert_eq!(Rig::stats(&rig.near).tunnel_compression_blocks, 0);
@@ -186,7 +186,7 @@ fn a_refusal_and_a_destination_that_cannot_be_are_resets_with_their_reasons() {
 }
 
 #[test]
-fn flows_beyond_what_a_peer_may_have_are_resets_and_counted_and_others_go_on() {
+fn flows_beyond_a_peers_maximum_are_reset_and_counted_and_others_continue() {
     Rig::run(|rig| async move {
         let listener = listener().await;
         let to = listener.local_addr().unwrap();
@@ -310,7 +310,7 @@ fn flows_whose_peer_has_ended_the_session_are_resets_for_their_hosts() {
         client.write_all(b"x").await.unwrap();
         server.read_exact(&mut [0]).await.unwrap();
         for end in [&rig.near, &rig.far] {
-            end.borrow_mut().table(0).on_farewell();
+            end.borrow_mut().table(0).on_peer_closed();
         }
         assert!(is_reset(&mut server).await);
         assert!(is_reset(&mut client).await);

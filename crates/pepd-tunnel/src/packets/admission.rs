@@ -20,7 +20,7 @@ pub struct Strangers {
     /// Martian packets, which no router would forward.
     pub martian: u64,
     /// Unmatched packets, to which no site applies.
-    pub foreign: u64,
+    pub unmatched: u64,
     /// The last unmatched packet.
     pub last: Option<Stranger>,
 }
@@ -71,9 +71,9 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// Returns the first site to whose hosts a packet of the peer may go: a reply to a packet that
-    /// the site takes, an ICMP error about one, or a packet for a group that the site names. Both
-    /// its addresses must be usable by hosts (or groups).
+    /// Returns the first site to whose hosts a packet of the peer may go. The packet must be a
+    /// reply to one that the site takes, an ICMP error about one, or for a group that the site
+    /// names. Both its addresses must be usable by hosts (or groups).
     pub(super) fn site_of(&mut self, sites: &[Carried], packet: &[u8]) -> Option<usize> {
         if is_martian(packet) {
             self.strangers.martian += 1;
@@ -85,7 +85,7 @@ impl Admission {
             false => site.answers.admit(packet),
         });
         if found.is_none() {
-            self.strangers.foreign += 1;
+            self.strangers.unmatched += 1;
             self.strangers.last = Ip::parse(packet).as_ref().map(Stranger::new);
         }
         found
@@ -98,7 +98,7 @@ impl Admission {
 
     /// Returns the packets dropped since the last call: martian and unmatched.
     pub(super) fn take_counts(&mut self) -> [u64; 2] {
-        let counts = [self.strangers.martian, self.strangers.foreign];
+        let counts = [self.strangers.martian, self.strangers.unmatched];
         let before = std::mem::replace(&mut self.counted, counts);
         [counts[0] - before[0], counts[1] - before[1]]
     }
@@ -106,15 +106,15 @@ impl Admission {
     /// Returns the packet for a log line if one is due, and the number of unmatched packets since
     /// the last line.
     pub(super) fn poll_line(&mut self, now: Duration) -> Option<(Stranger, u64)> {
-        let foreign = self.strangers.foreign;
+        let unmatched = self.strangers.unmatched;
         let before = match self.logged {
-            Some((at, before)) if now < at + LOG_EVERY || before == foreign => return None,
+            Some((at, before)) if now < at + LOG_EVERY || before == unmatched => return None,
             Some((_, before)) => before,
             None => 0,
         };
         let last = self.strangers.last?;
-        self.logged = Some((now, foreign));
-        Some((last, foreign - before))
+        self.logged = Some((now, unmatched));
+        Some((last, unmatched - before))
     }
 }
 

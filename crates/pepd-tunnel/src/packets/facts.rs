@@ -16,7 +16,7 @@ pub type Counts = Vec<(&'static str, &'static str, u64)>;
 /// State of packets with a peer.
 #[derive(Debug, Clone, Default)]
 pub struct PacketFacts {
-    /// Whether the peer takes packets in the current session.
+    /// True if the peer takes packets in the current session; `None` without one.
     pub taken: Option<bool>,
     /// Boosters that the peer has announced.
     pub understood: Option<Vec<&'static str>>,
@@ -124,7 +124,8 @@ impl Packets {
         tracing::warn!(
             peer,
             count,
-            "packets of the peer dropped, last {packet}: no site takes their replies; add the peer's site of mode \"packet\""
+            "packets of the peer dropped (latest: {packet}): no local site carries their answers; \
+             add a site of mode \"packet\" here that matches the answers"
         );
     }
 

@@ -3,7 +3,8 @@
 //! LANs, like a router with static groups.
 //!
 //! ```text
-//!   host --> LAN --> Groups --> chain of the first site that names the group ==> peer ==> its Groups --> its LANs
+//!   host --> LAN --> Groups --> chain of the first site that names the group
+//!        ==> peer ==> its Groups --> its LANs
 //! ```
 
 use std::{
@@ -63,7 +64,7 @@ pub(crate) struct Named {
     /// All packet sites in their order: the first match decides.
     sites: Vec<Listed>,
     lans: Vec<Lan>,
-    /// Whether sites name groups of IPv4, and of IPv6.
+    /// True if sites name groups of IPv4, and of IPv6.
     families: [bool; 2],
 }
 

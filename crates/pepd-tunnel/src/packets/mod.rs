@@ -1,8 +1,8 @@
 //! Packets of sites in mode `packet`, between their interfaces and the session with their peer.
 //!
 //! ```text
-//!   host --> kernel --mark--> TUN of the site --> Tap --offer------> Exchange --next_packet--> session ==> peer
-//!   host <-- kernel <-------- TUN of the site <-- Tap <--poll_host-- Exchange <----packet----- session <== peer
+//!   host --> kernel --mark--> TUN --> Tap --offer------> Exchange --next----> session ==> peer
+//!   host <-- kernel <-------- TUN <-- Tap <--poll_host-- Exchange <-packet-- session <== peer
 //! ```
 //!
 //! While the peer is down or takes no packets, pepd returns packets through the pass-through TUN.

@@ -51,7 +51,7 @@ fn error(to: [u8; 4], about: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_peer_reaches_what_its_sites_answer_and_nobody_else() {
+fn a_peer_reaches_only_hosts_that_its_sites_answer() {
     let mut packets = packets();
     let mut give = |packet: &[u8]| {
         packets.take(NOW, 0, Ecn::Ect0, packet);
@@ -66,14 +66,14 @@ fn a_peer_reaches_what_its_sites_answer_and_nobody_else() {
     assert_eq!(give(&fragment), (Some(1), [0, 0]), "without ports");
     let sent = packet(17, (HOST, 7000), (FAR, 5060));
     assert_eq!(give(&error(HOST, &sent)), (Some(1), [0, 0]));
-    for foreign in [
+    for unmatched in [
         packet(17, (FAR, 53), (HOST, 7000)),
         packet(6, (FAR, 5060), (HOST, 7000)),
         packet(17, (FAR, 5060), ([10, 2, 0, 1], 7000)),
         error([10, 1, 0, 3], &sent),
         error(HOST, &packet(17, (HOST, 7000), (FAR, 53))),
     ] {
-        assert_eq!(give(&foreign), (None, [0, 1]), "{foreign:?}");
+        assert_eq!(give(&unmatched), (None, [0, 1]), "{unmatched:?}");
     }
     let mut routed = packet(17, (FAR, 5060), (HOST, 7000));
     (routed[0], routed[3]) = (0x46, 32);
@@ -83,11 +83,11 @@ fn a_peer_reaches_what_its_sites_answer_and_nobody_else() {
     let facts = packets.facts(NOW, None);
     let given = facts.sites.iter().map(|site| site.chain.packets_up);
     assert_eq!(given.collect::<Vec<_>>(), [0, 3]);
-    assert_eq!((facts.strangers.martian, facts.strangers.foreign), (1, 5));
+    assert_eq!((facts.strangers.martian, facts.strangers.unmatched), (1, 5));
 }
 
 #[test]
-fn a_peer_reaches_no_loopback_and_nobody_who_is_many() {
+fn a_peer_reaches_no_loopback_and_no_group() {
     let text = CONFIG.replace("protocol = \"gre\", src = \"10.1.0.0/16\"", "");
     let config = pep_core::config::parse(&text).expect("valid");
     let mut packets = Packets::new(&config, 0, 1).expect("sites");
@@ -132,7 +132,7 @@ fn taken(packets: &mut Packets, chain: usize, silence: Option<Duration>) -> Take
 }
 
 #[test]
-fn packets_pass_once_the_peer_is_silent_for_longer_than_they_may_wait_and_no_wink_lasts() {
+fn packets_pass_after_silence_beyond_their_deadline_and_a_short_outage() {
     let text = CONFIG.replace(
         "[[site]]\nname = \"voice\"",
         "[site.packet]\ndeadline = \"3s\"\n[[site]]\nname = \"voice\"",

@@ -1,13 +1,13 @@
-//! What has to hold, whatever happens.
+//! Invariants of all schedules.
 
 use pep_core::{relay::Side, stats::Stats};
 
 use super::{plan::FlowPlan, world::World};
 
-/// What comes back from the disk for its turn is not refused.
+/// Excess of held bytes: chunks that return from the disk are not refused.
 const RETURNING: u64 = 2 << 16;
 
-/// At every moment: what hosts get is what was sent, in order, and budgets hold.
+/// Checks at every moment that hosts get the sent bytes in order, and that budgets hold.
 pub(super) fn always(world: &World) {
     let seed = world.plan.seed;
     for host in &world.hosts {
@@ -55,7 +55,7 @@ pub(super) fn always(world: &World) {
     }
 }
 
-/// Whether a flow may have been reset: a host did so, or a server refused, or there was no memory for it.
+/// Returns whether a flow may have been reset: by a host, a refusing server, or for lack of memory.
 fn may_be_reset(world: &World, flow: usize) -> bool {
     let plan: &FlowPlan = &world.plan.flows[flow];
     let by_host = world
@@ -80,16 +80,16 @@ fn is_whole(world: &World, flow: usize) -> bool {
     })
 }
 
-/// Flows that both hosts have whole.
+/// Returns the number of flows that both hosts have completely.
 pub(super) fn whole(world: &World) -> u64 {
     (0..world.flows.len())
         .filter(|flow| is_whole(world, *flow))
         .count() as u64
 }
 
-/// What is to be known of the machines to find out what went wrong.
+/// Describes the state of the machines for failure messages.
 fn state(world: &World) -> String {
-    let mut told = String::new();
+    let mut text = String::new();
     for machine in &world.machines {
         let interesting = |(name, count): &(&str, u64)| *count > 0 && !name.contains("datagram");
         let ended: Vec<_> = machine
@@ -99,15 +99,15 @@ fn state(world: &World) -> String {
             .chain(machine.process.as_ref().map(super::end::Process::stats))
             .map(|stats: Stats| stats.entries().filter(interesting).collect::<Vec<_>>())
             .collect();
-        told += &format!("\n  left: {:?}; counted: {ended:?}", machine.leftovers());
+        text += &format!("\n  left: {:?}; counted: {ended:?}", machine.leftovers());
     }
     for host in &world.hosts {
-        told += &format!("\n  {host:?}");
+        text += &format!("\n  {host:?}");
     }
-    told
+    text
 }
 
-/// Everything is over: all has been delivered, and nothing is left.
+/// Checks at the end that everything has been delivered and nothing is left.
 pub(super) fn at_the_end(world: &World) {
     let seed = world.plan.seed;
     for flow in 0..world.flows.len() {

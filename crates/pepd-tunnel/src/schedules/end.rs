@@ -1,4 +1,4 @@
-//! A machine with a pepd: what outlives the process is its kernel's sockets, its arena and its disk.
+//! A machine with a pepd. Its kernel's sockets, its arena and its disk outlive the process.
 
 use std::{
     net::SocketAddr,
@@ -52,16 +52,16 @@ use crate::{
     tcp::{self, Connections},
 };
 
-/// Of the extent of each direction of a flow.
+/// Extent of each direction of a flow.
 pub(super) const EXTENT: u64 = 1 << 19;
-/// What each direction has to begin with.
+/// Initial bytes of each direction.
 pub(super) const INITIAL: u64 = 1 << 14;
 const SLOTS: u32 = 8;
-/// What an end takes before it has granted more.
+/// Initial credit of an end.
 const CREDIT: u64 = 1 << 18;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What flows of the schedules are served by.
+/// Returns the site that serves the schedules' flows.
 pub(super) fn policy(plan: &Plan) -> SiteRuntime {
     let mut site = SiteRuntime {
         hold: plan.hold,
@@ -69,13 +69,13 @@ pub(super) fn policy(plan: &Plan) -> SiteRuntime {
         compress: plan.compress,
         ..site()
     };
-    // What is tried here is not patience.
+    // Timeouts are not under test.
     (site.timeouts.connect, site.timeouts.orphan) = (8 * HOUR, 8 * HOUR);
     site.timeouts.idle = Some(24 * HOUR);
     site
 }
 
-/// A pepd that runs.
+/// A running pepd.
 pub(super) struct Process {
     pub(super) core: Shared,
     local: LocalSet,
@@ -84,7 +84,7 @@ pub(super) struct Process {
     custody: Rc<Custody>,
     site: Arc<SiteRuntime>,
     peer: PeerId,
-    /// When its clock began, by the world's.
+    /// Start of its clock, in the time of the simulation.
     began: Duration,
     next_second: Duration,
 }
@@ -96,9 +96,9 @@ pub(super) struct Machine {
     memory: Option<OwnedFd>,
     pub(super) disk: Faulty,
     pub(super) process: Option<Process>,
-    /// What those that have ended have counted.
+    /// Counters of ended processes.
     pub(super) before: Vec<Stats>,
-    /// The most that was taken of its budget, and held in memory and on disk.
+    /// Maximum of its budget taken, and of bytes held in memory and on disk.
     pub(super) peaks: [u64; 3],
 }
 
@@ -115,7 +115,7 @@ impl Machine {
         }
     }
 
-    /// A pepd starts, and goes on with what there is.
+    /// Starts a pepd with the existing state.
     pub(super) fn start(&mut self, plan: &Plan, now: Duration) {
         let crash_point = Arc::new(CrashPoint::default());
         let (context, is_first) = match self.memory.take() {
@@ -220,19 +220,19 @@ impl Machine {
         self.process = Some(process);
     }
 
-    /// Goes on with the flows of the process before.
+    /// Recovers the flows of the previous process.
     fn take_over(&self, process: &Process, left: Left, broken: Option<Broken>) {
         let _guard = process.local.enter();
         let arena = Arc::clone(&process.core.borrow().context.arena);
         let kept = self.kernel.kept(&process.crash_point);
         let wrong = u64::from(broken == Some(Broken::Counters));
-        let told = |leg: &Connection, _, fin_published| {
+        let counted = |leg: &Connection, _, fin_published| {
             let mut counters = leg.counters(fin_published);
             counters.read += wrong;
             Ok(counters)
         };
-        let recovery = Recovery::sort(&arena, kept, told);
-        assert_eq!(recovery.lost, 0, "what is written of a flow makes no sense");
+        let recovery = Recovery::sort(&arena, kept, counted);
+        assert_eq!(recovery.lost, 0, "a flow's record is invalid");
         let inherited = Inherited {
             survivors: recovery.survivors,
             sites: vec![Arc::clone(&process.site)],
@@ -253,7 +253,7 @@ impl Machine {
         }
     }
 
-    /// The process has ended, or ends now.
+    /// Ends the process.
     pub(super) fn end(&mut self) {
         let Some(mut process) = self.process.take() else {
             return;
@@ -262,32 +262,32 @@ impl Machine {
         let context = Arc::clone(&process.core.borrow().context);
         self.memory = Some(context.arena.fd().try_clone_to_owned().unwrap());
         self.before.push(context.counters.snapshot());
-        // What it was asked to do and has not done is not done.
+        // Pending requests are not performed.
         if let Some(disk) = process.disk.take() {
             disk.crash();
         }
         drop(process);
     }
 
-    /// Its disk fails in one respect, or does not any more.
+    /// Makes the disk fail in one respect, or work again.
     pub(super) fn break_disk(&mut self, what: usize, fails: bool) {
         let faults = &self.disk.0;
         let all = [&faults.create, &faults.write, &faults.sync, &faults.read];
         all[what].store(fails, Relaxed);
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults.
     pub(super) fn be_calm(&mut self) {
         (0..4).for_each(|what| self.break_disk(what, false));
     }
 
-    /// All that its processes have counted, added up.
+    /// Returns the sum of a counter over all processes.
     pub(super) fn count(&self, of: impl Fn(&Stats) -> u64) -> u64 {
         let now = self.process.as_ref().map(Process::stats);
         self.before.iter().chain(&now).map(of).sum()
     }
 
-    /// Whether nothing is left of any flow. What is, if not.
+    /// Returns what is left of any flow; `None` if nothing is.
     pub(super) fn leftovers(&self) -> Option<String> {
         let process = self.process.as_ref()?;
         let mut core = process.core.borrow_mut();
@@ -301,13 +301,13 @@ impl Machine {
         let nothing = flows as u64 + taken + budget + open + held[0] + held[1] + disk == 0;
         (!nothing || occupied > 0).then(|| {
             format!(
-                "{flows} flows ({open} open, {occupied} written down), {taken} bytes taken, {budget} of the budget, \
+                "{flows} flows ({open} open, {occupied} published), {taken} bytes taken, {budget} of the budget, \
                  {held:?} held, {disk} on disk"
             )
         })
     }
 
-    /// Takes note of what is held now.
+    /// Records the maximum of held bytes.
     pub(super) fn note(&mut self) {
         let Some(process) = &self.process else { return };
         let budget = process.core.borrow().context.budget.taken();
@@ -331,29 +331,29 @@ fn session(base: &SessionConfig, plan: &Plan) -> SessionConfig {
 }
 
 impl Process {
-    /// Somebody says whether the link is there.
+    /// Passes a report of the link's state.
     pub(super) fn hint(&self, hint: LinkHint) {
         self.core.borrow_mut().hint(hint);
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub(super) fn stats(&self) -> Stats {
         self.core.borrow().context.counters.snapshot()
     }
 
-    /// Its own time, when it is that time in the world.
+    /// Converts the time of the simulation to the process's own.
     fn clock(&self, now: Duration) -> Duration {
         BEGINNING + (now - self.began)
     }
 
-    /// When it has to do something though nothing happens.
+    /// Returns the time of the next timer.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let deadline = self.core.borrow().endpoint.deadline();
         let own = deadline.map(|at| self.began + at.saturating_sub(BEGINNING));
         own.into_iter().chain([self.next_second]).min()
     }
 
-    /// Lets its tasks go on.
+    /// Runs its tasks.
     pub(super) fn run(&mut self, cx: &mut Context<'_>, now: Duration) {
         let guard = self.local.enter();
         self.core.borrow_mut().driver = Some(cx.waker().clone());
@@ -366,7 +366,8 @@ impl Process {
         let _ = std::pin::Pin::new(&mut self.local).poll(cx);
     }
 
-    /// Takes what its sessions have traced, with the time of their clock at which the world began.
+    /// Takes the trace of its sessions, and the reading of their clock at the start of the
+    /// simulation.
     pub(super) fn take_trace(&self) -> (Taken, Duration) {
         let trace = self
             .core
@@ -383,7 +384,7 @@ impl Process {
         )
     }
 
-    /// A datagram has come.
+    /// Handles a datagram.
     pub(super) fn handle(&mut self, now: Duration, from: usize, datagram: &mut [u8]) {
         let _guard = self.local.enter();
         let now = self.clock(now);
@@ -392,7 +393,7 @@ impl Process {
         core.handle_datagram(now, from, None, Ecn::NotEct, datagram);
     }
 
-    /// The next datagram that it sends.
+    /// Returns the next datagram to send.
     pub(super) fn poll_transmit(&mut self, now: Duration, into: &mut Vec<u8>) -> bool {
         let _guard = self.local.enter();
         let now = self.clock(now);
@@ -401,7 +402,7 @@ impl Process {
         sent && !self.crash_point.has_fired()
     }
 
-    /// The disk does what it was asked to. Whether there was something.
+    /// Performs pending disk requests. Returns whether there were any.
     pub(super) fn work(&mut self) -> bool {
         let Some(disk) = &mut self.disk else {
             return false;
@@ -417,19 +418,19 @@ impl Process {
         any
     }
 
-    /// Whether the disk was asked for something that it has not done.
+    /// Returns whether disk requests are pending.
     pub(super) fn waits_for_disk(&self) -> bool {
         self.custody.waits_for_disk()
     }
 
-    /// A client has connected; it was accepted.
+    /// Serves an accepted client.
     pub(super) fn serve(&self, client: Connection) {
         let flow = client.socket().lock().flow as u16;
         let context = Arc::clone(&self.core.borrow().context);
-        // Where there is none, it waits in the queue of the listener.
+        // Without a free slot, the client waits in the listener's queue.
         let memory = context.take_memory().expect("a slot and memory");
         let site = Arc::clone(&self.site);
-        let handed = AcceptedFlow {
+        let accepted = AcceptedFlow {
             peer: 0,
             site: SiteId(0),
             class: Class::Normal,
@@ -444,18 +445,18 @@ impl Process {
             permit: context.admission.admit(&self.site.site_counters, None),
         };
         let leg = Ok(Box::new(client) as Box<_>);
-        let served = near::serve(Rc::clone(&self.core), handed, leg);
+        let served = near::serve(Rc::clone(&self.core), accepted, leg);
         self.local.spawn_local(served);
     }
 
-    /// Whether there is memory for one more flow.
+    /// Returns whether there is memory for one more flow.
     pub(super) fn has_room(&self) -> bool {
         let core = self.core.borrow();
         let occupied = core.context.arena.occupied().len();
         core.context.next_flow_fits() && occupied + 1 < SLOTS as usize
     }
 
-    /// Accepts a client, if it is still there to do so.
+    /// Accepts a client, if the process still runs.
     pub(super) fn accept(&self, socket: &Socket) {
         self.serve(Connection::new(socket, &self.crash_point));
     }

@@ -1,4 +1,4 @@
-//! Hosts, as their TCP looks from a machine: what they send and take, and when, by chance.
+//! Hosts as seen by a machine's TCP, which send and take bytes at random times.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use splitmix::SplitMix64;
 
 use super::{kernel::Shared, plan::FlowPlan};
 
-/// When a host that has sent everything says so.
+/// Time at which a host that has sent everything closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closes {
     AtOnce,
-    /// Once it has heard the end of what comes.
+    /// After the end of the received bytes.
     Second,
 }
 
@@ -23,16 +23,16 @@ pub(super) struct Host {
     pub(super) side: Side,
     len: u64,
     closes: Closes,
-    /// It resets the flow once it has sent and taken so many bytes together.
+    /// Resets the flow once it has sent and taken so many bytes together.
     resets_at: Option<u64>,
     pub(super) has_reset: bool,
-    /// The connection was reset by us.
+    /// The connection was reset by pepd.
     pub(super) was_reset: bool,
-    /// When the last of its bytes was taken.
+    /// Time at which its last byte was taken.
     pub(super) given: Option<Duration>,
-    /// Pauses are of so many milliseconds at most.
+    /// Maximum of pauses in milliseconds.
     pace: u64,
-    /// When it looks next, where it is busy.
+    /// Time of its next turn, if it is busy.
     pub(super) next: Option<Duration>,
     draw: SplitMix64,
 }
@@ -62,7 +62,7 @@ impl Host {
         }
     }
 
-    /// Whether it has sent and got all there is, and the end.
+    /// Returns whether it has sent and received all bytes and the end.
     pub(super) fn is_whole(&self, expected: u64) -> bool {
         let socket = self.socket.lock();
         socket.fin_arrived
@@ -71,13 +71,13 @@ impl Host {
             && socket.arrived == self.len
     }
 
-    /// Neither sends nor hears anything any more.
+    /// Returns whether the host neither sends nor receives any more.
     pub(super) fn is_over(&self) -> bool {
         let socket = self.socket.lock();
         self.has_reset || self.was_reset || socket.fin_arrived && socket.fin_acked
     }
 
-    /// Whether there is something for it to do, at that time or at once.
+    /// Returns when it has something to do, if at all.
     pub(super) fn due(&self) -> Option<Duration> {
         if self.is_over() {
             return None;
@@ -89,7 +89,7 @@ impl Host {
         self.next
     }
 
-    /// It is its turn. Returns whether anything has happened.
+    /// Runs its turn. Returns whether anything has happened.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
         let mut socket = self.socket.lock();
         if socket.connecting {
@@ -107,7 +107,7 @@ impl Host {
         let give = (self.len - socket.arrived)
             .min(room)
             .min(1 + self.draw.below(40_000));
-        // What comes after its last byte is not lost on it.
+        // Bytes after its last one do not matter to it.
         socket.acked += take;
         socket.arrived += give;
         if give > 0 && socket.arrived == self.len {
@@ -122,7 +122,7 @@ impl Host {
             .resets_at
             .is_some_and(|at| socket.acked + socket.arrived >= at)
         {
-            socket.break_off(libc::ECONNRESET);
+            socket.abort(libc::ECONNRESET);
             self.has_reset = true;
             return true;
         }

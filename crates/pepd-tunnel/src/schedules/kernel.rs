@@ -1,8 +1,8 @@
-//! A simulated kernel: its sockets, and what they count, outlive the process that uses them, as they do where a keeper has their
-//! descriptors.
+//! A simulated kernel. Its sockets and their counters outlive the process that uses them, as they
+//! do when a keeper holds the descriptors.
 //!
-//! No byte is kept: what a host sends is known by who it is and where it is in the stream, and what is sent to a host is compared with
-//! that at once.
+//! No byte is kept: a host's bytes follow from the flow and the position, and bytes sent to a host
+//! are compared at once.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,9 +30,9 @@ use crate::{
     leg::{Answer, Leg},
 };
 
-/// Bytes of a flow in a direction from this position on; such as can be compressed, of `text`.
-fn bytes((flow, text): (u64, bool), way: Direction, from: u64, into: &mut [u8]) {
-    let seed = flow << 1 | way as u64;
+/// Generates the bytes of a flow's direction from this position on; compressible ones for `text`.
+fn bytes((flow, text): (u64, bool), direction: Direction, from: u64, into: &mut [u8]) {
+    let seed = flow << 1 | direction as u64;
     for (at, byte) in (from..).zip(into) {
         let word = ((at >> 3) ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         *byte = (word >> (8 * (at & 7))) as u8;
@@ -47,43 +47,43 @@ fn bytes((flow, text): (u64, bool), way: Direction, from: u64, into: &mut [u8]) 
 pub(super) struct Socket {
     pub(super) cookie: u64,
     pub(super) flow: u64,
-    /// What goes through it can be compressed.
+    /// The host's bytes are compressible.
     text: bool,
-    /// Whose leg it is.
+    /// Side of the leg.
     pub(super) side: Side,
-    /// What waits to be read, and to be acknowledged, at most.
+    /// Maximum of bytes that wait to be read, and to be acknowledged.
     pub(super) buffers: [u64; 2],
-    /// What the host has sent, and a process has read.
+    /// Bytes sent by the host, and read by a process.
     pub(super) arrived: u64,
     pub(super) read: u64,
     pub(super) fin_arrived: bool,
-    /// What a process has written, and the host has acknowledged.
+    /// Bytes written by a process, and acknowledged by the host.
     pub(super) written: u64,
     pub(super) acked: u64,
     pub(super) fin_given: bool,
     pub(super) fin_acked: bool,
-    /// Not connected yet, and whether it was told to.
+    /// The socket is not connected yet, and connect was called.
     pub(super) connecting: bool,
     called: bool,
-    /// The host, or the kernel for it, has ended it with this, of which nobody has been told.
+    /// Error by which the host, or the kernel for it, has ended the connection; not reported yet.
     error: Option<i32>,
-    /// It was ended so, whoever has been told.
+    /// The connection was ended by an error, reported or not.
     pub(super) is_dead: bool,
-    /// We have reset it.
+    /// pepd has reset the connection.
     pub(super) reset_by_us: bool,
-    /// A close is by FIN.
+    /// A close sends a FIN.
     closes_well: bool,
-    /// Some process has it, or the keeper.
+    /// A process or the keeper holds the descriptor.
     pub(super) is_held: bool,
     waker: Option<Waker>,
-    /// Something is new for the host.
+    /// The host has something new to handle.
     pub(super) is_news: bool,
-    /// What should not have happened.
+    /// A violated invariant.
     pub(super) violation: Option<String>,
 }
 
 impl Socket {
-    /// What the host sends goes in this direction.
+    /// Returns the direction of the host's bytes.
     fn outward(&self) -> Direction {
         match self.side {
             Side::Client => Direction::Up,
@@ -95,8 +95,8 @@ impl Socket {
         (self.flow, self.text)
     }
 
-    /// The host, or the kernel for it, ends it.
-    pub(super) fn break_off(&mut self, error: i32) {
+    /// Ends the connection, by the host or the kernel for it.
+    pub(super) fn abort(&mut self, error: i32) {
         (self.error, self.is_dead) = (Some(error), true);
         self.wake();
     }
@@ -107,13 +107,13 @@ impl Socket {
         }
     }
 
-    /// Neither end can send any more.
+    /// Returns whether neither end can send any more.
     pub(super) fn is_closed(&self) -> bool {
         let is_over = self.fin_arrived && self.fin_acked;
         is_over || self.is_dead || self.reset_by_us
     }
 
-    /// What the kernel would say of it.
+    /// Returns the kernel's counters.
     fn counters(&self, fin_published: bool) -> Counters {
         let closed = self.is_closed() || !self.called;
         let fin_sent = self.fin_given && (!closed || fin_published);
@@ -127,7 +127,7 @@ impl Socket {
         }
     }
 
-    /// Nobody has its descriptor any more.
+    /// Closes the last descriptor.
     fn close(&mut self) {
         self.is_held = false;
         self.is_news = true;
@@ -147,7 +147,7 @@ impl Socket {
 
 pub(super) type Shared = Arc<Mutex<Socket>>;
 
-/// The sockets of a machine, and when those that connect are answered.
+/// The sockets of a machine, and pending connects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kernel(Arc<Mutex<Inner>>);
 
@@ -156,17 +156,17 @@ struct Inner {
     sockets: BTreeMap<u64, Shared>,
     next: u64,
     text: bool,
-    /// Sockets that connect: those that the servers have not heard of.
+    /// Connecting sockets that servers have not handled yet.
     calls: Vec<Shared>,
 }
 
 impl Kernel {
-    /// What hosts say can be compressed, or not. To be said before there are sockets.
+    /// Sets whether hosts send compressible bytes. To be called before any socket is created.
     pub(super) fn set_text(&self, text: bool) {
         self.0.lock().text = text;
     }
 
-    /// A new socket.
+    /// Creates a socket.
     pub(super) fn socket(&self, flow: u64, side: Side, buffers: [u64; 2]) -> Shared {
         let mut inner = self.0.lock();
         inner.next += 1;
@@ -199,12 +199,12 @@ impl Kernel {
         socket
     }
 
-    /// Servers that are called.
+    /// Returns the sockets that connect to servers.
     pub(super) fn calls(&self) -> Vec<Shared> {
         std::mem::take(&mut self.0.lock().calls)
     }
 
-    /// What a keeper has, by cookies; those that no process has closed.
+    /// Returns the sockets that a keeper holds, by cookie: those that no process has closed.
     pub(super) fn kept(&self, crash_point: &Arc<CrashPoint>) -> HashMap<u64, Connection> {
         let inner = self.0.lock();
         let kept = inner
@@ -216,7 +216,7 @@ impl Kernel {
     }
 }
 
-/// What a process has of a socket.
+/// A process's descriptor of a socket.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: Shared,
@@ -233,7 +233,7 @@ impl Connection {
 
     pub(super) fn counters(&self, fin_published: bool) -> Counters {
         let mut socket = self.socket.lock();
-        // Whoever asks is told, and nobody else.
+        // An error is reported once, to the first caller.
         socket.error = None;
         socket.counters(fin_published)
     }
@@ -242,13 +242,13 @@ impl Connection {
         &self.socket
     }
 
-    /// The kernel tells of an error once (SO_ERROR).
+    /// Takes the error, as SO_ERROR does.
     fn take_error(&self, socket: &mut Socket) -> Option<i32> {
         socket.error?;
         self.crash_point.call(|| socket.error.take()).flatten()
     }
 
-    /// Pending, until something happens with the socket.
+    /// Pending until the socket changes.
     fn wait<T>(socket: &mut Socket, cx: &Context<'_>) -> Poll<T> {
         socket.waker = Some(cx.waker().clone());
         Poll::Pending
@@ -302,14 +302,14 @@ impl Connection {
             let mut buffer = vec![0; count as usize];
             give(&mut buffer);
             let mut expected = vec![0; count as usize];
-            let way = socket.outward().other();
-            bytes(socket.content(), way, socket.written, &mut expected);
+            let direction = socket.outward().other();
+            bytes(socket.content(), direction, socket.written, &mut expected);
             if socket.fin_given {
-                socket.violate("a byte is sent after the end".to_owned());
+                socket.violate("byte sent after the end".to_owned());
             }
             if let Some(wrong) = buffer.iter().zip(&expected).position(|(a, b)| a != b) {
                 let at = socket.written + wrong as u64;
-                socket.violate(format!("byte {at} of what goes {way:?} is wrong"));
+                socket.violate(format!("byte {at} of direction {direction:?} is wrong"));
             }
             socket.written += count;
             socket.is_news = true;
@@ -410,14 +410,14 @@ impl Leg for Connection {
     }
 }
 
-/// The keeper has it as long as the process does not close it, and when that has ended.
+/// The keeper holds the descriptor until the process closes it, and beyond the process's end.
 impl Drop for Connection {
     fn drop(&mut self) {
         self.crash_point.call(|| self.socket.lock().close());
     }
 }
 
-/// Servers that this kernel reaches: which flow it is says the port.
+/// Servers that this kernel reaches; the port identifies the flow.
 #[derive(Debug)]
 pub(super) struct Reached {
     pub(super) kernel: Kernel,
@@ -433,18 +433,18 @@ impl Servers for Reached {
         _dscp: u8,
         publish: &dyn Fn(io::Result<u64>),
     ) -> io::Result<Box<dyn Leg>> {
-        let gone = || io::Error::from_raw_os_error(libc::EINTR);
+        let closed = || io::Error::from_raw_os_error(libc::EINTR);
         let flow = u64::from(ends.destination.port()) - 1;
         let socket = self
             .crash_point
             .call(|| self.kernel.socket(flow, Side::Server, self.buffers));
-        let socket = socket.ok_or_else(gone)?;
+        let socket = socket.ok_or_else(closed)?;
         publish(Ok(socket.lock().cookie));
         let begun = self.crash_point.call(|| {
             socket.lock().called = true;
             self.kernel.0.lock().calls.push(Arc::clone(&socket));
         });
-        begun.ok_or_else(gone)?;
+        begun.ok_or_else(closed)?;
         Ok(Box::new(Connection::new(&socket, &self.crash_point)))
     }
 }

@@ -1,5 +1,5 @@
-//! Schedules by chance, in virtual time: two whole ends of a tunnel with their flows, over a link with losses and outages, whose
-//! processes end at any step.
+//! Random schedules in virtual time: two complete ends of a tunnel with their flows, over a link
+//! with losses and outages. Their processes end at any step.
 //!
 //! ```text
 //!   hosts    kernel                pepd: Joint, Table, Ledger, Session          link      the same
@@ -7,11 +7,12 @@
 //!            outlives the process    outlives it
 //! ```
 //!
-//! What is pepd's is pepd's own code; the kernel and the hosts are simulated ([`kernel`], [`hosts`]), the link is winkemu's. A
-//! [`CrashPoint`](pepd_sys::fuse::Fuse) ends a process before any store to the arena and any call.
+//! pepd's parts are its own code; the kernel and the hosts are simulated ([`kernel`], [`hosts`]),
+//! and the link is winkemu's. A [`CrashPoint`](pepd_sys::crash_point::CrashPoint) ends a process
+//! before any store to the arena and any system call.
 //!
-//! `PEPD_TEST_SEED=n` runs that schedule alone, tells what happens, and writes both ends' traces as
-//! qlog, as the first one that fails does; `PEPD_TEST_SCHEDULES=n` runs so many, and
+//! `PEPD_TEST_SEED=n` runs that schedule alone, prints its events, and writes both ends' traces as
+//! qlog, like the first failing one. `PEPD_TEST_SCHEDULES=n` runs that number of schedules, and
 //! `PEPD_TEST_FIRST=n` begins with that seed instead of 0.
 
 mod checks;
@@ -48,7 +49,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "a panic".to_owned())
 }
 
-/// Runs the schedules of these seeds, and so many more. Panics with those that fail.
+/// Runs the schedules of these seeds, and `runs` more. Panics with the failures.
 fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
     if let Some(seed) = number("PEPD_TEST_SEED") {
         let plan = Plan::draw(seed, scope);
@@ -109,13 +110,13 @@ fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
     }
     assert!(
         failures.is_empty(),
-        "{what}: {} of {runs} failed, again by PEPD_TEST_SEED=n: {seeds:?}\n{}",
+        "{what}: {} of {runs} failed, repeat with PEPD_TEST_SEED=n: {seeds:?}\n{}",
         failures.len(),
         failures[0].1
     );
 }
 
-/// What is broken on purpose is found within so many schedules.
+/// Asserts that a deliberate fault is found within so many schedules.
 fn finds(broken: Broken, runs: u64) {
     let found = (0..runs).any(|seed| {
         let mut plan = Plan::draw(seed, CRASHES);
@@ -139,7 +140,7 @@ const CALM: Scope = Scope {
     crashes: false,
     disk: false,
     pressure: false,
-    winks: false,
+    short_outages: false,
     special: None,
 };
 
@@ -166,15 +167,16 @@ fn flows_are_whole_after_crashes_at_any_step() {
 }
 
 #[test]
-fn flows_are_whole_after_crashes_of_both_ends_over_a_link_that_winks() {
+fn flows_are_whole_after_crashes_of_both_ends_over_a_link_with_short_outages() {
     let scope = Scope {
-        winks: true,
+        short_outages: true,
         ..CRASHES
     };
     explore("winks", scope, &[3050, 3748], 150);
 }
 
-/// A link that is away for six hours: the host is done within its first minutes, the bytes wait on disk, and are delivered when it is back.
+/// The link is down for six hours. The host is done within the first minutes, the bytes wait on
+/// disk, and are delivered when the link is up.
 #[test]
 fn an_upload_of_200_mb_waits_for_six_hours() {
     const MIB: u64 = 1 << 20;
@@ -198,8 +200,8 @@ fn an_upload_of_200_mb_waits_for_six_hours() {
     let summary = World::run(plan, false);
     let [budget, held, disk] = summary.peaks.map(|peak| peak as f64 / MIB as f64);
     println!(
-        "taken from the host after {:?}, at most {held:.1} MiB held in memory ({budget:.1} of the budget), {disk:.1} on disk; \
-         all delivered {:?} after the link was back",
+        "taken from the host after {:?}, up to {held:.1} MiB held in memory ({budget:.1} of the budget), {disk:.1} on disk; \
+         all delivered {:?} after the link was up",
         summary.taken,
         summary.took - until
     );
@@ -216,9 +218,10 @@ fn flows_are_whole_whatever_the_disk_does() {
 
 #[test]
 fn flows_are_whole_after_crashes_with_some_of_them_on_disk() {
-    // Chunks that were kept for later took all memory that the flow might have, so that its end was never read.
-    // And in 4953 a flow that had ended at the peer was taken for one that had ended well, with bytes on disk that the peer never heard of.
-    // In 900010 memory was counted that was not to be had after all, again and again.
+    // Regressions. In the first ones spare chunks took all memory of a flow, so that its end was
+    // never read. In 4953 a flow that had ended at the peer was taken for one that had ended in
+    // order, with undelivered bytes on disk. In 900010 memory was charged repeatedly that was not
+    // available.
     let kept = [260, 628, 1439, 4953, 900_010];
     explore("disk and crashes", DISK_AND_CRASHES, &kept, 100);
 }
@@ -229,7 +232,8 @@ fn flows_are_whole_where_memory_is_short() {
         pressure: true,
         ..CRASHES
     };
-    // What one direction kept for later stood in the way of what had arrived in the other, and more was taken than there is.
+    // Regression: spare chunks of one direction blocked received bytes of the other, and the budget
+    // was exceeded.
     explore("pressure", scope, &[200_278], 100);
 }
 
@@ -246,7 +250,7 @@ fn flows_are_whole_or_given_up_where_the_disk_does_not_give_back() {
 }
 
 #[test]
-fn flows_are_whole_or_given_up_where_the_link_is_away_for_too_long() {
+fn flows_are_whole_or_given_up_where_the_link_is_down_for_too_long() {
     explore("expiry", special(Special::Expiry), &[], 60);
 }
 

@@ -1,4 +1,4 @@
-//! What happens in a schedule, drawn from its seed.
+//! Events of a schedule, drawn from its seed.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use splitmix::SplitMix64;
 
 use super::{end::EXTENT, hosts::Closes};
 
-/// What may happen.
+/// Kinds of events in a schedule.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope {
-    /// Processes end, at any step.
+    /// Processes end at any step.
     pub(super) crashes: bool,
-    /// Bytes are kept on disk while the link is away, and the disk fails.
+    /// Bytes go to disk while the link is down, and the disk fails.
     pub(super) disk: bool,
     /// Memory is short.
     pub(super) pressure: bool,
-    /// The link winks all the time, and both ends may crash at once.
-    pub(super) winks: bool,
-    /// What else there is.
+    /// The link has frequent short outages, and both ends may crash at once.
+    pub(super) short_outages: bool,
+    /// Special subject.
     pub(super) special: Option<Special>,
 }
 
-/// What schedules are about, some of them.
+/// Special subjects of some schedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Special {
-    /// What is on disk cannot be read for a while.
+    /// Chunks on disk cannot be read for a while.
     Reads,
-    /// What has waited for too long is given up.
+    /// Bytes that have waited for too long are dropped.
     Expiry,
     /// Flows are compressed.
     Compressed,
@@ -46,23 +46,23 @@ pub(super) struct HostPlan {
 pub(super) struct FlowPlan {
     pub(super) begins: Duration,
     pub(super) hosts: [HostPlan; 2],
-    /// The server answers after so long, perhaps with a refusal.
+    /// Delay of the server's answer, which may be a refusal.
     pub(super) answers_after: Duration,
     pub(super) refused: bool,
 }
 
-/// The process of an end ends.
+/// A crash of one end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crash {
     pub(super) end: usize,
     pub(super) at: Duration,
-    /// After so many more steps.
+    /// Number of further steps before the crash.
     pub(super) steps: u64,
-    /// The next one begins so much later.
-    pub(super) gone: Duration,
+    /// Delay of the next start.
+    pub(super) downtime: Duration,
 }
 
-/// The disk of an end fails in one respect, or does not any more.
+/// A change of one kind of disk fault at an end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fault {
     pub(super) end: usize,
@@ -77,45 +77,45 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) rate: u64,
     pub(super) delay: Duration,
-    /// As the link's options have it.
+    /// Loss, in the unit of the link's options.
     pub(super) loss: f64,
     pub(super) queue: u64,
-    /// When nothing gets through.
+    /// Times without connectivity.
     pub(super) outages: Vec<(Duration, Duration)>,
-    /// Whether the far end knows the near one's address.
+    /// The far end knows the near end's address.
     pub(super) far_calls: bool,
     pub(super) crashes: Vec<Crash>,
     pub(super) flows: Vec<FlowPlan>,
-    /// Bytes of each end's process.
+    /// Memory of each end's process in bytes.
     pub(super) memory: u64,
-    /// Bytes that each end holds in memory, and on disk, while the link is away.
+    /// Custody limits of each end in memory and on disk, in bytes.
     pub(super) custody: u64,
     pub(super) disk: Option<u64>,
     pub(super) faults: Vec<Fault>,
     pub(super) buffers: [u64; 2],
-    /// Bytes that each direction of a flow has room for.
+    /// Extent of each direction of a flow, in bytes.
     pub(super) extent: u64,
-    /// Both ends are told of outages.
-    pub(super) told: bool,
-    /// How long what hosts gave is kept.
+    /// Both ends are notified of outages.
+    pub(super) notified: bool,
+    /// Hold time of hosts' bytes.
     pub(super) hold: Duration,
-    /// The link is away for longer than that.
+    /// The link is down for longer than that.
     pub(super) expires: bool,
-    /// What is on disk cannot be read for so long that flows may be given up.
+    /// Reads fail for so long that flows may be lost.
     pub(super) damages: bool,
-    /// Flows are compressed, and whether what hosts say can be.
+    /// Flows are compressed, and hosts' bytes are compressible.
     pub(super) compress: bool,
     pub(super) text: bool,
-    /// What is broken on purpose, to see that it is found.
+    /// A deliberate fault that the checks must find.
     pub(super) broken: Option<Broken>,
 }
 
-/// What is broken on purpose.
+/// Deliberate faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// Some of what is written down is not.
+    /// Some stores to the record are skipped.
     Stores,
-    /// The kernel tells of a byte more than was read.
+    /// The kernel counts one byte too many as read.
     Counters,
 }
 
@@ -131,7 +131,7 @@ fn below_one_of<const N: usize>(draw: &mut SplitMix64, ends: [u64; N]) -> u64 {
 }
 
 impl Plan {
-    /// The schedule of that seed.
+    /// Draws the schedule of that seed.
     pub(super) fn draw(seed: u64, scope: Scope) -> Self {
         let mut draw = SplitMix64::new(seed);
         let draw = &mut draw;
@@ -174,7 +174,7 @@ impl Plan {
             } else {
                 Vec::new()
             },
-            told: draw.below(3) == 0,
+            notified: draw.below(3) == 0,
             hold: 8 * HOUR,
             expires: false,
             damages: false,
@@ -183,8 +183,8 @@ impl Plan {
             broken: None,
             buffers: [8 << 10 << draw.below(5), 8 << 10 << draw.below(5)],
         };
-        if scope.winks {
-            plan.wink(last);
+        if scope.short_outages {
+            plan.add_short_outages(last);
         }
         if scope.disk {
             plan.flood();
@@ -198,7 +198,8 @@ impl Plan {
         plan
     }
 
-    /// Hosts give more than memory takes, while the link is away for long. Drawn apart, too.
+    /// Lets hosts send more than memory takes, while the link is down for long. Drawn separately,
+    /// too.
     fn flood(&mut self) {
         let draw = &mut SplitMix64::new(self.seed ^ 0xd15c);
         self.rate = self.rate.max(4_000_000);
@@ -212,7 +213,8 @@ impl Plan {
         self.disk = Some((10 + draw.below(120)) << 16);
     }
 
-    /// When the link is back, what is on the disk of an end cannot be read: for less than four seconds, which five attempts take, or for longer.
+    /// Makes reads fail at one end when the link is up again: for less than four seconds, which
+    /// five attempts take, or for longer.
     fn fail_reads(&mut self) {
         let draw = &mut SplitMix64::new(self.seed ^ 0x4ead);
         let back = self.outages.iter().map(|(_, until)| *until).max();
@@ -238,7 +240,7 @@ impl Plan {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// The link is away once, for less than what hosts gave is kept, or for longer.
+    /// Takes the link down once, for less than the hold time or for longer.
     fn expire(&mut self) {
         let draw = &mut SplitMix64::new(self.seed ^ 0xe49d);
         let hold = 10_000 + draw.below(30_000);
@@ -258,11 +260,12 @@ impl Plan {
         (self.compress, self.text) = (true, draw.below(2) == 0);
     }
 
-    /// The link winks all the time, and half of the crashes are of both ends. Drawn apart, so that other schedules stay what they are.
-    fn wink(&mut self, last: u64) {
+    /// Adds frequent short outages, and makes half of the crashes hit both ends. Drawn separately,
+    /// so that other schedules stay the same.
+    fn add_short_outages(&mut self, last: u64) {
         let draw = &mut SplitMix64::new(!self.seed);
         let interval = draw.one_of(&[100, 500]);
-        self.outages = Self::winks(draw, 2 * last, interval);
+        self.outages = Self::short_outages(draw, 2 * last, interval);
         let both: Vec<_> = self.crashes.iter().filter(|_| draw.below(2) == 0).collect();
         let other = |crash: &Crash| Crash {
             end: 1 - crash.end,
@@ -273,12 +276,16 @@ impl Plan {
         self.crashes.sort_by_key(|crash| crash.at);
     }
 
-    /// Every interval is one with that probability.
-    fn winks(draw: &mut SplitMix64, last: u64, interval: u64) -> Vec<(Duration, Duration)> {
-        let away = (0..last / interval).filter(|_| draw.below(10) < 4);
-        let away: Vec<_> = away.collect();
-        let away = away.into_iter().map(|n| (n * interval, (n + 1) * interval));
-        away.map(|(from, to)| (millis(from), millis(to))).collect()
+    /// Makes each interval an outage with a fixed probability.
+    fn short_outages(draw: &mut SplitMix64, last: u64, interval: u64) -> Vec<(Duration, Duration)> {
+        let intervals = (0..last / interval).filter(|_| draw.below(10) < 4);
+        let intervals: Vec<_> = intervals.collect();
+        let intervals = intervals
+            .into_iter()
+            .map(|n| (n * interval, (n + 1) * interval));
+        intervals
+            .map(|(from, to)| (millis(from), millis(to)))
+            .collect()
     }
 
     fn flow(draw: &mut SplitMix64, last: u64) -> FlowPlan {
@@ -310,13 +317,13 @@ impl Plan {
         flow
     }
 
-    /// None, winks, or one that lasts.
+    /// Draws no outage, short outages, or a long one.
     fn outages(draw: &mut SplitMix64, last: u64) -> Vec<(Duration, Duration)> {
         match draw.below(4) {
             0 => Vec::new(),
             1 | 2 => {
                 let interval = draw.one_of(&[40, 500, 2000]);
-                Self::winks(draw, last, interval)
+                Self::short_outages(draw, last, interval)
             }
             _ => {
                 let from = draw.below(last);
@@ -332,7 +339,7 @@ impl Plan {
                 end: draw.below(2) as usize,
                 at: millis(draw.below(last)),
                 steps: 1 + below_one_of(draw, [1, 30, 300]),
-                gone: millis(below_one_of(draw, [2, 300, 5000])),
+                downtime: millis(below_one_of(draw, [2, 300, 5000])),
             })
             .collect();
         crashes.sort_by_key(|crash| crash.at);
@@ -352,17 +359,17 @@ impl Plan {
         faults
     }
 
-    /// When nothing fails any more, and all flows have begun.
+    /// Returns the time after which nothing fails any more and all flows have begun.
     pub(super) fn calm(&self) -> Duration {
         let outages = self.outages.iter().map(|(_, until)| *until);
-        let crashes = self.crashes.iter().map(|crash| crash.at + crash.gone);
+        let crashes = self.crashes.iter().map(|crash| crash.at + crash.downtime);
         let flows = self.flows.iter().map(|flow| flow.begins);
         let faults = self.faults.iter().map(|fault| fault.at);
         let last = outages.chain(crashes).chain(flows).chain(faults).max();
         last.unwrap_or_default()
     }
 
-    /// By when everything is to have been delivered.
+    /// Returns the time by which everything must have been delivered.
     pub(super) fn deadline(&self) -> Duration {
         let lens = self.flows.iter().flat_map(|flow| &flow.hosts);
         let bytes: u64 = lens.clone().map(|host| host.len).sum();

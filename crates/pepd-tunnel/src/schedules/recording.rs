@@ -12,14 +12,14 @@ use super::end::Process;
 pub(super) struct Recording(Arc<Mutex<[Vec<u8>; 2]>>);
 
 impl Recording {
-    /// Takes what the sessions of an end have traced.
+    /// Takes the trace of an end's sessions.
     pub(super) fn take(&self, end: usize, process: &Process) {
         let (taken, origin) = process.take_trace();
         let mut ends = self.0.lock();
         Writer::new(origin).taken(&taken, &mut ends[end]);
     }
 
-    /// Writes a file for each end, and says where they are.
+    /// Writes a file for each end. Returns their paths.
     pub(super) fn write(&self, seed: u64) -> String {
         let ends = self.0.lock();
         let title = format!("seed {seed}");

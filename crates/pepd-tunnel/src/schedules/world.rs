@@ -23,37 +23,37 @@ use super::{
     recording::Recording,
 };
 
-/// As fine as the timers of the event loop are.
+/// Resolution of the event loop's timers.
 const TICK: Duration = Duration::from_millis(1);
-/// Turns within one instant: more are a standstill.
+/// Maximum of turns within one instant: more are a livelock.
 const TURNS: u32 = 20_000;
 
-/// How a schedule went.
+/// Result of a schedule.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) flows: u64,
-    /// Those that both hosts have whole.
+    /// Flows that both hosts have completely.
     pub(super) whole: u64,
     pub(super) crashes: u64,
     pub(super) resumed: u64,
     pub(super) recovered: u64,
     pub(super) repaired: u64,
     pub(super) spilled: u64,
-    /// Flows that were given up at an end: as they had waited for too long, or could not be read.
+    /// Flows lost at an end: expired, or unreadable.
     pub(super) expired: u64,
     pub(super) damaged: u64,
-    /// What was compressed, and what was made of it.
+    /// Bytes before and after compression.
     pub(super) packed: [u64; 2],
     pub(super) datagrams: u64,
-    /// The most that an end held in memory and on disk, of its budget.
+    /// Maximum of an end's budget taken, and of bytes held in memory and on disk.
     pub(super) peaks: [u64; 3],
-    /// When the last byte was taken from a host, and when everything was over.
+    /// Time at which the last byte was taken from a host, and at which everything was over.
     pub(super) taken: Duration,
     pub(super) took: Duration,
 }
 
 impl Summary {
-    /// Another schedule is over.
+    /// Adds the result of another schedule.
     pub(super) fn add(&mut self, other: &Self) {
         self.flows += other.flows;
         self.whole += other.whole;
@@ -76,36 +76,36 @@ impl Summary {
     }
 }
 
-/// What a client or server of a flow has come to.
+/// State of a flow's hosts.
 #[derive(Debug, Default)]
 pub(super) struct FlowState {
-    /// By sides; of servers the last one.
+    /// Hosts by side; the last server.
     pub(super) hosts: [Option<usize>; 2],
     /// A client that has not been accepted.
     pub(super) waiting: Option<Socket>,
     pub(super) servers: usize,
 }
 
-/// Everything.
+/// The whole simulation.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) machines: [Machine; 2],
     link: Engine,
     pub(super) hosts: Vec<Host>,
     pub(super) flows: Vec<FlowState>,
-    /// Connections that servers answer at these times.
+    /// Connections that servers answer, with the time.
     answers: Vec<(Duration, Socket)>,
     begun: usize,
     crashes: Vec<Crash>,
     faults: Vec<Fault>,
-    /// When a machine has a pepd again.
+    /// Time of the next start of pepd on a machine.
     restarts: [Option<Duration>; 2],
-    gone: [Duration; 2],
+    downtime: [Duration; 2],
     disk_at: [Duration; 2],
     draw: SplitMix64,
     now: Duration,
     turns: u32,
-    /// Whether an outage is under way.
+    /// An outage is in progress.
     out: bool,
     summary: Summary,
     pub(super) trace: bool,
@@ -140,7 +140,7 @@ impl World {
             crashes: reversed(plan.crashes.clone()),
             faults: plan.faults.iter().rev().copied().collect(),
             restarts: [Some(Duration::ZERO); 2],
-            gone: [Duration::ZERO; 2],
+            downtime: [Duration::ZERO; 2],
             disk_at: [Duration::ZERO; 2],
             draw: SplitMix64::new(!plan.seed),
             now: Duration::ZERO,
@@ -156,12 +156,12 @@ impl World {
     /// Runs a schedule to its end.
     ///
     /// # Panics
-    /// When something is not as it has to be.
+    /// If an invariant is violated.
     pub(super) fn run(plan: Plan, trace: bool) -> Summary {
         Self::run_recorded(plan, trace, None)
     }
 
-    /// Runs it with what both ends trace.
+    /// Runs it and records both ends' traces.
     pub(super) fn run_recorded(
         mut plan: Plan,
         trace: bool,
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// Whether the schedule is over, and nothing is left of it.
+    /// Returns whether the schedule is over and nothing is left.
     fn is_over(&self) -> bool {
         let is_late = self.now > self.plan.deadline();
         let hosts = self.hosts.iter().all(Host::is_over) && self.answers.is_empty();
@@ -254,7 +254,7 @@ impl World {
         is_late || hosts && begun && calm && runs && !leftovers()
     }
 
-    /// When something is to happen of its own accord.
+    /// Returns the time of the next event.
     fn next(&self) -> Duration {
         let link = self.link.poll_timeout().map(Duration::from_nanos);
         let processes = self
@@ -286,9 +286,9 @@ impl World {
         all.min().unwrap_or(self.now + Duration::from_secs(1))
     }
 
-    /// All that happens now. Returns whether more may.
+    /// Handles all events of this instant. Returns whether there may be more.
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
-        assert!(self.turns < TURNS, "nothing gets on at {:?}", self.now);
+        assert!(self.turns < TURNS, "no progress at {:?}", self.now);
         self.fail();
         self.log_outages();
         self.begin_flows();
@@ -299,12 +299,12 @@ impl World {
                 process.run(cx, self.now);
             }
             moved |= self.disk(end);
-            self.bury(end);
+            self.on_process_end(end);
         }
         moved |= self.deliver();
         for end in 0..2 {
             moved |= self.send(end);
-            self.bury(end);
+            self.on_process_end(end);
             self.machines[end].note();
         }
         self.call();
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// What the schedule has for this moment.
+    /// Applies the schedule's faults of this instant.
     fn fail(&mut self) {
         for end in 0..2 {
             if self.restarts[end].is_some_and(|at| at <= self.now) {
@@ -335,7 +335,7 @@ impl World {
         while let Some(crash) = self.crashes.pop_if(|crash| crash.at <= self.now) {
             if let Some(process) = &self.machines[crash.end].process {
                 process.crash_point.arm(crash.steps);
-                self.gone[crash.end] = crash.gone;
+                self.downtime[crash.end] = crash.downtime;
             }
         }
         while let Some(fault) = self.faults.pop_if(|fault| fault.at <= self.now) {
@@ -348,12 +348,12 @@ impl World {
         }
     }
 
-    /// The process of an end has ended, if it has.
-    fn bury(&mut self, end: usize) {
-        let burnt = |process: &Process| process.crash_point.has_fired();
-        if self.machines[end].process.as_ref().is_some_and(burnt) {
+    /// Handles the end of an end's process.
+    fn on_process_end(&mut self, end: usize) {
+        let fired = |process: &Process| process.crash_point.has_fired();
+        if self.machines[end].process.as_ref().is_some_and(fired) {
             self.machines[end].end();
-            self.restarts[end] = Some(self.now + self.gone[end]);
+            self.restarts[end] = Some(self.now + self.downtime[end]);
             self.summary.crashes += 1;
             self.trace(|| format!("{end}: its pepd has ended"));
         }
@@ -394,7 +394,7 @@ impl World {
         self.hosts.push(host);
     }
 
-    /// Servers hear that somebody connects.
+    /// Passes new connections to servers.
     fn call(&mut self) {
         for socket in self.machines[1].kernel.calls() {
             let flow = socket.lock().flow as usize;
@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// Servers answer.
+    /// Lets servers answer.
     fn answer(&mut self) {
         let now = self.now;
         let (due, later) = self.answers.drain(..).partition(|(at, _)| *at <= now);
@@ -415,7 +415,7 @@ impl World {
         for (_, socket) in due {
             let mut socket = socket.lock();
             if self.plan.flows[socket.flow as usize].refused {
-                socket.break_off(libc::ECONNREFUSED);
+                socket.abort(libc::ECONNREFUSED);
             } else {
                 socket.connecting = false;
             }
@@ -443,7 +443,7 @@ impl World {
         moved
     }
 
-    /// The disk of an end works, sooner or later.
+    /// Lets the disk of an end work, at random times.
     fn disk(&mut self, end: usize) -> bool {
         if self.now < self.disk_at[end] {
             return false;
@@ -453,11 +453,11 @@ impl World {
         process.as_mut().is_some_and(Process::work)
     }
 
-    /// Whether an outage is under way; those who are to know are told.
+    /// Updates whether an outage is in progress, and notifies the ends if the plan demands it.
     fn log_outages(&mut self) {
         let mut outages = self.plan.outages.iter();
         let out = outages.any(|(from, to)| (*from..*to).contains(&self.now));
-        if std::mem::replace(&mut self.out, out) != out && self.plan.told {
+        if std::mem::replace(&mut self.out, out) != out && self.plan.notified {
             let hint = if out { LinkHint::Down } else { LinkHint::Up };
             let machines = self.machines.iter();
             let processes = machines.filter_map(|machine| machine.process.as_ref());

@@ -73,7 +73,7 @@ pub enum TunnelError {
     },
     /// Listening by TCP failed, most likely because another program uses the port.
     #[error(
-        "cannot listen for peers by TCP at {address} (`identity.listen`): {err}; with `carrier = \"udp\"` for all peers, pepd needs no TCP port"
+        "cannot listen for peers by TCP at {address} (`identity.listen`): {err}; with `carrier = \"udp\"` for all peers it needs none"
     )]
     ListenTcp {
         /// Address and port.

@@ -36,9 +36,9 @@ pub(super) fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
 }
 
 /// Returns the estimated need of a flow with that peer: eight times the bandwidth-delay product, as
-/// the window of a session. Retransmitted bytes are in flight while those behind them wait, here
-/// and at the peer: at 8 % loss some bytes of each round trip are lost thrice. On a dedicated link
-/// it is the maximum: while the return path is down, nothing acknowledges received bytes.
+/// the window of a session. Bytes wait, here and at the peer, for retransmissions of earlier ones.
+/// At 8 % loss some bytes of each round trip are lost thrice. On a dedicated link the need is the
+/// maximum: while the return path is down, nothing acknowledges received bytes.
 fn needed(config: &Config, index: usize, peer: &Peer) -> u64 {
     let rate = peer
         .rate
@@ -87,7 +87,7 @@ mod tests {
     use super::{super::tests::config, *};
 
     #[test]
-    fn flows_may_hold_eight_times_what_is_in_flight_and_more_where_nobody_else_is() {
+    fn flows_may_hold_eight_times_the_bytes_in_flight_and_more_on_a_dedicated_link() {
         let extent = |peer| extent(&config(peer, ""));
         assert_eq!(extent("rate = \"10kbit/s\"\nrtt = \"600ms\""), 8 << 20);
         assert_eq!(extent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 8 << 20);

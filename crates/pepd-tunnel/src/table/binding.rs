@@ -1,4 +1,4 @@
-//! How a flow stands with its peer: what both call it, which stream is its, and since when it has none.
+//! Binding of a flow to its stream: token, current stream, and positions.
 //!
 //! ```text
 //!            opened                the session is gone
@@ -8,26 +8,27 @@
 //!                        +-------------------------------------+
 //! ```
 //!
-//! Positions of a flow are counted from its beginning, those of a stream from its own. The stream of a flow that goes on begins
-//! where the flow was: at position 0, or from the far end behind its [`Answer`].
+//! Positions of a flow count from the flow's beginning, those of a stream from the stream's. The
+//! stream of a resumed flow begins at the flow's position: at 0, or from the far end after its
+//! [`Answer`].
 
 use std::time::Duration;
 
 use pep_core::stream_header::{Answer, StreamHeader};
 use tunnel::{class::Class, wire::StreamId};
 
-/// What the near end opens streams of a flow with.
+/// Parameters with which the near end opens streams of a flow.
 #[derive(Debug)]
 pub(crate) struct StreamOpening {
     pub(crate) class: Class,
-    /// By which the link is shared.
+    /// Key for sharing the link.
     pub(crate) site: u32,
-    /// When the flow began ([`born`](pepd_relay::flow::born)).
+    /// Start of the flow ([`born`](pepd_relay::flow::born)).
     pub(crate) born: u64,
     pub(crate) stream_header: StreamHeader,
 }
 
-/// A position of a stream, and the one of the flow that is the same.
+/// A position of a stream and the matching one of the flow.
 #[derive(Debug, Clone, Copy, Default)]
 struct Origin {
     stream: u64,
@@ -46,28 +47,28 @@ impl Origin {
     }
 }
 
-/// What the stream begins with, from the far end.
+/// The far end's [`Answer`] at the beginning of a stream.
 #[derive(Debug)]
 enum Prologue {
-    /// Nothing, or it has been taken.
+    /// No answer, or one that has been taken.
     None,
     Awaited([u8; Answer::LEN]),
     Given([u8; Answer::LEN]),
 }
 
-/// What a flow is to its peer.
+/// Binding of a flow.
 #[derive(Debug)]
 pub(super) struct Binding {
-    /// What both ends know the flow by; 0 while the peer has not said.
+    /// Common token of both ends; 0 while the peer has not named it.
     pub(super) token: u128,
     pub(super) stream: Option<StreamId>,
-    /// For how long it has been without a stream, since it had one.
+    /// Time since the flow lost its stream.
     pub(super) suspended: Option<Duration>,
-    /// The peer has heard of it.
+    /// The peer has heard of the flow.
     pub(super) known: bool,
-    /// At the near end.
+    /// Parameters of streams, at the near end.
     pub(super) announcement: Option<Box<StreamOpening>>,
-    /// None while it is not known what the peer has.
+    /// Origin of sent bytes; `None` while the peer's position is unknown.
     out: Option<Origin>,
     inn: Origin,
     prologue: Prologue,
@@ -87,12 +88,12 @@ impl Binding {
         }
     }
 
-    /// The flow has its first stream.
+    /// Binds the flow's first stream.
     pub(super) fn bind(&mut self, stream: StreamId) {
         self.stream = Some(stream);
     }
 
-    /// The session is gone. Whether there was a stream.
+    /// Suspends the flow when its session ends. Returns whether it had a stream.
     pub(super) fn suspend(&mut self) -> bool {
         let had = self.stream.take().is_some();
         if had {
@@ -101,13 +102,13 @@ impl Binding {
         had
     }
 
-    /// There is no stream, nor is there to be one again.
+    /// Drops the stream for good.
     pub(super) fn release(&mut self) {
         self.stream = None;
         self.suspended = None;
     }
 
-    /// The near end has opened another stream, on which bytes come from `down` on.
+    /// Binds another stream that the near end has opened. Its received bytes start at `down`.
     pub(super) fn reopen(&mut self, stream: StreamId, down: u64) {
         self.stream = Some(stream);
         self.suspended = None;
@@ -119,7 +120,7 @@ impl Binding {
         self.prologue = Prologue::Awaited([0; Answer::LEN]);
     }
 
-    /// What the far end has answered, all of which has come.
+    /// Takes the far end's answer, once all of it has arrived.
     pub(super) fn take_answer(&mut self) -> Option<Answer> {
         let Prologue::Awaited(bytes) = self.prologue else {
             return None;
@@ -134,7 +135,7 @@ impl Binding {
         Some(answer)
     }
 
-    /// The near end goes on with another stream, and wants bytes from `down` on.
+    /// Resumes sending by the far end's answer. Received bytes start at `down`.
     pub(super) fn rejoin(&mut self, stream: StreamId, answer: Answer, down: u64) {
         self.stream = Some(stream);
         self.suspended = None;
@@ -149,7 +150,7 @@ impl Binding {
         self.prologue = Prologue::Given(answer.emit());
     }
 
-    /// Copies of what the stream begins with as much as lies from this position on; how many bytes.
+    /// Copies the answer's bytes from this position on. Returns how many.
     pub(super) fn read_prologue(&self, from: u64, into: &mut [u8]) -> usize {
         let Prologue::Given(answer) = &self.prologue else {
             return 0;
@@ -163,7 +164,7 @@ impl Binding {
         count
     }
 
-    /// Takes of what the peer has sent from this position on what the stream begins with; how many bytes.
+    /// Takes the answer's bytes from those received at this position. Returns how many.
     pub(super) fn place_prologue(&mut self, from: u64, bytes: &[u8]) -> usize {
         if from >= self.inn.stream {
             return 0;
@@ -176,27 +177,28 @@ impl Binding {
         count
     }
 
-    /// Whether what the stream begins with has all come and not been taken, as all of the stream below this has come.
+    /// Returns whether a complete answer is waiting, given that all bytes below `until` have
+    /// arrived.
     pub(super) fn is_answered(&self, until: u64) -> bool {
         matches!(self.prologue, Prologue::Awaited(_)) && until >= Answer::LEN as u64
     }
 
-    /// The flow's position of one of the stream's: of what we send, as far as it is known what the peer has.
+    /// Converts a position of the sent stream to one of the flow, if the peer's position is known.
     pub(super) fn sent_at(&self, stream: u64) -> Option<u64> {
         Some(self.out?.of_flow(stream))
     }
 
-    /// And the other way round.
+    /// Converts a position of the flow to one of the sent stream.
     pub(super) fn sends_at(&self, flow: u64) -> Option<u64> {
         Some(self.out?.of_stream(flow))
     }
 
-    /// The flow's position of one of the stream's: of what the peer sends.
+    /// Converts a position of the received stream to one of the flow.
     pub(super) fn received_at(&self, stream: u64) -> u64 {
         self.inn.of_flow(stream)
     }
 
-    /// And the other way round.
+    /// Converts a position of the flow to one of the received stream.
     pub(super) fn receives_at(&self, flow: u64) -> u64 {
         self.inn.of_stream(flow)
     }

@@ -1,4 +1,5 @@
-//! Custody while the link is away, with disks that fail: whatever happens, what a leg gave is what its session reads.
+//! Tests of custody while the link is down, with failing disks: the session always reads what the
+//! leg sent.
 
 mod crashes;
 
@@ -20,27 +21,27 @@ use crate::{
 const MIB: u64 = 1 << 20;
 const STREAM: StreamId = 4;
 const HOUR: Duration = Duration::from_secs(3600);
-/// Of all flows, and of each direction of one to begin with.
+/// Budget of all flows, and initial bytes per direction.
 const BUDGET: u64 = 64 * MIB;
 const INITIAL: u64 = 64 << 10;
 
-/// A byte of the stream.
+/// Returns a byte of the stream.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// A flow whose leg gives, and a session that sends when it may.
+/// A flow with a sending leg, and a session that sends when it may.
 struct World {
     table: Table,
     custody: Rc<Custody>,
     slow: ManualDisk<Key>,
     disk: Faulty,
-    /// Bytes beyond the beginning in memory, and on disk, that may be held.
+    /// Limits in memory, beyond the initial bytes, and on disk.
     bounds: Bounds,
-    /// Which process it is.
+    /// Number of the process.
     generation: u32,
     flow: FlowId,
-    /// Where the stream of the session begins; none where there is none after a crash.
+    /// Stream position at which the session begins; `None` without a session after a crash.
     base: Option<u64>,
     given: u64,
     announced: u64,
@@ -50,7 +51,7 @@ struct World {
 }
 
 impl World {
-    /// With so much memory beyond the beginning, and so much disk.
+    /// Creates the value with these limits of memory, beyond the initial bytes, and disk.
     fn new(memory: u64, disk_most: u64) -> Self {
         let context = context_with(4, BUDGET, 2 * MIB, INITIAL);
         let disk = Faulty::default();
@@ -106,7 +107,7 @@ impl World {
         self.table.get(self.flow).unwrap()
     }
 
-    /// The leg has so many bytes more. Returns how many were taken.
+    /// Offers bytes of the leg. Returns how many were taken.
     fn give(&mut self, most: u64) -> u64 {
         let taken = self.give_unseen(most);
         self.entry().on_received(taken);
@@ -114,7 +115,7 @@ impl World {
         taken
     }
 
-    /// The leg has given some bytes, and nobody has written that down.
+    /// Offers bytes of the leg without publishing them.
     fn give_unseen(&mut self, most: u64) -> u64 {
         let from = self.given;
         let entry = self.entry();
@@ -131,7 +132,7 @@ impl World {
         self.announced = announced;
     }
 
-    /// The session sends so many bytes.
+    /// Sends bytes by the session.
     fn send(&mut self, most: u64) {
         let Some(base) = self.base else {
             return;
@@ -187,7 +188,7 @@ impl World {
         self.announce();
     }
 
-    /// One of the things that may happen at any time.
+    /// Performs one of the events that may happen at any time.
     fn step(&mut self, choice: u64, draw: &mut Draw) {
         match choice {
             0 => drop(self.table.set_link_down(true)),
@@ -205,7 +206,7 @@ impl World {
         }
     }
 
-    /// From now on the disk does what it is asked to.
+    /// Makes the disk work again.
     fn restore_disk(&self) {
         let faults = &self.disk.0;
         for fault in [&faults.create, &faults.write, &faults.sync] {
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// The leg gives whatever is taken of so many bytes.
+    /// Offers bytes of the leg until no more are taken.
     fn upload(&mut self, bytes: u64) {
         let mut idle = 0;
         while self.given < bytes && idle < 5 {
@@ -228,7 +229,7 @@ impl World {
         self.table.context.counters.snapshot()
     }
 
-    /// The link is there: everything is sent, as it comes.
+    /// Brings the link up and sends everything.
     fn deliver(&mut self) {
         self.table.set_link_down(false);
         for _ in 0..1_000_000 {
@@ -248,13 +249,13 @@ impl World {
 }
 
 #[test]
-fn an_upload_goes_on_while_the_link_is_away_and_is_delivered_later() {
+fn an_upload_continues_while_the_link_is_down_and_is_delivered_later() {
     let mut world = World::new(MIB, 64 * MIB);
     world.upload(30 * MIB);
     assert_eq!(
         world.given,
         128 << 10,
-        "as long as the link is there, no more than may be sent"
+        "while the link is up, no more than may be sent"
     );
     world.table.set_link_down(true);
     world.upload(30 * MIB);
@@ -281,7 +282,7 @@ fn an_upload_goes_on_while_the_link_is_away_and_is_delivered_later() {
 fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
     let chunk = 64 << 10;
     let mut world = World::new(16 * MIB, 64 * MIB);
-    // As long as the link is there, what was taken is soon sent.
+    // While the link is up, taken bytes are soon sent.
     world.give(2 * chunk);
     world.entry().make_room();
     world.disk_works();
@@ -291,16 +292,16 @@ fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
         assert!(world.give(16 * chunk - world.given) > 0, "there is room");
     }
     assert_eq!(world.stats().custody_spilled_bytes, 0);
-    // Nobody waits for more than eight at one time, however often he asks.
+    // A flow has at most eight pending chunks, however often it asks.
     world.entry().make_room();
     world.entry().make_room();
     world.disk_works();
     assert_eq!(world.stats().custody_spilled_bytes, 8 * chunk);
     world.entry().make_room();
     world.disk_works();
-    // What may be sent at once stays.
+    // Bytes that may be sent at once stay in memory.
     assert_eq!(world.stats().custody_spilled_bytes, 14 * chunk);
-    // The disk says nothing, and what is needed first is there.
+    // The disk does not answer, and the bytes needed first are in memory.
     world.table.set_link_down(false);
     for _ in 0..20 {
         world.send(MIB);
@@ -313,7 +314,7 @@ fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
 /// Sessions notice late that the link is down, and send all bytes that they know of until then.
 #[test]
 fn what_was_sent_before_the_outage_was_noticed_leaves_room_to_take_more() {
-    // Less than the extent of a flow has room for, and more.
+    // Less than the extent of a flow, and more.
     for memory in [MIB, 16 * MIB] {
         let mut world = World::new(memory, 64 * MIB);
         for _ in 0..100 {
@@ -331,7 +332,7 @@ fn what_was_sent_before_the_outage_was_noticed_leaves_room_to_take_more() {
 }
 
 #[test]
-fn while_the_link_is_there_little_memory_keeps_nothing_waiting_for_good() {
+fn while_the_link_is_up_little_memory_stalls_nothing_for_good() {
     let mut world = World::new(MIB, 64 * MIB);
     for mib in 1..=8 {
         while world.given < mib * MIB {
@@ -385,14 +386,14 @@ fn a_disk_that_is_full_or_fails_closes_the_window_and_no_more() {
     world.upload(30 * MIB);
     assert!(world.given < 2 * MIB, "{}", world.given);
     assert_eq!(world.stats().custody_disk_errors, 8);
-    // It works again: so does the flow.
+    // The disk works again, and so does the flow.
     world.disk.0.write.store(false, Relaxed);
     for _ in 0..3 {
         world.second();
     }
     world.upload(30 * MIB);
     assert_eq!(world.given, 30 * MIB);
-    // Now it cannot be read for a while.
+    // Now reads fail for a while.
     world.disk.0.read.store(true, Relaxed);
     world.table.set_link_down(false);
     for _ in 0..20 {
@@ -436,7 +437,7 @@ fn what_the_disk_never_gives_back_ends_the_flow() {
 }
 
 #[test]
-fn memory_that_somebody_else_wrote_to_is_not_handed_on() {
+fn overwritten_memory_is_not_delivered() {
     let mut world = World::new(16 * MIB, 0);
     world.table.set_link_down(true);
     world.upload(MIB);
@@ -451,7 +452,7 @@ fn memory_that_somebody_else_wrote_to_is_not_handed_on() {
     assert!(world.announced < 300_000);
 }
 
-/// Chance, from a seed.
+/// A random generator.
 struct Draw(u64);
 
 impl Draw {
@@ -464,7 +465,7 @@ impl Draw {
     }
 }
 
-/// Outages, a disk that fails, crawls and is full, budgets that are small: in whatever order, no byte is lost or
+/// Outages, a failing, slow or full disk, and small budgets: in any order, no byte is lost or
 /// wrong, and no budget exceeded.
 #[test]
 fn whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded() {
@@ -472,7 +473,7 @@ fn whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded() {
         .ok()
         .and_then(|count| count.parse().ok())
         .unwrap_or(150);
-    // The seed of a failure found on the way first.
+    // First the seed of a failure found earlier.
     for seed in [600].into_iter().chain(0..schedules) {
         let mut draw = Draw(seed);
         let memory = (1 + draw.below(24)) << 16;
@@ -482,7 +483,7 @@ fn whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded() {
             let choice = draw.below(12);
             world.step(choice, &mut draw);
             let held = world.stats().custody_memory_bytes;
-            // What comes back for its turn is not refused.
+            // Chunks that return for their turn may exceed the limit.
             let most = memory + 2 * (64 << 10);
             assert!(held <= most, "seed {seed}: {held} of {memory}");
             assert!(world.disk.0.bytes() <= disk, "seed {seed}");

@@ -1,6 +1,7 @@
-//! Flows of a peer that have ended here: how, should the peer not have heard of it when its session was gone.
+//! End codes of recently ended flows of a peer, for a peer that has missed the end because its
+//! session was gone.
 //!
-//! They are written down for a successor, too: the peer may ask for them after a crash.
+//! They are published for a successor, too: the peer may ask for them after a crash.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,21 +12,21 @@ use pep_core::arena::Ending;
 use pepd_relay::arena::Arena;
 use tunnel::wire::ResetCode;
 
-/// So many are remembered, the last ones: more than end while one report is on its way.
+/// Maximum of remembered flows: more than end while one report is in flight.
 const MOST: usize = 4096;
 
-/// How flows have ended, by their tokens.
+/// End codes of flows, by token.
 #[derive(Debug)]
 pub(super) struct Ended {
     arena: Arc<Arena>,
-    /// The hash of the peer's name.
+    /// Hash of the peer's name.
     peer: u64,
     codes: BTreeMap<u128, ResetCode>,
     order: VecDeque<u128>,
 }
 
 impl Ended {
-    /// None, of nobody.
+    /// Creates an empty value for no peer.
     pub(super) fn new(arena: &Arc<Arena>) -> Self {
         Self {
             arena: Arc::clone(arena),
@@ -35,7 +36,7 @@ impl Ended {
         }
     }
 
-    /// Those of a peer, by the [hash](pep_core::arena::name_hash) of its name: what is written down of them.
+    /// Loads the published codes of a peer, by the [hash](pep_core::arena::name_hash) of its name.
     pub(super) fn for_peer(arena: &Arc<Arena>, peer: u64) -> Self {
         let mut ended = Self {
             peer,

@@ -1,4 +1,4 @@
-//! One flow: its bytes both ways, and what they take from the budget.
+//! One flow: its bytes in both directions, and their share of the budget.
 
 mod keeping;
 
@@ -18,42 +18,42 @@ pub(super) use keeping::{Keeping, WINDOW};
 
 use super::{Sizes, binding::Binding};
 
-/// A flow as its session sees it.
+/// Buffers of a flow, as its session sees them.
 #[derive(Debug)]
 pub(crate) struct FlowBuffers {
     /// The peer's last byte is readable.
     pub(crate) finished: bool,
-    /// The leg has given its last byte.
+    /// The leg has ended.
     pub(super) source_finished: bool,
-    /// The leg has got the peer's last byte, and the end.
+    /// The leg has received the peer's last byte and the FIN.
     pub(super) shut: bool,
-    /// Both ends have everything, and know it.
+    /// Both ends have everything and know it.
     pub(crate) closed: bool,
-    /// The stream was reset, or what is held of the flow has been held for too long.
+    /// The stream was reset, or the flow's bytes were held for too long.
     pub(crate) reset: Option<ResetCode>,
     pub(super) binding: Binding,
-    /// Whom to tell that something of this has changed.
+    /// Waker of the flow's task.
     pub(crate) waker: Option<Waker>,
     pub(super) memory: FlowMemory,
     pub(super) flags: Flags,
     pub(super) outward: Direction,
-    /// From the leg to the peer: what the peer may lack, and what has not been sent.
+    /// Bytes from the leg that the peer may lack, or that have not been sent.
     pub(super) outgoing: ChunkMap,
-    /// From the peer to the leg: what the leg has not taken, and what has come ahead.
+    /// Bytes from the peer that the leg has not taken, or that arrived out of order.
     pub(super) incoming: ChunkMap,
-    /// The position after the last byte that was sent; changed while a session reads.
+    /// Position after the last sent byte; changes while a session reads.
     pub(super) sent: Cell<u64>,
-    /// Bytes from the leg that may wait to be sent.
+    /// Maximum of unsent bytes from the leg.
     pub(super) unsent_max: u64,
-    /// So many wait, and the leg with them.
+    /// The maximum of unsent bytes is reached, and the leg waits.
     pub(super) waits: Cell<bool>,
-    /// Bytes of a flow in each direction that were taken from the budget before it began.
+    /// Bytes per direction taken from the budget at the start.
     pub(super) initial: u64,
-    /// Bytes of each extent that are taken from the budget.
+    /// Bytes of each extent taken from the budget.
     pub(super) charged: [u64; 2],
-    /// Bytes beside them that are.
+    /// Other bytes taken from the budget.
     pub(super) extra: u64,
-    /// What is held because the link is away.
+    /// Custody of bytes while the link is down.
     pub(super) keeping: Keeping,
 }
 
@@ -88,23 +88,23 @@ impl FlowBuffers {
         }
     }
 
-    /// Whether the peer has opened it.
+    /// Returns whether the peer has opened the flow.
     pub(super) fn is_far(&self) -> bool {
         self.outward == Direction::Down
     }
 
-    /// Its stream, as long as the session knows it.
+    /// Returns the flow's stream while the session knows it.
     pub(crate) fn stream(&self) -> Option<StreamId> {
         self.binding.stream
     }
 
-    /// Where the next bytes from the leg go; empty when so many wait to be sent that more would be of no use, or there is no
-    /// space, or no memory for it. At most `most` bytes.
+    /// Returns the room for bytes from the leg, up to `most` bytes. Empty when the maximum of
+    /// unsent bytes is reached, or space or memory is lacking.
     pub(crate) fn space(&mut self, most: u64) -> Ranges {
         self.room(1, most)
     }
 
-    /// The same for bytes that have to be `minimum` at least.
+    /// Returns the room for no less than `minimum` bytes.
     pub(crate) fn space_of(&mut self, minimum: u64, most: u64) -> Ranges {
         let space = self.room(minimum, most);
         if space.len() < minimum {
@@ -114,7 +114,7 @@ impl FlowBuffers {
     }
 
     fn room(&mut self, minimum: u64, most: u64) -> Ranges {
-        let (asked, room) = (most, self.appetite());
+        let (asked, room) = (most, self.acceptable());
         self.waits.set(room < minimum || self.is_behind());
         let most = asked.min(room);
         let mut len = self.outgoing.stretch(most);
@@ -143,7 +143,7 @@ impl FlowBuffers {
         self.outgoing.tail().saturating_sub(self.sent.get())
     }
 
-    /// The leg's bytes are received by this.
+    /// Receives bytes of the leg by a function.
     pub(crate) fn receive<T>(
         &mut self,
         receive: impl FnOnce(&mut pepd_relay::arena::Slot, Direction) -> T,
@@ -151,13 +151,13 @@ impl FlowBuffers {
         receive(&mut self.memory.slot, self.outward)
     }
 
-    /// Puts bytes that were made of the leg's into this space.
+    /// Writes bytes made from the leg's into this space.
     pub(crate) fn write(&mut self, space: &Ranges, bytes: &[u8]) {
         let space = space.clone().up_to(bytes.len() as u64);
         self.memory.slot.write(self.outward, &space, bytes);
     }
 
-    /// The leg has given these bytes.
+    /// Adds bytes of the leg.
     #[cfg(test)]
     pub(super) fn write_some(&mut self, bytes: &[u8]) {
         let space = self.space(bytes.len() as u64);
@@ -165,7 +165,7 @@ impl FlowBuffers {
         self.on_received(bytes.len() as u64);
     }
 
-    /// So many bytes of memory belong to the flow, beside those of its extents.
+    /// Charges memory of the flow outside of its extents.
     pub(crate) fn charge(&mut self, bytes: u64) {
         if bytes > self.extra {
             self.memory.share.grow(bytes - self.extra);
@@ -175,19 +175,19 @@ impl FlowBuffers {
         self.extra = bytes;
     }
 
-    /// How many bytes the leg has given.
+    /// Returns the number of bytes received from the leg.
     pub(crate) fn given(&self) -> u64 {
         self.outgoing.tail()
     }
 
-    /// The leg has given `count` bytes. Returns the position after them.
+    /// Records `count` bytes received from the leg. Returns the position after them.
     pub(crate) fn on_received(&mut self, count: u64) -> u64 {
         self.outgoing.fill(count);
         self.publish_direction(self.outward);
         self.outgoing.tail()
     }
 
-    /// The peer has heard of the flow, and has all bytes of its stream below `until`.
+    /// Records that the peer knows the flow and has all bytes of its stream below `until`.
     pub(super) fn on_acked(&mut self, until: u64) {
         self.binding.known = true;
         if let Some(until) = self.binding.sent_at(until) {
@@ -196,18 +196,18 @@ impl FlowBuffers {
         }
     }
 
-    /// The peer has all bytes of the flow below `until`.
+    /// Drops the bytes below `until`, which the peer has.
     pub(super) fn abandon(&mut self, until: u64) {
         let fresh = until.saturating_sub(self.outgoing.head());
         self.outgoing.drain(fresh.min(self.outgoing.len()));
-        // What the peer has does not wait to be sent, whoever sent it: a predecessor may have.
+        // Bytes that the peer has are not unsent, whoever sent them: a predecessor may have.
         self.sent.set(self.sent.get().max(self.outgoing.head()));
         self.publish_direction(self.outward);
         self.publish_chunks(self.outward);
         self.settle(self.outward);
     }
 
-    /// Copies bytes of the stream that the peer may lack, from this position on; whether there are so many.
+    /// Copies bytes of the stream from this position on. Returns whether there are enough.
     pub(super) fn read(&self, from: u64, into: &mut [u8]) -> bool {
         let begun = self.binding.read_prologue(from, into);
         let into = &mut into[begun..];
@@ -231,8 +231,9 @@ impl FlowBuffers {
         true
     }
 
-    /// All bytes of the stream below `until` have been placed. Whether the peer's answer is among them, and
-    /// [new](super::Table::on_readable); and how many more the leg may take.
+    /// Handles the arrival of all bytes of the stream below `until`. Returns whether they complete
+    /// a [new](super::Table::on_readable) answer of the peer, and how many more bytes the leg may
+    /// take.
     pub(super) fn on_readable(&mut self, until: u64) -> (bool, u64) {
         let answered = self.binding.is_answered(until);
         let until = self.binding.received_at(until).min(self.incoming.highest());
@@ -243,7 +244,7 @@ impl FlowBuffers {
         (answered, more)
     }
 
-    /// Bytes for the leg, and what sends them.
+    /// Sends bytes to the leg by a function.
     pub(crate) fn send<T>(
         &self,
         send: impl FnOnce(&pepd_relay::arena::Slot, Direction, &Ranges) -> T,
@@ -252,7 +253,7 @@ impl FlowBuffers {
         (!data.is_empty()).then(|| send(&self.memory.slot, self.outward.other(), &data))
     }
 
-    /// The leg took `count` bytes. Returns the position up to which the peer may send.
+    /// Records `count` bytes taken by the leg. Returns the position up to which the peer may send.
     pub(crate) fn on_sent(&mut self, count: u64) -> u64 {
         self.incoming.drain(count);
         let inward = self.outward.other();
@@ -262,27 +263,27 @@ impl FlowBuffers {
         self.incoming.allowed()
     }
 
-    /// Bytes for the leg that have come, with those that are missing before others.
+    /// Returns the bytes received for the leg, including gaps before later ones.
     pub(super) fn taken(&self) -> u64 {
         self.incoming.highest() - self.incoming.head()
     }
 
-    /// Those of them that the leg may take.
+    /// Returns the bytes that the leg may take.
     pub(super) fn waiting(&self) -> u64 {
         self.incoming.tail() - self.incoming.head()
     }
 
-    /// Whether the peer has everything that the leg gave.
+    /// Returns whether the peer has all bytes of the leg.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.outgoing.is_empty()
     }
 
-    /// Whether the leg has everything that the peer gave so far.
+    /// Returns whether the leg has all bytes received so far.
     pub(crate) fn is_delivered(&self) -> bool {
         self.incoming.is_empty()
     }
 
-    /// Bytes that were passed on: from the leg to the peer, from the peer to the leg.
+    /// Returns the delivered bytes: from the leg to the peer, and from the peer to the leg.
     pub(crate) fn delivered(&self) -> [u64; 2] {
         let mut delivered = [0; 2];
         delivered[self.outward as usize] = self.outgoing.head();
@@ -290,7 +291,7 @@ impl FlowBuffers {
         delivered
     }
 
-    /// Bytes up and down that are held.
+    /// Returns the held bytes, upstream and downstream.
     pub(crate) fn held(&self) -> [u64; 2] {
         let mut held = [0; 2];
         held[self.outward as usize] = self.outgoing.len();
@@ -298,7 +299,7 @@ impl FlowBuffers {
         held
     }
 
-    /// Nothing has moved for a while: directions without bytes give their pages back.
+    /// Gives back the pages of empty directions after some idle time.
     pub(crate) fn give_memory_back(&mut self) {
         for direction in Direction::ALL {
             let map = self.map(direction);
@@ -311,7 +312,7 @@ impl FlowBuffers {
         }
     }
 
-    /// A second has passed: pages that were not in use lately are given back.
+    /// Gives back pages that were not used recently; called every second.
     pub(super) fn age(&mut self) {
         for direction in Direction::ALL {
             self.map(direction).age();
@@ -327,14 +328,15 @@ impl FlowBuffers {
         }
     }
 
-    /// What a direction takes of the budget is what it needs: pages beyond that are given back.
+    /// Adjusts the charge of a direction to its need. Gives back the pages beyond it.
     pub(super) fn settle(&mut self, direction: Direction) {
         while let Some(pages) = self.map(direction).spare() {
             self.memory.slot.give_back(direction, pages);
         }
         let needed = self.map(direction).reserved().max(self.initial);
         let more = needed.saturating_sub(self.charged[direction as usize]);
-        // What has arrived comes before what the other direction keeps for later; its own is used up by now.
+        // Received bytes take precedence over the other direction's spare pages; the own ones are
+        // used up.
         if more > 0 && !self.memory.share.has_room(more) && self.drop_spares(direction.other()) {
             self.settle(direction.other());
         }
@@ -350,7 +352,7 @@ impl FlowBuffers {
         *charged = needed;
     }
 
-    /// Where there is no memory for more, what is kept for later is too much as well: it may even be what stands in the way.
+    /// Gives back spare pages when memory is short: they may be what blocks progress.
     fn give_spares_back(&mut self) {
         if self.drop_spares(self.outward) {
             self.settle(self.outward);
@@ -358,7 +360,7 @@ impl FlowBuffers {
         }
     }
 
-    /// Whether there were any.
+    /// Returns whether there were any.
     fn drop_spares(&mut self, direction: Direction) -> bool {
         let mut dropped = false;
         while let Some(pages) = self.map(direction).last_spare() {
@@ -374,14 +376,14 @@ impl FlowBuffers {
         }
     }
 
-    /// What the leg is still owed goes first, where the peer's host has ended the flow.
+    /// Ends the flow. If the peer's host has ended it, the leg first gets the received bytes.
     pub(super) fn end(&mut self, code: ResetCode) {
         self.reset.get_or_insert(code);
         self.binding.release();
         self.wake();
     }
 
-    /// The bytes have arrived, however little memory is left. Returns how many more are
+    /// Places received bytes, even if memory is short. Returns how many more are
     /// [taken](Self::taken).
     pub(super) fn place(&mut self, from: u64, bytes: &[u8]) -> u64 {
         let begun = self.binding.place_prologue(from, bytes);
@@ -398,8 +400,12 @@ impl FlowBuffers {
         let from = from.max(self.incoming.tail());
         let (before, len) = (self.incoming.highest(), bytes.len() as u64);
         let Some(space) = self.incoming.place(from, len) else {
-            // Beyond what was allowed, which the session does not let through.
-            tracing::error!(from, len, "a byte has arrived that was not allowed");
+            // Beyond the granted credit, which the session enforces.
+            tracing::error!(
+                from,
+                len,
+                "flow reset: byte received beyond the granted credit; a bug of either pepd: please report"
+            );
             self.end(ResetCode::Internal);
             return 0;
         };
@@ -413,5 +419,5 @@ impl FlowBuffers {
 
 const _: () = assert!(
     CHUNK > u16::MAX as u64,
-    "whatever comes in a datagram fits into a chunk"
+    "the content of a datagram fits into a chunk"
 );

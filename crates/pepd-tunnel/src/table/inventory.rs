@@ -1,46 +1,47 @@
-//! Which flows go on in a new session: what is known of each, and which the peer does not call any more.
+//! Inventory of flows that resume in a new session, and flows that the peer no longer lists.
 
 use tunnel::wire::ResetCode;
 
 use super::{FlowId, Table};
 
-/// What is known of a flow that the peer speaks of.
+/// State of a flow named by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// It waits for a stream that goes on with it.
+    /// The flow waits for a stream that resumes it.
     Waiting(FlowId),
-    /// It has a stream.
+    /// The flow has a stream.
     Bound,
-    /// It has ended, like this.
+    /// The flow has ended with this code.
     Ended(ResetCode),
-    /// Nothing.
-    Not,
+    /// The flow is unknown.
+    Unknown,
 }
 
-/// How far the peer has come with those flows that go on in its session.
+/// Progress of the peer's inventory in its session.
 #[derive(Debug, Default)]
 pub(super) struct Inventory {
-    /// How many there are, once it has said so.
+    /// Number of flows, once the peer has sent it.
     expected: Option<u64>,
     came: u64,
-    /// We have said how many of ours there are.
+    /// The local inventory was sent.
     called: bool,
 }
 
 impl Table {
-    /// Those that are [to be reopened](Self::to_reopen), once in a session: the peer is to be told how many these are, and takes it that the others have ended.
+    /// Returns the flows [to be reopened](Self::to_reopen), once per session. The peer gets their
+    /// number and concludes that the others have ended.
     pub(crate) fn send_inventory(&mut self) -> Option<Vec<FlowId>> {
         let called = std::mem::replace(&mut self.inventory.called, true);
         (!called).then(|| self.to_reopen())
     }
 
-    /// What is known of the flow that the peer calls by that.
+    /// Returns the state of the flow with the peer's token.
     pub(crate) fn find(&self, token: u128) -> Known {
         let Some(flow) = self.tokens.get(&token) else {
-            return self.ended.get(token).map_or(Known::Not, Known::Ended);
+            return self.ended.get(token).map_or(Known::Unknown, Known::Ended);
         };
         let Some(entry) = self.entries.get(flow) else {
-            return Known::Not;
+            return Known::Unknown;
         };
         match entry.reset {
             Some(code) => Known::Ended(code),
@@ -50,19 +51,19 @@ impl Table {
         }
     }
 
-    /// Of the flows that there were so many go on, says the peer.
+    /// Handles the peer's inventory: the number of its resumed flows.
     pub(crate) fn on_inventory(&mut self, expected: u64) {
         self.inventory.expected = Some(expected);
         self.end_forgotten();
     }
 
-    /// The peer has opened a stream for a flow that goes on.
+    /// Handles a stream that resumes a flow of the peer.
     pub(crate) fn on_resumed(&mut self) {
         self.inventory.came += 1;
         self.end_forgotten();
     }
 
-    /// Once all flows that go on have come, the others have ended at the peer.
+    /// Ends the flows that the peer does not list, once all listed ones have come.
     fn end_forgotten(&mut self) {
         let comes = |expected| self.inventory.came < expected;
         if self.inventory.expected.is_none_or(comes) {
@@ -74,7 +75,7 @@ impl Table {
         for entry in forgotten {
             entry.on_forgotten();
             let (client, reset) = (entry.client(), entry.reset);
-            tracing::debug!(?client, ?reset, "a flow has ended at the peer");
+            tracing::debug!(?client, ?reset, "flow has ended at the peer");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What all flows of all peers share that keep something while links are away: who may hold how much, and the disk.
+//! Custody shared by all flows of all peers: limits and the disk.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,26 +14,26 @@ use crate::{
     table::Key,
 };
 
-/// After a failure the disk is left alone for so many seconds.
+/// Seconds without disk requests after a failure.
 const PAUSE: u32 = 2;
-/// How often the log tells of a disk that fails, in seconds.
+/// Minimum interval between log lines on a failing disk, in seconds.
 const LOGGED_EVERY_S: u32 = 60;
 
-/// What all flows share that keep something.
+/// Custody shared by all flows.
 #[derive(Debug)]
 pub(crate) struct Custody {
     pub(super) ledger: RefCell<Ledger>,
-    /// By the numbers of the sites.
+    /// Keys of sites, by number.
     sites: Vec<SiteKey>,
     pub(super) spill: RefCell<Option<Spill<Key>>>,
     pub(super) counters: Arc<Counters>,
-    /// Seconds for which the disk is left alone, and until it may be told of again.
+    /// Seconds until the next disk request, and until the next log line.
     pub(super) pause: Cell<u32>,
     quiet: Cell<u32>,
 }
 
 impl Custody {
-    /// Of sites that may have so much each, and all together.
+    /// Creates the value with the limits of all sites together and of each.
     pub(crate) fn new(
         bounds: Bounds,
         sites: &[Bounds],
@@ -52,45 +52,45 @@ impl Custody {
         })
     }
 
-    /// Bytes that all hold there.
+    /// Returns the bytes held there by all flows.
     #[cfg(test)]
     pub(crate) fn held(&self, place: Place) -> u64 {
         self.ledger.borrow().held_by_all(place)
     }
 
-    /// Whether the disk was asked for something that it has not done.
+    /// Returns whether disk requests are pending.
     #[cfg(test)]
     pub(crate) fn waits_for_disk(&self) -> bool {
         self.spill.borrow().as_ref().is_some_and(Spill::is_busy)
     }
 
-    /// A flow of a site begins.
+    /// Adds a flow of a site.
     pub(super) fn open(&self, site: usize) -> FlowKey {
         let bounds = Bounds::NONE;
         self.ledger.borrow_mut().open(self.sites[site], bounds)
     }
 
-    /// Takes note of an answer of the disk's.
+    /// Handles an answer of the disk.
     pub(crate) fn answered(&self, answered: Answered<Key>) -> Option<Reply<Key>> {
         let mut spill = self.spill.borrow_mut();
         spill.as_mut().map(|spill| answered.by(spill))
     }
 
-    /// A record is not needed any more.
+    /// Frees a record.
     pub(crate) fn forget(&self, spot: Spot) {
         if let Some(spill) = &mut *self.spill.borrow_mut() {
             spill.forget(spot);
         }
     }
 
-    /// Its memory is.
+    /// Takes back the memory of a record.
     pub(super) fn reuse(&self, record: Record) {
         if let Some(spill) = &mut *self.spill.borrow_mut() {
             spill.reuse(record);
         }
     }
 
-    /// A second has passed.
+    /// Counts down the pauses; called every second.
     pub(crate) fn age(&self) {
         self.pause.set(self.pause.get().saturating_sub(1));
         self.quiet.set(self.quiet.get().saturating_sub(1));
@@ -109,8 +109,8 @@ impl Custody {
             self.quiet.set(LOGGED_EVERY_S);
             tracing::error!(
                 error = %err,
-                "custody on disk: cannot {what}; flows wait with what they have, their hosts' windows are closed \
-                 (told once a minute at most)"
+                "custody on disk: cannot {what}: flows wait, hosts' windows close; check `custody.directory` \
+                 (logged up to once a minute)"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What a bulk flow takes of the budget at both ends, and how fast it is, over emulated links in virtual time.
+//! Memory and throughput of a bulk flow at both ends, over emulated links in virtual time.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use crate::{
     setup,
 };
 
-/// Of IP, UDP and the tunnel.
+/// Bytes of IP, UDP and tunnel headers.
 const OVERHEAD: usize = 28 + tunnel::wire::DATAGRAM_OVERHEAD;
 const BUDGET: u64 = 1 << 30;
 
-/// One end of a tunnel with a flow, whose leg gives and takes whatever it may.
+/// One end of a tunnel with a flow whose leg sends and takes all it may.
 struct End {
     table: Table,
     session: Session,
     credits: Credits,
     flow: Option<FlowId>,
-    /// Whether its leg gives, or takes.
+    /// The leg sends, rather than takes.
     gives: bool,
     peak: u64,
 }
@@ -49,7 +49,7 @@ impl End {
         }
     }
 
-    /// What the flow holds, without what the peer may send.
+    /// Returns the bytes held by the flow, without the credit of the peer.
     fn held(&self) -> u64 {
         self.table.context.budget.taken() - self.credits.granted()
     }
@@ -106,12 +106,13 @@ struct Run {
     ends: [End; 2],
     link: Engine,
     now: Duration,
-    /// When a second has passed again.
+    /// Time of the next second tick.
     tick: Duration,
 }
 
 impl Run {
-    /// Near and far end over a link, `peer` and `link` in the words of pepd's and winkemu's configurations.
+    /// Creates both ends with a link. `peer` and `link` are in the syntax of pepd's and winkemu's
+    /// configurations.
     fn new(peer: &str, link: &str, back: Option<&str>) -> Self {
         let text = format!(
             "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n[peer.other]\n{peer}\n\
@@ -132,8 +133,8 @@ impl Run {
 
     fn until(&mut self, until: Duration) {
         while self.now < until {
-            for (side, way) in [(0, Way::AtoB), (1, Way::BtoA)] {
-                self.send(side, way);
+            for (side, direction) in [(0, Way::AtoB), (1, Way::BtoA)] {
+                self.send(side, direction);
             }
             let link = self.link.poll_timeout().map(Duration::from_nanos);
             let own = self.ends.each_mut().map(|end| end.session.deadline());
@@ -153,7 +154,7 @@ impl Run {
         }
     }
 
-    fn send(&mut self, side: usize, way: Way) {
+    fn send(&mut self, side: usize, direction: Way) {
         let end = &mut self.ends[side];
         loop {
             end.move_bytes();
@@ -166,13 +167,13 @@ impl Run {
             };
             datagram[..8].copy_from_slice(&written.number.to_be_bytes());
             self.link
-                .handle_packet(way, &datagram, self.now.as_nanos() as u64);
+                .handle_packet(direction, &datagram, self.now.as_nanos() as u64);
         }
     }
 
     fn deliver(&mut self) {
-        while let Some((way, packet)) = self.link.poll_deliver(self.now.as_nanos() as u64) {
-            let end = &mut self.ends[usize::from(way == Way::AtoB)];
+        while let Some((direction, packet)) = self.link.poll_deliver(self.now.as_nanos() as u64) {
+            let end = &mut self.ends[usize::from(direction == Way::AtoB)];
             let number = u64::from_be_bytes(packet.bytes[..8].try_into().unwrap());
             let plain = &packet.bytes[OVERHEAD..];
             let length = packet.bytes.len() - 28;
@@ -183,14 +184,15 @@ impl Run {
         }
     }
 
-    /// Bytes that the far leg has taken.
+    /// Returns the bytes that the far leg has taken.
     fn delivered(&mut self) -> u64 {
         let far = &mut self.ends[1];
         let entry = far.flow.and_then(|flow| far.table.get(flow));
         entry.map_or(0, |entry| entry.delivered()[0])
     }
 
-    /// Bytes delivered from second `from` to second `to`, and the most that each end held meanwhile.
+    /// Returns the bytes delivered from second `from` to second `to`, and the maximum that each end
+    /// held.
     fn measure(&mut self, from: u64, to: u64) -> (u64, [u64; 2]) {
         self.until(Duration::from_secs(from));
         let before = self.delivered();
@@ -206,14 +208,15 @@ impl Run {
 const GEO: &str = "rate = \"10Mbit/s\"\nrtt = \"600ms\"";
 const FAST: &str = "rate = \"100Mbit/s\"\nrtt = \"100ms\"";
 
-/// Where nothing is lost a flow holds what is in flight and a bit; where a byte is lost n times, what comes in n round trips, too:
-/// the far end as it cannot hand it on, the near one as the far one may lose it, and its session with it.
+/// Without loss a flow holds little more than the bytes in flight. With bytes lost n times in a row
+/// it also holds what arrives in n round trips. The far end cannot deliver these bytes yet. The
+/// near end keeps them because the far end may lose them with its session.
 #[test]
 fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
     let geo = "rate=10mbit,delay=300ms,queue=100%bdp";
     let fast = "rate=100mbit,delay=50ms,queue=100%bdp";
     println!(
-        "rate, loss: goodput of rate x (1 - loss); held by the near, the far end, of the path's content"
+        "rate, loss: goodput of rate x (1 - loss); held by the near and the far end, in bandwidth-delay products"
     );
     for (peer, link, rate, rtt, seconds, loss, most) in [
         (GEO, geo, 10e6, 0.6, 40, 0.0, [1.5, 0.2]),
@@ -239,9 +242,9 @@ fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
     }
 }
 
-/// Nothing acknowledges what arrives: who has the link for himself goes on, as long as there is memory for that.
+/// Without acknowledgements, a dedicated link is used further as long as there is memory.
 #[test]
-fn while_only_the_way_back_is_down_a_dedicated_link_is_used_and_the_memory_comes_back() {
+fn while_only_the_return_path_is_down_a_dedicated_link_is_used_and_the_memory_is_freed() {
     let (link, back) = (
         "rate=10mbit,delay=300ms,queue=100%bdp",
         Some("outages=10s+10s"),
@@ -252,7 +255,7 @@ fn while_only_the_way_back_is_down_a_dedicated_link_is_used_and_the_memory_comes
         let (bytes, peaks) = run.measure(10, 18);
         let share = bytes as f64 / 8.0 / 1.25e6;
         let held = peaks[0] as f64 / 750e3;
-        println!("{peer}: {share:.3} of the rate, {held:.1} of the path's content held");
+        println!("{peer}: {share:.3} of the rate, {held:.1} bandwidth-delay products held");
         assert!(
             share > minimum && share < 1.0 && held < most,
             "{peer}: {share:.3}, {held:.1}"

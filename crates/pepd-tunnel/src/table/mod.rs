@@ -1,14 +1,14 @@
-//! The flows of one peer, and their bytes: where the session's [`Store`] is.
+//! The flows of one peer and their bytes: the session's [`Store`].
 //!
 //! ```text
 //!   leg --receive--> [ out ] --Store::read--> datagrams       head: acknowledged, tail: received
 //!   leg <---send---- [ in  ] <--Store::place- datagrams       head: sent,         tail: readable
 //! ```
 //!
-//! Each direction of a flow is a [`ChunkMap`](pep_core::chunks::ChunkMap): a byte may be placed wherever it belongs, and what is taken from
-//! the budget is what is held. From a leg no more is taken than may soon be sent; what keeps bytes here is that the peer
-//! may lack them. So a flow over a link with losses, or whose acknowledgements do not come for a while, has more of
-//! the budget than another, as long as that lasts.
+//! Each direction of a flow is a [`ChunkMap`](pep_core::chunks::ChunkMap): bytes may be placed in
+//! any order, and only held bytes are charged to the budget. From a leg pepd takes no more than may
+//! soon be sent, and keeps the bytes until the peer has acknowledged them. A flow over a lossy
+//! link, or with delayed acknowledgements, therefore takes more of the budget for a while.
 
 mod binding;
 mod ended;
@@ -51,42 +51,42 @@ use published::OnDisk;
 pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
 
-/// A flow of a peer.
+/// Key of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) peer: usize,
     pub(crate) flow: FlowId,
 }
 
-/// A flow of a peer, which no other ever is.
+/// Number of a flow of a peer; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FlowId(u64);
 
 impl FlowId {
-    /// Its number among those of its peer.
+    /// Returns the bare number.
     pub(super) fn number(self) -> u64 {
         self.0
     }
 }
 
-/// How many bytes flows of a peer may hold, and for how long.
+/// Limits of a peer's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
-    /// That the peer may have on its way before it is known what it needs.
+    /// Bytes that the peer may have in flight while its need is unknown.
     pub(super) first: u64,
-    /// That may wait to be sent for the first time.
+    /// Maximum of bytes that wait for their first transmission.
     pub(super) unsent: u64,
-    /// For how long a flow waits for the next session once one is gone.
+    /// Time that a flow waits for the next session.
     pub(super) hold: Duration,
 }
 
-/// A flow of a predecessor that goes on here.
+/// A recovered flow of a predecessor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Adopted {
     pub(super) flow: FlowId,
-    /// Its leg has got the end.
+    /// The FIN was sent to the leg.
     pub(super) shut: bool,
-    /// Bytes that had moved without having been written down.
+    /// Bytes that had moved before their record was written.
     pub(super) repaired: u64,
 }
 
@@ -95,40 +95,39 @@ pub(super) struct Adopted {
 pub(super) struct Table {
     context: Arc<FlowContext>,
     sizes: Sizes,
-    /// How many flows the peer may have open here, and has.
+    /// Maximum and current number of flows that the peer has opened.
     flows_max: u32,
     far: u32,
     entries: BTreeMap<FlowId, FlowBuffers>,
     streams: BTreeMap<StreamId, FlowId>,
-    /// Streams of the peer for which there was no memory, or of which it has too many.
+    /// Streams of the peer refused for lack of memory, or beyond the maximum.
     refused: BTreeSet<StreamId>,
-    /// Flows of the peer, by what it calls them.
+    /// Flows of the peer, by token.
     tokens: BTreeMap<u128, FlowId>,
     ended: Ended,
     probes: Probes,
     inventory: Inventory,
     next: u64,
-    /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
-    /// missing before it is taken too.
+    /// Received bytes of all flows, up to the last byte of each: gaps count as well.
     taken: u64,
-    /// Those of them that legs may take.
+    /// Part of them that legs may take.
     waiting: u64,
     custody: Rc<Custody>,
-    /// The flow that was last looked up by its slot.
+    /// The flow last looked up by its slot.
     looked_up: Cell<Option<FlowId>>,
-    /// Which of the peers it is.
+    /// Index of the peer.
     peer: usize,
-    /// Of flows that the peer opens.
+    /// Policy of flows that the peer opens.
     policy: Policy,
-    /// The link to the peer is away.
-    away: bool,
+    /// The link to the peer is down.
+    link_down: bool,
 }
 
-/// Checksums of chunks that are made in a second.
+/// Maximum of chunk checksums computed per second.
 const SUMS: usize = 256;
 
 impl Table {
-    /// The stream of the flow in that slot of the arena, as long as its session knows it.
+    /// Returns the stream of the flow in that slot of the arena while its session knows it.
     pub(super) fn stream_of_slot(&self, slot: u32) -> Option<StreamId> {
         let is_there = |entry: &FlowBuffers| entry.memory.slot.index() == slot;
         let known = self.looked_up.get();
@@ -166,35 +165,36 @@ impl Table {
                 when: KeepWhen::Never,
                 hold: sizes.hold,
             },
-            away: false,
+            link_down: false,
         }
     }
 
-    /// What its flows hold is held by this custody, of those that the peer opens by this policy; they are those of the `peer`th
-    /// peer. To be said before there are any.
+    /// Sets the custody, the index of the peer, and the policy of flows that the peer opens. To be
+    /// called before any flow is added.
     pub(super) fn keep_in(&mut self, custody: &Rc<Custody>, peer: usize, policy: Policy) {
         self.custody = Rc::clone(custody);
         (self.peer, self.policy) = (peer, policy);
     }
 
-    /// The flows are those of a peer of this name: what is written down of those that have ended counts. To be said before there are any.
+    /// Loads the published end codes of the peer with this name. To be called before any flow is
+    /// added.
     pub(super) fn belong_to(&mut self, name: &str) {
         self.ended = Ended::for_peer(&self.context.arena, name_hash(name));
     }
 
-    /// The link is away, or is back. Returns whether that is news.
-    pub(super) fn set_link_down(&mut self, away: bool) -> bool {
+    /// Sets whether the link is down. Returns whether that is a change.
+    pub(super) fn set_link_down(&mut self, link_down: bool) -> bool {
         let entries = self.entries.values_mut();
-        entries.for_each(|entry| entry.set_link_down(away));
-        std::mem::replace(&mut self.away, away) != away
+        entries.for_each(|entry| entry.set_link_down(link_down));
+        std::mem::replace(&mut self.link_down, link_down) != link_down
     }
 
-    /// A flow without a stream, whose leg's bytes go in direction `outward`.
+    /// Adds a flow without a stream, whose leg's bytes go in direction `outward`.
     pub(super) fn add(&mut self, memory: FlowMemory, outward: Direction) -> FlowId {
         self.add_kept(memory, outward, self.policy)
     }
 
-    /// The same, with a policy of its own.
+    /// Adds a flow with a policy of its own.
     pub(super) fn add_kept(
         &mut self,
         memory: FlowMemory,
@@ -207,12 +207,12 @@ impl Table {
         let initial = self.context.limits.ring_initial;
         let keeper = self.keeper(flow, policy);
         let mut entry = FlowBuffers::new(memory, outward, self.sizes, initial, keeper);
-        entry.set_link_down(self.away);
+        entry.set_link_down(self.link_down);
         self.entries.insert(flow, entry);
         flow
     }
 
-    /// A flow's client is on this host. To be said once.
+    /// Sets the host of a flow's client. To be called once.
     pub(super) fn set_host(&mut self, flow: FlowId, host: Host) {
         if let Some(entry) = self.entries.get_mut(&flow) {
             entry.belong_to(host);
@@ -228,11 +228,12 @@ impl Table {
         }
     }
 
-    /// The flow of a predecessor, which waits for a stream that goes on with it, or for its first. What there is of it otherwise. It is kept by this
-    /// policy, or by that of flows that the peer opens. Of the chunks that are `on_disk` those that it does not need are deleted.
+    /// Recovers a flow of a predecessor, which waits for its first stream or one that resumes it.
+    /// Its custody follows the given policy, or that of flows that the peer opens. Deletes the
+    /// chunks of `on_disk` that it does not need. Returns the state of its leg.
     ///
     /// # Errors
-    /// When it cannot go on.
+    /// If the flow cannot resume.
     pub(super) fn recover<L>(
         &mut self,
         survivor: Survivor<L>,
@@ -271,7 +272,7 @@ impl Table {
         })
     }
 
-    /// The flow's stream was opened.
+    /// Binds the flow's first stream.
     pub(super) fn bind(&mut self, flow: FlowId, stream: StreamId) {
         if let Some(entry) = self.entries.get_mut(&flow) {
             entry.binding.bind(stream);
@@ -279,13 +280,14 @@ impl Table {
         }
     }
 
-    /// A flow goes on with another stream, which was opened here. How far the peer may send of that.
+    /// Resumes a flow on another stream of the local end. Returns the position up to which the peer
+    /// may send.
     pub(super) fn reopen(&mut self, flow: FlowId, stream: StreamId) -> Option<u64> {
         self.streams.insert(stream, flow);
         Some(self.entries.get_mut(&flow)?.reopen(stream))
     }
 
-    /// A flow goes on with another stream, which the peer has opened.
+    /// Resumes a flow on another stream of the peer.
     pub(super) fn rejoin(
         &mut self,
         flow: FlowId,
@@ -296,19 +298,19 @@ impl Table {
         Some(self.entries.get_mut(&flow)?.rejoin(stream, resume))
     }
 
-    /// All flows.
+    /// Returns all flows.
     pub(super) fn flows(&self) -> Vec<FlowId> {
         self.entries.keys().copied().collect()
     }
 
-    /// Flows that wait for a stream that goes on with them, which is for us to open.
+    /// Returns suspended flows that the local end has to reopen.
     pub(super) fn to_reopen(&self) -> Vec<FlowId> {
         let entries = self.entries.iter();
         let waiting = entries.filter(|(_, entry)| !entry.is_far() && entry.is_suspended());
         waiting.map(|(flow, _)| *flow).collect()
     }
 
-    /// The peer calls a flow of its by this token.
+    /// Sets the peer's token of a flow.
     pub(super) fn introduce(&mut self, flow: FlowId, token: u128) {
         if let Some(entry) = self.entries.get_mut(&flow) {
             entry.binding.token = token;
@@ -316,8 +318,8 @@ impl Table {
         }
     }
 
-    /// The flow of a stream that the peer has opened, or `None` where there is no memory for it, or it
-    /// [has as many as it may](Self::is_at_cap).
+    /// Returns the flow of a new stream of the peer, or `None` without memory for it or [beyond the
+    /// maximum](Self::is_at_cap).
     pub(super) fn opened(&mut self, stream: StreamId) -> Option<FlowId> {
         if self.refused.remove(&stream) {
             return None;
@@ -338,7 +340,7 @@ impl Table {
         Some(flow)
     }
 
-    /// Whether the peer has as many flows open here as it may have.
+    /// Returns whether the peer has its maximum of open flows.
     pub(super) fn is_at_cap(&self) -> bool {
         self.far >= self.flows_max
     }
@@ -347,7 +349,7 @@ impl Table {
         self.entries.get_mut(&flow)
     }
 
-    /// The flow of a stream, which is not to go on. Whatever came of it first is nobody's.
+    /// Drops the flow of a stream together with its bytes.
     pub(super) fn abandon(&mut self, stream: StreamId) {
         self.refused.remove(&stream);
         if let Some(flow) = self.streams.get(&stream).copied() {
@@ -360,7 +362,7 @@ impl Table {
         self.entries.get_mut(flow)
     }
 
-    /// The flow has ended. Its stream, where the session may still have it.
+    /// Removes an ended flow. Returns its stream, which the session may still have.
     pub(super) fn remove(&mut self, flow: FlowId) -> Option<StreamId> {
         let entry = self.entries.remove(&flow)?;
         self.taken -= entry.taken();
@@ -372,7 +374,8 @@ impl Table {
         Some(stream)
     }
 
-    /// A flow ends like this, and its leg is about to be closed: should the peer come back to it, it is told.
+    /// Records the end code of a flow whose leg is about to be closed, in case the peer asks for
+    /// the flow again.
     pub(super) fn conclude(&mut self, flow: FlowId, code: ResetCode) {
         if let Some(entry) = self.entries.get(&flow) {
             if entry.is_far() {
@@ -382,23 +385,23 @@ impl Table {
         }
     }
 
-    /// A flow of the peer, by this token, was lost with the process before.
+    /// Records that a flow of the peer was lost with the previous process.
     pub(super) fn on_lost(&mut self, token: u128) {
         self.ended.insert(token, ResetCode::Restarted);
     }
 
-    /// A leg took `count` bytes.
+    /// Records `count` bytes taken by a leg.
     pub(super) fn on_consumed(&mut self, count: u64) {
         self.taken -= count;
         self.waiting -= count;
     }
 
-    /// Bytes that are here for legs, with those that are missing before others.
+    /// Returns the bytes received for legs, including gaps before later ones.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Those of them that legs may take, and have not.
+    /// Returns the part of them that legs may take and have not.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting
     }
@@ -407,14 +410,15 @@ impl Table {
         self.entries.len()
     }
 
-    /// Whether some flow does not take so many more bytes from its leg.
+    /// Returns whether some flow does not take `minimum` more bytes from its leg.
     #[cfg(test)]
     pub(super) fn is_full(&mut self, minimum: u64) -> bool {
         let mut entries = self.entries.values_mut();
         entries.any(|entry| entry.space_of(minimum, minimum).is_empty())
     }
 
-    /// Of each flow, by its token, how much of what we send is given up, as the peer has it; and in which direction it goes.
+    /// Returns each flow's token and direction, and how many of its sent bytes were dropped as
+    /// acknowledged.
     #[cfg(test)]
     pub(super) fn given_up(&self) -> Vec<(u128, Direction, u64)> {
         let entries = self.entries.values();
@@ -423,23 +427,23 @@ impl Table {
             .collect()
     }
 
-    /// How far what the peer sends of a flow is written down here.
+    /// Returns the published position of received bytes of a flow.
     #[cfg(test)]
     pub(super) fn written_down(&self, token: u128, direction: Direction) -> Option<u64> {
         let mut entries = self.entries.values();
         let entry = entries.find(|entry| entry.binding.token == token)?;
         let record = entry.memory.slot.record()?;
-        // One that has ended well has everything, whatever is written down.
-        (!entry.closed).then_some(record.halves[direction as usize].tail)
+        // A flow that ended in order has everything, whatever its record contains.
+        (!entry.closed).then_some(record.directions[direction as usize].tail)
     }
 
-    /// A flow that there is.
+    /// Returns any flow.
     #[cfg(test)]
     pub(super) fn some_flow(&self) -> FlowId {
         *self.entries.keys().next().unwrap()
     }
 
-    /// A second has passed, and it is that late.
+    /// Does the work of every second.
     pub(super) fn age(&mut self, now: Duration) {
         let mut sums = SUMS;
         for entry in self.entries.values_mut() {

@@ -1,40 +1,41 @@
-//! Streams of probes, which are of no flow: what is sent by them is made up as it goes, and what comes is counted and dropped. So
-//! they take no memory, and nothing of them is kept for anybody.
+//! Streams of probes, which belong to no flow. Sent bytes are generated, received bytes are counted
+//! and dropped, so probes take no memory.
 
 use tunnel::wire::{ResetCode, StreamId};
 
 use super::Table;
 
-/// A stream of ours by which the path to the peer is looked at.
+/// State of a local probe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Probe {
-    /// Bytes that have come by it.
+    /// Received bytes.
     pub(crate) came: u64,
-    /// The peer has all that we have sent below this.
+    /// Position below which the peer has all sent bytes.
     pub(crate) acked: u64,
-    /// The peer has heard of it.
+    /// The peer has acknowledged the stream.
     pub(crate) known: bool,
-    /// It is over: both ends have finished, or it was reset like this.
+    /// End of the stream: finished by both ends, or reset with this code.
     pub(crate) ended: Option<Option<ResetCode>>,
 }
 
-/// All of a peer. Of a stream that is no more nothing is left that the next session could take for one of its own.
+/// Probes with a peer. An ended stream leaves nothing that the next session could mistake for its
+/// own.
 #[derive(Debug, Default)]
 pub(super) struct Probes {
-    /// The one that we may have open.
-    ours: Option<StreamId>,
-    /// How far that is, or was.
+    /// The open probe of the local end.
+    local: Option<StreamId>,
+    /// State of the last local probe.
     progress: Probe,
-    /// The one that the peer may have open here.
-    theirs: Option<StreamId>,
+    /// The open probe of the peer.
+    remote: Option<StreamId>,
 }
 
 impl Probes {
     fn is(&self, stream: StreamId) -> bool {
-        self.theirs == Some(stream) || self.ours == Some(stream)
+        self.remote == Some(stream) || self.local == Some(stream)
     }
 
-    /// Makes up what is sent of a stream there. Whether it is one of these.
+    /// Generates bytes of a stream. Returns whether it is a probe's.
     pub(super) fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) -> bool {
         let is = self.is(stream);
         if is {
@@ -43,79 +44,80 @@ impl Probes {
         is
     }
 
-    /// Bytes of a stream have come. Whether it is one of these.
+    /// Counts bytes of a stream. Returns whether it is a probe's.
     pub(super) fn place(&mut self, stream: StreamId, len: u64) -> bool {
-        if self.ours == Some(stream) {
+        if self.local == Some(stream) {
             self.progress.came += len;
         }
         self.is(stream)
     }
 
-    /// The peer has heard of a stream, and has all below that position.
+    /// Records that the peer has all bytes of a stream below that position.
     pub(super) fn on_acked(&mut self, stream: StreamId, until: u64) {
-        if self.ours == Some(stream) {
+        if self.local == Some(stream) {
             (self.progress.known, self.progress.acked) = (true, until);
         }
     }
 
-    /// A stream is no more. Whether it was one of these.
+    /// Handles the end of a stream. Returns whether it is a probe's.
     pub(super) fn on_stream_end(&mut self, stream: StreamId, code: Option<ResetCode>) -> bool {
-        if self.ours.take_if(|ours| *ours == stream).is_some() {
+        if self.local.take_if(|local| *local == stream).is_some() {
             self.progress.ended = Some(code);
             return true;
         }
-        self.theirs.take_if(|theirs| *theirs == stream).is_some()
+        self.remote.take_if(|remote| *remote == stream).is_some()
     }
 
-    /// All streams are gone with their session.
+    /// Drops all streams with their session.
     pub(super) fn on_restart(&mut self) {
-        self.theirs = None;
-        if self.ours.take().is_some() {
+        self.remote = None;
+        if self.local.take().is_some() {
             self.progress.ended = Some(Some(ResetCode::Restarted));
         }
     }
 }
 
 impl Table {
-    /// The peer has opened a probe. It has one at a time, so of two the earlier is over, though the word of that is not here yet: which one is
-    /// to be reset.
+    /// Takes a probe of the peer. Only one is open at a time: an earlier one is over at the peer,
+    /// although its end has not arrived yet. Returns that one, to be reset.
     pub(crate) fn take_probe(&mut self, stream: StreamId) -> Option<StreamId> {
-        // What came before the opening was looked at made a flow, as it seemed.
+        // Bytes that came before the stream header have created a flow.
         self.abandon(stream);
-        let other = self.probes.theirs.replace(stream)?;
-        self.probes.theirs = Some(other.max(stream));
+        let other = self.probes.remote.replace(stream)?;
+        self.probes.remote = Some(other.max(stream));
         Some(other.min(stream))
     }
 
-    /// We have opened one. There is no other of ours.
+    /// Records a local probe. There must be no other.
     pub(crate) fn begin_probe(&mut self, stream: StreamId) {
-        self.probes.ours = Some(stream);
+        self.probes.local = Some(stream);
         self.probes.progress = Probe::default();
     }
 
-    /// The one of ours, as long as it is open.
+    /// Returns the open local probe.
     pub(crate) fn probed(&self) -> Option<StreamId> {
-        self.probes.ours
+        self.probes.local
     }
 
-    /// How far the last one of ours is.
+    /// Returns the state of the last local probe.
     pub(crate) fn probe(&self) -> Probe {
         self.probes.progress
     }
 
-    /// Nobody wants to know of the one of ours any more: what is to be reset, if it is not over.
+    /// Ends the local probe. Returns its stream, to be reset.
     pub(crate) fn end_probe(&mut self) -> Option<StreamId> {
-        self.probes.ours.take()
+        self.probes.local.take()
     }
 
-    /// All of a stream below that position has come: as far as the peer may send now, if it is a probe's.
+    /// Handles the arrival of all bytes of a stream below that position. Returns how far the peer
+    /// may send, if it is a probe's.
     pub(crate) fn drop_probed(&self, stream: StreamId, until: u64) -> Option<u64> {
         let window = pep_core::chunks::window(self.context.arena.layout().extent_bytes());
         self.probes.is(stream).then(|| until.saturating_add(window))
     }
 }
 
-/// Bytes that do not compress, each by its position alone.
+/// Fills the buffer with incompressible bytes, each determined by its position.
 fn fill(from: u64, into: &mut [u8]) {
     let mut at = from;
     let mut rest = into;

@@ -1,7 +1,8 @@
-//! What is written down of a flow for a successor of this process, and what a successor makes of it.
+//! Record of a flow for a successor process, and recovery from it.
 //!
-//! What a report acknowledges is written down before the report can leave: the session's events are taken note of after
-//! datagrams have come and before others are made. And it is given up here only once the peer has acknowledged it in order.
+//! A position is published before a report that acknowledges it can leave: pepd handles events of
+//! the session between receiving datagrams and creating others. Sent bytes are dropped only once
+//! the peer has acknowledged them in order.
 
 use std::{
     cell::Cell,
@@ -32,33 +33,33 @@ use super::{
 };
 use crate::custody::Spot;
 
-/// Why a flow cannot go on in this process.
+/// Reasons for which a flow cannot resume in this process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecoverError {
-    /// What was written down and what the kernel says of the leg cannot both be.
-    #[error("{moved} bytes went through its leg, where {minimum} to {most} are possible")]
+    /// The record contradicts the kernel's counters of the leg.
+    #[error("its leg has moved {moved} bytes, but its record allows {minimum} to {most}")]
     Leg { moved: u64, minimum: u64, most: u64 },
-    /// What was written down of its bytes makes no sense.
+    /// The record of its bytes is invalid.
     #[error(transparent)]
     Torn(#[from] Torn),
 }
 
-/// Chunks of what a flow's leg gave that a predecessor has left on disk, by where they begin.
+/// Chunks of a leg's bytes that a predecessor has left on disk, by position.
 pub(super) type OnDisk = BTreeMap<u64, Spot>;
 
-/// A flow that was recovered, and what became of its leg.
+/// A recovered flow and the state of its leg.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) entry: FlowBuffers,
-    /// Its host has all bytes and the end.
+    /// The leg has received all bytes and the FIN.
     pub(crate) shut: bool,
-    /// Bytes that had moved without having been written down.
+    /// Bytes that had moved before their record was written.
     pub(crate) repaired: u64,
 }
 
 impl FlowBuffers {
-    /// Writes down what the flow is, and which socket its leg is (its cookie) if it has one. Before its peer hears of it, or hears that we
-    /// have heard of it.
+    /// Publishes the flow's identity and its leg's cookie, if it has a leg. To be called before the
+    /// peer hears of the flow, or that pepd has heard of it.
     pub(crate) fn publish(&mut self, identity: &Identity, leg: Option<io::Result<u64>>) {
         self.binding.token = identity.token;
         self.flags = identity.flags;
@@ -76,13 +77,13 @@ impl FlowBuffers {
         self.memory.slot.publish_state(SlotState::Accepted);
     }
 
-    /// Who its client is, where that is written down.
+    /// Returns the published client, if any.
     pub(super) fn client(&self) -> Option<SocketAddr> {
         let record = self.memory.slot.record()?;
         Some(record.identity.client)
     }
 
-    /// Writes down which socket the leg is, by its cookie. Before it connects.
+    /// Publishes the leg's cookie. To be called before it connects.
     pub(crate) fn publish_leg(&self, cookie: io::Result<u64>) {
         let side = match self.outward {
             Direction::Up => Side::Client,
@@ -91,47 +92,47 @@ impl FlowBuffers {
         flow::publish_cookie(&self.memory.slot, side, cookie);
     }
 
-    /// Writes down that the leg is connected.
+    /// Publishes that the leg is connected.
     pub(crate) fn publish_connected(&self) {
         self.memory.slot.publish_state(SlotState::Relaying);
     }
 
-    /// Writes down that the peer may hear of the flow from now on.
+    /// Publishes that the peer may hear of the flow from now on.
     pub(crate) fn publish_opened(&mut self) {
         self.flags.opened = true;
         self.memory.slot.publish_flags(self.flags);
     }
 
-    /// Writes down that the client is about to be told the end, whatever may come for it.
+    /// Publishes that the client is about to get an early FIN.
     pub(crate) fn publish_answered(&mut self) {
         self.flags.answered = true;
         self.memory.slot.publish_flags(self.flags);
     }
 
-    /// Whether it was.
+    /// Returns whether an early FIN was published.
     pub(crate) fn is_answered(&self) -> bool {
         self.flags.answered
     }
 
-    /// Writes down that the leg is about to be closed.
+    /// Publishes that the leg is about to be closed.
     pub(super) fn publish_closed(&self) {
         self.memory.slot.publish_state(SlotState::Closed);
     }
 
-    /// The leg has got the end.
+    /// Records the FIN to the leg.
     pub(crate) fn on_shut(&mut self) {
         self.shut = true;
         self.publish_direction(self.outward.other());
     }
 
-    /// The peer's last byte is readable.
+    /// Records that the peer's last byte is readable.
     pub(super) fn on_finished(&mut self) {
         self.finished = true;
         self.publish_direction(self.outward.other());
         self.wake();
     }
 
-    /// Writes down how far a direction is.
+    /// Publishes the positions of a direction.
     pub(super) fn publish_direction(&self, direction: Direction) {
         let outward = direction == self.outward;
         let map = if outward {
@@ -139,7 +140,7 @@ impl FlowBuffers {
         } else {
             &self.incoming
         };
-        let half = DirectionRecord {
+        let state = DirectionRecord {
             head: map.head(),
             tail: map.tail(),
             base: 0,
@@ -151,10 +152,10 @@ impl FlowBuffers {
             },
             fin_out: !outward && self.shut,
         };
-        self.memory.slot.publish_direction(direction, &half);
+        self.memory.slot.publish_direction(direction, &state);
     }
 
-    /// Writes down where a direction's bytes are, as far as that has changed.
+    /// Publishes the places of a direction's bytes as far as they have changed.
     pub(super) fn publish_chunks(&mut self, direction: Direction) {
         let map = if direction == self.outward {
             &mut self.outgoing
@@ -167,7 +168,8 @@ impl FlowBuffers {
         }
     }
 
-    /// The flow of a predecessor, without its legs. Takes of what is `on_disk` what is not in memory.
+    /// Recovers a flow of a predecessor, without its legs. Takes the chunks of `on_disk` that are
+    /// not in memory.
     pub(super) fn recover<L>(
         survivor: Survivor<L>,
         sizes: Sizes,
@@ -180,12 +182,15 @@ impl FlowBuffers {
             pep_core::arena::Kind::Far => (Direction::Down, Side::Server),
             _ => (Direction::Up, Side::Client),
         };
-        let halves = survivor.record.halves;
-        let (sent, received) = (halves[outward as usize], halves[outward.other() as usize]);
+        let directions = survivor.record.directions;
+        let (sent, received) = (
+            directions[outward as usize],
+            directions[outward.other() as usize],
+        );
         let leg = survivor.counters[side as usize];
         let extent = survivor.slot.extent_bytes();
         let tail = read(&sent, leg.as_ref(), extent)?;
-        // What was dropped since then the leg has never seen.
+        // Bytes dropped after an early FIN were never sent to the leg.
         let leg = leg.filter(|_| !identity.flags.answered);
         let (head, shut) = given(&received, leg.as_ref())?;
         let slot = survivor.slot;
@@ -242,7 +247,7 @@ impl FlowBuffers {
         })
     }
 
-    /// Pages in which no byte is that is needed are given back.
+    /// Gives back pages without needed bytes.
     fn give_back_free(&mut self, direction: Direction, extent: u64) {
         let map = if direction == self.outward {
             &self.outgoing
@@ -258,12 +263,12 @@ impl FlowBuffers {
     }
 }
 
-/// How many bytes were really taken from the leg.
+/// Returns how many bytes were read from the leg, by the kernel's counters.
 fn read(sent: &DirectionRecord, leg: Option<&Counters>, extent: u64) -> Result<u64, RecoverError> {
     let Some(leg) = leg else {
         return Ok(sent.tail);
     };
-    // Of what is on disk nothing is in the extent.
+    // Bytes on disk take no room in the extent.
     let (minimum, most) = (sent.tail, sent.tail.saturating_add(extent));
     let moved = leg.read;
     if moved < minimum || moved > most {
@@ -276,7 +281,7 @@ fn read(sent: &DirectionRecord, leg: Option<&Counters>, extent: u64) -> Result<u
     Ok(moved)
 }
 
-/// How many bytes the leg really got, and whether it got the end.
+/// Returns how many bytes were sent to the leg, by the kernel's counters, and whether a FIN was.
 fn given(received: &DirectionRecord, leg: Option<&Counters>) -> Result<(u64, bool), RecoverError> {
     let (minimum, most) = (received.head, received.tail);
     let Some(leg) = leg else {
@@ -284,11 +289,11 @@ fn given(received: &DirectionRecord, leg: Option<&Counters>) -> Result<(u64, boo
     };
     let moved = leg.written;
     if leg.closed && !leg.fin_sent {
-        // Its state does not tell whether it got the end, which then counts as a byte.
+        // The socket's state does not show a FIN, which counts as a byte.
         if received.fin_in && moved == most + 1 {
             return Ok((most, true));
         }
-        // It takes no more, so that it makes no difference.
+        // The leg takes no more bytes, so that the exact number does not matter.
         let plausible = (minimum..=most).contains(&moved);
         return Ok((if plausible { moved } else { minimum }, false));
     }

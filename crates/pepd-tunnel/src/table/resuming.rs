@@ -1,11 +1,12 @@
-//! A flow whose session is gone, and what its ends tell each other when the next one begins.
+//! Suspension of a flow whose session has ended, and negotiation of its resumption in the next
+//! session.
 //!
 //! ```text
 //!   near                                                  far
-//!   out [ head ... tail ]                                 inn [ head ... tail ]  what came ahead is dropped
-//!      | -- OPEN: token, my inn.tail, up to where -------->  |  drops of out what is below that
-//!      | <------------------ its inn.tail, up to where ----- |  and goes on from there
-//!   drops of out what is below that, goes on from there
+//!   out [ head ... tail ]                                 inn [ head ... tail ]  drops bytes ahead
+//!      | -- OPEN: token, inn.tail, window ---------------->  |  drops `out` below that position
+//!      | <------------------ its inn.tail, window ---------- |  and resumes from there
+//!   drops `out` below that position, resumes from there
 //! ```
 
 use std::time::Duration;
@@ -15,23 +16,23 @@ use tunnel::wire::{ResetCode, StreamId};
 
 use super::{FlowBuffers, binding::StreamOpening};
 
-/// What a session is to know of a stream with which a flow goes on, in the stream's positions.
+/// Parameters of a resumed stream for its session, in the stream's positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// How far we may send.
+    /// Position up to which the local end may send.
     pub(crate) send: u64,
-    /// How far the peer may.
+    /// Position up to which the peer may send.
     pub(crate) receive: u64,
-    /// What there is to be sent.
+    /// Position after the bytes to send.
     pub(crate) written: u64,
-    /// Whether nothing follows that.
+    /// The stream ends at `written`.
     pub(crate) finished: bool,
 }
 
-/// The two ends do not agree on what has arrived: bytes would be lost.
+/// The two ends disagree on received bytes: resuming would lose some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the peer goes on at {at}, where we have {start} to {end} of what we send, and lack nothing below {lacking} of what it does"
+    "the peer resumes at {at}; the local end has {start} to {end} to send, and all received bytes below {lacking}"
 )]
 pub(crate) struct Disagreement {
     at: u64,
@@ -41,8 +42,8 @@ pub(crate) struct Disagreement {
 }
 
 impl FlowBuffers {
-    /// The session is gone. What has come ahead of missing bytes is dropped, as it will come again; how many bytes are not
-    /// [taken](Self::taken) any more.
+    /// Suspends the flow when its session ends. Drops bytes ahead of gaps, which the peer
+    /// retransmits. Returns how many bytes are not [taken](Self::taken) any more.
     pub(super) fn suspend(&mut self) -> u64 {
         let ends = self.reset.is_some() || self.closed;
         if ends || !self.binding.suspend() {
@@ -57,12 +58,13 @@ impl FlowBuffers {
         before - self.taken()
     }
 
-    /// Whether it waits for a stream that goes on with it.
+    /// Returns whether the flow waits for a stream that resumes it.
     pub(crate) fn is_suspended(&self) -> bool {
         self.binding.suspended.is_some() && self.reset.is_none() && !self.closed
     }
 
-    /// A second has passed. What has waited for a stream for longer than it may be held is reset.
+    /// Resets a flow that has waited for a stream for longer than its hold time; called every
+    /// second.
     pub(super) fn wait(&mut self) {
         let hold = self.policy().hold;
         if let Some(waited) = &mut self.binding.suspended {
@@ -73,18 +75,18 @@ impl FlowBuffers {
         }
     }
 
-    /// What its streams are opened with, at the near end.
+    /// Sets the parameters of the flow's streams, at the near end.
     pub(crate) fn announce(&mut self, announcement: StreamOpening) {
         self.binding.token = announcement.stream_header.token;
         self.binding.announcement = Some(Box::new(announcement));
     }
 
-    /// What was [announced](Self::announce).
+    /// Returns the parameters set by [`announce`](Self::announce).
     pub(crate) fn announcement(&self) -> Option<&StreamOpening> {
         self.binding.announcement.as_deref()
     }
 
-    /// Where the flow goes on, as the near end says.
+    /// Returns the near end's resume parameters.
     pub(crate) fn resumption(&self) -> Resume {
         Resume {
             down: self.incoming.tail(),
@@ -94,13 +96,14 @@ impl FlowBuffers {
         }
     }
 
-    /// The near end has opened a stream with that [resumption](Self::resumption). How far the peer may send of it.
+    /// Binds a stream that the near end has opened with this [resumption](Self::resumption).
+    /// Returns how far the peer may send.
     pub(super) fn reopen(&mut self, stream: StreamId) -> u64 {
         self.binding.reopen(stream, self.incoming.tail());
         self.binding.receives_at(self.incoming.allowed())
     }
 
-    /// The far end has answered: all that has come of it is here.
+    /// Handles the far end's complete answer.
     pub(crate) fn on_answer(&mut self) -> Result<Option<Terms>, Disagreement> {
         let Some(answer) = self.binding.take_answer() else {
             return Ok(None);
@@ -108,12 +111,13 @@ impl FlowBuffers {
         if answer.up_until < answer.up {
             return Err(self.disagreement(answer.up));
         }
-        let terms = self.go_on(answer.up, answer.up_until - answer.up)?;
+        let terms = self.resume_at(answer.up, answer.up_until - answer.up)?;
         self.wake();
         Ok(Some(terms))
     }
 
-    /// The near end has opened another stream, and says where it goes on. What it is answered is in what the stream begins with.
+    /// Binds a stream by which the near end resumes the flow. The answer becomes the beginning of
+    /// the stream.
     pub(crate) fn rejoin(
         &mut self,
         stream: StreamId,
@@ -128,13 +132,13 @@ impl FlowBuffers {
         };
         self.binding.rejoin(stream, answer, resume.down);
         let send = Answer::LEN as u64 + (resume.down_until - resume.down);
-        let terms = self.go_on(resume.down, send)?;
+        let terms = self.resume_at(resume.down, send)?;
         self.wake();
         Ok(terms)
     }
 
-    /// The peer has all below this, and lacks what follows.
-    fn go_on(&mut self, from: u64, send: u64) -> Result<Terms, Disagreement> {
+    /// Resumes sending at `from`: the peer has everything below it.
+    fn resume_at(&mut self, from: u64, send: u64) -> Result<Terms, Disagreement> {
         if from < self.outgoing.head() || from > self.outgoing.tail() {
             return Err(self.disagreement(from));
         }
@@ -159,17 +163,18 @@ impl FlowBuffers {
         }
     }
 
-    /// Where the stream is when the flow is here, of what we send; none while it is not known what the peer has.
+    /// Converts a position of sent bytes to one of the stream; `None` while the peer's position is
+    /// unknown.
     pub(crate) fn written_to(&self, until: u64) -> Option<u64> {
         self.binding.sends_at(until)
     }
 
-    /// The same of what the peer sends.
+    /// Converts a position of received bytes to one of the stream.
     pub(crate) fn allowed_to(&self, until: u64) -> u64 {
         self.binding.receives_at(until)
     }
 
-    /// Both ends have everything: what our leg lacks of it is here.
+    /// Closes the flow: both ends have everything, and the leg's remaining bytes are in memory.
     pub(super) fn close(&mut self) {
         self.abandon(u64::MAX);
         self.closed = true;
@@ -177,8 +182,8 @@ impl FlowBuffers {
         self.wake();
     }
 
-    /// The peer has reset the stream. Where both directions are complete that is no more than the end, which it knows of
-    /// and we did not.
+    /// Handles a reset by the peer. If both directions are complete, it is the regular end, which
+    /// the peer has noticed first.
     pub(super) fn on_reset(&mut self, code: ResetCode) {
         let complete = self.finished && self.source_finished;
         let arrived = match code {
@@ -193,9 +198,10 @@ impl FlowBuffers {
         }
     }
 
-    /// The near end does not go on with it: it has ended there.
+    /// Handles a flow that the near end does not resume because it has ended there.
     pub(super) fn on_forgotten(&mut self) {
-        // It does not end well before it has all that we were to send, and the end. What no session was told of it cannot have.
+        // A flow ends in order only if the peer has all bytes and the end, as far as they were
+        // announced to a session.
         if self.finished && self.source_finished && self.is_announced() {
             self.close();
         } else {

@@ -1,4 +1,4 @@
-//! What becomes of the session, and of its streams; and the bytes of these.
+//! Events of the session and its streams, and access to their bytes.
 
 use tunnel::{
     store::Store,
@@ -8,7 +8,8 @@ use tunnel::{
 use super::{FlowBuffers, FlowId, Inventory, Table};
 
 impl Table {
-    /// All below that position has come. The flow, if with that the peer has said where it goes on.
+    /// Handles the arrival of all bytes below that position. Returns the flow if they complete the
+    /// peer's answer.
     pub(crate) fn on_readable(&mut self, stream: StreamId, until: u64) -> Option<FlowId> {
         let flow = *self.streams.get(&stream)?;
         let (answered, more) = self.entries.get_mut(&flow)?.on_readable(until);
@@ -29,7 +30,7 @@ impl Table {
         }
     }
 
-    /// The stream is no more; without a code because both ends have finished it.
+    /// Handles the end of a stream; without a code, both ends have finished it.
     pub(crate) fn on_stream_end(&mut self, stream: StreamId, code: Option<ResetCode>) {
         self.refused.remove(&stream);
         if self.probes.on_stream_end(stream, code) {
@@ -46,20 +47,14 @@ impl Table {
             Some(code) => {
                 entry.on_reset(code);
                 let ends_well = entry.closed;
-                tracing::debug!(
-                    ?client,
-                    stream,
-                    ?code,
-                    ends_well,
-                    "the peer has reset a flow"
-                );
+                tracing::debug!(?client, stream, ?code, ends_well, "flow reset by the peer");
             }
             None => entry.close(),
         }
     }
 
-    /// A flow does not go on: its stream, which is to be reset.
-    pub(crate) fn break_off(&mut self, flow: FlowId, code: ResetCode) -> Option<StreamId> {
+    /// Breaks off a flow. Returns its stream, to be reset.
+    pub(crate) fn abort(&mut self, flow: FlowId, code: ResetCode) -> Option<StreamId> {
         let entry = self.entries.get_mut(&flow)?;
         let stream = entry.stream();
         entry.end(code);
@@ -67,13 +62,14 @@ impl Table {
         stream
     }
 
-    /// All streams are gone with their session. Their flows wait for the next one, and those that had none yet for their first.
+    /// Drops all streams with their session. Their flows wait for the next session, and flows
+    /// without a stream for their first.
     pub(crate) fn on_restart(&mut self) {
         for flow in std::mem::take(&mut self.streams).into_values() {
             if let Some(entry) = self.entries.get_mut(&flow) {
                 self.taken -= entry.suspend();
                 if entry.is_far() && entry.binding.token == 0 {
-                    // Nobody has heard of it but that a byte came.
+                    // Only a byte of it has come, and no task serves it.
                     self.remove(flow);
                 }
             }
@@ -84,8 +80,9 @@ impl Table {
         self.wake_waiting();
     }
 
-    /// The peer has ended the session, and the flows with it. Those that had no stream yet wait on.
-    pub(crate) fn on_farewell(&mut self) {
+    /// Ends the flows with streams, because the peer has closed the session. Flows without a stream
+    /// keep waiting.
+    pub(crate) fn on_peer_closed(&mut self) {
         self.on_restart();
         let entries = self.entries.values_mut();
         entries
@@ -93,7 +90,7 @@ impl Table {
             .for_each(|entry| entry.end(ResetCode::Restarted));
     }
 
-    /// Those that wait for a session, or for a stream of it, may try again.
+    /// Wakes flows that wait for a session or a stream of it.
     pub(crate) fn wake_waiting(&mut self) {
         let waiting = self.entries.values_mut();
         waiting
@@ -114,7 +111,7 @@ impl Store for Table {
         let flow = self.streams.get(&stream);
         let entry = flow.and_then(|flow| self.entries.get(flow));
         if !entry.is_some_and(|entry| entry.read(from, into)) {
-            // Of a flow that is gone; the session has been told, and the peer drops it.
+            // Stream of a removed flow: the session will reset it, and the peer drops the bytes.
             into.fill(0);
         }
     }

@@ -18,7 +18,7 @@ use super::{
 /// Read calls before other tasks run.
 const READ_TURN: usize = 8;
 /// Datagrams by which a stranger may authenticate: two, and as many again for each cookie.
-const CHANCES: u32 = 16;
+const STRANGER_DATAGRAMS: u32 = 16;
 
 /// Connects, and runs the connection.
 pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
@@ -42,10 +42,10 @@ pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
 async fn replaced(core: &Shared, at: SocketAddr, id: u64) {
     poll_fn(|cx| {
         let core = &mut *core.borrow_mut();
-        let Some(there) = core.tcp.get(at, id) else {
+        let Some(conn) = core.tcp.get(at, id) else {
             return Poll::Ready(());
         };
-        there.waker = Some(cx.waker().clone());
+        conn.waker = Some(cx.waker().clone());
         Poll::Pending
     })
     .await;
@@ -58,7 +58,7 @@ pub(super) async fn run(core: Shared, stream: TcpStream, at: SocketAddr, id: u64
         at,
         id,
         carried: Carried::default(),
-        chances: CHANCES,
+        chances: STRANGER_DATAGRAMS,
     };
     core.borrow_mut().on_room(at, id);
     let end = poll_fn(|cx| pipe.poll(cx, &core)).await;
@@ -77,11 +77,11 @@ struct Pipe {
 impl Pipe {
     fn poll(&mut self, cx: &mut Context<'_>, core: &Shared) -> Poll<io::Result<()>> {
         let core = &mut *core.borrow_mut();
-        let Some(there) = core.tcp.get(self.at, self.id) else {
+        let Some(conn) = core.tcp.get(self.at, self.id) else {
             return Poll::Ready(Ok(()));
         };
-        there.waker = Some(cx.waker().clone());
-        if there.called {
+        conn.waker = Some(cx.waker().clone());
+        if conn.called {
             self.carried.prove();
         }
         if self.read(cx, core)? || core.tcp.get(self.at, self.id).is_none() {
@@ -126,19 +126,19 @@ impl Pipe {
     }
 
     fn write(&mut self, cx: &mut Context<'_>, core: &mut Core) -> io::Result<()> {
-        let Some(there) = core.tcp.get(self.at, self.id) else {
+        let Some(conn) = core.tcp.get(self.at, self.id) else {
             return Ok(());
         };
         let mut written = 0;
-        while written < there.queue.len() && self.stream.poll_write_ready(cx)?.is_ready() {
-            match self.stream.try_write(&there.queue[written..]) {
+        while written < conn.queue.len() && self.stream.poll_write_ready(cx)?.is_ready() {
+            match self.stream.try_write(&conn.queue[written..]) {
                 Ok(count) => written += count,
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
                 Err(err) => return Err(err),
             }
         }
-        there.queue.drain(..written);
-        if there.full && there.queue.len() <= QUEUE / 2 {
+        conn.queue.drain(..written);
+        if conn.full && conn.queue.len() <= QUEUE / 2 {
             core.on_room(self.at, self.id);
         }
         Ok(())
@@ -148,11 +148,11 @@ impl Pipe {
 impl Core {
     /// Handles free room in the queue of a connection.
     fn on_room(&mut self, at: SocketAddr, id: u64) {
-        let Some(there) = self.tcp.get(at, id) else {
+        let Some(conn) = self.tcp.get(at, id) else {
             return;
         };
-        there.full = false;
-        if let Some(peer) = there.peer {
+        conn.full = false;
+        if let Some(peer) = conn.peer {
             self.endpoint.release(peer, Remote::tcp(at));
             self.wake_driver();
         }
@@ -167,15 +167,15 @@ impl Core {
         self.wake_driver();
         let state = from.and_then(|peer| self.endpoint.peer_state(peer));
         let uses = state.is_some_and(|state| state.up && state.remote == Some(remote));
-        let Some(there) = self.tcp.get(at, id) else {
+        let Some(conn) = self.tcp.get(at, id) else {
             return false;
         };
-        if there.is_stranger() && uses {
-            there.peer = from;
+        if conn.is_stranger() && uses {
+            conn.peer = from;
         }
-        if !there.is_stranger() && from.is_some() {
-            there.heard = now;
+        if !conn.is_stranger() && from.is_some() {
+            conn.heard = now;
         }
-        !there.is_stranger()
+        !conn.is_stranger()
     }
 }

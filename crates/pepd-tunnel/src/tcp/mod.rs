@@ -39,10 +39,10 @@ const QUEUE: usize = 32 << 10;
 /// Maximum including the handshakes of a held peer.
 const QUEUE_MAX: usize = QUEUE + (128 << 10);
 /// Maximum of strangers, in total and per address (IPv6: per /64).
-const STRANGERS: usize = 256;
-const STRANGERS_ALIKE: usize = 16;
+const STRANGERS_MAX: usize = 256;
+const STRANGERS_PER_ADDRESS: usize = 16;
 /// Time limit for a stranger to authenticate.
-const STRANGE: Duration = Duration::from_secs(15);
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Idle time after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(60);
 /// Silence, beyond four round trips, after which a connection counts as stuck although data is due.
@@ -54,7 +54,7 @@ const STUCK: Duration = Duration::from_secs(5);
 struct Connection {
     /// Unique number of the connection.
     id: u64,
-    /// Whether the local end opened the connection.
+    /// The local end has opened the connection.
     called: bool,
     /// The authenticated peer; `None` for strangers.
     peer: Option<PeerId>,
@@ -62,7 +62,7 @@ struct Connection {
     heard: Duration,
     /// Bytes that wait to be sent.
     queue: Vec<u8>,
-    /// Whether the peer is held.
+    /// The peer is held.
     full: bool,
     /// Waker of the task.
     waker: Option<Waker>,
@@ -122,7 +122,7 @@ impl Connections {
     }
 
     fn get(&mut self, at: SocketAddr, id: u64) -> Option<&mut Connection> {
-        self.list.get_mut(&at).filter(|there| there.id == id)
+        self.list.get_mut(&at).filter(|conn| conn.id == id)
     }
 
     /// Inserts a connection; replaces an earlier one with that address.
@@ -137,39 +137,39 @@ impl Connections {
 
     /// Removes a connection, which ends its task.
     fn remove(&mut self, at: SocketAddr) -> Option<Connection> {
-        let mut gone = self.list.remove(&at)?;
-        self.strangers_closed += u64::from(gone.is_stranger());
-        gone.wake();
-        Some(gone)
+        let mut removed = self.list.remove(&at)?;
+        self.strangers_closed += u64::from(removed.is_stranger());
+        removed.wake();
+        Some(removed)
     }
 
     /// Admits an incoming connection.
     fn admit(&mut self, now: Duration, from: SocketAddr) -> u64 {
         let strangers = |alike: Option<IpAddr>| {
             let list = self.list.iter();
-            list.filter(move |(at, there)| {
-                there.is_stranger() && alike.is_none_or(|alike| are_alike(alike, at.ip()))
+            list.filter(move |(at, conn)| {
+                conn.is_stranger() && alike.is_none_or(|alike| are_same_network(alike, at.ip()))
             })
         };
         let oldest = |alike| {
-            let oldest = strangers(alike).min_by_key(|(_, there)| (there.heard, there.id));
+            let oldest = strangers(alike).min_by_key(|(_, conn)| (conn.heard, conn.id));
             oldest.map(|(at, _)| *at)
         };
-        let gone = if strangers(Some(from.ip())).count() >= STRANGERS_ALIKE {
+        let removed = if strangers(Some(from.ip())).count() >= STRANGERS_PER_ADDRESS {
             oldest(Some(from.ip()))
-        } else if strangers(None).count() >= STRANGERS {
+        } else if strangers(None).count() >= STRANGERS_MAX {
             oldest(None)
         } else {
             None
         };
-        if let Some(gone) = gone {
-            self.remove(gone);
+        if let Some(removed) = removed {
+            self.remove(removed);
         }
         self.insert(from, Connection::new(0, false, None, now))
     }
 }
 
-fn are_alike(one: IpAddr, other: IpAddr) -> bool {
+fn are_same_network(one: IpAddr, other: IpAddr) -> bool {
     match (one, other) {
         (IpAddr::V6(one), IpAddr::V6(other)) => one.octets()[..8] == other.octets()[..8],
         _ => one == other,
@@ -191,16 +191,16 @@ impl Core {
             let id = self.tcp.insert(to, Connection::new(0, true, peer, now));
             spawn_local(connection::call(Rc::clone(shared), to, id));
         }
-        let there = self.tcp.list.get_mut(&to);
-        let Some(there) = there.filter(|there| there.queue.len() < QUEUE_MAX) else {
+        let conn = self.tcp.list.get_mut(&to);
+        let Some(conn) = conn.filter(|conn| conn.queue.len() < QUEUE_MAX) else {
             self.tcp.counted.unsent += 1;
             return;
         };
-        append_carried(datagram, &mut there.queue);
+        append_carried(datagram, &mut conn.queue);
         self.tcp.counted.sent += 1;
-        there.wake();
-        if let (true, Some(peer)) = (there.queue.len() >= QUEUE, peer) {
-            there.full = true;
+        conn.wake();
+        if let (true, Some(peer)) = (conn.queue.len() >= QUEUE, peer) {
+            conn.full = true;
             self.endpoint.hold(peer, Remote::tcp(to));
         }
     }
@@ -217,7 +217,7 @@ impl Core {
         self.tcp
             .list
             .get(&to)
-            .is_none_or(|there| there.called && there.heard + stuck < now)
+            .is_none_or(|conn| conn.called && conn.heard + stuck < now)
     }
 
     /// Handles the end of a connection.
@@ -228,7 +228,7 @@ impl Core {
     }
 
     fn end_connection(&mut self, at: SocketAddr) {
-        if let Some(peer) = self.tcp.remove(at).and_then(|gone| gone.peer) {
+        if let Some(peer) = self.tcp.remove(at).and_then(|removed| removed.peer) {
             self.endpoint.lose(peer, Remote::tcp(at));
             self.wake_driver();
         }
@@ -239,9 +239,13 @@ impl Core {
         let now = self.now();
         let list = self.tcp.list.iter();
         let old: Vec<_> = list
-            .filter(|(_, there)| {
-                let time = if there.is_stranger() { STRANGE } else { IDLE };
-                there.heard + time < now
+            .filter(|(_, conn)| {
+                let time = if conn.is_stranger() {
+                    STRANGER_TIMEOUT
+                } else {
+                    IDLE
+                };
+                conn.heard + time < now
             })
             .map(|(at, _)| *at)
             .collect();

@@ -1,4 +1,4 @@
-//! What can only be read, by TCP, for Prometheus and the like: of this machine only.
+//! Read-only API over TCP for Prometheus and the like, restricted to this machine.
 
 use axum::{
     Router,
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::server::serve;
 use crate::page;
 
-/// What may be asked by TCP, where nothing says who asks.
+/// Paths open over TCP, where clients are not authenticated.
 const OPEN: [&str; 7] = [
     "/metrics",
     "/v1/custody",
@@ -24,10 +24,10 @@ const OPEN: [&str; 7] = [
     "/v1/status",
     "/v1/stream",
 ];
-/// What the kernel keeps for somebody who does not read; enough for any rate on loopback.
+/// Send buffer for a client that does not read; enough for any rate on loopback.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Answers there for as long as it is polled, where the configuration wants it, with what of `router` can only be read.
+/// Serves the read-only part of `router` for as long as it is polled, if configured.
 pub(super) async fn run(config: &Config, router: Router) {
     let Some(address) = config.admin.http else {
         return;
@@ -36,7 +36,7 @@ pub(super) async fn run(config: &Config, router: Router) {
         Ok(listener) => listener,
         Err(err) => {
             tracing::warn!(
-                "nothing answers at http://{address}, metrics are at the admin socket only: {err}; choose another address \
+                "cannot serve http://{address}: {err}; metrics are available at the admin socket only; choose another address \
                  (`admin.http`)"
             );
             return;
@@ -45,36 +45,37 @@ pub(super) async fn run(config: &Config, router: Router) {
     let router = router.layer(from_fn(guard));
     let accept = || async {
         let (stream, _) = listener.accept().await?;
-        // That is told sooner then: `server` cuts those that take nothing.
+        // A slow client is noticed sooner: `server` disconnects clients that do not read.
         SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
         Ok(stream)
     };
     serve(accept, &router).await;
 }
 
-/// Lets through what only reads, and comes from no page of another site.
+/// Admits requests that only read, and come from no page of another site.
 async fn guard(request: Request, next: Next) -> Response {
     let refuse = |status: StatusCode, why: &str| (status, format!("{why}\n")).into_response();
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok());
-    // A name that leads here for a moment would let any page in a browser on this machine read along (DNS rebinding).
+    // A name that resolves to this machine for a moment would let any page in a local browser read
+    // along (DNS rebinding).
     if !host.is_some_and(is_loopback) {
-        let why = "the Host header names neither localhost nor a loopback address; should this be a proxy's request, let it send one";
+        let why = "the Host header is neither localhost nor a loopback address; have a proxy send one of these";
         return refuse(StatusCode::FORBIDDEN, why);
     }
     if is_of_another_page(&request) {
         return refuse(StatusCode::FORBIDDEN, OTHER_PAGE);
     }
     if request.method() != Method::GET {
-        let why = "GET only: what changes something goes by the admin socket";
+        let why = "only GET is allowed; changes require the admin socket";
         return refuse(StatusCode::METHOD_NOT_ALLOWED, why);
     }
     let path = request.uri().path();
-    // Traces in detail have a price, and show more than who talks to whom.
+    // Detailed traces are costly, and reveal more than the ends of flows.
     let of_flow = path.starts_with("/v1/flows/") && !path.ends_with("/qlog");
     if !OPEN.contains(&path) && !of_flow && page::FILES.iter().all(|file| file.path != path) {
         let why = format!(
-            "there are {}, /v1/flows/FLOW, /v1/flows/FLOW/trace, and a page at /",
+            "available: {}, /v1/flows/FLOW, /v1/flows/FLOW/trace, and a page at /",
             OPEN.join(", ")
         );
         return refuse(StatusCode::NOT_FOUND, &why);
@@ -82,50 +83,54 @@ async fn guard(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Lets no page in a browser change anything, and pages of other sites not even ask: where somebody has led a port to the admin
-/// socket, any site might try. Browsers say so of themselves (`Origin`, Fetch standard, 3.2).
+/// Prevents pages in a browser from changing anything, and pages of other sites from any request: a
+/// port may be forwarded to the admin socket. Browsers identify themselves (`Origin`, Fetch
+/// standard, 3.2).
 pub(super) async fn not_from_pages(request: Request, next: Next) -> Response {
     let headers = request.headers();
     let why = if request.method() != Method::GET && headers.contains_key(header::ORIGIN) {
-        "pages may only read: use the commands of pepd"
+        "web pages may only read: use the commands of pepd"
     } else if is_of_another_page(&request) {
         OTHER_PAGE
     } else if headers
         .get(header::HOST)
         .is_some_and(|host| !may_be_socket(host))
     {
-        "the Host header names another machine: localhost will do"
+        "the Host header names another machine: use localhost"
     } else {
         return next.run(request).await;
     };
     (StatusCode::FORBIDDEN, format!("{why}\n")).into_response()
 }
 
-const OTHER_PAGE: &str = "pages of other sites may not ask";
+const OTHER_PAGE: &str = "requests from pages of other sites are rejected";
 
-/// Whether a page that is not ours makes a browser ask, but for our page itself, which anybody may link to. Browsers say so
-/// (`Sec-Fetch-Site`, Fetch Metadata Request Headers, 2); what is no browser says nothing.
+/// Returns true if the page of another site made a browser send the request, except for a link to
+/// the page of pepd itself. Browsers report it (`Sec-Fetch-Site`, Fetch Metadata Request Headers,
+/// 2); other clients send no such header.
 fn is_of_another_page(request: &Request) -> bool {
-    let says = |name: &str, value: &str| {
-        let said = request.headers().get(name);
-        said.is_some_and(|said| said.as_bytes() == value.as_bytes())
+    let header_is = |name: &str, value: &str| {
+        let header = request.headers().get(name);
+        header.is_some_and(|header| header.as_bytes() == value.as_bytes())
     };
     let is_link = request.uri().path() == "/"
-        && says("sec-fetch-mode", "navigate")
-        && says("sec-fetch-dest", "document");
-    let elsewhere = ["cross-site", "same-site"];
-    let elsewhere = elsewhere.iter().any(|site| says("sec-fetch-site", site));
-    elsewhere && !is_link
+        && header_is("sec-fetch-mode", "navigate")
+        && header_is("sec-fetch-dest", "document");
+    let other_sites = ["cross-site", "same-site"];
+    let is_other_site = other_sites
+        .iter()
+        .any(|site| header_is("sec-fetch-site", site));
+    is_other_site && !is_link
 }
 
-/// Whether somebody who asks at the socket may call it so: as they like, but not by a name of the internet, as a page would
-/// that leads such a name here (DNS rebinding).
+/// Returns true if a request at the socket may use this Host header: any but a name of the
+/// Internet, which a page could resolve to this machine (DNS rebinding).
 fn may_be_socket(host: &HeaderValue) -> bool {
     let host = host.to_str().ok();
     host.is_some_and(|host| !host.contains('.') || is_loopback(host))
 }
 
-/// Whether a Host header names this machine to itself, with a port or without.
+/// Returns true if a Host header names this machine by loopback, with or without a port.
 fn is_loopback(host: &str) -> bool {
     let Ok(authority) = host.parse::<axum::http::uri::Authority>() else {
         return false;
@@ -133,7 +138,7 @@ fn is_loopback(host: &str) -> bool {
     let name = authority.host();
     let address = name.trim_start_matches('[').trim_end_matches(']');
     let address = address.parse::<std::net::IpAddr>();
-    // With a user's name it is no Host header.
+    // A Host header with a user name is invalid.
     !host.contains('@')
         && address.map_or_else(
             |_| name.eq_ignore_ascii_case("localhost"),

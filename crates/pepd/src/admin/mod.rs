@@ -1,8 +1,8 @@
-//! How a running pepd is asked and told: HTTP and JSON on a socket of its own, which only those can use who may.
+//! Admin API of a running pepd: HTTP and JSON on a Unix socket, protected by its permissions.
 //!
-//! - `server`, connections and requests, none of which may cost much
-//! - `place`, what a connection takes of what there is for all
-//! - `http`, what can only be read, by TCP
+//! - `server`: connections and requests, with bounded cost each
+//! - `place`: a connection's share of the common limits
+//! - `http`: the read-only part, over TCP
 
 mod http;
 mod place;

@@ -1,4 +1,4 @@
-//! What a connection with an operator takes of what there is for all of them: a place, and time.
+//! Share of an operator's connection of the common limits: a place, and time.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::{
     time::sleep,
 };
 
-/// The place of a connection, which each of its requests has as an extension.
+/// Place of a connection, attached as an extension to each of its requests.
 #[derive(Debug, Clone)]
 pub struct Place(Arc<Taken>);
 
@@ -19,7 +19,7 @@ struct Taken {
 }
 
 impl Place {
-    /// Of a connection that was let in by this.
+    /// Returns the place of a connection that holds this permit.
     pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(Taken {
             permit: Mutex::new(Some(permit)),
@@ -27,13 +27,14 @@ impl Place {
         }))
     }
 
-    /// The place is for others from now on, and the connection may last: whoever calls this has to bound how many there are.
+    /// Frees the place and lifts the time limit. The caller has to limit the number of such
+    /// connections.
     pub fn leave(&self) {
         drop(self.0.permit.lock().take());
         self.0.left.notify_one();
     }
 
-    /// Ends after this time, if the place is not left before.
+    /// Completes after this time, unless the place is left before.
     pub(super) async fn overstayed(&self, limit: Duration) {
         tokio::select! {
             biased;

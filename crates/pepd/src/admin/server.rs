@@ -1,4 +1,4 @@
-//! The server.
+//! HTTP server of the admin API.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -34,19 +34,19 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::{http, place::Place};
 
-/// Connections at one time; others wait.
+/// Maximum number of concurrent connections; others wait.
 const CONNECTIONS_MAX: usize = 16;
-/// Head, body and time of a request.
+/// Limits of a request: header bytes, body bytes and time.
 const HEAD_MAX: usize = 16 * 1024;
 const BODY_MAX: usize = 4 * 1024;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
-/// Somebody who takes nothing for so long is gone, or will not do.
+/// Time after which a client that does not read is disconnected.
 const WRITE_TIME: Duration = Duration::from_secs(10);
-/// Before another connection is accepted after an error.
+/// Pause before the next accept after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What requests are about.
+/// Objects that requests refer to.
 #[derive(Debug)]
 struct Subject {
     context: Arc<FlowContext>,
@@ -58,17 +58,17 @@ impl Subject {
     }
 }
 
-/// What is asked and told, and by which ways; not served yet.
+/// Admin API and its listeners, not served yet.
 #[derive(Debug)]
 pub struct Admin {
     config: Arc<Config>,
-    /// Removed at the end.
+    /// Socket, removed at the end.
     socket: Option<(UnixListener, SocketFile)>,
     router: Router,
 }
 
 impl Admin {
-    /// What may be asked of a pepd, `more` included.
+    /// Returns the API of a pepd, extended by `more`.
     pub fn new(config: &Arc<Config>, context: &Arc<FlowContext>, more: Router) -> Self {
         let subject = Subject {
             context: Arc::clone(context),
@@ -83,10 +83,10 @@ impl Admin {
         }
     }
 
-    /// Makes the socket, where the configuration wants one. To be called in an event loop.
+    /// Creates the socket, if configured. Must be called in an event loop.
     ///
     /// # Errors
-    /// As the system, or who is there already, has it.
+    /// When the system rejects it, or another process uses it.
     pub fn bind(&mut self) -> Result<(), BindError> {
         let Some(path) = admin_socket::path(&self.config) else {
             return Ok(());
@@ -98,7 +98,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Answers for as long as it is polled.
+    /// Serves requests for as long as it is polled.
     pub async fn run(self) {
         let socket = async {
             if let Some((listener, _file)) = &self.socket {
@@ -111,7 +111,7 @@ impl Admin {
     }
 }
 
-/// Answers those that are accepted, for as long as it is polled.
+/// Serves accepted connections for as long as it is polled.
 pub(super) async fn serve<S, A>(accept: impl Fn() -> A, router: &Router)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -135,7 +135,7 @@ where
     }
 }
 
-/// Answers a request.
+/// Serves a connection.
 async fn answer<S: AsyncRead + AsyncWrite>(stream: S, router: Router, place: Place) {
     let service = TowerToHyperService::new(router);
     let with_place = service_fn(|mut request: Request<Incoming>| {
@@ -160,7 +160,7 @@ async fn answer<S: AsyncRead + AsyncWrite>(stream: S, router: Router, place: Pla
     }
 }
 
-/// Browsers keep what is answered to itself: nothing else is loaded, or may show it or read along.
+/// Restricts browsers: no other resource is loaded, and no other page may embed or read the answer.
 async fn secured(mut answer: Response) -> Response {
     const CONTENT: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -197,13 +197,13 @@ async fn order_link(State(subject): Shared, Json(order): Json<LinkOrder>) -> Res
         Some(seconds) if seconds > 0.0 && seconds <= ORDER_MAX.as_secs_f64() => {
             Some(Duration::from_secs_f64(seconds))
         }
-        Some(_) => return refuse("`for_s` is to be above 0, and at most a year"),
+        Some(_) => return refuse("`for_s` must be above 0 and not above a year"),
     };
     let up = match order.state {
         OrderedState::Up => Some(true),
         OrderedState::Down => Some(false),
         OrderedState::Auto if lasting.is_some() => {
-            return refuse("`for_s` goes with \"up\" and \"down\" only");
+            return refuse("`for_s` is valid with \"up\" and \"down\" only");
         }
         OrderedState::Auto => None,
     };
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// A server, and by what it is connected to.
+    /// Returns the channel by which clients connect to a server.
     fn server() -> mpsc::Sender<DuplexStream> {
         let lasting = |Extension(place): Extension<Place>| async move {
             place.leave();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_are_not_answered_give_way_in_the_end() {
+    async fn unanswered_connections_free_their_place_in_the_end() {
         let server = server();
         let mut never = Vec::new();
         for _ in 0..CONNECTIONS_MAX {

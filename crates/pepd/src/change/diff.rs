@@ -1,11 +1,12 @@
-//! What differs between two configurations, by the keys that an operator writes.
+//! Difference of two configurations, by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pepd_api::change::Change;
 use toml::{Table, Value};
 
-/// What differs between two texts, by key. Neither comments nor the order of keys count; that of sites does.
+/// Returns the changes between two texts, by key. Comments and the order of keys do not count; the
+/// order of sites does.
 ///
 /// # Errors
 /// When one of them is not TOML.
@@ -37,7 +38,7 @@ fn flatten(key: &str, value: &Value, keys: &mut BTreeMap<String, String>) {
         }
         Value::Array(all) => match named(all) {
             Some(all) => {
-                // The first one that matches counts.
+                // The first site that matches a flow takes it.
                 let order: Vec<_> = all.iter().map(|(name, _)| *name).collect();
                 keys.insert(format!("{key} (in this order)"), order.join(", "));
                 for (name, table) in all {
@@ -52,7 +53,7 @@ fn flatten(key: &str, value: &Value, keys: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Tables with names of their own, each once.
+/// Returns the tables with their names, if each name is unique.
 fn named(all: &[Value]) -> Option<Vec<(&str, &Table)>> {
     let named = all.iter().map(|value| {
         let table = value.as_table()?;
@@ -70,16 +71,17 @@ mod tests {
     fn lines_of(old: &str, new: &str) -> Vec<String> {
         let changes = diff(old, new).unwrap();
         let word = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-        let told = changes.into_iter();
-        told.map(|change| {
-            let (old, new) = (word(change.old), word(change.new));
-            format!("{}: {old} > {new}", change.key)
-        })
-        .collect()
+        let reported = changes.into_iter();
+        reported
+            .map(|change| {
+                let (old, new) = (word(change.old), word(change.new));
+                format!("{}: {old} > {new}", change.key)
+            })
+            .collect()
     }
 
     #[test]
-    fn keys_that_differ_are_told_with_dots_and_others_are_not() {
+    fn changed_keys_are_listed_with_dots_and_others_are_not() {
         let old = "[intercept]\nlan = [\"a\"]\nlisten_port = 1 # one\n[limits]\nflows = 5\n";
         let new = "limits.held = 7\n[intercept]\nlisten_port = 1\nlan = [\"a\", \"b\"]\n";
         assert_eq!(

@@ -1,4 +1,4 @@
-//! An orderly end, as an operator asks for it.
+//! Drain on request of an operator.
 
 use std::{
     process,
@@ -16,7 +16,7 @@ use pepd_relay::limits::Admission;
 
 use super::reload::supervisor;
 
-/// Lets the flows that are open end.
+/// Drain of the open flows.
 #[derive(Debug)]
 pub struct Drain {
     admission: Arc<Admission>,
@@ -26,12 +26,12 @@ pub struct Drain {
 #[derive(Debug)]
 struct State {
     grace: Duration,
-    /// Once it was asked for; to ask the first process twice would end it at once.
+    /// Time of the request; a second signal to the first process would end it at once.
     begun: Option<Instant>,
 }
 
 impl Drain {
-    /// Of these flows, which may take so long unless something else is asked for.
+    /// Returns a drain of these flows, with this default time limit.
     pub fn new(admission: &Arc<Admission>, grace: Duration) -> Arc<Self> {
         Arc::new(Self {
             admission: Arc::clone(admission),
@@ -39,27 +39,27 @@ impl Drain {
         })
     }
 
-    /// It begins, whoever has asked for it. Returns how long flows may take.
+    /// Starts the drain, for any cause. Returns the time limit.
     pub fn start(&self) -> Duration {
         let mut state = self.state();
         state.begun = Some(Instant::now());
         state.grace
     }
 
-    /// Asks the first process to end, as SIGTERM does: what is told that by a service manager is the same.
+    /// Sends SIGTERM to the first process, as a service manager would.
     ///
     /// # Errors
-    /// When the time is out of bounds, or the process cannot be asked.
+    /// When the time is out of range, or the signal cannot be sent.
     pub fn begin(&self, order: DrainOrder) -> Result<DrainReport, String> {
         let asked = order.timeout_s.map(grace).transpose()?;
-        // Without it this process is the only one, or nobody would start the next.
+        // Without a supervisor this process is the only one, or no process would start the next.
         let first = supervisor().unwrap_or_else(|_| process::id().cast_signed());
         let mut state = self.state();
         let already = state.begun.is_some();
         if !already {
-            tracing::info!(pid = first, "an operator asks for the end");
+            tracing::info!(pid = first, "drain requested by the operator");
             kill(Pid::from_raw(first), Signal::SIGTERM)
-                .map_err(|err| format!("cannot ask process {first} to end: {err}"))?;
+                .map_err(|err| format!("cannot send SIGTERM to process {first}: {err}"))?;
             state.grace = asked.unwrap_or(state.grace);
             state.begun = Some(Instant::now());
         }
@@ -80,5 +80,5 @@ impl Drain {
 fn grace(seconds: f64) -> Result<Duration, String> {
     let grace = Duration::try_from_secs_f64(seconds).ok();
     let grace = grace.filter(|grace| *grace <= GRACE_MAX);
-    grace.ok_or_else(|| "`timeout_s` is to be from 0 to a week".to_owned())
+    grace.ok_or_else(|| "`timeout_s` must be from 0 to a week".to_owned())
 }

@@ -1,8 +1,8 @@
-//! Changing a running pepd.
+//! Changes of a running pepd.
 //!
-//! - [`diff`](diff()), what differs between two configurations
-//! - [`Drain`], an orderly end
-//! - [`Reload`], another configuration for the flows that there are; `routes`, how it is asked for
+//! - [`diff`](diff()): difference of two configurations
+//! - [`Drain`]: orderly end
+//! - [`Reload`]: new configuration for open flows; `routes`: its HTTP requests
 
 mod diff;
 mod drain;

@@ -1,4 +1,4 @@
-//! Another configuration for the flows that there are.
+//! Reload: a new configuration for open flows.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -32,34 +32,34 @@ use units::counted;
 
 use super::diff;
 
-/// A check that takes longer does not end.
+/// Timeout of the check.
 const CHECK_TIME: Duration = Duration::from_secs(30);
 
-/// Why nothing has changed.
+/// Reason why the configuration was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// The new configuration is wrong, or cannot follow on the old one.
+    /// The new configuration is invalid, or differs in a key that only a restart can change.
     #[error("{0}")]
     Wrong(String),
-    /// No configuration could follow on this one now.
+    /// No configuration could be loaded now.
     #[error("{0}")]
     NotNow(String),
 }
 
-/// Hands flows over to a process with another configuration, once that is known to be right.
+/// Handover of flows to a process with a new, checked configuration.
 #[derive(Debug)]
 pub struct Reload {
     source: Source,
     config: Arc<Config>,
     context: Arc<FlowContext>,
-    /// Flows outlive this process.
+    /// True if flows outlive this process.
     survives: bool,
-    /// One at a time.
+    /// Lock against concurrent reloads.
     busy: Mutex<()>,
 }
 
 impl Reload {
-    /// Of a process that was started with this configuration, read there.
+    /// Returns the reload of a process that was started with this configuration from this source.
     pub fn new(
         source: Source,
         config: &Arc<Config>,
@@ -75,38 +75,38 @@ impl Reload {
         })
     }
 
-    /// What this process was started with.
+    /// Returns the configuration with which this process was started.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Whether it is in use as a newer configuration could not be put in place.
+    /// Returns true if it is in use because a newer configuration failed to start.
     pub fn is_reverted(&self) -> bool {
         self.context.counters.snapshot().reverts > 0
     }
 
-    /// As `SIGHUP` asks for it, after any other that is under way: the log says how it went.
+    /// Reloads on `SIGHUP`, after any other reload in progress, and logs the result.
     pub async fn run_and_log(&self) {
         let order = ReloadOrder::default();
         let turn = self.busy.lock().await;
         let done = self.run_in_turn(&turn, order).await;
         if let Err(err) = done {
             for line in err.to_string().lines() {
-                tracing::error!("no reload: {line}");
+                tracing::error!("reload failed: {line}");
             }
-            tracing::error!("no reload; everything goes on as before");
+            tracing::error!("reload failed: the present configuration stays in use");
         }
     }
 
-    /// Checks the file, says what differs, and unless that is all that is wanted, lets the next process take over, which begins a
-    /// moment after this has returned.
+    /// Checks the file, lists the changes, and starts the handover to the next process unless only
+    /// the check is requested. The handover begins a moment after this returns.
     ///
     /// # Errors
-    /// When the file is wrong, changes what cannot be changed like that, or flows cannot be handed over.
+    /// When the file is invalid, changes a key that requires a restart, or flows cannot be handed
+    /// over.
     pub async fn run(&self, order: ReloadOrder) -> Result<ReloadReport, ReloadError> {
         let turn = self.busy.try_lock();
-        let turn =
-            turn.map_err(|_| not_now("another reload is under way; try again when it is done"))?;
+        let turn = turn.map_err(|_| not_now("another reload is in progress; try again later"))?;
         self.run_in_turn(&turn, order).await
     }
 
@@ -116,12 +116,12 @@ impl Reload {
         order: ReloadOrder,
     ) -> Result<ReloadReport, ReloadError> {
         if self.context.admission.is_stopping() {
-            return Err(not_now("pepd drains, and ends then"));
+            return Err(not_now("pepd is draining and will end"));
         }
         if !self.survives {
             return Err(not_now(
-                "flows cannot be handed over: `custody.survive` is off, or not possible here (`pepd check` says why); \
-                 stop pepd and start it again, which resets its flows after `timeouts.drain`",
+                "flows cannot be handed over: `custody.survive` is off or impossible here (`pepd check` gives the reason); \
+                 restart pepd, which resets its flows after `timeouts.drain`",
             ));
         }
         let first = supervisor()?;
@@ -149,7 +149,7 @@ impl Reload {
         })
     }
 
-    /// What the flows that there are depend on stays as it is.
+    /// Checks that settings on which open flows depend are unchanged.
     fn can_follow(&self, new: &Config) -> Result<(), ReloadError> {
         let wrong = cannot_follow(&self.config, new, {
             let layout = self.context.arena.layout();
@@ -161,14 +161,13 @@ impl Reload {
         let path = self.source.path.display();
         let lines: Vec<_> = wrong
             .iter()
-            .map(|(key, why)| {
-                format!("{path}: {key}: {why}; stop pepd and start it again for that")
-            })
+            .map(|(key, why)| format!("{path}: {key}: {why}; restart pepd to apply it"))
             .collect();
         Err(ReloadError::Wrong(lines.join("\n")))
     }
 
-    /// Flows in the tunnel of a peer end with it: some bytes of theirs may have been acknowledged to hosts.
+    /// Checks that peers with flows remain. Without their peer these flows would be reset, although
+    /// some of their bytes may have been acknowledged to hosts.
     fn keeps_peers(&self, new: &Config) -> Result<(), ReloadError> {
         let stay: HashSet<_> = new.peers.iter().map(|peer| &peer.name).collect();
         let gone = self.config.peers.iter().map(|peer| &peer.name);
@@ -186,7 +185,7 @@ impl Reload {
         }
         let lines = counts.into_iter().map(|(name, flows)| {
             format!(
-                "peer.{name}: has flows ({flows}; `pepd custody`), which are reset without it: wait until they have ended, or \
+                "peer.{name}: has flows ({flows}; `pepd custody`) that its removal would reset: wait until they have ended, or \
                  give them up (`pepd reload --reset-flows`)"
             )
         });
@@ -198,16 +197,17 @@ impl Reload {
     }
 }
 
-/// Keys by which a configuration cannot follow on another one whose flows have memory of so many slots and bytes each.
+/// Returns keys that the new configuration must not change while flows have memory of this many
+/// slots and bytes.
 fn cannot_follow(
     old: &Config,
     new: &Config,
     (slots, bytes): (u32, u64),
 ) -> Vec<(&'static str, &'static str)> {
     const SAME: &str =
-        "cannot change while pepd runs: rules and connections in the kernel go by it";
+        "cannot change while pepd runs: rules and connections in the kernel depend on it";
     const MEMORY: &str =
-        "cannot become so large while pepd runs: the memory of flows is made at the start";
+        "cannot grow this much while pepd runs: the memory of flows is allocated at the start";
     let (was, is) = (&old.intercept, &new.intercept);
     let (limits, most) = (&new.limits, &old.limits);
     let more_flows = limits.flows > most.flows
@@ -235,18 +235,18 @@ fn cannot_follow(
         (
             new.extent_min() > bytes,
             "peer",
-            "the first one cannot come while pepd runs: the memory of flows, which is made at the start, has too little room for \
+            "the first peer cannot be added while pepd runs: the memory of flows, allocated at the start, is too small for \
              flows in tunnels",
         ),
         (
             !new.custody.survive,
             "custody.survive",
-            "cannot be switched off while pepd runs: its flows have to be handed over",
+            "cannot be switched off while pepd runs: its flows must be handed over",
         ),
         (
             old.custody.directory != new.custody.directory,
             "custody.directory",
-            "cannot change while pepd runs: bytes of flows may be there",
+            "cannot change while pepd runs: it may hold bytes of flows",
         ),
     ];
     let wrong = all.into_iter().filter(|(wrong, ..)| *wrong);
@@ -257,7 +257,7 @@ fn not_now(why: impl Into<String>) -> ReloadError {
     ReloadError::NotNow(why.into())
 }
 
-/// The process that starts the next one.
+/// Returns the process that starts the next one.
 pub(super) fn supervisor() -> Result<i32, ReloadError> {
     let parent = getppid().as_raw();
     let name = fs::read(format!("/proc/{parent}/comm")).unwrap_or_default();
@@ -265,16 +265,17 @@ pub(super) fn supervisor() -> Result<i32, ReloadError> {
         return Ok(parent);
     }
     Err(not_now(
-        "the process that would start the next one has ended; `pepd run` takes the flows over, with the new configuration",
+        "the supervisor has ended; `pepd run` takes the flows over, with the new configuration",
     ))
 }
 
-/// Lets the program at our place, which may be a newer one, check the file. Returns its remarks.
+/// Has the program at pepd's path, which may be a newer version, check the file. Returns its
+/// warnings and notes.
 async fn check(path: &Path) -> Result<Vec<String>, ReloadError> {
     let program = program().map_err(|err| not_now(format!("cannot find the program: {err}")))?;
     let cannot = |err: &dyn std::fmt::Display| {
         not_now(format!(
-            "cannot check the file by {}: {err}",
+            "cannot run {} to check the file: {err}",
             program.display()
         ))
     };
@@ -300,7 +301,7 @@ async fn check(path: &Path) -> Result<Vec<String>, ReloadError> {
     Err(ReloadError::Wrong(said))
 }
 
-/// Where this program was, whatever is there by now.
+/// Returns the path of this program, even if the file has been replaced.
 fn program() -> io::Result<PathBuf> {
     let path = env::current_exe()?;
     let text = path.to_string_lossy();
@@ -320,16 +321,19 @@ fn log_changes(changes: &[Change]) {
     );
 }
 
-/// The first process checks once more, and replaces us. Who has asked is answered before another task runs.
+/// Signals the first process, which checks again and replaces this one. The requester gets its
+/// answer before another task runs.
 fn hand_over(first: i32) {
     tokio::spawn(async move {
         if supervisor().ok() != Some(first) {
-            tracing::error!("no reload: the process that would start the next one has ended");
+            tracing::error!(
+                "reload failed: the supervisor has ended; the old configuration stays in use until pepd is restarted"
+            );
             return;
         }
         let first = nix::unistd::Pid::from_raw(first);
         if let Err(err) = kill(first, Signal::SIGUSR2) {
-            tracing::error!(error = %err, "no reload: the first process cannot be told");
+            tracing::error!(error = %err, "reload failed: cannot signal the supervisor; the old configuration stays in use until pepd is restarted");
         }
     });
 }
@@ -367,13 +371,13 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_room_for_can() {
+    fn changes_that_fit_the_memory_are_accepted() {
         let old = config("limits.flows = 1000\nlimits.ring_max = \"1MiB\"\n");
         for text in [
             "limits.flows = 10\nlimits.ring_max = \"1MiB\"",
             "limits.flows = 5000\nlimits.ring_max = \"2MiB\"",
             "limits.ring_max = \"1MiB\"\n[[site]]\nname = \"a\"\nmatch = { dport = [25] }",
-            // Flows of this peer would rather have 16 MiB.
+            // Flows of this peer prefer 16 MiB.
             "identity = { key_file = \"a\" }\n[peer.hub]\nendpoint = \"192.0.2.1:1\"\nrate = \"1Gbit/s\"\nrtt = \"600ms\"\n\
              public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"",
         ] {

@@ -13,10 +13,10 @@ use pepd_api::change::{DrainOrder, ReloadOrder, RunningConfig};
 
 use super::{Drain, Reload, ReloadError};
 
-/// Of a request.
+/// Maximum bytes of a request's body.
 const BODY_MAX: usize = 1024;
 
-/// Requests about the configuration, and the end.
+/// Returns the routes for requests about the configuration and the drain.
 pub fn router<S: Clone + Send + Sync + 'static>(
     reload: Arc<Reload>,
     drain: Arc<Drain>,

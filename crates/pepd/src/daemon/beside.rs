@@ -1,4 +1,5 @@
-//! Rules of other programs in pepd's way, as `pepd check` names them: logged when they come.
+//! Rules of other programs that interfere with pepd, as `pepd check` reports them: logged when they
+//! appear.
 
 use std::{
     collections::BTreeSet,
@@ -17,21 +18,21 @@ use tokio::time::timeout;
 
 use crate::diagnose;
 
-/// Time between two looks at all rules, which may be thousands.
+/// Pause between two inspections of all rules, which may be thousands.
 const PAUSE: Duration = Duration::from_secs(8);
-/// Time that the first look may hold up a start, or flows that are taken over.
+/// Maximum time that the first inspection may delay the start, or flows taken over.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Changes of the rules of this machine, and lines that the log has.
+/// Changes of this machine's rules, and findings already logged.
 #[derive(Debug)]
 pub(super) struct Beside {
     config: Arc<Config>,
-    /// The ruleset and the policy rules at the last look.
+    /// Generation of the ruleset, and the policy rules, at the last inspection.
     seen: Option<(u32, Vec<String>)>,
     looked: Option<Instant>,
-    told: Arc<Mutex<BTreeSet<String>>>,
+    reported: Arc<Mutex<BTreeSet<String>>>,
     clamps: Arc<Clamps>,
-    /// Rules could not be read at the last look.
+    /// True if the last inspection could not read the rules.
     failed: Arc<AtomicBool>,
 }
 
@@ -41,13 +42,13 @@ impl Beside {
             config: Arc::clone(config),
             seen: None,
             looked: None,
-            told: Arc::default(),
+            reported: Arc::default(),
             clamps,
             failed: Arc::default(),
         }
     }
 
-    /// Looks at the rules where they have changed; to be called every second.
+    /// Inspects the rules if they have changed; call it every second.
     pub(super) async fn inspect(&mut self, interception: &Interception) {
         if self.looked.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
@@ -63,32 +64,31 @@ impl Beside {
         }
     }
 
-    /// Logs rules that are in the way and that the log does not have; those that only may be where
-    /// `doubtful`.
+    /// Logs new findings about rules; uncertain ones only if `doubtful`.
     pub(super) fn log(&self, doubtful: bool) {
-        let (config, told) = (Arc::clone(&self.config), Arc::clone(&self.told));
+        let (config, reported) = (Arc::clone(&self.config), Arc::clone(&self.reported));
         let (clamps, failed) = (Arc::clone(&self.clamps), Arc::clone(&self.failed));
         drop(tokio::spawn(async move {
             let seen = diagnose::beside(&config, doubtful).await;
             match seen.clamps {
                 Some(now) => follow(&clamps, now),
-                // The last ones hold until the next look.
+                // The last findings hold until the next inspection.
                 None => failed.store(true, Relaxed),
             }
             let found = seen.lines;
-            let mut told = told.lock();
-            // A rule that is removed and comes back gets a line again.
-            told.retain(|line| found.contains(line));
+            let mut reported = reported.lock();
+            // A rule that is removed and returns is logged again.
+            reported.retain(|line| found.contains(line));
             for line in found {
-                if told.insert(line.clone()) {
-                    tracing::warn!("beside pepd, {line}");
+                if reported.insert(line.clone()) {
+                    tracing::warn!("rule of another program: {line}");
                 }
             }
         }));
     }
 }
 
-/// Gives the first connections what the rules have; to be called before any is accepted.
+/// Applies MSS clamps of the rules to the first connections; call it before any is accepted.
 pub(super) async fn begin(config: Arc<Config>, clamps: Arc<Clamps>) {
     if let Ok(Some(now)) = timeout(PATIENCE, diagnose::clamps(&config)).await {
         follow(&clamps, now);
@@ -106,11 +106,11 @@ fn follow(clamps: &Clamps, now: [Option<u16>; 2]) {
 fn log_clamp(family: Family, mss: Option<u16>) {
     match mss {
         Some(mss) => tracing::info!(
-            "beside pepd, a rule sets the MSS of hosts' SYNs over the link to {mss} bytes: new connections to servers \
-             have no more, {family}"
+            "another program clamps the MSS of hosts' SYNs over the link to {mss} bytes: new connections to servers \
+             use no larger MSS, {family}"
         ),
         None => tracing::info!(
-            "beside pepd, no rule lowers the MSS of hosts' SYNs any more: nor is that of connections to servers lowered, \
+            "no program clamps the MSS of hosts' SYNs any more: nor does pepd for connections to servers, \
              {family}"
         ),
     }

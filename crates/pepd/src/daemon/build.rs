@@ -1,4 +1,4 @@
-//! Everything that can fail, before any connection is accepted.
+//! Construction of the daemon: every step that can fail, before any connection is accepted.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -53,32 +53,33 @@ pub(super) async fn build(
     let (claim, keepers) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
     if let Ok(Some((process, interface))) = claim::rival(config) {
         tracing::warn!(
-            "another pepd (process {process}) takes connections of {interface}, too, and which of the two gets one is \
-             a matter of chance: stop one, or give each interfaces of its own (`intercept.lan`)"
+            "another pepd (process {process}) also takes connections of {interface}, and which of the two gets one is \
+             undefined: stop one, or give each its own interfaces (`intercept.lan`)"
         );
     }
     let succeeds = !keepers.is_empty();
     if !succeeds && matches!(role, Role::Worker { again: true, .. }) {
         tracing::error!(
-            "the process before has left nothing to take over, as the one that keeps sockets has ended, too: what flows \
-             there were are reset, and nobody knows how many"
+            "previous process and keeper have ended: nothing to take over, open flows are lost; \
+             look for the OOM killer in dmesg"
         );
     }
     let mut inheritance = Inheritance::take(&keepers).map_err(DaemonError::TakeOver)?;
     inheritance.end_keepers();
-    // From here on our keeper has what was inherited: should we fail, it is left to the next.
+    // From here on this process's keeper has what was inherited; if the start fails, it stays for
+    // the next one.
     let ours = KeptOnFailure(succeeds, Some((claim, keeper)));
-    // Before their names are wanted again.
+    // Before their names are used again.
     bpf_cc::remove_left_by(&inheritance.take_maps());
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading();
-    // They have the capabilities of who makes them.
+    // Threads inherit the capabilities of their creator.
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let clamps = Arc::default();
     let sites = SiteRuntime::all(config, &controls, &clamps);
     let rules = beside::begin(Arc::new(config.clone()), Arc::clone(&clamps));
     let rules = tokio::spawn(rules);
-    // Sockets of tunnels are made anew, and their sessions with them.
+    // Sockets of tunnels are new, and so are their sessions.
     let client_mark = MarkSet::new(config.intercept.marks).client_leg();
     let addresses = addresses(&sites);
     let identity = config.identity.as_ref();
@@ -101,7 +102,7 @@ pub(super) async fn build(
     }
     let listeners = listeners(&sites, &mut inheritance)?;
     let config = Arc::new(config.clone());
-    // A panic in it is none of the start's.
+    // A panic in it does not affect the start.
     let _done = rules.await;
     let mut interception = Interception::install(&config, succeeds)
         .await
@@ -144,12 +145,13 @@ pub(super) async fn build(
     }
 }
 
-/// A claim and a keeper that outlive a start that fails, if what the keeper keeps is another's.
+/// A claim and a keeper that survive a failed start, if the keeper holds flows of an earlier
+/// process.
 struct KeptOnFailure(bool, Option<(Claim, Option<Keeper>)>);
 
 impl KeptOnFailure {
     fn into_inner(mut self) -> (Claim, Option<Keeper>) {
-        self.1.take().expect("nobody else takes it")
+        self.1.take().expect("the claim has one owner")
     }
 }
 
@@ -157,20 +159,20 @@ impl Drop for KeptOnFailure {
     fn drop(&mut self) {
         if let Some((claim, Some(keeper))) = self.1.take().filter(|_| self.0) {
             keeper.leave();
-            // The table of descriptors is the keeper's, too: closed here, nobody would know whose
-            // sockets it keeps.
+            // The keeper shares the table of descriptors: closed here, it would no longer identify
+            // the sockets that it keeps.
             std::mem::forget(claim);
         }
     }
 }
 
-/// What was made before the interception.
+/// Parts created before the interception.
 struct Parts {
     listeners: Vec<Vec<Listener>>,
     threads: Vec<IdleThread>,
     tunnels: Option<(Prepared, IdleThread)>,
     inheritance: Inheritance,
-    /// Flows of processes before this one are not taken over.
+    /// True if flows of earlier processes are not taken over.
     discards: bool,
 }
 
@@ -181,7 +183,7 @@ type Started = (
     Option<Tunnels>,
 );
 
-/// What needs the interception in place. Nobody accepts before the workers run.
+/// Creates the parts that need the interception. No connection is accepted before the workers run.
 fn start(
     config: &Arc<Config>,
     descriptors: u64,
@@ -277,7 +279,7 @@ fn shared_link(config: &Config) -> Option<Arc<SharedLink>> {
     rate.map(SharedLink::new)
 }
 
-/// With the sockets of flows that are to be taken over, where there may be some.
+/// Returns the flow context, with the sockets of flows to be taken over.
 fn context(
     config: &Config,
     descriptors: u64,
@@ -286,7 +288,7 @@ fn context(
     discards: bool,
 ) -> Result<(Arc<FlowContext>, Option<Legs>), DaemonError> {
     let limits = &config.limits;
-    // What else needs descriptors is not known yet.
+    // Other needs for descriptors are not known yet.
     let cap = flow_cap(config, descriptors, 0);
     let geometry = Geometry {
         slots: cap.saturating_add(Addresses::HERE.slack_flows),
@@ -322,7 +324,7 @@ fn context(
         admission: Admission::new(cap, Arc::clone(&counters)),
         counters,
         held,
-        foreign: Some(OtherMarks::new(config)),
+        other_marks: Some(OtherMarks::new(config)),
         unanswered: Arc::default(),
         silence: Silence::new(config.link.as_ref().and_then(|link| link.rtt)),
         heartbeat: Default::default(),
@@ -335,7 +337,7 @@ fn context(
     Ok((Arc::new(context), legs))
 }
 
-/// Room for the largest ring, and for what a flow in a tunnel may hold.
+/// Returns the size of the largest ring, with room for the buffers of a flow in a tunnel.
 fn extent(config: &Config) -> u64 {
     let ring_max = config.limits.ring_max.bytes();
     if config.peers.is_empty() {
@@ -345,7 +347,7 @@ fn extent(config: &Config) -> u64 {
     }
 }
 
-/// Where sites listen.
+/// Returns the addresses of the sites' listeners.
 fn addresses(sites: &[Arc<SiteRuntime>]) -> Vec<SocketAddr> {
     let all = sites.iter().flat_map(|site| {
         let families = setup::families();
@@ -354,7 +356,7 @@ fn addresses(sites: &[Arc<SiteRuntime>]) -> Vec<SocketAddr> {
     all.collect()
 }
 
-/// Those of each worker.
+/// Returns the listeners of each worker.
 fn listeners(
     sites: &[Arc<SiteRuntime>],
     inheritance: &mut Inheritance,

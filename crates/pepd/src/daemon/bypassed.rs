@@ -1,4 +1,5 @@
-//! Flows that the kernel is to forward: their site's peer or the link is away, or an operator has switched it off.
+//! Flows that the kernel forwards: their site's peer or the link is down, or an operator has
+//! switched the site off.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -12,12 +13,12 @@ use tokio::{
 
 use crate::switches::{Off, Switches};
 
-/// Before rules that could not be changed are tried again: a descriptor for nft may be there then.
+/// Pause before rules that could not be changed are retried: nft may get a descriptor then.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Who knows of such sites.
+/// Sources of bypassed sites.
 pub(super) struct Bypassed {
-    /// Where there are tunnels.
+    /// Sites bypassed by tunnels, if any exist.
     tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
     link: watch::Receiver<bool>,
     /// True while new flows of IPv6 pass.
@@ -25,9 +26,9 @@ pub(super) struct Bypassed {
     outage: Arc<LinkWatch>,
     off: watch::Receiver<Off>,
     switches: Arc<Switches>,
-    /// The change of switches that is under way, or was not possible.
+    /// Change of the switches that is in progress, or failed.
     changes: u64,
-    /// When what was not possible is tried again.
+    /// Time of the next retry.
     again: Option<Instant>,
 }
 
@@ -38,8 +39,8 @@ impl Bypassed {
         switches: &Arc<Switches>,
     ) -> Self {
         let outage = &context.outage;
-        let mut link = outage.away();
-        // Whatever it was at the start.
+        let mut link = outage.down();
+        // Regardless of the state at the start.
         link.mark_changed();
         Self {
             tunnels,
@@ -53,7 +54,7 @@ impl Bypassed {
         }
     }
 
-    /// When they have changed, or could not be told to the kernel before. May be dropped at any time.
+    /// Waits until the bypassed flows have changed, or a failed update is due. Cancel-safe.
     pub(super) async fn next(&mut self) -> LeftAlone {
         let tunnels = async {
             if let Some(tunnels) = &mut self.tunnels
@@ -91,10 +92,10 @@ impl Bypassed {
         }
     }
 
-    /// The kernel was told what was [next](Self::next), or could not be.
-    pub(super) fn are(&mut self, told: bool) {
-        self.again = (!told).then(|| Instant::now() + AGAIN);
-        if told {
+    /// Records the result of the update with [next](Self::next).
+    pub(super) fn are(&mut self, reported: bool) {
+        self.again = (!reported).then(|| Instant::now() + AGAIN);
+        if reported {
             self.switches.announce(self.changes);
         }
     }
@@ -103,8 +104,8 @@ impl Bypassed {
 fn log_silence(passes: bool) {
     if passes {
         tracing::warn!(
-            "no server answers over IPv6: new connections over it pass unaccelerated until one does, such that hosts try \
-             IPv4 (sites of mode split that answer hosts at once)"
+            "no server answers over IPv6: new IPv6 connections pass unaccelerated, so that hosts can use IPv4; \
+             check the IPv6 route"
         );
     } else {
         tracing::info!("servers answer over IPv6: new connections over it are accelerated again");

@@ -1,4 +1,4 @@
-//! What is looked after every second.
+//! Periodic tasks, every second.
 
 use std::{collections::BTreeSet, error::Error};
 
@@ -8,38 +8,38 @@ use pepd_sys::{gate::Gate, leg::Family, log};
 
 use super::spare::Spare;
 
-/// How many slots are cleaned at one time: some milliseconds of work.
+/// Number of slots cleaned at once: some milliseconds of work.
 const SWEEP: usize = 1024;
 
-/// Takes the pages of some slots that no flow uses.
+/// Releases the pages of some slots that no flow uses.
 pub(super) fn sweep(context: &FlowContext) {
     context.arena.sweep(SWEEP);
 }
 
-/// What the chores remember from one time to the next.
+/// State of the periodic tasks.
 #[derive(Debug, Default)]
 pub(super) struct Chores {
-    /// Flows accepted up to the last time, when there was one.
+    /// Number of flows accepted up to the last run, if there was one.
     accepted: Option<u64>,
-    /// Nothing but waiting was done since idle code was last unmapped.
+    /// True if the process has been idle since code was last unmapped.
     code_unmapped: bool,
-    /// Troubles that last, of which the log has a line.
-    told: BTreeSet<Trouble>,
+    /// Lasting troubles that have been logged.
+    reported: BTreeSet<Trouble>,
     /// Lines of the log known to be lost.
     lost_lines: u64,
 }
 
-/// What a look at all that was installed has come to.
+/// Result of a check of everything installed.
 #[derive(Debug, Default)]
 pub(super) struct Looked {
-    /// Something was mended: what is redirected may arrive again.
+    /// True if something was restored: redirected SYNs may arrive again.
     pub mended: bool,
-    /// Families of which SYNs that listeners answer at once cannot arrive.
+    /// Families whose SYNs, answered at once by listeners, cannot arrive.
     pub undelivered: BTreeSet<Family>,
 }
 
 impl Chores {
-    /// Admission, memory and the log.
+    /// Updates admission, memory and the log.
     pub(super) fn tidy(&mut self, context: &FlowContext) {
         context.admission.on_tick(context.next_flow_fits());
         sweep(context);
@@ -47,20 +47,16 @@ impl Chores {
         self.unmap_when_quiet(context.counters.snapshot().flows_accepted);
     }
 
-    /// Should this line be lost as well, it is told again.
+    /// Logs the number of lost lines; if that line is lost too, it is repeated.
     fn log_lost_lines(&mut self) {
         let lost = log::lost();
         if lost > self.lost_lines {
             self.lost_lines = lost;
-            tracing::warn!(
-                lost,
-                "lines of the log were lost: nobody read those before them"
-            );
+            tracing::warn!(lost, "lines of the log were lost: its reader was too slow");
         }
     }
 
-    /// Code that only starting, or the beginning of flows, needs is given back a second after it
-    /// was last needed.
+    /// Unmaps code that only the start, or new flows, need, a second after its last use.
     fn unmap_when_quiet(&mut self, accepted: u64) {
         let quiet = self.accepted.replace(accepted) == Some(accepted);
         if quiet
@@ -72,8 +68,8 @@ impl Chores {
         self.code_unmapped = quiet;
     }
 
-    /// Looks after what was installed, against other programs: hosts would be without acceleration,
-    /// or without connections.
+    /// Checks what was installed, and restores it after changes by other programs: hosts would lose
+    /// acceleration, or connections.
     pub(super) async fn look_after(
         &mut self,
         interception: &mut Interception,
@@ -84,15 +80,16 @@ impl Chores {
             Ok(troubles) => BTreeSet::from_iter(troubles),
             Err(err) => {
                 let error = &err as &dyn Error;
-                tracing::debug!(error, "cannot see whether all rules are in place");
+                tracing::debug!(error, "cannot check the installed rules");
                 return Looked::default();
             }
         };
-        let is_on_again = self.told.contains(&Trouble::Off) && !troubles.contains(&Trouble::Off);
-        self.told.retain(|trouble| troubles.contains(trouble));
+        let is_on_again =
+            self.reported.contains(&Trouble::Off) && !troubles.contains(&Trouble::Off);
+        self.reported.retain(|trouble| troubles.contains(trouble));
         let mut troubles = troubles;
         if is_on_again {
-            // All of IPv6 that is missing went with it.
+            // All missing parts of IPv6 have the same cause.
             troubles.retain(|trouble| !matches!(trouble, Trouble::Undelivered(Family::V6, _)));
             troubles.insert(Trouble::Routing(Family::V6));
         }
@@ -118,7 +115,7 @@ impl Chores {
     ) {
         match result {
             Ok(_) if trouble.is_for_operators() => {
-                if self.told.insert(trouble.clone()) {
+                if self.reported.insert(trouble.clone()) {
                     tracing::warn!("{trouble}");
                 }
             }
@@ -126,15 +123,12 @@ impl Chores {
                 tracing::info!("IPv6 is switched on again: pepd takes IPv6 connections again");
             }
             Ok(done) => tracing::warn!(
-                "{trouble}: {done}; until then hosts went without acceleration, or without connections"
+                "{trouble}: {done}; meanwhile hosts had no acceleration, or no connections"
             ),
             Err(err) => {
                 let error = &err as &dyn Error;
-                if self.told.insert(trouble.clone()) {
-                    tracing::error!(
-                        error,
-                        "{trouble}: cannot mend it, trying again every second"
-                    );
+                if self.reported.insert(trouble.clone()) {
+                    tracing::error!(error, "{trouble}: cannot fix it, retrying every second");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The daemon: build everything, run, drain.
+//! The daemon: construction, operation, drain.
 
 mod beside;
 mod build;
@@ -31,13 +31,13 @@ use pepd_sys::{congestion::ControlsError, leg::OptionError, load::Source};
 use pepd_tunnel::TunnelError;
 use tokio::runtime;
 
-/// Why the daemon did not start, or could not go on.
+/// Failure of the daemon to start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// A site gets no congestion control.
+    /// No congestion control of a site is available.
     #[error(transparent)]
     Congestion(#[from] ControlsError),
-    /// Another pepd is in the way.
+    /// Another pepd conflicts with this one.
     #[error(transparent)]
     Claim(#[from] ClaimError),
     /// A port is in use.
@@ -45,56 +45,56 @@ pub enum DaemonError {
         "cannot listen at {address} for site `{site}` (its port is counted from `intercept.listen_port`)"
     )]
     Listen {
-        /// The site's name.
+        /// Name of the site.
         site: String,
-        /// Where.
+        /// Address of the listener.
         address: String,
-        /// Which step failed.
+        /// Failed step.
         #[source]
         err: OptionError,
     },
-    /// A key is missing, or the port for peers in use.
+    /// A key is missing, or the port for peers is in use.
     #[error(transparent)]
     Tunnel(#[from] TunnelError),
-    /// Rules, routes or TUN devices cannot be put in place.
+    /// Rules, routes or TUN devices cannot be installed.
     #[error("cannot intercept connections")]
     Intercept(#[source] InterceptError),
-    /// A process may have too few of them, which is found before anything is installed.
+    /// The limit of descriptors is too low, found before the installation.
     #[error(
         "this process may have {limit} descriptors, and needs {needed} to start, to carry a flow and to end in order: \
          raise the limit (LimitNOFILE=, ulimit -n)"
     )]
     Descriptors {
-        /// How many it may have.
+        /// Present limit.
         limit: u64,
-        /// How many it needs.
+        /// Required number.
         needed: u64,
     },
-    /// Who may look into another process, and who not, say ptrace(2) and prctl(2).
+    /// Another process cannot be accessed: see ptrace(2) and prctl(2).
     #[error(
-        "cannot take over the flows of the pepd before: give this one the same user and capabilities, \
-         or give them up (kill -9 the process pepd-keeper)"
+        "cannot take over the flows of the previous pepd: run this one with the same user and capabilities, \
+         or abandon the flows (kill -9 the process pepd-keeper)"
     )]
     TakeOver(#[source] io::Error),
-    /// There is no room for the rings.
+    /// Memory for the rings cannot be mapped.
     #[error(
-        "cannot map the memory of the rings: lower `limits.flows` or `limits.ring_max`, whose product it is (of its \
-         pages `limits.memory` are used at most)"
+        "cannot map memory for the rings: lower `limits.flows` or `limits.ring_max`; it is their product (of its \
+         pages at maximum `limits.memory` are used)"
     )]
     Rings(#[source] io::Error),
-    /// A thread, descriptor or memory is missing.
+    /// A thread, descriptor or memory is unavailable.
     #[error("cannot {action}")]
     System {
-        /// What was to be done.
+        /// Action that failed.
         action: &'static str,
-        /// Why not.
+        /// Error of the system.
         #[source]
         err: io::Error,
     },
 }
 
 impl DaemonError {
-    /// The exit code that says so.
+    /// Returns the exit code of this error.
     pub fn status(&self) -> ExitStatus {
         match self {
             Self::Congestion(_)
@@ -114,30 +114,30 @@ impl DaemonError {
     }
 }
 
-/// What the process that runs the daemon is.
+/// Role of the process that runs the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// All there is: its flows end with it.
+    /// The only process: flows end with it.
     Alone,
-    /// Another starts the next one when it ends, and flows go on.
+    /// A supervisor starts the next process when this one ends, and flows continue.
     Worker {
-        /// Flows of the one before are reset instead of being taken over.
+        /// True if flows of the previous process are reset instead of taken over.
         discards: bool,
-        /// There was one before, which has ended unasked.
+        /// True if the previous process ended unexpectedly.
         again: bool,
-        /// The number of the pipe by which it gives signs of life.
+        /// Descriptor of the pipe for its heartbeat.
         heartbeat: Option<RawFd>,
-        /// How many processes before were killed as they did not go on.
+        /// Number of earlier processes killed because they hung.
         hangs: u64,
-        /// A newer configuration could not be put in place.
+        /// True if a newer configuration failed to start.
         reverted: bool,
     },
 }
 
-/// Raises the limit of descriptors as far as this process may, and returns what it is.
+/// Raises the limit of descriptors as far as permitted, and returns it.
 ///
 /// # Errors
-/// When pepd cannot start with so few.
+/// When pepd needs more to start.
 pub fn raise_descriptors(config: &Config) -> Result<u64, DaemonError> {
     let descriptors = descriptors::raise();
     check_descriptors(config, descriptors)?;
@@ -152,9 +152,9 @@ fn check_descriptors(config: &Config, limit: u64) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Has this process, and those that it starts, leave no core dump: keys and what hosts send would
-/// be in it. Only the soft limit changes, so that whoever needs one may ask for it (`prlimit
-/// --core=unlimited --pid PID`).
+/// Disables core dumps of this process and its children, since they would contain keys and payload
+/// of hosts. Only the soft limit changes, so that an operator can enable them
+/// (`prlimit --core=unlimited --pid PID`).
 ///
 /// # Errors
 /// When the system refuses.
@@ -166,15 +166,15 @@ pub fn leave_no_core() -> io::Result<()> {
 /// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log
 /// must be set up.
 ///
-/// SIGTERM and SIGINT drain: no further flow is taken, those that are open may run on for `drain`,
-/// and are then reset. A second one ends at once. SIGUSR1 logs the counters. SIGHUP reloads.
+/// SIGTERM and SIGINT drain: pepd accepts no further flow, lets open ones continue for `drain`, and
+/// then resets them. A second one ends pepd at once. SIGUSR1 logs the counters. SIGHUP reloads.
 /// SIGUSR2 ends a worker, whose flows wait for the next one; it ignores SIGINT, which a terminal
-/// sends to its supervisor as well. Whatever happens else, rules and routes are removed.
+/// also sends to its supervisor. In all other cases rules and routes are removed.
 ///
 /// # Errors
-/// When it cannot be set up; nothing is left installed then, unless flows wait for a successor.
+/// When the set-up fails; nothing stays installed then, unless flows wait for a successor.
 pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, DaemonError> {
-    // The supervisor waits for it; here the ends of programs that are run are waited for.
+    // The supervisor waits for this process; here it blocks SIGCHLD to wait for child processes.
     SigSet::from(Signal::SIGCHLD)
         .thread_unblock()
         .map_err(|err| DaemonError::system("unblock signals")(err.into()))?;
@@ -183,9 +183,7 @@ pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, Da
         Role::Alone => None,
         Role::Worker { .. } => {
             let keeper = Keeper::new(PATIENCE);
-            Some(keeper.map_err(DaemonError::system(
-                "start a process that keeps the sockets",
-            ))?)
+            Some(keeper.map_err(DaemonError::system("start the keeper process"))?)
         }
     };
     let runtime = runtime::Builder::new_current_thread()
@@ -211,7 +209,7 @@ mod tests {
             panic!("8 suffice");
         };
         assert!(needed > 32, "{needed}");
-        // Other tests open and close some meanwhile.
+        // Other tests open and close descriptors meanwhile.
         assert!(check_descriptors(&config, needed + 1000).is_ok());
     }
 }

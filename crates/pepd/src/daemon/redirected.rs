@@ -1,5 +1,5 @@
-//! Whether SYNs that pepd's rules redirect arrive, and what becomes of hosts' connections where
-//! they do not: the dead man's switch.
+//! Watch for redirected SYNs that do not arrive, and the dead man's switch that then passes or
+//! blocks connections.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,23 +22,23 @@ use pepd_sys::leg::SiteRuntime;
 
 use crate::observe;
 
-/// What is watched: the flows of one family of a site, or SYNs on their way into a TUN.
+/// Path of redirected SYNs: to the listener of a site, for one family, or into a TUN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum Path {
     Site(SiteId, Family),
     Held(Family),
 }
 
-/// The switch.
+/// The dead man's switch.
 #[derive(Debug)]
 pub(super) struct Redirected {
     config: Arc<Config>,
-    watches: BTreeMap<What, Redirection>,
+    watches: BTreeMap<Path, Redirection>,
     undelivered: BTreeSet<Family>,
     began: Instant,
-    /// The log has a line of connections that all pass.
+    /// True if the log has a line about all connections passing by other routes.
     other_routes_logged: bool,
-    /// The rules could not be changed at the last look.
+    /// True if the last change of the rules failed.
     failed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Redirected {
         }
     }
 
-    /// Tries again soon: something in the way was removed.
+    /// Schedules an early retry: an obstacle was removed.
     pub(super) fn hurry(&mut self) {
         let now = self.began.elapsed();
         for watch in self.watches.values_mut() {
@@ -62,14 +62,14 @@ impl Redirected {
         }
     }
 
-    /// Families of which SYNs of sites that answer them at once cannot arrive, for a reason that is
-    /// known: not even a try.
+    /// Sets the families whose SYNs, answered at once by sites, cannot arrive for a known cause: no
+    /// retry.
     pub(super) fn cannot_arrive(&mut self, families: BTreeSet<Family>) {
         self.undelivered = families;
     }
 
-    /// Looks; to be called every second. Changes of the rules that fail are tried again at the next
-    /// look. True where a loss has begun.
+    /// Checks the counters; call it every second. Failed changes of the rules are retried at the
+    /// next check. Returns true if a loss has begun.
     pub(super) async fn check(
         &mut self,
         interception: &mut Interception,
@@ -80,7 +80,7 @@ impl Redirected {
             Ok(counters) => counters,
             Err(err) => {
                 let error = &err as &dyn std::error::Error;
-                tracing::debug!(error, "cannot see whether redirected SYNs arrive");
+                tracing::debug!(error, "cannot check the arrival of redirected SYNs");
                 return false;
             }
         };
@@ -107,10 +107,7 @@ impl Redirected {
             && !self.failed
         {
             let error = err as &dyn std::error::Error;
-            tracing::error!(
-                error,
-                "cannot change what becomes of connections, trying again"
-            );
+            tracing::error!(error, "cannot change the rules for lost SYNs, retrying");
         }
         self.failed = set.is_err();
         let losses = changes.iter();
@@ -121,80 +118,81 @@ impl Redirected {
                 .counters
                 .update(|stats| stats.interception_losses += losses);
         }
-        for (what, change) in changes {
-            self.log(what, change);
+        for (path, change) in changes {
+            self.log(path, change);
         }
         losses > 0
     }
 
-    /// Changes since the last look, as the counters of the rules and of listeners have them.
+    /// Returns changes since the last check, from the counters of the rules and listeners.
     fn changes(
         &mut self,
         counters: &BTreeMap<String, u64>,
         context: &FlowContext,
         sites: &[Arc<SiteRuntime>],
-    ) -> Vec<(What, Change)> {
+    ) -> Vec<(Path, Change)> {
         let mut changes = Vec::new();
         let count = |counter: Counter| counters.get(counter.name().as_ref()).copied();
         for family in Family::ALL {
             let number = |counter| count(counter).unwrap_or(0);
-            let foreign = number(Counter::OtherMarks(family));
-            let aborted = number(Counter::Aborted(family)) + foreign;
+            let unmatched = number(Counter::NoSource(family));
+            let aborted = number(Counter::Aborted(family)) + unmatched;
             let handshakes = number(Counter::Handshakes(family));
             for site in sites {
-                let what = What::Site(site.id, family);
+                let path = Path::Site(site.id, family);
                 let Some(redirected) = count(Counter::Redirected(family, site.id)) else {
                     continue;
                 };
-                // The answer to a SYN is as good a sign as a flow: hosts may not go on.
+                // The answer to a SYN proves arrival as well as a flow does: hosts may not complete
+                // the handshake.
                 let accepted = site.site_counters.arrived(family) + handshakes;
                 let totals = Totals {
                     redirected,
                     aborted,
                     accepted,
                 };
-                changes.extend(self.observe(what, totals));
+                changes.extend(self.observe(path, totals));
             }
             if let (Some(held), Some(redirected)) = (&context.held, count(Counter::Held(family))) {
                 let accepted = held.arrived(family);
                 let totals = Totals {
                     redirected,
-                    aborted: foreign,
+                    aborted: unmatched,
                     accepted,
                 };
-                changes.extend(self.observe(What::Held(family), totals));
+                changes.extend(self.observe(Path::Held(family), totals));
             }
         }
         changes
     }
 
-    /// Tells what has become of losses when this process ends: the next one redirects all
-    /// connections, and knows of no loss.
+    /// Logs the state of losses when this process ends. The next one redirects all connections and
+    /// knows of no loss.
     pub(super) fn conclude(
         &mut self,
         interception: &Interception,
         context: &FlowContext,
         sites: &[Arc<SiteRuntime>],
     ) {
-        // What cannot be counted any more is not told.
+        // Without counters nothing is logged.
         let Ok(counters) = interception.counters() else {
             return;
         };
         let changes = self.changes(&counters, context, sites).into_iter();
-        for (what, change) in changes.filter(|(_, change)| *change == Change::Works) {
-            self.log(what, change);
+        for (path, change) in changes.filter(|(_, change)| *change == Change::Works) {
+            self.log(path, change);
         }
         let in_doubt = self.watches.iter();
-        for (what, _) in in_doubt.filter(|(_, watch)| watch.is_in_doubt()) {
-            let what = self.describe(*what);
+        for (path, _) in in_doubt.filter(|(_, watch)| watch.is_in_doubt()) {
+            let path = self.describe(*path);
             tracing::info!(
-                "{what}: the next process redirects connections again, and logs an error where they do not arrive"
+                "{path}: the next process redirects connections again, and logs an error if they do not arrive"
             );
         }
     }
 
-    /// A link of which no connection crosses the stated interface is named wrongly, or lies below a
-    /// VPN's.
+    /// Logs when all connections pass by other routes: the configured link is wrong, or lies below
+    /// a VPN's.
     fn log_other_routes(&mut self, passed: u64, sites: &[Arc<SiteRuntime>]) {
         let mut arrived = sites.iter().map(|site| site.site_counters.now().accepted);
         if self.other_routes_logged || passed < SYNS_MIN || arrived.any(|flows| flows > 0) {
@@ -205,56 +203,54 @@ impl Redirected {
         let link = link.map_or("", |link| link.interface.as_str());
         tracing::warn!(
             syns = passed,
-            "all connections pass unaccelerated: their routes lead by other interfaces than {link} (`link.interface`); \
-             name that of the routes, or have them carried: `link.other_routes = \"split\"`"
+            "all connections pass unaccelerated: their routes do not lead by {link} (`link.interface`); \
+             set it to that of the routes, or accelerate them: `link.other_routes = \"split\"`"
         );
     }
 
-    fn observe(&mut self, what: What, totals: Totals) -> Option<(What, Change)> {
+    fn observe(&mut self, path: Path, totals: Totals) -> Option<(Path, Change)> {
         let now = self.began.elapsed();
-        let watch = self.watches.entry(what);
+        let watch = self.watches.entry(path);
         let watch = watch.or_insert_with(|| Redirection::new(totals));
-        Some((what, watch.observe(now, totals)?))
+        Some((path, watch.observe(now, totals)?))
     }
 
-    fn log(&self, what: What, change: Change) {
+    fn log(&self, path: Path, change: Change) {
         match change {
-            Change::Lost { syns, pause } => self.log_interception_loss(what, syns, pause),
+            Change::Lost { syns, pause } => self.log_interception_loss(path, syns, pause),
             Change::Trial => {
-                let what = self.describe(what);
-                tracing::info!(
-                    "{what}: connections are redirected again, to see whether they arrive"
-                );
+                let path = self.describe(path);
+                tracing::info!("{path}: redirecting connections again as a test");
             }
             Change::Works => {
-                let what = self.describe(what);
-                tracing::info!("{what}: connections that are redirected arrive again");
+                let path = self.describe(path);
+                tracing::info!("{path}: redirected connections arrive again");
             }
         }
     }
 
-    fn log_interception_loss(&self, what: What, syns: u64, pause: Duration) {
-        let (described, pause) = (self.describe(what), pause.as_secs());
-        let fate = self.fate(what);
+    fn log_interception_loss(&self, path: Path, syns: u64, pause: Duration) {
+        let (described, pause) = (self.describe(path), pause.as_secs());
+        let fate = self.fate(path);
         tracing::error!(
             syns,
-            "{described}: the machine drops what pepd redirects, {fate}; tried again in {pause} s; a firewall or policy \
-             rule of another program: `pepd check` looks for it (`syns` counts repeats, too)"
+            "{described}: redirected SYNs do not arrive, {fate}; next test in {pause} s; check firewall and policy \
+             rules with `pepd check` (`syns` includes repeats)"
         );
     }
 
-    fn describe(&self, what: What) -> String {
-        match what {
-            What::Site(site, family) => format!("site {}, {family}", self.config.sites[site].name),
-            What::Held(family) => format!("SYNs held for `syn = \"defer\"`, {family}"),
+    fn describe(&self, path: Path) -> String {
+        match path {
+            Path::Site(site, family) => format!("site {}, {family}", self.config.sites[site].name),
+            Path::Held(family) => format!("SYNs held for `syn = \"defer\"`, {family}"),
         }
     }
 
-    fn fate(&self, what: What) -> &'static str {
+    fn fate(&self, path: Path) -> &'static str {
         let sites = self.config.sites.iter();
-        let sites = sites.filter(|(id, site)| match what {
-            What::Site(one, _) => *id == one,
-            What::Held(_) => site.is_deferred(),
+        let sites = sites.filter(|(id, site)| match path {
+            Path::Site(one, _) => *id == one,
+            Path::Held(_) => site.is_deferred(),
         });
         let sites: Vec<_> = sites.map(|(_, site)| site).collect();
         let blocks = sites
@@ -264,7 +260,7 @@ impl Redirected {
         match (blocks, is_tunnelled) {
             (true, _) => "new connections are blocked (`on_interception_loss`)",
             (false, true) => {
-                "new connections pass UNPROTECTED, outside of the tunnel (`on_interception_loss`)"
+                "new connections pass UNPROTECTED, outside the tunnel (`on_interception_loss`)"
             }
             (false, false) => "new connections pass unaccelerated",
         }
@@ -277,12 +273,12 @@ impl Redirected {
         for (site, _) in at_once.filter(|_| !self.undelivered.is_empty()) {
             lost.insert(site, self.undelivered.clone());
         }
-        for (what, _) in self.watches.iter().filter(|(_, watch)| watch.is_lost()) {
-            match *what {
-                What::Site(site, family) => {
+        for (path, _) in self.watches.iter().filter(|(_, watch)| watch.is_lost()) {
+            match *path {
+                Path::Site(site, family) => {
                     lost.entry(site).or_default().insert(family);
                 }
-                What::Held(family) => {
+                Path::Held(family) => {
                     let sites = self.config.sites.iter();
                     for (site, _) in sites.filter(|(_, site)| site.is_deferred()) {
                         lost.entry(site).or_default().insert(family);

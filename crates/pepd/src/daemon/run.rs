@@ -1,4 +1,4 @@
-//! Running and draining.
+//! Operation and drain.
 
 use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::Duration};
 
@@ -44,10 +44,10 @@ use crate::{
     workers::Workers,
 };
 
-/// Everything that runs.
+/// All running parts.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    /// Held until rules and routes are removed.
+    /// Claim, held until rules and routes are removed.
     pub(super) claim: Claim,
     pub(super) controls: Controls,
     pub(super) config: Arc<Config>,
@@ -58,17 +58,17 @@ pub(super) struct Daemon {
     pub(super) workers: Workers,
     pub(super) tunnels: Option<Tunnels>,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
-    /// That there may be.
+    /// Limit of descriptors.
     pub(super) descriptors: u64,
     pub(super) spare: Spare,
     pub(super) chores: Chores,
     pub(super) redirected: Redirected,
     pub(super) beside: Beside,
-    /// Where flows outlive this process.
+    /// Keeper, if flows outlive this process.
     pub(super) keeper: Option<Keeper>,
 }
 
-/// What the daemon does next.
+/// Next event for the daemon.
 enum Event {
     Stop,
     Report,
@@ -82,7 +82,7 @@ enum Event {
 }
 
 impl Daemon {
-    /// Shows from now on that it goes on.
+    /// Starts the heartbeat.
     pub(super) fn show_heartbeat(&self, role: Role) {
         let Role::Worker {
             heartbeat,
@@ -104,14 +104,14 @@ impl Daemon {
                 tokio::spawn(async move { context.heartbeat.send(pipe).await });
             }
             Some(Err(err)) => {
-                tracing::warn!(error = %err, "nobody will notice should this process not go on");
+                tracing::warn!(error = %err, "heartbeat unavailable: a hang of this process stays undetected");
             }
         }
     }
 
     /// Runs until a signal ends it.
     pub(super) async fn run(mut self, source: Source) -> ExitStatus {
-        // Ends with the runtime: SYNs that are held then are repeated by their hosts, and pass.
+        // Ends with the runtime: hosts repeat SYNs that are held then, and the repeats pass.
         if let Some(defer) = self.defer.take() {
             tokio::spawn(run_defer(defer));
         }
@@ -137,7 +137,7 @@ impl Daemon {
             ));
         let mut admin = Admin::new(&self.config, &self.context, more);
         if let Err(err) = admin.bind() {
-            tracing::warn!(error = %err, "no admin socket: no command reaches this pepd (`pepd status`, `reload`, `link`)");
+            tracing::warn!(error = %err, "no admin socket: commands cannot reach this pepd (`pepd status`, `reload`, `link`)");
         }
         tokio::spawn(admin.run());
         let signals = Signals::new(self.keeper.is_some());
@@ -174,12 +174,12 @@ impl Daemon {
         let packet_sites = self.config.packet_sites().count();
         tracing::info!(sites = ?names, ports = ?ports, packet_sites, "pepd is ready");
         if self.keeper.is_none() {
-            // Otherwise the supervisor does so.
+            // With a supervisor, that process notifies the service manager.
             tokio::spawn(notify_service(Arc::clone(&self.context.admission)));
         }
     }
 
-    /// Until the first signal to stop.
+    /// Runs until the first signal to stop.
     async fn serve(
         &mut self,
         signals: &mut Signals,
@@ -190,10 +190,10 @@ impl Daemon {
         let tunnels = self.tunnels.as_ref();
         let tunnels = tunnels.map(|tunnels| tunnels.statuses().bypassed());
         let mut bypassed = Bypassed::new(tunnels, &self.context, switches);
-        // What the process before had left to the kernel.
+        // Sites that the previous process had bypassed.
         let left = bypassed.next().await;
         bypassed.are(self.set_bypassed(left).await);
-        // What other programs have set up before is known before any connection comes.
+        // Rules of other programs are known before any connection arrives.
         let now = *gate.borrow();
         self.tick(now).await;
         self.log_ready();
@@ -225,8 +225,8 @@ impl Daemon {
                     tokio::spawn(async move { reload.run_and_log().await });
                 }
                 Event::Unguarded => tracing::error!(
-                    "the process that would start the next one has ended: flows go on, but not after the end of \
-                     this one; `pepd run` takes them over"
+                    "supervisor has ended: flows continue, but will wait after the end of \
+                     this process until `pepd run` takes them over"
                 ),
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
                 Event::Bypassed(left) => {
@@ -234,10 +234,10 @@ impl Daemon {
                 }
                 Event::HostsAtCap(at_cap) => self.set_hosts_at_cap(&mut hosts, at_cap).await,
                 Event::Tick => {
-                    // Whoever moves the gate would wait for as long as it is borrowed.
+                    // A borrow would block the tasks that move the gate.
                     let now = *gate.borrow();
                     self.tick(now).await;
-                    // What was short then, a descriptor for nft perhaps, may be there now.
+                    // The missing resource, a descriptor for nft perhaps, may be available now.
                     if let Some(gate) = failed {
                         failed = self.set_gate(gate).await.err();
                     }
@@ -270,24 +270,23 @@ impl Daemon {
         self.chores.tidy(&self.context);
     }
 
-    /// Ends this process at once: whoever comes next goes on with its flows, from wherever they
-    /// are.
+    /// Ends this process at once; the next one continues its flows from their present state.
     fn hand_over(&mut self) {
         if self.keeper.is_none() {
             tracing::warn!(
-                "`custody.survive` is off: flows cannot be handed over, SIGUSR2 has no effect"
+                "SIGUSR2 ignored: `custody.survive` is off, so flows cannot be handed over"
             );
             return;
         }
         self.redirected
             .conclude(&self.interception, &self.context, &self.sites);
         let flows = counted(self.context.admission.open_flows().into(), "flow");
-        tracing::info!("this process ends and leaves {flows} to the next one");
+        tracing::info!("worker process ends, the next one takes over {flows}");
         self.controls.unregister();
         process::exit(ExitStatus::Success.code().into());
     }
 
-    /// Somebody has killed the keeper, the kernel for want of memory perhaps: there has to be one.
+    /// Starts a new keeper after the old one was killed, perhaps by the kernel's OOM killer.
     fn renew_keeper(&mut self) {
         if !self.keeper.as_mut().is_some_and(Keeper::has_ended) {
             return;
@@ -299,13 +298,11 @@ impl Daemon {
         match renewed {
             Ok(keeper) => {
                 self.keeper = Some(keeper);
-                tracing::warn!(
-                    "the process that keeps the sockets was killed: there is another now"
-                );
+                tracing::warn!("keeper process was killed: started another");
             }
             Err(err) => tracing::error!(
                 error = %err,
-                "the process that keeps the sockets was killed, and another cannot be had, trying again every second: \
+                "keeper process was killed, and another cannot be started, retrying every second: \
                  until then flows end with this process"
             ),
         }
@@ -318,19 +315,22 @@ impl Daemon {
         stats::log(&stats);
     }
 
-    /// Whether that succeeded.
+    /// Updates the bypassed flows. Returns true on success.
     async fn set_bypassed(&mut self, left: LeftAlone) -> bool {
         self.spare.release();
         let result = self.interception.set_bypassed(left).await;
         self.spare.fill();
         if let Err(err) = &result {
             let error = err as &dyn std::error::Error;
-            tracing::error!(error, "cannot move the flows of a site, trying again");
+            tracing::error!(
+                error,
+                "cannot change the rules for bypassed sites, retrying: the previous ones still apply; see `pepd check`"
+            );
         }
         result.is_ok()
     }
 
-    /// What fails is tried again every second.
+    /// Updates the hosts at their flow limit. A failure is retried every second.
     async fn set_hosts_at_cap(&mut self, hosts: &mut HostsAtCap, at_cap: BTreeSet<Host>) {
         self.spare.release();
         let result = self.interception.set_hosts_at_cap(at_cap.clone()).await;
@@ -339,32 +339,39 @@ impl Daemon {
             Ok(()) => hosts.on_filter_updated(&at_cap, &self.context.admission),
             Err(err) => {
                 let error = &err as &dyn std::error::Error;
-                tracing::error!(error, "a host takes more flows than one may have");
+                tracing::error!(
+                    error,
+                    "cannot update the rules for hosts at limits.flows_per_host, retrying: see `pepd check`"
+                );
                 hosts.on_failed();
             }
         }
     }
 
-    /// Fails with the gate that could not be set.
+    /// Sets the gate, and returns it as an error on failure.
     async fn set_gate(&mut self, gate: Gate) -> Result<(), Gate> {
         self.spare.release();
         let result = self.interception.set_gate(gate).await;
         self.spare.fill();
         if let Err(err) = result {
+            let what = match gate {
+                Gate::Closed => "close the gate, retrying: new flows still reach pepd",
+                Gate::Open => "open the gate, retrying: new flows still pass unaccelerated",
+            };
             tracing::error!(
                 error = &err as &dyn std::error::Error,
-                "cannot move the gate"
+                "cannot {what}; see `pepd check`"
             );
             return Err(gate);
         }
         match gate {
             Gate::Closed => tracing::warn!("the gate is closed: new flows pass unaccelerated"),
-            Gate::Open => tracing::info!("the gate is open again"),
+            Gate::Open => tracing::info!("the gate is open again: new flows are accelerated"),
         }
         Ok(())
     }
 
-    /// No further flow; those that are open may end by themselves for a while.
+    /// Drains: no further flow, and time for open ones to end.
     async fn drain(&mut self, signals: &mut Signals, drain: &Drain) -> ExitStatus {
         let admission = &self.context.admission;
         admission.stop();
@@ -389,17 +396,20 @@ impl Daemon {
         }
     }
 
-    /// Whether that succeeded.
+    /// Closes the gate. Returns true on success.
     async fn close_gate(&self) -> bool {
         let closed = self.interception.set_gate(Gate::Closed).await;
         if let Err(err) = &closed {
             let error = err as &dyn std::error::Error;
-            tracing::warn!(error, "cannot close the gate, trying again");
+            tracing::warn!(
+                error,
+                "cannot close the gate, retrying: new flows still reach pepd while it drains"
+            );
         }
         closed.is_ok()
     }
 
-    /// What goes on every second until the last flow has ended.
+    /// Runs the periodic tasks until the last flow has ended.
     async fn tick_while_draining(&self, mut closed: bool) -> Infallible {
         let mut tick = interval(Self::TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -411,7 +421,7 @@ impl Daemon {
         }
     }
 
-    /// Flows that are open are reset before the rules go: their hosts' packets still reach us.
+    /// Resets open flows, then removes the rules: the hosts' packets still reach pepd meanwhile.
     async fn end(self, status: ExitStatus) -> ExitStatus {
         let flows = counted(self.context.admission.open_flows().into(), "flow");
         self.workers.stop();
@@ -431,7 +441,7 @@ impl Daemon {
     }
 }
 
-/// Line of the log at the beginning of a drain: operators who wait see for how long.
+/// Returns the log line at the start of a drain, with the time limit for waiting operators.
 fn draining(flows: u64, grace: Duration) -> String {
     if flows == 0 {
         return "draining".to_owned();
@@ -440,7 +450,7 @@ fn draining(flows: u64, grace: Duration) -> String {
     format!("draining: flows may take {grace} to end; another signal (Ctrl-C) resets them at once")
 }
 
-/// The service manager hears of us.
+/// Notifies the service manager.
 async fn notify_service(admission: Arc<Admission>) {
     let mut service = Service::default();
     let mut tick = interval(Daemon::TICK);
@@ -456,7 +466,7 @@ async fn run_defer(defer: DeferTask) {
     }
 }
 
-/// The gate, when it has changed.
+/// Returns the gate when it has changed.
 async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
     if gate.changed().await.is_err() {
         std::future::pending::<()>().await;
@@ -464,7 +474,7 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
     *gate.borrow_and_update()
 }
 
-/// All counters.
+/// Returns all counters.
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = observe::gather(context);
     match interception.passed() {
@@ -479,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drain_says_for_how_long_and_how_to_cut_it_short() {
+    fn a_drain_logs_its_time_limit_and_how_to_shorten_it() {
         let text = draining(1, Duration::from_secs(10));
         assert!(text.contains("10s") && text.contains("Ctrl-C"), "{text}");
         assert_eq!(draining(0, Duration::from_secs(10)), "draining");

@@ -1,4 +1,4 @@
-//! What others tell this process by signals, or by their end.
+//! Signals to this process, and the end of its supervisor.
 
 use std::{io, os::fd::OwnedFd, time::Instant};
 
@@ -9,14 +9,14 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
-/// Signals that mean something to us.
+/// Signals that pepd handles.
 pub(super) struct Signals {
     pub(super) terminate: Signal,
     pub(super) interrupt: Signal,
     pub(super) report: Signal,
     pub(super) hand_over: Signal,
     pub(super) reload: Signal,
-    /// Somebody else hears of interrupts, too, and tells us.
+    /// True if the supervisor receives interrupts too, and forwards them.
     pub(super) guarded: bool,
     stops: Stops,
 }
@@ -36,12 +36,12 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Takes note of the first one that asks us to end.
+    /// Records the first signal to stop.
     pub(super) fn on_first_stop(&mut self) {
         self.stops.on_request(Instant::now());
     }
 
-    /// Waits for one that asks us to end at once.
+    /// Waits for a signal to stop at once.
     pub(super) async fn stop_at_once(&mut self) {
         loop {
             tokio::select! {
@@ -55,11 +55,11 @@ impl Signals {
     }
 }
 
-/// The process that starts the next one.
+/// Watch of the supervisor, the process that starts the next one.
 pub(super) struct Guard(AsyncFd<OwnedFd>);
 
 impl Guard {
-    /// `None` where it cannot be watched.
+    /// Returns the watch; `None` if the process cannot be watched.
     pub(super) fn new() -> Option<Self> {
         let process = pepd_sys::process::pidfd_open(getppid());
         let watched = process.and_then(|fd| pepd_sys::reactor::register(fd, Interest::READABLE));
@@ -71,7 +71,7 @@ impl Guard {
         let Some(Self(process)) = guard else {
             return std::future::pending().await;
         };
-        // What cannot be waited for is not waited for again.
+        // An error here is not retried.
         let _ = process
             .readable()
             .await
@@ -80,7 +80,7 @@ impl Guard {
     }
 }
 
-/// Those that the supervisor had blocked.
+/// Unblocks the signals that the supervisor had blocked.
 fn unblock_signals() {
     if let Err(err) = SigSet::all().thread_unblock() {
         tracing::warn!(error = %err, "cannot unblock signals");

@@ -1,16 +1,16 @@
-//! Descriptors kept for the moment when there are no others.
+//! Spare descriptors for when the limit is reached.
 
 use std::{fs::File, os::fd::OwnedFd};
 
 use pepd_relay::limits::descriptors::SPARE;
 
-/// Running nft takes a few: pipes to it, and one to await it. Closing the gate is wanted most when
-/// flows have used up all the others.
+/// Spare descriptors for nft: pipes to it, and one to await it. Closing the gate is most urgent
+/// when flows have used up all others.
 #[derive(Debug, Default)]
 pub(super) struct Spare(Vec<OwnedFd>);
 
 impl Spare {
-    /// Takes as many as are missing, or as there are.
+    /// Opens missing spares, as far as possible.
     pub(super) fn fill(&mut self) {
         while self.0.len() < SPARE {
             match File::open("/dev/null") {
@@ -20,7 +20,7 @@ impl Spare {
         }
     }
 
-    /// Lets them go, to be used by whatever comes next.
+    /// Closes the spares, for use by the next operation.
     pub(super) fn release(&mut self) {
         self.0.clear();
     }

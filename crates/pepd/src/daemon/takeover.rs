@@ -1,4 +1,4 @@
-//! Flows of the process before this one.
+//! Takeover of the previous process's flows.
 
 use std::{
     collections::HashMap,
@@ -28,8 +28,8 @@ use units::counted;
 /// Sockets of flows, by cookie.
 pub(super) type Legs = HashMap<u64, OwnedFd>;
 
-/// The memory of flows that was inherited, if it serves, and the sockets of its flows. Where it does not, these are reset. It
-/// has to have room for `minimum` bytes in each direction of a flow.
+/// Returns the inherited memory of flows, if it is usable, and the sockets of its flows. Otherwise
+/// the flows are reset. It must have room for `minimum` bytes in each direction of a flow.
 pub(super) fn arena(
     geometry: Geometry,
     minimum: u64,
@@ -43,24 +43,24 @@ pub(super) fn arena(
     let opened = arena.map(|fd| Arena::open(fd, geometry.initial));
     let why = match opened {
         Some(Ok(arena)) if arena.layout().extent_bytes() < minimum => {
-            "it has too little room for flows in tunnels, which are new, or of larger rings to begin with".to_owned()
+            "too small for the new tunnels' flows, or their larger initial rings".to_owned()
         }
         Some(Ok(_)) if discards => {
-            "processes that had taken them over have ended at once, again and again".to_owned()
+            "processes ended at once after the takeover, repeatedly".to_owned()
         }
         Some(Ok(arena)) => {
             warn_of_size(&arena, geometry);
             return (Some(arena), Some(legs));
         }
         Some(Err(err)) => err.to_string(),
-        None => "it is not there".to_owned(),
+        None => "memory is missing".to_owned(),
     };
     // Most flows have two.
     let lost = legs.len().div_ceil(2) as u64;
     counters.update(|stats| stats.flows_lost_at_restart += lost);
     tracing::error!(
         flows = lost,
-        "the memory of the process before cannot be used, its flows are reset: {why}"
+        "previous process's flow memory is unusable, its flows are reset: {why}"
     );
     (None, None)
 }
@@ -71,8 +71,8 @@ fn warn_of_size(arena: &Arena, geometry: Geometry) {
         tracing::warn!(
             slots,
             extent,
-            "the memory of the process before is for fewer flows, or smaller rings, than `limits` allow: \
-             there will be more once pepd was stopped and started"
+            "the previous process's flow memory has fewer flows, or smaller rings, than `limits` allow: \
+             restart pepd to enlarge it"
         );
     }
 }
@@ -80,15 +80,15 @@ fn warn_of_size(arena: &Arena, geometry: Geometry) {
 /// Flows to be taken over.
 #[derive(Debug, Default)]
 pub(super) struct TakenOver {
-    /// With both legs here.
+    /// Flows with both legs on this machine.
     pub(super) split: Vec<Resumed>,
-    /// With one here, and a stream to a peer.
+    /// Flows with one leg on this machine, and a stream to a peer.
     pub(super) in_tunnels: Vec<Survivor>,
     /// Clients that were just accepted, for a tunnel.
     pub(super) for_tunnels: Vec<Accepted>,
 }
 
-/// A client of which nothing but its leg is here.
+/// A client leg without published state.
 #[derive(Debug)]
 pub(super) struct Accepted {
     ends: FlowInfo,
@@ -97,7 +97,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Gives it to its site's tunnel. Without memory for it, or a tunnel, it is reset.
+    /// Passes the client to its site's tunnel. Without memory or a tunnel, it is reset.
     pub(super) fn hand_over(self, tunnels: &Tunnels, context: &FlowContext) {
         let route = tunnels.route(self.ends.site.id);
         match route.zip(context.take_memory()) {
@@ -112,7 +112,8 @@ impl Accepted {
     }
 }
 
-/// Flows to be taken over, from what was published of them and their sockets. The others are reset and counted.
+/// Returns the flows to be taken over, from their published state and sockets. Others are reset and
+/// counted.
 pub(super) fn flows(
     config: &Config,
     context: &FlowContext,
@@ -161,7 +162,7 @@ pub(super) fn flows(
     };
     tracing::info!(
         in_tunnels,
-        repaired_bytes = repaired,
+        corrected_bytes = repaired,
         restarts,
         "took over {all} from the previous process, {} lost",
         none_or(lost)
@@ -169,7 +170,7 @@ pub(super) fn flows(
     taken
 }
 
-/// Flows in tunnels, where there are none any more.
+/// Resets flows in tunnels when the configuration has no peer.
 pub(super) fn lose(context: &FlowContext, survivors: &[Survivor]) {
     if survivors.is_empty() {
         return;
@@ -180,7 +181,7 @@ pub(super) fn lose(context: &FlowContext, survivors: &[Survivor]) {
         .update(|stats| stats.flows_lost_at_restart += lost);
     tracing::warn!(
         lost,
-        "flows in tunnels are reset: there are no peers any more"
+        "flows in tunnels are reset: the configuration has no peers"
     );
 }
 
@@ -188,20 +189,21 @@ fn resume(context: &FlowContext, sites: &Sites<'_>, survivor: Survivor) -> Optio
     let identity = survivor.record.identity;
     let (client, destination) = (identity.client, identity.destination);
     let resumed = Resumed::new(context, survivor, sites.named(identity.site)?);
-    let told = |err| {
-        tracing::warn!(%client, %destination, error = &err as &dyn std::error::Error, "a flow is lost");
+    let reported = |err| {
+        tracing::warn!(%client, %destination, error = &err as &dyn std::error::Error, "flow lost in takeover");
     };
-    resumed.map_err(told).ok()
+    resumed.map_err(reported).ok()
 }
 
-/// A client whose process has ended in the moment in which it was accepted. One that has moved bytes is not one.
+/// Returns a client whose process ended right after accepting it. A client that has moved bytes is
+/// none.
 fn accepted(sites: &Sites<'_>, client: OwnedFd) -> Option<Accepted> {
     let socket = SockRef::from(&client);
-    let told = pepd_relay::survive::counters::counters(client.as_fd(), false, false).ok()?;
+    let reported = pepd_relay::survive::counters::counters(client.as_fd(), false, false).ok()?;
     let address = socket.peer_addr().ok()?.as_socket()?;
     let destination = socket.local_addr().ok()?.as_socket()?;
-    if told.read + told.written != 0 {
-        tracing::warn!(client = %address, %destination, "a flow of which nothing was written is lost");
+    if reported.read + reported.written != 0 {
+        tracing::warn!(client = %address, %destination, "flow without published state lost in takeover");
         return None;
     }
     let dscp = leg::syn_dscp(client.as_fd());
@@ -210,7 +212,7 @@ fn accepted(sites: &Sites<'_>, client: OwnedFd) -> Option<Accepted> {
         src: address,
         dst: destination,
         dscp,
-        // It was not written down.
+        // It was not published.
         interface: "",
     });
     let ends = FlowInfo {
@@ -228,7 +230,7 @@ struct Sites<'a> {
 }
 
 impl Sites<'_> {
-    /// The one with that name, or the last one where it is gone.
+    /// Returns the site with this name, or the last one if it no longer exists.
     fn named(&self, hash: u64) -> Option<Arc<SiteRuntime>> {
         let mut sites = self.sites.iter();
         let named = sites.find(|site| name_hash(&site.name) == hash);

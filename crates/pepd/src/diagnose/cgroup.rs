@@ -1,9 +1,9 @@
-//! Memory that a process may have, by its cgroups.
+//! Memory limit of a process by its cgroups.
 
 use std::{fs, path::Path};
 
-/// The least that its cgroup, or one of those above it, may have; `None` without such a limit. `cgroups` is what
-/// `/proc/PID/cgroup` says.
+/// Returns the minimum limit of its cgroup and those above; `None` without a limit. `cgroups` is
+/// the contents of `/proc/PID/cgroup`.
 pub(super) fn memory_limit(cgroups: &str) -> Option<u64> {
     minimum(cgroups, |file| fs::read_to_string(file).ok())
 }
@@ -12,15 +12,15 @@ fn minimum(cgroups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64>
     let (root, file, path) = cgroups.lines().find_map(of_memory)?;
     let limit = |path: &Path| {
         let limit = read(&Path::new(root).join(path).join(file))?;
-        // Where there is none it is `max`.
+        // Without a limit it is `max`.
         limit.trim().parse().ok()
     };
     let path = Path::new(path.trim_start_matches('/'));
     path.ancestors().filter_map(limit).min()
 }
 
-/// Folder of the limits of memory, if this line of `/proc/PID/cgroup` says so: `ID:CONTROLLERS:PATH`. Of version 2 there
-/// are no controllers, and version 1 comes first where it has memory.
+/// Returns the directory of the memory limits for a line of `/proc/PID/cgroup`:
+/// `ID:CONTROLLERS:PATH`. Version 2 lists no controllers; a version 1 line for memory comes first.
 fn of_memory(line: &str) -> Option<(&'static str, &'static str, &str)> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
     if controllers.split(',').any(|name| name == "memory") {

@@ -1,9 +1,9 @@
 //! Chains of other programs that would drop pepd's packets, or that change SYNs of hosts, which
 //! pepd's own connections replace.
 //!
-//! - this module, what is looked for and what is said of it
-//! - `walk`, the way of a packet through chains
-//! - `nft` and `iptables`, rules as these list them
+//! - this module: packets to check, and findings
+//! - `walk`: path of a packet through chains
+//! - `nft` and `iptables`: rules in the output of these programs
 
 mod iptables;
 mod nft;
@@ -20,26 +20,26 @@ use pepd_intercept::{
 use pepd_sys::marks::MarkSet;
 use tokio::{process::Command, time::timeout};
 
-use super::{Finding, Net, State, live::Running, read, system, ways};
+use super::{Finding, Net, State, live::Running, read, routes, system};
 use walk::{Base, Fate, Hook, Packet, PacketInterface, Table};
 
-/// The document that has the recipes.
+/// Document with the recipes.
 const RECIPES: &str = "docs/interception.md";
-/// Priority of pepd's first chain: what is ahead of it sees hosts' packets without our marks.
+/// Priority of pepd's first chain: chains ahead of it see packets of hosts without pepd's marks.
 const OURS: i64 = -300;
-/// Numbers that the kernel takes for one socket (TCP_MAXSEG); others are no clamp that works.
+/// MSS values that the kernel accepts for a socket (TCP_MAXSEG); others are no effective clamp.
 const MSS: RangeInclusive<u16> = 88..=32_767;
-/// A program that lists rules takes some milliseconds.
+/// Timeout of a program that lists rules, which takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Rules of others, as far as they concern pepd.
+/// Rules of other programs that concern pepd.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub findings: Vec<Finding>,
     pub clamped: Clamped,
 }
 
-/// Looks at the rules of others; `None` where they cannot be read.
+/// Inspects the rules of other programs; `None` if they cannot be read.
 pub(super) async fn inspect(config: &Config, net: &Net, running: Option<&Running>) -> Option<Seen> {
     let tables = other_tables(config).await?;
     let mut findings = drops(config, &tables, families(config), Evidence::new(running));
@@ -48,7 +48,7 @@ pub(super) async fn inspect(config: &Config, net: &Net, running: Option<&Running
     Some(Seen { findings, clamped })
 }
 
-/// The MSS of each family to which rules lower that of hosts' SYNs over the link; `None` where the
+/// Returns the MSS of each family to which rules clamp hosts' SYNs over the link; `None` if the
 /// rules cannot be read.
 pub(super) async fn clamps(config: &Config, net: &Net) -> Option<[Option<u16>; 2]> {
     let tables = other_tables(config).await?;
@@ -56,7 +56,7 @@ pub(super) async fn clamps(config: &Config, net: &Net) -> Option<[Option<u16>; 2
 }
 
 async fn other_tables(config: &Config) -> Option<Vec<Table>> {
-    // Said of our own table already, where not.
+    // If not, the finding about pepd's own table reports it.
     if !system::may_ask_nft() {
         return None;
     }
@@ -66,13 +66,13 @@ async fn other_tables(config: &Config) -> Option<Vec<Table>> {
 async fn clamped(config: &Config, net: &Net, tables: &[Table]) -> Clamped {
     let uplink = match &config.link {
         Some(link) => Some(link.interface.to_string()),
-        None => ways::uplink(config, net).await,
+        None => routes::uplink(config, net).await,
     };
     let uplink = uplink.map_or(PacketInterface::Unknown, PacketInterface::By);
     Clamped::find(config, &uplink, tables, families(config))
 }
 
-/// Families in use: true for IPv6.
+/// Returns the families in use: true for IPv6.
 fn families(config: &Config) -> &'static [bool] {
     if setup::serves(config, pepd_sys::leg::Family::V6) {
         &[false, true]
@@ -81,15 +81,16 @@ fn families(config: &Config) -> &'static [bool] {
     }
 }
 
-/// All tables of others. Those that iptables made come from its own dump, which says what nft
-/// cannot read.
+/// Returns all tables of other programs. Tables of iptables come from its own dump, which contains
+/// what nft cannot read.
 async fn tables(config: &Config) -> Result<Vec<Table>, pepd_intercept::nft::NftError> {
     let nft = Nft::find().await?;
     let listing = nft.list(&["ruleset"]).await?;
     let mut tables = nft::tables(&listing, config.intercept.table.as_str());
     for (family, is_v6, program) in [("ip", false, "iptables"), ("ip6", true, "ip6tables")] {
-        let foreign = |table: &Table| table.is_v6 == Some(is_v6) && nft::is_partly_readable(table);
-        if tables.iter().any(foreign)
+        let incomplete =
+            |table: &Table| table.is_v6 == Some(is_v6) && nft::is_partly_readable(table);
+        if tables.iter().any(incomplete)
             && let Some(dump) = dump(&format!("{program}-nft-save")).await
         {
             let dumped = iptables::tables(&dump, is_v6, program);
@@ -101,7 +102,7 @@ async fn tables(config: &Config) -> Result<Vec<Table>, pepd_intercept::nft::NftE
             tables.retain(|table| !names.contains(&table.name));
             tables.extend(dumped);
         }
-        // Asking would load modules where there are none of these tables.
+        // A query would load modules if no such table exists.
         let legacy = read(&format!(
             "/proc/net/{}_tables_names",
             if is_v6 { "ip6" } else { "ip" }
@@ -115,7 +116,7 @@ async fn tables(config: &Config) -> Result<Vec<Table>, pepd_intercept::nft::NftE
     Ok(tables)
 }
 
-/// Output of a program that lists rules, where it is installed.
+/// Returns the output of a program that lists rules, if installed.
 async fn dump(program: &str) -> Option<String> {
     let mut places = ["/usr/sbin", "/sbin", "/usr/local/sbin"].iter();
     let path = places.find_map(|place| {
@@ -129,11 +130,11 @@ async fn dump(program: &str) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// Evidence of a running pepd: that connections are accepted all the same.
+/// Evidence that connections are accepted nevertheless, from a running pepd.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Evidence {
     accepted: u64,
-    /// Of IPv4 and IPv6, whether there is a flow.
+    /// True if a flow of IPv4, or of IPv6, is open.
     flows: [bool; 2],
 }
 
@@ -144,7 +145,7 @@ impl Evidence {
         };
         let mut sites = running.status.sites.iter();
         if sites.any(|site| !site.interception_lost.is_empty()) {
-            // What came in before says nothing of now.
+            // Earlier connections prove nothing about the present.
             return Self::default();
         }
         let has = |bracket: bool| {
@@ -158,7 +159,7 @@ impl Evidence {
     }
 }
 
-/// Packets of pepd's that have to come through, of a family.
+/// Returns pepd's packets of a family that must pass.
 fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
     let marks = MarkSet::new(config.intercept.marks);
     let mut packets = Vec::new();
@@ -181,7 +182,7 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
         packets.extend(redirected("hosts' SYNs", &first, &["syn"]));
         packets.extend(redirected("hosts' packets", &lan, &["ack"]));
         packets.extend(tun.map(|tun| Packet {
-            what: "held SYNs, on their way to pepd's TUN".to_owned(),
+            what: "held SYNs on the path to pepd's TUN".to_owned(),
             hook: Hook::Forward,
             is_v6,
             input: lan.clone(),
@@ -227,7 +228,7 @@ struct Drop<'a> {
     packet: Packet,
 }
 
-/// The first of pepd's packets that a chain drops, a surely dropped one before others.
+/// Returns the first of pepd's packets that a chain drops; certain drops come before possible ones.
 fn dropped<'a>(
     table: &'a Table,
     chain: &'a str,
@@ -253,7 +254,7 @@ fn dropped<'a>(
     drops.into_iter().next()
 }
 
-/// A finding for each chain of others that drops pepd's packets, or may.
+/// Returns a finding for each chain of other programs that drops pepd's packets, or may.
 fn drops(config: &Config, tables: &[Table], families: &[bool], evidence: Evidence) -> Vec<Finding> {
     let packets: Vec<_> = families
         .iter()
@@ -270,7 +271,7 @@ fn drops(config: &Config, tables: &[Table], families: &[bool], evidence: Evidenc
     if findings.is_empty() {
         findings.push(Finding::ok(
             WHAT,
-            "no chain of others drops pepd's packets, as far as can be told",
+            "found no chain of another program that drops pepd's packets",
         ));
     }
     findings
@@ -278,7 +279,7 @@ fn drops(config: &Config, tables: &[Table], families: &[bool], evidence: Evidenc
 
 pub(super) const WHAT: &str = "firewall";
 
-/// `None` where it may drop them, but does not.
+/// Returns a finding; `None` for a possible drop that the evidence refutes.
 fn finding(config: &Config, drop: &Drop<'_>, evidence: Evidence) -> Option<Finding> {
     let Drop {
         table,
@@ -305,37 +306,37 @@ fn finding(config: &Config, drop: &Drop<'_>, evidence: Evidence) -> Option<Findi
     Some(Finding::new(state, WHAT, seen, remedy(config, drop)))
 }
 
-/// Advice about a chain, and the heading of the recipe by which it lasts.
+/// Returns advice about a chain, with the heading of the recipe that makes it permanent.
 fn remedy(config: &Config, drop: &Drop<'_>) -> String {
     let recipe = recipe(drop.table);
-    let by = format!("{RECIPES}, \"{recipe}\", says how, such that it lasts");
+    let by = format!("permanent fix: {RECIPES}, \"{recipe}\"");
     let mark = drop.packet.mark;
     let mask = MarkSet::new(config.intercept.marks).mask();
     let (chain, table) = (drop.chain, &drop.table.name);
     if drop.by.starts_with("the reverse path check") {
-        return format!("have that check left out, or not look at marks: {by}");
+        return format!("remove that check, or make it ignore marks: {by}");
     }
     match drop.packet.hook {
-        _ if recipe == "firewalld" => format!("firewalld takes no rule of others: {by}"),
+        _ if recipe == "firewalld" => format!("firewalld accepts no rules of other programs: {by}"),
         hook if drop.table.is_iptables => {
             let (program, name) = table.split_once(' ').unwrap_or((table, "filter"));
             let is = match (hook, &drop.packet.output) {
                 (Hook::Forward, PacketInterface::By(tun)) => format!("-o {tun}"),
                 _ => format!("-m mark --mark {mark:#010x}/{mask:#010x}"),
             };
-            format!("let them pass there: {program} -t {name} -I {chain} {is} -j ACCEPT\n{by}")
+            format!("accept them there: {program} -t {name} -I {chain} {is} -j ACCEPT\n{by}")
         }
         hook => {
             let is = match (hook, &drop.packet.output) {
                 (Hook::Forward, PacketInterface::By(tun)) => format!("oifname {tun}"),
                 _ => format!("meta mark and {mask:#010x} == {mark:#010x}"),
             };
-            format!("let them pass there: nft insert rule {table} {chain} {is} accept\n{by}")
+            format!("accept them there: nft insert rule {table} {chain} {is} accept\n{by}")
         }
     }
 }
 
-/// The heading in the documentation under which it says what to do.
+/// Returns the heading in the documentation that describes the fix.
 fn recipe(table: &Table) -> &'static str {
     let has = |prefix: &str| table.chains.keys().any(|name| name.starts_with(prefix));
     match table.name.as_str() {
@@ -350,18 +351,18 @@ fn recipe(table: &Table) -> &'static str {
     }
 }
 
-/// Rules that lower the MSS of hosts' SYNs over the link.
+/// Rules that clamp the MSS of hosts' SYNs over the link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Clamped {
-    /// The lowest of each family, in bytes.
+    /// Minimum of each family, in bytes.
     pub minimum: [Option<u16>; 2],
-    /// Where the lowest of all is set.
+    /// Chain with the overall minimum.
     by: Option<String>,
 }
 
 impl Clamped {
-    /// Looks for them in chains by which pepd's own SYNs do not come. A rule that asks the route
-    /// for its MTU says nothing that these do not know themselves.
+    /// Finds clamps in chains that pepd's own SYNs do not traverse. A rule that takes the MTU of
+    /// the route tells nothing that pepd's sockets do not know themselves.
     fn find(
         config: &Config,
         uplink: &PacketInterface,
@@ -397,23 +398,23 @@ impl Clamped {
         *minimum = Some(minimum.map_or(bytes, |minimum| minimum.min(bytes)));
     }
 
-    /// A finding where there is such a rule.
+    /// Returns a finding if such a rule exists.
     fn finding(&self) -> Option<Finding> {
         let minimum = self.minimum.iter().flatten().min()?;
         let by = self.by.as_ref()?;
         Some(Finding::ok(
             "MSS clamp",
             format!(
-                "{by}, sets the MSS of hosts' SYNs to {minimum} bytes: pepd's own connections to servers have no more"
+                "{by}, sets the MSS of hosts' SYNs to {minimum} bytes: pepd's connections to servers use no larger one"
             ),
         ))
     }
 }
 
-/// SYNs of hosts on their way over the link without pepd.
+/// Returns SYNs of hosts on their path over the link without pepd.
 fn forwarded(config: &Config, uplink: &PacketInterface, is_v6: bool) -> Vec<Packet> {
     let syns = |lan: Lan| {
-        let way = PacketInterface::By(lan.interface);
+        let input = PacketInterface::By(lan.interface);
         [
             (Hook::Prerouting, PacketInterface::None),
             (Hook::Forward, uplink.clone()),
@@ -422,7 +423,7 @@ fn forwarded(config: &Config, uplink: &PacketInterface, is_v6: bool) -> Vec<Pack
             what: "hosts' SYNs".to_owned(),
             hook,
             is_v6,
-            input: way.clone(),
+            input: input.clone(),
             output,
             mark: 0,
             state: "new",

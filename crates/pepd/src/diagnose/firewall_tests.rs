@@ -10,7 +10,7 @@ fn config(more: &str) -> Config {
     pep_core::config::parse(&text).expect("valid")
 }
 
-/// A chain that is hooked in, its rules, and another chain that they may jump to.
+/// Returns a listing of a base chain, its rules, and another chain that they may jump to.
 fn listing(hook: &str, policy: &str, rules: &[Value], more: &[Value]) -> Value {
     let chain = |name: &str| json!({"family": "inet", "table": "mine", "name": name});
     let mut base = chain("base");
@@ -92,11 +92,11 @@ fn a_rule_for_the_mark_lets_them_pass() {
         state("input", "drop", &[accepts_mark(0x5400_0000)]),
         State::Fail
     );
-    // As iptables' own rules are listed.
+    // Format of rules made by iptables.
     let prefix = json!({"prefix": {"addr": MARK, "len": 8}});
     let prefix = json!([equal(&json!({"meta": {"key": "mark"}}), &prefix), {"accept": null}]);
     assert_eq!(state("input", "drop", &[prefix]), State::Ok);
-    // Behind what drops it comes too late.
+    // After the rule that drops it is too late.
     let rules = [json!([{"reject": null}]), accepts_mark(MARK)];
     assert_eq!(state("input", "accept", &rules), State::Fail);
 }
@@ -135,7 +135,7 @@ fn rules_for_other_packets_do_not_count() {
         let accepts = [json!([ours, {"accept": null}])];
         assert_eq!(state("input", "drop", &accepts), State::Ok, "{ours}");
     }
-    // Only of the first packet of each.
+    // Only the first packet of each connection.
     let accepts = [json!([equal(&flags, &json!("syn")), {"accept": null}])];
     let found = &found(&listing("input", "drop", &accepts, &[]), 0)[0];
     assert!(found.1.contains("drops hosts' packets"), "{}", found.1);
@@ -145,9 +145,9 @@ fn rules_for_other_packets_do_not_count() {
 fn chains_are_followed() {
     let jump = json!([{"jump": {"target": "other"}}]);
     let goto = json!([{"goto": {"target": "other"}}]);
-    let of = |policy, way: &Value, more: &[Value]| {
+    let of = |policy, input: &Value, more: &[Value]| {
         found(
-            &listing("input", policy, std::slice::from_ref(way), more),
+            &listing("input", policy, std::slice::from_ref(input), more),
             0,
         )[0]
         .clone()
@@ -175,9 +175,9 @@ fn chains_are_followed() {
     assert_eq!(of("drop", &by_interface, &[]).0, State::Fail);
 }
 
-/// Doubt is told as such, and not at all where connections are accepted.
+/// Doubt is reported as such, and not at all when connections are accepted.
 #[test]
-fn what_cannot_be_told_is_no_failure() {
+fn doubt_is_no_failure() {
     let by_address = equal(
         &json!({"payload": {"protocol": "ip", "field": "saddr"}}),
         &json!("@friends"),
@@ -188,12 +188,12 @@ fn what_cannot_be_told_is_no_failure() {
     assert_eq!(before.0, State::Warn);
     assert!(before.1.contains("its policy may drop"), "{}", before.1);
     assert_eq!(found(&unknown, 3)[0].0, State::Ok);
-    // A list of foes is no firewall against pepd.
+    // A list of blocked addresses is no firewall against pepd.
     assert_eq!(
         state("input", "accept", &[json!([by_address, {"drop": null}])]),
         State::Ok
     );
-    // A check of the way back that asks by our mark is.
+    // A reverse path check with pepd's mark is one.
     let check = equal(
         &json!({"fib": {"result": "oif", "flags": ["saddr", "mark", "iif"]}}),
         &json!(false),
@@ -253,7 +253,7 @@ fn what_iptables_saves_is_read() {
     assert_eq!(found(&helped)[0].state, State::Ok, "{:?}", found(&helped));
     let inverted = helped.replace("-m mark --mark", "-m mark ! --mark");
     assert_eq!(found(&inverted)[0].state, State::Fail);
-    // The dump of the other family is asked for by its own program.
+    // The other family's dump comes from its own program.
     let v6 = iptables::tables(SAVED, true, "ip6tables");
     assert_eq!(
         drops(&config(""), &v6, &[false], Evidence::default())[0].state,
@@ -285,7 +285,7 @@ fn a_clamp_of_hosts_syns_is_found_and_named() {
         -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 1360\nCOMMIT\n";
     let saved_by = |saved: &str| find(&iptables::tables(saved, false, "iptables")).minimum[0];
     assert_eq!(saved_by(saved), Some(1360));
-    // What is not sure to be for all SYNs over the link is left alone.
+    // Rules that may not match all SYNs over the link are ignored.
     let after = |statements: Value| {
         let set = json!({"mangle": {"key": {"tcp option": {"name": "maxseg", "field": "size"}}, "value": 1200}});
         let rules = statements.as_array().expect("a list").clone();
@@ -311,9 +311,9 @@ fn a_clamp_of_hosts_syns_is_found_and_named() {
     for bytes in [0, 10, 40_000] {
         assert_eq!(find(&clamp(json!(bytes))).minimum[0], None, "{bytes}");
     }
-    // Those of hooks that pepd's own packets pass do their work.
+    // Clamps in hooks that pepd's own packets traverse need no help.
     assert_eq!(saved_by(&saved.replace("FORWARD", "POSTROUTING")), None);
-    // One for another uplink is none of the link.
+    // A clamp for another uplink does not affect the link.
     assert_eq!(saved_by(&saved.replace("-p tcp", "-o wan9 -p tcp")), None);
     assert_eq!(
         saved_by(&saved.replace("-p tcp", "-o wan0 -p tcp")),

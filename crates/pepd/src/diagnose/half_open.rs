@@ -1,4 +1,4 @@
-//! Handshakes with clients that have not ended.
+//! Incomplete handshakes with clients.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,7 +6,8 @@ use nix::ifaddrs::getifaddrs;
 
 use super::read;
 
-/// Clients that have sent a SYN to an address that is not ours, and have not answered our SYN-ACK yet.
+/// Returns clients that have sent a SYN to an address of another machine, and have not yet answered
+/// pepd's SYN-ACK.
 pub(super) fn clients() -> Vec<SocketAddr> {
     let Ok(interfaces) = getifaddrs() else {
         return Vec::new();
@@ -26,9 +27,9 @@ pub(super) fn clients() -> Vec<SocketAddr> {
         .collect()
 }
 
-/// Both ends, of a line of `/proc/net/tcp` that is in SYN_RECV.
+/// Returns both ends in a line of `/proc/net/tcp` that is in SYN_RECV.
 fn syn_received(line: &str) -> Option<(SocketAddr, SocketAddr)> {
-    /// `TCP_SYN_RECV`, and `TCP_NEW_SYN_RECV` as it is shown there.
+    /// `TCP_SYN_RECV`, and `TCP_NEW_SYN_RECV` as shown in this file.
     const SYN_RECV: &str = "03";
     let mut words = line.split_whitespace().skip(1);
     let (local, remote) = (words.next()?, words.next()?);
@@ -37,7 +38,7 @@ fn syn_received(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     Some((address(local)?, address(remote)?))
 }
 
-/// Hexadecimal, each four bytes in the machine's order.
+/// Parses hexadecimal, four bytes each in the machine's byte order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

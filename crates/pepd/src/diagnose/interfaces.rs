@@ -1,4 +1,4 @@
-//! Whether the interfaces of the configuration are there, and what they do to packets.
+//! Interfaces of the configuration: existence, state and effect on packets.
 
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use pep_core::config::{Config, closest};
@@ -8,34 +8,34 @@ use pepd_sys::ethtool;
 
 use super::{Finding, Net};
 
-/// Every link has to carry as much of IPv6 (RFC 8200, section 5).
+/// Minimum MTU of IPv6 (RFC 8200, section 5).
 const MTU_MIN_V6: u32 = 1280;
-/// Headers of IPv4 and TCP without options.
+/// Bytes of the IPv4 and TCP headers without options.
 const HEADERS: u32 = 40;
 
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its index.
+    /// Index of the interface.
     pub index: u32,
-    /// Switched on.
+    /// True if set up.
     pub is_up: bool,
-    /// With a carrier.
+    /// True with a carrier.
     pub has_carrier: bool,
-    /// Bytes of a packet at most.
+    /// Maximum bytes of a packet.
     pub mtu: u32,
-    /// The interface that it is a port of.
+    /// Bridge or bond of which the interface is a port.
     pub port_of: Option<u32>,
     /// A bridge or a bond: packets arrive by it, not by its ports.
     pub has_ports: bool,
-    /// A bridge.
+    /// True for a bridge.
     pub is_bridge: bool,
 }
 
 impl Interface {
-    /// What a message of rtnetlink says.
+    /// Parses a message of rtnetlink.
     pub fn from_message(message: &LinkMessage) -> Option<Self> {
         let flags = message.header.flags;
         let mut interface = Self {
@@ -65,13 +65,13 @@ impl Interface {
     }
 }
 
-/// All that concerns interfaces.
+/// Returns all findings about interfaces.
 pub(super) fn check(config: &Config, net: &Net) -> Vec<Finding> {
     if net.interfaces.is_empty() {
         let finding = Finding::unknown(
             "interfaces",
-            "the kernel does not list them",
-            "try `ip link`: is netlink allowed here (a container, a unit's RestrictAddressFamilies)?",
+            "the kernel does not list interfaces",
+            "try `ip link`: netlink may be blocked (by a container, or a unit's RestrictAddressFamilies)",
         );
         return vec![finding];
     }
@@ -93,7 +93,7 @@ pub(super) fn check(config: &Config, net: &Net) -> Vec<Finding> {
     findings
 }
 
-/// Bridges whose packets the kernel looks at too early to redirect them.
+/// Returns findings about bridges whose packets the kernel filters too early to redirect them.
 fn bridges(config: &Config, net: &Net) -> Vec<Finding> {
     if !setup::answers_at_once(config) {
         return Vec::new();
@@ -106,7 +106,7 @@ fn bridges(config: &Config, net: &Net) -> Vec<Finding> {
             Finding::fail(
                 format!("bridge {name}, {family}"),
                 format!(
-                    "{key}=1 (Docker, Kubernetes) has the kernel look at its packets too early: connections of \
+                    "with {key}=1 (Docker, Kubernetes) the kernel filters its packets too early: connections of \
                      `syn = \"spoof\"` and of tunnels are not accepted"
                 ),
                 format!("`syn = \"defer\"`, or sysctl -w {key}=0"),
@@ -119,7 +119,7 @@ fn bridges(config: &Config, net: &Net) -> Vec<Finding> {
 fn exists(key: &str, name: &str, all: &[Interface]) -> Finding {
     let what = format!("interface {name} ({key})");
     let Some(interface) = all.iter().find(|one| one.name == name) else {
-        return Finding::fail(what, "there is none of that name", missing(key, name, all));
+        return Finding::fail(what, "not found", missing(key, name, all));
     };
     let controller = interface.port_of.and_then(|index| {
         let mut all = all.iter();
@@ -129,19 +129,21 @@ fn exists(key: &str, name: &str, all: &[Interface]) -> Finding {
         let controller = &controller.name;
         return Finding::fail(
             what,
-            format!("a port of {controller}: to the packet filter, packets arrive by {controller}"),
+            format!(
+                "a port of {controller}: the packet filter sees packets arrive by {controller}"
+            ),
             format!("{key} = [\"{controller}\"]"),
         );
     }
     if !interface.is_up {
         let remedy = format!("ip link set {name} up");
-        return Finding::fail(what, "switched off", remedy);
+        return Finding::fail(what, "down", remedy);
     }
     if !interface.has_carrier {
-        let remedy = "is the cable plugged in, the modem on, the radio associated?";
+        let remedy = "check the cable, the modem or the radio";
         return Finding::warn(what, "no carrier", remedy);
     }
-    Finding::ok(what, "there, and up")
+    Finding::ok(what, "up")
 }
 
 fn missing(key: &str, name: &str, all: &[Interface]) -> String {
@@ -149,11 +151,12 @@ fn missing(key: &str, name: &str, all: &[Interface]) -> String {
     let others: Vec<_> = others.filter(|other| *other != "lo").collect();
     let list = others.join(", ");
     match closest(name, others.iter().copied()) {
-        Some(near) => format!("{key}: did you mean `{near}`? There are: {list}"),
+        Some(near) => format!("{key}: did you mean `{near}`? Interfaces: {list}"),
         None if others.is_empty() => {
-            "this machine, or namespace, has no interface but lo: is this the right one?".to_owned()
+            "this machine or namespace has only the interface lo: check that it is the right one"
+                .to_owned()
         }
-        None => format!("{key}: name one of: {list}; or make it (`ip link`)"),
+        None => format!("{key}: use one of: {list}; or create it (`ip link`)"),
     }
 }
 
@@ -169,7 +172,7 @@ fn mtu(config: &Config, net: &Net) -> Option<Finding> {
     let first = all.first()?;
     if let Some(small) = all.iter().find(|one| one.mtu < MTU_MIN_V6) {
         let remedy = format!(
-            "IPv6 needs {MTU_MIN_V6} bytes, so {} has none: ip link set {} mtu {MTU_MIN_V6}, or bypass IPv6",
+            "IPv6 needs an MTU of {MTU_MIN_V6}, so {} has no IPv6: ip link set {} mtu {MTU_MIN_V6}, or bypass IPv6",
             small.name, small.name
         );
         return Some(Finding::warn("MTU", list, remedy));
@@ -184,7 +187,7 @@ fn mtu(config: &Config, net: &Net) -> Option<Finding> {
         let most = mtu - HEADERS;
         let seen = format!("{list}; site {site} has `mss = {mss}`");
         let remedy = format!(
-            "segments of {mss} bytes are cut to the interface's {most} anyway: leave `mss` out, or state less"
+            "the interface limits segments to {most} bytes, below {mss}: remove `mss`, or lower it"
         );
         return Some(Finding::warn("MTU", seen, remedy));
     }
@@ -192,38 +195,38 @@ fn mtu(config: &Config, net: &Net) -> Option<Finding> {
         list
     } else {
         format!(
-            "{list}: they may differ, as each connection ends here; what is bypassed needs path MTU discovery"
+            "{list}: different MTUs are fine, as pepd ends each connection; bypassed traffic needs path MTU discovery"
         )
     };
     Some(Finding::ok("MTU", seen))
 }
 
-/// Generic receive offload keeps packets apart that differ, so that forwarding them is right; large
-/// receive offload does not.
+/// Returns a finding about offloads. Generic receive offload merges only equal packets, so that
+/// forwarding them is correct; large receive offload does not.
 fn offloads(name: &str, offloads: ethtool::Offloads) -> Option<Finding> {
     let what = format!("offloads of {name}");
     if offloads.lro {
         return Some(Finding::warn(
             what,
-            "large receive offload (LRO) is on: it merges packets that are forwarded then, too long and out of their order",
+            "large receive offload (LRO) is on: it merges forwarded packets into oversized ones, out of order",
             format!("ethtool -K {name} lro off"),
         ));
     }
     let seen = if offloads.gro {
         "GRO is on, LRO off"
     } else {
-        "GRO is off: that costs processor time on fast networks (ethtool -K ... gro on), and nothing else"
+        "GRO is off: costs CPU time on fast networks only (`ethtool -K ... gro on`)"
     };
     Some(Finding::ok(what, seen))
 }
 
-/// Another pepd that takes connections of the same interface.
+/// Returns a finding about another pepd that takes connections of the same interface.
 pub(super) fn rival(config: &Config) -> Option<Finding> {
     let (process, interface) = claim::rival(config).ok()??;
     Some(Finding::warn(
         format!("interface {interface} (intercept.lan)"),
-        format!("another pepd (process {process}) takes its connections, too"),
-        "stop one, or give each interfaces of its own (`intercept.lan`)",
+        format!("another pepd (process {process}) also takes its connections"),
+        "stop one, or give each its own interfaces (`intercept.lan`)",
     ))
 }
 
@@ -261,10 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_a_bridge_is_told_by_the_name_of_the_bridge() {
+    fn a_port_of_a_bridge_is_reported_with_the_bridge() {
         let mut all = [interface("eth0", 2), interface("br0", 3)];
         all[0].port_of = Some(3);
-        // A VRF has members, too, and packets arrive by these.
+        // A VRF has ports as well, but packets arrive by them.
         assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Ok);
         all[1].has_ports = true;
         let found = exists("intercept.lan", "eth0", &all);
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn large_receive_offload_is_told() {
+    fn large_receive_offload_is_reported() {
         let on = ethtool::Offloads {
             gro: true,
             lro: true,

@@ -1,11 +1,11 @@
-//! Leftovers of a pepd that was killed, where none runs: rules, routes and its socket.
+//! Leftovers of a killed pepd when none runs: rules, routes and its socket.
 
 use pep_core::config::Config;
 use pepd_intercept::Interception;
 use pepd_relay::survive::claim;
 use pepd_sys::admin_socket;
 
-use super::{Finding, Net, ways};
+use super::{Finding, Net, routes};
 
 /// Looks for leftovers that no pepd uses, or keeps for the next `pepd run`.
 pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
@@ -16,7 +16,7 @@ pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
     if Interception::is_installed(config).unwrap_or(false) {
         left.push(format!("the nft table inet {}", config.intercept.table));
     }
-    if ways::delivers(config, net).await == Some(true) {
+    if routes::delivers(config, net).await == Some(true) {
         left.push("policy rules and routes".to_owned());
     }
     let socket = admin_socket::path(config).filter(|path| admin_socket::is_dead(path));
@@ -28,7 +28,7 @@ fn leftovers_of(left: &[String]) -> Option<Finding> {
     (!left.is_empty()).then(|| {
         Finding::info(
             "leftovers",
-            format!("a pepd that was killed has left {}", left.join(", ")),
+            format!("a killed pepd has left {}", left.join(", ")),
             "`pepd cleanup` removes them; the next `pepd run` replaces them",
         )
     })

@@ -1,4 +1,4 @@
-//! What `nft` says of our table: which rules there are, what they have counted.
+//! Listing of pepd's table by `nft`: rules and counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use pepd_intercept::{
 };
 use serde_json::Value;
 
-/// A rule: its chain, and its comment.
+/// A rule's chain and comment.
 type Place = (String, String);
 
-/// Our table, as it is in the kernel.
+/// pepd's table in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
     counters: BTreeMap<String, u64>,
     sets: BTreeSet<String>,
     rules: Vec<Place>,
-    /// Interfaces by which SYNs came in, and how many seconds ago the last one did.
+    /// Interfaces by which SYNs arrived, with the seconds since the last one.
     pub seen: BTreeMap<String, u64>,
 }
 
 impl Listing {
-    /// Of `nft -j list table` and, where there is one, of `nft -j list set` of the interfaces.
+    /// Parses `nft -j list table` and, if present, `nft -j list set` of the interfaces.
     pub fn from_table(table: &Value, seen: Option<&Value>) -> Self {
         let mut listing = Self::default();
         for object in objects(table) {
@@ -50,26 +50,25 @@ impl Listing {
         }
     }
 
-    /// What a counter has come to; `None` where there is none, as an older pepd has made the table.
+    /// Returns the value of a counter; `None` if an older pepd's table lacks it.
     pub fn counter(&self, counter: rules::Counter) -> Option<u64> {
         self.counters.get(&*counter.name()).copied()
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     pub fn rules(&self) -> usize {
         self.rules.len()
     }
 
-    /// Whether new flows pass unaccelerated.
+    /// Returns true if new flows pass unaccelerated.
     pub fn gate_is_closed(&self) -> bool {
         self.rules.iter().any(|(chain, _)| chain == "gate")
     }
 
-    /// Rules that the configuration asks for and that are not there, as `chain: comment`; and those
-    /// that are there and that nobody asked for.
+    /// Returns rules of the configuration that are missing, as `chain: comment`, and surplus rules.
     pub fn differences(&self, config: &Config) -> [Vec<String>; 2] {
         let features = Features {
-            // Switched off or on since the table was installed.
+            // IPv6 may have been enabled or disabled since the installation.
             ipv6: self.sets.contains("hosts6"),
             tags: self.rules.iter().any(|(chain, _)| chain == "marks_again"),
             marks: self.sets.contains(pepd_intercept::nft::MARKS_MAP),
@@ -81,7 +80,7 @@ impl Listing {
         let ruleset = Ruleset::new(config, features);
         let mut missing: Vec<Place> = Vec::new();
         let mut there = self.rules.clone();
-        // What they have follows from how pepd fares, not from the configuration.
+        // Their rules depend on pepd's state, not on the configuration.
         there.retain(|(chain, _)| chain != "gate" && !rules::is_lost_chain(chain));
         for chain in ruleset.chains.iter().filter(|chain| chain.name != "gate") {
             let count = there.iter().filter(|(name, _)| *name == chain.name).count();
@@ -112,7 +111,7 @@ fn objects(value: &Value) -> impl Iterator<Item = &Value> {
     list.into_iter().flatten()
 }
 
-/// What is left of an element's time says when it was last renewed.
+/// The remaining timeout of an element tells when it was last renewed.
 fn element(element: &Value) -> Option<(String, u64)> {
     let element = element.get("elem")?;
     let left = element.get("expires")?.as_u64()?;
@@ -132,7 +131,7 @@ mod tests {
         pep_core::config::parse(text).unwrap()
     }
 
-    /// As nft lists what is installed for the configuration.
+    /// Returns nft's listing of the table for the configuration.
     fn table() -> Value {
         let ruleset = Ruleset::new(&config(), Features::FULL);
         let mut objects = vec![

@@ -1,4 +1,4 @@
-//! What a running pepd does: connections arrive, are intercepted, and are answered.
+//! State of a running pepd: connections arrive, are intercepted, and are answered.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,35 +19,36 @@ use units::duration;
 
 use super::{Finding, listing::Listing, system};
 
-/// Fewer SYNs may just be on their way: a host repeats its first one after a second.
+/// Minimum number of SYNs for a verdict; fewer may be in transit, since a host repeats its first
+/// SYN after a second.
 const SOME: u64 = 3;
-/// A server that has not answered for so long has had three SYNs.
+/// Seconds without an answer after which a server has had three SYNs.
 const LONG_S: u64 = 3;
-/// One that lives answers at once, one that is stuck never.
+/// Timeout of the query: a live process answers at once, a stuck one never.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Half-open connections that are no sign of anything.
+/// Number of half-open connections below which they prove nothing.
 const HALF_OPEN: usize = 64;
 
-/// What a running pepd says of itself.
+/// Answers of a running pepd.
 #[derive(Debug)]
 pub(super) struct Running {
-    /// How it is.
+    /// Status of pepd.
     pub status: Status,
-    /// Its flows, the oldest first.
+    /// Flows of pepd, oldest first.
     pub flows: Vec<FlowStatus>,
 }
 
-/// Asks the pepd that runs with this configuration.
+/// Queries the pepd that runs with this configuration.
 ///
 /// # Errors
-/// What there is to say where none answers.
+/// A finding if none answers.
 pub(super) fn ask(config: &Config) -> Result<Running, Finding> {
     let what = "running pepd";
     let Some(socket) = admin_socket::path(config) else {
         return Err(Finding::unknown(
             what,
-            "cannot be asked: `admin.socket` is \"off\"",
-            "name a socket to have rules, connections and return paths looked at",
+            "unknown: `admin.socket` is \"off\"",
+            "set a socket to check rules, connections and return paths",
         ));
     };
     let answer = |target: &str| client::ask_within(PATIENCE, &socket, target);
@@ -59,8 +60,8 @@ pub(super) fn ask(config: &Config) -> Result<Running, Finding> {
         (Ok(status), Ok(FlowsReport { flows, .. })) => Ok(Running { status, flows }),
         _ => Err(Finding::unknown(
             what,
-            "answers in a way that this program does not understand",
-            "it is of another version: `pepd reload`, or restart it",
+            "its answer is not understood by this program",
+            "versions differ: `pepd reload`, or restart pepd",
         )),
     }
 }
@@ -70,7 +71,7 @@ fn unanswered(err: &AskError) -> Finding {
     match err {
         AskError::Denied(path) => Finding::unknown(
             what,
-            format!("{}: this user may not ask it", path.display()),
+            format!("{}: access denied to this user", path.display()),
             "run `pepd check` as root, or as a user of its socket's group (`admin.mode`)",
         ),
         AskError::Elsewhere(path, other) => Finding::unknown(
@@ -85,7 +86,7 @@ fn unanswered(err: &AskError) -> Finding {
         AskError::NotRunning(path) | AskError::Unreachable(path, _) => Finding::unknown(
             what,
             format!("none answers at {}", path.display()),
-            "start it, and run `pepd check` again: then rules, arriving connections and return paths are looked at",
+            "start it and repeat `pepd check` to check rules, arriving connections and return paths",
         ),
         other => Finding::unknown(
             what,
@@ -96,7 +97,7 @@ fn unanswered(err: &AskError) -> Finding {
 }
 
 impl Running {
-    /// That it is there.
+    /// Returns the finding that pepd runs.
     pub fn finding(&self) -> Finding {
         let Status {
             pid,
@@ -109,7 +110,7 @@ impl Running {
         if draining {
             return Finding::warn(
                 "running pepd",
-                format!("{seen}; it is to end, and takes no new flows"),
+                format!("{seen}; draining, it takes no new flows"),
                 "start another when it has ended",
             );
         }
@@ -125,14 +126,14 @@ impl Running {
     }
 }
 
-/// Our table as it is, and what that means.
+/// Returns pepd's installed table, and a finding about it.
 pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
     let name = config.intercept.table.as_str();
     let what = format!("rules (nft table inet {name})");
     if !system::may_ask_nft() {
         let finding = Finding::unknown(
             what,
-            "this process may not ask (CAP_NET_ADMIN)",
+            "unknown: this process lacks CAP_NET_ADMIN",
             "run `pepd check` as root",
         );
         return (finding, None);
@@ -151,13 +152,14 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
         Err(NftError::Refused(why)) if why.contains("No such file") => {
             let finding = Finding::fail(
                 what,
-                "not there",
-                "pepd puts it back within a second or two: look again, and at its log. Does it run in another network namespace?",
+                "missing",
+                "pepd reinstalls it within a second or two: repeat the check, and see its log. It may run in another network namespace",
             );
             (finding, None)
         }
         Err(err) => {
-            let finding = Finding::unknown(what, err.to_string(), "does `nft list tables` work?");
+            let finding =
+                Finding::unknown(what, err.to_string(), "check that `nft list tables` works");
             (finding, None)
         }
     }
@@ -165,7 +167,7 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
 
 fn rules_finding(what: &str, listing: &Listing, differences: &[Vec<String>; 2]) -> Finding {
     const REMEDY: &str = "either the configuration changed since pepd started, or another program \
-        edits pepd's table. `pepd reload` reinstalls the rules; flows go on";
+        edits pepd's table. `pepd reload` reinstalls the rules; flows continue";
     let [missing, more] = differences;
     let few = |list: &[String]| {
         let first = list.iter().take(3).cloned().collect::<Vec<_>>().join("; ");
@@ -177,28 +179,32 @@ fn rules_finding(what: &str, listing: &Listing, differences: &[Vec<String>; 2]) 
     };
     if !missing.is_empty() {
         let seen = format!(
-            "{} of the configuration's are missing: {}",
+            "{} rules of the configuration are missing: {}",
             missing.len(),
             few(missing)
         );
         return Finding::fail(what, seen, REMEDY);
     }
     if !more.is_empty() {
-        let seen = format!("{} are not the configuration's: {}", more.len(), few(more));
+        let seen = format!(
+            "{} rules are not from the configuration: {}",
+            more.len(),
+            few(more)
+        );
         return Finding::warn(what, seen, REMEDY);
     }
-    let seen = format!("all {} in place", listing.rules());
+    let seen = format!("all {} rules installed", listing.rules());
     if listing.gate_is_closed() {
         return Finding::fail(
             what,
             format!("{seen}; the gate is closed: new flows pass unaccelerated"),
-            "a limit is reached (flows, descriptors, memory): `pepd status`, and the log, say which key of [limits]",
+            "a limit is reached (flows, descriptors, memory): `pepd status` and the log name the key of [limits]",
         );
     }
     Finding::ok(what, seen)
 }
 
-/// Sites of which SYNs that pepd redirects do not arrive.
+/// Returns findings for sites whose redirected SYNs do not arrive.
 pub(super) fn losses(config: &Config, status: &Status) -> Vec<Finding> {
     let lost = status
         .sites
@@ -210,36 +216,36 @@ pub(super) fn losses(config: &Config, status: &Status) -> Vec<Finding> {
             .any(|of| of.name == site.name && of.on_interception_loss == InterceptionLoss::Block);
         let fate = match (blocks, site.mode.as_str()) {
             (true, _) => "are blocked",
-            (false, "tunnel") => "pass unprotected, outside of the tunnel",
+            (false, "tunnel") => "pass unprotected, outside the tunnel",
             (false, _) => "pass unaccelerated",
         };
         Finding::fail(
             format!("redirection of site {}", site.name),
             format!(
-                "{}: the machine drops what pepd redirects; new connections {fate}",
+                "{}: redirected SYNs do not arrive; new connections {fate}",
                 site.interception_lost.join(", ")
             ),
             "a firewall's `input` or a reverse path filter of another program: docs/interception.md, \"Beside your \
-             firewall\"; pepd tries again by itself, and at once when it is restarted",
+             firewall\"; pepd retries by itself, and at once after a restart",
         )
     };
     lost.map(finding).collect()
 }
 
-/// What has come of connections.
+/// Counts of connections.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Traffic {
-    /// For how long it was counted, and since when in words.
+    /// Time span of the counts, and its start in words.
     span: Duration,
     since: String,
-    /// The process that was asked.
+    /// Process that was queried.
     pid: u32,
-    /// `None` where the table has no such counter.
+    /// SYNs that arrived; `None` if the table has no such counter.
     syns: Option<u64>,
     intercepted: u64,
-    /// SYNs that passed because a limit was reached.
+    /// SYNs that passed because of a limit.
     passed: u64,
-    /// SYNs that passed because of what they are, or where they go.
+    /// SYNs that passed because of their kind or destination.
     left_alone: u64,
     called: u64,
     answered: u64,
@@ -248,19 +254,19 @@ pub(super) struct Traffic {
     /// SYNs that were held.
     held: u64,
     accepted: u64,
-    /// Servers that answered otherwise.
+    /// Servers that refused.
     refused: u64,
     timed_out: u64,
     /// Servers that have not answered for long.
     silent: u64,
-    /// Packets of peers that no site here takes.
-    foreign: u64,
-    /// Interfaces by which SYNs came, and how many seconds ago.
+    /// Packets of peers that match no local site.
+    unmatched: u64,
+    /// Interfaces by which SYNs arrived, with the seconds since the last one.
     seen: BTreeMap<String, u64>,
 }
 
 impl Traffic {
-    /// Since the rules were put in place, which a process does when it begins.
+    /// Returns the counts since the installation of the rules, which a process does at its start.
     pub fn new(running: &Running, listing: &Listing) -> Self {
         let counter = |counter| listing.counter(counter).unwrap_or(0);
         let uptime_s = running.status.uptime_s;
@@ -270,7 +276,7 @@ impl Traffic {
         };
         Self {
             span: Duration::from_secs(uptime_s as u64),
-            since: format!("since pepd began {} ago", span(uptime_s)),
+            since: format!("since pepd started {} ago", span(uptime_s)),
             pid: running.status.pid,
             syns: listing.counter(Counter::Syns),
             intercepted: counter(Counter::Intercepted),
@@ -303,12 +309,12 @@ impl Traffic {
             ]),
             timed_out: running.sum(&["ended_connect_timeout", "syns_expired"]),
             silent: running.flows.iter().filter(is_silent).count() as u64,
-            foreign: running.counter("packets_unmatched"),
+            unmatched: running.counter("packets_unmatched"),
             seen: listing.seen.clone(),
         }
     }
 
-    /// What has come since then. Another process has counted anew.
+    /// Returns the counts since `before`. A new process has restarted its counters.
     pub fn since(self, before: &Self, watched: Duration) -> Self {
         let since = format!("within {}", duration::format(watched));
         if self.pid != before.pid {
@@ -331,14 +337,14 @@ impl Traffic {
             refused: more(self.refused, before.refused),
             timed_out: more(self.timed_out, before.timed_out),
             seen: self.seen.into_iter().filter(recent).collect(),
-            foreign: more(self.foreign, before.foreign),
+            unmatched: more(self.unmatched, before.unmatched),
             pid: self.pid,
             silent: self.silent,
         }
     }
 }
 
-/// Whether connections come in by the interfaces that are named, or by which others.
+/// Returns a finding about the interfaces by which connections arrive.
 pub(super) fn arrivals(config: &Config, traffic: &Traffic) -> Finding {
     let what = "connections arrive";
     let lan: Vec<&str> = config.intercept.lan.iter().map(AsRef::as_ref).collect();
@@ -347,7 +353,7 @@ pub(super) fn arrivals(config: &Config, traffic: &Traffic) -> Finding {
     let Some(syns) = traffic.syns else {
         return Finding::unknown(
             what,
-            "the rules are those of another version, which does not count them",
+            "the rules are from another version without this counter",
             "`pepd reload`",
         );
     };
@@ -375,7 +381,7 @@ pub(super) fn arrivals(config: &Config, traffic: &Traffic) -> Finding {
     others.retain(|name, _| name != "lo" && !tuns.contains(name) && !lan.contains(&name.as_str()));
     let link = config.link.as_ref().map(|link| link.interface.as_str());
     let by_link = link.and_then(|link| others.remove_entry(link));
-    let seen = format!("no SYN has come in by {list} {since}");
+    let seen = format!("no SYN has arrived by {list} {since}");
     if !others.is_empty() {
         let by = others.iter().map(ago).collect::<Vec<_>>().join(", ");
         let names: Vec<_> = others.keys().map(|name| format!("\"{name}\"")).collect();
@@ -383,19 +389,19 @@ pub(super) fn arrivals(config: &Config, traffic: &Traffic) -> Finding {
             what,
             format!("{seen}, but by {by}"),
             format!(
-                "is {list} the right interface? If hosts are behind the other: intercept.lan = [{}]",
+                "check that {list} is the right interface; if hosts are behind the other: intercept.lan = [{}]",
                 names.join(", ")
             ),
         );
     }
     let beyond = by_link.map_or(String::new(), |(name, _)| {
-        format!("; by {name}, the link, some came from beyond")
+        format!("; some came over the link {name}")
     });
     Finding::warn(
         what,
         format!("{seen}{beyond}"),
         format!(
-            "is {list} the right interface, and this machine the hosts' gateway? Connect from a host, then look again, or \
+            "check that {list} is the right interface, and this machine the hosts' gateway. Connect from a host and repeat, or \
              `pepd check --watch 10s`, or `tcpdump -ni {} 'tcp[tcpflags] & tcp-syn != 0'`",
             lan.first().copied().unwrap_or("any")
         ),
@@ -406,7 +412,7 @@ fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
     if text.is_empty() { other } else { text }
 }
 
-/// Whether what arrives is redirected, and handshakes with clients end.
+/// Returns a finding about redirection, and the completion of handshakes with clients.
 pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize) -> Finding {
     let what = "handshakes with clients";
     let Traffic {
@@ -433,18 +439,18 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
                     counted(*left_alone, "SYN")
                 ),
                 format!(
-                    "no route of this machine's own leads to where they go, or one by another interface than the link's \
-                     (`link.other_routes`), or they are signed or guarded by their TTL: docs/interception.md; which of \
-                     these: nft list counters table inet {}",
+                    "this machine has no route to their destinations, or one that does not lead by the link \
+                     (`link.other_routes`), or they are signed or guarded by their TTL: docs/interception.md; counts of \
+                     each cause: nft list counters table inet {}",
                     config.intercept.table
                 ),
             ),
             (0, 0..SOME) => Finding::ok(what, counts),
             (0, _) => Finding::warn(
                 what,
-                format!("{syns} SYNs came in {since}, and none was redirected"),
-                "they were for this machine itself, or of sites with mode = \"bypass\"; else see the rules above. `pepd check` lists \
-                 the sites: the first that matches decides",
+                format!("{syns} SYNs arrived {since}, and none was redirected"),
+                "they were for this machine itself, or for sites with mode = \"bypass\"; else see the rules above. `pepd check` lists \
+                 the sites: the first match applies",
             ),
             (passed, _) => Finding::fail(
                 what,
@@ -452,7 +458,7 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
                     "{passed} SYNs passed unaccelerated {since}: the gate is closed, or their \
                      hosts reached `limits.flows_per_host`"
                 ),
-                "a limit is reached: `pepd status`, and the log, say which key of [limits]",
+                "a limit is reached: `pepd status` and the log name the key of [limits]",
             ),
         };
     }
@@ -463,7 +469,7 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
         return Finding::warn(
             what,
             counts,
-            "a flood of SYNs, or clients whose answers go another way: all that hosts send has to come through this machine",
+            "a flood of SYNs, or clients whose packets take another path: all packets of hosts must pass this machine",
         );
     }
     Finding::ok(what, counts)
@@ -472,14 +478,14 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
 fn never(what: &str, counts: &str) -> Finding {
     Finding::fail(
         what,
-        format!("{counts}: no handshake has ended"),
-        "our SYN-ACKs do not reach clients, or their answers go another way (asymmetric): both have to pass this machine; see \
+        format!("{counts}: no handshake completed"),
+        "pepd's SYN-ACKs do not reach clients, or their answers take another path (asymmetric): both must pass this machine; see \
          the route to clients below\n\
-         or a firewall or the reverse path check drops what is redirected: see those findings",
+         or a firewall or the reverse path check drops redirected packets: see those findings",
     )
 }
 
-/// Whether what servers answer comes back to us.
+/// Returns a finding about the return path of servers.
 pub(super) fn servers(traffic: &Traffic) -> Finding {
     let what = "return path of servers";
     let Traffic {
@@ -488,56 +494,59 @@ pub(super) fn servers(traffic: &Traffic) -> Finding {
         refused,
         timed_out,
         silent,
-        foreign,
+        unmatched,
         since,
         ..
     } = traffic;
     let counts = format!(
-        "{} sent to servers {since}, {} came back, {} refused or cannot be reached",
+        "{} sent to servers {since}, {} received, {} refused or unreachable",
         counted(*called, "SYN"),
         counted(*answered, "SYN-ACK"),
         counted(*refused, "server")
     );
     if *called == 0 {
-        return Finding::ok(what, format!("no server was called {since}"));
+        return Finding::ok(
+            what,
+            format!("not tested yet: no SYN sent to a server {since}"),
+        );
     }
-    if answered + refused == 0 && *foreign > 0 {
+    if answered + refused == 0 && *unmatched > 0 {
         return Finding::fail(
             what,
             format!(
-                "{counts}; pepd dropped {foreign} packets of peers: no local site carries their \
+                "{counts}; pepd dropped {unmatched} packets of peers: no local site carries their \
                  answers"
             ),
-            "what servers answer may come by the tunnel: a peer has a site of mode \"packet\" for it that is missing here. See packets below",
+            "answers of servers may arrive by the tunnel: a peer has a site of mode \"packet\" for them without a counterpart here. See packets below",
         );
     }
     if answered + refused == 0 && (*called >= SOME || *timed_out > 0) {
         return Finding::fail(
             what,
             counts,
-            "the path is asymmetric if servers live: what they answer goes to the hosts by another way, and not through this machine. \
-             Route the hosts' prefixes to this machine at the servers' side, or masquerade, or `source = \"self\"` in the site. \
-             `tcpdump` at the server shows by where its answers leave",
+            "if servers are up, the path is asymmetric: their answers reach the hosts without passing this machine. \
+             At the servers' end route the hosts' prefixes to this machine, or masquerade, or set `source = \"self\"` in the site. \
+             `tcpdump` at the server shows the path of its answers",
         );
     }
     if *silent > 0 && silent + timed_out > *answered {
         return Finding::warn(
             what,
             format!(
-                "{counts}; {silent} have not answered for more than {LONG_S} s, {timed_out} never did"
+                "{counts}; {silent} without an answer for more than {LONG_S} s, {timed_out} timed out"
             ),
-            "servers that are not there; or the answers of some go another way: see `pepd flows`, state `accepted`, for which",
+            "servers are down, or answers of some take another path: see `pepd flows`, state `accepted`",
         );
     }
     Finding::ok(what, counts)
 }
 
-/// Warns where a host has marked bytes as urgent.
+/// Returns a warning if a host has sent urgent data.
 pub(super) fn urgent(traffic: &Traffic) -> Option<Finding> {
     let Traffic { urgent, since, .. } = traffic;
     let seen = || {
         let packets = counted(*urgent, "packet");
-        format!("{packets} {since}; pepd delivers the bytes in the stream, no longer marked")
+        format!("{packets} {since}; pepd delivers the bytes in the stream, without the urgent mark")
     };
     (*urgent > 0).then(|| {
         Finding::warn(

@@ -13,7 +13,7 @@ fn plain() -> Config {
 fn traffic() -> Traffic {
     Traffic {
         span: Duration::from_secs(60),
-        since: "since pepd began 1min ago".to_owned(),
+        since: "since pepd started 1min ago".to_owned(),
         pid: 7,
         syns: Some(0),
         ..Traffic::default()
@@ -40,13 +40,13 @@ fn connections_that_arrive_elsewhere_fail_with_the_name_of_that_interface() {
 }
 
 #[test]
-fn that_nothing_arrives_is_doubtful_and_the_link_is_no_suggestion() {
+fn no_arrivals_are_a_warning_that_does_not_suggest_the_link() {
     let found = arrivals(&plain(), &traffic());
     assert_eq!(found.state, State::Warn);
     assert!(
         found
             .seen
-            .contains("no SYN has come in by lan0 since pepd began")
+            .contains("no SYN has arrived by lan0 since pepd started")
     );
     let beyond = Traffic {
         seen: seen(&[("wan0", 9)]),
@@ -58,7 +58,7 @@ fn that_nothing_arrives_is_doubtful_and_the_link_is_no_suggestion() {
 }
 
 #[test]
-fn connections_that_arrive_are_told_by_interface() {
+fn arriving_connections_are_reported_by_interface() {
     let arrived = Traffic {
         syns: Some(5),
         seen: seen(&[("lan0", 3), ("lan1", 2)]),
@@ -97,7 +97,7 @@ fn handshakes_that_never_end_fail_once_there_are_some() {
 }
 
 #[test]
-fn connections_that_nothing_is_done_with_are_told_apart() {
+fn connections_that_are_not_redirected_are_reported_by_cause() {
     let of = |syns, passed, held| {
         let traffic = Traffic {
             syns: Some(syns),
@@ -136,7 +136,7 @@ fn servers_none_of_which_answers_are_a_return_path_that_is_not_there() {
     assert_eq!(of(1, 0, 0, 0, 0), State::Ok);
     assert_eq!(of(1, 0, 0, 1, 0), State::Fail);
     assert_eq!(of(SOME, 0, 0, 0, 0), State::Fail);
-    // A refusal has come back, too.
+    // A refusal is an answer, too.
     assert_eq!(of(SOME, 0, 1, 0, 0), State::Ok);
     assert_eq!(of(SOME, 2, 0, 0, 0), State::Ok);
     assert_eq!(of(9, 2, 0, 2, 1), State::Warn);
@@ -187,10 +187,10 @@ fn missing_rules_fail_and_a_closed_gate_does() {
 }
 
 #[test]
-fn answers_that_come_by_a_tunnel_that_nobody_takes_are_no_asymmetric_path() {
+fn unmatched_answers_from_a_tunnel_are_no_asymmetric_path() {
     let traffic = Traffic {
         called: 9,
-        foreign: 9,
+        unmatched: 9,
         ..traffic()
     };
     let found = servers(&traffic);
@@ -205,7 +205,7 @@ fn answers_that_come_by_a_tunnel_that_nobody_takes_are_no_asymmetric_path() {
 }
 
 #[test]
-fn urgent_data_is_told_of_where_there_was_any() {
+fn urgent_data_is_reported() {
     assert!(urgent(&traffic()).is_none());
     let some = Traffic {
         urgent: 3,

@@ -1,20 +1,19 @@
-//! What keeps a configuration from working on this machine, or a running pepd from doing its work:
-//! `pepd check`.
+//! `pepd check`: problems of this machine with a configuration, and of a running pepd.
 //!
-//! - this module, findings: what was looked at, how it is, what to do
-//! - `interfaces`, those of the configuration: there, up, MTU, offloads
-//! - `system`, capabilities, the kernel's parts, forwarding, limits, clock
-//! - `sockets`, congestion controls, buffers, settings of TCP, connection tracking
-//! - `firewall`, rules of other programs that drop pepd's packets
-//! - `ways`, by which interfaces hosts and servers are reached
-//! - `listing`, what `nft` says of our table
-//! - `unit`, what systemd starts pepd with
-//! - `live`, what a running pepd does: connections that arrive, are intercepted, are answered;
-//!   `half_open`, those that are not yet
-//! - `peers`, those that are down
-//! - `leftovers`, what a pepd that was killed has left
+//! - this module: findings, each with state, evidence and remedy
+//! - `interfaces`: existence, state, MTU and offloads
+//! - `system`: capabilities, kernel features, forwarding, limits, clock
+//! - `sockets`: congestion controls, buffers, TCP settings, connection tracking
+//! - `firewall`: rules of other programs that drop pepd's packets
+//! - `routes`: interfaces by which hosts and servers are reached
+//! - `listing`: pepd's table as listed by `nft`
+//! - `unit`: settings of the systemd unit
+//! - `live`: a running pepd: connections that arrive, are intercepted, are answered; `half_open`:
+//!   incomplete handshakes
+//! - `peers`: peers that are down
+//! - `leftovers`: leftovers of a killed pepd
 //!
-//! Looking changes nothing. What cannot be seen without privileges is `unknown`.
+//! The checks change nothing. Facts that require privileges are `unknown` without them.
 
 mod cgroup;
 mod firewall;
@@ -26,10 +25,10 @@ mod live;
 mod packets;
 mod peers;
 mod rates;
+mod routes;
 mod sockets;
 mod system;
 mod unit;
-mod ways;
 
 use std::{fmt, fs, time::Duration};
 
@@ -42,19 +41,19 @@ use interfaces::Interface;
 use live::Running;
 use unit::Unit;
 
-/// State of something, in the order in which findings are shown.
+/// State of a finding, in the order of display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It keeps flows from being accelerated, or from working.
+    /// Prevents acceleration, or breaks flows.
     Fail,
-    /// Harm that costs something, or is meant so.
+    /// Costs performance, or may be intended.
     Warn,
-    /// It could not be seen.
+    /// Cannot be determined.
     Unknown,
-    /// Nothing is wrong, but an operator may expect something else.
+    /// Correct, but possibly unexpected.
     Info,
-    /// As it should be.
+    /// Correct.
     Ok,
 }
 
@@ -70,16 +69,16 @@ impl State {
     }
 }
 
-/// Something that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// Object of the check.
     pub what: String,
-    /// How it is.
+    /// State of the object.
     pub state: State,
-    /// What was seen.
+    /// Evidence.
     pub seen: String,
-    /// What to do, where it is not as it should be.
+    /// Remedy, unless the state is correct.
     #[serde(rename = "do")]
     pub remedy: Option<String>,
 }
@@ -139,35 +138,35 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All findings, the worst first; displayed, a line each, and beneath it what to do.
+/// All findings, the worst first; displayed as a line each, followed by the remedy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// The worst first, and else in the order in which they were looked for.
+    /// Sorts by state, the worst first; findings of equal state keep their order.
     fn sorted(mut all: Vec<Finding>) -> Self {
         all.sort_by_key(|finding| finding.state);
         Self(all)
     }
 
-    /// True where there are none.
+    /// Returns true without findings.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Leaves out what is as it should be.
+    /// Removes findings whose state is correct.
     pub fn only_amiss(&mut self) {
         self.0.retain(|finding| finding.state != State::Ok);
     }
 
-    /// Whether something keeps flows from being accelerated, or from working.
+    /// Returns true if a finding prevents acceleration, or breaks flows.
     pub fn fails(&self) -> bool {
         self.0.iter().any(|finding| finding.state == State::Fail)
     }
 }
 
-/// What `pepd check` has to say, for programs.
+/// Report of `pepd check`, for programs.
 #[derive(Debug, Serialize)]
 pub struct Report {
     config: String,
@@ -178,7 +177,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a configuration that is right.
+    /// Returns the report of a valid configuration.
     pub fn new(loaded: &Loaded, findings: &Findings) -> Self {
         let text = |list: &[ConfigWarning]| list.iter().map(ToString::to_string).collect();
         Self {
@@ -208,14 +207,14 @@ impl fmt::Display for Findings {
     }
 }
 
-/// Looks at this machine, and at the pepd that runs with this configuration, where one does. What
-/// comes in is counted from when its rules were put in place, or within `watch`.
+/// Checks this machine, and the pepd that runs with this configuration, if any. Connections are
+/// counted since the installation of its rules, or during `watch`.
 pub fn diagnose(
     config: &Config,
     catalogue: Option<&Catalogue>,
     watch: Option<Duration>,
 ) -> Findings {
-    // What this opens itself, `pepd run` does not have.
+    // Descriptors opened by this check are not needed by `pepd run`.
     let open = pepd_relay::limits::descriptors::open();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -225,8 +224,8 @@ pub fn diagnose(
         Err(err) => {
             let finding = Finding::unknown(
                 "this machine",
-                format!("cannot be looked at: {err}"),
-                "descriptors or memory are short: try again",
+                format!("check failed: {err}"),
+                "out of descriptors or memory: try again",
             );
             return Findings(vec![finding]);
         }
@@ -247,9 +246,9 @@ pub fn diagnose(
     findings.extend(system::check(config, catalogue, running.as_ref().ok()));
     let may = system::may_open(config, open, running.as_ref().ok(), unit.as_ref());
     findings.push(system::descriptors(may));
-    findings.extend(ways::side(config));
+    findings.extend(routes::side(config));
     findings.extend(packets::refusals(config));
-    findings.extend(runtime.block_on(ways::check(config, &net)));
+    findings.extend(runtime.block_on(routes::check(config, &net)));
     let seen = running.as_ref().ok();
     let rules = runtime.block_on(firewall::inspect(config, &net, seen));
     findings.extend(rules.unwrap_or_default().findings);
@@ -275,7 +274,7 @@ fn live_findings(
     findings.extend(peers::check(&before.status));
     let (table, counted) = runtime.block_on(live::table(config));
     findings.push(table);
-    findings.extend(runtime.block_on(ways::delivery(config, net)));
+    findings.extend(runtime.block_on(routes::delivery(config, net)));
     let Some(counted) = counted else {
         return findings;
     };
@@ -288,9 +287,9 @@ fn live_findings(
             traffic = live::Traffic::new(&after, &again).since(&traffic, watch);
         }
     }
-    let halves = half_open::clients();
+    let half_open = half_open::clients();
     findings.push(live::arrivals(config, &traffic));
-    findings.push(live::interception(config, &traffic, halves.len()));
+    findings.push(live::interception(config, &traffic, half_open.len()));
     findings.push(live::servers(&traffic));
     findings.extend(live::urgent(&traffic));
     findings.extend(sockets::windows(&before.flows));
@@ -301,31 +300,31 @@ fn live_findings(
     ));
     findings.extend(packets::check(config, &before.status));
     findings.extend(rates::check(&before.status));
-    findings.extend(runtime.block_on(ways::of_flows(config, net, &before.flows, &halves)));
+    findings.extend(runtime.block_on(routes::of_flows(config, net, &before.flows, &half_open)));
     findings
 }
 
-/// The MSS of IPv4 and of IPv6 to which rules lower that of hosts' SYNs over the link, in bytes.
+/// Returns the MSS of IPv4 and of IPv6 to which rules clamp hosts' SYNs over the link, in bytes.
 pub(crate) async fn clamps(config: &Config) -> Option<[Option<u16>; 2]> {
     firewall::clamps(config, &Net::gather().await).await
 }
 
 /// Rules of other programs that concern pepd.
 pub(crate) struct Beside {
-    /// Those in its way, each with what to do as one line.
+    /// Rules that interfere, each with its remedy in one line.
     pub(crate) lines: Vec<String>,
-    /// The MSS of IPv4 and of IPv6 to which they lower that of hosts' SYNs, in bytes; none where
-    /// they could not be read.
+    /// The MSS of IPv4 and of IPv6 to which they clamp hosts' SYNs, in bytes; `None` if they could
+    /// not be read.
     pub(crate) clamps: Option<[Option<u16>; 2]>,
 }
 
-/// Rules of other programs; of those in pepd's way also such as only may be, where `doubtful`.
+/// Returns rules of other programs that concern pepd; uncertain ones only if `doubtful`.
 pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     let net = Net::gather().await;
     let seen = firewall::inspect(config, &net, None).await;
     let clamps = seen.as_ref().map(|seen| seen.clamped.minimum);
     let mut findings = seen.map(|seen| seen.findings).unwrap_or_default();
-    findings.extend(ways::policy(config, &net).await);
+    findings.extend(routes::policy(config, &net).await);
     findings.retain(|finding| match finding.state {
         State::Fail => true,
         State::Warn => doubtful || finding.what != firewall::WHAT,
@@ -338,7 +337,7 @@ pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
             "{}: {}; to do: {}",
             finding.what,
             finding.seen,
-            remedy.join(" ")
+            remedy.join("; ")
         )
     };
     Beside {
@@ -347,7 +346,7 @@ pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     }
 }
 
-/// What the kernel says of its interfaces and routes.
+/// The kernel's interfaces and routes.
 #[derive(Debug)]
 struct Net {
     netlink: Option<Netlink>,
@@ -382,7 +381,7 @@ impl Net {
     }
 }
 
-/// A setting of the kernel as a number, by its path below `/proc/sys`.
+/// Returns a numeric sysctl, by its path below `/proc/sys`.
 fn sysctl(path: &str) -> Option<u64> {
     pepd_sys::sysctl(path)?.parse().ok()
 }

@@ -1,11 +1,12 @@
-//! Whether packets beside flows come through: both ends have to have sites for them. And whether hosts hear of those that are refused.
+//! Packets of sites of mode `packet`, which both ends need; and ICMP errors to hosts for refused
+//! packets.
 
 use pep_core::{config::Config, site::Mode};
 use pepd_api::status::{PeerStatus, Status};
 
 use super::{Finding, sysctl};
 
-/// A finding for each peer that packets are exchanged with.
+/// Returns a finding for each peer with such packets.
 pub(super) fn check(config: &Config, status: &Status) -> Vec<Finding> {
     let has_sites = |peer: &&PeerStatus| {
         let mut sites = config.sites.iter();
@@ -20,15 +21,15 @@ fn of_peer(peer: &PeerStatus) -> Finding {
     if peer.takes_packets == Some(false) {
         return Finding::warn(
             what,
-            "the peer takes none: those of sites with mode = \"packet\" go as `packet.on_peer_loss` says",
-            "its pepd needs a site with mode = \"packet\" for this one, too, which takes their answers (`sport` where `dport` is here)",
+            "the peer accepts no packets: `packet.on_peer_loss` applies to those of sites with mode = \"packet\"",
+            "the peer needs a site with mode = \"packet\" for this pepd that matches the answers (`sport` instead of `dport`)",
         );
     }
     let given: u64 = peer.packets.iter().map(|site| site.delivered).sum();
     let taken: u64 = peer.packets.iter().map(|site| site.packets).sum();
-    let seen = format!("{taken} taken, {given} given to hosts");
-    let foreign = peer.packets_unmatched;
-    if foreign == 0 {
+    let seen = format!("{taken} taken from hosts, {given} delivered to hosts");
+    let unmatched = peer.packets_unmatched;
+    if unmatched == 0 {
         return Finding::ok(what, seen + hint(taken, given));
     }
     let last = peer.unmatched_last.as_ref();
@@ -36,7 +37,7 @@ fn of_peer(peer: &PeerStatus) -> Finding {
     Finding::warn(
         what,
         format!(
-            "{seen}; pepd dropped {foreign} packets of peer {name}: no local site carries their \
+            "{seen}; pepd dropped {unmatched} packets of peer {name}: no local site carries their \
              answers{last}"
         ),
         format!(
@@ -46,15 +47,16 @@ fn of_peer(peer: &PeerStatus) -> Finding {
     )
 }
 
-/// For who gets nothing back. There may be nothing to answer: telemetry, or what is for groups.
+/// Returns a hint if no packet returned. That can be correct: telemetry, or multicast.
 fn hint(taken: u64, given: u64) -> &'static str {
     match (taken, given) {
-        (1.., 0) => "; where answers are due, `pepd check` there says whether its sites take these",
+        (1.., 0) => "; if answers are missing, run `pepd check` at the peer",
         _ => "",
     }
 }
 
-/// How often the kernel tells hosts of what sites of mode `block` refuse.
+/// Returns a finding about the rate at which the kernel notifies hosts of packets refused by mode
+/// `block`.
 pub(super) fn refusals(config: &Config) -> Option<Finding> {
     let mut sites = config.sites.iter();
     sites.find(|(_, site)| site.mode == Mode::Block)?;
@@ -63,10 +65,10 @@ pub(super) fn refusals(config: &Config) -> Option<Finding> {
     Some(refusals_of(v4, sysctl("net/ipv6/icmp/ratelimit")))
 }
 
-/// Of `icmp_ratemask`, the bit of destination unreachable.
+/// Bit of `icmp_ratemask` for destination unreachable.
 const UNREACHABLE: u64 = 1 << 3;
 
-/// By the least time between two errors for a host, in milliseconds, where there is one.
+/// Returns the finding for the minimum intervals between two errors for a host, in milliseconds.
 fn refusals_of(v4: Option<u64>, v6: Option<u64>) -> Finding {
     let what = "refusals by mode = \"block\"";
     let named = [
@@ -81,7 +83,7 @@ fn refusals_of(v4: Option<u64>, v6: Option<u64>) -> Finding {
         })
         .unzip();
     if seen.is_empty() {
-        return Finding::ok(what, "hosts hear of each");
+        return Finding::ok(what, "hosts are notified of each");
     }
     Finding::warn(
         what,
@@ -102,7 +104,7 @@ mod tests {
     use super::{super::State, *};
 
     #[test]
-    fn refusals_that_nobody_hears_of_are_told() {
+    fn refusals_without_icmp_errors_are_reported() {
         for (v4, v6, named) in [
             (Some(1000), Some(1000), "icmp_ratelimit=0 net.ipv6"),
             (Some(1000), None, "sysctl -w net.ipv4.icmp_ratelimit=0,"),
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_site_takes_is_told_with_what_is_missing() {
+    fn unmatched_packets_are_reported_with_the_missing_site() {
         let fine = check(&config("packet"), &status(|_| {}));
         assert_eq!((fine.len(), fine[0].state), (1, State::Ok));
         assert_eq!(check(&config("tunnel"), &status(|_| {})), []);
@@ -152,16 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_nothing_back_is_sent_to_the_other_end() {
-        assert!(hint(5, 0).contains("`pepd check` there"));
+    fn missing_answers_refer_to_the_peer() {
+        assert!(hint(5, 0).contains("`pepd check` at the peer"));
         assert_eq!((hint(0, 0), hint(5, 1)), ("", ""));
     }
 
     #[test]
-    fn so_is_a_peer_that_takes_none() {
+    fn a_peer_that_accepts_no_packets_is_reported() {
         let status = status(|peer| peer.takes_packets = Some(false));
         let found = check(&config("packet"), &status).remove(0);
         assert_eq!(found.state, State::Warn);
-        assert!(found.seen.contains("takes none"), "{found}");
+        assert!(found.seen.contains("accepts no packets"), "{found}");
     }
 }

@@ -1,11 +1,11 @@
-//! Peers with which there is no session.
+//! Peers without a session.
 
 use pepd_api::status::{self, PeerStatus, Status};
 use units::counted;
 
 use super::{Finding, State};
 
-/// A finding for each peer that is down, or one that all are up.
+/// Returns a finding for each peer that is down, or one if all are up.
 pub(super) fn check(status: &Status) -> Vec<Finding> {
     let down = status.peers.iter().filter(|peer| !is_up(peer));
     let down: Vec<_> = down
@@ -29,9 +29,9 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
     let name = &peer.name;
     let what = format!("peer {name}");
     let why = peer.no_session.as_deref();
-    let told = why.map_or_else(String::new, |why| format!("; {}", status::no_session(why)));
+    let reported = why.map_or_else(String::new, |why| format!("; {}", status::no_session(why)));
     let seen = format!(
-        "down, {}{told}",
+        "down, {}{reported}",
         status::contact(peer).replace("\n  ", ", ")
     );
     let keys = || {
@@ -45,17 +45,17 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
         Some("version") => (State::Fail, "update the older of the two pepds".to_owned()),
         _ if !link_is_up => (
             State::Warn,
-            "the link is down: the peer comes back with it".to_owned(),
+            "the link is down: the peer follows when it is up".to_owned(),
         ),
         _ if peer.endpoint.is_none() => (
             State::Warn,
-            "it calls this pepd: `pepd check` there; a firewall here has to let `identity.listen` in".to_owned(),
+            "the peer initiates: run `pepd check` there; the local firewall must accept `identity.listen`".to_owned(),
         ),
         _ => (
             State::Fail,
             format!(
-                "does pepd run there, does its firewall let the port in, is `peer.{name}.endpoint` \
-                 right? The log of both says where a key differs"
+                "check that pepd runs there, its firewall accepts the port, and `peer.{name}.endpoint` is \
+                 right. Both logs report a key that differs"
             ),
         ),
     };
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_are_down_are_named_with_what_to_do() {
+    fn peers_that_are_down_are_reported_with_a_remedy() {
         let hub = serde_json::json!({
             "name": "hub", "endpoint": "192.0.2.1:5001", "remote": "192.0.2.1:5001", "up": false,
             "flows": 0, "session": null, "heard_s": 300.0, "no_session": "unanswered",
@@ -80,7 +80,7 @@ mod tests {
         let down = found(hub.clone(), true);
         assert_eq!((down.what.as_str(), down.state), ("peer hub", State::Fail));
         let seen = "down, at 192.0.2.1:5001, last heard 5min0s ago, received 0 B, sent 0 B; \
-                    does not answer our handshakes";
+                    does not answer handshakes";
         assert_eq!(down.seen, seen);
         assert_eq!(found(hub.clone(), false).state, State::Warn);
         let mut keys = hub.clone();

@@ -1,4 +1,4 @@
-//! Stated rates of peers, beside what tunnels have measured of their links.
+//! Configured rates of peers, compared with the rates that tunnels have measured.
 
 use pepd_api::{
     status::{self, PeerStatus, SessionStatus, Status},
@@ -7,7 +7,7 @@ use pepd_api::{
 
 use super::Finding;
 
-/// A finding for each peer whose link is measured below a stated rate.
+/// Returns a finding for each peer whose link is measured below a configured rate.
 pub(super) fn check(status: &Status) -> Vec<Finding> {
     let found = |peer: &PeerStatus| of_session(&peer.name, peer.session.as_ref()?);
     status.peers.iter().filter_map(found).collect()
@@ -20,23 +20,26 @@ fn of_session(peer: &str, session: &SessionStatus) -> Option<Finding> {
     Some(match found {
         "less" => Finding::warn(
             what,
-            status::passes(session.link_rate, stated) + "; pepd sends what it passes",
+            status::passes(session.link_rate, stated) + "; pepd sends at the measured rate",
             format!(
-                "if that lasts, state it: `rate` of [peer.{peer}], else link.rate; new sessions begin at the stated rate"
+                "if it lasts, set it as `rate` of [peer.{peer}], or as link.rate; new sessions start at the configured rate"
             ),
         ),
         "shared" => Finding::ok(
             what,
-            format!("others fill the link, and pepd has {share} of {rate}"),
+            format!("competing traffic fills the link; pepd gets {share} of {rate}"),
         ),
         "carried" => Finding::ok(
             what,
             format!(
-                "all of {rate} has been used, and no queue stood: the link passes at least that. Whether it passes more shows only where more is \
-                 stated, or rate = \"auto\""
+                "all of {rate} was used without a standing queue: the link carries that or more. To measure more, configure more, \
+                 or rate = \"auto\""
             ),
         ),
-        _ => Finding::ok(what, format!("{rate} as stated, not used up so far")),
+        _ => Finding::ok(
+            what,
+            format!("{rate} configured, not tested yet: not fully used so far"),
+        ),
     })
 }
 
@@ -53,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_passes_less_than_stated_is_told_with_what_it_passes() {
+    fn a_link_below_the_configured_rate_is_reported_with_its_rate() {
         let less = found("less");
         assert_eq!(less.state, State::Warn);
         assert!(
@@ -61,9 +64,9 @@ mod tests {
             "{less}"
         );
         for (stated, word) in [
-            ("shared", "others"),
-            ("carried", "at least"),
-            ("unused", "not used up"),
+            ("shared", "competing traffic"),
+            ("carried", "or more"),
+            ("unused", "not fully used"),
         ] {
             let found = found(stated);
             assert_eq!(found.state, State::Ok);
@@ -72,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_where_nothing_is_stated_or_measured() {
+    fn without_a_configured_or_measured_rate_there_is_no_finding() {
         assert_eq!(check(&pepd_api::testing::status()), []);
     }
 }

@@ -1,4 +1,4 @@
-//! What sockets get of the kernel: congestion controls, buffers, settings of TCP, connection tracking.
+//! Sockets: congestion controls, buffers, TCP settings, connection tracking.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use units::duration;
 
 use super::{Finding, sysctl};
 
-/// Probes that send the last packet again gain nothing where a round trip takes longer (docs/custody.md).
+/// Round trip above which tail loss probes gain nothing (docs/custody.md).
 const LONG: Duration = Duration::from_millis(200);
-/// Buffers of a socket are never larger (docs/configuration.md).
+/// Maximum size of a socket's buffers (docs/configuration.md).
 const BUFFERS_MOST: u64 = 64 << 20;
-/// A window without scaling (RFC 7323).
+/// Maximum window without scaling (RFC 7323).
 const WINDOW_UNSCALED: u64 = 65_535;
 
 fn sites(config: &Config) -> impl Iterator<Item = &Site> {
@@ -28,7 +28,7 @@ fn sites(config: &Config) -> impl Iterator<Item = &Site> {
     sites.filter(|site| site.mode.takes_flows())
 }
 
-/// True where some site gets one of pepd's own controls.
+/// Returns true if a site gets one of pepd's own controls.
 pub(super) fn loads(config: &Config, catalogue: &Catalogue) -> bool {
     let mut lists = sites(config).flat_map(|site| [&site.congestion, &site.congestion_lan]);
     lists.any(|wanted| {
@@ -39,7 +39,8 @@ pub(super) fn loads(config: &Config, catalogue: &Catalogue) -> bool {
     })
 }
 
-/// What is asked for and what is had. That none can be had is an error of the configuration, told before.
+/// Returns a finding that compares configured and available controls. A site without any available
+/// control is an error of the configuration, reported earlier.
 pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
     let what = "congestion controls";
     let mut had = Vec::new();
@@ -68,11 +69,11 @@ pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
     Finding::warn(
         what,
         format!("{had}; {}", passed_over.join("; ")),
-        "`pepd cc list` says what there is, and why one is missing",
+        "`pepd cc list` shows the available ones, and why one is missing",
     )
 }
 
-/// Every control once, with how it is had: those that sites name, and the kernel's default.
+/// Returns each control once, with its origin: those of sites, and the kernel's default.
 fn each_once(mut had: Vec<(String, String)>, default: Option<&str>) -> Vec<String> {
     const DEFAULT: &str = "this kernel's default";
     had.sort();
@@ -87,7 +88,8 @@ fn each_once(mut had: Vec<(String, String)>, default: Option<&str>) -> Vec<Strin
     entries.collect()
 }
 
-/// Judges whether the link legs' buffers hold what is in flight in each direction.
+/// Returns a finding that compares the buffers of link legs with the bytes in flight in each
+/// direction.
 pub(super) fn buffers(config: &Config) -> Finding {
     let link = config.link.as_ref();
     let most = |name: &str| {
@@ -133,7 +135,7 @@ fn buffers_of(
                         text::bytes(bytes),
                         text::bytes(flight)
                     ),
-                    "one flow cannot fill the link: remove the site's `link_buffer`, or make it larger (64MiB at most)",
+                    "one flow cannot fill the link: remove the site's `link_buffer`, or raise it (maximum 64MiB)",
                 );
             }
         }
@@ -142,18 +144,22 @@ fn buffers_of(
         return Finding::ok(
             what,
             format!(
-                "hold the {} that pepd has in flight on the full link; receive buffers grow with what arrives",
+                "larger than the bandwidth-delay product ({}); receive buffers grow with the arriving data",
                 text::bytes(flight)
             ),
         );
     }
     match autotuned {
         Some(most) => autotuned_of(what, most, rtt),
-        None => Finding::unknown(what, "tcp_wmem cannot be read", "is /proc/sys mounted?"),
+        None => Finding::unknown(
+            what,
+            "tcp_wmem is unreadable",
+            "check that /proc/sys is mounted",
+        ),
     }
 }
 
-/// Flows that one of pepd's own buffers limits, where there are some.
+/// Returns a finding about flows that one of pepd's own buffers limits, if any.
 pub(super) fn windows(flows: &[FlowStatus]) -> Option<Finding> {
     let what = "windows of flows";
     let legs = |flow: &FlowStatus| [flow.client_leg.clone(), flow.server_leg.clone()];
@@ -183,24 +189,26 @@ pub(super) fn windows(flows: &[FlowStatus]) -> Option<Finding> {
     Some(Finding::warn(
         what,
         seen(found, "pepd's send buffer"),
-        "state the true `link.rate` and `link.rtt`, or a larger `link_buffer` for its site",
+        "set the true `link.rate` and `link.rtt`, or a larger `link_buffer` for its site",
     ))
 }
 
-/// Less than this part of the stated rate is a link that passes less, or a control that yields.
+/// Fraction of the configured rate below which the link carries less, or the congestion control
+/// yields.
 const RATE_TRUE: f64 = 0.85;
-/// Seconds after an outage in which flows may still be getting back to their rate.
+/// Seconds after an outage in which flows may still be increasing their rate.
 const SETTLED_S: f64 = 60.0;
-/// A leg with so much of its window in flight sends as much as its control allows.
+/// Fraction of the window in flight from which a leg sends as much as its congestion control
+/// allows.
 const WINDOW_FULL: f64 = 0.7;
-/// Packets on the link for each byte of payload: full segments with time stamps over IPv4.
+/// Bytes on the link per byte of payload: full segments with time stamps over IPv4.
 const PACKETS: f64 = 1500.0 / 1448.0;
 
-/// Judges `link.rate` by what the split flows get that have enough to send.
+/// Judges `link.rate` by the rates of split flows that have enough to send.
 ///
-/// `None` where none has, or where they fill the stated rate. A link that passes more than is stated
-/// cannot be seen: pepd does not send beyond it. Nor does it show soon after an outage, while windows
-/// grow again.
+/// `None` without such flows, or if they reach the configured rate. A link that carries more cannot
+/// be detected: pepd does not send faster than configured. Nor can it soon after an outage, while
+/// windows are growing again.
 pub(super) fn stated_rate(
     config: &Config,
     link: &LinkReport,
@@ -242,14 +250,14 @@ pub(super) fn stated_rate(
         .iter()
         .any(|leg| leg.retransmitted > 0 && leg.congestion != "hybla_sat");
     let remedy = if resent {
-        "the link passes less than `link.rate`: state what it passes; or losses slow a control that yields to them: `congestion = [\"hybla_sat\"]`"
+        "the link carries less than `link.rate`: lower it; or losses slow a loss-based congestion control: `congestion = [\"hybla_sat\"]`"
     } else {
-        "the link passes less than `link.rate`: state what it passes"
+        "the link carries less than `link.rate`: lower it"
     };
     Some(Finding::warn(
         "link.rate",
         format!(
-            "split flows that fill their windows get {} of the stated {}",
+            "split flows with full windows get {} of the configured {}",
             text::bits(sent),
             text::bits(stated)
         ),
@@ -266,7 +274,7 @@ fn autotuned_of(what: &str, most: u64, rtt: Option<Duration>) -> Finding {
     let Some(rtt) = rtt else {
         return Finding::ok(
             what,
-            format!("{seen}; state link.rate and link.rtt to have pepd set them"),
+            format!("{seen}; set link.rate and link.rtt to have pepd size the buffers"),
         );
     };
     let rate = text::bits((most / 2 * 8) as f64 / rtt.as_secs_f64());
@@ -277,11 +285,11 @@ fn autotuned_of(what: &str, most: u64, rtt: Option<Duration>) -> Finding {
     Finding::warn(
         what,
         seen,
-        "state link.rate too: then pepd sizes what it sends by; or raise net.ipv4.tcp_wmem",
+        "set link.rate too: then pepd sizes the send buffer; or raise net.ipv4.tcp_wmem",
     )
 }
 
-/// Settings of TCP that cost much on a link.
+/// Returns a finding about TCP settings that are costly on a link.
 pub(super) fn tcp(config: &Config) -> Finding {
     let link = config.link.as_ref();
     let is = |name: &str, value: u64| sysctl(&format!("net/ipv4/{name}")) == Some(value);
@@ -302,42 +310,42 @@ fn tcp_of(bdp: Option<u64>, unscaled: bool, no_sack: bool, probes: bool) -> Find
     if unscaled && bdp.is_none_or(|bdp| bdp > WINDOW_UNSCALED) {
         return Finding::fail(
             what,
-            "net.ipv4.tcp_window_scaling = 0: no more than 64 KiB are in flight",
+            "net.ipv4.tcp_window_scaling = 0: at most 64 KiB in flight",
             "sysctl -w net.ipv4.tcp_window_scaling=1",
         );
     }
     if no_sack {
         return Finding::warn(
             what,
-            "net.ipv4.tcp_sack = 0: one lost packet a round trip is found, and no more",
+            "net.ipv4.tcp_sack = 0: TCP detects only one lost packet per round trip",
             "sysctl -w net.ipv4.tcp_sack=1",
         );
     }
     if probes {
         return Finding::warn(
             what,
-            "net.ipv4.tcp_early_retrans is on: after an outage a split flow goes on half a second later",
-            "sysctl -w net.ipv4.tcp_early_retrans=0, if the hosts' side loses nothing (docs/custody.md); the package does so",
+            "net.ipv4.tcp_early_retrans is on: after an outage split flows resume 0.5 s later than without it",
+            "sysctl -w net.ipv4.tcp_early_retrans=0 (as the Debian package does), if the LAN loses no packets (Wi-Fi does): docs/custody.md",
         );
     }
-    Finding::ok(what, "windows are scaled, SACK is on")
+    Finding::ok(what, "window scaling and SACK are on")
 }
 
-/// Every server leg is one connection to it, where it is on.
+/// Returns a finding about conntrack, which tracks each server leg as one connection if loaded.
 pub(super) fn conntrack(count: Option<u64>, most: Option<u64>, flows: u64) -> Option<Finding> {
     let what = "connection tracking";
     let (count, most) = count.zip(most)?;
     let seen = format!("{count} of {most} connections");
-    let remedy = "sysctl -w net.netfilter.nf_conntrack_max=... (about 320 bytes each), and fewer where something floods";
+    let remedy = "sysctl -w net.netfilter.nf_conntrack_max=... (about 320 bytes each), or stop a flood of connections";
     if count >= most / 10 * 9 {
         return Some(Finding::fail(
             what,
-            format!("{seen}: nearly full, then new ones are dropped"),
+            format!("{seen}: nearly full; new connections are dropped when full"),
             remedy,
         ));
     }
     if flows > most {
-        let seen = format!("{seen}; limits.flows allows {flows} flows, one each");
+        let seen = format!("{seen}; limits.flows allows {flows} flows, one connection each");
         return Some(Finding::warn(what, seen, remedy));
     }
     Some(Finding::ok(what, seen))
@@ -421,7 +429,8 @@ mod tests {
         );
         let less = found(&[flow(4_800_000, 90, 0)]).unwrap();
         assert!(
-            less.seen.contains("4.97 Mbit/s of the stated 10.0 Mbit/s"),
+            less.seen
+                .contains("4.97 Mbit/s of the configured 10.0 Mbit/s"),
             "{less}"
         );
         let lossy = found(&[flow(4_800_000, 90, 7)]).unwrap();
@@ -478,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_slow_tcp_down_are_told() {
+    fn settings_that_slow_tcp_down_are_reported() {
         let of = |bdp, unscaled, no_sack, probes| tcp_of(bdp, unscaled, no_sack, probes).state;
         assert_eq!(of(None, false, false, false), State::Ok);
         assert_eq!(of(Some(65_536), true, false, false), State::Fail);
@@ -488,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_tracking_is_told_of_where_it_is_on_and_fills_up() {
+    fn connection_tracking_is_reported_when_on_and_filling_up() {
         assert_eq!(conntrack(None, None, 1), None);
         let state = |count, flows| conntrack(Some(count), Some(1000), flows).unwrap().state;
         assert_eq!(state(899, 1000), State::Ok);

@@ -1,4 +1,4 @@
-//! What pepd needs of the machine: capabilities, parts of the kernel, settings, limits, a clock.
+//! Requirements on the machine: capabilities, kernel features, settings, limits, a clock.
 
 use std::io;
 
@@ -21,18 +21,18 @@ use units::counted;
 
 use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 
-/// Whether nft answers this process.
+/// Returns true if this process may query nft.
 pub(super) fn may_ask_nft() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap_or(true)
 }
 
-/// Capabilities of the running pepd, or of the unit, and else of this process, which may stand for
-/// it. Where it `loads` controls of ours, those for that too.
+/// Returns a finding about the capabilities of the running pepd, or of the unit, or else of this
+/// process. If pepd `loads` its own congestion controls, it includes those for that.
 pub(super) fn capabilities(running: Option<&Running>, unit: Option<&Unit>, loads: bool) -> Finding {
     if let Some(running) = running {
         let pid = running.status.pid;
         let effective = effective(&read(&format!("/proc/{pid}/status")));
-        // It has loaded what it could, and given up what that took.
+        // It has already loaded its controls, and dropped the capabilities for that.
         return capabilities_of(
             &format!("the running pepd (process {pid})"),
             effective,
@@ -50,7 +50,7 @@ pub(super) fn capabilities(running: Option<&Running>, unit: Option<&Unit>, loads
     )
 }
 
-/// Capabilities of the user who checks, where those of pepd cannot be seen.
+/// Returns a finding about the user's own capabilities, if those of pepd are unknown.
 fn own_capabilities(is_root: bool, effective: Option<u64>, loads: bool) -> Finding {
     let what = "capabilities";
     let who = if is_root { "you are root and" } else { "you" };
@@ -63,13 +63,13 @@ fn own_capabilities(is_root: bool, effective: Option<u64>, loads: bool) -> Findi
         return lacking_for_loading("this process", effective, loads)
             .unwrap_or(Finding::ok(what, seen));
     }
-    let seen = format!("{who} lack {}, and no pepd answers you", missing.join(" "));
+    let seen = format!("{who} lack {}, and no pepd answers", missing.join(" "));
     if is_root {
         let remedy = "in a unit, list them in AmbientCapabilities and CapabilityBoundingSet; in a \
             container, pass --cap-add for each";
         return Finding::fail(what, seen, remedy);
     }
-    // Another user may run it.
+    // Another user may run pepd.
     Finding::unknown(
         what,
         seen,
@@ -80,8 +80,8 @@ fn own_capabilities(is_root: bool, effective: Option<u64>, loads: bool) -> Findi
 fn unreadable(what: &str, who: &str) -> Finding {
     Finding::unknown(
         what,
-        format!("those of {who} cannot be read"),
-        "is /proc mounted here, with other processes shown (hidepid)?",
+        format!("capabilities of {who} are unreadable"),
+        "check that /proc is mounted and shows other processes (hidepid)",
     )
 }
 
@@ -91,20 +91,21 @@ fn missing(effective: u64) -> Vec<String> {
     missing.map(|one| one.to_string()).collect()
 }
 
-/// Capabilities for loading congestion controls, beside those that pepd always needs.
+/// Capabilities for loading congestion controls, besides those that pepd always needs.
 const LOADING: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
 
-/// The bits of `CapEff` in a `/proc/PID/status`.
+/// Returns the bits of `CapEff` in a `/proc/PID/status`.
 fn effective(status: &str) -> Option<u64> {
     let mut lines = status.lines();
     let mask = lines.find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-/// Warns where capabilities are missing that only the loading of congestion controls takes.
+/// Returns a warning if capabilities are missing that only the loading of congestion controls
+/// needs.
 fn lacking_for_loading(who: &str, effective: u64, loads: bool) -> Option<Finding> {
     let lacks = |capability: &Capability| {
-        // The former stands in for both.
+        // CAP_SYS_ADMIN includes both.
         let enough = Capability::CAP_SYS_ADMIN.bitmask() | capability.bitmask();
         effective & enough == 0
     };
@@ -144,16 +145,16 @@ fn capabilities_of(who: &str, effective: Option<u64>, loads: bool) -> Finding {
     )
 }
 
-/// Whether the kernel, and nft, can do what the rules need.
+/// Returns a finding about the features of the kernel and nft that the rules need.
 pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
     let what = "parts of the kernel (nft tproxy, socket, ct)";
     if runs {
-        return Finding::ok(what, "a pepd runs with them");
+        return Finding::ok(what, "in use by the running pepd");
     }
     if !may_ask_nft() {
         return Finding::unknown(
             what,
-            "this process may not ask (CAP_NET_ADMIN)",
+            "unknown: this process lacks CAP_NET_ADMIN",
             "run `pepd check` as root",
         );
     }
@@ -164,7 +165,9 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
     let nft = match Nft::find().await {
         Ok(nft) => nft,
         Err(err @ (NftError::Missing | NftError::TooOld { .. })) => return unasked(what, &err),
-        Err(err) => return Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
+        Err(err) => {
+            return Finding::unknown(what, err.to_string(), "check that `nft list tables` works");
+        }
     };
     match setup::diagnose(&nft, full, config).await {
         Ok(can) => {
@@ -172,8 +175,8 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
             if let Err(err) = nft.check(&rules).await {
                 return Finding::fail(
                     what,
-                    format!("each is there, and pepd's rules are refused: {err}"),
-                    "a newer nft, or another kernel (docs/install.md says which are known to work)",
+                    format!("each is available, but pepd's rules are rejected: {err}"),
+                    "use a newer nft, or another kernel (docs/install.md lists tested ones)",
                 );
             }
             let lost = setup::degradations(can);
@@ -183,27 +186,27 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
                 Finding::warn(
                     what,
                     lost.join("; "),
-                    "a kernel with all of nftables, or its modules (modprobe)",
+                    "use a kernel with all of nftables, or load its modules (modprobe)",
                 )
             }
         }
         Err(err @ (SetupError::Kernel { .. } | SetupError::Nftables(_))) => {
             Finding::fail(what, "one is missing", err.to_string())
         }
-        Err(err) => Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
+        Err(err) => Finding::unknown(what, err.to_string(), "check that `nft list tables` works"),
     }
 }
 
-/// Reason for which nft cannot be asked for them.
+/// Returns the reason why nft cannot be queried for them.
 fn unasked(what: &str, err: &NftError) -> Finding {
     let seen = match err {
-        NftError::Missing => "cannot be asked: nft is not installed",
-        _ => "cannot be asked: nft is too old",
+        NftError::Missing => "unknown: nft is not installed",
+        _ => "unknown: nft is too old",
     };
     Finding::fail(what, seen, err.to_string())
 }
 
-/// TUN devices, where SYNs are held or sites have packets.
+/// Returns a finding about TUN devices, if SYNs are held or sites have packets.
 pub(super) fn tun(config: &Config, net: &Net, runs: bool) -> Option<Finding> {
     let what = "TUN devices";
     let names = lans(config).into_iter().filter_map(|lan| lan.tun);
@@ -215,24 +218,24 @@ pub(super) fn tun(config: &Config, net: &Net, runs: bool) -> Option<Finding> {
         _ if runs && !gone.is_empty() => Finding::fail(
             what,
             format!(
-                "the running pepd has lost {}: what is to go through them passes by, unprotected",
+                "the running pepd has lost {}: their traffic passes unprotected",
                 gone.join(", ")
             ),
-            "another program has deleted them; restart pepd, which makes them anew",
+            "another program has deleted them; restart pepd to recreate them",
         ),
-        _ if runs => Finding::ok(what, "a pepd runs with them"),
+        _ if runs => Finding::ok(what, "in use by the running pepd"),
         Ok(_) => Finding::ok(what, "there"),
         Err(err) => {
             let seen = match err.raw_os_error() {
-                Some(libc::ENOTTY) => "there are none: /dev/net/tun is something else",
-                _ => "there are none",
+                Some(libc::ENOTTY) => "unavailable: /dev/net/tun is no TUN device",
+                _ => "unavailable",
             };
             Finding::fail(what, seen, SetupError::NoTun(err).to_string())
         }
     })
 }
 
-/// Settings, limits and the clock.
+/// Returns findings about settings, limits and the clock.
 pub(super) fn check(
     config: &Config,
     catalogue: Option<&Catalogue>,
@@ -247,7 +250,7 @@ pub(super) fn check(
         sysctl("net/netfilter/nf_conntrack_max"),
         u64::from(config.limits.flows),
     ));
-    // Who asks is in another cgroup, most likely, but may be in the same container.
+    // The user is in another cgroup, most likely, but may be in the same container.
     let process = running.map_or("self".to_owned(), |running| running.status.pid.to_string());
     findings.push(memory(
         config.limits.memory.bytes(),
@@ -287,20 +290,20 @@ fn forwarding(config: &Config) -> Vec<Finding> {
     fine.into_iter().chain(warnings).collect()
 }
 
-/// Descriptors that a process may have, and the flows that these allow.
+/// Limit of descriptors of a process, and the flows that it allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct May {
     who: String,
     descriptors: u64,
     flows: u64,
-    /// Without so many it does not start; none where it runs.
+    /// Number required for the start; `None` if pepd runs.
     start: Option<u64>,
-    /// With so many `limits.flows` can be reached.
+    /// Number required for `limits.flows`.
     all: u64,
 }
 
-/// Limit of the running pepd, or of its unit, and else of this process, which had `open` ones when
-/// it began, as what is started from here will have.
+/// Returns the limit of the running pepd, or of its unit, or else of this process, which had `open`
+/// descriptors when it started, as its children will have.
 pub(super) fn may_open(
     config: &Config,
     open: u64,
@@ -321,7 +324,7 @@ pub(super) fn may_open(
         Some(descriptors) => ("pepd.service", descriptors),
         None => {
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-            ("what is started from here", pepd_sys::wide(hard))
+            ("processes started from here", pepd_sys::wide(hard))
         }
     };
     Some(May {
@@ -338,8 +341,7 @@ pub(super) fn may_open(
     })
 }
 
-/// Compares the descriptors that pepd may have with what it needs to start, and with
-/// `limits.flows`.
+/// Compares the limit of descriptors with the requirements of the start, and of `limits.flows`.
 pub(super) fn descriptors(may: Option<May>) -> Finding {
     let what = "file descriptors";
     let Some(May {
@@ -350,7 +352,7 @@ pub(super) fn descriptors(may: Option<May>) -> Finding {
         all: needed,
     }) = may
     else {
-        return Finding::unknown(what, "their limit cannot be read", "`ulimit -Hn`");
+        return Finding::unknown(what, "their limit is unreadable", "`ulimit -Hn`");
     };
     if let Some(start) = start.filter(|start| descriptors < *start) {
         return Finding::fail(
@@ -363,7 +365,7 @@ pub(super) fn descriptors(may: Option<May>) -> Finding {
         );
     }
     if descriptors >= needed {
-        let seen = format!("{who} may have {descriptors}, and needs {needed} at most");
+        let seen = format!("{who} may have {descriptors}, and needs up to {needed}");
         return Finding::ok(what, seen);
     }
     Finding::warn(
@@ -378,7 +380,7 @@ pub(super) fn descriptors(may: Option<May>) -> Finding {
     )
 }
 
-/// A line of `/proc/meminfo`, in bytes.
+/// Returns a line of `/proc/meminfo`, in bytes.
 fn amount(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo
         .lines()
@@ -387,11 +389,15 @@ fn amount(meminfo: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// `cgroup` is what the process may have, where that is limited.
+/// Returns a finding about memory. `cgroup` is the limit of the process, if it has one.
 fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
     let what = "memory";
     let Some(total) = amount(meminfo, "MemTotal") else {
-        return Finding::unknown(what, "/proc/meminfo cannot be read", "is /proc mounted?");
+        return Finding::unknown(
+            what,
+            "/proc/meminfo is unreadable",
+            "check that /proc is mounted",
+        );
     };
     let mut seen = format!(
         "limits.memory is {}, the machine has {}",
@@ -408,7 +414,7 @@ fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
             return Finding::warn(
                 what,
                 seen,
-                "a lower limits.memory, or more for the container or unit: before the kernel ends pepd",
+                "lower limits.memory, or give the container or unit more: otherwise the kernel may kill pepd",
             );
         }
     }
@@ -416,13 +422,13 @@ fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
         return Finding::warn(
             what,
             seen,
-            "a lower limits.memory: before the machine runs out, and others' programs are killed for it",
+            "lower limits.memory: otherwise the machine may run out of memory, and kill other programs",
         );
     }
     Finding::ok(what, seen)
 }
 
-/// What is wrong with it was told with its line.
+/// Returns a finding about `custody.directory`. Errors were reported with its line.
 fn directory(config: &Config) -> Option<Finding> {
     let what = "custody.directory";
     let directory = config.custody.directory.as_ref()?;
@@ -441,7 +447,7 @@ fn directory(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Folder for what pepd learns of the ways to peers.
+/// Returns a finding about the directory in which pepd stores its knowledge of the paths to peers.
 fn state_directory(config: &Config) -> Option<Finding> {
     let what = "identity.state";
     let identity = config.identity.as_ref();
@@ -460,27 +466,27 @@ fn state_directory(config: &Config) -> Option<Finding> {
         Err(err) => Finding::warn(
             what,
             format!(
-                "{directory} cannot be used: {err}; after a restart pepd learns the ways to peers anew"
+                "{directory} is unusable: {err}; after a restart pepd has to measure the paths to peers again"
             ),
-            "make room there, or name a folder that pepd can write to; pepd makes the last folder of the path only",
+            "free space there, or set a directory that pepd can write to; pepd creates only the last directory of the path",
         ),
     })
 }
 
-/// It matters to the times in logs, and to contact plans.
+/// Returns a finding about the clock, which matters to times in logs and to contact plans.
 fn clock_of(synchronised: Option<bool>) -> Finding {
     let what = "clock";
     match synchronised {
         Some(true) => Finding::ok(what, "synchronised"),
         Some(false) => Finding::warn(
             what,
-            "not synchronised: the times of logs and of contact plans are those of this machine",
-            "an NTP client (chrony, systemd-timesyncd); flows and tunnels do not need it",
+            "not synchronised: times in logs may be wrong, and those of contact plans (`link.contacts`)",
+            "run an NTP client (chrony, systemd-timesyncd); flows and tunnels do not need it",
         ),
         None => Finding::unknown(
             what,
-            "whether it is synchronised must not be asked here",
-            "`timedatectl` outside of the container",
+            "unknown: the query is not permitted here",
+            "run `timedatectl` outside the container",
         ),
     }
 }
@@ -520,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_says_nothing_of_what_pepd_will_have() {
+    fn an_ordinary_user_proves_nothing_about_capabilities_of_pepd() {
         let all = setup::CAPABILITIES;
         let all = all.iter().map(Capability::bitmask).sum();
         let root = own_capabilities(true, Some(all), false);
@@ -543,11 +549,11 @@ mod tests {
         };
         let few = descriptors(may_open(&config, 6, Some(&running), None));
         let all = descriptors::in_full(&config, 6);
-        let told = format!(
+        let reported = format!(
             "not enough: only 480 flows can be accelerated \
              (the running pepd (process 4194304) may have 1024, {all} needed)"
         );
-        assert_eq!((few.seen, few.state), (told, State::Warn));
+        assert_eq!((few.seen, few.state), (reported, State::Warn));
         let may = |descriptors| May {
             who: "x".to_owned(),
             descriptors,
@@ -599,7 +605,7 @@ mod tests {
     fn the_clock_of_this_machine_can_be_asked() {
         assert_eq!(clock_of(Some(true)).state, State::Ok);
         assert_eq!(clock_of(Some(false)).state, State::Warn);
-        // Whatever it says.
+        // The result does not matter.
         clock_of(clock::is_synchronised().ok());
     }
 }

@@ -1,4 +1,4 @@
-//! What systemd starts pepd with, and what has become of it, on a machine that has our unit.
+//! Systemd unit of pepd: its settings, and its state.
 
 use std::{
     collections::HashMap,
@@ -11,23 +11,23 @@ use pepd_api::exit::ExitStatus;
 
 use super::Finding;
 
-/// As the package calls it.
+/// Name of the unit in the package.
 const NAME: &str = "pepd.service";
 const PROPERTIES: &str = "LoadState,ActiveState,Result,ExecMainStatus,User,DynamicUser,AmbientCapabilities,CapabilityBoundingSet,LimitNOFILE";
 
 /// The unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// What pepd has of capabilities, as a mask.
+    /// Capabilities of pepd, as a mask.
     effective: u64,
-    /// Descriptors that pepd may have, where the unit has a number.
+    /// Limit of descriptors, if the unit has a number.
     pub descriptors: Option<u64>,
-    /// It was started, and is not there any more: why.
+    /// Reason of the failure, if the unit was started and has failed.
     failed: Option<String>,
 }
 
 impl Unit {
-    /// That of this machine; `None` where there is none, or no systemd.
+    /// Returns the unit of this machine; `None` without one, or without systemd.
     pub fn current() -> Option<Self> {
         let mut command = Command::new("systemctl");
         command.args(["show", NAME, "--property", PROPERTIES]);
@@ -36,7 +36,7 @@ impl Unit {
         Self::read(&String::from_utf8_lossy(&output.stdout))
     }
 
-    /// From `systemctl show`: a property a line.
+    /// Parses `systemctl show`: a property per line.
     fn read(shown: &str) -> Option<Self> {
         let lines = shown.lines().filter_map(|line| line.split_once('='));
         let of: HashMap<_, _> = lines.collect();
@@ -61,32 +61,30 @@ impl Unit {
         })
     }
 
-    /// Who it is, and its capabilities.
+    /// Returns the unit's description, and its capabilities.
     pub fn capabilities(&self) -> (&'static str, u64) {
         ("pepd.service, as systemd starts it,", self.effective)
     }
 
-    /// That it does not run, where it should.
+    /// Returns a finding if the unit has failed.
     pub fn failure(&self) -> Option<Finding> {
         let why = self.failed.as_ref()?;
         Some(Finding::fail(
             "running pepd",
             format!("none: {NAME} has failed, {why}"),
-            format!(
-                "what its log says (`journalctl -u {NAME} -n 20`); then `systemctl restart {NAME}`"
-            ),
+            format!("see its log (`journalctl -u {NAME} -n 20`), then `systemctl restart {NAME}`"),
         ))
     }
 }
 
-/// What systemd calls it, and of an exit code of ours what that means.
+/// Describes systemd's result, and the meaning of an exit code of pepd.
 fn why(result: &str, code: i32) -> String {
     let meaning = match ExitStatus::from_code(code) {
         _ if result != "exit-code" => return result.to_owned(),
-        ExitStatus::Usage => "its command line is wrong",
-        ExitStatus::Configuration => "its configuration is wrong",
-        ExitStatus::Setup => "its configuration could not be put in place",
-        _ => "something failed while it ran",
+        ExitStatus::Usage => "its command line is invalid",
+        ExitStatus::Configuration => "its configuration is invalid",
+        ExitStatus::Setup => "the set-up failed",
+        _ => "it failed during operation",
     };
     format!("with exit code {code}: {meaning}")
 }
@@ -146,18 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_failed_says_so() {
+    fn a_failed_unit_is_reported_with_the_cause() {
         assert_eq!(Unit::read(SHOWN).and_then(|unit| unit.failure()), None);
         let failed = SHOWN.replace("Result=success", "Result=exit-code");
         let failed = failed.replace("ExecMainStatus=0", "ExecMainStatus=4");
         let failure = Unit::read(&failed).and_then(|unit| unit.failure());
         let seen = failure.expect("it has failed").seen;
-        let expected = "none: pepd.service has failed, with exit code 4: its configuration could not be put in place";
+        let expected = "none: pepd.service has failed, with exit code 4: the set-up failed";
         assert_eq!(seen, expected);
     }
 
     #[test]
-    fn where_there_is_none_nothing_is_said() {
+    fn a_machine_without_the_unit_has_no_finding() {
         assert_eq!(Unit::read("LoadState=not-found\nResult=success\n"), None);
         assert_eq!(Unit::read(""), None);
     }

@@ -1,12 +1,12 @@
-//! All counters of the process as they are now.
+//! Current values of the process's counters.
 
 use pep_core::stats::Stats;
 use pepd_intercept::rules::Counter;
 use pepd_relay::flow::FlowContext;
 use pepd_sys::held::HeldLegs;
 
-/// Sets the counters that only the kernel knows, SYNs that pepd did not take, to what they are by
-/// why ([`Counter::PASSED`]).
+/// Sets the counters that only the kernel knows: SYNs that pepd did not take, by cause
+/// ([`Counter::PASSED`]).
 pub fn set_passed(stats: &mut Stats, passed: [u64; Counter::PASSED.len()]) {
     let fields = [
         &mut stats.syns_passed_gate,
@@ -24,7 +24,7 @@ pub fn set_passed(stats: &mut Stats, passed: [u64; Counter::PASSED.len()]) {
     }
 }
 
-/// All counters now; those that only the kernel knows as of at most a second ago.
+/// Returns all counters; those that only the kernel knows are at most a second old.
 pub fn gather(context: &FlowContext) -> Stats {
     let mut stats = context.counters.snapshot();
     stats.ring_bytes = context.budget.taken();

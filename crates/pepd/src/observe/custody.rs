@@ -1,4 +1,4 @@
-//! What is held for hosts: bytes that one of them was told have arrived, and that the other has not acknowledged.
+//! Bytes held for hosts: acknowledged to one host, and not yet acknowledged by the other.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,7 +19,7 @@ use pepd_sys::sockets::{self, Found};
 
 use super::Observer;
 
-/// Report of what is held now, for one site or for all.
+/// Returns a report of the bytes held now, for one site or for all.
 pub(super) fn report(arena: &Arena, config: &Config, site: Option<&str>) -> CustodyReport {
     let sockets = sockets::all();
     let flows = open_flows(arena, config, &sockets, arena.occupied());
@@ -28,7 +28,8 @@ pub(super) fn report(arena: &Arena, config: &Config, site: Option<&str>) -> Cust
     CustodyReport::from_flows(flows.collect())
 }
 
-/// The flows of these slots: what is written down of each, and what is held for it. `sockets` are those of this process.
+/// Returns the flows of these slots: published state, and held bytes. `sockets` are those of this
+/// process.
 pub(super) fn open_flows(
     arena: &Arena,
     config: &Config,
@@ -38,7 +39,8 @@ pub(super) fn open_flows(
     let sites = config.sites.iter().map(|(_, site)| &site.name);
     let names: HashMap<u64, &String> = sites.map(|name| (name_hash(name), name)).collect();
     let slots = slots.into_iter();
-    // What is written of a flow may lag behind its chunks: without a disk that is not to look like one.
+    // The published state of a flow may lag behind its chunks: without a disk that must not look
+    // like one.
     let has_disk = config.custody.disk_bytes() > 0;
     slots.filter_map(move |slot| {
         let record = arena.record(slot)?;
@@ -52,7 +54,7 @@ pub(super) fn open_flows(
     })
 }
 
-/// What the flow in a slot is called, to operators.
+/// Returns the name of the flow in a slot, for operators.
 pub(crate) fn id(slot: u32, identity: &Identity) -> String {
     let Identity {
         born,
@@ -64,17 +66,17 @@ pub(crate) fn id(slot: u32, identity: &Identity) -> String {
     format!("{slot}-{part:04x}")
 }
 
-/// What has left memory of what goes into a tunnel: nothing else ever does.
+/// Returns bytes on disk. Only flows that enter a tunnel have any.
 fn on_disk(arena: &Arena, slot: u32, record: &Record) -> [u64; 2] {
     let outward = match record.identity.kind {
         Kind::Split => return [0; 2],
         Kind::Near => Direction::Up,
         Kind::Far => Direction::Down,
     };
-    let half = &record.halves[outward as usize];
-    let here = arena.in_chunks(slot, outward, half.head..half.tail);
+    let state = &record.directions[outward as usize];
+    let here = arena.in_chunks(slot, outward, state.head..state.tail);
     let mut disk = [0; 2];
-    disk[outward as usize] = half.tail.saturating_sub(half.head).saturating_sub(here);
+    disk[outward as usize] = state.tail.saturating_sub(state.head).saturating_sub(here);
     disk
 }
 
@@ -86,8 +88,8 @@ fn flow(
 ) -> FlowCustody {
     let identity = &record.identity;
     let held = |direction: Direction| {
-        let half = &record.halves[direction as usize];
-        let held = half.tail.saturating_sub(half.head);
+        let state = &record.directions[direction as usize];
+        let held = state.tail.saturating_sub(state.head);
         held.saturating_sub(disk[direction as usize])
     };
     let socket = |side: Side| sockets.get(&record.cookies[side as usize]);
@@ -114,7 +116,7 @@ fn flow(
     }
 }
 
-/// Answers `GET /v1/custody`.
+/// Serves `GET /v1/custody`.
 pub(super) async fn show(
     State(observer): State<Arc<Observer>>,
     Query(query): Query<CustodyQuery>,
@@ -122,10 +124,10 @@ pub(super) async fn show(
     if let Some(site) = &query.site
         && observer.site_named(site).is_none()
     {
-        let why = format!("there is no site `{site}`\n");
+        let why = format!("no site `{site}` in the configuration\n");
         return (StatusCode::BAD_REQUEST, why).into_response();
     }
-    // It asks the kernel for each socket: others are not to wait for that.
+    // Queries the kernel for each socket, which must not delay other tasks.
     let report = tokio::task::spawn_blocking(move || {
         let mut report = report(
             &observer.context.arena,

@@ -1,4 +1,4 @@
-//! The flows that are open, each with what the kernel says of its legs here; and what passes by, and why.
+//! Open flows, with the kernel's facts about their legs; and the causes for which connections pass.
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use pepd_sys::{
 
 use super::{Observer, custody::open_flows, gather};
 
-/// Counters of what keeps connections from being accelerated.
+/// Counters of causes for which connections are not accelerated.
 const REASONS: [&str; 5] = [
     "gate_closed",
     "host_cap_reached",
@@ -46,7 +46,7 @@ fn left_site(site: &Site, why: &str, families: Vec<String>) -> LeftSite {
 }
 
 impl Observer {
-    /// The flows that are open. Asks the kernel for each socket: not for an event loop.
+    /// Returns the open flows. Queries the kernel for each socket: not for an event loop.
     pub fn flows(&self, query: &FlowsQuery) -> FlowsReport {
         let sockets = sockets::all();
         let (arena, config) = (&self.context.arena, &self.config);
@@ -67,7 +67,7 @@ impl Observer {
         }
     }
 
-    /// The flow in a slot, if there is one. Asks the kernel as [`flows`](Self::flows) does.
+    /// Returns the flow in a slot, if any. Queries the kernel like [`flows`](Self::flows).
     pub(super) fn flow(&self, slot: u32) -> Option<FlowStatus> {
         let sockets = sockets::all();
         let (arena, config) = (&self.context.arena, &self.config);
@@ -117,7 +117,7 @@ impl Observer {
 fn sort(flows: &mut [(Record, FlowCustody)], by: Sort) {
     match by {
         Sort::Bytes => flows.sort_by_key(|(record, _)| {
-            Reverse(record.halves.map(|half| half.tail).iter().sum::<u64>())
+            Reverse(record.directions.map(|part| part.tail).iter().sum::<u64>())
         }),
         Sort::Age => flows.sort_by_key(|(record, _)| record.identity.born),
         Sort::Held => flows.sort_by_key(|(_, flow)| Reverse(flow.total())),
@@ -134,7 +134,7 @@ fn flow_status(
         let socket = sockets.get(&record.cookies[side as usize])?;
         socket.facts().as_ref().map(leg_status)
     };
-    let come = |direction: Direction| record.halves[direction as usize].tail;
+    let come = |direction: Direction| record.directions[direction as usize].tail;
     FlowStatus {
         flow,
         peer: peers.get(&record.identity.peer).map(ToString::to_string),
@@ -146,7 +146,7 @@ fn flow_status(
     }
 }
 
-/// How far a flow has come.
+/// Returns the name of a flow's state.
 pub(super) fn come_to(state: SlotState) -> &'static str {
     match state {
         SlotState::Free | SlotState::Closed => "closing",
@@ -155,7 +155,7 @@ pub(super) fn come_to(state: SlotState) -> &'static str {
     }
 }
 
-/// Facts of the kernel about a socket, as they are told.
+/// Converts the kernel's facts about a socket.
 pub(super) fn leg_status(facts: &Facts) -> LegStatus {
     let seconds = |time: Option<Duration>| time.as_ref().map(Duration::as_secs_f64);
     let [local, remote] = facts.ends.map(|end| end.as_ref().map(ToString::to_string));
@@ -180,7 +180,7 @@ pub(super) fn leg_status(facts: &Facts) -> LegStatus {
     }
 }
 
-/// The name of a number of `include/net/tcp_states.h`.
+/// Returns the name of a state of `include/net/tcp_states.h`.
 fn state(number: u8) -> &'static str {
     const NAMES: [&str; 13] = [
         "unknown",
@@ -200,14 +200,14 @@ fn state(number: u8) -> &'static str {
     NAMES.get(usize::from(number)).unwrap_or(&NAMES[0])
 }
 
-/// Answers `GET /v1/flows`.
+/// Serves `GET /v1/flows`.
 pub(super) async fn show(
     State(observer): State<Arc<Observer>>,
     Query(query): Query<FlowsQuery>,
 ) -> Response {
     let refuse = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
     if query.limit.is_some_and(|limit| limit > LISTED_MAX) {
-        return refuse(format!("`limit` is to be {LISTED_MAX} at most\n"));
+        return refuse(format!("`limit` must be at most {LISTED_MAX}\n"));
     }
     if let Some(name) = &query.site
         && !observer
@@ -216,9 +216,9 @@ pub(super) async fn show(
             .iter()
             .any(|(_, site)| site.name == *name)
     {
-        return refuse(format!("there is no site `{name}`\n"));
+        return refuse(format!("no site `{name}` in the configuration\n"));
     }
-    // It asks the kernel for each socket: others are not to wait for that.
+    // Queries the kernel for each socket, which must not delay other tasks.
     let report = tokio::task::spawn_blocking(move || observer.flows(&query));
     match report.await {
         Ok(report) => Json(report).into_response(),
@@ -234,7 +234,7 @@ mod tests {
 
     fn flow(born: u64, tails: [u64; 2], held: u64) -> (Record, FlowCustody) {
         let address = "192.0.2.1:1".parse().unwrap();
-        let half = |tail| DirectionRecord {
+        let part = |tail| DirectionRecord {
             tail,
             ..DirectionRecord::default()
         };
@@ -252,7 +252,7 @@ mod tests {
                 flags: pep_core::arena::Flags::default(),
                 class: 0,
             },
-            halves: tails.map(half),
+            directions: tails.map(part),
         };
         let custody = FlowCustody {
             id: String::new(),

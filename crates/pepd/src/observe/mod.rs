@@ -1,18 +1,19 @@
-//! What is seen of a running pepd: everything that shows it asks here.
+//! Observation of a running pepd; all views of it query this module.
 //!
 //! ```text
-//!   flows, once a second --> Tally of their site ---+
-//!   tunnels, once a second --> facts of each peer --+--> Observer::status() --> GET /v1/status, /metrics
-//!   arena and kernel, every 10 s --> what is held --+             |
-//!                                                                 +-- once a second --> Past, Listeners
+//! flows, once a second ----> SiteCounters of a site ---+
+//! tunnels, once a second --> facts of each peer -------+-> Observer::status()
+//! arena and kernel, every 10 s --> held bytes ---------+     |
+//!                                                            +-> /v1/status, /metrics
+//!                                                            +-> once a second: Past, Listeners
 //! ```
 //!
-//! - `counters`, of the process; `sampler`, rates and what is held
-//! - `custody`, what is held for hosts
-//! - `flows`, each of them, with what the kernel says of its legs
-//! - `past`, the last hours; `stream`, a status a second for those who listen
-//! - `trace`, one flow, four times a second
-//! - `packets`, those of hosts; `metrics`, all of it for Prometheus
+//! - `counters`: counters of the process; `sampler`: rates and held bytes
+//! - `custody`: bytes held for hosts
+//! - `flows`: open flows, with the kernel's facts about their legs
+//! - `past`: history of recent hours; `stream`: a status a second for listeners
+//! - `trace`: one flow, four times a second
+//! - `packets`: packets of hosts; `metrics`: all of it for Prometheus
 
 mod counters;
 mod custody;
@@ -67,29 +68,29 @@ use self::{
 };
 use crate::{page, switches::Switches};
 
-/// Where all that can be seen comes together.
+/// Collection point of all observations.
 #[derive(Debug)]
 pub struct Observer {
     config: Arc<Config>,
     context: Arc<FlowContext>,
     switches: Arc<Switches>,
-    /// By site; none for those whose flows do not come to us.
+    /// Counters by site; `None` for sites that take no flows.
     sites: Vec<Option<Arc<SiteCounters>>>,
-    /// Who is there, and what the flows have come to that peers sent.
+    /// Status of peers, and counters of the flows that they sent.
     peers: Option<(Statuses, Arc<SiteCounters>)>,
-    /// Descriptors that there may be.
+    /// Limit of descriptors.
     descriptors: u64,
     began: (Instant, SystemTime),
     looks: Mutex<RecentSamples>,
     slow: Mutex<SlowSamples>,
     past: Mutex<Past>,
     listeners: Listeners,
-    /// Places of those who trace a flow.
+    /// Places for traces of flows.
     traces: Arc<Semaphore>,
 }
 
 impl Observer {
-    /// Of a pepd with these sites and tunnels, that may have so many descriptors.
+    /// Returns the observer of a pepd with these sites, tunnels and limit of descriptors.
     pub fn new(
         config: &Arc<Config>,
         context: &Arc<FlowContext>,
@@ -123,12 +124,12 @@ impl Observer {
         })
     }
 
-    /// Looks at what changes, for as long as it is polled: rates and the past are from there.
+    /// Samples rates and history for as long as it is polled.
     pub async fn run(self: Arc<Self>) {
         sampler::run(self).await;
     }
 
-    /// How it is now.
+    /// Returns the current status.
     pub fn status(&self) -> Status {
         let sites = self.site_statuses();
         let peers = self.peers.as_ref();
@@ -232,14 +233,15 @@ impl Observer {
         sites.collect()
     }
 
-    /// Families of a site of which SYNs that pepd redirects do not arrive.
+    /// Returns the families of a site whose redirected SYNs do not arrive.
     fn interception_lost(&self, site: SiteId) -> Vec<String> {
         let site_counters = self.sites[site.index()].iter();
         let lost = site_counters.flat_map(|site_counters| site_counters.lost());
         lost.map(|family| family.to_string()).collect()
     }
 
-    /// Why the kernel forwards new flows of a site, where it does.
+    /// Returns a function that gives the cause for which the kernel forwards new flows of a site,
+    /// if it does.
     fn why_bypassed(&self) -> impl Fn(SiteId, &Site) -> Option<&'static str> + use<'_> {
         let away = self.context.outage.bypassed();
         let off = self.switches.off().borrow().sites.clone();
@@ -264,7 +266,8 @@ impl Observer {
         }
     }
 
-    /// `place` is that of the tally among [`bytes`](Self::bytes), `site` whose it is.
+    /// Returns traffic figures. `place` is the index among [`bytes`](Self::bytes), `site` the
+    /// site's name.
     fn traffic(&self, place: usize, site_counters: &SiteCounters, site: Option<&str>) -> Traffic {
         let now = site_counters.now();
         let [up_rate, down_rate] = self.looks().rates(place);
@@ -316,7 +319,7 @@ impl Observer {
                     .understood
                     .map(|all| all.into_iter().map(str::to_owned).collect()),
                 packets_refused: packets.refused,
-                packets_unmatched: packets.strangers.foreign,
+                packets_unmatched: packets.strangers.unmatched,
                 unmatched_last: packets.strangers.last.map(|packet| packet.to_string()),
                 packets_martian: packets.strangers.martian,
             }
@@ -324,8 +327,8 @@ impl Observer {
         peers.collect()
     }
 
-    /// Of the sites in the order of the configuration, empty where flows do not come to us; then of
-    /// what peers sent.
+    /// Returns the bytes of the sites in the order of the configuration, empty for sites that take
+    /// no flows, followed by those sent by peers.
     fn bytes(&self) -> Vec<[u64; 2]> {
         let far = self.peers.as_ref().map(|(_, far)| Some(far));
         let site_counters = self.sites.iter().map(Option::as_ref).chain(far);
@@ -405,7 +408,7 @@ fn session_status(facts: &SessionFacts) -> SessionStatus {
     }
 }
 
-/// What may be asked of it.
+/// Returns the routes for queries of the observer.
 pub fn routes(observer: &Arc<Observer>) -> Router {
     Router::new()
         .route("/v1/status", get(show_status))

@@ -1,4 +1,4 @@
-//! From what tunnels know of packets to what is told.
+//! Conversion of the tunnels' packet counters to the API.
 
 use std::collections::BTreeMap;
 

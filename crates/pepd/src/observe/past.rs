@@ -1,4 +1,4 @@
-//! The last hours: fed once a second with what is told then, and told to those who were not there.
+//! History of recent hours: sampled once a second from the status.
 
 use std::{
     sync::Arc,
@@ -17,19 +17,20 @@ use pepd_api::{
 
 use super::Observer;
 
-/// Beyond that, Unix time was set: what was seen is then told as if it had been right all the time.
+/// Difference, in seconds, above which Unix time was set; earlier samples are then reported by the
+/// new time.
 const SET: f64 = 2.0;
-/// Digits of what is told. Means would have any number.
+/// Significant digits of values; means would have any number.
 const DIGITS: i32 = 6;
 
-/// What was seen so far.
+/// Samples so far.
 #[derive(Debug)]
 pub(super) struct Past {
     history: History,
     began: Instant,
-    /// When that was, in whole seconds of Unix time.
+    /// Time of the last sample, in whole seconds of Unix time.
     anchor: u64,
-    /// Packets of all peers, and those that went again, at the last look.
+    /// Packets of all peers, and retransmitted ones, at the last sample.
     packets: Option<[u64; 2]>,
 }
 
@@ -43,12 +44,12 @@ impl Past {
         }
     }
 
-    /// This was told now. Returns the row of this second.
+    /// Records a status. Returns the row of this second.
     pub(super) fn take(&mut self, status: &Status) -> Row {
         self.take_at(self.began.elapsed(), unix(SystemTime::now()), status)
     }
 
-    /// At this time since the beginning, and of Unix.
+    /// Records a status at this time since the start, and of Unix.
     fn take_at(&mut self, now: Duration, wall: f64, status: &Status) -> Row {
         let began = wall - now.as_secs_f64();
         if (began - self.anchor as f64).abs() > SET {
@@ -75,18 +76,18 @@ impl Past {
         });
         let before = std::mem::replace(&mut self.packets, packets);
         let more = |place: usize| {
-            // In another session counts begin anew.
+            // Counters restart with another session.
             let (now, before) = (packets?[place], before?[place]);
             Some(now.saturating_sub(before) as f64)
         };
         let link = &status.link.report;
-        let told = link.by != pep_core::outage::Source::Assumed.as_str();
+        let reported = link.by != pep_core::outage::Source::Assumed.as_str();
         let custody = &status.custody;
         [
             Some(status.total.up_rate),
             Some(status.total.down_rate),
             Some(status.total.flows_open as f64),
-            told.then(|| f64::from(u8::from(link.up))),
+            reported.then(|| f64::from(u8::from(link.up))),
             highest(|session| session.loss),
             highest(|session| session.fec_overhead),
             more(0),
@@ -102,7 +103,7 @@ impl Past {
         (self.anchor + second, values.collect())
     }
 
-    /// All that had not ended at that second of Unix time.
+    /// Returns all intervals that had not ended at that second of Unix time.
     fn report(&self, pid: u32, since: u64) -> HistoryReport {
         let first = since.saturating_sub(self.anchor);
         let series = [FINE, COARSE].into_iter().enumerate();
@@ -154,7 +155,7 @@ fn rounded(value: f64) -> f64 {
     }
 }
 
-/// Answers `GET /v1/history`.
+/// Serves `GET /v1/history`.
 pub(super) async fn show(
     State(observer): State<Arc<Observer>>,
     Query(query): Query<HistoryQuery>,
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_from_any_time_on_and_its_times_move_with_unix_time() {
+    fn reports_start_at_any_time_and_follow_changes_of_unix_time() {
         let mut past = past();
         let mut status = status();
         let outage = |began, lasted_s| OutageReport {
@@ -262,14 +263,14 @@ mod tests {
         for second in 1..=60 {
             at(&mut past, second, &status);
         }
-        let told = past.report(7, 0);
-        assert_eq!((told.pid, told.began), (7, 1_000_000));
-        assert_eq!(told.columns.len(), COLUMNS.len());
-        let kept: Vec<_> = (told.series.iter())
+        let reported = past.report(7, 0);
+        assert_eq!((reported.pid, reported.began), (7, 1_000_000));
+        assert_eq!(reported.columns.len(), COLUMNS.len());
+        let kept: Vec<_> = (reported.series.iter())
             .map(|series| (series.step_s, series.rows.len()))
             .collect();
         assert_eq!(kept, [(1, 60), (10, 7)]);
-        let spans: Vec<_> = (told.outages.iter())
+        let spans: Vec<_> = (reported.outages.iter())
             .map(|outage| (outage.began - WALL, outage.lasted_s))
             .collect();
         assert_eq!(spans, [(5.0, Some(2.0)), (30.0, None)]);
@@ -281,13 +282,13 @@ mod tests {
         let now = Duration::from_secs(61);
         let row = past.take_at(now, WALL + 3661.0, &status);
         assert_eq!(row.0, 1_003_661);
-        let told = past.report(7, 0);
-        assert_eq!(told.began, 1_003_600);
-        assert_eq!(told.series[0].rows[0].0, 1_003_601);
+        let reported = past.report(7, 0);
+        assert_eq!(reported.began, 1_003_600);
+        assert_eq!(reported.series[0].rows[0].0, 1_003_601);
     }
 
     #[test]
-    fn six_digits_are_told() {
+    fn values_have_six_digits() {
         for (value, expected) in [
             (0.0, 0.0),
             (1.0 / 3.0, 0.333333),

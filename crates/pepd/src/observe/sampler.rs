@@ -1,4 +1,4 @@
-//! What cannot be had at once, or not for nothing, is asked for regularly: rates, and what is held.
+//! Periodic samples of values that are not available at once, or are costly: rates, and held bytes.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,14 +15,14 @@ use tokio::{
 
 use super::{Observer, custody};
 
-/// How often bytes are looked at, and over how many such looks rates are means: flows count their bytes once a second, so
-/// that the rate of one second may be none, or twice the right one.
+/// Sampling interval of bytes. Flows count their bytes once a second, so a rate over one second may
+/// be 0, or twice the true one; rates are means over several intervals.
 const EVERY: Duration = Duration::from_secs(1);
 const LOOKS: usize = 5;
-/// How often the kernel is asked what it holds for each flow, in looks.
+/// Number of intervals between queries of the kernel for the bytes held of each flow.
 const HELD_EVERY: u32 = 10;
 
-/// Bytes that all sites had relayed at the last looks.
+/// Bytes relayed by all sites at the last samples.
 #[derive(Debug, Default)]
 pub(super) struct RecentSamples(VecDeque<(Instant, Vec<[u64; 2]>)>);
 
@@ -34,7 +34,7 @@ impl RecentSamples {
         }
     }
 
-    /// Rates up and down, in bit/s, of the site at that place.
+    /// Returns the rates up and down, in bit/s, of the site at that index.
     pub(super) fn rates(&self, place: usize) -> [f64; 2] {
         let (Some((begin, first)), Some((end, last))) = (self.0.front(), self.0.back()) else {
             return [0.0; 2];
@@ -46,11 +46,13 @@ impl RecentSamples {
         if seconds == 0.0 {
             return [0.0; 2];
         }
-        [0, 1].map(|way| 8.0 * last[way].saturating_sub(first[way]) as f64 / seconds)
+        [0, 1].map(|direction| {
+            8.0 * last[direction].saturating_sub(first[direction]) as f64 / seconds
+        })
     }
 }
 
-/// What is held, by site; none for flows that peers sent. And how many descriptors are open.
+/// Held bytes by site, `None` for flows sent by peers; and the number of open descriptors.
 #[derive(Debug, Default)]
 pub(super) struct SlowSamples {
     held: HashMap<Option<String>, Held>,
@@ -58,7 +60,7 @@ pub(super) struct SlowSamples {
 }
 
 impl SlowSamples {
-    /// What is held for the flows of a site, or for those that peers sent.
+    /// Returns the held bytes of a site's flows, or of those sent by peers.
     pub(super) fn held_of(&self, site: Option<&str>) -> Held {
         let held = self.held.get(&site.map(ToOwned::to_owned));
         held.copied().unwrap_or_default()
@@ -82,10 +84,10 @@ impl SlowSamples {
     }
 }
 
-/// Looks for as long as it is polled.
+/// Samples for as long as it is polled.
 pub(super) async fn run(observer: Arc<Observer>) {
     let mut tick = interval(EVERY);
-    // At whole seconds since the beginning, so that none is missing in the history.
+    // At whole seconds since the start, so that the history misses none.
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for look in 0u32.. {
         tick.tick().await;
@@ -96,10 +98,10 @@ pub(super) async fn run(observer: Arc<Observer>) {
         observer.listeners.publish(&status, &row);
         if look.is_multiple_of(HELD_EVERY) {
             let asked = Arc::clone(&observer);
-            // It asks the kernel for each socket: others are not to wait for that.
+            // Queries the kernel for each socket, which must not delay other tasks.
             match spawn_blocking(move || SlowSamples::take(&asked)).await {
                 Ok(slow) => *observer.slow() = slow,
-                Err(err) => tracing::debug!(error = %err, "cannot see what is held"),
+                Err(err) => tracing::debug!(error = %err, "cannot determine held bytes"),
             }
         }
     }
@@ -116,7 +118,7 @@ mod tests {
         let begin = Instant::now();
         looks.push(begin, vec![[1000, 0]]);
         assert_eq!(looks.rates(0), [0.0; 2]);
-        // Up it is 100 bytes a second, in steps of two seconds; down nothing at first.
+        // Up: 100 bytes a second, in steps of two seconds; down: nothing at first.
         for second in 1..=20u64 {
             let down = 50 * second.saturating_sub(10);
             let up = 1000 + 200 * (second / 2);

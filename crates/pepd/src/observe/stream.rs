@@ -1,4 +1,4 @@
-//! A status a second, for as long as somebody listens: server-sent events (HTML, 9.2).
+//! Stream of the status, once a second: server-sent events (HTML, 9.2).
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -16,12 +16,12 @@ use tokio::sync::{Semaphore, watch};
 use super::Observer;
 use crate::admin::Place;
 
-/// Listeners at one time. Each has a connection that lasts.
+/// Maximum number of concurrent listeners, each with a lasting connection.
 pub const LISTENERS_MAX: usize = 8;
-/// After how many milliseconds a browser that was cut off is to come back.
+/// Milliseconds after which a disconnected browser reconnects.
 const RETRY: &str = "retry: 2000\n\n";
 
-/// What all listeners are told, once made.
+/// Sender of events to all listeners.
 #[derive(Debug)]
 pub(super) struct Listeners {
     places: Arc<Semaphore>,
@@ -38,7 +38,7 @@ impl Default for Listeners {
 }
 
 impl Listeners {
-    /// Tells them, where there are any: the status, and the row that it has added to the history.
+    /// Sends the status, and its row of the history, if a listener exists.
     pub(super) fn publish(&self, status: &Status, row: &Row) {
         if self.frames.receiver_count() > 0 {
             let frame = event("status", status) + &event("row", row);
@@ -47,19 +47,19 @@ impl Listeners {
     }
 }
 
-/// One event. JSON has no line breaks of its own.
+/// Formats one event. The JSON contains no line breaks.
 pub(crate) fn event(name: &str, data: &impl serde::Serialize) -> String {
     match serde_json::to_string(data) {
         Ok(data) => format!("event: {name}\ndata: {data}\n\n"),
         Err(err) => {
-            tracing::debug!(error = %err, name, "cannot tell listeners");
+            tracing::debug!(error = %err, name, "cannot notify listeners");
             String::new()
         }
     }
 }
 
-/// Answers `GET /v1/stream`: the status now, then one a second, each with its row of the history. One who does not keep up
-/// misses some.
+/// Serves `GET /v1/stream`: the current status, then one a second, each with its row of the
+/// history. A slow listener misses some.
 pub(super) async fn show(
     State(observer): State<Arc<Observer>>,
     Extension(place): Extension<Place>,
@@ -67,8 +67,8 @@ pub(super) async fn show(
     let listeners = &observer.listeners;
     let Ok(permit) = Arc::clone(&listeners.places).try_acquire_owned() else {
         let why = format!(
-            "{LISTENERS_MAX} listen already, and there may be no more: close one (a page, perhaps, that is open elsewhere), or \
-             ask /v1/status\n"
+            "all {LISTENERS_MAX} streams are in use: close one (perhaps a page open in a browser), or \
+             query /v1/status\n"
         );
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
@@ -76,8 +76,8 @@ pub(super) async fn show(
     let mut frames = listeners.frames.subscribe();
     frames.mark_unchanged();
     let first = RETRY.to_owned() + &event("status", &observer.status());
-    let told = (Some(Bytes::from(first)), frames, permit);
-    let body = stream::unfold(told, |(first, mut frames, permit)| async move {
+    let reported = (Some(Bytes::from(first)), frames, permit);
+    let body = stream::unfold(reported, |(first, mut frames, permit)| async move {
         let frame = match first {
             Some(first) => first,
             None => {
@@ -101,7 +101,7 @@ mod tests {
         let listeners = Listeners::default();
         let row = (7, vec![Some(0.5), None]);
         listeners.publish(&status(), &row);
-        assert!(listeners.frames.borrow().is_empty(), "nobody listens");
+        assert!(listeners.frames.borrow().is_empty(), "no listener");
         let frames = listeners.frames.subscribe();
         listeners.publish(&status(), &row);
         assert!(frames.has_changed().expect("it is there"));
@@ -121,7 +121,7 @@ mod tests {
         };
         assert_eq!(first, "event: status");
         let data = data.strip_prefix("data: ").expect("data");
-        let told: Status = serde_json::from_str(data).expect("a status");
-        assert_eq!(told, status());
+        let reported: Status = serde_json::from_str(data).expect("a status");
+        assert_eq!(reported, status());
     }
 }

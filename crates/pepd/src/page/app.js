@@ -1,23 +1,23 @@
-// The page: what pepd tells, shown. /v1/stream has it live, /v1/history what was before.
+// The page: live data of /v1/stream, and the past of /v1/history.
 
 import { Chart, drawStrip } from "./chart.js";
 import { bits, bytes, clock, count, day, milliseconds, percent, span } from "./format.js";
 import { Table, flowBytes, flowColumns, flowKey, passes, peerColumns, siteColumns } from "./tables.js";
 
-const AGAIN = 2000; // ms between two tries
-const LATE = 5000; // ms after which a status is told as missing
+const AGAIN = 2000; // ms between two attempts
+const LATE = 5000; // ms after which a status counts as missing
 const FLOWS_EVERY = 3000;
 const HISTORY_EVERY = 10000;
 const KEPT = 4 * 3600; // s for which the past is kept
-const LOSS_OVER = 10; // s over which losses are counted that error correction leaves: they are few, and come in bursts
+const LOSS_OVER = 10; // s over which losses after FEC are counted: they are few and bursty
 const RANGES = [["10 min", 600], ["1 h", 3600], ["4 h", 4 * 3600]];
 
 const $ = (id) => document.getElementById(id);
 
 const seen = {
   status: null, // the last one
-  heard: null, // when it came, by this machine's clock
-  since: performance.now(), // since when there is none
+  heard: null, // time of its arrival, by the local clock
+  since: performance.now(), // time since which there is none
   pid: null,
   began: null,
   columns: [],
@@ -26,7 +26,7 @@ const seen = {
 };
 let range = RANGES[0][1];
 
-// ---- the past
+// ---- history
 
 function takeRow(series, [at, values]) {
   series.rows.set(at, values);
@@ -37,18 +37,18 @@ function takeRow(series, [at, values]) {
   }
 }
 
-function takeHistory(told) {
-  // What another process has seen is kept; where the clock was set, nothing of it is at its place any more.
-  if (told.pid === seen.pid && told.began !== seen.began) {
+function takeHistory(report) {
+  // The data of an earlier process is kept. If the clock was set, all times are wrong.
+  if (report.pid === seen.pid && report.began !== seen.began) {
     for (const series of seen.series) series.rows.clear();
     seen.outages.clear();
   }
-  Object.assign(seen, { pid: told.pid, began: told.began, columns: told.columns });
-  for (const { step_s: step, rows } of told.series) {
+  Object.assign(seen, { pid: report.pid, began: report.began, columns: report.columns });
+  for (const { step_s: step, rows } of report.series) {
     const series = seen.series.find((series) => series.step === step);
     if (series) rows.forEach((row) => takeRow(series, row));
   }
-  for (const outage of told.outages) seen.outages.set(outage.began.toFixed(2), outage);
+  for (const outage of report.outages) seen.outages.set(outage.began.toFixed(2), outage);
 }
 
 async function ask(target) {
@@ -62,7 +62,7 @@ async function askHistory() {
   takeHistory(await ask(last ? `/v1/history?since=${last}` : "/v1/history"));
 }
 
-// Rows in the order of time, each with what the lines need: the share that was lost in spite of error correction.
+// Returns rows in the order of time, each with the derived share lost in spite of FEC.
 function rowsOf(series, begin) {
   const place = (name) => seen.columns.indexOf(name);
   const [packets, retransmitted] = [place("packets"), place("retransmitted")];
@@ -89,7 +89,7 @@ const charts = {
   throughput: new Chart($("throughput"), {
     title: "Throughput",
     lines: [line("down", "down", "down_rate"), line("up", "up", "up_rate")],
-    least: 1000,
+    minimum: 1000,
     write: bits,
   }),
   loss: new Chart($("loss"), {
@@ -100,20 +100,20 @@ const charts = {
       line("after", "unrepaired", "after"),
     ],
     unit: 0.01,
-    least: 0.01,
+    minimum: 0.01,
     write: percent,
   }),
   custody: new Chart($("custody"), {
-    title: "Held in custody",
+    title: "Custody",
     lines: [line("disk", "disk", "custody_disk"), line("memory", "memory", "custody_memory")],
     base: 1024,
-    least: 4096,
+    minimum: 4096,
     write: bytes,
   }),
   open: new Chart($("open"), {
-    title: "Flows open",
+    title: "Open flows",
     lines: [line("flows", "flows", "flows")],
-    least: 4,
+    minimum: 4,
     write: count,
   }),
 };
@@ -132,7 +132,7 @@ function drawPast() {
   const hasPeers = (seen.status?.peers.length ?? 1) > 0;
   for (const [name, chart] of Object.entries(charts)) {
     if (name === "loss" && !hasPeers) {
-      chart.explain("No tunnel is configured. What the link loses is measured, and corrected, in tunnels only.");
+      chart.explain("No tunnel is configured. Only tunnels measure and correct losses of the link.");
     } else {
       chart.draw(rows, begin, end, series.step);
     }
@@ -142,12 +142,12 @@ function drawPast() {
 
 function drawLink(end) {
   const outages = [...seen.outages.values()].sort((a, b) => a.began - b.began);
-  // As long as what is known, so that the first minutes are not lost in hours.
+  // The range grows with the history, so that the first minutes stay visible.
   const first = Math.min(...seen.series[1].rows.keys(), ...outages.map((outage) => outage.began));
   const [name, length] = RANGES.find(([, seconds]) => end - first <= seconds) ?? RANGES.at(-1);
   const begin = end - length;
   const up = column("link_up");
-  // Times at which somebody told, together where they touch.
+  // Times with a reported state; adjacent ones are joined.
   const known = [];
   for (const row of rowsOf(seen.series[1], begin)) {
     if (up(row) === null) continue;
@@ -155,49 +155,54 @@ function drawLink(end) {
     if (last && row[0] - last[1] <= 15) last[1] = row[0] + 10;
     else known.push([row[0], row[0] + 10]);
   }
-  const away = outages.map(({ began, lasted_s: lasted }) => ({
+  const all = outages.map(({ began, lasted_s: lasted }) => ({
     from: began,
     to: lasted === null ? end : began + lasted,
-    text: `${day(began)}: away ${lasted === null ? "since then" : `for ${span(lasted)}`}`,
+    text: `${day(began)}: down ${lasted === null ? "since then" : `for ${span(lasted)}`}`,
   }));
-  const within = away.filter((outage) => outage.to > begin);
-  drawStrip($("link-line"), { begin, end, known, away: within });
+  const within = all.filter((outage) => outage.to > begin);
+  drawStrip($("link-line"), { begin, end, known, outages: within });
   const sum = within.reduce((sum, { from, to }) => sum + to - Math.max(from, begin), 0);
   const many = within.length === 1 ? "1 outage" : `${within.length} outages`;
-  $("link-outages").textContent = within.length > 0 ? `${many} in ${name}, ${span(sum)} in all` : `no outage in ${name}`;
+  $("link-outages").textContent = within.length > 0 ? `${many} in ${name}, ${span(sum)} in total` : `no outage in ${name}`;
 }
 
-// ---- now
+// ---- current state
+
+// Source of the link's state, as in `pepd status`.
+function reporter(by) {
+  return by === "operator" ? "set by operator" : `reported by ${by === "carrier" ? "interface" : by}`;
+}
 
 function showLink({ link }) {
-  const told = link.by !== "assumed";
-  const state = link.up ? (told ? "up" : "taken to be up") : "down";
+  const known = link.by !== "assumed";
+  const state = link.up ? (known ? "up" : "assumed up") : "down";
   const box = $("link-state");
-  box.textContent = told ? `${state} for ${span(link.for_s)}` : state;
-  box.className = `state ${told ? state : "unknown"}`;
-  $("dot").className = `dot ${told ? state : "unknown"}`;
+  box.textContent = known ? `${state} for ${span(link.for_s)}` : state;
+  box.className = `state ${known ? state : "unknown"}`;
+  $("dot").className = `dot ${known ? state : "unknown"}`;
   const facts = [
-    told ? `by ${link.by}` : "nobody tells whether it is there: link.gateway, link.contacts or a tunnel would",
+    known ? reporter(link.by) : "no source reports its state: set link.gateway or link.contacts, or use a tunnel",
     link.interface,
     link.rate && bits(link.rate),
     link.rtt_s && milliseconds(link.rtt_s),
-    link.ordered_for_s !== null && `operator's word for another ${span(link.ordered_for_s)}`,
-    link.next_planned_in_s !== null && `next change by plan in ${span(link.next_planned_in_s)}`,
+    link.ordered_for_s !== null && `operator's override: ${span(link.ordered_for_s)} left`,
+    link.next_planned_in_s !== null && `next planned change in ${span(link.next_planned_in_s)}`,
     link.gateway_never_answered && `gateway ${link.gateway} has never answered`,
   ];
   $("link-facts").textContent = facts.filter(Boolean).join(" · ");
   $("outages").hidden = link.history.length === 0;
   const items = link.history.map((outage) => {
     const item = document.createElement("li");
-    const lasted = outage.lasted_s === null ? "lasts" : `lasted ${span(outage.lasted_s)}`;
-    item.textContent = `${day(outage.began)}: ${lasted}, by ${outage.by}`;
+    const lasted = outage.lasted_s === null ? "ongoing" : `lasted ${span(outage.lasted_s)}`;
+    item.textContent = `${day(outage.began)}: ${lasted}, ${reporter(outage.by)}`;
     return item;
   });
   $("outage-list").replaceChildren(...items);
 }
 
 const tiles = new Map();
-// A number with what it means, and how full it is where there is a limit.
+// Shows a number with its name, a note, and the use of its limit, if any.
 function tile(name, value, note, share) {
   let parts = tiles.get(name);
   if (!parts) {
@@ -223,8 +228,8 @@ const used = ({ used, most }) => (most > 0 ? used / most : 0);
 
 function showTiles(status) {
   const { total, custody, limits } = status;
-  tile("down", bits(total.down_rate), `${bytes(total.down_bytes)} so far`);
-  tile("up", bits(total.up_rate), `${bytes(total.up_bytes)} so far`);
+  tile("down", bits(total.down_rate), `${bytes(total.down_bytes)} in total`);
+  tile("up", bits(total.up_rate), `${bytes(total.up_bytes)} in total`);
   tile("flows", count(limits.flows.used), `of ${count(limits.flows.most)}`, used(limits.flows));
   tile("custody, memory", bytes(custody.memory.used), `of ${bytes(custody.memory.most)}`, used(custody.memory));
   const disk = custody.disk;
@@ -264,11 +269,11 @@ function showStatus(status) {
   document.body.classList.remove("silent");
   $("silence").hidden = true;
   const process = [
-    status.draining && "draining: takes no new flows, and ends when these have",
+    status.draining && "draining: accepts no new flows, ends after the open ones",
     `version ${status.version}`,
     `process ${status.pid}`,
-    `for ${span(status.uptime_s)}`,
-    status.restarts > 0 && `${status.restarts} before it`,
+    `up ${span(status.uptime_s)}`,
+    status.restarts > 0 && `${status.restarts} restart${status.restarts > 1 ? "s" : ""}`,
   ];
   $("process").textContent = process.filter(Boolean).join(" · ");
   $("process").classList.toggle("warn", status.draining);
@@ -283,12 +288,12 @@ function showStatus(status) {
 function showSilence() {
   seen.since ??= performance.now();
   const lasts = (performance.now() - seen.since) / 1000;
-  // A restart takes less.
+  // A restart is faster.
   if (lasts < 3) return;
   document.body.classList.add("silent");
   const since = seen.heard === null ? `for ${span(lasts)}` : `since ${clock(seen.heard, true)} (${span(Date.now() / 1000 - seen.heard)})`;
-  const below = seen.heard === null ? "" : " What is below was seen last.";
-  $("silence").textContent = `pepd does not answer ${since}: it is restarting, has ended, or the way to it is cut.${below} Trying again.`;
+  const below = seen.heard === null ? "" : " The data below is the last received.";
+  $("silence").textContent = `pepd does not answer ${since}: it is restarting, has ended, or is unreachable.${below} Retrying.`;
   $("silence").hidden = false;
   document.title = "no answer · pepd";
 }
@@ -302,25 +307,25 @@ let flowsBefore = null;
 async function showFlows() {
   const query = new URLSearchParams({ limit: $("flow-limit").value, sort: $("flow-sort").value });
   if ($("flow-site").value) query.set("site", $("flow-site").value);
-  const told = await ask(`/v1/flows?${query}`);
+  const report = await ask(`/v1/flows?${query}`);
   const at = performance.now();
-  const sums = new Map(told.flows.map((flow) => [flowKey(flow), flowBytes(flow)]));
+  const sums = new Map(report.flows.map((flow) => [flowKey(flow), flowBytes(flow)]));
   rates.clear();
   for (const [key, sum] of sums) {
     const before = flowsBefore?.sums.get(key);
     if (before !== undefined && sum >= before) rates.set(key, (8000 * (sum - before)) / (at - flowsBefore.at));
   }
   flowsBefore = { at, sums };
-  flowTable.show(told.flows);
-  $("flow-count").textContent = told.total > told.flows.length ? `${count(told.flows.length)} of ${count(told.total)}` : count(told.total);
+  flowTable.show(report.flows);
+  $("flow-count").textContent = report.total > report.flows.length ? `${count(report.flows.length)} of ${count(report.total)}` : count(report.total);
   $("no-flows").textContent = "No flows are open.";
-  $("no-flows").hidden = told.total > 0;
-  $("passes").textContent = passes(told.not_accelerated);
+  $("no-flows").hidden = report.total > 0;
+  $("passes").textContent = passes(report.not_accelerated);
 }
 
-// ---- what keeps it going
+// ---- updates
 
-// Does this again and again while the page is looked at, and at once when asked to.
+// Repeats an action while the page is visible. Returns a function that runs it at once.
 function often(every, what) {
   let timer = null;
   const run = async () => {
@@ -372,7 +377,7 @@ function listen() {
   });
 }
 
-// Where too many listen already, it is asked instead.
+// Polls, in case the limit of stream clients is reached.
 async function askOnce() {
   try {
     const status = await ask("/v1/status");
@@ -388,12 +393,12 @@ async function askOnce() {
 setInterval(() => {
   if (document.visibilityState !== "visible") return;
   if (seen.since !== null || performance.now() > seen.late) showSilence();
-  // It is connected, and nothing comes: what is between may have forgotten it.
+  // Connected without data: a middlebox may have dropped the connection.
   if (stream && seen.since !== null && performance.now() - tried > 3 * LATE) listen();
 }, 1000);
 
 document.addEventListener("visibilitychange", () => {
-  // A page that nobody looks at takes no place of others.
+  // A hidden page leaves its stream to others.
   clearTimeout(again);
   if (document.visibilityState === "hidden") again = setTimeout(disconnect, 60000);
   else if (!stream) listen();

@@ -8,7 +8,7 @@ const TOP = 8;
 const BOTTOM = 22;
 const LEFT = 76;
 const RIGHT = 8;
-// So many spans may be missing before a line has a gap: the clock of whoever looked may be late for one.
+// Number of missing intervals that makes a gap in a line; a late sample may skip one.
 const GAP = 2.5;
 
 export function svg(name, attributes = {}, text) {
@@ -18,7 +18,8 @@ export function svg(name, attributes = {}, text) {
   return element;
 }
 
-// Steps of a scale up to that value: a nice one and its multiples. `base` is 1000, or 1024 for bytes.
+// Returns the ticks of a scale up to this value: multiples of a round step. `base` is 1000, or
+// 1024 for bytes.
 export function steps(most, base) {
   let unit = 1;
   while (most / unit >= base) unit *= base;
@@ -35,7 +36,7 @@ export function steps(most, base) {
   return all;
 }
 
-// How far apart times are written.
+// Returns the interval of the time labels.
 export function timeStep(range, width) {
   const most = Math.max(2, Math.floor(width / 64));
   const nice = [60, 120, 300, 600, 1200, 1800, 3600, 7200];
@@ -44,29 +45,29 @@ export function timeStep(range, width) {
 
 export function times(begin, end, width) {
   const step = timeStep(end - begin, width);
-  // Whole ones of the reader's clock.
+  // Labels are at multiples of the interval in local time.
   const offset = 60 * new Date(1000 * end).getTimezoneOffset();
   const all = [];
   for (let at = Math.ceil((begin - offset) / step) * step + offset; at <= end; at += step) all.push(at);
   return all;
 }
 
-// Writes times below a chart.
+// Draws the time labels below a chart.
 export function drawTimes(root, begin, end, place, width, bottom) {
   for (const at of times(begin, end, width)) {
     const x = place(at);
     root.append(svg("line", { class: "grid", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
-    // What would stick out at an edge is left out.
+    // Omits labels that would exceed an edge.
     if (x - place(begin) < 18 || place(end) - x < 18) continue;
     root.append(svg("text", { class: "time", x, y: bottom + 16 }, clock(at)));
   }
 }
 
-// A figure with a title, a legend that has the last values or those that are pointed at, and lines.
+// Figure with a title, lines, and a legend with the last values or those under the pointer.
 export class Chart {
-  // lines: [{name, look, value: (row) => number or null}]; base: of the scale; least: what it shows at least.
-  constructor(figure, { title, lines, base = 1000, unit = 1, least, write }) {
-    Object.assign(this, { figure, lines, base, unit, least, write, pointed: null, rows: [] });
+  // lines: [{name, look, value: (row) => number or null}]; base: of the scale; minimum: of its top.
+  constructor(figure, { title, lines, base = 1000, unit = 1, minimum, write }) {
+    Object.assign(this, { figure, lines, base, unit, minimum, write, pointed: null, rows: [] });
     const caption = document.createElement("figcaption");
     const heading = document.createElement("h3");
     heading.textContent = title;
@@ -96,10 +97,10 @@ export class Chart {
 
   point(x) {
     this.pointed = x;
-    if (this.rows.length > 0) this.tell();
+    if (this.rows.length > 0) this.showValues();
   }
 
-  // Says why there is nothing to be seen instead.
+  // Shows an explanation instead of the chart.
   explain(text) {
     this.note.textContent = text;
     this.note.hidden = false;
@@ -117,7 +118,7 @@ export class Chart {
     const room = width - LEFT - RIGHT;
     this.place = (at) => LEFT + ((at - begin) / (end - begin)) * room;
     const values = this.lines.map((line) => rows.map((row) => line.value(row)));
-    const most = Math.max(this.least, ...values.flat().filter((value) => value !== null));
+    const most = Math.max(this.minimum, ...values.flat().filter((value) => value !== null));
     const scale = steps(most / this.unit, this.base).map((value) => value * this.unit);
     const top = scale.at(-1);
     const height = (value) => bottom - (value / top) * (bottom - TOP);
@@ -133,7 +134,7 @@ export class Chart {
     this.mark = svg("line", { class: "mark", y1: TOP, y2: bottom, visibility: "hidden" });
     root.append(this.mark);
     this.area.replaceChildren(root);
-    this.tell();
+    this.showValues();
   }
 
   drawLine(root, look, rows, values, height, bottom) {
@@ -145,7 +146,7 @@ export class Chart {
     };
     rows.forEach((row, index) => {
       const value = values[index];
-      // A span is told at its middle; nothing is known of one that is missing.
+      // A value is drawn at the middle of its interval; a missing interval makes a gap.
       const before = index > 0 && values[index - 1] !== null && row[0] - rows[index - 1][0] <= GAP * this.step;
       if (value === null) return;
       const x = this.place(row[0] + this.step / 2);
@@ -162,8 +163,8 @@ export class Chart {
     root.append(svg("path", { class: `fill ${look}`, d: area }), svg("path", { class: `line ${look}`, d: line }));
   }
 
-  // The values that are pointed at, or the last ones.
-  tell() {
+  // Shows the values under the pointer, or the last ones.
+  showValues() {
     let row = this.rows.at(-1);
     if (this.pointed !== null && row) {
       const off = (row) => Math.abs(this.place(row[0] + this.step / 2) - this.pointed);
@@ -182,26 +183,26 @@ export class Chart {
   }
 }
 
-// Whether the link was there: one bar, of spans. `known` are times at which somebody told.
-export function drawStrip(area, { begin, end, known, away }) {
+// Draws the state of the link as one bar. `known` are times with a reported state.
+export function drawStrip(area, { begin, end, known, outages }) {
   const width = Math.max(200, area.clientWidth);
   const [top, bottom] = [4, 34];
   const edge = 2;
   const place = (at) => edge + ((Math.min(Math.max(at, begin), end) - begin) / (end - begin)) * (width - 2 * edge);
   const root = svg("svg", { viewBox: `0 0 ${width} 56`, width, height: 56, role: "img" });
   const bar = (look, from, to) => {
-    // The shortest outage is seen, too.
+    // Even the shortest outage is visible.
     const x = place(from);
-    const least = look === "away" ? 2 : 0;
-    const rect = svg("rect", { class: look, x, y: top, width: Math.max(least, place(to) - x), height: bottom - top });
+    const minimum = look === "outage" ? 2 : 0;
+    const rect = svg("rect", { class: look, x, y: top, width: Math.max(minimum, place(to) - x), height: bottom - top });
     root.append(rect);
     return rect;
   };
-  root.append(svg("title", {}, "The link over the last hours"));
+  root.append(svg("title", {}, "State of the link over the last hours"));
   bar("unknown", begin, end);
   for (const [from, to] of known) bar("up", from, to);
-  for (const outage of away) {
-    const rect = bar("away", outage.from, outage.to);
+  for (const outage of outages) {
+    const rect = bar("outage", outage.from, outage.to);
     rect.append(svg("title", {}, outage.text));
   }
   drawTimes(root, begin, end, place, width, bottom);

@@ -1,4 +1,4 @@
-// Numbers for people: three digits and a unit, as in `pepd status`.
+// Formatting of numbers: three digits and a unit, as in `pepd status`.
 
 const BITS = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -22,7 +22,7 @@ export const bits = (value) => scaled(value, 1000, BITS);
 export const bytes = (value) => scaled(value, 1024, BYTES);
 export const count = (value) => Math.round(value).toLocaleString("en").replaceAll(",", "\u2009");
 
-// A share of 1.
+// Formats a share between 0 and 1.
 export function percent(value) {
   const share = 100 * value;
   if (share === 0) return "0\u00a0%";
@@ -35,10 +35,10 @@ export function milliseconds(seconds) {
   return `${ms >= 9.95 ? ms.toFixed(0) : ms.toPrecision(2)}\u00a0ms`;
 }
 
-// A number of a scale, without digits that say nothing.
+// Removes trailing zeros from the labels of a scale.
 export const round = (text) => text.replace(/(\.\d*?)0+(?=\D)/, "$1").replace(/\.(?=\D)/, "");
 
-// The two greatest units of it.
+// Formats a duration in its two largest units.
 export function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const parts = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -54,7 +54,7 @@ export function span(seconds) {
   return text;
 }
 
-// A moment, in seconds of Unix time, as the clock of the reader has it.
+// Formats Unix time as local time.
 export function clock(at, seconds = false) {
   const options = { hour: "2-digit", minute: "2-digit", hour12: false };
   if (seconds) options.second = "2-digit";

@@ -1,15 +1,16 @@
-//! The page: files that are a part of the program. They load nothing from elsewhere, and what they show is set as text.
+//! Web page: files that are compiled into the program. They load nothing from other hosts, and show
+//! data as text only.
 //!
-//! - `index.html`, `style.css`, `icon.svg`, the page as it looks
-//! - `app.js`, what it asks for and shows: `/v1/stream`, `/v1/history`, `/v1/flows`
-//! - `tables.js`, `chart.js`, `format.js`, tables, lines and numbers
+//! - `index.html`, `style.css`, `icon.svg`: layout
+//! - `app.js`: requests and display: `/v1/stream`, `/v1/history`, `/v1/flows`
+//! - `tables.js`, `chart.js`, `format.js`: tables, charts and numbers
 
 use axum::{Router, http::header::CONTENT_TYPE, routing::get};
 
-/// A file, and where it is.
+/// File of the page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
-    /// The path of a request.
+    /// Path of the request.
     pub(crate) path: &'static str,
     kind: &'static str,
     text: &'static str,
@@ -17,7 +18,7 @@ pub(crate) struct File {
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// All of them.
+/// All files of the page.
 pub(crate) const FILES: [File; 7] = [
     File {
         path: "/",
@@ -56,7 +57,7 @@ pub(crate) const FILES: [File; 7] = [
     },
 ];
 
-/// Answers with them.
+/// Returns the routes that serve the files.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     FILES.into_iter().fold(Router::new(), |router, file| {
         let answer = move || async move { ([(CONTENT_TYPE, file.kind)], file.text) };
@@ -89,7 +90,7 @@ mod tests {
             for address in found(file.text, "http", '"') {
                 assert_eq!(
                     address, "://www.w3.org/2000/svg",
-                    "a name, which is not loaded"
+                    "a namespace, which is not loaded"
                 );
             }
             assert!(!file.text.contains("url("), "{}", file.path);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_told_becomes_a_part_of_the_page() {
+    fn data_never_becomes_markup() {
         for file in FILES {
             for word in [
                 "innerHTML",

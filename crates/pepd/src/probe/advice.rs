@@ -1,33 +1,34 @@
-//! Figures in, a configuration and remarks out.
+//! Advice of a probe: suggested configuration and remarks from figures.
 
 use std::{fmt::Write as _, time::Duration};
 
 use pepd_api::probe::{Direction, Report, Suggestion};
 use units::Rate;
 
-/// From this round trip on, in seconds, a link is likely to have a geostationary satellite in it.
+/// Round trip, in seconds, from which the link probably has a geostationary satellite.
 const GEO: f64 = 0.45;
-/// Below this rate, in bit/s, compressing and classes pay.
+/// Rate, in bit/s, below which compression and classes pay off.
 const NARROW: u64 = 256_000;
-/// A queue that is longer than this part of the round trip, and than this in seconds, is felt.
+/// Queueing delay that is noticeable: above this fraction of the round trip, and above this in
+/// seconds.
 const QUEUE: (f64, f64) = (0.25, 0.02);
-/// Losses that are worth a word, and bursts.
+/// Loss ratio that is worth a remark, and loss in bursts.
 const LOSS: f64 = 0.001;
 const BURST: f64 = 1.5;
-/// Of a stated rate at least so much ought to arrive, what the link loses left out.
+/// Fraction of a configured rate that should arrive, apart from losses of the link.
 const ARRIVES: f64 = 0.85;
-/// Bytes of headers and seals may be such a part of what is on the link.
+/// Maximum acceptable fraction of headers and authentication tags on the link.
 const HEADERS: f64 = 0.08;
-/// Hosts' flows that were such a part of what was on the link are worth a word.
+/// Fraction of hosts' traffic on the link that is worth a remark.
 const HOSTS: f64 = 0.2;
-/// A datagram that is shorter than those of an Ethernet all the way.
+/// Size below which datagrams indicate a path with an MTU smaller than Ethernet's.
 const SHORT: u64 = 1400;
-/// So many moments of silence are no accident.
+/// Number of silent periods that are no coincidence.
 const OUTAGES: u64 = 3;
-/// Part of losses that full queues have.
+/// Fraction of losses that full queues cause.
 const CONGESTED: f64 = 0.2;
 
-/// What a report suggests.
+/// Returns the suggestion for a report.
 pub(super) fn advise(report: &Report) -> Suggestion {
     let mut remarks = Vec::new();
     let rate = rate(report, &mut remarks);
@@ -43,12 +44,12 @@ pub(super) fn advise(report: &Report) -> Suggestion {
     }
 }
 
-/// What the key `rate` is to say.
+/// Suggested value of the key `rate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     Rate(u64),
     Auto,
-    /// What it says already: nothing is known.
+    /// The present value: nothing is known.
     AsBefore,
 }
 
@@ -76,7 +77,7 @@ fn rate(report: &Report, remarks: &mut Vec<String>) -> Said {
     }
     if report.up.rate.is_none() {
         remarks.push(
-            "rate: too little was sent to say anything of it. --for and --bytes give a probe more time"
+            "rate: too little was sent for a measurement. --for and --bytes give a probe more time"
                 .to_owned(),
         );
         return Said::AsBefore;
@@ -86,7 +87,7 @@ fn rate(report: &Report, remarks: &mut Vec<String>) -> Said {
         .filter(|_| report.steady && report.carrier == "udp" && congested(report) < CONGESTED);
     let Some(measured) = measured else {
         remarks.push(
-            "rate: it did not stand still long enough, or was not tried for long enough, to be stated: \"auto\" follows it. \
+            "rate: not stable for long enough, or not tested for long enough, for a fixed value: \"auto\" follows it. \
              --for and --bytes give a probe more time"
                 .to_owned(),
         );
@@ -94,14 +95,14 @@ fn rate(report: &Report, remarks: &mut Vec<String>) -> Said {
     };
     let rate = rounded(measured);
     remarks.push(format!(
-        "rate: the link carried {} all the time. If it always does, and you may use all of it, state it: senders are paced at it and the \
-         queue stays empty. If it changes, or others use it too, say \"auto\"",
+        "rate: the link carried a steady {}. If it always does, and pepd may use all of it, set it: senders are paced at it and the \
+         queue stays empty. If it varies, or other traffic shares it, use \"auto\"",
         shown(rate)
     ));
     Said::Rate(rate)
 }
 
-/// The rates of the report are of what hosts left.
+/// Adds a remark if hosts' traffic reduced the measured rates.
 fn hosts(report: &Report, remarks: &mut Vec<String>) {
     let (Some(on_link), Some(own)) = (report.on_link, report.up.rate) else {
         return;
@@ -109,34 +110,33 @@ fn hosts(report: &Report, remarks: &mut Vec<String>) {
     let own = on_link_of(own, report.up.loss) * (1.0 + report.fec_overhead);
     if on_link - own > HOSTS * on_link {
         remarks.push(format!(
-            "hosts: of {} that pepd sent meanwhile about {} were theirs: the rate above is what they left. Probe while it is quiet, or \
-             with `--load bulk`, at their cost",
+            "hosts: of {} sent during the probe about {} were theirs: the rate above is the remainder. Probe at a quiet time, or \
+             with `--load bulk`, which slows their flows",
             shown(rounded(on_link as u64)),
             shown(rounded((on_link - own) as u64)),
         ));
     }
 }
 
-/// What so much of arriving bytes takes on the link, in bit/s.
+/// Returns the rate on the link, in bit/s, for this rate of arriving bytes.
 fn on_link_of(arrived: f64, loss: Option<f64>) -> f64 {
     arrived / (1.0 - loss.unwrap_or(0.0)).max(0.1) / (1.0 - HEADERS)
 }
 
 fn stated_rate(report: &Report, stated: u64, remarks: &mut Vec<String>) -> Said {
     let Some(arrived) = report.up.rate else {
-        remarks
-            .push("rate: too little was sent to tell whether the stated rate is right".to_owned());
+        remarks.push("rate: too little was sent to verify the configured rate".to_owned());
         return Said::AsBefore;
     };
     let came = 1.0 - report.up.loss.unwrap_or(0.0);
     let own = on_link_of(arrived, report.up.loss);
-    // Those of hosts came through as well, unless the link lost them.
+    // Hosts' bytes arrived as well, apart from losses of the link.
     let all = report
         .on_link
         .map_or(own, |on_link| own.max(on_link * came));
     if all >= ARRIVES * stated as f64 {
         remarks.push(format!(
-            "rate: the stated {} arrive. Whether the link carries more is not known, as pepd does not send faster than stated: \
+            "rate: the configured {} arrive. pepd does not send faster than configured, so the link may carry more: \
              probe with `rate = \"auto\"` to find out",
             shown(stated)
         ));
@@ -144,8 +144,8 @@ fn stated_rate(report: &Report, stated: u64, remarks: &mut Vec<String>) -> Said 
     }
     let less = rounded(all as u64);
     remarks.push(format!(
-        "rate: {} are stated, and about {} came through, hosts' counted. The link carries less than is stated, or others use it too: then \
-         state {}, or say \"auto\"",
+        "rate: {} are configured, and about {} arrived, including hosts' traffic. The link carries less, or other traffic shares it: \
+         set {}, or \"auto\"",
         shown(stated),
         shown(less),
         shown(less),
@@ -153,7 +153,7 @@ fn stated_rate(report: &Report, stated: u64, remarks: &mut Vec<String>) -> Said 
     Said::Auto
 }
 
-/// To two digits, downward.
+/// Rounds down to two digits.
 fn rounded(rate: u64) -> u64 {
     let digits = rate.max(1).ilog10();
     let step = 10_u64.pow(digits.saturating_sub(1));
@@ -177,14 +177,14 @@ fn congested(report: &Report) -> f64 {
 fn carrier(report: &Report, remarks: &mut Vec<String>) {
     if report.carrier == "tcp" {
         remarks.push(
-            "UDP: does not get through, or `carrier = \"tcp\"` is set: the figures are of a TCP connection, whose losses and queues nobody \
-             sees, and which stands still for each loss. Let UDP pass, to the port of the hub's `identity.listen`, in the firewalls \
-             between; pepd tries again by itself"
+            "UDP: blocked, or `carrier = \"tcp\"` is set: the figures are of a TCP connection, whose losses and queues are \
+             hidden, and which stalls at each loss. Allow UDP to the port of the hub's `identity.listen` in the firewalls \
+             between; pepd retries by itself"
                 .to_owned(),
         );
     } else if report.datagram < SHORT {
         remarks.push(format!(
-            "UDP: gets through; datagrams of more than {} bytes do not, so some link or tunnel on the way has a short MTU: nothing to do, \
+            "UDP: works, but not for datagrams of more than {} bytes: a link or tunnel on the path has a small MTU; no action needed, \
              but each packet costs more",
             report.datagram
         ));
@@ -195,14 +195,14 @@ fn kind(report: &Report, remarks: &mut Vec<String>) {
     let Some(idle) = report.idle else { return };
     if idle.median_s >= GEO {
         remarks.push(
-            "kind: a round trip as of a geostationary satellite, or of two hops by satellite: see \"GEO satellite\" in docs/tuning.md"
+            "kind: the round trip of a geostationary satellite, or of two satellite hops: see \"GEO satellite\" in docs/tuning.md"
                 .to_owned(),
         );
     }
     let narrow = |rate: &u64| *rate < NARROW;
     if report.link_rate.as_ref().is_some_and(narrow) {
         remarks.push(
-            "kind: a narrow band: in the sites of this peer, `compress = true` for text and mail, `class = \"interactive\"` for what is \
+            "kind: narrow band: in the sites of this peer, `compress = true` for text and mail, `class = \"interactive\"` for what is \
              short and `class = \"delay_tolerant\"` for what can wait"
                 .to_owned(),
         );
@@ -210,25 +210,27 @@ fn kind(report: &Report, remarks: &mut Vec<String>) {
 }
 
 fn losses(report: &Report, remarks: &mut Vec<String>) {
-    let lossy = |way: &Direction| way.loss.is_some_and(|loss| loss >= LOSS);
-    let bursty = |way: &Direction| lossy(way) && way.burst.is_some_and(|burst| burst >= BURST);
-    let ways = [report.up, report.down];
+    let lossy = |direction: &Direction| direction.loss.is_some_and(|loss| loss >= LOSS);
+    let bursty = |direction: &Direction| {
+        lossy(direction) && direction.burst.is_some_and(|burst| burst >= BURST)
+    };
+    let directions = [report.up, report.down];
     if congested(report) >= CONGESTED {
         remarks.push(
-            "loss: packets met a full queue: the rate is above what the link has for us, or others use it too".to_owned(),
+            "loss: packets were dropped at a full queue: the rate is above pepd's share of the link, or other traffic shares it".to_owned(),
         );
     }
-    if !ways.iter().any(lossy) {
+    if !directions.iter().any(lossy) {
         return;
     }
-    let bursts = if ways.iter().any(bursty) {
-        ", and comes in bursts, over which `class = \"interactive\"` spreads what repairs its messages"
+    let bursts = if directions.iter().any(bursty) {
+        ", in bursts, over which `class = \"interactive\"` spreads the repair packets of its messages"
     } else {
         ", one by one"
     };
     remarks.push(format!(
         "loss: the link loses packets by itself{bursts}. FEC follows it by itself ({:.1} % now, for `class = \"normal\"`); `class = \
-         \"bulk\"` sends lost packets again instead, which costs less and takes a round trip. `mode = \"tunnel\"` repairs this, \
+         \"bulk\"` retransmits lost packets instead, which costs less and takes a round trip. `mode = \"tunnel\"` repairs this, \
          `\"split\"` would slow down",
         report.fec_overhead * 100.0
     ));
@@ -240,7 +242,7 @@ fn queues(report: &Report, remarks: &mut Vec<String>) {
     let longest = longest.into_iter().flatten().fold(0.0, f64::max);
     if longest > QUEUE.1.max(QUEUE.0 * idle.median_s) {
         remarks.push(format!(
-            "queue: round trips grew by {:.0} ms under load: what others send stands in a buffer, or ours does. A stated rate a little \
+            "queue: round trips grew by {:.0} ms under load: packets of pepd, or of other traffic, wait in a buffer. A configured rate a little \
              below that of the link keeps it empty",
             longest * 1e3
         ));
@@ -250,7 +252,7 @@ fn queues(report: &Report, remarks: &mut Vec<String>) {
 fn outages(report: &Report, remarks: &mut Vec<String>) {
     if report.outages >= OUTAGES {
         remarks.push(format!(
-            "outages: {} meanwhile, of moments at least: if nobody else uses the link, `dedicated = true` with a stated rate sends through \
+            "outages: {} during the probe, at least of moments: if no other traffic uses the link, `dedicated = true` with a fixed rate sends through \
              them",
             report.outages
         ));
@@ -259,19 +261,19 @@ fn outages(report: &Report, remarks: &mut Vec<String>) {
 
 fn unknown(report: &Report) -> Vec<String> {
     let mut unknown = vec![
-        "why packets from the peer were lost: probe from there".to_owned(),
-        "whether others use the link at other times, and how it is then".to_owned(),
+        "causes of losses from the peer: probe from there".to_owned(),
+        "other traffic on the link at other times, and its effects".to_owned(),
     ];
     if report.carrier == "tcp" {
-        unknown.push("loss, bursts and the longest datagram: TCP hides them".to_owned());
+        unknown.push("loss, bursts and the largest datagram: TCP hides them".to_owned());
     }
     if report.idle.is_none() {
-        unknown.push("the round trip of the idle link: nothing was heard".to_owned());
+        unknown.push("the round trip of the idle link: no answer".to_owned());
     }
     if let (Some(rate), true) = (report.down.rate, report.carrier == "udp") {
         let on_link = on_link_of(rate, report.down.loss);
         unknown.push(format!(
-            "what the far end has stated for its direction, of which about {} was seen on the link",
+            "the rate configured at the far end; about {} was seen on the link",
             shown(rounded(on_link as u64))
         ));
     }

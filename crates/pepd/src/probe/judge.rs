@@ -1,4 +1,4 @@
-//! Samples in, figures out.
+//! Evaluation of a probe: figures from samples.
 
 use std::time::Duration;
 
@@ -7,20 +7,21 @@ use pepd_tunnel::probe::Sample;
 
 use super::{Known, advice::advise};
 
-/// Rates are of so long.
+/// Time window of rates.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Of a direction this part is its beginning, in which a rate is still looked for.
+/// Fraction (one part in this many) of a direction's time that is its start, while the rate is
+/// still being found.
 const BEGINNING: u32 = 4;
-/// Less than this says nothing of a rate.
+/// Minimum time for a rate.
 const MIN: Duration = Duration::from_millis(300);
-/// Packets without which there is no share of them.
+/// Minimum number of packets for a ratio.
 const PACKETS_MIN: u64 = 50;
-/// A rate that stands still stays within so much of itself, above and below.
+/// Tolerance of a steady rate, above and below.
 const STEADY: f64 = 0.1;
-/// For so long it has to be seen at least.
+/// Time for which a steady rate has to be observed.
 const STEADY_AFTER: Duration = Duration::from_secs(2);
 
-/// What the samples of a probe, in their order, come to.
+/// Evaluates the samples of a probe, given in order.
 pub fn judge(known: &Known, samples: &[Sample]) -> Report {
     let of = |phase| -> Vec<&Sample> {
         let samples = samples.iter();
@@ -41,8 +42,8 @@ pub fn judge(known: &Known, samples: &[Sample]) -> Report {
         steady,
         on_link: rate(settled(&up), |sample| sample.on_link),
         idle: spread,
-        up: way(&up, 0, spread, by_tcp),
-        down: way(&down, 1, spread, by_tcp),
+        up: figures(&up, 0, spread, by_tcp),
+        down: figures(&down, 1, spread, by_tcp),
         causes: causes(&up),
         retransmitted: resent(&up),
         fec_overhead: last.map_or(0.0, |last| last.fec_overhead),
@@ -73,13 +74,13 @@ fn spread(samples: &[&Sample]) -> Option<Spread> {
     })
 }
 
-/// Of sorted numbers, the one that is not below this share of them.
+/// Returns the quantile of sorted numbers for this fraction.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool) -> Direction {
+fn figures(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool) -> Direction {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
         return Direction::default();
     };
@@ -88,7 +89,7 @@ fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool
     rates.sort_by(f64::total_cmp);
     let count = |which: usize| grown(samples, |sample| sample.packets[direction][which]);
     let [packets, lost, bursts] = [0, 1, 2].map(count);
-    // By TCP nothing is lost that we would see.
+    // TCP hides losses.
     let counts = !by_tcp && packets >= PACKETS_MIN;
     let rtt = spread(settled);
     Direction {
@@ -107,7 +108,7 @@ fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool
     }
 }
 
-/// Without the beginning.
+/// Returns the samples without the start.
 fn settled<'a>(samples: &'a [&'a Sample]) -> &'a [&'a Sample] {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
         return samples;
@@ -116,14 +117,14 @@ fn settled<'a>(samples: &'a [&'a Sample]) -> &'a [&'a Sample] {
     &samples[samples.partition_point(|sample| sample.at < from)..]
 }
 
-/// Of a count of bytes, in bit/s.
+/// Returns the rate of a byte counter, in bit/s.
 fn rate(samples: &[&Sample], bytes: impl Fn(&Sample) -> u64) -> Option<f64> {
     let time = samples.last()?.at - samples.first()?.at;
     let bytes = grown(samples, bytes);
     (time >= MIN).then(|| bytes as f64 * 8.0 / time.as_secs_f64())
 }
 
-/// Of half seconds.
+/// Returns rates of half seconds.
 fn rates(samples: &[&Sample]) -> Vec<f64> {
     let mut rates = Vec::new();
     let mut from = 0;
@@ -136,7 +137,7 @@ fn rates(samples: &[&Sample]) -> Vec<f64> {
     rates
 }
 
-/// What the link carries for us, and whether it was seen to do so for long enough, always the same.
+/// Returns the rate that the link carries for pepd, and true if it was steady for long enough.
 fn link_rate(known: &Known, up: &[&Sample]) -> (Option<u64>, bool) {
     let settled = settled(up);
     let mut rates: Vec<_> = settled.iter().map(|sample| sample.link_rate).collect();
@@ -149,7 +150,7 @@ fn link_rate(known: &Known, up: &[&Sample]) -> (Option<u64>, bool) {
     let within = rates.iter().all(|rate| off(*rate) <= STEADY);
     let time = last.at - first.at;
     let long = time >= STEADY_AFTER && time >= settled[0].rtt * 4;
-    // A rate that nobody has tried is a guess.
+    // A rate that was never used is a guess.
     let sent = grown(settled, |sample| sample.on_link) as f64 * 8.0 / time.as_secs_f64().max(1e-3);
     let tried = sent >= (1.0 - 2.0 * STEADY) * median as f64;
     (Some(median), within && long && tried)

@@ -1,12 +1,13 @@
-//! `pepd probe`: what the path to a peer is like when it is idle and when it is full, and what a configuration for it would say.
+//! `pepd probe`: properties of the path to a peer when idle and under load, and a suggested
+//! configuration.
 //!
 //! ```text
-//!   command --order--> routes --order--> tunnels' thread: idle, up, down --samples--> routes --progress, report--> command
-//!                                                                                      judge, advice
+//! command --order--> routes --order--> tunnels' thread: idle, up, down
+//! command <--progress, report-- routes (judge, advice) <--samples-- tunnels' thread
 //! ```
 //!
-//! - [`judge`](judge()), samples in, figures out; `advice`, figures in, a configuration and remarks out: without I/O
-//! - `routes`, how it is asked for; the load is `pepd_tunnel::probe`
+//! - [`judge`](judge()): figures from samples; `advice`: suggestions from figures; both without I/O
+//! - `routes`: HTTP requests; the load is `pepd_tunnel::probe`
 
 mod advice;
 mod judge;
@@ -17,11 +18,11 @@ mod tests;
 pub use judge::judge;
 pub use routes::router;
 
-/// What is known beside the samples.
+/// Facts known besides the samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Known {
-    /// The peer's name.
+    /// Name of the peer.
     pub peer: String,
-    /// The rate that the configuration states, in bit/s.
+    /// Rate set in the configuration, in bit/s.
     pub stated: Option<u64>,
 }

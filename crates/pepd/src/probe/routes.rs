@@ -1,4 +1,5 @@
-//! `POST /v1/probe`: events (`progress`, at the end `report` or `failed`) for as long as somebody listens, and no longer.
+//! `POST /v1/probe`: events (`progress`, finally `report` or `failed`) for as long as the client
+//! listens.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -20,17 +21,17 @@ use tunnel::class::Class;
 use super::{Known, judge};
 use crate::{admin::Place, observe::stream::event};
 
-/// Of a request.
+/// Maximum bytes of a request's body.
 const BODY_MAX: usize = 1024;
 
 #[derive(Debug)]
 struct Subject {
     config: Arc<Config>,
-    /// None where there are no peers.
+    /// `None` without peers.
     prober: Option<Prober>,
 }
 
-/// Probes of the paths to the peers of this configuration.
+/// Returns the routes for probes of the peers of this configuration.
 pub fn router<S: Clone + Send + Sync + 'static>(
     config: &Arc<Config>,
     prober: Option<Prober>,
@@ -51,7 +52,7 @@ async fn order(
         Ok(begun) => begun,
         Err((status, why)) => return (status, format!("{why}\n")).into_response(),
     };
-    // There is one at a time.
+    // Only one probe runs at a time.
     place.leave();
     let body = stream::unfold(Some(begun), |listening| async move {
         let mut listening = listening?;
@@ -69,10 +70,10 @@ fn begin(subject: &Subject, order: &ProbeOrder) -> Result<Listening, (StatusCode
     let wrong = |why: String| (StatusCode::BAD_REQUEST, why);
     let lasting = Duration::try_from_secs_f64(order.for_s).ok();
     let lasting = lasting.filter(|lasting| (LASTING.0..=LASTING.1).contains(lasting));
-    let lasting = lasting.ok_or_else(|| wrong("`for_s` is to be from 1 to 60".to_owned()))?;
+    let lasting = lasting.ok_or_else(|| wrong("`for_s` must be from 1 to 60".to_owned()))?;
     if !(BYTES.0..=BYTES.1).contains(&order.bytes) {
         return Err(wrong(format!(
-            "`bytes` is to be from {} to {}",
+            "`bytes` must be from {} to {}",
             BYTES.0, BYTES.1
         )));
     }
@@ -87,7 +88,7 @@ fn begin(subject: &Subject, order: &ProbeOrder) -> Result<Listening, (StatusCode
         bytes: order.bytes / 2,
         class: class(order.load),
     };
-    let told = prober.begin(plan).map_err(|err| {
+    let reported = prober.begin(plan).map_err(|err| {
         let status = match err {
             ProbeError::Busy => StatusCode::CONFLICT,
             _ => StatusCode::SERVICE_UNAVAILABLE,
@@ -99,13 +100,13 @@ fn begin(subject: &Subject, order: &ProbeOrder) -> Result<Listening, (StatusCode
             peer: peer.name.clone(),
             stated: peer.rate.map(units::Rate::bits_per_second),
         },
-        told,
+        reported,
         samples: Vec::new(),
         shown: 0,
     })
 }
 
-/// The class of what a probe sends.
+/// Returns the class of a probe's load.
 const fn class(load: Load) -> Class {
     match load {
         Load::DelayTolerant => Class::DelayTolerant,
@@ -115,30 +116,30 @@ const fn class(load: Load) -> Class {
 }
 
 fn unknown(config: &Config, name: &str) -> String {
-    // It goes to a terminal.
+    // The name is printed on a terminal.
     let name = name.escape_debug();
     let names: Vec<_> = config.peers.iter().map(|peer| peer.name.as_str()).collect();
     if names.is_empty() {
-        return format!("no peer `{name}`: the configuration has no [peer.NAME] at all");
+        return format!("no peer `{name}`: the configuration has no peers");
     }
     format!("no peer `{name}`; peers: {}", names.join(", "))
 }
 
-/// Ends the probe when it is dropped.
+/// A listening client; dropping it ends the probe.
 #[derive(Debug)]
 struct Listening {
     known: Known,
-    told: Receiver<ProbeEvent>,
+    reported: Receiver<ProbeEvent>,
     samples: Vec<Sample>,
-    /// Which of them was the last to be shown.
+    /// Index of the last sample reported.
     shown: usize,
 }
 
 impl Listening {
-    /// The next event, and whether there will be others.
+    /// Returns the next event, and true if others follow.
     async fn next(&mut self) -> (String, bool) {
         loop {
-            match self.told.recv().await {
+            match self.reported.recv().await {
                 Some(ProbeEvent::Sample(sample)) => {
                     self.samples.push(sample);
                     if let Some(progress) = self.progress() {
@@ -155,7 +156,7 @@ impl Listening {
                 }
                 None => {
                     return (
-                        event("failed", &Event::Failed("pepd ends".to_owned())),
+                        event("failed", &Event::Failed("pepd is shutting down".to_owned())),
                         false,
                     );
                 }
@@ -163,7 +164,7 @@ impl Listening {
         }
     }
 
-    /// With the first sample of each second.
+    /// Returns progress with the first sample of each second.
     fn progress(&mut self) -> Option<Progress> {
         let now = self.samples.last()?;
         let then = self.samples.get(self.shown)?;

@@ -1,4 +1,4 @@
-//! Figures and suggestions of paths that are known.
+//! Figures and suggestions for simulated paths.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use pepd_tunnel::probe::Sample;
 
 use super::*;
 
-/// A path as it is, seen without errors.
+/// A path, observed without errors.
 #[derive(Debug, Clone, Copy)]
 struct Path {
-    /// Bits a second on the link.
+    /// Rate on the link, in bit/s.
     rate: f64,
-    /// Seconds.
+    /// Round trip in seconds.
     rtt: f64,
-    /// What it has under load beyond that.
+    /// Queueing delay under load.
     queue: f64,
-    /// One packet of so many is lost, in bursts of so many.
+    /// Loss of one packet in so many, in bursts of so many.
     loss: Option<(u64, u64)>,
     congestion: bool,
-    /// The part of the time for which each half second goes at half the rate.
+    /// Fraction of the time for which each half second runs at half the rate.
     uneven: bool,
     outages: u64,
     by_tcp: bool,
     stated: Option<u64>,
-    /// Of so many packets one is a host's.
+    /// Fraction of hosts' packets: one in so many.
     hosts: Option<u64>,
 }
 
@@ -42,10 +42,11 @@ const CLEAN: Path = Path {
     hosts: None,
 };
 
-/// Bytes of a packet on the link, and of those the ones that count.
+/// Bytes of a packet on the link, and bytes of its payload.
 const PACKET: (u64, u64) = (1500, 1400);
 
-/// A tenth of a second each: 2 s idle, 10 s up, 10 s down. The rate is there after a second.
+/// Returns samples of a tenth of a second each: 2 s idle, 10 s up, 10 s down. The rate is reached
+/// after a second.
 fn samples(path: &Path) -> Vec<Sample> {
     let mut samples = Vec::new();
     let mut counts = [[0_u64; 3]; 2];
@@ -61,19 +62,23 @@ fn samples(path: &Path) -> Vec<Sample> {
             let rate = if slow { path.rate / 2.0 } else { path.rate };
             let packets = (rate / 80.0 / PACKET.0 as f64) as u64;
             if phase != Phase::Idle && step > 0 {
-                let way = usize::from(phase == Phase::Down);
-                let before = counts[way][0];
-                counts[way][0] += packets;
+                let direction = usize::from(phase == Phase::Down);
+                let before = counts[direction][0];
+                counts[direction][0] += packets;
                 if let Some((one_of, burst)) = path.loss {
-                    counts[way][1] = counts[way][0] / one_of;
-                    counts[way][2] = counts[way][1] / burst;
+                    counts[direction][1] = counts[direction][0] / one_of;
+                    counts[direction][2] = counts[direction][1] / burst;
                 }
-                let lost = path
-                    .loss
-                    .map_or(0, |(one_of, _)| counts[way][0] / one_of - before / one_of);
+                let lost = path.loss.map_or(0, |(one_of, _)| {
+                    counts[direction][0] / one_of - before / one_of
+                });
                 let of_hosts = path.hosts.map_or(0, |one_of| packets / one_of);
                 bytes += (packets - lost - of_hosts) * PACKET.1;
-                on_link += if way == 0 { packets * PACKET.0 } else { 0 };
+                on_link += if direction == 0 {
+                    packets * PACKET.0
+                } else {
+                    0
+                };
             }
             let loaded = phase != Phase::Idle && step >= 10;
             let lost = counts[0][1];
@@ -113,7 +118,7 @@ fn report(path: &Path) -> Report {
     judge(&known, &samples(path))
 }
 
-/// The suggestion, in a configuration that is whole otherwise.
+/// Returns the suggestion within an otherwise complete configuration.
 fn config(report: &Report) -> Config {
     const KEY: &str = "public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nendpoint = \"192.0.2.1:1\"\n";
     let text = format!(
@@ -135,11 +140,11 @@ fn near(value: Option<f64>, expected: f64) -> bool {
 fn a_steady_link_is_measured_and_its_rate_suggested() {
     let report = report(&CLEAN);
     let goodput = CLEAN.rate * PACKET.1 as f64 / PACKET.0 as f64;
-    for way in [report.up, report.down] {
-        assert!(near(way.rate, goodput), "{way:?}");
-        assert!(near(way.rate_median, goodput), "{way:?}");
-        assert_eq!(way.loss, Some(0.0));
-        assert_eq!((way.burst, way.queue_s), (None, Some(0.0)));
+    for direction in [report.up, report.down] {
+        assert!(near(direction.rate, goodput), "{direction:?}");
+        assert!(near(direction.rate_median, goodput), "{direction:?}");
+        assert_eq!(direction.loss, Some(0.0));
+        assert_eq!((direction.burst, direction.queue_s), (None, Some(0.0)));
     }
     assert_eq!((report.link_rate, report.steady), (Some(10_000_000), true));
     let peer = &config(&report).peers[0];
@@ -161,7 +166,7 @@ fn a_rate_that_moves_is_left_to_be_measured() {
 }
 
 #[test]
-fn losses_of_the_link_are_told_with_their_bursts() {
+fn losses_of_the_link_are_reported_with_their_bursts() {
     let single = report(&Path {
         loss: Some((50, 1)),
         ..CLEAN
@@ -174,7 +179,7 @@ fn losses_of_the_link_are_told_with_their_bursts() {
         ..CLEAN
     });
     assert!(bursty.up.burst > Some(3.5), "{bursty:?}");
-    assert!(remarks(&bursty).contains("comes in bursts"));
+    assert!(remarks(&bursty).contains("in bursts"));
 }
 
 #[test]
@@ -187,7 +192,7 @@ fn a_full_queue_is_no_rate_to_be_stated() {
     });
     assert_eq!(config(&report).peers[0].rate, None);
     let remarks = remarks(&report);
-    assert!(remarks.contains("met a full queue"), "{remarks}");
+    assert!(remarks.contains("dropped at a full queue"), "{remarks}");
     assert!(remarks.contains("grew by 100 ms"), "{remarks}");
 }
 
@@ -207,11 +212,14 @@ fn a_stated_rate_stays_where_it_arrives_and_goes_where_it_does_not() {
         ..CLEAN
     });
     assert_eq!(rate(&wrong), None);
-    assert!(remarks(&wrong).contains("20Mbit/s are stated"), "{wrong:?}");
+    assert!(
+        remarks(&wrong).contains("20Mbit/s are configured"),
+        "{wrong:?}"
+    );
 }
 
 #[test]
-fn what_hosts_take_meanwhile_is_told_and_does_not_count_against_the_rate() {
+fn traffic_of_hosts_is_reported_and_does_not_count_against_the_rate() {
     let busy = Path {
         hosts: Some(2),
         stated: Some(10_000_000),
@@ -220,12 +228,15 @@ fn what_hosts_take_meanwhile_is_told_and_does_not_count_against_the_rate() {
     let quiet = report(&CLEAN);
     let report = report(&busy);
     assert!(near(report.on_link, busy.rate), "{report:?}");
-    let told = remarks(&report);
+    let reported = remarks(&report);
     assert!(
-        told.contains("hosts: of 9.9Mbit/s that pepd sent meanwhile about 4."),
-        "{told}"
+        reported.contains("hosts: of 9.9Mbit/s sent during the probe about 4."),
+        "{reported}"
     );
-    assert!(told.contains("the stated 10Mbit/s arrive"), "{told}");
+    assert!(
+        reported.contains("the configured 10Mbit/s arrive"),
+        "{reported}"
+    );
     assert!(config(&report).peers[0].rate.is_some());
     assert!(!remarks(&quiet).contains("hosts:"));
 }
@@ -250,7 +261,7 @@ fn kinds_of_links_have_remarks_of_their_own() {
         loss: Some((50, 1)),
         ..CLEAN
     });
-    assert!(remarks(&by_tcp).contains("UDP: does not get through"));
+    assert!(remarks(&by_tcp).contains("UDP: blocked"));
     assert_eq!(
         (by_tcp.up.loss, config(&by_tcp).peers[0].rate),
         (None, None)

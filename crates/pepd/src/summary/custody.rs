@@ -1,4 +1,4 @@
-//! What is held while the link is away, and who says that it is.
+//! Custody during link outages, and the detection of outages.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use units::{ByteSize, duration};
 use super::{Summary, detail, line};
 
 impl Summary<'_> {
-    /// Who is asked whether the link is there, besides its interface and tunnels.
+    /// Describes the sources of link state besides its interface and tunnels.
     pub(super) fn link_watch(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(link) = &self.config.link else {
             return Ok(());
@@ -20,17 +20,17 @@ impl Summary<'_> {
         let shared = if link.dedicated {
             "dedicated"
         } else {
-            "shared with others"
+            "shared with other traffic (`dedicated = false`)"
         };
         let other_routes = match link.other_routes {
             OtherRoutes::Pass => "passes unaccelerated",
-            OtherRoutes::Split => "is split, too",
+            OtherRoutes::Split => "is split as well",
         };
-        let text = format!("{shared}; what is routed by another interface {other_routes}");
+        let text = format!("{shared}; traffic routed by another interface {other_routes}");
         line(f, "", &text)?;
         if let Some(gateway) = link.gateway {
             let every = duration::format(link.gateway_every);
-            line(f, "", &format!("gateway {gateway}, asked every {every}"))?;
+            line(f, "", &format!("gateway {gateway}, probed every {every}"))?;
         }
         if let Some(contacts) = &link.contacts {
             line(f, "", &format!("contact plan {}", contacts.display()))?;
@@ -42,15 +42,17 @@ impl Summary<'_> {
         let custody = &self.config.custody;
         let survival = match (custody.survive, self.survives) {
             (false, _) => "flows end with pepd's process (`survive = false`)",
-            (true, Some(true)) => "flows outlive pepd's process",
+            (true, Some(true)) => "flows survive the end of pepd's process (`survive = true`)",
             (true, Some(false)) => {
-                "flows end with pepd's process, as this machine does not let another one take them over"
+                "flows end with pepd's process: this machine does not permit a takeover"
             }
-            (true, None) => "flows outlive pepd's process where the machine allows it",
+            (true, None) => {
+                "flows survive the end of pepd's process if the machine permits a takeover"
+            }
         };
         line(f, "custody", &survival)?;
         if self.config.peers.is_empty() {
-            return line(f, "", &"flows that are split hold what their rings take");
+            return line(f, "", &"split flows hold at most their ring buffers");
         }
         let directory = custody.directory.as_ref().map(|directory| {
             let state = self.directory.as_ref();
@@ -60,7 +62,7 @@ impl Summary<'_> {
         let directory = directory.unwrap_or("none on disk".to_owned());
         let hold = duration::format(custody.hold);
         let held = format!(
-            "tunnels hold {} in memory, {directory}, for up to {hold}",
+            "tunnels hold at most {} in memory, {directory}, for up to {hold}",
             custody.memory
         );
         line(f, "", &held)
@@ -71,7 +73,7 @@ impl Summary<'_> {
         let Some(address) = self.config.admin.http else {
             return Ok(());
         };
-        let http = format!("http://{address}, for all users of this machine, reading only");
+        let http = format!("http://{address}, read-only, for all users of this machine");
         line(f, "", &http)
     }
 
@@ -88,35 +90,41 @@ impl Summary<'_> {
         line(f, "admin", &format!("{path}, for {who} (0{bits:03o})"))
     }
 
-    /// What becomes of a site's flows while the link is away.
+    /// Describes the handling of a site's flows while the link is down.
     pub(super) fn while_down_text(&self, f: &mut fmt::Formatter<'_>, site: &Site) -> fmt::Result {
         let fresh = match site.while_down {
-            WhileDown::Custody => "new flows wait",
+            WhileDown::Custody => "new flows wait until it is up",
             WhileDown::Refuse => "new flows are reset at once",
             WhileDown::Bypass => "new flows are forwarded by the kernel",
         };
-        detail(f, "link away", &fresh)?;
+        detail(f, "link down", &fresh)?;
         let lost = match (site.on_interception_loss, site.mode) {
-            (InterceptionLoss::Pass, Mode::Tunnel) => "new flows pass outside of the tunnel",
+            (InterceptionLoss::Pass, Mode::Tunnel) => {
+                "new flows pass unaccelerated outside the tunnel"
+            }
             (InterceptionLoss::Pass, _) => "new flows pass unaccelerated",
             (InterceptionLoss::Block, _) => "new flows are blocked",
         };
-        detail(f, "redirection", &format!("where it fails, {lost}"))?;
+        detail(
+            f,
+            "redirection",
+            &format!("{lost} if this machine drops redirected packets"),
+        )?;
         if site.mode != Mode::Tunnel {
             return Ok(());
         }
         let when = match site.custody {
-            KeepWhen::Never => "nothing more than is sent at once",
-            KeepWhen::Outage => "while the link is away",
-            KeepWhen::Always => "at all times",
+            KeepWhen::Never => "no custody",
+            KeepWhen::Outage => "data, while the link is down",
+            KeepWhen::Always => "data, at all times",
         };
         let disk = site
             .disk
             .filter(|_| self.config.custody.directory.is_some());
         let disk = disk.map_or(String::new(), |disk: ByteSize| format!(", {disk} on disk"));
         let close = match site.close {
-            Close::Confirmed => "a client's end answered when the server has everything",
-            Close::Early => "a client's end answered at once while the link is away",
+            Close::Confirmed => "a client's FIN is acknowledged when the server has all data",
+            Close::Early => "a client's FIN is acknowledged at once while the link is down",
         };
         let hold = duration::format(site.hold);
         let kept = format!("{when}, for up to {hold}{disk}; {close}");

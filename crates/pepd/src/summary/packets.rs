@@ -1,4 +1,4 @@
-//! Sites that carry no flows: what becomes of their packets.
+//! Sites that handle single packets.
 
 use pep_core::{
     config::When,
@@ -6,18 +6,18 @@ use pep_core::{
 };
 use units::duration;
 
-/// The mode of such a site, in words.
+/// Describes the mode of such a site.
 pub(super) fn mode(site: &Site) -> String {
     match (site.mode, &site.packet, &site.peer) {
         (Mode::Packet, Some(policy), Some(peer)) => packet(site, policy, peer),
-        (Mode::Block, ..) => "block: refused by ICMP (port unreachable)".to_owned(),
+        (Mode::Block, ..) => "block: rejected by ICMP (port unreachable)".to_owned(),
         _ => "bypass: forwarded by the kernel, untouched".to_owned(),
     }
 }
 
 fn packet(site: &Site, policy: &PacketPolicy, peer: &str) -> String {
     let queue = match policy.queue {
-        Some(size) => format!(", {size} in all"),
+        Some(size) => format!(", {size} in total"),
         None => String::new(),
     };
     let without = match policy.on_peer_loss {
@@ -25,12 +25,12 @@ fn packet(site: &Site, policy: &PacketPolicy, peer: &str) -> String {
         WithoutPeer::Drop => "dropped",
     };
     let clamp = match policy.mss_clamp {
-        true => "; MSS lowered",
+        true => "; MSS clamped",
         false => "",
     };
     let joined = match policy.join {
         true => "",
-        false => "; each alone to the kernel",
+        false => "; datagrams delivered one by one",
     };
     let boosters: Vec<_> = policy
         .boost
@@ -46,7 +46,7 @@ fn packet(site: &Site, policy: &PacketPolicy, peer: &str) -> String {
         false => boosters.join(", "),
     };
     format!(
-        "packet to {peer} as {}, while it is gone {without}; each waits for {} at most{queue}{clamp}{joined}; boosters: {boosters}",
+        "packet to {peer} as {}, {without} while the peer is down; each waits at most {}{queue}{clamp}{joined}; boosters: {boosters}",
         site.class,
         duration::format(policy.deadline)
     )

@@ -1,47 +1,48 @@
-//! What comes after a process that carried flows has ended unasked.
+//! Policy after an unexpected end of the worker process.
 
 use std::time::Duration;
 
-/// Who lives that long has ended by something else than what it took over.
+/// Age above which the end of a worker has another cause than the flows that it took over.
 const YOUNG: Duration = Duration::from_secs(2);
-/// So many that die young in a row may have been killed by what they took over: the next one resets it.
+/// Number of early ends in a row after which the next worker resets the flows, which may be the
+/// cause.
 const DISCARD_AFTER: u32 = 3;
-/// After so many, nothing helps.
+/// Number of early ends in a row after which the supervisor gives up.
 const GIVE_UP_AFTER: u32 = 10;
-/// Between the second and the third; doubled each time. The first restart is at once.
+/// Pause before the third start; doubled each time. The first restart is immediate.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How many have died young, one after the other.
+/// Number of early ends in a row.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
     young: u32,
-    /// Of these, how many crashed: neither one that fails to start nor one that was killed ended by a flow.
+    /// Number of crashes among them: neither a failed start nor a kill is caused by a flow.
     crashed: u32,
     any: bool,
 }
 
-/// What comes next.
+/// Next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another one.
+    /// Start another worker.
     Start {
-        /// After so long.
+        /// Pause before the start.
         after: Duration,
-        /// It resets the flows of the one before.
+        /// True if it resets the flows of its predecessor.
         discards: bool,
     },
-    /// Nothing.
+    /// Give up.
     GiveUp,
 }
 
 impl Deaths {
-    /// Whether none has died before the one that has just ended.
+    /// Returns true before the second early end.
     pub(super) fn is_first(&self) -> bool {
         !self.any
     }
 
-    /// One has ended, at that age, by what it did or not.
+    /// Records the end of a worker of this age, and returns the next step.
     pub(super) fn next(&mut self, age: Duration, crashed: bool) -> Next {
         self.any = true;
         (self.young, self.crashed) = match age < YOUNG {
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dies_young_is_followed_later_and_later_then_without_flows_then_by_nobody() {
+    fn early_ends_delay_the_next_start_then_discard_flows_then_give_up() {
         let mut deaths = Deaths::default();
         assert!(deaths.is_first());
         let next: Vec<_> = (0..10).map(|_| deaths.next(Duration::ZERO, true)).collect();

@@ -1,7 +1,8 @@
-//! The process that starts the one that carries flows, and the next one when that ends.
+//! Supervisor: the process that starts the worker, which carries flows, and the next one when it
+//! ends.
 //!
-//! It touches no flow and holds none of their sockets: there is little in it that can fail, and should it be
-//! killed, flows go on.
+//! It touches no flow and holds none of their sockets. So little in it can fail, and if it is
+//! killed, flows continue.
 
 mod deaths;
 mod texts;
@@ -45,7 +46,7 @@ use texts::{BEFORE, Texts};
 use watchdog::LOOK;
 use worker::{Order, TEXT, Worker};
 
-/// Signals that mean something to us.
+/// Signals that the supervisor handles.
 const SIGNALS: [Signal; 7] = [
     Signal::SIGHUP,
     Signal::SIGTERM,
@@ -56,34 +57,34 @@ const SIGNALS: [Signal; 7] = [
     Signal::SIGCHLD,
 ];
 
-/// Why the process that carries flows was asked to end.
+/// Reason for which the worker was asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// Not at all.
+    /// Not asked.
     Nothing,
-    /// To drain.
+    /// Drain.
     Stop,
-    /// To hand over to another program at the same place.
+    /// Upgrade to another program at the same path.
     Upgrade,
-    /// To leave its flows to whoever comes next.
+    /// Leave the flows to a later process.
     Leave,
 }
 
-/// Starts the process that carries flows, and again whenever it ends without having been asked to; with the configuration
-/// `before`, should it not come up with this one. Returns how the last one ended. Has to be called before there is another
-/// thread: a program that replaces this one, and those that it starts, have our signals blocked, and unblock them once
-/// they can handle them.
+/// Starts the worker, and restarts it after every unexpected end; with the configuration `before`
+/// if it fails to start with this one. Returns how the last worker ended. Must be called before
+/// another thread exists. An upgraded program and its children inherit blocked signals, and unblock
+/// them once they can handle them.
 ///
 /// # Errors
-/// When it cannot be started, or signals cannot be waited for.
+/// When the worker cannot be started, or signals cannot be waited for.
 pub fn run(loaded: Loaded, before: Option<Source>) -> io::Result<ExitStatus> {
     let signals: SigSet = SIGNALS.into_iter().collect();
     signals.thread_block()?;
     prctl::set_name(SUPERVISOR)?;
-    // Keepers of processes that have ended become children of ours.
+    // Keepers of dead workers become children of the supervisor.
     prctl::set_child_subreaper(true)?;
     let mut supervisor = Supervisor {
-        // Where a newer one may be by the time it is asked for.
+        // The path, where a newer program may be at the time of an upgrade.
         program: env::current_exe()?,
         arguments: only_for_run(env::args_os().skip(1)),
         texts: Texts::new(loaded, before),
@@ -105,10 +106,10 @@ struct Supervisor {
     signals: SignalFd,
     asked: Asked,
     stops: Stops,
-    /// Somebody wants the file to be read again, which was read already for the program that is to come.
+    /// True if a reload was requested after the file was read for the coming program.
     reload_again: bool,
     deaths: Deaths,
-    /// How many did not go on.
+    /// Number of workers that hung.
     hangs: u64,
     service: Service,
 }
@@ -128,14 +129,14 @@ impl Supervisor {
             let status = self.watch(&mut worker)?;
             self.hangs += u64::from(worker.hung);
             if self.asked == Asked::Stop && status.code().is_none() {
-                tracing::error!(%status, "the process that carries flows has ended while it drained: they are reset");
+                tracing::error!(%status, "worker process ended during the drain: flows are reset");
                 clean_up(self.texts.config());
                 return Ok(ExitStatus::FlowsReset);
             }
             let failed = self.asked == Asked::Nothing && !was_asked(status);
             if failed && self.texts.revert() {
-                tracing::error!(%status, "a newer configuration could not be put in place: the one before is in use again");
-                // Whatever comes of the one before, it has flows to carry.
+                tracing::error!(%status, "new configuration failed to start: reverted to the previous one");
+                // Regardless of the previous one, it has flows to carry.
                 self.deaths.next(worker.age(), crashed(status));
                 again = true;
                 continue;
@@ -145,7 +146,7 @@ impl Supervisor {
             }
             tracing::error!(
                 status = %status,
-                "the process that carries flows has ended, another takes them over"
+                "worker process ended, another takes over its flows: look for the OOM killer in dmesg, else report the crash"
             );
             match self.deaths.next(worker.age(), crashed(status)) {
                 Next::Start {
@@ -161,13 +162,13 @@ impl Supervisor {
                 }
             }
             if self.asked != Asked::Nothing {
-                // Nobody is there to be asked.
+                // No worker is running.
                 return Ok(self.without_worker());
             }
         }
     }
 
-    /// Passes signals on until it has ended.
+    /// Forwards signals until the worker has ended.
     fn watch(&mut self, worker: &mut Worker) -> io::Result<ChildStatus> {
         loop {
             self.wait(LOOK, worker.heartbeat())?;
@@ -196,7 +197,7 @@ impl Supervisor {
             }
             Signal::SIGUSR1 | Signal::SIGHUP => (self.asked, signal),
             Signal::SIGQUIT | Signal::SIGUSR2 if self.asked == Asked::Stop => {
-                tracing::error!("pepd drains, and ends then: nobody is to go on with its flows");
+                tracing::error!("signal ignored: pepd is draining and its flows end with it");
                 return;
             }
             Signal::SIGQUIT => (Asked::Leave, Signal::SIGUSR2),
@@ -214,21 +215,21 @@ impl Supervisor {
         worker.signal(passed);
     }
 
-    /// Whether the program at our place takes the configuration, which it is to run by then.
+    /// Checks that the program at pepd's path accepts the configuration with which it is to run.
     fn offer(&mut self) -> bool {
         let offered = self.texts.offer(&self.program);
         if let Err(why) = &offered {
-            tracing::error!("no upgrade: {why}; everything goes on as before");
+            tracing::error!("upgrade failed, the running program stays: {why}");
         }
         offered.is_ok()
     }
 
-    /// What its end means, if it was asked for, or nothing would come of a restart.
+    /// Returns the exit status if the end was requested, or a restart is pointless.
     fn end(&self, status: ChildStatus) -> Option<ExitStatus> {
         match (self.asked, status.code()) {
             (Asked::Upgrade, _) => Some(self.replace()),
             (Asked::Leave, _) => {
-                tracing::info!("flows wait for the next pepd, for a minute at most");
+                tracing::info!("flows wait for the next pepd, for at most a minute");
                 Some(ExitStatus::Success)
             }
             (Asked::Stop, code) => code.map(ExitStatus::from_code),
@@ -241,13 +242,14 @@ impl Supervisor {
         }
     }
 
-    /// Another program, or this one again, with the same process id. Returns only where that fails.
+    /// Replaces this process by another program, or this one again, with the same process id.
+    /// Returns only on failure.
     fn replace(&self) -> ExitStatus {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
         let texts = self.texts.hand_on(&mut command);
         if self.reload_again {
-            // Blocked, it waits for the program that replaces us.
+            // The signal is blocked, and waits for the new program.
             let _ = raise(Signal::SIGHUP);
         }
         let err = match texts {
@@ -255,11 +257,11 @@ impl Supervisor {
             Err(err) => err,
         };
         let program = self.program.display();
-        tracing::error!(error = %err, "cannot run {program}: flows wait for a minute, for `pepd run`");
+        tracing::error!(error = %err, "cannot run {program}: start pepd again within a minute (`pepd run`), or its flows are reset");
         ExitStatus::Runtime
     }
 
-    /// A signal came when the process that carries flows had just ended.
+    /// Handles a signal that arrived right after the end of the worker.
     fn without_worker(&self) -> ExitStatus {
         match self.asked {
             Asked::Upgrade => self.replace(),
@@ -290,7 +292,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for a signal, or a sign of life.
+    /// Waits for a signal, or a heartbeat.
     fn wait(&self, limit: Duration, heartbeat: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let limit = limit.max(Duration::from_millis(1));
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
@@ -315,7 +317,7 @@ impl Supervisor {
     }
 }
 
-/// Whether somebody has asked the process that carries flows itself to end.
+/// Returns true if a signal asked the worker itself to end.
 fn was_asked(status: ChildStatus) -> bool {
     matches!(
         status.code().map(ExitStatus::from_code),
@@ -323,14 +325,14 @@ fn was_asked(status: ChildStatus) -> bool {
     )
 }
 
-/// Whether it has ended by something that it did itself. SIGKILL is of others.
+/// Returns true if the worker ended by its own fault. SIGKILL comes from outside.
 fn crashed(status: ChildStatus) -> bool {
     status
         .signal()
         .is_some_and(|signal| signal != Signal::SIGKILL as i32)
 }
 
-/// Without the options by which one process tells the next what it is: those of programs that this one has replaced.
+/// Removes internal options between processes, left by programs that this one has replaced.
 fn only_for_run(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments;
     let mut kept = Vec::new();
@@ -344,7 +346,7 @@ fn only_for_run(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     kept
 }
 
-/// Waits for keepers that have ended. Who carries flows is waited for where its end means something.
+/// Reaps keepers that have ended. The worker is reaped where its end is handled.
 fn reap(worker: &Worker) {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(status) = waitid(Id::All, peek) {
@@ -354,27 +356,30 @@ fn reap(worker: &Worker) {
         else {
             return;
         };
-        // It has ended: this does not wait.
+        // It has ended: this does not block.
         let _ = waitpid(ended, None);
     }
 }
 
-/// Nobody carries flows, and nobody will: they end, and the kernel forwards.
+/// Cleans up after giving up: flows end, and the kernel forwards.
 fn clean_up(config: &Config) {
-    tracing::error!("gives up: flows are reset, rules and routes removed");
+    tracing::error!("giving up: flows are reset, rules and routes removed");
     claim::end_keepers_of(config);
     if let Err(err) = cleanup::remove(config) {
         let error = &err as &dyn std::error::Error;
-        tracing::error!(error, "cannot remove all rules and routes");
+        tracing::error!(
+            error,
+            "cannot remove all rules and routes: hosts' connections may fail; run `pepd cleanup`"
+        );
     }
 }
 
-/// What a process that carries flows begins with. A panic ends it, and the next one takes over: but for a panic in a flow,
-/// which ends that flow alone.
+/// Initialises a worker process. A panic ends it, and the next one takes over, except for a panic
+/// in a flow, which ends that flow alone.
 pub fn begin_worker() {
-    // It was started by another name.
+    // The worker was started by another name.
     if let Err(err) = prctl::set_name(c"pepd") {
-        tracing::debug!(error = %err, "cannot be named");
+        tracing::debug!(error = %err, "cannot set the process name");
     }
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

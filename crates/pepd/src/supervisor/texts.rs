@@ -1,7 +1,7 @@
-//! Which configuration the process that carries flows has, which one it had, and which one is to come.
+//! Texts of configurations: the worker's present one, the previous one, and the next one.
 //!
-//! The file is read when somebody asks for it, and at no other time: what was refused, or nobody has asked for yet,
-//! is not to take effect by a crash.
+//! The file is read on request, and at no other time. A rejected text, or one that the operator has
+//! not yet requested, must not take effect by a crash.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use pepd_sys::load::{self, Loaded, Source};
 
 use super::worker::TEXT;
 
-/// Tells a program that replaces us what to go back to.
+/// Option that passes an upgraded program the configuration to revert to.
 pub(super) const BEFORE: &str = "--before";
 
 /// Texts of configurations.
@@ -23,11 +23,11 @@ pub(super) const BEFORE: &str = "--before";
 pub(super) struct Texts {
     config: Config,
     now: Source,
-    /// What to go back to, until the process with the present one is up.
+    /// Configuration to revert to, until the worker with the present one is up.
     before: Option<Source>,
-    /// That of the program which is to replace us.
+    /// Configuration of the program that replaces this one.
     next: Option<Source>,
-    /// The present one is the one before.
+    /// True after a reversion to the previous configuration.
     pub reverted: bool,
 }
 
@@ -42,22 +42,22 @@ impl Texts {
         }
     }
 
-    /// What the process that carries flows has.
+    /// Returns the worker's configuration.
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The same as it was written.
+    /// Returns its text.
     pub(super) fn text(&self) -> &str {
         &self.now.text
     }
 
-    /// The process with the present one is up.
+    /// Records that the worker with the present one is up.
     pub(super) fn settle(&mut self) {
         self.before = None;
     }
 
-    /// Goes back to the one before. Whether there was one.
+    /// Reverts to the previous configuration. Returns false without one.
     pub(super) fn revert(&mut self) -> bool {
         let Some(before) = self.before.take() else {
             return false;
@@ -74,7 +74,7 @@ impl Texts {
         }
     }
 
-    /// Reads the file, and lets the program that is to replace us check what was read.
+    /// Reads the file, and has the new program check it.
     pub(super) fn offer(&mut self, program: &Path) -> Result<(), String> {
         let next = load::read(&self.now.path).map_err(|err| err.to_string())?;
         let program_name = program.display();
@@ -86,17 +86,18 @@ impl Texts {
         let status = command.status().map_err(cannot)?;
         if !status.success() {
             return Err(format!(
-                "{program_name} does not take the configuration ({status})"
+                "{program_name} rejects the configuration ({status})"
             ));
         }
         self.next = Some(next);
         Ok(())
     }
 
-    /// What was offered, and what to go back to, for a command that replaces us: to be kept until it runs.
+    /// Passes the offered configuration, and the one to revert to, to a command that replaces this
+    /// process. The result must be kept until it runs.
     pub(super) fn hand_on(&self, command: &mut Command) -> io::Result<[InheritedText; 2]> {
         let next = self.next.as_ref().unwrap_or(&self.now);
-        // The present one has not shown yet that it can be put in place.
+        // The present one has not yet started successfully.
         let before = self.before.as_ref().unwrap_or(&self.now);
         let texts = [
             InheritedText::new(&next.text)?,

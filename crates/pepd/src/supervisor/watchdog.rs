@@ -1,17 +1,19 @@
-//! When a process that lives does not go on.
+//! Watchdog: detection of a worker that hangs.
 
 use std::time::Duration;
 
-/// How often to look at least.
+/// Maximum interval between checks.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
-/// Who looks later than that was kept from running itself, as the one that is looked after may have been.
+/// Delay of a check above which the supervisor itself was kept from running, as the worker may have
+/// been.
 const LATE: Duration = Duration::from_secs(2);
-/// For so long, of which we were there, nothing has come.
+/// Time without a heartbeat, of checks in time, after which the worker hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Before the first sign of life. What flows have on disk, many gigabytes perhaps, is read at the start.
+/// Time until the first heartbeat. At its start the worker reads the data of flows on disk,
+/// possibly many gigabytes.
 const START: Duration = Duration::from_secs(600);
 
-/// How long to wait for a sign of life.
+/// Watchdog of one worker.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     looked: Duration,
@@ -19,7 +21,8 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Looks from now on. Times are by a clock that stands still while the machine is suspended.
+    /// Returns a watchdog that starts now. Times are of a clock that stops while the machine is
+    /// suspended.
     pub(super) fn new(now: Duration) -> Self {
         Self {
             looked: now,
@@ -27,7 +30,7 @@ impl Watchdog {
         }
     }
 
-    /// Takes note of whether there was a sign of life since the last look. Whether there has been none for too long.
+    /// Records if a heartbeat has arrived since the last check. Returns true if the worker hangs.
     pub(super) fn poll(&mut self, now: Duration, sign: bool) -> bool {
         let since = now.saturating_sub(self.looked);
         self.looked = now;
@@ -70,7 +73,7 @@ mod tests {
     fn while_we_were_kept_from_looking_so_was_the_other_one() {
         let mut dog = Watchdog::new(s(0));
         dog.poll(s(0), true);
-        // A machine on which nobody gets a processor for three seconds, or that sleeps for hours.
+        // A machine on which no process gets the CPU for three seconds, or that sleeps for hours.
         assert!((1..100).all(|at| !dog.poll(s(3 * at), false)));
         assert!(!dog.poll(s(100_000), false));
         let hung = (100_001..).find(|at| dog.poll(s(*at), false));

@@ -1,4 +1,4 @@
-//! The process that carries flows, as the one sees it that started it.
+//! Worker process, as seen by its supervisor.
 
 use std::{
     ffi::OsString,
@@ -20,64 +20,64 @@ use pepd_relay::survive::inherited_text::InheritedText;
 
 use super::watchdog::Watchdog;
 
-/// Tells it what it is.
+/// Option that makes the process a worker.
 const WORKER: &str = "--worker";
-/// Tells it that there was one before.
+/// Option after an unexpected end of the previous worker.
 const AGAIN: &str = "--again";
-/// Tells it to reset the flows of the one before.
+/// Option to reset the flows of the previous worker.
 const DISCARD: &str = "--discard-flows";
-/// Tells it where to give signs of life.
-const HEARTBEAT: &str = "--pulse";
-/// Tells it how many before it did not go on.
+/// Option with the descriptor for heartbeats.
+const HEARTBEAT: &str = "--heartbeat";
+/// Option with the number of earlier workers that hung.
 const HANGS: &str = "--hangs";
-/// Tells it what its configuration is.
+/// Option with the descriptor of the configuration's text.
 pub(super) const TEXT: &str = "--text";
-/// Tells it that a newer configuration could not be put in place.
+/// Option after a newer configuration failed to start.
 const REVERTED: &str = "--reverted";
 
-/// How long a process may take to leave a core, or to end at once.
+/// Time that a worker may take to write a core dump, or to end at once.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the next process that carries flows is to know.
+/// Parameters of the next worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Order<'a> {
-    /// Options of `pepd run`, as an operator gave them.
+    /// Options of `pepd run`, as given by the operator.
     pub arguments: &'a [OsString],
-    /// Its configuration.
+    /// Text of its configuration.
     pub text: &'a str,
-    /// There was one before, which has ended unasked.
+    /// True if the previous worker ended unexpectedly.
     pub again: bool,
-    /// It resets the flows of the one before.
+    /// True if it resets the flows of its predecessor.
     pub discards: bool,
-    /// How many before did not go on.
+    /// Number of earlier workers that hung.
     pub hangs: u64,
-    /// A newer configuration could not be put in place.
+    /// True if a newer configuration failed to start.
     pub reverted: bool,
 }
 
-/// The process that carries flows.
+/// The worker process.
 #[derive(Debug)]
 pub(super) struct Worker {
     child: Child,
-    /// Where its signs of life come, while there may be any.
+    /// Receiving end of heartbeats, while there may be any.
     heartbeat: Option<OwnedFd>,
     began: Instant,
     watchdog: Watchdog,
-    /// It has given a sign of life, as it does once it carries flows.
+    /// True after its first heartbeat, which it sends once it carries flows.
     pub is_up: bool,
-    /// When it is killed, unless it has ended.
+    /// Time at which it is killed, unless it has ended.
     kill_at: Option<Instant>,
-    /// It was told to end at once.
+    /// True after the signal to end at once.
     hurried: bool,
-    /// It did not go on.
+    /// True if it hung.
     pub hung: bool,
 }
 
 impl Worker {
-    /// This very program, whatever is at its place by now.
+    /// Starts this very program, even if the file has been replaced.
     pub(super) fn start(order: Order<'_>) -> io::Result<Self> {
         let (heartbeat, theirs) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // There is no other thread that could start something now.
+        // No other thread could start a process now.
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let text = InheritedText::new(order.text)?;
         let mut command = Command::new("/proc/self/exe");
@@ -103,22 +103,22 @@ impl Worker {
         })
     }
 
-    /// Its number.
+    /// Returns the process id.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How long ago it was started.
+    /// Returns the time since its start.
     pub(super) fn age(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Where to wait for its signs of life.
+    /// Returns the descriptor to wait on for heartbeats.
     pub(super) fn heartbeat(&self) -> Option<BorrowedFd<'_>> {
         self.heartbeat.as_ref().map(AsFd::as_fd)
     }
 
-    /// How it has ended, if it has.
+    /// Returns its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> io::Result<Option<ChildStatus>> {
         self.child.try_wait()
     }
@@ -128,13 +128,13 @@ impl Worker {
         let Ok(process) = i32::try_from(self.id()) else {
             return;
         };
-        // It is ours until it was waited for, so that its number is no other's.
+        // The id stays reserved until the process is reaped.
         if let Err(err) = kill(Pid::from_raw(process), signal) {
-            tracing::debug!(error = %err, "cannot pass a signal on");
+            tracing::debug!(error = %err, "cannot forward a signal");
         }
     }
 
-    /// It is told to end at once, and is given a moment.
+    /// Tells it to end at once, and allows it a moment.
     pub(super) fn hurry(&mut self) {
         self.hurried = true;
         self.end_soon();
@@ -145,7 +145,7 @@ impl Worker {
         self.kill_at = Some(self.kill_at.map_or(limit, |at| at.min(limit)));
     }
 
-    /// Looks whether it goes on; to be called every [`LOOK`](super::watchdog::LOOK) at least.
+    /// Checks for a hang; call it every [`LOOK`](super::watchdog::LOOK) or more often.
     pub(super) fn poll(&mut self) {
         let sign = self.hear();
         self.is_up |= sign;
@@ -153,20 +153,20 @@ impl Worker {
         if hangs && !self.hung {
             self.hung = true;
             let what = if self.is_up {
-                "gone on for 10 s"
+                "sent a heartbeat for 10 s"
             } else {
-                "come up for 10 min"
+                "started within 10 min"
             };
             tracing::error!(
-                "the process that carries flows has not {what}: it is killed (SIGABRT, so that there may be a core)"
+                "worker process has not {what}: killed (SIGABRT), another takes over; see docs/troubleshooting.md, pepd itself hangs"
             );
             self.signal(Signal::SIGABRT);
-            // One that was stopped does not end before it is continued.
+            // A stopped process does not end before it is continued.
             self.signal(Signal::SIGCONT);
             self.end_soon();
         }
         if self.hurried {
-            // Two signals are one to who has not seen the first one yet.
+            // A second signal merges with one not yet delivered.
             self.signal(Signal::SIGTERM);
         }
         if self.kill_at.is_some_and(|at| at <= Instant::now()) {
@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// Whether there was a sign of life.
+    /// Returns true if a heartbeat has arrived.
     fn hear(&mut self) -> bool {
         let mut sign = false;
         while let Some(heartbeat) = &self.heartbeat {

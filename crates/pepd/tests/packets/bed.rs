@@ -1,4 +1,4 @@
-//! A machine with pepd's rules in a network namespace of its own, a host behind it, and what is looked at there.
+//! Test bed: a machine with pepd's rules in its own network namespace, and a host behind it.
 
 use std::{
     io::ErrorKind,
@@ -39,11 +39,11 @@ public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
 key_file = "k"
 "#;
 
-/// Where the host is.
+/// Address of the host.
 pub(crate) const HOST_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub(crate) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 2);
 
-/// The same with addresses of IPv6, and what lies beyond.
+/// Adds addresses of IPv6, and a network beyond.
 pub(crate) fn with_ipv6(host: &Host) {
     std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("root");
     let (here, there) = ("02:00:00:00:09:01", "02:00:00:00:09:02");
@@ -76,11 +76,11 @@ pub(crate) fn ip(words: &str) -> String {
     run("ip", &words.split(' ').collect::<Vec<_>>())
 }
 
-/// A thread in a network namespace of its own, which does what it is told.
+/// A thread in its own network namespace, which runs closures.
 pub(crate) struct Host(pub(crate) mpsc::Sender<Box<dyn FnOnce() + Send>>);
 
 impl Host {
-    /// Behind the interface `lan0` of the calling thread's namespace, as 10.9.0.2.
+    /// Returns a host behind the interface `lan0` of the calling thread's namespace, as 10.9.0.2.
     pub(crate) fn new() -> Self {
         let (tell_id, id) = mpsc::channel();
         let (orders, todo) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
@@ -105,13 +105,13 @@ impl Host {
     }
 
     pub(crate) fn on<T: Send + 'static>(&self, order: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::channel();
+        let (tell, reported) = mpsc::channel();
         let order = move || tell.send(order()).expect("waits");
         self.0.send(Box::new(order)).expect("runs");
-        told.recv().expect("does not panic")
+        reported.recv().expect("does not panic")
     }
 
-    /// Sends a datagram; whether it is told at once that nobody is there.
+    /// Sends a datagram. Returns true if it is refused at once.
     pub(crate) fn is_refused(&self, port: u16) -> bool {
         self.on(move || {
             let socket = socket_of_host();
@@ -122,13 +122,14 @@ impl Host {
                 .set_read_timeout(Some(Duration::from_millis(200)))
                 .expect("a socket of the host");
             socket.send(b"hello").expect("a socket of the host");
-            let err = socket.recv(&mut [0; 9]).expect_err("nobody answers");
+            let err = socket.recv(&mut [0; 9]).expect_err("no answer");
             err.kind() == ErrorKind::ConnectionRefused
         })
     }
 }
 
-/// To be called on the host. A process that another test starts may have that of before for a moment more.
+/// Returns a socket; must be called on the host. A process started by another test may hold the
+/// previous one for a moment.
 pub(crate) fn socket_of_host() -> UdpSocket {
     let bind = || UdpSocket::bind("10.9.0.2:7000");
     for _ in 0..200 {
@@ -140,7 +141,7 @@ pub(crate) fn socket_of_host() -> UdpSocket {
     bind().expect("a socket of the host")
 }
 
-/// The next packet out of a TUN, if there is one within a moment.
+/// Returns the next packet out of a TUN, if one arrives within a moment.
 pub(crate) fn next(tun: &PacketTun) -> Option<Vec<u8>> {
     let mut buffer = [0; 2048];
     let deadline = Instant::now() + Duration::from_millis(300);
@@ -158,12 +159,12 @@ pub(crate) fn counter(name: &str) -> bool {
     !text.contains("packets 0 ")
 }
 
-/// In a namespace of its own, with a host behind it and everything in place.
+/// Runs a test in its own namespace, with a host and everything installed.
 pub(crate) fn in_place(test: impl AsyncFnOnce(&Host, Interception, PacketTuns) + Send + 'static) {
     in_place_for(CONFIG.to_owned(), test);
 }
 
-/// The same for this configuration.
+/// Runs a test likewise, with this configuration.
 pub(crate) fn in_place_for(
     config: String,
     test: impl AsyncFnOnce(&Host, Interception, PacketTuns) + Send + 'static,
@@ -173,7 +174,7 @@ pub(crate) fn in_place_for(
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("root");
         ip("link set lo up");
         let host = Host::new();
-        // What lies beyond.
+        // Network beyond this machine.
         ip("link add far0 type veth peer name far1");
         ip("link set far0 up");
         ip("link set far1 up");
@@ -194,7 +195,7 @@ pub(crate) fn in_place_for(
     thread.join().expect("the test's thread");
 }
 
-/// Rules of an operator's firewall, in a chain at this hook.
+/// Installs rules of an operator's firewall, in a chain at this hook.
 pub(crate) fn firewall(hook: &str, rules: &[&str]) {
     run("nft", &["add", "table", "inet", "own"]);
     let name = hook.split(' ').next().expect("a hook");
@@ -205,7 +206,7 @@ pub(crate) fn firewall(hook: &str, rules: &[&str]) {
     }
 }
 
-/// Packets that a rule of the operator's with a counter has seen.
+/// Returns true if an operator's rule with a counter has matched a packet.
 pub(crate) fn seen_by_rule(rule: &str) -> bool {
     let rules = run("nft", &["list", "table", "inet", "own"]);
     let line = rules.lines().find(|line| line.contains(rule));

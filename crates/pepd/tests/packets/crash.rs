@@ -1,4 +1,4 @@
-//! What becomes of the TUNs when the process that has them ends.
+//! State of the TUNs after the end of their process.
 
 use std::{
     process::Command,
@@ -14,7 +14,7 @@ use nix::{
 
 use crate::bed::{CONFIG, ip, run};
 
-/// The processes of which this one is the parent, with their names.
+/// Returns the child processes of this one, with their names.
 fn children(parent: u32) -> Vec<(u32, String)> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -45,7 +45,7 @@ fn has_tun() -> Option<()> {
 
 fn send(process: u32, signal: Signal) {
     let process = Pid::from_raw(i32::try_from(process).expect("a process"));
-    kill(process, signal).expect("a process of ours");
+    kill(process, signal).expect("a process of this test");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_crash_takes_the_tuns_although_the_keeper_lives_and_the_next_one_has_them() 
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("root");
         ip("link set lo up");
         ip("link add lan0 type veth peer name host0");
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let pepd = env!("CARGO_BIN_EXE_pepd");
         let in_directory = |name: &str| directory.path().join(name);
         let key = in_directory("k");
@@ -82,7 +82,7 @@ fn a_crash_takes_the_tuns_although_the_keeper_lives_and_the_next_one_has_them() 
         eventually("a TUN", has_tun);
         let first = worker().expect("a worker");
         let kept = keeper(first).expect("a keeper");
-        // Nobody starts the next one.
+        // No process starts the next one.
         send(supervisor.id(), Signal::SIGSTOP);
         send(first, Signal::SIGKILL);
         eventually("the TUN is gone", || has_tun().is_none().then_some(()));

@@ -1,4 +1,4 @@
-//! ICMP errors about packets that a peer has sent: they go back to it.
+//! ICMP errors about packets of a peer, which return through its tunnel.
 
 use std::{net::IpAddr, process::Command};
 
@@ -27,7 +27,8 @@ fn from(port: u16, far: &str, to: IpAddr, len: usize, hops: u8) -> Vec<u8> {
     packet
 }
 
-/// The next packet that is no neighbour's or router's of IPv6: the type of an ICMP message, who it goes to, and whether it quotes this.
+/// Returns the type of the next ICMP message, its destination, and true if it quotes `about`. Skips
+/// neighbour discovery and router messages of IPv6.
 fn error(tun: &PacketTun, about: &[u8]) -> Option<(u8, IpAddr, bool)> {
     loop {
         let packet = next(tun)?;
@@ -44,7 +45,7 @@ fn error(tun: &PacketTun, about: &[u8]) -> Option<(u8, IpAddr, bool)> {
         if to.is_multicast() {
             continue;
         }
-        // What is on its way has a hop less, and another sum.
+        // A forwarded packet has one hop less, and another checksum.
         let quoted = icmp[8..].ends_with(&about[28..about.len().min(60)])
             || icmp[8..].get(28..60) == about.get(28..60);
         return Some((icmp[0], to, quoted));
@@ -66,7 +67,7 @@ fn our_own_errors_about_a_peers_packets_go_back_into_its_tun() {
             tun.tun.write(&from(80, far, to, 64, 1)).expect("writes");
             assert_eq!(next(tun), None);
         }
-        // A LAN that takes less than the tunnel.
+        // A LAN with a smaller MTU than the tunnel.
         ip("link set lan0 mtu 1290");
         for ((far, to), too_big) in FAR.into_iter().zip(hosts).zip([3, 2]) {
             let packet = from(5061, far, to, 1300, 64);
@@ -77,7 +78,7 @@ fn our_own_errors_about_a_peers_packets_go_back_into_its_tun() {
     });
 }
 
-/// What a host answers with an error of its own, as a router behind us would.
+/// Makes the host answer with an error, like a router behind this machine.
 fn refuses(host: &Host) {
     host.on(|| {
         let done = Command::new("sysctl")
@@ -88,14 +89,14 @@ fn refuses(host: &Host) {
 }
 
 #[test]
-fn errors_of_those_behind_us_go_the_same_way() {
+fn errors_of_routers_behind_this_machine_take_the_same_path() {
     in_place(async |host, _interception, tuns| {
         with_ipv6(host);
         refuses(host);
         let tun = &tuns.sites[0];
         let hosts = [IpAddr::from(HOST_V4), IpAddr::from(HOST_V6)];
         for ((far, to), unreachable) in FAR.into_iter().zip(hosts).zip([3, 1]) {
-            // Nobody is at the port there.
+            // The port is closed.
             let packet = from(5060, far, to, 64, 64);
             tun.tun.write(&packet).expect("writes");
             let expected = (unreachable, far.parse().expect("an address"), true);

@@ -1,10 +1,10 @@
-//! Packets as servers would send them, and what hosts' packets say.
+//! Packets of servers, and fields of packets of hosts.
 
 use std::net::IpAddr;
 
 use etherparse::PacketBuilder;
 
-/// The MSS of a TCP packet without options of IP.
+/// Returns the MSS of a TCP packet without IP options.
 pub(crate) fn mss(packet: &[u8]) -> Option<u16> {
     let mut options = &packet[40..];
     loop {
@@ -17,7 +17,7 @@ pub(crate) fn mss(packet: &[u8]) -> Option<u16> {
     }
 }
 
-/// The sum of the Internet (RFC 1071).
+/// Returns the checksum of the Internet (RFC 1071).
 pub(crate) fn checksum(bytes: &[u8], begin: u32) -> [u8; 2] {
     let words = bytes.chunks(2).map(|word| {
         u32::from(u16::from_be_bytes([
@@ -31,7 +31,7 @@ pub(crate) fn checksum(bytes: &[u8], begin: u32) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// A datagram of either version of IP, with all its sums.
+/// Returns a datagram of either version of IP, with all checksums.
 pub(crate) fn udp(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     let builder = match (from.0, to.0) {
@@ -44,7 +44,7 @@ pub(crate) fn udp(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8]) -> Vec
     packet
 }
 
-/// What a server answers to this SYN: its SYN and ACK.
+/// Returns a server's SYN-ACK to this SYN.
 pub(crate) fn syn_ack(syn: &[u8]) -> Vec<u8> {
     let mut packet = [&syn[..20], &syn[20..40]].concat();
     packet[2..4].copy_from_slice(&40_u16.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Packets that go into the TUN of their site, or are refused: with the kernel, a host in a network namespace of its own.
-//! Needs root.
+//! Packets that enter the TUN of their site, or are rejected: with the kernel, and a host in its
+//! own network namespace. Needs root.
 
 mod bed;
 mod crash;
@@ -42,7 +42,7 @@ fn packets_of_a_site_go_into_its_tun_and_no_others() {
         assert_eq!(next(&tuns.sites[0]), None, "another port");
         assert_eq!(next(&tuns.sites[1]), None, "for this machine");
         assert!(counter("packets_into_tunnel_0") && !counter("packets_into_tunnel_1"));
-        // What the far end sends comes to the host, and nowhere else.
+        // Packets of the far end reach the host only.
         let answered = host.on(socket_of_host);
         let mut answer = packet.clone();
         answer[12..20].rotate_left(4);
@@ -90,7 +90,7 @@ fn connections_learn_how_much_a_packet_of_the_tunnel_holds() {
             .expect("an MTU");
         host.on(|| {
             let to = "203.0.113.5:5061".parse().expect("a socket of the host");
-            TcpStream::connect_timeout(&to, Duration::from_millis(50)).expect_err("nobody answers");
+            TcpStream::connect_timeout(&to, Duration::from_millis(50)).expect_err("no answer");
         });
         let syn = next(&tuns.sites[0]).expect("a SYN");
         assert_eq!((syn[9], syn[33] & 0x3f), (6, 2));
@@ -147,7 +147,7 @@ fn connections_live_behind_a_firewall_that_drops_what_is_invalid() {
             &["ct state invalid counter drop", "ct state new counter"],
         );
         let connected = host.0.clone();
-        let (tell, told) = mpsc::channel();
+        let (tell, reported) = mpsc::channel();
         let order = move || {
             let to = "203.0.113.5:5061".parse().expect("an address");
             let stream = TcpStream::connect_timeout(&to, Duration::from_secs(3));
@@ -158,9 +158,9 @@ fn connections_live_behind_a_firewall_that_drops_what_is_invalid() {
         tuns.sites[0].tun.write(&syn_ack(&syn)).expect("writes");
         let ack = next(&tuns.sites[0]).expect("an ACK");
         assert_eq!((ack[9], ack[33] & 0x3f), (6, 0x10));
-        assert!(told.recv().expect("it tells"), "connected");
+        assert!(reported.recv().expect("it tells"), "connected");
         assert!(!seen_by_rule("invalid"));
-        // Of what passes conntrack sees all, from the first packet.
+        // Conntrack sees bypassing packets from the first one.
         let passing = tuns.passing.expect("a TUN for what passes");
         passing.write(&syn).expect("writes");
         assert!(seen_by_rule("new"));
@@ -216,7 +216,7 @@ fn a_peer_reaches_hosts_but_not_this_machine() {
     });
 }
 
-/// Whether what the peer sends to the host as from this address comes to it.
+/// Returns true if a packet of the peer with this source reaches the host.
 fn comes_from(host: &bed::Host, tun: &PacketTun, source: IpAddr) -> bool {
     let (to, wildcard) = match source {
         IpAddr::V4(_) => (IpAddr::from(HOST_V4), "10.9.0.2:7100"),
@@ -249,12 +249,12 @@ fn a_peer_does_not_speak_for_this_machine() {
 }
 
 #[test]
-fn the_rules_of_a_site_that_a_reload_takes_away_go_with_it() {
+fn the_rules_of_a_site_removed_by_a_reload_are_removed() {
     in_place(async |_host, interception, tuns| {
         let rules =
             || ip("rule").matches("proto 80").count() + ip("-6 rule").matches("proto 80").count();
         assert_eq!(rules(), 10);
-        // As another process finds it.
+        // State found by another process.
         drop((interception, tuns));
         let less = CONFIG.replace(
             "mode = \"packet\"\npeer = \"hub\"\nmatch = { protocol = \"icmp\" }",
@@ -275,7 +275,7 @@ fn what_hosts_of_two_interfaces_send_each_other_stays_here() {
     in_place_for(config, async |host, _interception, tuns| {
         assert!(!host.is_refused(5060));
         assert_eq!(next(&tuns.sites[0]), None);
-        // Elsewhere it would go into the tunnel.
+        // Otherwise it would enter the tunnel.
         ip("link add sat0 type veth peer name sat1");
         ip("link set sat0 up");
         ip("route add 203.0.113.5/32 dev sat0");

@@ -1,4 +1,4 @@
-//! Datagrams that go to the kernel as one.
+//! Datagrams that the kernel takes as one.
 
 use std::{fs, net::UdpSocket, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     forge::udp,
 };
 
-/// Whether the kernel joins datagrams (Linux 6.2).
+/// Returns true if the kernel joins datagrams (Linux 6.2).
 fn joins() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux");
     let mut numbers = release.split(['.', '-']).map(|number| number.parse().ok());
@@ -29,7 +29,8 @@ fn filters_see_each_datagram_where_none_are_to_be_joined() {
     goes(config, false);
 }
 
-/// Datagrams of a flow reach their host as they were, and filters before it see them as one, or not.
+/// Checks that datagrams of a flow reach their host unchanged, and that filters before it see them
+/// as one, or not.
 fn goes(config: String, as_one: bool) {
     in_place_for(config, async move |host, _interception, tuns| {
         with_ipv6(host);

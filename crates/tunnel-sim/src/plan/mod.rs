@@ -1,4 +1,4 @@
-//! What happens in a run.
+//! Plan of a run.
 
 mod draw;
 
@@ -11,108 +11,108 @@ pub use draw::Scope;
 
 use crate::side::End;
 
-/// What happens in a run, apart from chance on the link, which is of the same seed.
+/// Plan of a run. Randomness on the link comes from the same seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Of everything by chance.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// The link in both directions, as winkemu reads it.
+    /// Link in both directions, in the syntax of winkemu.
     pub link: String,
-    /// What is different from end 0 to end 1.
+    /// Options for the direction from end 0 to end 1 only.
     pub ab: String,
-    /// What is different from end 1 to end 0.
+    /// Options for the direction from end 1 to end 0 only.
     pub ba: String,
-    /// The longest IP packets that pass, each from a time on.
+    /// Maximum length of IP packets, each from a time on.
     pub mtu: Vec<(Duration, usize)>,
-    /// How the two ends behave.
+    /// Configuration of both sessions.
     pub sessions: [SessionConfig; 2],
-    /// How much too late the ends wake up, at most.
+    /// Maximum delay with which ends wake up.
     pub lateness: Duration,
-    /// The flows.
+    /// Flows.
     pub streams: Vec<StreamPlan>,
-    /// Packets beside them.
+    /// Messages outside streams.
     pub messages: Vec<MessagesPlan>,
-    /// What else happens, in any order.
+    /// Other events, in any order.
     pub steps: Vec<(Duration, End, Step)>,
-    /// From when on nothing out of the ordinary happens to the link.
+    /// Time after which the link has no more disturbances.
     pub quiet_from: Duration,
-    /// How long everything may take after that.
+    /// Maximum duration of the run after that.
     pub patience: Duration,
-    /// How many bytes an end may hold, beside the streams' bytes, which are not with it.
+    /// Maximum memory of an end, without the streams' bytes, which it does not hold.
     pub memory_max: u64,
 }
 
-/// What happens to an end.
+/// Event at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It does not run for so long; what arrives waits.
+    /// Freezes the end for a time; incoming packets wait.
     Freeze(Duration),
-    /// It is told that the link is down.
+    /// Hints that the link is down.
     HintDown,
-    /// It is told that the link is up.
+    /// Hints that the link is up.
     HintUp,
-    /// It forgets everything and begins anew.
+    /// Restarts the end without state.
     Restart,
-    /// It is somewhere else from now on.
+    /// Moves the end to another address.
     Roam,
 }
 
-/// A flow from its beginning to its end.
+/// Flow from its beginning to its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamPlan {
-    /// Who opens it.
+    /// End that opens it.
     pub opener: End,
-    /// When.
+    /// Time of opening.
     pub at: Duration,
-    /// How its bytes are sent.
+    /// Class of its bytes.
     pub class: Class,
-    /// With whom it shares.
+    /// Site whose rate it shares.
     pub site: u32,
-    /// The length of the greeting; at least what makes it unique.
+    /// Length of the stream header, with room for its identification.
     pub stream_header: usize,
-    /// What the opener does, what the other does.
+    /// Behaviour of the opener and of the other end.
     pub habits: [Habits; 2],
-    /// Which of the two resets it, 0 for the opener; how long after it has come to know it; why.
+    /// Reset: the end, 0 for the opener; the time after it knows the stream; the code.
     pub reset: Option<(End, Duration, ResetCode)>,
-    /// The opener gives it another class, so long after.
+    /// Change of class by the opener, after this time.
     pub reclass: Option<(Duration, Class)>,
 }
 
-/// Packets beside streams, of one queue.
+/// Messages outside streams, of one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessagesPlan {
-    /// Who sends them.
+    /// Sending end.
     pub end: End,
-    /// When the first one.
+    /// Time of the first one.
     pub at: Duration,
-    /// How they are sent.
+    /// Class of the messages.
     pub class: Class,
-    /// With whom they share.
+    /// Site whose rate they share.
     pub site: u32,
-    /// How many there are.
+    /// Number of messages.
     pub count: u64,
-    /// How long it takes from one to the next.
+    /// Interval between messages.
     pub gap: Duration,
-    /// How long they are.
+    /// Length of each message.
     pub len: usize,
 }
 
-/// How an application writes and reads.
+/// Behaviour of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Habits {
-    /// How many bytes it writes before it finishes.
+    /// Bytes that it writes before it finishes.
     pub bytes: u64,
-    /// How many at a time.
+    /// Bytes per write.
     pub chunk: u64,
-    /// How long it waits between chunks.
+    /// Pause between writes.
     pub gap: Duration,
-    /// How many bytes may wait for their acknowledgement.
+    /// Maximum unacknowledged bytes.
     pub buffer: u64,
-    /// Whether it writes only after the other has finished.
+    /// True if it writes only after the other has finished.
     pub answers: bool,
-    /// How much it lets the other write ahead of what it has read.
+    /// Credit that it grants beyond what it has read.
     pub window: u64,
-    /// It stops to read at that position, for so long.
+    /// Position at which it stops reading, and for how long.
     pub stall: Option<(u64, Duration)>,
 }
 
@@ -131,10 +131,10 @@ impl Default for Habits {
 }
 
 impl Plan {
-    /// The link.
+    /// Returns the link.
     ///
     /// # Errors
-    /// If winkemu does not take its options.
+    /// Fails if winkemu rejects its options.
     pub fn link(&self) -> Result<LinkConfig, OptionError> {
         let options = LinkOptions {
             both: self.link.parse()?,
@@ -144,13 +144,14 @@ impl Plan {
         options.resolve_without_files()
     }
 
-    /// The longest IP packet that passes at a time.
+    /// Returns the MTU at a time.
     pub fn mtu(&self, now: Duration) -> usize {
         let current = self.mtu.iter().rev().find(|(from, _)| *from <= now);
         current.map_or(usize::MAX, |(_, mtu)| *mtu)
     }
 
-    /// Plans like this one with one thing less, the largest things first: to find the smallest that fails.
+    /// Returns plans that each lack one thing of this one, the largest first: to find the smallest
+    /// that fails.
     pub fn simpler(&self) -> Vec<Self> {
         let mut plans = Vec::new();
         let mut push = |change: &dyn Fn(&mut Self)| {
@@ -197,7 +198,7 @@ impl Plan {
     }
 }
 
-/// Link options with one left out. The rate and the delay stay: the sessions know them.
+/// Returns link options with one left out. Rate and delay stay: the sessions know them.
 fn shorter(text: &str) -> Vec<String> {
     let keys = [
         "loss",

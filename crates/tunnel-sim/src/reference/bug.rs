@@ -1,5 +1,5 @@
-//! Every fault by name.
-#![expect(missing_docs, reason = "the names say it")]
+//! Names of all faults.
+#![expect(missing_docs, reason = "names are self-explanatory")]
 
 use super::Bug;
 

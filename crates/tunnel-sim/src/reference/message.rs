@@ -1,11 +1,11 @@
-//! What the reference session says.
+//! Messages of the reference session.
 
 use tunnel::{
     class::Class,
     wire::{ResetCode, StreamId},
 };
 
-/// One thing said.
+/// Message of the reference session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Open {
@@ -55,7 +55,7 @@ impl Message {
         }
     }
 
-    /// The message of a packet, and its bytes.
+    /// Parses the message of a packet, and returns its bytes.
     pub(super) fn parse(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (&[kind, detail], rest) = packet.split_first_chunk()?;
         let (id, rest) = rest.split_first_chunk()?;

@@ -1,7 +1,7 @@
-//! The simplest session there is: one message at a time, again until it is acknowledged.
+//! Minimal session: one message at a time, repeated until it is acknowledged.
 //!
-//! It shows that the simulator has nothing against a session that does everything right, and finds each of the
-//! [faults](Bug) that it can be made with.
+//! It shows that the simulator accepts a correct session, and finds each of the [faults](Bug) that
+//! can be planted in it.
 
 pub mod bug;
 mod message;
@@ -25,13 +25,13 @@ use crate::side::{Address, News, Setup, Side, Streams};
 use message::Message;
 use stream::Stream;
 
-/// What can be wrong with a [`Reference`].
+/// Fault of a [`Reference`].
 pub type Bug = u8;
 
 /// Marks a datagram that acknowledges instead of carrying a message.
 const ACK: u64 = 1 << 63;
 
-/// A stop-and-wait session.
+/// Stop-and-wait session.
 #[derive(Debug)]
 pub struct Reference<const BUG: Bug> {
     config: SessionConfig,
@@ -40,7 +40,7 @@ pub struct Reference<const BUG: Bug> {
     streams: BTreeMap<StreamId, Stream>,
     last_served: StreamId,
     control: VecDeque<Message>,
-    /// The message on its way: its number, its text, how often it was sent.
+    /// Message in flight: its number, its content, and the number of transmissions.
     current: Option<(u64, Message, u32)>,
     next_number: u64,
     send_at: Duration,
@@ -64,21 +64,23 @@ impl<const BUG: Bug> Reference<BUG> {
         Duration::from_secs_f64(bytes as f64 * 8.0 / self.rate())
     }
 
-    /// Tells how much may come when that is worth a message: else there is one for every byte in the end.
+    /// Grants credit once it is worth a message: otherwise each byte would cost one.
     fn send_credit(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id)
-            && stream.allowed > stream.told
-            && 4 * (stream.allowed - stream.told) >= stream.allowed.saturating_sub(stream.received)
+            && stream.allowed > stream.reported
+            && 4 * (stream.allowed - stream.reported)
+                >= stream.allowed.saturating_sub(stream.received)
         {
             let until = stream.allowed;
-            stream.told = until;
+            stream.reported = until;
             self.control.push_back(Message::Credit { id, until });
         }
     }
 
-    /// Ends a stream at once; says whether it was there.
+    /// Ends a stream at once. Returns whether it existed.
     fn forget(&mut self, id: StreamId) -> bool {
-        // Nothing is left to be read of it. The peer may have that message already, or get this one instead.
+        // Its bytes can no longer be read. The peer may have that message already, or gets this one
+        // instead.
         if let Some((_, message @ Message::Data { .. }, _)) = &mut self.current
             && message.id() == id
         {
@@ -95,7 +97,7 @@ impl<const BUG: Bug> Streams for Reference<BUG> {
         _: u32,
         stream_header: &[u8],
     ) -> Result<StreamId, TooManyStreams> {
-        let open = self.streams.values().filter(|stream| stream.ours).count();
+        let open = self.streams.values().filter(|stream| stream.local).count();
         if open >= self.config.streams_max as usize && BUG != bug::KNOWS_NO_LIMIT {
             return Err(TooManyStreams);
         }

@@ -1,4 +1,4 @@
-//! What the reference session does with what it hears.
+//! Receiving side of the reference session.
 
 use tunnel::{
     session::Event,
@@ -10,7 +10,7 @@ use super::{Bug, Reference, Stream, bug, message::Message};
 use crate::sealed;
 
 impl<const BUG: Bug> Reference<BUG> {
-    /// The number and the packet of a datagram that is to be believed.
+    /// Returns the number and the packet of a valid datagram.
     pub(super) fn open_datagram<'a>(&self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])> {
         if BUG != bug::BELIEVES_DAMAGED || datagram.len() <= DATAGRAM_OVERHEAD {
             return sealed::open(datagram);
@@ -21,7 +21,7 @@ impl<const BUG: Bug> Reference<BUG> {
         Some((number.unwrap_or(0), &datagram[DATAGRAM_OVERHEAD..]))
     }
 
-    /// The message on its way has arrived, if that is its number.
+    /// Completes the message in flight, if it has that number.
     pub(super) fn on_ack(&mut self, number: u64) {
         if let Some((_, message, _)) = self.current.take_if(|(current, ..)| *current == number) {
             self.on_acked(&message);

@@ -1,4 +1,4 @@
-//! What the reference session says, and when.
+//! Sending side of the reference session.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{ACK, Bug, Reference, Stream, bug, message::Message};
 use crate::sealed;
 
 impl<const BUG: Bug> Reference<BUG> {
-    /// An acknowledgement, or the message on its way, if it is time.
+    /// Writes an acknowledgement, or the message in flight if it is due.
     pub(super) fn poll(
         &mut self,
         now: Duration,
@@ -32,7 +32,7 @@ impl<const BUG: Bug> Reference<BUG> {
         Some(())
     }
 
-    /// The next message is on its way from now on, if there is one.
+    /// Makes the next message the one in flight, if there is one.
     fn begin_message(&mut self, now: Duration) -> Option<()> {
         let message = self.next_message()?;
         if let Message::Data {
@@ -52,7 +52,7 @@ impl<const BUG: Bug> Reference<BUG> {
         Some(())
     }
 
-    /// Once more; unless a fault is against it.
+    /// Counts a transmission; `None` if a planted fault prevents it.
     fn count_try(&mut self, now: Duration) -> Option<()> {
         let (_, _, times) = self.current.as_mut()?;
         *times += 1;
@@ -100,7 +100,7 @@ impl<const BUG: Bug> Reference<BUG> {
         })
     }
 
-    /// The message on its way, with the bytes it speaks of.
+    /// Writes the message in flight, with its bytes.
     fn write(&mut self, out: &mut Vec<u8>, store: &impl Store) {
         let begin = sealed::begin(out);
         let Some((number, message, _)) = &self.current else {

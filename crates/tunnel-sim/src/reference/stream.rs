@@ -1,9 +1,9 @@
-//! What the reference session knows of a stream.
+//! Stream state of the reference session.
 
-/// Positions, and what ended.
+/// Positions, and the directions that have ended.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) ours: bool,
+    pub(super) local: bool,
     pub(super) written: u64,
     pub(super) finished: bool,
     pub(super) sent: u64,
@@ -14,13 +14,13 @@ pub(super) struct Stream {
     pub(super) received: u64,
     pub(super) received_fin: bool,
     pub(super) allowed: u64,
-    pub(super) told: u64,
+    pub(super) reported: u64,
 }
 
 impl Stream {
-    pub(super) fn new(ours: bool, may: u64) -> Self {
+    pub(super) fn new(local: bool, may: u64) -> Self {
         Self {
-            ours,
+            local,
             written: 0,
             finished: false,
             sent: 0,
@@ -31,7 +31,7 @@ impl Stream {
             received: 0,
             received_fin: false,
             allowed: may,
-            told: may,
+            reported: may,
         }
     }
 }

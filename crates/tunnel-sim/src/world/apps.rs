@@ -1,4 +1,4 @@
-//! The applications: they open, write, read, stall, finish and reset as planned.
+//! Applications: they open, write, read, stall, finish and reset as planned.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     violation::Violation,
 };
 
-/// How long to wait before a stream is opened for which there was no room.
+/// Wait before a stream without room is opened again.
 const OPEN_AGAIN: Duration = Duration::from_millis(20);
 
 impl<S: Side> World<S> {
@@ -54,7 +54,7 @@ impl<S: Side> World<S> {
         }
     }
 
-    /// Sends a message if there is a session, whatever becomes of it; and the next ones in time.
+    /// Sends a message if there is a session, and schedules the next one.
     fn send_message(&mut self, of: usize, number: u64) {
         let plan = self.plan.messages[of].clone();
         let end = plan.end;
@@ -100,7 +100,7 @@ impl<S: Side> World<S> {
         self.begin(flow, end);
     }
 
-    /// An end has come to know a flow.
+    /// Begins the application of a flow at an end that has learned of it.
     fn begin(&mut self, flow: usize, end: End) {
         let plan = &self.ledger.flows[flow].plan;
         let who = usize::from(end != plan.opener);
@@ -127,7 +127,7 @@ impl<S: Side> World<S> {
         let seat = &mut self.seats[end];
         seat.sessions += 1;
         seat.link_up = true;
-        // One to begin with, and each end that begins anew may cost two.
+        // One to begin with, and each restarted end may cost two.
         if seat.sessions > 1 + 2 * self.restarts {
             self.ledger.blame(end, Violation::FreshUnasked);
         }
@@ -162,7 +162,7 @@ impl<S: Side> World<S> {
         self.seats[end].link_up = up;
     }
 
-    /// Writes as much as there is and as fits, then finishes or waits.
+    /// Writes as much as is available and fits, then finishes or waits.
     fn write(&mut self, flow: usize, end: End) {
         let (now, state) = (self.now, &mut self.ledger.flows[flow]);
         let (habits, id) = (state.habits(end).clone(), state.id);
@@ -192,7 +192,7 @@ impl<S: Side> World<S> {
         self.seats[end].with_streams(|to| to.finish(id));
     }
 
-    /// Reads what is there, unless it has stalled, and lets the other write more.
+    /// Reads available bytes, unless it has stalled, and grants more credit.
     fn read(&mut self, flow: usize, end: End) {
         let (now, state) = (self.now, &mut self.ledger.flows[flow]);
         let (habits, id) = (state.habits(end).clone(), state.id);

@@ -1,4 +1,5 @@
-//! What an end must not do, apart from what it says: to spin, to flood, to hoard.
+//! Checks of an end's behaviour apart from its output: no spinning, no flooding, no excessive
+//! memory.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -8,15 +9,15 @@ use crate::{
     violation::Violation,
 };
 
-/// How often a deadline may have passed already when there was nothing to do.
+/// Maximum number of consecutive deadlines in the past without anything to do.
 const SPINS_MAX: u32 = 8;
-/// Bytes that may be sent at once ahead of a stated rate: what a segmenting socket takes.
+/// Bytes that may be sent at once ahead of a configured rate: the size of a segmentation offload.
 const BURST: f64 = 64_000.0;
-/// How much later than planned an end that keeps to its rate may find out that it is late.
+/// Delay after which an end that keeps to its rate may detect that it is late.
 const LATE: Duration = Duration::from_millis(5);
 
 impl<S: Side> World<S> {
-    /// Whether there is nothing left to do of the plan.
+    /// Returns whether the plan is completed.
     pub(super) fn is_over(&self) -> bool {
         let opens = |task: &Task| matches!(task, Task::Open(_) | Task::Step(_));
         self.ledger.is_over() && !self.agenda.iter().any(|Reverse((_, _, task))| opens(task))
@@ -34,7 +35,7 @@ impl<S: Side> World<S> {
         Violation::Stuck { open }
     }
 
-    /// A packet is about to be sent.
+    /// Checks a packet about to be sent.
     pub(super) fn check_packet(&mut self, end: End, length: usize) -> Result<(), (End, Violation)> {
         let session = &self.plan.sessions[end];
         let most = session.packet_max + session.overhead;
@@ -59,7 +60,7 @@ impl<S: Side> World<S> {
         Ok(())
     }
 
-    /// An end has done everything it can do now: when is it to be woken again?
+    /// Checks an end that has done all its work for now, and sets its wake-up time.
     pub(super) fn rest(&mut self, end: End, did: usize) -> Result<(), (End, Violation)> {
         let (now, late) = (self.now, self.rng.time(self.plan.lateness));
         let seat = &mut self.seats[end];

@@ -26,38 +26,37 @@ use crate::{
 use recording::Recording;
 use seat::Seat;
 
-/// After so many datagrams an end forgets what its peer has out of order.
+/// Number of datagrams after which an end forgets the out-of-order bytes of its peer.
 const GIVE_UP_EVERY: u64 = 4;
 
-/// What is to be done at a time.
+/// Scheduled task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
     /// Opens the stream of the plan.
     Open(usize),
     /// Writes to the flow.
     Write(usize, End),
-    /// Goes on reading the flow.
+    /// Resumes reading the flow.
     Resume(usize, End),
     /// Resets the flow.
     Reset(usize, End),
-    /// Gives the flow another class.
+    /// Changes the flow's class.
     Reclass(usize),
-    /// Sends the message of that number of these of the plan.
+    /// Sends the message of that number, of these messages of the plan.
     Message(usize, u64),
-    /// What else the plan has.
+    /// Runs another event of the plan.
     Step(usize),
 }
 
 /// Two sides and the link between them.
 #[derive(Debug)]
 pub struct World<S> {
-    /// What is to happen.
+    /// Plan of the run.
     pub plan: Plan,
-    /// What both ends did and were told.
+    /// Actions and reports of both ends.
     pub ledger: Ledger,
-    /// Whether packets and events are printed.
+    /// True to print packets and events.
     pub trace: bool,
-    /// Called before a datagram is sent, with the sender: what it did is not held against it here.
     now: Duration,
     link: Engine,
     seats: [Seat<S>; 2],
@@ -69,26 +68,26 @@ pub struct World<S> {
     packet: Vec<u8>,
 }
 
-/// How a run went that violated nothing.
+/// Result of a run without violations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// How long it took, in virtual time.
+    /// Duration in virtual time.
     pub took: Duration,
-    /// Packets that were sent, by both.
+    /// Packets sent by both ends.
     pub packets: u64,
-    /// Bytes that streams carried, both ways.
+    /// Bytes that streams carried, in both directions.
     pub bytes: u64,
-    /// Packets beside streams that arrived.
+    /// Messages outside streams that arrived.
     pub messages: u64,
-    /// The most memory that an end held.
+    /// Maximum memory of an end.
     pub memory: u64,
 }
 
 impl<S: Side> World<S> {
-    /// The world of a plan, at time 0.
+    /// Creates the world of a plan, at time 0.
     ///
     /// # Panics
-    /// If winkemu does not take the plan's link.
+    /// Panics if winkemu rejects the plan's link.
     pub fn new(plan: Plan) -> Self {
         let config = plan
             .link()
@@ -119,10 +118,10 @@ impl<S: Side> World<S> {
         world
     }
 
-    /// Runs the plan of that number until all its streams have ended.
+    /// Runs a plan until all its streams have ended.
     ///
     /// # Errors
-    /// If something was violated on the way.
+    /// Fails with the first violation.
     pub fn run(plan: Plan, trace: bool) -> Result<Summary, Box<Failure>> {
         let mut world = Self::new(plan);
         world.trace = trace;
@@ -130,7 +129,7 @@ impl<S: Side> World<S> {
         world.judged(outcome)
     }
 
-    /// Runs to the end; a panic is the error of a thread that has ended by it.
+    /// Runs to the end; catches a panic as the error of a joined thread.
     fn run_caught(&mut self) -> thread::Result<Result<(), (End, Violation)>> {
         catch_unwind(AssertUnwindSafe(|| self.run_to_end()))
     }
@@ -164,22 +163,22 @@ impl<S: Side> World<S> {
                 return Err((0, self.stuck()));
             }
         }
-        // What comes late must do no harm.
+        // Late packets must do no harm.
         let round_trip = self.plan.sessions[0].rtt;
         self.run_until(self.now + Duration::from_millis(500) + 2 * round_trip)
     }
 
-    /// Runs until `until`, whatever has happened then.
+    /// Runs until `until`, in any state.
     ///
     /// # Errors
-    /// If something was violated on the way.
+    /// Fails with the first violation.
     pub fn run_until(&mut self, until: Duration) -> Result<(), (End, Violation)> {
         while self.step(until)? {}
         self.now = self.now.max(until);
         Ok(())
     }
 
-    /// Goes on to the next thing that happens, if that is not after `until`.
+    /// Advances to the next event, if it is not after `until`.
     fn step(&mut self, until: Duration) -> Result<bool, (End, Violation)> {
         let first = self.now.is_zero() && self.seats.iter().all(|seat| seat.wake.is_none());
         let Some(next) = self.next().filter(|next| *next <= until) else {
@@ -192,7 +191,7 @@ impl<S: Side> World<S> {
         self.now = self.now.max(next);
         self.thaw()?;
         self.deliver()?;
-        // Applications act upon what they have been told.
+        // Applications react to the reports.
         for end in 0..2 {
             self.listen(end);
         }
@@ -207,7 +206,7 @@ impl<S: Side> World<S> {
         Ok(true)
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next(&self) -> Option<Duration> {
         let task = self.agenda.peek().map(|Reverse((at, ..))| *at);
         let link = self.link.poll_timeout().map(Duration::from_nanos);
@@ -215,7 +214,7 @@ impl<S: Side> World<S> {
         wakes.chain(task).chain(link).min()
     }
 
-    /// Puts something on the agenda.
+    /// Schedules a task.
     fn at(&mut self, at: Duration, task: Task) {
         self.tasks += 1;
         self.agenda.push(Reverse((at, self.tasks, task)));
@@ -245,7 +244,7 @@ impl<S: Side> World<S> {
         }
     }
 
-    /// What has frozen goes on: everything that has come in the meantime is there at once.
+    /// Thaws frozen ends: all packets received meanwhile are delivered at once.
     fn thaw(&mut self) -> Result<(), (End, Violation)> {
         for end in 0..2 {
             if self.seats[end].frozen_until > self.now {
@@ -258,7 +257,7 @@ impl<S: Side> World<S> {
         Ok(())
     }
 
-    /// Takes what is due out of the link.
+    /// Takes due packets from the link.
     fn deliver(&mut self) -> Result<(), (End, Violation)> {
         let nanos = self.now.as_nanos() as u64;
         while let Some((direction, mut packet)) = self.link.poll_deliver(nanos) {
@@ -312,7 +311,7 @@ impl<S: Side> World<S> {
         self.ledger.violation().map_or(Ok(()), Err)
     }
 
-    /// Lets an end do and tell everything that it has to.
+    /// Lets an end complete its work and reports.
     fn settle(&mut self, end: End) -> Result<(), (End, Violation)> {
         let mut did = 0;
         loop {
@@ -329,22 +328,22 @@ impl<S: Side> World<S> {
         self.rest(end, did)
     }
 
-    /// Takes in what an end has to tell; how much that was.
+    /// Takes the reports of an end. Returns their number.
     fn listen(&mut self, end: End) -> usize {
-        let mut told = 0;
+        let mut reported = 0;
         while self.seats[end].due
             && let Some(news) = self.seats[end].ask()
         {
             self.on_news(end, news);
-            told += 1;
+            reported += 1;
         }
         if self.seats[end].received.is_multiple_of(GIVE_UP_EVERY) {
             self.abandon(end);
         }
-        told
+        reported
     }
 
-    /// An end forgets what the peer has out of order.
+    /// Makes an end forget the peer's out-of-order bytes.
     fn abandon(&mut self, end: End) {
         let Some(streams) = self.seats[end].side.streams() else {
             return;
@@ -394,12 +393,12 @@ impl<S: Side> World<S> {
         Ok(())
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// The most memory that an end held, beside the streams' bytes.
+    /// Returns the maximum memory of an end, without the streams' bytes.
     pub fn memory(&self, end: End) -> u64 {
         self.seats[end].held_most as u64
     }

@@ -7,10 +7,10 @@ use trace::qlog::{Header, Writer};
 use super::World;
 use crate::{plan::Plan, side::Side, violation::Failure, world::Summary};
 
-/// Events of one step at most.
+/// Maximum events of one step.
 const STEP_MAX: usize = 1 << 16;
 
-/// The traces of both ends so far.
+/// Traces of both ends so far.
 #[derive(Debug)]
 pub(super) struct Recording {
     writer: Writer,
@@ -39,8 +39,8 @@ impl Recording {
 }
 
 impl<S: Side> World<S> {
-    /// Runs a plan as [`run`](Self::run) does, and returns the traces of both ends beside the
-    /// outcome, as qlog (docs/operating.md).
+    /// Runs a plan as [`run`](Self::run) does, and also returns the traces of both ends as qlog
+    /// (docs/operating.md).
     pub fn run_recorded(plan: Plan) -> (Result<Summary, Box<Failure>>, [Vec<u8>; 2]) {
         let mut world = Self::new(plan);
         world.recording = Some(Recording::new(&world.plan));
@@ -54,7 +54,7 @@ impl<S: Side> World<S> {
         (world.judged(outcome), ends)
     }
 
-    /// Takes what both sessions have traced since the last call.
+    /// Takes the new trace events of both sessions.
     pub(super) fn record(&mut self) {
         let Some(recording) = &mut self.recording else {
             return;
@@ -64,7 +64,7 @@ impl<S: Side> World<S> {
                 continue;
             };
             recording.writer.taken(&trace.take(), out);
-            // An end may have begun anew.
+            // An end may have restarted.
             trace.begin(STEP_MAX);
         }
     }

@@ -1,4 +1,4 @@
-//! Where a side sits.
+//! Seat: a side with its environment.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,35 +10,35 @@ use crate::{
     side::{Address, End, News, Setup, Side},
 };
 
-/// Datagrams that a socket keeps while nobody reads it.
+/// Maximum datagrams queued at a socket without a reader.
 const INBOX_MAX: usize = 300;
 
-/// A side, and what is held against it.
+/// Side, with the state to check it.
 #[derive(Debug)]
 pub(super) struct Seat<S> {
     pub(super) side: S,
     pub(super) address: Address,
-    /// Where the other end has been from the beginning.
+    /// Initial address of the other end.
     pub(super) first_peer: Address,
-    /// When it is woken.
+    /// Time of the next wake-up.
     pub(super) wake: Option<Duration>,
-    /// Whether something has happened to it.
+    /// True if an event has occurred for it.
     pub(super) due: bool,
     pub(super) frozen_until: Duration,
     pub(super) inbox: VecDeque<(Address, Vec<u8>)>,
     pub(super) incarnation: u64,
     pub(super) sessions: u64,
     pub(super) link_up: bool,
-    /// What was allowed of all streams together.
+    /// Credit granted to all streams together.
     pub(super) allowed: u64,
     pub(super) held: i64,
     pub(super) held_most: i64,
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) idle_wakes: u64,
-    /// Bytes sent ahead of the stated rate, and when that was.
+    /// Bytes sent ahead of the configured rate, and the time of the last update.
     pub(super) ahead: (f64, Duration),
-    /// How often its deadline had passed when it had nothing to do, without time going on.
+    /// Number of deadlines in the past without anything to do, at this time.
     pub(super) spins: (u32, Duration),
 }
 
@@ -69,7 +69,7 @@ impl<S: Side> Seat<S> {
         }
     }
 
-    /// A new one in its place, which knows nothing.
+    /// Replaces the side by a new one without state.
     pub(super) fn restart(&mut self, plan: &Plan, end: End, now: Duration) {
         self.incarnation += 1;
         let setup = setup(plan, end, self.incarnation);
@@ -82,7 +82,7 @@ impl<S: Side> Seat<S> {
         self.sessions = 0;
     }
 
-    /// Does something with the side, whose memory is counted.
+    /// Runs a closure on the side, and counts its memory.
     pub(super) fn with<R>(
         &mut self,
         ledger: &mut Ledger,
@@ -98,7 +98,7 @@ impl<S: Side> Seat<S> {
         result.expect("done just now")
     }
 
-    /// What the application says to the session, if there is one.
+    /// Runs an application's call to the session, if there is one.
     pub(super) fn with_streams<R>(&mut self, act: impl FnOnce(&mut S::Streams) -> R) -> Option<R> {
         self.say(|side| side.streams().map(act))
     }
@@ -140,7 +140,7 @@ fn setup(plan: &Plan, end: End, incarnation: u64) -> Setup {
         end,
         seed: plan.seed,
         incarnation,
-        // End 0 calls, end 1 is called.
+        // End 0 is the initiator, end 1 the responder.
         peer: (end == 0).then_some(2),
         session: plan.sessions[end].clone(),
     }

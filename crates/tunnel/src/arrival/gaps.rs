@@ -77,12 +77,12 @@ impl Gaps {
     pub(super) fn take(&mut self) -> Vec<Gap> {
         self.new = 0;
         let from = self.kept.len().saturating_sub(GAPS_MAX);
-        let told = self.kept.range_mut(from..).map(|kept| {
+        let reported = self.kept.range_mut(from..).map(|kept| {
             kept.times += 1;
             kept.gap
         });
-        let told = told.collect();
+        let reported = reported.collect();
         self.kept.retain(|kept| kept.times < TIMES);
-        told
+        reported
     }
 }

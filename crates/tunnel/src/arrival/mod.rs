@@ -1,8 +1,8 @@
 //! Receiving side of a session: received segments, and timing of reports.
 //!
 //! ```text
-//!   packets that ask for a report   -> a report after a spacing; at once after a silence, or on request
-//!   datagrams, never retransmitted  -> a report in a quarter of a round trip, limited by its path's rate
+//!   packets that ask for a report   -> a report after a spacing; at once after silence or if asked
+//!   datagrams, never retransmitted  -> a report in a quarter of a round trip, limited by the rate
 //!   others, e.g. reports            -> a report in two round trips
 //!   nothing sent, for any reason    -> a beacon, which is a report: for ever, and at the same pace
 //! ```
@@ -133,7 +133,7 @@ impl Arrivals {
     }
 
     /// Sets whether both ends state their rates, so that no rate measurement depends on reports.
-    /// Default: at least one end measures.
+    /// Default: one or both measure.
     #[must_use]
     pub fn with_rates_stated(self, stated: bool) -> Self {
         Self { stated, ..self }

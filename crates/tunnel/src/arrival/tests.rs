@@ -79,7 +79,7 @@ fn reports_keep_to_the_pace() {
     arrivals.set_idle(true);
     arrivals.report(ms(330));
     arrivals.on_sent(ms(330), Some(100));
-    assert_eq!(arrivals.deadline(), ms(1330), "nobody waits");
+    assert_eq!(arrivals.deadline(), ms(1330), "neither end waits");
     arrivals.ask();
     assert_eq!(arrivals.deadline(), ms(331), "at once when asked");
 }
@@ -130,7 +130,7 @@ fn packets_of_hosts_are_reported_with_patience() {
 }
 
 #[test]
-fn where_somebody_measures_there_are_several_reports_in_a_round_trip() {
+fn where_one_end_measures_there_are_several_reports_in_a_round_trip() {
     let timing = Timing {
         rtt: ms(40),
         rate: Some(144_000),
@@ -189,7 +189,7 @@ fn spacing_follows_round_trip_and_rate() {
 }
 
 #[test]
-fn gaps_are_told_twice_and_shrink_when_packets_come_late() {
+fn gaps_are_reported_twice_and_shrink_when_packets_come_late() {
     let mut arrivals = arrivals();
     for (at, number) in [(1, 0), (2, 1), (5, 6), (6, 7), (9, 9)] {
         arrivals.on_packet(ms(at), &packet(number), SILENCE);
@@ -221,7 +221,7 @@ fn what_is_missing_after_a_silence_does_not_count_as_loss() {
         arrivals.on_packet(ms(1000 + number), &packet(150 + number), SILENCE);
     }
     let [packets, lost, bursts] = arrivals.report(ms(1300)).counts;
-    // The last 64 are not judged yet, and 50 are left out.
+    // The last 64 are not judged yet, and 50 are excluded.
     assert_eq!((packets, lost, bursts), (350 - 50 - 64, 10, 10));
 }
 
@@ -244,25 +244,28 @@ fn what_a_report_says_of_packets_is_what_came() {
 }
 
 #[test]
-fn many_ranges_are_all_told_in_turn_and_the_newest_in_every_other_report() {
+fn many_ranges_are_all_reported_in_turn_and_the_newest_in_every_other_report() {
     let mut arrivals = arrivals();
     let held: BTreeSet<u64> = (0..500).map(|n| 2 * n + 1).collect();
     assert!(held.iter().all(|seq| arrivals.on_segment(*seq)));
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for turn in 0..2 * 500_u64.div_ceil(RANGES_MAX as u64) {
         let report = arrivals.report(ms(turn));
         assert!(report.ranges.len() <= RANGES_MAX);
         let Span { from, until } = report.span;
-        let said: BTreeSet<u64> = report.ranges.into_iter().flatten().collect();
+        let listed: BTreeSet<u64> = report.ranges.into_iter().flatten().collect();
         let true_there: BTreeSet<u64> = held.range(from..until).copied().collect();
-        assert_eq!(said, true_there, "what lies in the span is told in full");
+        assert_eq!(
+            listed, true_there,
+            "segments in the span are reported completely"
+        );
         if turn % 2 == 0 {
-            assert!(said.contains(&999) && until == u64::MAX);
+            assert!(listed.contains(&999) && until == u64::MAX);
         } else {
-            told.extend(said);
+            reported.extend(listed);
         }
     }
-    assert_eq!(told, held);
+    assert_eq!(reported, held);
 }
 
 #[test]
@@ -288,8 +291,8 @@ proptest! {
             let report = arrivals.report(ms(1));
             prop_assert_eq!(report.below, (0..).find(|n| !model.contains(n)).unwrap());
             prop_assert_eq!(report.span, Span::default());
-            let said: Vec<u64> = (0..report.below).chain(report.ranges.into_iter().flatten()).collect();
-            prop_assert!(said.iter().eq(model.iter()));
+            let listed: Vec<u64> = (0..report.below).chain(report.ranges.into_iter().flatten()).collect();
+            prop_assert!(listed.iter().eq(model.iter()));
         }
     }
 
@@ -310,9 +313,9 @@ proptest! {
         }
         let first = started.unwrap_or(0);
         let missing: Vec<u64> = (first..highest.unwrap_or(0)).filter(|n| !seen.contains(n)).collect();
-        let told: Vec<u64> = gaps.take().iter().flat_map(|gap| gap.before + 1..=gap.before + gap.missing).collect();
-        // Before the first one there is none; the oldest may have made room.
-        prop_assert!(missing.ends_with(&told), "{missing:?} {told:?}");
-        prop_assert!(told.len() == missing.len() || told.len() >= 16);
+        let reported: Vec<u64> = gaps.take().iter().flat_map(|gap| gap.before + 1..=gap.before + gap.missing).collect();
+        // Before the first gap there is none; the oldest may have made room.
+        prop_assert!(missing.ends_with(&reported), "{missing:?} {reported:?}");
+        prop_assert!(reported.len() == missing.len() || reported.len() >= 16);
     }
 }

@@ -11,7 +11,7 @@ pub use classifier::{CauseCounts, Classifier};
 pub enum Cause {
     /// The link corrupted them. Does not affect the rate.
     Link,
-    /// They met a full queue: the rate is too high.
+    /// A full queue dropped them: the rate is too high.
     Congestion,
     /// The link was down for a while. Does not affect the rate.
     Outage,

@@ -1,4 +1,4 @@
-//! Receiving side.
+//! FEC at the receiving end.
 
 use fec::{
     scheme::{Arrival, Decoder, Refused},
@@ -32,10 +32,10 @@ pub enum CodedError {
     #[error("unknown FEC channel {0}")]
     Channel(u8),
     /// The FEC header does not parse.
-    #[error("overcode: {0}")]
+    #[error("FEC: {0}")]
     Header(#[from] HeaderError),
     /// The decoder rejects it.
-    #[error("overcode: {0}")]
+    #[error("FEC: {0}")]
     Refused(#[from] Refused),
 }
 

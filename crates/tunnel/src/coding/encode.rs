@@ -1,4 +1,4 @@
-//! Sending side.
+//! FEC at the sending end.
 
 use std::time::Duration;
 

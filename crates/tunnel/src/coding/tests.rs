@@ -11,7 +11,7 @@ fn content(number: u32) -> Vec<u8> {
     (0..len).map(|i| (i as u32 ^ number) as u8).collect()
 }
 
-/// What comes out at the far end when `lost` says which packets do not arrive.
+/// Returns the decoded packets if those for which `lost` returns true do not arrive.
 fn carried(
     encoding: &mut Encoding,
     channel: Channel,
@@ -61,7 +61,7 @@ fn a_message_that_is_lost_comes_with_the_repair_of_the_next() {
 }
 
 #[test]
-fn a_clean_link_has_no_overcode_and_a_lossy_one_as_much_as_is_allowed() {
+fn a_clean_link_has_no_repair_packets_and_a_lossy_one_as_many_as_allowed() {
     let mut encoding = Encoding::new(PACKET_MAX, 1.0);
     assert_eq!(encoding.share(), 0.0);
     encoding.on_counts([10_000, 0, 0], false, PACKET);
@@ -69,7 +69,7 @@ fn a_clean_link_has_no_overcode_and_a_lossy_one_as_much_as_is_allowed() {
     encoding.on_counts([20_000, 200, 198], false, PACKET);
     let share = encoding.share();
     assert!((0.04..0.12).contains(&share), "{share}");
-    // What was overtaken says nothing.
+    // Overtaken counts are ignored.
     encoding.on_counts([15_000, 100, 98], false, PACKET);
     assert_eq!(encoding.share(), share);
 
@@ -112,7 +112,7 @@ fn where_losses_come_in_bursts_a_message_is_repaired_when_they_are_over() {
     assert_eq!(repaired([10_000, 1000, 200], PACKET), [18, 36], "of five");
     assert_eq!(repaired([10_000, 1000, 200], PACKET / 10), [2, 4]);
     assert_eq!(repaired([10_000, 1000, 200], PACKET * 10), [20, 40]);
-    // What an encoder has begun with is not for ever.
+    // The initial setting of an encoder can change.
     let mut encoding = Encoding::new(PACKET_MAX, 1.0);
     let mut out = Vec::new();
     let mut at_once = |encoding: &mut Encoding| {

@@ -29,7 +29,7 @@ impl Codec {
         Self::default()
     }
 
-    /// Compresses bytes. Returns the frame without its magic number, if it has at most `max` bytes
+    /// Compresses bytes. Returns the frame without its magic number, if it has at most `most` bytes
     /// and memory suffices.
     pub(super) fn compress(
         &mut self,

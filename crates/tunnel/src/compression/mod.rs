@@ -14,7 +14,7 @@
 //! [`Codec`].
 //!
 //! - [`Packer`], [`Unpacker`]: one direction of a stream
-//! - [`Codec`]: zstd
+//! - [`Codec`]: contexts of zstd
 
 mod codec;
 mod history;

@@ -1,4 +1,4 @@
-//! Sending side.
+//! Compression at the sending end.
 
 use super::{BLOCK_MAX, Codec, HEADER_MAX, PACKED, PLAIN_MAX, history::History, skip::Skip};
 use crate::wire::varint;

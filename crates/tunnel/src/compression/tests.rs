@@ -10,7 +10,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).take(len).collect()
 }
 
-/// Lines that differ by numbers.
+/// Returns lines that differ by numbers.
 fn text(seed: u64, len: usize) -> Vec<u8> {
     let numbers = noise(seed, len / 8 + 64);
     let lines = numbers.chunks(4).enumerate().flat_map(|(at, n)| {
@@ -23,7 +23,7 @@ fn text(seed: u64, len: usize) -> Vec<u8> {
     lines.take(len).collect()
 }
 
-/// Packed in portions of these sizes, in turn; how many of them were stored.
+/// Packs in portions of these sizes, in turn; returns the number of stored ones, too.
 fn pack(plain: &[u8], portions: &[usize]) -> (Vec<u8>, usize) {
     let (mut codec, mut packer) = (Codec::new(), Packer::new());
     let (mut out, mut stored) = (Vec::new(), 0);
@@ -41,7 +41,8 @@ fn pack(plain: &[u8], portions: &[usize]) -> (Vec<u8>, usize) {
     (out, stored)
 }
 
-/// What comes out if the stream arrives in pieces of these sizes, and whether it ends well.
+/// Unpacks a stream that arrives in pieces of these sizes; returns the bytes, and whether it ends
+/// well.
 fn unpack(stream: &[u8], pieces: &[usize]) -> (Vec<u8>, Result<bool, UnpackError>) {
     let (mut codec, mut unpacker) = (Codec::new(), Unpacker::new());
     let (mut all, mut plain) = (Vec::new(), Vec::new());
@@ -59,7 +60,7 @@ fn unpack(stream: &[u8], pieces: &[usize]) -> (Vec<u8>, Result<bool, UnpackError
         assert!(unpacker.memory() <= 64 << 10);
         all.extend_from_slice(&plain);
         match taken {
-            Ok(0) => panic!("nothing is taken of {} bytes", until - at),
+            Ok(0) => panic!("no progress on {} bytes", until - at),
             Ok(taken) => at += taken,
             Err(err) => return (all, Err(err)),
         }
@@ -109,7 +110,7 @@ proptest! {
         prop_assert!(plain.starts_with(&back));
     }
 
-    /// Nothing is asked of what comes out, but that it is little at a time and that nothing panics.
+    /// The output is arbitrary, but short at a time, and nothing panics.
     #[test]
     fn what_is_damaged_does_no_harm(
         plain in bytes(), portions in sizes(), pieces in sizes(),
@@ -189,7 +190,7 @@ fn text_shrinks_to_less_than_a_third() {
     }
 }
 
-/// zstd would take a dictionary that begins like this for one of another form.
+/// zstd would take a dictionary that begins like this for a formatted one.
 #[test]
 fn a_history_that_looks_like_a_dictionary_is_none() {
     let plain = [&[0x37, 0xA4, 0x30, 0xEC], &text(5, 90_000)[..]].concat();
@@ -199,7 +200,7 @@ fn a_history_that_looks_like_a_dictionary_is_none() {
     }
 }
 
-/// A parcel of what zstd makes of it, without the four bytes that every frame begins with.
+/// Returns a compression block of zstd frames, without the four bytes that every frame begins with.
 fn framed(frames: &[&[u8]]) -> Vec<u8> {
     let mut frame = Vec::new();
     for plain in frames {
@@ -218,7 +219,7 @@ fn compression(number: u64, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn parcels_that_are_none_are_refused() {
+fn invalid_blocks_are_refused() {
     let good = framed(&[&[7; PLAIN_MAX]]);
     assert_eq!(unpack(&good, &[9]), (vec![7; PLAIN_MAX], Ok(true)));
     let frame = Err(UnpackError::Frame);

@@ -1,4 +1,4 @@
-//! Receiving side. The input is untrusted.
+//! Decompression at the receiving end. The input is untrusted.
 
 use super::{Codec, HEADER_MAX, PACKED, PLAIN_MAX, history::History};
 

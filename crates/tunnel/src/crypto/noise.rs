@@ -95,7 +95,7 @@ impl Responding {
     /// Reads the first message and its payload, into `payload` of exactly that length.
     ///
     /// # Errors
-    /// The message was not written for this end, or is damaged.
+    /// The message was not written for the local end, or is damaged.
     pub fn read(
         us: &Identity,
         seed: Key,

@@ -22,22 +22,22 @@ struct Pair {
     theirs: Keys,
 }
 
-/// The keys of a handshake, with each message changed on its way.
+/// Returns the keys of a handshake, with each message damaged in transit.
 fn handshake(psks: [Key; 2], damage: impl Fn(usize, &mut Vec<u8>)) -> Result<Pair, &'static str> {
     let (one, two) = (Identity::new([1; 32]), Identity::new([2; 32]));
-    let (mut first, mut said) = (Vec::new(), [0; 5]);
+    let (mut first, mut payload) = (Vec::new(), [0; 5]);
     let begun = Initiating::begin(&one, &two.public, &psks[0], [3; 32], b"hello", &mut first);
     let mut begun = begun.unwrap();
     assert_eq!(first.len(), 5 + INITIATION_OVERHEAD);
     damage(0, &mut first);
-    let read = Responding::read(&two, [4; 32], &first, &mut said).map_err(|_| "first")?;
-    assert_eq!((read.peer, &said), (one.public, b"hello"));
+    let read = Responding::read(&two, [4; 32], &first, &mut payload).map_err(|_| "first")?;
+    assert_eq!((read.peer, &payload), (one.public, b"hello"));
     let mut second = Vec::new();
     let theirs = read.answer(&psks[1], b"world", &mut second).unwrap();
     assert_eq!(second.len(), 5 + RESPONSE_OVERHEAD);
     damage(1, &mut second);
-    let ours = begun.finish(&second, &mut said).map_err(|_| "second")?;
-    assert_eq!(&said, b"world");
+    let ours = begun.finish(&second, &mut payload).map_err(|_| "second")?;
+    assert_eq!(&payload, b"world");
     assert_eq!(ours.name, theirs.name);
     Ok(Pair { ours, theirs })
 }
@@ -119,7 +119,7 @@ fn without_the_same_psk_there_are_no_keys() {
 }
 
 #[test]
-fn an_initiation_for_somebody_else_is_not_read() {
+fn an_initiation_for_another_key_is_not_read() {
     let (one, two, three) = (
         Identity::new([1; 32]),
         Identity::new([2; 32]),
@@ -176,7 +176,7 @@ fn a_sealed_cookie_is_for_one_initiation() {
 }
 
 proptest! {
-    /// Against a set of all that ever came.
+    /// Compared with a set of all numbers that ever came.
     #[test]
     fn the_window_takes_each_number_once(
         start in prop_oneof![Just(0u64), 0..5000u64, Just(u64::from(u32::MAX) - 900)],

@@ -16,12 +16,11 @@
 //!
 //! A segment is lost if a report covers it without listing it, and either
 //!
-//! - three later packets had arrived when the report was made (RFC 9002 §6.1.1), and the last of
-//!   them was sent later by the path's reordering extent (as in RFC 8985), which is zero until
-//!   something came late; or
+//! - three later packets had arrived when the report was made (RFC 9002 §6.1.1). The last of them
+//!   must have been sent later by the path's reordering extent (as in RFC 8985), which is zero
+//!   until a packet comes late; or
 //! - it is older than a round trip, a margin, and the extent again. The age counts at the time the
-//!   report was made, so reports held by a queue or by a modem that waited for its link do not
-//!   distort it.
+//!   report was made. A queue or a modem that held the report therefore does not distort it.
 //!
 //! FEC-protected packets get more time, so that their repair packets can take effect.
 

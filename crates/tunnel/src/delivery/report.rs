@@ -159,8 +159,8 @@ impl<T> Delivery<T> {
         let found = self.decide_undecided(front);
         let time = self.reorder.time(self.rtt.smoothed());
         let aged = as_of.checked_sub(self.rtt.patience() + time);
-        let half = self.rtt.smoothed() / 2;
-        let outage = self.long_until.and_then(|until| until.checked_sub(half));
+        let one_way = self.rtt.smoothed() / 2;
+        let outage = self.long_until.and_then(|until| until.checked_sub(one_way));
         let patient = self.reliable || now < self.patient_until;
         let plain = Rule {
             packets: reorder::PACKETS,

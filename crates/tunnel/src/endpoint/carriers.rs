@@ -1,11 +1,11 @@
 //! Selection of the carrier to a peer: UDP, or TCP where UDP does not get through.
 //!
 //! ```text
-//!            no answer by UDP, silence, or the peer does not hear this end
-//!   +-----+ ----------- a handshake by TCP succeeds -----------> +-----+
-//!   | UDP |                                                      | TCP | --+ UDP is probed after 10 s,
-//!   +-----+ <-- three probes in a row, each a handshake, are --- +-----+ <-+ then at longer intervals if
-//!                         answered by UDP                                    it does not last
+//!         no answer by UDP, silence, or the peer does not hear this end
+//!   +-----+ ---------- a handshake by TCP succeeds ----------> +-----+
+//!   | UDP |                                                    | TCP | --+ UDP is probed after
+//!   +-----+ <-- three probes in a row, each a handshake, ----- +-----+ <-+ 10 s, then less often
+//!               are answered by UDP                                        if it does not last
 //! ```
 //!
 //! The calling end decides. The other end answers by the carrier of the call, as it follows a peer
@@ -219,12 +219,12 @@ impl Peer {
     pub fn is_well(&self, now: Duration, limits: &Limits) -> bool {
         let heard = self.live.as_ref().map(|live| live.heard);
         let heard = heard.is_some_and(|heard| heard + limits.silence > now);
-        heard && !self.ways.lost && !self.ways.is_deaf(now)
+        heard && !self.carriers.lost && !self.carriers.is_deaf(now)
     }
 
     /// Returns true if the peer must be called for reasons other than silence or the age of keys.
     pub fn is_handshake_due(&self) -> bool {
-        self.ways.urgent || self.ways.lost && self.live.is_some()
+        self.carriers.urgent || self.carriers.lost && self.live.is_some()
     }
 
     /// Returns true if TCP must be tried, too.
@@ -234,7 +234,7 @@ impl Peer {
         }
         let patience = limits.retry.max(self.config.session.rtt) * PATIENCE;
         let tries = patience.as_micros() / limits.retry.as_micros().max(1);
-        u128::from(self.ways.calls) >= tries
+        u128::from(self.carriers.calls) >= tries
     }
 
     /// Replaces the addresses at which the peer is called.
@@ -243,7 +243,7 @@ impl Peer {
         let is_well = self.is_well(now, &self.limits(limits));
         if is_news && !is_well && !self.initiations.is_resting() {
             // By UDP first: it may work at a new address.
-            self.ways.calls = 0;
+            self.carriers.calls = 0;
             self.initiations.restart(now);
         }
     }
@@ -252,14 +252,14 @@ impl Peer {
     /// configured ones; if UDP fails, every other round uses TCP.
     pub fn number_to_call(&mut self, now: Duration, limits: &Limits) -> Option<Remote> {
         let number = self.next_number(now, limits);
-        self.ways.called = number.map(|number| number.carrier);
+        self.carriers.called = number.map(|number| number.carrier);
         number
     }
 
     /// Returns true if the local end calls by this carrier, so that the peer should answer rather
     /// than call.
     pub fn calls_by(&self, carrier: Carrier) -> bool {
-        self.ways.called == Some(carrier)
+        self.carriers.called == Some(carrier)
     }
 
     fn next_number(&mut self, now: Duration, limits: &Limits) -> Option<Remote> {
@@ -274,7 +274,7 @@ impl Peer {
             return Some(next);
         }
         let wants_tcp = self.has_choice() && self.wants_tcp(now, limits);
-        let call = self.ways.on_call(is_well);
+        let call = self.carriers.on_call(is_well);
         let was = self.remote;
         if is_well {
             // Only new keys are needed, on the same carrier.
@@ -297,13 +297,13 @@ impl Peer {
     pub fn probe_due(&self, local: &Local) -> Option<Duration> {
         let probes =
             !local.ending && self.has_choice() && self.live.is_some() && self.is_by(Carrier::Tcp);
-        probes.then_some(self.ways.probe)
+        probes.then_some(self.carriers.probe)
     }
 
     /// Returns the remote of the next UDP probe. After a failed row of probes it is another
     /// address.
     pub fn number_to_probe(&mut self, now: Duration) -> Option<Remote> {
-        let rows = self.ways.on_probe(now);
+        let rows = self.carriers.on_probe(now);
         let count = self.addresses.list().len().max(1);
         self.by(Carrier::Udp).nth(rows % count)
     }
@@ -315,17 +315,17 @@ impl Peer {
         if !changes || !self.has_choice() || !self.is_well(now, limits) {
             return true;
         }
-        from.carrier == Carrier::Udp && self.ways.on_answer(now, limits)
+        from.carrier == Carrier::Udp && self.carriers.on_answer(now, limits)
     }
 
     /// Handles an answer from `from` to an initiation sent at `sent`. Returns true if UDP may still
     /// be answered, too, and is to be called at once.
     pub fn doubts(&mut self, now: Duration, from: Remote, sent: Duration, limits: &Limits) -> bool {
         let by_tcp = from.carrier == Carrier::Tcp && !self.is_by(Carrier::Tcp);
-        by_tcp && self.has_choice() && !self.ways.on_tcp_answer(now, sent, limits)
+        by_tcp && self.has_choice() && !self.carriers.on_tcp_answer(now, sent, limits)
     }
 
-    /// Handles an initiation of the peer, which may mean that it does not hear this end, unless it
+    /// Handles an initiation of the peer. The peer may not hear the local end, unless it
     /// probes UDP.
     pub fn on_initiations(&mut self) {
         if self.live.is_some() {
@@ -333,23 +333,23 @@ impl Peer {
             let offered = self.pending.iter().rev();
             let offered = offered.filter(|offer| offer.by == Carrier::Tcp || !by_tcp);
             let times = offered.map(|pending| pending.generation.since);
-            self.ways.on_initiations(times);
+            self.carriers.on_initiations(times);
         }
     }
 
     /// Records that the newest packet of the peer came from there.
     pub fn move_to(&mut self, now: Duration, from: Remote, limits: &Limits) {
         if self.remote == Some(from) {
-            self.ways.heard = now;
+            self.carriers.heard = now;
             return;
         }
         if !self.config.carriers.include(from.carrier) || self.stays(now, from, limits) {
             return;
         }
         let was = self.remote.map(|was| was.carrier);
-        self.ways.on_move(now, was, from.carrier);
-        self.ways.lost = false;
-        self.ways.deaf = None;
+        self.carriers.on_move(now, was, from.carrier);
+        self.carriers.lost = false;
+        self.carriers.deaf = None;
         self.held = false;
         self.remote = Some(from);
         self.addresses.on_answer(from.address);
@@ -370,7 +370,7 @@ impl Peer {
     fn stays(&self, now: Duration, from: Remote, limits: &Limits) -> bool {
         let is = |remote: Remote| self.by(Carrier::Tcp).any(|called| called == remote);
         let ours = self.remote.is_some_and(is);
-        let good = !self.ways.lost && self.ways.heard + limits.silence > now;
+        let good = !self.carriers.lost && self.carriers.heard + limits.silence > now;
         self.greater && ours && from.carrier == Carrier::Tcp && good
     }
 
@@ -383,7 +383,7 @@ impl Peer {
     pub fn release(&mut self, remote: Remote) {
         if self.remote == Some(remote) {
             self.held = false;
-            self.ways.lost = false;
+            self.carriers.lost = false;
             self.stir();
         }
     }
@@ -392,7 +392,7 @@ impl Peer {
     pub fn lose(&mut self, remote: Remote) {
         if self.remote == Some(remote) {
             self.held = true;
-            self.ways.lost = true;
+            self.carriers.lost = true;
         }
     }
 }

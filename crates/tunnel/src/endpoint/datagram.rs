@@ -5,7 +5,7 @@
 //! RESPONSE      2 | sender:32 | receiver:32 | noise 2: 96 bytes | mac1:128           121
 //! COOKIE        3 | receiver:32 | nonce:96 | sealed cookie: 32 bytes                  49
 //! CONFIRMATION  4 | receiver:32 | tag:128                                             21
-//! DATA          5 | receiver:32 | packet number:32 | sealed packet | tag:128          25 and the packet
+//! DATA          5 | receiver:32 | packet number:32 | sealed packet | tag:128          25 + packet
 //! ```
 //!
 //! `sender` is the index by which the writer is to be addressed, `receiver` the index chosen by the

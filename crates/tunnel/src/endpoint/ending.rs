@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   local end   sessions are closed; no more calls, initiations and answers are ignored
-//!   peer        called after 2 s, again after 4, then every 8 s (for the default retry of a second),
+//!   peer        called after 2 s, again after 4, then every 8 s (for a retry of one second),
 //!               or as usual once it has called
 //! ```
 

@@ -33,11 +33,11 @@ pub enum DownReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The protocol versions differ: update one of the two pepds.
-    #[error("the peer speaks version {0} of the protocol, we speak {ours}", ours = super::VERSION)]
+    #[error("peer uses protocol version {0}, the local pepd {ours}: update the older pepd", ours = super::VERSION)]
     Version(u8),
     /// The keys differ: compare `psk` and the public keys at both ends. A host on the path that
     /// corrupts messages has the same effect.
-    #[error("the peer's answer does not fit its key and the shared secret")]
+    #[error("peer's handshake response does not match its public key and psk")]
     Keys,
 }
 
@@ -54,12 +54,12 @@ pub enum Stranger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddPeerError {
     /// Another peer has this public key.
-    #[error("there is a peer with this public key")]
+    #[error("another peer has this public key")]
     Known,
     /// The public key is the endpoint's own.
-    #[error("the public key is our own")]
+    #[error("the public key is the endpoint's own")]
     Ourselves,
-    /// There are 65,536 peers.
-    #[error("there are as many peers as there may be")]
+    /// The maximum of 65,536 peers is reached.
+    #[error("too many peers: the maximum is 65,536")]
     TooMany,
 }

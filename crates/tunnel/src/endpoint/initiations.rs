@@ -109,7 +109,10 @@ impl Initiations {
     }
 
     /// Appends an initiation to `out`.
-    #[expect(clippy::too_many_arguments, reason = "all of it is in the message")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the message contains all of them"
+    )]
     pub fn write(
         &mut self,
         now: Duration,

@@ -1,11 +1,11 @@
 //! One end of tunnels to many peers: sealed datagrams on one side, sessions on the other.
 //!
 //! ```text
-//!   session         Up: a session            RESPONSE ok     +-----------+
-//!   or none   ---------------------+   +-------------------> |  offered  |  the responder waits for proof
-//!      ^                           |   |  INITIATION         |  (<= 32)  |  that the initiator is alive
-//!      |    CONFIRMATION or DATA   v   |                     +-----------+
-//!      +------------------------  keys at both ends  <----------+
+//!   session        Up: a session           RESPONSE ok    +-----------+
+//!   or none   --------------------+   +-----------------> |  offered  |  responder waits for
+//!      ^                          |   |  INITIATION       |  (<= 32)  |  proof of the initiator
+//!      |    CONFIRMATION or DATA  v   |                   +-----------+
+//!      +-----------------------  keys at both ends  <--------+
 //! ```
 
 mod addresses;

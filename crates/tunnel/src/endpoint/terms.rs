@@ -8,8 +8,10 @@ pub const VERSION: u8 = 1;
 /// Payload of both messages of the handshake.
 ///
 /// ```text
-///  0         1       2         10     18           20            24              32               40     48
-///  | version | flags | session | next | packet_max | streams_max | stream_credit | session_credit | rate |
+///  0         1       2         10     18           20            24
+///  | version | flags | session | next | packet_max | streams_max |
+///  24              32               40     48
+///  | stream_credit | session_credit | rate |
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
@@ -133,11 +135,11 @@ mod tests {
                 packets,
                 ..session_config()
             });
-            let mut said = Terms::from_config(&theirs, Some(7), 9).emit();
-            assert_eq!(said[1], flag(theirs.packets, 2) | 1);
+            let mut bytes = Terms::from_config(&theirs, Some(7), 9).emit();
+            assert_eq!(bytes[1], flag(theirs.packets, 2) | 1);
             // Flags of a later version.
-            said[1] |= 0xfc;
-            let terms = Terms::parse(&said);
+            bytes[1] |= 0xfc;
+            let terms = Terms::parse(&bytes);
             assert_eq!(terms, Terms::from_config(&theirs, Some(7), 9));
             let agreed = terms.agree(&ours);
             assert_eq!(agreed.packets, ours.packets);

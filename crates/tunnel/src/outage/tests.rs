@@ -17,7 +17,7 @@ fn expected() -> Expected {
     }
 }
 
-/// Heard at 1000 ms for the last time.
+/// Creates a state in which a packet was last heard at 1000 ms.
 fn silence(mode: Outages) -> Silence {
     let mut silence = Silence::new(mode, &expected(), Duration::ZERO);
     assert_eq!(silence.on_packet(ms(1000), true), None);
@@ -64,7 +64,7 @@ fn each_mode_stops_when_it_says() {
             Some(Change::Down),
             "{mode:?}"
         );
-        assert_eq!(silence.on_time(down, None, RTT), None, "said once");
+        assert_eq!(silence.on_time(down, None, RTT), None, "reported once");
         assert_eq!(
             silence.sends_from().is_some(),
             stops_after != Some(0),
@@ -120,7 +120,7 @@ fn a_peer_that_is_heard_but_does_not_hear_is_silent_too() {
     assert_eq!(
         silence.on_time(ms(3002), Some(ms(1010)), RTT),
         None,
-        "time begins anew"
+        "the timer restarts"
     );
 }
 
@@ -162,7 +162,7 @@ fn a_link_that_is_off_stays_so_whatever_is_heard() {
         silence.hint(ms(9001), LinkHint::Off, RTT);
         silence.hint(ms(9002), LinkHint::Down, RTT);
         let heard = silence.on_packet(ms(9100), true);
-        assert_eq!(heard, Some(Change::Up), "others who say so may be wrong");
+        assert_eq!(heard, Some(Change::Up), "a hint of down may be wrong");
     }
 }
 

@@ -12,7 +12,7 @@ pub struct PathSample {
     pub number: u64,
     /// Send time of that packet.
     pub sent_at: Duration,
-    /// Its arrival time, in microseconds of the receiver's clock.
+    /// Arrival time of that packet, in microseconds of the receiver's clock.
     pub received_us: u64,
     /// Round trip time of that packet, without the time for which the receiver held the report.
     pub rtt: Duration,

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_makes_it_anew_and_calm_in_the_end_too() {
+    fn a_pause_resets_the_state_and_so_does_calm() {
         let mut backlog = Backlog::default();
         turns(&mut backlog, 0, 300, |_, at| at < 299);
         assert!(backlog.is_full());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overcode_alone_makes_full_is_tried_more_and_more_rarely() {
+    fn a_stream_that_only_fec_makes_full_is_tried_more_and_more_rarely() {
         let mut backlog = Backlog::default();
         // With FEC bytes wait, without it they do not.
         let fills = turns(&mut backlog, 0, 60_000, |backlog, at| {

@@ -187,7 +187,10 @@ impl Scheduler {
     }
 
     /// Returns the stream whose turn it is: the same one until a call changes the state.
-    #[expect(clippy::should_implement_trait, reason = "it does not go on by itself")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "not an iterator: `sent` advances it"
+    )]
     pub fn next(&mut self) -> Option<StreamId> {
         let weights = &self.weights;
         let weight = |site| weights.get(&site).copied().unwrap_or(1);

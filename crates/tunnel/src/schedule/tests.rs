@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Sends packets of what the scheduler says until so many bytes are sent; how much of each stream.
+/// Sends packets of the selected streams until `bytes` are sent; returns the bytes of each stream.
 fn send(
     scheduler: &mut Scheduler,
     bytes: usize,
@@ -85,7 +85,7 @@ fn hosts_share_alike_however_many_streams_they_have() {
     assert!(sent[&0].abs_diff(5_000_000) <= 5000, "{}", sent[&0]);
     let others: Vec<_> = (1..30).map(|stream| sent[&stream] as f64).collect();
     assert!(jain(&others) > 0.999, "{others:?}");
-    // Nobody saves up what is left to others.
+    // No stream accumulates credit while others use the link.
     scheduler.idle(0);
     send(&mut scheduler, 1_000_000, |_| 1400);
     scheduler.ready(0);
@@ -117,7 +117,7 @@ fn those_that_are_queued_go_one_after_the_other_within_what_their_site_has() {
     let sent = send(&mut scheduler, 1_000_000, |_| 1400);
     assert_eq!(sent.keys().collect::<Vec<_>>(), [&3, &4]);
     assert!(sent[&4].abs_diff(500_000) <= 4500, "{sent:?}");
-    // Its turn is kept for it while it may not send.
+    // Its turn is kept while it may not send.
     scheduler.idle(3);
     assert!(!send(&mut scheduler, 100_000, |_| 1400).contains_key(&1));
     scheduler.ready(3);
@@ -125,7 +125,7 @@ fn those_that_are_queued_go_one_after_the_other_within_what_their_site_has() {
     assert_eq!(sent.keys().collect::<Vec<_>>(), [&3, &4]);
     scheduler.unqueue(3);
     scheduler.remove(2);
-    // And nobody is punished for having gone first.
+    // No stream is penalised for having gone first.
     let sent = send(&mut scheduler, 1_000_000, |_| 1400);
     assert!(
         sent[&1].abs_diff(250_000) <= 4500 && sent[&3].abs_diff(250_000) <= 4500,
@@ -134,9 +134,10 @@ fn those_that_are_queued_go_one_after_the_other_within_what_their_site_has() {
 }
 
 proptest! {
-    /// Whatever happens, no stream goes before one of its site and class that is queued, ready and has a lower place.
+    /// At any time, no stream overtakes a ready queued one of its site and class with a lower
+    /// place.
     #[test]
-    fn nobody_overtakes(steps in prop::collection::vec((0_u8..6, 0_u64..8, 0_u64..4), 1..300)) {
+    fn queued_streams_are_not_overtaken(steps in prop::collection::vec((0_u8..6, 0_u64..8, 0_u64..4), 1..300)) {
         let mut scheduler = Scheduler::new();
         let mut model: BTreeMap<StreamId, (Class, SiteId, bool, Option<u64>)> = BTreeMap::new();
         for (step, stream, value) in steps {
@@ -186,7 +187,7 @@ proptest! {
     }
 }
 
-/// One that is idle now and then gets its share while it is not, and no more for having been idle.
+/// A stream that is temporarily idle gets its share while ready, and no more.
 #[test]
 fn nothing_is_saved_up() {
     let mut scheduler = with(&[(1, Class::Bulk, 0), (2, Class::Bulk, 0)]);
@@ -224,7 +225,7 @@ fn absurd_amounts_do_no_harm() {
     scheduler.sent(1, usize::MAX);
     scheduler.sent(1, usize::MAX);
     scheduler.sent(2, usize::MAX);
-    // As much as the other site may while this one makes up for what it owes.
+    // As much as the other site may send while this one repays its debt.
     let sent = send(&mut scheduler, 20_000_000, |_| 1000);
     assert!(sent[&1] > 0 && sent[&2] > 0);
     scheduler.idle(2);
@@ -289,7 +290,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Who is there, and ready; nothing about turns.
+/// Streams that exist and are ready; nothing about turns.
 #[derive(Debug, Default)]
 struct Model {
     streams: BTreeMap<StreamId, (Class, SiteId, bool, HostId)>,
@@ -319,7 +320,7 @@ impl Model {
         }
     }
 
-    /// The highest level of which a stream is ready.
+    /// Returns the highest level with a ready stream.
     fn level(&self) -> Option<usize> {
         let ready = self.streams.values().filter(|stream| stream.2);
         ready.map(|stream| level(stream.0)).min()
@@ -359,7 +360,7 @@ proptest! {
         }
     }
 
-    /// Whatever happened before: from now on all that are ready get their shares, to within a few packets.
+    /// From any state, all ready streams get their shares, within a few packets.
     #[test]
     fn shares_are_those_of_a_fluid(steps in prop::collection::vec(step(), 1..200), lens in prop::array::uniform8(40..1500usize)) {
         let (mut scheduler, mut model) = (Scheduler::new(), Model::default());
@@ -382,7 +383,7 @@ proptest! {
                 ids.iter().map(move |id| (*id, share / ids.len() as f64))
             })
         }).collect();
-        // Debts of before are made up for first.
+        // Earlier debts are repaid first.
         send(&mut scheduler, 200_000, |id| lens[id as usize]);
         let total = 400_000;
         let sent = send(&mut scheduler, total, |id| lens[id as usize]);

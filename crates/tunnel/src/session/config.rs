@@ -85,12 +85,12 @@ impl SessionConfig {
     /// are based; `safe` is the known local rate. The peer's estimate may exceed this one but not
     /// fall short: its pauses would be taken for outages.
     pub(super) fn report_rates(&self, safe: u64, rtt: Duration) -> [u64; 2] {
-        let told = |rate: u64| rate.min(ASSUMED_RATE_MAX);
+        let capped = |rate: u64| rate.min(ASSUMED_RATE_MAX);
         let ours = match (self.rate.stated(), self.return_rate) {
-            (None, Some(theirs)) => safe.max(told(theirs)),
+            (None, Some(theirs)) => safe.max(capped(theirs)),
             _ => safe,
         };
-        let stated = self.return_rate.or(self.rate.stated().map(told));
+        let stated = self.return_rate.or(self.rate.stated().map(capped));
         [ours, stated.unwrap_or_else(|| min_safe_rate(rtt))]
     }
 

@@ -44,14 +44,14 @@ pub(super) struct Messages {
     /// Packets below this have been reported as arrived or missing.
     reported: u64,
     /// Times of the last datagram sent or received, and of the last one received.
-    spoken: Option<Duration>,
+    active_at: Option<Duration>,
     heard: Option<Duration>,
 }
 
 impl Messages {
     /// Records that packet `number` carries a datagram and has this length.
     fn on_sent(&mut self, now: Duration, number: u64, len: usize) {
-        self.spoken = Some(now);
+        self.active_at = Some(now);
         if self.sent.len() == SENT_MAX {
             self.sent.pop_front();
         }
@@ -59,13 +59,13 @@ impl Messages {
     }
 
     pub fn on_received(&mut self, now: Duration) {
-        self.spoken = Some(now);
+        self.active_at = Some(now);
         self.heard = Some(now);
     }
 
     /// Returns the time since which no datagram was sent or received.
     pub fn silent_since(&self) -> Duration {
-        self.spoken.unwrap_or_default()
+        self.active_at.unwrap_or_default()
     }
 
     /// Returns true if the peer knows that datagrams are exchanged: only received datagrams prove
@@ -80,8 +80,8 @@ impl Messages {
     pub fn on_arrived(&mut self, highest: u64, gaps: &[Gap], mtu: &mut Mtu) -> bool {
         let from = std::mem::replace(&mut self.reported, highest.saturating_add(1));
         // A full list of gaps may omit older ones.
-        let told = gaps.first().filter(|_| gaps.len() == GAPS_MAX);
-        let from = told.map_or(from, |gap| from.max(gap.before));
+        let oldest = gaps.first().filter(|_| gaps.len() == GAPS_MAX);
+        let from = oldest.map_or(from, |gap| from.max(gap.before));
         let is_missing = |number: u64| {
             let mut gaps = gaps.iter();
             gaps.any(|gap| number > gap.before && number - gap.before <= gap.missing)

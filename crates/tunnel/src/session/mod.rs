@@ -1,14 +1,14 @@
 //! One tunnel in plain text: streams, and the packets that carry them over the link.
 //!
 //! ```text
-//!   open, written, finish          +-----------+  segment   +----------+  new number   +-------+
-//!   ---------------> streams ----> |   pack    | ---------> | delivery | ------------> | coding| --> packet
-//!                    scheduler     +-----------+            +----------+  or again     +-------+
-//!                                                                ^ acknowledged, lost
-//!                                                                |
-//!   events, Store    +----------+    segment   +----------+   reports      +--------+
-//!   <--------------- |  parts   | <----------- | arrivals | <------------- | decode | <---------- packet
-//!                    +----------+              +----------+                +--------+
+//!  open, written, finish        +--------+  segment  +----------+  new number  +--------+
+//!  --------------> streams ---> |  pack  | --------> | delivery | -----------> | coding |-> packet
+//!                  scheduler    +--------+           +----------+  or again    +--------+
+//!                                                         ^ acknowledged, lost
+//!                                                         |
+//!  events, Store   +---------+   segment   +----------+   reports    +--------+
+//!  <-------------- |  parts  | <---------- | arrivals | <----------- | decode | <--------- packet
+//!                  +---------+             +----------+              +--------+
 //! ```
 //!
 //! Every packet has a number, used once. Data that must arrive is in segments, which have their own

@@ -189,7 +189,7 @@ impl Session {
         Ok(())
     }
 
-    /// Handles parts; returns true if a stream was opened. If `hold`, parts that lack an opening
+    /// Handles parts; returns true if a stream was opened. If `wait`, parts that lack an opening
     /// are held, and others do not wait for them.
     fn handle_parts(
         &mut self,

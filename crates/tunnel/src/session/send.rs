@@ -53,10 +53,15 @@ impl Sending {
 impl Session {
     /// Writes the next packet to the end of `out`, if one may be sent now.
     ///
-    /// Reports are sent as soon as they are due; everything else is paced. Order by urgency: repair
-    /// packets and bytes of interactive streams, lost segments, repair packets of normal streams,
-    /// new bytes of the other streams as far as the window allows, and, during a silence, repeats
-    /// of segments in flight.
+    /// Reports are sent as soon as they are due; everything else is paced, in this order:
+    ///
+    /// 1. repair packets of interactive streams
+    /// 2. probes of the path MTU
+    /// 3. control parts, and bytes of interactive streams
+    /// 4. lost segments
+    /// 5. repair packets of normal streams
+    /// 6. new bytes of the other streams, as far as the window allows, and datagrams
+    /// 7. during a silence, repeats of segments in flight
     pub fn poll_packet(
         &mut self,
         now: Duration,
@@ -159,8 +164,8 @@ impl Session {
         let idle = self.streams.is_empty() && self.delivery.is_empty();
         let rtt = self.delivery.smoothed_rtt();
         self.idle_since = idle.then(|| self.idle_since.unwrap_or(now));
-        let spoken = self.messages.silent_since();
-        let rests = |since: Duration| now >= since.max(spoken) + IDLE_AFTER.max(rtt * 3);
+        let messages_at = self.messages.silent_since();
+        let rests = |since: Duration| now >= since.max(messages_at) + IDLE_AFTER.max(rtt * 3);
         self.arrivals.set_idle(self.idle_since.is_some_and(rests));
         let quiet = idle && !self.messages.is_talking(now);
         self.silence.set_idle(now, quiet, rtt);

@@ -12,7 +12,7 @@ pub(super) struct Allowance {
     /// Bytes below this may arrive.
     allowed: u64,
     /// Position last announced to the peer.
-    told: u64,
+    announced: u64,
     /// Largest allowance beyond the received bytes, since the peer last used it up.
     window: u64,
 }
@@ -21,7 +21,7 @@ impl Allowance {
     pub(super) fn new(allowed: u64) -> Self {
         Self {
             allowed,
-            told: allowed,
+            announced: allowed,
             window: allowed,
         }
     }
@@ -35,16 +35,16 @@ impl Allowance {
     pub(super) fn raise(&mut self, until: u64, come: u64, highest: u64) -> bool {
         self.allowed = self.allowed.max(until);
         let free = self.allowed.saturating_sub(come);
-        let is_used_up = highest >= self.told;
+        let is_used_up = highest >= self.announced;
         self.window = if is_used_up {
             free
         } else {
             self.window.max(free)
         };
-        let added = self.allowed - self.told;
+        let added = self.allowed - self.announced;
         let tell = added > 0 && (is_used_up || added >= self.window / 4);
         if tell {
-            self.told = self.allowed;
+            self.announced = self.allowed;
         }
         tell
     }

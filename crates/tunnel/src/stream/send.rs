@@ -20,7 +20,7 @@ pub struct SendState {
     /// Bytes below this may be sent.
     credit: u64,
     /// Credit announced by the peer.
-    told: u64,
+    announced: u64,
     /// Bytes below this are acknowledged.
     acked: u64,
     /// Bytes acknowledged beyond the first missing one.
@@ -37,7 +37,7 @@ impl SendState {
             sent: 0,
             fin_sent: false,
             credit,
-            told: 0,
+            announced: 0,
             acked: 0,
             acked_beyond: RangeSet::default(),
             fin_acked: false,
@@ -58,14 +58,14 @@ impl SendState {
 
     /// Takes credit from the peer for bytes below `until`. Credit never shrinks.
     pub fn on_credit(&mut self, until: u64) {
-        self.told = self.told.max(until);
+        self.announced = self.announced.max(until);
         self.credit = self.credit.max(until);
     }
 
     /// Sets the initial credit to `until`, or to the credit announced since. Call before any bytes
     /// are sent.
     pub fn limit(&mut self, until: u64) {
-        self.credit = until.max(self.told);
+        self.credit = until.max(self.announced);
     }
 
     /// Returns the position below which all bytes are acknowledged.

@@ -320,10 +320,10 @@ impl Streams {
             self.session.on_received(risen)?;
             return Ok(Some(stream.receive.on_data(data)));
         }
-        if let Some(half) = self.resetting.get_mut(&data.stream) {
-            self.session.on_received(half.check(data)?)?;
-            half.note(data);
-            if half.has_end() {
+        if let Some(direction) = self.resetting.get_mut(&data.stream) {
+            self.session.on_received(direction.check(data)?)?;
+            direction.note(data);
+            if direction.has_end() {
                 self.resetting.remove(&data.stream);
                 self.forget(data.stream);
             }

@@ -72,7 +72,10 @@ impl Carried {
     ///
     /// # Errors
     /// Invalid length: the sender is not a peer.
-    #[expect(clippy::should_implement_trait, reason = "what it gives is lent")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the item borrows from the parser"
+    )]
     pub fn next(&mut self) -> Result<Option<&mut [u8]>, NoLength> {
         let Some(length) = self.length() else {
             return Ok(None);

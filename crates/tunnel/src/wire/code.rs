@@ -41,7 +41,7 @@ pub enum ResetCode {
     Restarted = 5,
     /// Internal error of a pepd.
     Internal = 6,
-    /// The flow has ended at this end, and all of its data has arrived.
+    /// The flow has ended at the sender, and all of its data has arrived.
     Ended = 7,
     /// Data of the flow was held for too long.
     Expired = 8,

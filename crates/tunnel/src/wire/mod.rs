@@ -6,7 +6,7 @@
 //! ```text
 //! packet  = *frame [SEGMENT | CODED | PACKET] the last one fills the packet
 //! SEGMENT = 0x02 seq:32 *part                retransmitted, with this number, until acknowledged
-//! CODED   = 0x0a channel:8 header payload    fec's header; the payload is frames, or a repair symbol
+//! CODED   = 0x0a channel:8 header payload    fec's header; payload: frames or a repair symbol
 //! PACKET  = 0x0b channel:8 message           datagram (RFC 9221), sent once
 //! ```
 //!

@@ -275,7 +275,7 @@ impl<'a> Parts<'a> {
             OPEN => Part::Open {
                 stream: reader.varint()?,
                 class: parse_class(reader)?,
-                stream_header: reader.counted("greeting", STREAM_HEADER_MAX)?,
+                stream_header: reader.counted("stream header", STREAM_HEADER_MAX)?,
             },
             kind @ DATA..=DATA_LAST => parse_data(kind - DATA, reader)?,
             RESET => Part::Reset {

@@ -7,8 +7,8 @@
 //! marked                                               if flags has 0x02, else 0
 //! from    = first segment spoken of                    if flags has 0x04, else 0
 //! extent  = how many of them                           if flags has 0x08, else no end
-//! range   = skipped length                             length is at least 1, less 1
-//! gap     = before missing before_us after_us          missing is at least 1, less 1
+//! range   = skipped length                             length (1 or more), less 1
+//! gap     = before missing before_us after_us          missing (1 or more), less 1
 //! ```
 //!
 //! `skipped` counts the segments since the previous range, less 1; for the first range, those from

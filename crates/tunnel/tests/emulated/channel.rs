@@ -1,4 +1,4 @@
-//! Causes of loss: what is said of each packet that does not arrive, beside the truth.
+//! Causes of loss: classification of each lost packet against the truth.
 
 use std::time::Duration;
 
@@ -18,32 +18,33 @@ const ONE_WAY: Nanos = 50_000_000;
 /// 48 ms.
 const QUEUE_BYTES: u64 = 60_000;
 
-/// A link with an even flow of ours, and a bursty one of somebody else's.
+/// A link with an even flow under test, and a bursty competing one.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
-    /// In words.
+    /// Description.
     pub name: &'static str,
-    /// Our rate, of the link's.
+    /// Rate of the flow, relative to the link's.
     pub pace: f64,
-    /// The other's mean rate; it is on and off for 100 ms each, on average.
+    /// Mean rate of the competing flow, which is on and off for 100 ms each on average.
     pub cross: f64,
     /// Further options of the link.
     pub options: &'static str,
 }
 
-/// Of packets truly lost by link, congestion, outage (rows): said to be by link, congestion, outage.
+/// Packets by true cause (rows: link, congestion, outage) and by classified cause (columns).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confusion(pub [[u64; 3]; 3]);
 
 impl Confusion {
-    /// The share of all that is recognised.
+    /// Returns the share of all packets that is classified correctly.
     pub fn overall(&self) -> f64 {
         let all: u64 = self.0.iter().flatten().sum();
         (0..3).map(|i| self.0[i][i]).sum::<u64>() as f64 / all as f64
     }
 }
 
-/// Runs it for so many seconds; `alone`: the classifier knows the link's rate, and that nobody else is on it.
+/// Runs the channel for this many seconds. `alone`: the classifier knows the link's rate, and that
+/// no other traffic shares it.
 pub fn confusion(channel: &Channel, seconds: u64, alone: bool, seed: u64) -> Confusion {
     let (reports, sent, truth) = trace(channel, seconds, seed);
     let packet = Duration::from_secs_f64(PACKET as f64 * 8.0 / RATE);
@@ -64,7 +65,7 @@ pub fn confusion(channel: &Channel, seconds: u64, alone: bool, seed: u64) -> Con
 
 fn count(table: &mut Confusion, event: &LossEvent, truth: &[Option<Cause>]) {
     for number in event.first..event.first + event.packets {
-        // What was only late was not lost.
+        // A late packet was not lost.
         if let Some(cause) = truth[number as usize] {
             table.0[cause as usize][event.cause as usize] += 1;
         }
@@ -138,7 +139,9 @@ fn config(channel: &Channel) -> LinkConfig {
         channel.options
     );
     let options: LinkOptions = text.parse().expect("the options are right");
-    options.resolve_without_files().expect("there are no files")
+    options
+        .resolve_without_files()
+        .expect("the options name no files")
 }
 
 fn truth(link: &mut Engine, owners: &[Option<usize>], packets: usize) -> Vec<Option<Cause>> {
@@ -188,7 +191,7 @@ impl Bursts {
         }
     }
 
-    /// Nanoseconds, 100 ms on average (xorshift64).
+    /// Returns nanoseconds, 100 ms on average (xorshift64).
     fn exponential(&mut self) -> Nanos {
         for (left, shift) in [(true, 13), (false, 7), (true, 17)] {
             self.random ^= if left {
@@ -202,7 +205,7 @@ impl Bursts {
     }
 }
 
-/// The links of the table.
+/// Links of the table.
 pub const CHANNELS: [Channel; 11] = {
     const fn channel(name: &'static str, pace: f64, cross: f64, options: &'static str) -> Channel {
         Channel {

@@ -1,4 +1,4 @@
-//! A TCP with CUBIC as Linux has it: HyStart by delay, fast convergence, Reno's region, SACK, a timeout.
+//! TCP with CUBIC as in Linux: HyStart by delay, fast convergence, Reno's region, SACK, a timeout.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,11 @@ use winkemu_link::Nanos;
 
 const BETA: f64 = 717.0 / 1024.0;
 const C: f64 = 0.4;
-/// Linux' least retransmission timeout.
+/// Minimum retransmission timeout of Linux.
 const RTO_MIN: f64 = 0.2;
 
-/// Sends without end between two moments. Every packet has a new number; what is lost is sent again under another.
+/// Sender of endless data between two times. Every packet has a new number; lost data is
+/// retransmitted under another.
 pub struct Cubic {
     from: Nanos,
     to: Nanos,
@@ -21,7 +22,7 @@ pub struct Cubic {
     reno: f64,
     epoch: Option<f64>,
     next: u64,
-    /// Sent and neither acknowledged nor lost: number, when.
+    /// Packets neither acknowledged nor lost: number, send time.
     flight: VecDeque<(u64, Nanos)>,
     highest: u64,
     recover: u64,
@@ -30,7 +31,7 @@ pub struct Cubic {
     rtt_min: f64,
     progress: Nanos,
     backoff: u32,
-    /// HyStart: the round's end, the least round trip of the first samples in it, how many.
+    /// HyStart: end of the round, minimum round trip time of its first samples, their number.
     round: (u64, f64, u32),
 }
 
@@ -75,7 +76,7 @@ impl Cubic {
         ((rto * 1e9) as Nanos) << self.backoff.min(6)
     }
 
-    /// The number of a packet to be sent now.
+    /// Returns the number of the next packet, if one may be sent now.
     pub fn poll(&mut self, now: Nanos) -> Option<u64> {
         if !self.flight.is_empty() && now >= self.progress + self.timeout() {
             self.on_timeout(now);
@@ -120,7 +121,7 @@ impl Cubic {
             .front()
             .is_some_and(|packet| packet.0 + 3 <= self.highest)
         {
-            let (number, _) = self.flight.pop_front().expect("there is one");
+            let (number, _) = self.flight.pop_front().expect("one is in flight");
             lost |= number >= self.recover;
         }
         if lost {
@@ -166,7 +167,8 @@ impl Cubic {
         self.window += ((target - self.window) / self.window).clamp(0.01 / self.window, 0.5);
     }
 
-    /// HyStart (Linux, tcp_cubic.c): the least of eight round trips of a round is an eighth longer than ever.
+    /// HyStart (Linux, tcp_cubic.c): the minimum of eight round trips of a round exceeds the
+    /// overall minimum by an eighth.
     fn slow_start_may_end(&mut self, rtt: f64) {
         let (end, minimum, samples) = self.round;
         if self.highest >= end {

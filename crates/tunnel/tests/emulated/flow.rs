@@ -1,4 +1,4 @@
-//! Our flow: as much as the measured rate allows, and reports that come back.
+//! Flow under test: sends at the measured rate, and receives reports.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -37,7 +37,8 @@ impl Flow {
             remembered: None,
         };
         let controller = Controller::new(&config, Duration::from_nanos(start));
-        // Two packet times at 2 Mbit/s are above RTT/16 where RTT is 20 ms; the session knows its rate.
+        // Two packet times at 2 Mbit/s are above RTT/16 where RTT is 20 ms; the session knows its
+        // rate.
         let spacing = nanos(rtt / 16).max(1_000_000);
         Self {
             start,
@@ -65,7 +66,7 @@ impl Flow {
             .min()
     }
 
-    /// The number of a packet to be sent now.
+    /// Returns the number of the next packet, if one may be sent now.
     pub fn poll(&mut self, now: Nanos) -> Option<u64> {
         if let Some(report) = self.receiver.poll(now) {
             self.reports.push_back((now + self.back, report));

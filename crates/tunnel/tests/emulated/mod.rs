@@ -1,4 +1,4 @@
-//! Flows of ours over an emulated link in virtual time, alone, together or beside TCPs.
+//! Flows of pepd over an emulated link in virtual time: alone, together or beside TCP flows.
 
 mod cubic;
 mod flow;
@@ -14,43 +14,43 @@ use winkemu_link::{Direction, Engine, LinkConfig, LinkOptions, Nanos, RateModel,
 /// Bytes of a packet on the link.
 pub const PACKET: usize = 1468;
 
-/// What is emulated.
+/// Configuration of the emulation.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Bits a second, from when on, in round trips.
+    /// Link rates: bits per second, and start in round trips.
     pub rates: Vec<(f64, f64)>,
-    /// Without queues.
+    /// Round trip time without queues.
     pub rtt: Duration,
-    /// Of the rate at the beginning times the round trip time.
+    /// Buffer, as a multiple of the initial rate times the round trip time.
     pub buffer: f64,
-    /// Further options of the way there, as `loss=2%`.
+    /// Further options of the forward path, e.g. `loss=2%`.
     pub options: String,
     /// Beginnings and ends of CUBIC flows, in round trips.
     pub cubic: Vec<(f64, f64)>,
-    /// Beginnings of ours.
+    /// Beginnings of pepd's flows, in round trips.
     pub start: Vec<f64>,
-    /// As what they know the link.
+    /// Rate setting of pepd's flows.
     pub rate: Rate,
-    /// How long all takes.
+    /// Duration in round trips.
     pub rounds: f64,
 }
 
-/// What has happened.
+/// Results of an emulation.
 pub struct Run {
     setup: Setup,
-    /// Times of arrivals: of each flow of ours, and of CUBIC's behind them.
+    /// Arrival times per flow: pepd's flows, then CUBIC's.
     arrivals: Vec<Vec<Nanos>>,
     /// Times at which packets were dropped at the queue.
     overflows: Vec<Nanos>,
     /// Times at which packets were offered.
     offers: Vec<Nanos>,
     engine: Engine,
-    /// Times at which the rate of our first flow changed, with the new rate and its reason.
+    /// Changes of the rate of pepd's first flow: time, and new rate with its reason.
     pub log: Vec<(f64, String)>,
 }
 
 impl Run {
-    /// Emulates it.
+    /// Runs the emulation.
     pub fn new(setup: &Setup, seed: u64) -> Self {
         Emulation::new(setup, seed).run()
     }
@@ -63,14 +63,15 @@ impl Run {
         (within(&self.arrivals[flow], from, to) * PACKET * 8) as f64
     }
 
-    /// Bits a second of a flow (ours first, then CUBIC's) at the receiver, between two round trips.
+    /// Returns the bits per second of a flow (pepd's first, then CUBIC's) at the receiver, between
+    /// two round trips.
     pub fn rate(&self, flow: usize, from: f64, to: f64) -> f64 {
         let (from, to) = (self.at(from), self.at(to));
         self.delivered(flow, from, to) * 1e9 / (to - from) as f64
     }
 
-    /// The first moment after round trip `from`, in round trips since then, at which our first
-    /// flow's rate over the last round trip (at least 10 packets) is at least `rate`.
+    /// Returns the round trips from `from` until the first flow's rate reaches `rate`, over the
+    /// last round trip (10 packets or more).
     pub fn reaches(&self, from: f64, rate: f64) -> f64 {
         let window = nanos(self.setup.rtt).max((PACKET as f64 * 8e10 / rate) as Nanos);
         let start = self.at(from);
@@ -84,8 +85,8 @@ impl Run {
         })
     }
 
-    /// The queue's delay in round trips: median and 95th percentile of the time between two round trips, within
-    /// which the rate must not change.
+    /// Returns median and 95th percentile of the queueing delay in round trips, between two round
+    /// trips within which the rate must not change.
     pub fn queue(&self, from: f64, to: f64) -> (f64, f64) {
         let history = self.engine.queue_history(Direction::AtoB);
         let rate = self.setup.rate_at(from);
@@ -94,7 +95,7 @@ impl Run {
         bytes.map_or((0.0, 0.0), |bytes| (bytes.p50 * share, bytes.p95 * share))
     }
 
-    /// The share of all packets offered between two round trips that found the queue full.
+    /// Returns the share of packets offered between two round trips that found the queue full.
     pub fn overflow(&self, from: f64, to: f64) -> f64 {
         let (from, to) = (self.at(from), self.at(to));
         let offered = within(&self.offers, from, to);
@@ -102,25 +103,30 @@ impl Run {
     }
 }
 
-/// The number of those moments, which rise, in that time.
+/// Returns the number of these rising times within a period.
 fn within(times: &[Nanos], from: Nanos, to: Nanos) -> usize {
     times.partition_point(|at| *at < to) - times.partition_point(|at| *at < from)
 }
 
 impl Setup {
-    /// The rate at that round trip.
+    /// Returns the rate at that round trip.
     pub fn rate_at(&self, round: f64) -> f64 {
         let step = self.rates.iter().rev().find(|step| step.0 <= round);
         step.map_or(self.rates[0].1, |step| step.1)
     }
 
     fn config(&self) -> LinkConfig {
-        let half = self.rtt.as_nanos() / 2;
+        let one_way = self.rtt.as_nanos() / 2;
         let bytes =
             (self.rates[0].1 * self.rtt.as_secs_f64() * self.buffer / 8.0).max(15_000.0) as u64;
-        let text = format!("delay={half}ns,queue={bytes}B,rate=10mbit{}", self.options);
+        let text = format!(
+            "delay={one_way}ns,queue={bytes}B,rate=10mbit{}",
+            self.options
+        );
         let options: LinkOptions = text.parse().expect("the options are right");
-        let mut config = options.resolve_without_files().expect("there are no files");
+        let mut config = options
+            .resolve_without_files()
+            .expect("the options name no files");
         let step = |step: &(f64, f64)| (nanos(self.rtt.mul_f64(step.0)), step.1 as u64);
         let steps: Vec<_> = self.rates.iter().map(step).collect();
         config.ab.rate =
@@ -129,7 +135,7 @@ impl Setup {
     }
 }
 
-/// Nanoseconds of a duration.
+/// Returns the nanoseconds of a duration.
 pub fn nanos(duration: Duration) -> Nanos {
     duration.as_nanos() as Nanos
 }
@@ -140,7 +146,7 @@ struct Emulation {
     engine: Engine,
     flows: Vec<Flow>,
     cubics: Vec<Cubic>,
-    /// CUBIC's acknowledgements on their way: when, whose, of what.
+    /// CUBIC's acknowledgements in flight: time, flow, packet.
     acks: VecDeque<(Nanos, usize, u64)>,
     draws: u64,
     arrivals: Vec<Vec<Nanos>>,
@@ -152,7 +158,7 @@ struct Emulation {
 impl Emulation {
     fn new(setup: &Setup, seed: u64) -> Self {
         let at = |round: f64| nanos(setup.rtt.mul_f64(round));
-        // All would begin in step for every seed.
+        // Otherwise all would begin in step for every seed.
         let apart = |i: usize| (seed + 3 * i as u64) * 7_000_003 % nanos(setup.rtt);
         let cubics = setup.cubic.iter().enumerate();
         let cubics = cubics.map(|(i, (from, to))| Cubic::new(at(*from) + apart(i), at(*to)));
@@ -218,13 +224,13 @@ impl Emulation {
             self.engine.recycle(packet);
         }
         while self.acks.front().is_some_and(|ack| ack.0 <= self.now) {
-            let (_, whose, number) = self.acks.pop_front().expect("there is one");
+            let (_, whose, number) = self.acks.pop_front().expect("one is in flight");
             self.cubics[whose].on_ack(self.now, number);
         }
     }
 
-    /// The time that a machine takes to answer, by chance: up to a packet's time on the link. Else
-    /// the same of two flows would find the last place in a full queue each time (Floyd and
+    /// Returns the random response time of a host: up to a packet's time on the link. Otherwise the
+    /// same one of two flows would find the last place in a full queue each time (Floyd and
     /// Jacobson 1991).
     fn busy(&mut self) -> Nanos {
         self.draws = self

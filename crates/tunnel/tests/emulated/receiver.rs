@@ -1,11 +1,11 @@
-//! The far end of our flow: what it says of what arrives.
+//! Far end of the flow under test: reports of arrivals.
 
 use std::collections::VecDeque;
 
 use tunnel::wire::Gap;
 use winkemu_link::Nanos;
 
-/// A report, as far as rates and causes need it.
+/// A report, reduced to the data for rates and causes.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub number: u64,
@@ -16,7 +16,7 @@ pub struct Report {
     pub gaps: Vec<Gap>,
 }
 
-/// Reports each `spacing`, and at once when something comes after a silence.
+/// Receiver that reports each `spacing`, and at once after a silence.
 pub struct Receiver {
     spacing: Nanos,
     reported: Option<Nanos>,

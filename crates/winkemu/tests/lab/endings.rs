@@ -37,9 +37,9 @@ fn a_signal_ends_everything() {
         let (child, pid) = start_sleeper(&lab);
         kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
         let output = child.wait_with_output().unwrap();
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{told}");
-        assert!(told.contains("nothing is left running"), "{told}");
+        let reported = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{reported}");
+        assert!(reported.contains("nothing is left running"), "{reported}");
         wait_until("the command is killed", || is_gone(pid));
         assert_eq!(
             fs::read_dir(lab.path("tmp")).unwrap().count(),
@@ -72,10 +72,10 @@ fn runs_that_were_finished_before_a_signal_are_reported() {
     )
     .unwrap();
     let output = child.wait_with_output().unwrap();
-    let (told, printed) = (text(&output.stderr), text(&output.stdout));
-    assert_eq!(output.status.code(), Some(130), "{told}");
+    let (reported, printed) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(output.status.code(), Some(130), "{reported}");
     assert!(printed.contains("interrupted: 1 of 2 runs"), "{printed}");
-    assert!(!told.contains("FAILED"), "{told}");
+    assert!(!reported.contains("FAILED"), "{reported}");
     let json: Value =
         serde_json::from_str(&fs::read_to_string(lab.path("out.json")).unwrap()).unwrap();
     assert_eq!(

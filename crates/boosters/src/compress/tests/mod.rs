@@ -126,7 +126,7 @@ fn speech_and_acknowledgements_over_a_minute_with_all_that_is_sent_for_contexts(
             4 + 8,
             "after 1, 2, 4, 8, 10 s ..."
         );
-        assert!(counter(&sender, "packed_in_vain") < 80);
+        assert!(counter(&sender, "payloads_not_smaller") < 80);
     }
 }
 
@@ -225,12 +225,12 @@ fn loss_reordering_and_repetition_harm_none_but_what_they_befall() {
                 }
             }
         }
-        let (unknown, asked) = (counter(&receiver, "unknown"), counter(&sender, "asked"));
+        let (unknown, asked) = (counter(&receiver, "unknown"), counter(&sender, "requests"));
         assert_eq!(u64::from(came - given), unknown);
         assert_eq!(counter(&receiver, "malformed"), 0);
         let most = if flows_max == 64 { 10 } else { 60 };
         assert!(unknown <= most, "{unknown} of {came}, seed {seed}");
-        assert!(asked <= counter(&receiver, "asked"));
+        assert!(asked <= counter(&receiver, "requests"));
     }
 }
 
@@ -265,7 +265,7 @@ fn a_restart_of_either_end_costs_a_round_trip_at_most() {
     assert_eq!(lost_at_restart(restart, true), 5);
     // It is repeated 1, 3 and 7 s after its first time, with packet 14, requested or not.
     assert_eq!(lost_at_restart(restart, false), 64);
-    let told = |sender: &mut Sender, receiver: &mut Receiver| {
+    let reported = |sender: &mut Sender, receiver: &mut Receiver| {
         *receiver = Receiver::new();
         let path = |abilities| Path {
             abilities,
@@ -274,7 +274,7 @@ fn a_restart_of_either_end_costs_a_round_trip_at_most() {
         sender.set_path(ms(2000), &path(0));
         sender.set_path(ms(2000), &path(Abilities::ALL));
     };
-    assert_eq!(lost_at_restart(told, false), 0);
+    assert_eq!(lost_at_restart(reported, false), 0);
     let other = |sender: &mut Sender, _: &mut Receiver| *sender = Sender::new(Config::default());
     assert_eq!(lost_at_restart(other, false), 0);
 }
@@ -376,7 +376,7 @@ fn a_context_is_asked_for_once_in_a_while() {
             asked += replies.len();
         }
     }
-    assert_eq!((asked, counter(&receiver, "asked")), (10, 10));
+    assert_eq!((asked, counter(&receiver, "requests")), (10, 10));
     assert_eq!(counter(&receiver, "unknown"), 985);
     // Of another generation, of no context, too long: rejected.
     for reply in [&[0, 0, 99][..], &[9, 9, 9], &[0, 0], &[0; 9], &[]] {
@@ -384,7 +384,10 @@ fn a_context_is_asked_for_once_in_a_while() {
         sender.up(ms(0), Packet::new(bytes, ms(0)), &mut Out::default());
     }
     assert_eq!(
-        (counter(&sender, "asked"), counter(&sender, "asked_in_vain")),
+        (
+            counter(&sender, "requests"),
+            counter(&sender, "requests_unanswered")
+        ),
         (5, 5)
     );
 }
@@ -422,9 +425,9 @@ fn what_is_random_is_soon_left_alone_and_text_is_not() {
             down(&mut sender, now, &tcp(false, 2, n, &text(n.into(), 600)));
         }
     }
-    assert_eq!(counter(&sender, "packed"), 2000);
+    assert_eq!(counter(&sender, "payloads_compressed"), 2000);
     // 8, then 64, 128 ... 4096 are skipped before 8 more.
-    assert!(counter(&sender, "packed_in_vain") <= 8 * 11);
+    assert!(counter(&sender, "payloads_not_smaller") <= 8 * 11);
 }
 
 #[test]

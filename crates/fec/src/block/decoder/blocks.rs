@@ -1,4 +1,4 @@
-//! The blocks that are in work or remembered.
+//! Blocks in work or remembered.
 
 use super::{
     super::{config::DecoderConfig, stats::DecoderStats},
@@ -11,11 +11,11 @@ use crate::{serial, symbol::LENGTH_BYTES};
 /// Records of many blocks, and the packets of a few.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// That of block b is at b modulo their number, which is a power of two.
+    /// Records by block number modulo their number, which is a power of two.
     records: Box<[Record]>,
     works: Box<[Work]>,
     pool: Pool,
-    /// How many blocks have been begun.
+    /// Number of blocks started.
     begun: u64,
 }
 
@@ -30,12 +30,12 @@ impl Blocks {
         }
     }
 
-    /// How many blocks are remembered.
+    /// Number of blocks remembered.
     pub(super) fn remembered(&self) -> u32 {
         self.records.len() as u32
     }
 
-    /// The record of a block, which is begun if there is none.
+    /// Returns the record of a block, and starts the block if there is none.
     pub(super) fn open(&mut self, block: u32, stats: &mut DecoderStats) -> &mut Record {
         let place = self.place(block);
         if !self.records[place].is_of(block) {
@@ -45,9 +45,9 @@ impl Blocks {
         &mut self.records[place]
     }
 
-    /// If it is certain that this data packet is of another block with the same number, forgets
-    /// that and those up to `newest`: the encoder has begun anew, and will use their numbers again,
-    /// too. Says whether it did.
+    /// Checks whether this data packet certainly is of another block with the same number. If so,
+    /// drops that block and those up to `newest`: the encoder has restarted, and will use their
+    /// numbers again, too. Returns whether it did.
     pub(super) fn restart(&mut self, block: u32, newest: u32, index: u8, packet: &[u8]) -> bool {
         let record = &self.records[self.place(block)];
         let other = record.is_of(block) && record.contradicts(index, packet);
@@ -73,7 +73,7 @@ impl Blocks {
         &self.works[usize::from(slot)]
     }
 
-    /// Keeps a packet of the block in `slot`; where there is no room, others give way.
+    /// Stores a packet of the block in `slot`; where there is no room, drops others.
     pub(super) fn keep(
         &mut self,
         slot: u16,
@@ -93,8 +93,8 @@ impl Blocks {
         self.works[usize::from(slot)].keep(number, packet, buffer, &mut self.pool);
     }
 
-    /// Writes the padded packets of the block in `slot` into `symbols`, and returns how many and
-    /// how long they are.
+    /// Writes the padded packets of the block in `slot` into `symbols`. Returns their number and
+    /// length.
     pub(super) fn symbols<'a>(
         &'a mut self,
         slot: u16,
@@ -104,7 +104,7 @@ impl Blocks {
         (work.packets(), work.symbols(&mut self.pool, symbols))
     }
 
-    /// Ends work on a block; what has been passed on of it is still known.
+    /// Ends work on a block; its delivered packets stay known.
     pub(super) fn end(&mut self, slot: u16) {
         let work = &mut self.works[usize::from(slot)];
         if let Some((block, _)) = work.begun() {
@@ -114,7 +114,7 @@ impl Blocks {
         }
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub(super) fn forget(&mut self, stats: &mut DecoderStats) {
         for place in 0..self.records.len() {
             self.give_way(place, stats);
@@ -142,7 +142,7 @@ impl Blocks {
     fn begin(&mut self, block: u32, stats: &mut DecoderStats) {
         let free = self.works.iter().position(|work| work.begun().is_none());
         let slot = free.unwrap_or_else(|| {
-            let (oldest, slot) = self.oldest(None).expect("at least one block is in work");
+            let (oldest, slot) = self.oldest(None).expect("one or more blocks are in work");
             self.give_way(self.place(oldest), stats);
             slot.into()
         });
@@ -152,7 +152,8 @@ impl Blocks {
         self.records[place] = Record::new(block, slot as u16);
     }
 
-    /// The block in work that was begun first, not counting the one in slot `but`; and its slot.
+    /// Returns the block in work that was started first, not counting the one in slot `but`, and
+    /// its slot.
     fn oldest(&self, but: Option<u16>) -> Option<(u32, u16)> {
         let works = (0..).zip(&*self.works);
         let begun = works.filter_map(|(slot, work)| Some((work.begun()?, slot)));
@@ -162,7 +163,7 @@ impl Blocks {
             .map(|((block, _), slot)| (block, slot))
     }
 
-    /// Ends work on the block recorded at `place`, if it is in work, and counts what it lost.
+    /// Ends work on the block recorded at `place`, if it is in work, and counts its lost packets.
     fn give_way(&mut self, place: usize, stats: &mut DecoderStats) {
         let record = &mut self.records[place];
         let State::InWork(slot) = record.state else {

@@ -1,37 +1,38 @@
-//! Which numbers belong to the stream that is being received.
+//! Numbers of the current stream.
 
 use crate::serial;
 
-/// So many packets in a row with numbers far ahead of the newest, but near each other, are taken
-/// for the stream itself, after an outage: nothing else can come then. Fewer are taken for strays.
+/// Consecutive packets, with numbers far ahead of the newest but near each other, that count as the
+/// stream itself after an outage. Fewer count as strays.
 const AHEAD: u32 = 3;
 
-/// The same far behind, where stragglers may be too: the sender was started again.
+/// Consecutive packets far behind that count as a restarted sender; more than ahead, as stragglers
+/// may be among them.
 const BEHIND: u32 = 8;
 
-/// Follows the numbers of a stream modulo 2^32.
+/// Tracks the numbers of a stream modulo 2^32.
 #[derive(Debug)]
 pub(super) struct Horizon {
     reach: u32,
     newest: Option<u32>,
-    /// The last one of the packets in a row that were far off, and how many these are.
+    /// Last of the consecutive stray packets, and their number.
     stray: u32,
     strays: u32,
 }
 
-/// Where a number lies.
+/// Place of a number relative to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Among those that are remembered, or the next ones.
+    /// Among the remembered numbers, or the next ones.
     Near,
-    /// Far before or behind. The packet is to be left alone.
+    /// Far ahead or behind. The packet is to be ignored.
     Far,
     /// Near from now on; all other numbers are not.
     Moved,
 }
 
 impl Horizon {
-    /// Numbers up to `reach` before or behind the newest are near.
+    /// Returns a horizon whose near numbers are up to `reach` before or behind the newest.
     pub(super) fn new(reach: u32) -> Self {
         Self {
             reach,
@@ -41,7 +42,7 @@ impl Horizon {
         }
     }
 
-    /// The newest number, if there has been any.
+    /// Newest number, if there has been any.
     pub(super) fn newest(&self) -> Option<u32> {
         self.newest
     }

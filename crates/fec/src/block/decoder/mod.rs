@@ -1,4 +1,4 @@
-//! The receiving side.
+//! Receiving side.
 
 mod blocks;
 mod horizon;
@@ -25,40 +25,38 @@ use crate::{
     wire::Header,
 };
 
-/// Restores lost data packets from the others of their block and its repair packets.
+/// Block decoder: restores lost data packets from the other packets of their block.
 ///
-/// It computes only where data is missing and just enough packets are there; a block that loses
-/// nothing costs a copy of its packets. Memory is taken as it is needed, up to what the
-/// configuration allows, and used again; where it does not suffice the block that was begun first
-/// gives way.
+/// It computes only where data is missing and just enough packets have arrived; a block without
+/// losses costs a copy of its packets. Memory is allocated as needed, up to the configured maximum,
+/// and reused; where it does not suffice, the block that was started first is dropped.
 ///
-/// A packet costs at most the decoding of one block, which is k multiplications and additions of a packet
-/// for each one restored: 128 of 128 packets of 1500 bytes take some milliseconds. One that shows
-/// that the stream is another costs a look at all that is remembered.
+/// A packet costs at most the decoding of one block: k multiplications and additions of a packet
+/// for each one restored. 128 of 128 packets of 1500 bytes take some milliseconds. A packet that
+/// shows a new stream costs a scan of all remembered blocks.
 ///
-/// # What it withstands
+/// # Robustness
 ///
-/// Whatever comes, nothing panics and memory stays within its bounds. Packets that contradict
-/// others of their block are refused: the first ones are believed. A packet whose block number is
-/// far from the newest (by more than half of [`memory`](DecoderConfig::memory)) is left alone; its
-/// data is [`Arrival::Late`]. The third such packet in a row ahead, or the eighth behind, all near
-/// each other, moves the decoder there: the link was away for long, or the encoder was started
-/// again. So a stray number costs nothing, or one block in work if it is near, and two or seven
-/// packets go by without protection when the stream really jumps. If an encoder is started again
-/// with numbers that are still remembered, its block and all further ones take the place of the
-/// remembered ones as soon as one packet is seen to differ: that whose number was the first to
-/// arrive of its block before. Until then its packets look like duplicates, and what is restored
-/// may be of both; so encoders should begin with random numbers.
+/// No input causes a panic or exceeds the memory bounds. Packets that contradict earlier ones of
+/// their block are refused. A packet whose block number is far from the newest (by more than half
+/// of [`memory`](DecoderConfig::memory)) is ignored; its data is [`Arrival::Late`]. The third such
+/// packet in a row ahead, or the eighth behind, all near each other, moves the decoder there: after
+/// a long outage, or a restart of the encoder. So a stray number costs nothing, or one block in
+/// work if it is near. Two or seven packets pass without protection when the stream really jumps.
 ///
-/// Wrong *content* cannot be told from right: a forged repair packet gives wrong data, of which
-/// only some is recognised by its impossible length or padding. **The caller authenticates packets
-/// before they come here**, as the tunnel does.
+/// An encoder may restart with numbers that are still remembered. Its blocks then replace the
+/// remembered ones as soon as one packet is seen to differ: the one whose number was the first to
+/// arrive of its block before. Until then its packets look like duplicates, and restored packets
+/// may mix both. So encoders should start with random numbers.
+///
+/// Wrong *content* is not detected: a forged repair packet gives wrong data, of which only some has
+/// an impossible length or padding. **The caller authenticates packets before they come here**, as
+/// the tunnel does.
 ///
 /// # Fetching
 ///
-/// Packets of one block at most are waiting to be fetched by
-/// [`poll_recovered`](Decoder::poll_recovered); what is left of them when the next packet comes is
-/// lost, and counted.
+/// Packets of at most one block wait to be fetched by [`poll_recovered`](Decoder::poll_recovered).
+/// Those left when the next packet comes are lost, and counted.
 #[derive(Debug)]
 pub struct BlockDecoder<C = ReedSolomon> {
     code: C,
@@ -70,7 +68,7 @@ pub struct BlockDecoder<C = ReedSolomon> {
 }
 
 impl BlockDecoder {
-    /// With the fastest code of this machine.
+    /// Returns a decoder with the fastest code of this machine.
     ///
     /// # Errors
     ///
@@ -81,7 +79,7 @@ impl BlockDecoder {
 }
 
 impl<C: ErasureCode> BlockDecoder<C> {
-    /// With another code; the encoder must have the same.
+    /// Returns a decoder with another code; the encoder must have the same.
     ///
     /// # Errors
     ///
@@ -99,25 +97,25 @@ impl<C: ErasureCode> BlockDecoder<C> {
         })
     }
 
-    /// What it has done so far.
+    /// Counters since construction.
     #[must_use]
     pub fn stats(&self) -> DecoderStats {
         self.stats
     }
 
-    /// How many blocks are in work.
+    /// Number of blocks in work.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.blocks.in_work()
     }
 
-    /// How many packets of them are kept.
+    /// Number of their stored packets.
     #[must_use]
     pub fn packets(&self) -> usize {
         self.blocks.packets()
     }
 
-    /// The bytes of memory that packets, restored packets and what is remembered of blocks take.
+    /// Bytes of memory of packets, restored packets and remembered blocks.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.blocks.memory() + self.restored.memory()
@@ -206,7 +204,7 @@ impl<C: ErasureCode> BlockDecoder<C> {
         Arrival::Repair
     }
 
-    /// Whether the number is one of the stream; moves with the stream where it jumps.
+    /// Reports whether the number is part of the stream; follows the stream where it jumps.
     fn near(&mut self, block: u32) -> bool {
         match self.horizon.place(block) {
             Place::Near => true,
@@ -219,7 +217,7 @@ impl<C: ErasureCode> BlockDecoder<C> {
         }
     }
 
-    /// Ends a block of which everything is there, and decodes one of which enough is there.
+    /// Ends a complete block, and decodes one that has enough packets.
     fn progress(&mut self, block: u32) {
         let record = self.blocks.open(block, &mut self.stats);
         let (k, complete) = (usize::from(record.k), record.complete());

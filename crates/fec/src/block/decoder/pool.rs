@@ -1,6 +1,6 @@
 //! Buffers for packets.
 
-/// Buffers of one size, at most so many; taken from the allocator when first needed, and used again.
+/// Buffers of one size, up to a maximum number; allocated on first use, and reused.
 #[derive(Debug)]
 pub(super) struct Pool {
     buffers: Vec<Box<[u8]>>,
@@ -19,7 +19,7 @@ impl Pool {
         }
     }
 
-    /// A buffer with any content; `None` if all are in use.
+    /// Returns a buffer with arbitrary content; `None` if all are in use.
     pub(super) fn take(&mut self) -> Option<u32> {
         if let Some(buffer) = self.free.pop() {
             return Some(buffer);

@@ -1,18 +1,18 @@
-//! What is remembered of each block: which of its packets have been passed on.
+//! Record of a block: its delivered packets.
 
 use super::super::bits::Bits;
 
-/// Of the blocks whose numbers are the same modulo the size of the memory, the one seen last.
+/// Record of the last seen of the blocks whose numbers are the same modulo the size of the memory.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) block: u32,
     pub(super) state: State,
-    /// Data packets that were received or restored.
+    /// Data packets received or restored.
     pub(super) seen: Bits,
-    /// How many data packets the block has; 0 while unknown.
+    /// Number of data packets of the block; 0 while unknown.
     pub(super) k: u8,
-    /// The number and the check of the first data packet that was received. A packet of this number
-    /// with another check is of another block.
+    /// Number and checksum of the first data packet received. A packet of this number with another
+    /// checksum is of another block.
     sample: Option<(u8, u32)>,
 }
 
@@ -20,9 +20,9 @@ pub(super) struct Record {
 pub(super) enum State {
     /// No block.
     Empty,
-    /// Its packets are in this slot of the blocks in work.
+    /// In work; its packets are in this slot.
     InWork(u16),
-    /// Complete, or has given way.
+    /// Complete, or dropped.
     Over,
 }
 
@@ -35,7 +35,7 @@ impl Record {
         sample: None,
     };
 
-    /// Of a block in work in `slot`, of which nothing has been seen.
+    /// Returns the record of a new block in work in `slot`.
     pub(super) fn new(block: u32, slot: u16) -> Self {
         Self {
             block,
@@ -48,8 +48,8 @@ impl Record {
         self.state != State::Empty && self.block == block
     }
 
-    /// Data packets known to be missing: all of them where k is known, else those before one that
-    /// was received.
+    /// Number of data packets known to be missing: all of them where k is known, else those before
+    /// one that was received.
     pub(super) fn missing(&self) -> usize {
         self.seen.end().max(self.k.into()) - self.seen.len()
     }
@@ -58,7 +58,7 @@ impl Record {
         self.k > 0 && self.missing() == 0
     }
 
-    /// Notes that a data packet was received.
+    /// Records a received data packet.
     pub(super) fn see(&mut self, index: u8, packet: &[u8]) {
         self.seen.insert(index);
         if self.sample.is_none() {
@@ -66,15 +66,14 @@ impl Record {
         }
     }
 
-    /// Whether it is certain that a data packet is another than the one that was received under
-    /// this number.
+    /// Reports whether a data packet certainly differs from the one received under this number.
     pub(super) fn contradicts(&self, index: u8, packet: &[u8]) -> bool {
         self.sample
             .is_some_and(|(number, of)| number == index && of != check(packet))
     }
 }
 
-/// Tells packets apart that differ by chance, not by malice (FNV-1a, eight bytes at a time).
+/// Checksum for packets that differ by chance, not by malice (FNV-1a, eight bytes at a time).
 fn check(packet: &[u8]) -> u32 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;

@@ -15,7 +15,7 @@ pub(super) struct Restored {
 }
 
 impl Restored {
-    /// Forgets what was there, and makes room for the symbols of the packets `lost`, of `length`
+    /// Drops the old contents, and makes room for the symbols of the packets `lost`, of `length`
     /// bytes each.
     pub(super) fn begin(&mut self, block: u32, lost: &[u8], length: usize) {
         self.clear();
@@ -24,14 +24,14 @@ impl Restored {
         self.symbols.resize(lost.len() * length, 0);
     }
 
-    /// Where the symbols are to be written; empty ones behind the last.
+    /// Places for the symbols; empty ones after the last.
     pub(super) fn outputs(&mut self) -> [&mut [u8]; SYMBOLS_MAX] {
         let mut chunks = self.symbols.chunks_exact_mut(self.length);
         array::from_fn(|_| chunks.next().unwrap_or_default())
     }
 
-    /// Whether all symbols are such as an encoder makes: a possible length, and zeros behind the
-    /// packet.
+    /// Reports whether all symbols are such as an encoder makes: a possible length, and zeros after
+    /// the packet.
     pub(super) fn sensible(&self) -> bool {
         self.symbols.chunks_exact(self.length).all(|symbol| {
             symbol::read(symbol).is_some_and(|packet| {
@@ -46,12 +46,12 @@ impl Restored {
         self.fetched = 0;
     }
 
-    /// How many have not been fetched.
+    /// Number of packets not fetched yet.
     pub(super) fn waiting(&self) -> usize {
         self.indices.len() - self.fetched
     }
 
-    /// The next one's block, index and content.
+    /// Returns block, index and content of the next packet.
     pub(super) fn fetch(&mut self) -> Option<(u32, u8, &[u8])> {
         let index = *self.indices.get(self.fetched)?;
         let symbol = &self.symbols[self.fetched * self.length..][..self.length];

@@ -1,31 +1,31 @@
-//! Blocks in work: the packets that are kept of them.
+//! Stored packets of blocks in work.
 
 use super::{super::bits::Bits, pool::Pool};
 use crate::symbol::{self, LENGTH_BYTES};
 
-/// The packets of one block. Opened and closed again and again, so that memory is taken once.
+/// Packets of one block. Reused for further blocks, so that memory is allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// The block's number, and when it was begun; `None` if there is none.
+    /// Number and start of the block; `None` if there is none.
     begun: Option<(u32, u64)>,
     kept: Vec<Kept>,
     rows: Bits,
-    /// The length of its repair symbols; 0 while unknown.
+    /// Length of its repair symbols; 0 while unknown.
     symbol: usize,
-    /// The longest of its data packets as a symbol.
+    /// Length of its longest data packet as a symbol.
     longest: usize,
 }
 
-/// A packet as a symbol in a buffer.
+/// A packet stored as a symbol in a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     number: u8,
     buffer: u32,
-    /// Without padding.
+    /// Length without padding.
     length: u32,
 }
 
-/// The index of a data packet, or row of a repair packet.
+/// Index of a data packet, or row of a repair packet.
 #[derive(Clone, Copy)]
 pub(super) enum Number {
     Data(u8),
@@ -38,7 +38,7 @@ impl Work {
         self.begun = Some((block, order));
     }
 
-    /// Forgets the block and its packets.
+    /// Drops the block and its packets.
     pub(super) fn end(&mut self, pool: &mut Pool) {
         for kept in self.kept.drain(..) {
             pool.give_back(kept.buffer);
@@ -56,12 +56,12 @@ impl Work {
         self.kept.len()
     }
 
-    /// Whether a data packet of this length fits into the block's symbols.
+    /// Reports whether a data packet of this length fits into the block's symbols.
     pub(super) fn fits_data(&self, length: usize) -> bool {
         self.symbol == 0 || LENGTH_BYTES + length <= self.symbol
     }
 
-    /// Whether a repair symbol of this length fits to the other packets.
+    /// Reports whether a repair symbol of this length fits the other packets.
     pub(super) fn fits_repair(&self, length: usize) -> bool {
         (self.symbol == 0 || length == self.symbol) && self.longest <= length
     }
@@ -70,7 +70,7 @@ impl Work {
         self.rows.contains(number)
     }
 
-    /// Keeps a packet that fits and is not there yet in `buffer`.
+    /// Stores a new packet that fits in `buffer`.
     pub(super) fn keep(&mut self, number: Number, packet: &[u8], buffer: u32, pool: &mut Pool) {
         let into = pool.get_mut(buffer);
         let (number, length) = match number {
@@ -94,8 +94,8 @@ impl Work {
         });
     }
 
-    /// Pads all packets, and writes them as what a code takes into `symbols`. Returns how long
-    /// they are.
+    /// Pads all packets, and writes them into `symbols` in the form for a code. Returns their
+    /// length.
     pub(super) fn symbols<'a>(&self, pool: &'a mut Pool, symbols: &mut [(u8, &'a [u8])]) -> usize {
         for kept in &self.kept {
             pool.get_mut(kept.buffer)[kept.length as usize..self.symbol].fill(0);

@@ -1,4 +1,4 @@
-//! One block of the encoder: copies of its packets, and the rows computed from them.
+//! A block of the encoder: copies of its packets, and the rows computed from them.
 
 use std::array;
 
@@ -7,30 +7,30 @@ use crate::{
     symbol::{self, LENGTH_BYTES},
 };
 
-/// Opened, filled and closed again and again, so that its memory is taken once.
+/// A block. Reused for further blocks, so that its memory is allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Block {
-    /// The packets as symbols of `stride` bytes; what is behind a packet may be of an earlier one.
+    /// Packets as symbols of `stride` bytes; bytes after a packet may be of an earlier one.
     symbols: Vec<u8>,
     stride: usize,
-    /// How long each symbol is without its padding.
+    /// Length of each symbol without its padding.
     lengths: Vec<usize>,
-    /// The longest of them: how long all symbols of the block are.
+    /// Longest of these, the length of all symbols of the block.
     length: usize,
-    /// The rows computed last, up to `computed`.
+    /// Rows computed last, up to `computed`.
     rows: Vec<u8>,
-    /// Rows before this one are computed.
+    /// End of the computed rows.
     computed: usize,
-    /// The row that is sent next.
+    /// Next row to send.
     next: usize,
-    /// Rows before this one are sent, or due.
+    /// End of the rows that are sent or due.
     due: usize,
-    /// How many were due when the block closed.
+    /// Number of rows due when the block closed.
     overhead: usize,
 }
 
 impl Block {
-    /// Forgets what was there, and returns how many due rows were among it.
+    /// Drops the old contents, and returns the number of rows still due.
     pub(super) fn open(&mut self) -> usize {
         let dropped = self.due - self.next;
         self.lengths.clear();
@@ -39,7 +39,7 @@ impl Block {
         dropped
     }
 
-    /// Keeps a copy of a packet, which is one of `k` of up to `payload_max` bytes, and returns its
+    /// Stores a copy of a packet, which is one of `k` of up to `payload_max` bytes, and returns its
     /// index.
     pub(super) fn push(&mut self, packet: &[u8], k: usize, payload_max: usize) -> u8 {
         self.stride = LENGTH_BYTES + payload_max;
@@ -59,7 +59,7 @@ impl Block {
         self.overhead
     }
 
-    /// Pads the packets to the longest, and makes so many rows due.
+    /// Pads the packets to the longest, and makes `overhead` rows due.
     pub(super) fn close(&mut self, overhead: usize) {
         let symbols = self.symbols.chunks_exact_mut(self.stride);
         for (symbol, length) in symbols.zip(&self.lengths) {
@@ -69,14 +69,14 @@ impl Block {
         self.due = overhead;
     }
 
-    /// Makes up to `rows` more rows due, and returns how many.
+    /// Makes up to `rows` more rows due, and returns their number.
     pub(super) fn grant(&mut self, rows: usize) -> usize {
         let granted = rows.min(SYMBOLS_MAX - self.packets() - self.due);
         self.due += granted;
         granted
     }
 
-    /// The next row that is due, and its number.
+    /// Returns the next row that is due, and its number.
     pub(super) fn next_row(&mut self, code: &mut impl ErasureCode) -> (usize, &[u8]) {
         if self.next == self.computed {
             self.compute(code);
@@ -95,7 +95,7 @@ impl Block {
         self.symbols.capacity() + self.rows.capacity()
     }
 
-    /// Computes all rows that are due in one go: the packets are read only once.
+    /// Computes all rows that are due at once, so that the packets are read only once.
     fn compute(&mut self, code: &mut impl ErasureCode) {
         let (packets, length) = (self.packets(), self.length);
         let rows = self.due - self.next;

@@ -1,4 +1,4 @@
-//! The sending side.
+//! Sending side.
 
 mod block;
 
@@ -17,35 +17,36 @@ use crate::{
     wire::Header,
 };
 
-/// Numbers data packets and makes the repair packets of their blocks: [the module](super) says when.
+/// Block encoder: numbers data packets and makes the repair packets of their blocks. See [the
+/// module](super) for when.
 ///
-/// Data packets are never held back: the header of one is returned at once, and it is to be sent
-/// before [`poll_repair`](Encoder::poll_repair) is asked again. Repair packets may be fetched as
-/// slowly as the link takes them. They are computed when the first one of a block is fetched, and
-/// lost (and counted) if `depth` and more blocks have begun since their own closed.
+/// Data packets are never held back: their header is returned at once, and they must be sent before
+/// the next [`poll_repair`](Encoder::poll_repair). Repair packets may be fetched as slowly as the
+/// link takes them. They are computed when the first one of a block is fetched. They are lost (and
+/// counted) if `depth` or more blocks have started since their own closed.
 ///
-/// Memory is taken when a block is first needed and used again for later ones.
+/// Memory is allocated when a block is first needed, and reused for later ones.
 #[derive(Debug)]
 pub struct BlockEncoder<C = ReedSolomon> {
     code: C,
     config: EncoderConfig,
-    /// The newest blocks, that of sequence number s at s modulo their number. Block numbers are
-    /// sequence numbers beginning with the first block's, cut to 32 bits.
+    /// Newest blocks, by sequence number modulo their number. Block numbers are sequence numbers
+    /// that start with the first block's, cut to 32 bits.
     blocks: Box<[Block]>,
-    /// The sequence number of the first open block.
+    /// Sequence number of the first open block.
     open: u64,
-    /// The sequence number of the block that is opened next.
+    /// Sequence number of the next block to open.
     next: u64,
-    /// How many packets the open blocks have.
+    /// Number of packets of the open blocks.
     packets: usize,
-    /// When the open blocks close.
+    /// Time at which the open blocks close.
     deadline: Option<Duration>,
-    /// The block of each repair packet that is due, in the order of sending.
+    /// Blocks of the repair packets that are due, in the order of sending.
     due: VecDeque<u64>,
     stats: EncoderStats,
 }
 
-/// Why a block is closed.
+/// Reason why a block closes.
 #[derive(Clone, Copy)]
 enum Reason {
     Full,
@@ -53,13 +54,13 @@ enum Reason {
     Drained,
 }
 
-/// More rows were asked for of a block that is still open, or not kept any more.
+/// Error for more rows of a block that is still open, or no longer stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("block {0} is not among the closed ones that are kept")]
+#[error("block {0} is not a stored closed block")]
 pub struct NotKept(pub u32);
 
 impl BlockEncoder {
-    /// With the fastest code of this machine.
+    /// Returns an encoder with the fastest code of this machine.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl BlockEncoder {
 }
 
 impl<C: ErasureCode> BlockEncoder<C> {
-    /// With another code; the decoder must have the same.
+    /// Returns an encoder with another code; the decoder must have the same.
     ///
     /// # Errors
     ///
@@ -91,12 +92,12 @@ impl<C: ErasureCode> BlockEncoder<C> {
         })
     }
 
-    /// Makes `rows` further repair packets of a closed block due, behind those that are due
-    /// already, and returns how many: fewer where the code has no more rows.
+    /// Makes `rows` further repair packets of a closed block due, after those already due. Returns
+    /// their number: fewer where the code has no more rows.
     ///
     /// # Errors
     ///
-    /// If the block is still open, or not kept any more.
+    /// If the block is still open, or no longer stored.
     pub fn more(&mut self, block: u32, rows: usize) -> Result<usize, NotKept> {
         let age = serial::distance(block, self.number(self.open));
         let kept = self.blocks.len() as u64 - (self.next - self.open);
@@ -111,14 +112,14 @@ impl<C: ErasureCode> BlockEncoder<C> {
         Ok(granted)
     }
 
-    /// What it has done so far.
+    /// Counters since construction.
     #[must_use]
     pub fn stats(&self) -> EncoderStats {
         self.stats
     }
 
-    /// The bytes of memory that packets and repair packets take now. Grows until each block has
-    /// been used, and has had its most rows, once.
+    /// Bytes of memory of packets and repair packets. Grows until each block has been used, with
+    /// its maximum number of rows, once.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.blocks.iter().map(Block::memory).sum()
@@ -133,7 +134,7 @@ impl<C: ErasureCode> BlockEncoder<C> {
         &mut self.blocks[(sequence % blocks) as usize]
     }
 
-    /// The block that the next packet belongs to; the first `depth` packets open one each.
+    /// Returns the block of the next packet; the first `depth` packets open one each.
     fn turn(&mut self) -> u64 {
         if self.packets >= self.config.depth {
             return self.open + (self.packets % self.config.depth) as u64;
@@ -149,7 +150,7 @@ impl<C: ErasureCode> BlockEncoder<C> {
         sequence
     }
 
-    /// Closes all open blocks and puts their rows in line, row by row.
+    /// Closes all open blocks and queues their rows, row by row.
     fn close(&mut self, reason: Reason) {
         let open = self.open..self.next;
         let mut rows = 0;

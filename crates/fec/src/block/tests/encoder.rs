@@ -73,11 +73,11 @@ fn a_block_closes_when_nothing_more_waits() {
     assert_eq!(encoder.poll_timeout(), None);
 }
 
-/// A short block is one of fewer packets, and the shorter ones are padded with zeros.
+/// A short block has fewer packets, and shorter packets are padded with zeros.
 #[test]
 fn repair_symbols_are_rows_over_length_packet_and_zeros() {
     let mut encoder = BlockEncoder::new(encoder(20, 10)).unwrap();
-    // Packets of an earlier block must not shine through the padding.
+    // Packets of an earlier block must not show through the padding.
     for _ in 0..60 {
         send(&mut encoder, &[0xff; 100], T0);
     }
@@ -130,7 +130,7 @@ fn interleaved_blocks_fill_in_turn_and_close_together_row_by_row() {
 }
 
 #[test]
-fn overcode_changes_with_the_next_block_that_closes() {
+fn overhead_changes_with_the_next_block_that_closes() {
     let mut encoder = BlockEncoder::new(encoder(4, 2)).unwrap();
     send(&mut encoder, b"x", T0);
     encoder.set_overhead(Overhead::of_block(4, 4));
@@ -203,7 +203,7 @@ fn more_rows_can_be_had_of_kept_blocks_only() {
         block(&mut encoder, 2, &mut draw);
         assert_eq!(encoder.more(last, 1), Ok(1));
     }
-    // A fourth one is kept until the next begins.
+    // A fourth block is stored until the next one starts.
     assert_eq!(encoder.more(u32::MAX, 1), Ok(1));
     send(&mut encoder, b"x", T0);
     assert_eq!(encoder.more(u32::MAX, 1), Err(NotKept(u32::MAX)));
@@ -211,7 +211,7 @@ fn more_rows_can_be_had_of_kept_blocks_only() {
 }
 
 #[test]
-fn repair_packets_that_nobody_fetches_give_way_and_are_counted() {
+fn unfetched_repair_packets_are_dropped_and_counted() {
     let mut encoder = BlockEncoder::new(encoder(2, 2)).unwrap();
     for _ in 0..2 * 100 {
         send(&mut encoder, b"x", T0);
@@ -264,7 +264,7 @@ fn configurations_out_of_range_are_refused() {
         k: 0,
         ..encoder(1, 1)
     });
-    assert_eq!(error.to_string(), "k is 0, where 1 to 255 is possible");
+    assert_eq!(error.to_string(), "k is 0; accepted: 1 to 255");
     assert_eq!(
         refused(EncoderConfig {
             depth: 0,

@@ -63,7 +63,7 @@ fn what_is_out_of_range_is_refused() {
 #[test]
 fn what_contradicts_earlier_packets_of_the_block_is_refused() {
     let mut decoder = decoder();
-    // What a data packet says binds repair packets ...
+    // Repair packets must agree with a data packet ...
     decoder.handle(data(0, 9), &[1; 50]).unwrap();
     assert_eq!(
         decoder.handle(repair(0, 0, 9), &[0; 60]),
@@ -77,7 +77,7 @@ fn what_contradicts_earlier_packets_of_the_block_is_refused() {
         decoder.handle(repair(0, 0, 10), &[0; 52]),
         Ok(Arrival::Repair)
     );
-    // ... and what a repair packet says binds all.
+    // ... and all packets with a repair packet.
     assert_eq!(decoder.handle(data(0, 10), &[]), contradicts("index", 10));
     assert_eq!(
         decoder.handle(data(0, 0), &[0; 51]),
@@ -130,8 +130,8 @@ fn a_row_that_comes_again_does_not_count() {
 
 #[test]
 fn packets_that_give_nonsense_are_recognised_where_that_is_possible() {
-    // Row 0 of a block of two whose second symbol has a length beyond its end, or something behind
-    // the packet.
+    // Row 0 of a block of two whose second symbol has a length beyond its end, or nonzero bytes
+    // after the packet.
     for nonsense in [[0xff, 0xff, 0, 0], [0, 1, 1, 9]] {
         let mut forged = [0; 4];
         let symbols = [&b"\0\x02ab"[..], &nonsense];
@@ -172,8 +172,8 @@ fn what_is_not_fetched_is_lost_with_the_next_packet_and_counted() {
     );
 }
 
-/// Sends `blocks` blocks, each with a loss that its overcode mends, and returns how many packets
-/// were passed on.
+/// Sends `blocks` blocks, each with a loss that its repair packets correct, and returns the number
+/// of packets passed on.
 fn honest(encoder: &mut BlockEncoder, decoder: &mut BlockDecoder, blocks: usize) -> usize {
     let mut passed_on = 0;
     for _ in 0..blocks {
@@ -195,7 +195,7 @@ fn a_stray_number_costs_nothing() {
     for i in 1..200u32 {
         let (data, repairs) = block(&mut encoder, 10, &mut Draw::new(7));
         for packet in data.iter().skip(2).chain(&repairs) {
-            // Some in a row, all over the place, at the same place, near and far.
+            // Several in a row, anywhere, at the same place, near and far.
             for j in 0..7 {
                 let block = [i.wrapping_mul(77_777_777) + j, 1 << 30, i + 500][j as usize % 3];
                 let header = if j % 2 == 0 {
@@ -203,7 +203,7 @@ fn a_stray_number_costs_nothing() {
                 } else {
                     repair(block, 3, 9)
                 };
-                // Those at the same place contradict each other.
+                // Packets at the same place contradict each other.
                 let _ = decoder.handle(header, &[3; 70]);
                 assert_eq!(recovered(&mut decoder), []);
             }
@@ -233,7 +233,7 @@ fn a_stream_that_jumps_is_followed_after_a_few_packets() {
             ..encoder(10, 2)
         };
         let mut after = BlockEncoder::new(config).unwrap();
-        // Nine data packets come of the first block. The late ones are not kept: the lost one
+        // Nine data packets of the first block arrive. The late ones are not stored: the lost one
         // cannot be restored.
         assert_eq!(honest(&mut after, &mut decoder, 1), 9, "jump {jump}");
         assert_eq!((decoder.stats().late, decoder.stats().resyncs), (late, 1));
@@ -257,7 +257,7 @@ fn a_jump_ahead_within_reach_costs_nothing() {
 }
 
 #[test]
-fn an_encoder_that_begins_anew_is_noticed_by_its_first_packet() {
+fn a_restarted_encoder_is_noticed_by_its_first_packet() {
     let mut decoder = decoder();
     for life in 0..3 {
         let mut encoder = BlockEncoder::new(encoder(10, 2)).unwrap();
@@ -273,9 +273,9 @@ fn an_encoder_that_begins_anew_is_noticed_by_its_first_packet() {
     assert_eq!((decoder.stats().restarted, decoder.stats().data), (2, 3000));
 }
 
-/// The packet that would give it away is lost in each block but the first.
+/// In each block but the first, the packet that would show the restart is lost.
 #[test]
-fn an_encoder_that_begins_anew_is_known_for_all_its_blocks() {
+fn a_restarted_encoder_is_known_for_all_its_blocks() {
     let mut decoder = decoder();
     for life in 0..3 {
         let mut encoder = BlockEncoder::new(encoder(10, 2)).unwrap();
@@ -382,8 +382,8 @@ fn noise_neither_panics_nor_takes_memory_and_the_stream_goes_on_after_it() {
             recovered(&mut decoder);
             assert!(decoder.blocks() <= 64 && decoder.packets() <= 2048);
         }
-        // The first block may fall victim to the jump back, and those that the noise has put
-        // numbers on contradict it.
+        // The jump back may cost the first block, and blocks whose numbers the noise has used
+        // contradict it.
         honest(&mut encoder, &mut decoder, 1);
         if blocks > 1 << 16 {
             assert_eq!(honest(&mut encoder, &mut decoder, 20), 200);

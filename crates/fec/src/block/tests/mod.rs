@@ -16,7 +16,7 @@ use crate::{
 
 const T0: Duration = Duration::ZERO;
 
-/// A packet on its way.
+/// A packet in transit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Packet {
     header: Header,

@@ -1,10 +1,10 @@
-//! Honest streams over bad links: the decoder against a model that only counts.
+//! Valid streams over bad links: the decoder against a model that only counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// Which data packets must have been passed on, by what has arrived.
+/// Data packets that must have been passed on, given the arrivals.
 #[derive(Default)]
 struct Model {
     blocks: BTreeMap<u32, Arrived>,
@@ -48,7 +48,7 @@ impl Model {
     }
 }
 
-/// The receiver: what it has passed on, each packet once and as it was sent.
+/// Receiver: the packets that it has passed on, each once and as it was sent.
 struct Receiver<'a> {
     decoder: BlockDecoder,
     sent: &'a BTreeMap<(u32, u8), Vec<u8>>,
@@ -91,7 +91,7 @@ impl Receiver<'_> {
     }
 }
 
-/// Everything that an encoder of random settings sends for so many packets, some of them short
+/// All packets of an encoder with random settings for `packets` data packets, some of them in short
 /// blocks.
 fn stream(draw: &mut Draw, packets: usize) -> Vec<Packet> {
     let (k, h) = (draw.between(1, 40) as u8, draw.between(0, 20) as u8);
@@ -232,8 +232,8 @@ fn with_little_memory_passes_on_what_was_sent_each_once() {
     });
 }
 
-/// Without reordering, what gives way is counted: each packet sent is received, recovered, known
-/// to be lost, or of the last blocks, still in work or never heard of.
+/// Without reordering, all packets are accounted for: each packet sent is received, recovered,
+/// known to be lost, or of the last blocks, which are in work or unknown.
 #[test]
 fn every_packet_is_accounted_for() {
     for_seeds(100, |draw| {
@@ -247,7 +247,7 @@ fn every_packet_is_accounted_for() {
         let mut decoder = BlockDecoder::new(&config).unwrap();
         for _ in 0..100 {
             let (data, repair) = block(&mut encoder, k as u8, draw);
-            // Something of each block arrives, the last repair packet at least.
+            // One packet of each block arrives: the last repair packet.
             let (last, others) = repair.split_last().unwrap();
             for packet in data.iter().chain(others) {
                 if draw.chance(0.8) {

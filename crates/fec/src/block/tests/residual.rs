@@ -1,15 +1,15 @@
-//! What stays lost on links that lose packets, alone and in bursts, beside the theory: a million
-//! packets and more through encoder and decoder for each channel, code and depth.
+//! Residual loss on links with independent and bursty losses, compared with theory: a million
+//! packets or more through encoder and decoder for each channel, code and depth.
 //!
-//! Intervals. Where losses are independent, blocks are: the spread of what they lose gives that of
-//! the mean; and where few fail, their number is held against its binomial distribution, exactly.
-//! In bursts neighbouring blocks fail together; there the stream is cut into [`BATCHES`] batches,
-//! each far longer than a burst or a group of interleaved blocks, and the spread of their means
-//! gives that of the whole (batch means, Student's t).
+//! Confidence intervals. With independent losses, blocks are independent: the spread of their
+//! losses gives that of the mean. Where few fail, their number is compared with its binomial
+//! distribution, exactly. In bursts neighbouring blocks fail together. There the stream is cut into
+//! [`BATCHES`] batches, each far longer than a burst or a group of interleaved blocks, and the
+//! spread of their means gives that of the whole (batch means, Student's t).
 //!
-//! One in twenty cells lies outside of its 95 % interval though all is well. So the number of those
-//! that do is held against its own binomial distribution, and each cell against an interval that
-//! one in 16,000 misses (four sigma). `FEC_SEED` sets the seed; `--nocapture` shows the table.
+//! One in twenty cells lies outside its 95 % interval by chance. So the number of those that do is
+//! compared with its own binomial distribution, and each cell with an interval that one in 16,000
+//! misses (four sigma). `FEC_SEED` sets the seed; `--nocapture` shows the table.
 
 use super::*;
 use crate::{
@@ -19,15 +19,15 @@ use crate::{
 
 const BATCHES: usize = 64;
 
-/// Where fewer blocks than this are expected to fail, the spread is not to be had from them.
+/// Expected number of failed blocks below which the spread cannot be computed from them.
 const FEW: f64 = 40.0;
 
-/// What 95 % and what all but one in 16,000 lie within, in standard errors: of the normal
-/// distribution, and of Student's t with 63 degrees of freedom.
+/// Bounds of 95 % and of all but one in 16,000, in standard errors: of the normal distribution, and
+/// of Student's t with 63 degrees of freedom.
 const NORMAL: [f64; 2] = [1.960, 4.0];
 const T: [f64; 2] = [1.998, 4.31];
 
-/// The probabilities of lying outside of these.
+/// Probabilities of lying outside these bounds.
 const OUTSIDE: [f64; 2] = [0.05, 6.3e-5];
 
 struct Cell {
@@ -39,7 +39,7 @@ struct Cell {
     packets: usize,
 }
 
-/// What was counted.
+/// Counts of a run.
 #[derive(Default)]
 struct Outcome {
     packets: usize,
@@ -49,10 +49,10 @@ struct Outcome {
     squares: [f64; 2],
 }
 
-/// Whether a cell lies in its 95 % interval, and in its four sigma interval.
+/// True for a cell in its 95 % interval, and in its four sigma interval.
 type Inside = [bool; 2];
 
-/// Sends and receives one group of interleaved blocks after the other.
+/// Sends and receives groups of interleaved blocks, one after the other.
 struct Link {
     encoder: BlockEncoder,
     decoder: BlockDecoder,
@@ -75,7 +75,7 @@ impl Link {
         }
     }
 
-    /// How many packets were passed on of each block of a group, each once and as it was sent.
+    /// Number of packets passed on of each block of a group, each once and as it was sent.
     fn group(&mut self, k: usize, passed_on: &mut [usize]) {
         passed_on.fill(0);
         let (first, depth) = (self.sent, passed_on.len());
@@ -130,7 +130,7 @@ fn run(cell: &Cell, seed: u64) -> Outcome {
 }
 
 impl Cell {
-    /// Runs it, shows it, and says where it lies.
+    /// Runs the cell, prints it, and returns its place.
     fn check(&self, seed: u64) -> Inside {
         let (k, h) = self.code;
         let theory = self.channel.block(k, h, self.depth).unwrap();
@@ -166,9 +166,9 @@ impl Cell {
     }
 }
 
-/// The probability that a binomial number is at least as far on one side as `count`, doubled.
+/// Probability that a binomial number is as far on one side as `count`, or further, doubled.
 fn two_sided(n: usize, p: f64, count: usize) -> f64 {
-    // Probabilities of 0, 1, ... up to where nothing is left that matters.
+    // Probabilities of 0, 1, ... until the remainder is negligible.
     let mut odds = vec![(n as f64 * (-p).ln_1p()).exp()];
     for i in 0..n.min(count + 1000) {
         let ratio = (n - i) as f64 / (i + 1) as f64 * p / (1.0 - p);
@@ -236,7 +236,7 @@ fn independent_losses() {
     for percent in percents {
         cells.extend(CODES.map(|code| iid(percent, code, 1)));
     }
-    // Interleaving changes nothing.
+    // Interleaving makes no difference.
     cells.extend([iid(10.0, (20, 6), 4), iid(10.0, (20, 6), 16)]);
     cells.extend([iid(1.0, (50, 2), 4), iid(5.0, (10, 2), 16)]);
     check(&cells);

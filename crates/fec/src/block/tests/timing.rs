@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// What a repair packet takes to leave.
+/// Time to send a repair packet.
 const REPAIR_TIME: Duration = Duration::from_micros(100);
 
-/// Sends data the moment it comes, and repair packets when there is none.
+/// Sends data as soon as it comes, and repair packets when there is none.
 struct Sender {
     encoder: BlockEncoder,
     now: Duration,
-    /// What has left, and when.
+    /// Packets sent, with their times.
     left: Vec<(Duration, Packet)>,
 }
 
 impl Sender {
-    /// Lets time pass: timers fire when they are due, and repair packets leave one after the other.
+    /// Advances the time: timers fire when due, and repair packets leave one after the other.
     fn run_until(&mut self, until: Duration) {
         while self.now < until {
             if let Some((header, symbol)) = self.encoder.poll_repair() {
@@ -37,7 +37,7 @@ impl Sender {
     }
 }
 
-/// Packets with the time at which they come: bursts, gaps, and some while repair packets leave.
+/// Packets with their arrival times: bursts, gaps, and some while repair packets leave.
 fn arrivals(draw: &mut Draw) -> Vec<(Duration, Vec<u8>)> {
     let mut now = T0;
     let arrivals = (0..1000u32).map(|i| {
@@ -78,7 +78,7 @@ fn run(draw: &mut Draw) -> (Vec<(Duration, Vec<u8>)>, Sender) {
 }
 
 #[test]
-fn data_leaves_unchanged_the_moment_it_comes_whatever_the_overcode() {
+fn data_leaves_unchanged_at_once_at_any_overhead() {
     for_seeds(60, |draw| {
         let (came, sender) = run(draw);
         let data = sender
@@ -94,7 +94,7 @@ fn data_leaves_unchanged_the_moment_it_comes_whatever_the_overcode() {
 fn repair_packets_leave_after_all_data_of_their_block_and_soon() {
     for_seeds(60, |draw| {
         let (_, sender) = run(draw);
-        // Of each block: when its first packet left, and how many have.
+        // For each block the time of its first packet, and the number sent.
         let mut blocks: BTreeMap<u32, (Duration, u8)> = BTreeMap::new();
         let mut seen = 0;
         for (time, packet) in &sender.left {
@@ -106,9 +106,9 @@ fn repair_packets_leave_after_all_data_of_their_block_and_soon() {
                     let (first, data) = blocks[&block];
                     assert_eq!(
                         data, k,
-                        "data of block {block} that left before its overcode"
+                        "data of block {block} that left before its repair packets"
                     );
-                    // Its own block time, and that other repair packets may be in front.
+                    // Its own block time, and other repair packets that may be in front.
                     let ahead = 16 * 2 * 60 * REPAIR_TIME;
                     assert!(
                         *time <= first + BLOCK_TIME_MAX + ahead,

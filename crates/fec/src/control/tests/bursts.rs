@@ -1,6 +1,6 @@
 use super::*;
 
-/// What the rows were from half a minute on, over all seeds.
+/// Rows from half a minute on, over all seeds.
 struct Settled {
     /// Sorted, one for each 100 packets.
     rows: Vec<usize>,
@@ -17,7 +17,7 @@ impl Settled {
     }
 }
 
-/// From a clean link to this channel.
+/// Changes from a clean link to this channel.
 fn settle(channel: &Channel, config: ControlConfig, count: u64) -> Settled {
     let k = usize::from(config.block);
     let failures: Vec<f64> = (0..=200)
@@ -84,7 +84,7 @@ fn in_bursts_rows_settle_near_the_optimum_and_blocks_meet_the_target() {
         assert!((optimum..=optimum + tenth).contains(&median), "{median}");
         assert!(high <= optimum + 2 * tenth, "{high}");
         assert!(settled.failure <= target, "{}", settled.failure);
-        // Bursts make blocks fail together: a few of 30,000 say little for a target of 1e-5.
+        // Blocks fail together in bursts: a few of 30,000 prove little for a target of 1e-5.
         let failed_max = (target * settled.span.blocks as f64).max(4.0);
         assert!(settled.span.failed as f64 <= failed_max);
         assert!(early[0] * 2 >= optimum, "{early:?}");

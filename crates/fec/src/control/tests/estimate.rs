@@ -1,6 +1,6 @@
 use super::*;
 
-/// The counts of so many packets of a channel.
+/// Counts of `packets` packets of a channel.
 fn counted(channel: &Channel, packets: usize, seed: u64) -> Counts {
     let (mut counts, mut run) = (Counts::default(), 0);
     for lost in channel.draws(seed).take(packets) {
@@ -76,7 +76,7 @@ fn an_estimate_is_what_the_counts_say() {
         assert!(better.loss() <= channel.loss() && channel.loss() <= worse.loss());
         assert!((channel.loss() - loss).abs() < 1e-12);
     }
-    // The interval of Wilson's for 20 of 1000, by hand.
+    // Wilson's interval for 20 of 1000, computed manually.
     let loss = Estimate::new(Counts::new(1000, 20, 20).unwrap()).loss();
     assert!((loss.low - 0.01298).abs() < 1e-5, "{loss:?}");
     assert!((loss.high - 0.03069).abs() < 1e-5, "{loss:?}");

@@ -6,20 +6,21 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The next packet, after so many others that were sent and do not arrive yet, or ever.
+    /// The next packet, after this many others that were sent and have not arrived yet, or never
+    /// do.
     After(u64),
-    /// A packet of so many before.
+    /// A packet from this many before.
     Again(u64),
-    /// A silence that began so many packets ago, and lasted that long.
+    /// A silence that started this many packets ago, and lasted that long.
     Silence(u64, u64),
 }
 
-/// The meter's rules, told slowly: which numbers were settled as what.
+/// Slow reference of the meter's rules: the numbers settled, and their fate.
 #[derive(Default)]
 struct Model {
     reorder: u64,
     first: Option<u64>,
-    /// One more than the highest number known.
+    /// Highest known number plus one.
     end: u64,
     received: BTreeSet<u64>,
     left_out: BTreeSet<u64>,
@@ -54,7 +55,7 @@ impl Model {
         self.end = self.end.max(numbers.end);
     }
 
-    /// Counts, and how many packets are left out.
+    /// Counts, and the number of packets left out.
     fn counts(&self, outage_packets: u64) -> (Counts, u64) {
         let (mut counts, mut left_out, mut lost) = (Counts::default(), 0, 0);
         for number in self.first.unwrap_or(self.end)..self.settled() {

@@ -9,7 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use super::*;
 use crate::theory::{Channel, Draws, rows_needed};
 
-/// Where the seeds of a test begin: 1, or `FEC_SEED` for just that one.
+/// Range of the seeds of a test: from 1, or just `FEC_SEED`.
 #[expect(clippy::disallowed_methods, reason = "a test's settings")]
 fn seeds(count: u64) -> Range<u64> {
     match std::env::var("FEC_SEED") {
@@ -21,14 +21,14 @@ fn seeds(count: u64) -> Range<u64> {
     }
 }
 
-/// A sender of blocks over a drawn channel, with a meter and a control.
+/// Sender of blocks over a drawn channel, with a meter and a control.
 struct Link {
     draws: Draws,
     meter: LossMeter,
     control: Control,
     k: usize,
     number: u64,
-    /// As many as are interleaved; they take turns.
+    /// Interleaved blocks, which take turns.
     blocks: Vec<Block>,
 }
 
@@ -41,16 +41,16 @@ struct Block {
     rows: usize,
 }
 
-/// What happened in a span of packets.
+/// Events of a span of packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     packets: u64,
     overhead: u64,
-    /// Packets sent while the rows were as they ought to be.
+    /// Packets sent while the rows were right.
     right: u64,
     blocks: u64,
     failed: u64,
-    /// How often the rows of full blocks changed.
+    /// Number of changes of the rows of full blocks.
     changes: u64,
 }
 
@@ -91,12 +91,12 @@ impl Link {
         self.control.overhead().rows(self.k)
     }
 
-    /// From now on the link is as this channel.
+    /// Changes the link to this channel.
     fn change(&mut self, channel: &Channel) {
         self.draws = self.draws.clone().change(channel);
     }
 
-    /// Sends so many packets, data and overcode, and compares the rows with those that are right.
+    /// Sends `packets` packets, data and repair, and compares the rows with the right ones.
     fn send(&mut self, packets: u64, right: RangeInclusive<usize>) -> Span {
         let mut span = Span::default();
         for _ in 0..packets {
@@ -139,7 +139,7 @@ impl Block {
     }
 }
 
-/// The least rows of theory.
+/// Minimum rows by theory.
 fn optimum(channel: &Channel, config: &ControlConfig) -> usize {
     let k = usize::from(config.block);
     let needed = rows_needed(channel, config.depth, config.target, k);

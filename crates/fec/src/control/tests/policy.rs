@@ -5,7 +5,7 @@ fn counts(packets: u64, lost: u64) -> Counts {
     Counts::new(packets, lost, lost).unwrap()
 }
 
-/// Reports of 100 packets, of which so many are lost.
+/// Adds reports of 100 packets, of which `lost` are lost.
 fn report(control: &mut Control, reports: u64, lost: u64) {
     for _ in 0..reports {
         control.on_counts(counts(100, lost));
@@ -13,7 +13,7 @@ fn report(control: &mut Control, reports: u64, lost: u64) {
 }
 
 #[test]
-fn overcode_never_rises_while_loss_looks_like_congestion() {
+fn overhead_never_rises_while_loss_looks_like_congestion() {
     for seed in seeds(20) {
         let config = ControlConfig {
             block: 50,
@@ -127,13 +127,13 @@ fn every_length_of_blocks_gets_what_it_needs() {
         assert!(failure(rows) <= TARGET_STREAMS, "{k}: {rows}");
         assert!(failure(rows - 2) > TARGET_STREAMS, "{k}: {rows}");
     }
-    // Longer ones are not asked for; they get the share of the longest.
+    // Rows for longer blocks are not requested; they get the share of the longest.
     let rows = control.overhead().rows(20);
     assert_eq!(control.overhead().rows(100), 5 * rows);
 }
 
 #[test]
-fn manual_overcode_stays_as_it_is_chosen() {
+fn manual_overhead_stays_as_configured() {
     for manual in [Manual::LIGHT, Manual::STRONG, Manual { k: 7, h: 0 }] {
         let mut control = Control::manual(manual).unwrap();
         let rows = control.poll_overhead().unwrap().rows(manual.k.into());
@@ -155,7 +155,7 @@ fn manual_overcode_stays_as_it_is_chosen() {
 }
 
 #[test]
-fn overcode_is_polled_once_for_each_change() {
+fn overhead_is_polled_once_for_each_change() {
     let mut control = Control::new(ControlConfig::default()).unwrap();
     assert_eq!(control.poll_overhead(), None);
     report(&mut control, 50, 2);
@@ -165,7 +165,7 @@ fn overcode_is_polled_once_for_each_change() {
 }
 
 #[test]
-fn one_burst_is_no_reason_for_overcode() {
+fn one_burst_starts_no_repair() {
     let mut control = Control::new(ControlConfig::default()).unwrap();
     control.on_counts(counts(1000, 0));
     control.on_counts(Run::Lost(200));
@@ -245,9 +245,9 @@ fn values_out_of_range_are_refused() {
     }
 }
 
-/// However little is to be remembered, that is enough to see that a link is clean.
+/// Even the smallest memory is sufficient to see that a link is clean.
 #[test]
-fn overcode_ends_on_a_clean_link_with_any_memory() {
+fn repair_ends_on_a_clean_link_with_any_memory() {
     for (memory, threshold) in [(1000, 5e-4), (1000, 1e-3), (1 << 16, 1e-5)] {
         let mut control = Control::new(ControlConfig {
             memory,
@@ -262,7 +262,7 @@ fn overcode_ends_on_a_clean_link_with_any_memory() {
     }
 }
 
-/// Reports come from the other side, who may say anything.
+/// Reports come from the other side, and may contain anything.
 #[test]
 fn reports_beyond_all_measure_are_no_trouble() {
     for seed in seeds(30) {

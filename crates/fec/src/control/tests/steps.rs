@@ -5,14 +5,14 @@ const STEPS: [f64; 5] = [0.0, 2.0, 8.0, 1.0, 0.0];
 const SETTLING: u64 = 3_000;
 const SETTLED: u64 = 27_000;
 
-/// Over all seeds, and how many seeds never had wrong rows.
+/// Over all seeds, with the number of seeds that never had wrong rows.
 #[derive(Clone, Copy, Default)]
 struct Step {
     span: Span,
     perfect: u64,
 }
 
-/// Goes through the steps, and returns what happened from three seconds after each of them on.
+/// Performs the steps, and returns the spans from three seconds after each of them on.
 fn steps(config: ControlConfig, seeds: Range<u64>) -> [Step; 5] {
     let mut steps = [Step::default(); 5];
     for seed in seeds {
@@ -26,7 +26,7 @@ fn steps(config: ControlConfig, seeds: Range<u64>) -> [Step; 5] {
             let span = link.send(SETTLED, right);
             step.span += span;
             step.perfect += u64::from(span.right == span.packets);
-            // Nothing was ever lost so far.
+            // Nothing was lost so far.
             let clean = link.control.estimate().counts().lost() == 0 && link.number < 100_000;
             assert!(
                 !clean || span_settling.overhead + span.overhead == 0,
@@ -46,7 +46,7 @@ fn print(config: &ControlConfig, steps: &[Step; 5], seeds: u64) {
         let (span, perfect) = (step.span, step.perfect as f64 / seeds as f64);
         println!(
             "{loss} %: optimum {}, right {:.4} of the time, always with {perfect:.3} of the seeds; \
-             overcode {:.4}, {} of {} blocks failed: {:.1e}; {} changes",
+             overhead {:.4}, {} of {} blocks failed: {:.1e}; {} changes",
             optimum(&Channel::iid(loss / 100.0).unwrap(), config),
             span.share_right(),
             span.overhead as f64 / (span.packets - span.overhead) as f64,
@@ -86,13 +86,13 @@ fn rows_settle_for_packets_too() {
     assert!(perfect as f64 >= 0.9 * (5 * count) as f64);
     for (loss, step) in STEPS.iter().zip(&steps) {
         assert!(step.span.share_right() >= 0.97, "{loss} %");
-        // Ten would be more than the target allows, with 95 %.
+        // Ten would exceed the target, with 95 %.
         assert!(step.span.failed < 10, "{loss} %");
     }
 }
 
 #[test]
-fn single_losses_on_a_clean_link_are_no_reason_for_overcode() {
+fn single_losses_on_a_clean_link_start_no_repair() {
     for seed in seeds(5) {
         let channel = Channel::iid(1e-4).unwrap();
         let mut link = Link::new(&channel, ControlConfig::default(), seed);
@@ -122,8 +122,8 @@ fn a_link_at_the_threshold_does_not_make_the_rows_flutter() {
     }
 }
 
-/// After how many packets from a step on the rows are as `done` says, for each seed, sorted; a link
-/// that has been as it was for 20 s.
+/// Number of packets after a step until the rows satisfy `done`, for each seed, sorted; on a link
+/// that was stable for 20 s.
 fn delays(from: f64, to: f64, done: impl Fn(usize) -> bool) -> Vec<u64> {
     let delay = |seed| {
         let before = Channel::iid(from).unwrap();
@@ -144,7 +144,7 @@ fn delays(from: f64, to: f64, done: impl Fn(usize) -> bool) -> Vec<u64> {
 }
 
 #[test]
-fn overcode_rises_quickly_and_falls_slowly() {
+fn overhead_rises_quickly_and_falls_slowly() {
     for (from, to, rows, minimum, most) in [
         (0.0, 0.02, 1, 0, 500),
         (0.0, 0.02, 4, 0, 1_000),

@@ -7,7 +7,7 @@ use super::{model::Model, *};
 #[derive(Debug)]
 struct Link {
     loss: f64,
-    /// Packets are put back by up to so many places.
+    /// Maximum places by which packets are delayed.
     jitter: usize,
     duplicates: f64,
 }
@@ -28,8 +28,8 @@ impl Link {
     }
 }
 
-/// After every single packet the decoder has restored what a solution of all equations from
-/// scratch gives, no more and no less, each packet once, and with the right content.
+/// After every packet the decoder has restored exactly the packets that a solution of all equations
+/// from scratch gives, each once, and with the right content.
 fn check(config: &DecoderConfig, share: (u8, u8), link: &Link, first: u32, count: u32, seed: u64) {
     let mut draw = Draw::new(seed);
     let sender = EncoderConfig {
@@ -114,8 +114,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// About as many repair packets as losses, so that equations wait until they leave the span:
-    /// which of them are kept when some become superfluous matters here.
+    /// About as many repair packets as losses, so that equations wait until they leave the span.
+    /// The choice of the redundant ones that are kept matters here.
     #[test]
     fn spans_of_two_windows_at_the_limit(
         window in 12u8..=32,
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// With too few places for repair packets there is less, but nothing wrong, and nothing twice.
+/// With too few places for repair packets fewer are restored, but none wrongly, and none twice.
 #[test]
 fn too_many_equations_give_way() {
     for seed in 0..20 {
@@ -190,7 +190,7 @@ fn what_is_not_restored_is_given_up() {
     let stats = decoder.stats();
     assert!(stats.recovered > 2_000 && stats.lost > 0, "{stats:?}");
     let all = stats.data + stats.recovered + stats.lost;
-    // What is missing among the last 128 has not been given up yet.
+    // Missing packets among the last 128 do not count as lost yet.
     assert!((59_940..=60_000).contains(&all), "{all}: {stats:?}");
     let kept = stats.repairs - stats.repairs_spare - stats.repairs_far;
     assert!(stats.repairs_expired + stats.recovered <= kept, "{stats:?}");

@@ -13,7 +13,7 @@ fn windows(repairs: &[Packet]) -> Vec<(u32, u16)> {
     repairs.iter().map(window).collect()
 }
 
-/// Which of the packets sent are repair packets.
+/// Pattern of the packets sent, data and repair.
 fn pattern(sent: &[Packet]) -> String {
     let mark = |(header, _): &Packet| if header.is_data() { 'd' } else { 'R' };
     sent.iter().map(mark).collect()
@@ -64,7 +64,7 @@ fn a_repair_symbol_is_as_long_as_the_longest_packet_of_its_window() {
 
 #[test]
 fn the_tail_gets_what_it_lacks_once() {
-    // As theory asks for: proportionally more for few.
+    // As theory requires: proportionally more for few.
     let overhead = || Overhead::from_fn(|k| [1, 2, 3][usize::from(k > 2) + usize::from(k > 10)]);
     let mut encoder = encoder(&windows_of(128), overhead());
     assert_eq!(
@@ -115,7 +115,7 @@ fn no_packet_stays_bare_for_long() {
     encoder.handle_timeout(ms(25));
     assert_eq!(windows(&repairs(&mut encoder)), [(0, 2)]);
     assert_eq!(encoder.poll_timeout(), None);
-    // Out of turn, so the next turn counts from here.
+    // An extra one, so the next interval starts here.
     let later = (0..49)
         .map(|i| encoder.handle_data(&[i], ms(26)).unwrap())
         .count();
@@ -168,7 +168,7 @@ fn when_too_many_wait_the_first_go_sooner() {
 }
 
 #[test]
-fn overcode_can_be_switched_on_at_any_time() {
+fn repair_can_be_switched_on_at_any_time() {
     let mut encoder = encoder(&windows_of(10), Overhead::none());
     assert_eq!(send(&mut encoder, 0, 100).len(), 100);
     assert_eq!(encoder.poll_timeout(), None);
@@ -181,7 +181,8 @@ fn overcode_can_be_switched_on_at_any_time() {
     assert_eq!(send(&mut encoder, 100, 100).len(), 100);
 }
 
-/// Data goes out at once: its header is there when the call returns, whatever is owed or waits.
+/// Data is sent at once: its header is returned by the call, even with repair packets owed or
+/// waiting.
 #[test]
 fn repair_packets_of_one_data_packet_may_be_apart() {
     let config = EncoderConfig {
@@ -242,9 +243,9 @@ fn repair_packets_computed_together_are_those_computed_alone() {
     assert_eq!(together, run(false));
 }
 
-/// What has come together towards the next repair packet is a share of one, whatever follows.
+/// The accumulated part of the next repair packet stays a share of one, whatever follows.
 #[test]
-fn another_overcode_never_brings_more_than_one_repair_packet_at_once() {
+fn a_new_overhead_never_brings_more_than_one_repair_packet_at_once() {
     let mut encoder = encoder(&windows_of(10), Overhead::of_block(255, 1));
     assert_eq!(send(&mut encoder, 0, 254).len(), 254);
     encoder.set_overhead(Overhead::of_block(3, 1));
@@ -274,7 +275,7 @@ fn times_without_end_are_no_trouble() {
 }
 
 #[test]
-fn what_nobody_fetches_is_bounded() {
+fn unfetched_repair_packets_are_bounded() {
     let mut encoder = encoder(&windows_of(3), Overhead::of_block(1, 2));
     for id in 0..10_000 {
         encoder.handle_data(&packet_of(id), Duration::ZERO).unwrap();

@@ -35,8 +35,8 @@ fn what_makes_no_sense_is_refused() {
     );
 }
 
-/// A forged repair packet cannot be told from a true one; what comes of it is checked for its
-/// length and padding, and then all equations go.
+/// A forged repair packet is not detected; the result is checked for its length and padding, and on
+/// failure all equations are dropped.
 #[test]
 fn an_outcome_that_is_no_packet_spoils_what_is_pending_and_no_more() {
     let mut encoder = encoder(&windows_of(20), Overhead::of_block(5, 1));
@@ -120,7 +120,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Anything at all: no panic, no packet twice, never more than what was configured.
+    /// Arbitrary input: no panic, no packet twice, never more than the configured limits.
     #[test]
     fn nothing_breaks_it(steps in steps(), repairs in 1usize..12) {
         let config = DecoderConfig { repairs, ..spans_of(12) };

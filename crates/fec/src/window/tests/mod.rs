@@ -20,7 +20,7 @@ type Packet = (Header, Vec<u8>);
 
 const PACKET_MAX: usize = 48;
 
-/// The packet with a number, always the same.
+/// Returns the packet with a number, always the same.
 fn packet_of(id: u32) -> Vec<u8> {
     let mut draw = Draw::new(id.into());
     let mut packet = vec![0; draw.between(0, PACKET_MAX)];
@@ -51,7 +51,7 @@ fn encoder(config: &EncoderConfig, overhead: Overhead) -> WindowEncoder {
     WindowEncoder::new(config).unwrap()
 }
 
-/// Feeds the encoder so many packets, and returns what it gives, in the order of sending.
+/// Feeds the encoder `count` packets, and returns its output in the order of sending.
 fn send(encoder: &mut WindowEncoder, first: u32, count: u32) -> Vec<Packet> {
     let mut sent = Vec::new();
     for id in (0..count).map(|i| first.wrapping_add(i)) {
@@ -76,7 +76,7 @@ fn decoder(window: u8) -> WindowDecoder {
     WindowDecoder::new(&spans_of(window)).unwrap()
 }
 
-/// Takes out what has been restored, and checks its content.
+/// Removes the restored packets, and checks their content.
 fn restored(decoder: &mut WindowDecoder) -> Vec<u32> {
     let mut ids = Vec::new();
     while let Some((header, packet)) = decoder.poll_recovered() {
@@ -89,7 +89,7 @@ fn restored(decoder: &mut WindowDecoder) -> Vec<u32> {
     ids
 }
 
-/// Hands a packet over; returns what it was good for and what was restored.
+/// Passes a packet to the decoder; returns its use and the restored packets.
 fn receive(decoder: &mut WindowDecoder, (header, payload): &Packet) -> (Arrival, Vec<u32>) {
     let arrival = decoder.handle(*header, payload).unwrap();
     (arrival, restored(decoder))

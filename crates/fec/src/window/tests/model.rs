@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use crate::{gf256, serial, window::coefficients};
 
-/// What a decoder can know at most: everything that has come and lies within the span, solved from scratch
-/// each time.
+/// Upper bound of a decoder's knowledge: all packets that have come and lie within the span, solved
+/// from scratch each time.
 pub(super) struct Model {
     span: u32,
     newest: Option<u32>,
@@ -21,7 +21,7 @@ impl Model {
         }
     }
 
-    /// Returns what can be restored now.
+    /// Returns the packets that can be restored now.
     pub(super) fn data(&mut self, id: u32) -> Vec<u32> {
         self.hear(id);
         if self.in_span(id) {
@@ -94,7 +94,7 @@ impl Model {
     }
 }
 
-/// Gauss and Jordan.
+/// Gauss-Jordan elimination.
 pub(super) fn reduce(rows: &mut [Vec<u8>]) {
     let mut done = 0;
     for column in 0..rows.first().map_or(0, Vec::len) {

@@ -16,7 +16,7 @@ fn sent_by(window: u8, first: u32, count: u32) -> Vec<Packet> {
     )
 }
 
-/// All but the data packets `lost`.
+/// All packets except the data packets `lost`.
 fn without(sent: Vec<Packet>, lost: &[u32]) -> Vec<Packet> {
     let arrives = |(header, _): &Packet| match header {
         Header::WindowData { id } => !lost.contains(id),
@@ -67,7 +67,8 @@ fn repair_packets_alone_move_nothing() {
     assert_eq!(decoder.stats().repairs_far, 9);
 }
 
-/// After an outage the encoder is far ahead. Three packets in a row, and decoding goes on; with them.
+/// After an outage the encoder is far ahead. Three packets in a row, and decoding continues,
+/// including them.
 #[test]
 fn an_outage_of_any_length_is_leapt_over() {
     for gap in [50, 1000, 1 << 20, (1 << 31) - 1] {
@@ -98,7 +99,7 @@ fn an_outage_of_any_length_is_leapt_over() {
 }
 
 #[test]
-fn an_encoder_that_begins_anew_is_followed() {
+fn a_restarted_encoder_is_followed() {
     for old in [1000, 5_000_000, 1 << 31, (1 << 31) + 5, u32::MAX] {
         let mut decoder = decoder(20);
         for packet in sent_by(20, old.wrapping_sub(30), 30) {
@@ -171,7 +172,7 @@ fn a_packet_that_comes_after_it_was_restored_is_a_duplicate() {
     assert_eq!(receive(&mut decoder, &data(3)).0, Arrival::Duplicate);
 }
 
-/// The repair packet that a late one brings is used before anything gives way to it, or it to others.
+/// A repair packet completed by a late one is used before a repair packet is dropped for another.
 #[test]
 fn where_there_is_room_for_few_repair_packets_the_newest_is_used_first() {
     let config = EncoderConfig {
@@ -199,9 +200,9 @@ fn where_there_is_room_for_few_repair_packets_the_newest_is_used_first() {
     assert_eq!(decoder.stats().repairs_evicted, 0);
 }
 
-/// Numbers say that its packets are duplicates, but what is in them is not what was.
+/// By their numbers its packets are duplicates, but the contents differ.
 #[test]
-fn an_encoder_that_begins_anew_with_the_same_numbers_loses_nothing() {
+fn an_encoder_restarted_with_the_same_numbers_loses_nothing() {
     for count in [9, 40, 300] {
         let mut decoder = decoder(20);
         for packet in sent_by(20, 0, count) {
@@ -222,7 +223,7 @@ fn an_encoder_that_begins_anew_with_the_same_numbers_loses_nothing() {
 }
 
 #[test]
-fn stragglers_of_an_encoder_that_has_begun_anew_pull_nothing_back() {
+fn stragglers_of_a_restarted_encoder_pull_nothing_back() {
     let mut decoder = decoder(20);
     for id in 0..100 {
         let header = Header::WindowData { id };

@@ -1,5 +1,5 @@
-//! Equations with coefficients of zero and one only, which depend on each other often, while
-//! packets come and go: what can be solved is what all equations that have not expired give.
+//! Equations with coefficients of zero and one only, which are often dependent, while packets come
+//! and go. The solution is that of all equations that have not expired.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ const SPAN: u32 = 16;
 struct Both {
     system: System,
     solved: Vec<crate::window::system::Solved>,
-    /// The packets from `base` on have columns.
+    /// First packet with a column.
     base: u32,
     known: BTreeSet<u32>,
     equations: Vec<(u32, BTreeMap<u32, u8>)>,
@@ -43,7 +43,7 @@ impl Both {
         self.known.retain(|id| *id >= base);
     }
 
-    /// What can be solved now; both learn it.
+    /// Packets that can be solved now; both sides learn them.
     fn solve(&mut self) -> (BTreeSet<u32>, BTreeSet<u32>) {
         let missing: Vec<u32> = (self.base..self.base + SPAN)
             .filter(|id| !self.known.contains(id))

@@ -1,7 +1,8 @@
-//! The rules that led connections to PEPsal: as `iptables-save` and `nft list ruleset` print them.
+//! Rules that redirected connections to PEPsal, as printed by `iptables-save` and `nft list
+//! ruleset`.
 //!
-//! A rule is taken over if every word of it is understood, and can be said of a site; otherwise it is left out, with a
-//! remark that shows it. To guess would be to accelerate what was not, or the opposite.
+//! A rule is converted if every word of it is supported and a site can express it. Otherwise it is
+//! left out, with a remark that shows it: a guess could accelerate other connections.
 
 mod parse;
 
@@ -10,29 +11,29 @@ use std::collections::{HashMap, HashSet};
 use super::Draft;
 use parse::{Rule, Target};
 
-/// What one rule redirects.
+/// Connections that a rule redirects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Redirect {
-    /// The interface on which connections arrive.
+    /// Interface on which connections arrive.
     pub lan: Option<String>,
     /// Clients' prefixes.
     pub src: Vec<String>,
     /// Servers' prefixes.
     pub dst: Vec<String>,
-    /// Servers' ports, as we write them.
+    /// Servers' ports, in the notation of pepd.
     pub dport: Vec<String>,
 }
 
-/// Chains jump to chains so often at most.
+/// Maximum depth of jumps between chains.
 const DEPTH: usize = 8;
 
 impl Redirect {
-    /// Whether it is of all connections of its interface.
+    /// Returns true if it matches all connections of its interface.
     pub fn is_all(&self) -> bool {
         self.src.is_empty() && self.dst.is_empty() && self.dport.is_empty()
     }
 
-    /// Of what both are of. `None` where that cannot be said so simply.
+    /// Returns the intersection. `None` if a site cannot express it.
     fn and(&self, other: &Self) -> Option<Self> {
         fn one<T: Clone + Default + PartialEq>(a: &T, b: &T) -> Option<T> {
             let none = T::default();
@@ -51,7 +52,7 @@ impl Redirect {
     }
 }
 
-/// Takes over interfaces and matches. What redirects nothing is passed over.
+/// Converts the rules that redirect; ignores others.
 pub fn rules(text: &str, draft: &mut Draft) {
     let mut all = Vec::new();
     let mut chain = "";
@@ -63,7 +64,7 @@ pub fn rules(text: &str, draft: &mut Draft) {
         }
     }
     draft.binds_clients |= all.iter().any(|rule| rule.target == Target::Queue);
-    // A mark is on packets of a connection that another rule has decided about.
+    // A rule that matches a mark only repeats the decision of the rule that sets it.
     let marks: HashSet<u32> = all.iter().filter_map(|rule| rule.sets_mark).collect();
     all.retain(|rule| !rule.mark.is_some_and(|mark| marks.contains(&mark)));
     let mut chains: HashMap<String, Vec<Rule<'_>>> = HashMap::new();
@@ -81,11 +82,12 @@ pub fn rules(text: &str, draft: &mut Draft) {
         follow(&chains, name, &Ok(Redirect::default()), DEPTH, draft);
     }
     if before == (draft.redirects.len(), draft.left_out) {
-        draft.remark("no rule was found that redirects connections from an interface (TPROXY)");
+        draft.remark("no rule redirects connections from an interface (TPROXY)");
     }
 }
 
-/// Everything that is redirected by a chain for what comes to it, or why that cannot be said.
+/// Converts all redirections that a chain reaches, given the match of packets that enter it, or the
+/// reason that a site cannot express that match.
 fn follow(
     chains: &HashMap<String, Vec<Rule<'_>>>,
     name: &str,
@@ -97,7 +99,7 @@ fn follow(
     if depth == 0 || !rules.iter().any(|rule| rule.leads(chains, depth)) {
         return;
     }
-    // Behind the last rule that redirects, what passes passes anyway.
+    // After the last redirecting rule, accepting a packet changes nothing.
     let last = rules.iter().rposition(|rule| rule.leads(chains, depth));
     for (at, rule) in rules.iter().enumerate() {
         if let Some(count) = rule.count.filter(|_| rule.leads(chains, depth)) {
@@ -107,14 +109,14 @@ fn follow(
             (Err(why), _) | (_, Err(why)) => Err(why.clone()),
             (Ok(comes), Ok(matches)) => comes
                 .and(matches)
-                .ok_or_else(|| "it narrows what the rule before it has matched".to_owned()),
+                .ok_or_else(|| "it narrows the match of the rule before it".to_owned()),
         };
         match &rule.target {
             Target::Redirect => take(both, rule.line, draft),
             Target::Chain(to) => follow(chains, to, &both, depth - 1, draft),
             Target::Pass if depth == DEPTH && Some(at) > last => {}
             Target::Pass => draft.remark(format!(
-                "connections that this rule let pass are accelerated now, unless a site with `mode = \"bypass\"` comes first: {}",
+                "connections that this rule let pass are now accelerated, unless a site with `mode = \"bypass\"` precedes: {}",
                 rule.line
             )),
             Target::Queue | Target::Other => {}
@@ -122,11 +124,11 @@ fn follow(
     }
 }
 
-/// Takes over a limit of redirected connections, unless an option has set one.
+/// Converts a limit on redirected connections, unless an option has set one.
 fn limit(count: u32, line: &str, draft: &mut Draft) {
     draft.flows.get_or_insert(count);
     draft.remark(format!(
-        "at most {count} connections were redirected at one time; `limits.flows` is that for all of pepd: {line}"
+        "at most {count} connections were redirected at a time; `limits.flows` limits all of pepd: {line}"
     ));
 }
 
@@ -136,17 +138,17 @@ fn take(redirect: Result<Redirect, String>, line: &str, draft: &mut Draft) {
             Ok(()) => return,
             Err(why) => why,
         },
-        Ok(_) => "it is of no interface: give that as `--lan`".to_owned(),
+        Ok(_) => "it names no interface: pass it as `--lan`".to_owned(),
         Err(why) => why,
     };
     draft.left_out = true;
     draft.remark(format!(
-        "LEFT OUT, as {why}; write a site for it (what is excepted: one with `mode = \"bypass\"` before it): {line}"
+        "LEFT OUT: {why}; write a site for it, after sites with `mode = \"bypass\"` for exceptions: {line}"
     ));
 }
 
 impl Rule<'_> {
-    /// Whether connections are redirected by it, or by a chain that it jumps to.
+    /// Returns true if the rule redirects connections, or jumps to a chain that does.
     fn leads(&self, chains: &HashMap<String, Vec<Rule<'_>>>, depth: usize) -> bool {
         match &self.target {
             Target::Redirect => true,

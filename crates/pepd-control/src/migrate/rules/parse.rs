@@ -1,49 +1,49 @@
-//! One rule, word by word.
+//! Parser of a rule.
 
 use super::Redirect;
 
-/// A rule of iptables or nft.
+/// Rule of iptables or nft.
 #[derive(Debug)]
 pub(super) struct Rule<'a> {
-    /// As it was printed.
+    /// Line as printed.
     pub line: &'a str,
-    /// Where it is.
+    /// Chain of the rule.
     pub chain: String,
-    /// Of what it is, or why that cannot be said of a site.
+    /// Match of the rule, or the reason that a site cannot express it.
     pub matches: Result<Redirect, String>,
-    /// The mark of a connection that it matches.
+    /// Connection mark that it matches.
     pub mark: Option<u32>,
-    /// The mark that it gives a connection.
+    /// Connection mark that it sets.
     pub sets_mark: Option<u32>,
-    /// The number of connections that it matches at one time.
+    /// Maximum number of simultaneous connections that it matches.
     pub count: Option<u32>,
-    /// What it does.
+    /// Target of the rule.
     pub target: Target,
 }
 
-/// What becomes of what a rule matches.
+/// Treatment of packets that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
-    /// It goes to PEPsal.
+    /// Redirection to PEPsal.
     Redirect,
-    /// PEPsal up to 1.8 sees it, and lets it pass.
+    /// Queue to PEPsal up to 1.8, which lets packets pass.
     Queue,
-    /// Another chain says.
+    /// Jump to another chain.
     Chain(String),
-    /// It goes where it wants.
+    /// Acceptance.
     Pass,
-    /// Nothing that matters here.
+    /// Anything else.
     Other,
 }
 
 type Words<'a> = std::iter::Peekable<std::vec::IntoIter<String>>;
 
-/// The rule that a line is, in a chain of nft where it is not of iptables, if it is one.
+/// Parses a line of iptables, or of nft within a chain; `None` if it is no rule.
 pub(super) fn rule<'a>(line: &'a str, chain: &str) -> Option<Rule<'a>> {
     if line.is_empty() || line.starts_with(['#', '*', ':', '}']) {
         return None;
     }
-    // Commas stand apart, but for those within quotes and lists of iptables, which have no blanks.
+    // Lists of iptables have commas without blanks; quoted text may have both.
     let words = shlex::split(line)?;
     if words.first().is_some_and(|word| word == "-A") {
         return iptables(line, words);
@@ -54,7 +54,7 @@ pub(super) fn rule<'a>(line: &'a str, chain: &str) -> Option<Rule<'a>> {
 fn iptables<'a>(line: &'a str, words: Vec<String>) -> Option<Rule<'a>> {
     let chain = words.get(1)?.clone();
     let at = words.iter().position(|word| word == "-j" || word == "-g")?;
-    // What follows are the target's own.
+    // The options of the target follow.
     let target = match words.get(at + 1)?.as_str() {
         "TPROXY" => Target::Redirect,
         "NFQUEUE" => Target::Queue,
@@ -104,7 +104,7 @@ fn iptables_match(
 }
 
 fn nft<'a>(line: &'a str, chain: &str, words: Vec<String>) -> Rule<'a> {
-    // `{ 80, 443 }` as one word each.
+    // Each element of `{ 80, 443 }` becomes a word.
     let words = words.into_iter();
     let words = words.flat_map(|word| {
         let parts = word
@@ -146,8 +146,8 @@ fn nft<'a>(line: &'a str, chain: &str, words: Vec<String>) -> Rule<'a> {
     rule
 }
 
-/// Reads what PEPsal's own rule set has of conntrack: `ct mark 200`, `ct mark set 200`,
-/// `ct count 2000`.
+/// Parses the conntrack matches of PEPsal's own rule set: `ct mark 200`, `ct mark set 200`, `ct
+/// count 2000`.
 fn conntrack(words: &mut Words<'_>, rule: &mut Rule<'_>) -> Result<(), String> {
     let field = words.next().unwrap_or_default();
     let is_set = words.next_if(|word| word == "set").is_some();
@@ -160,7 +160,7 @@ fn conntrack(words: &mut Words<'_>, rule: &mut Rule<'_>) -> Result<(), String> {
         ("mark", true, mark) => rule.sets_mark = mark,
         ("mark", false, Some(mark)) if rule.mark.is_none() => {
             rule.mark = Some(mark);
-            // Unless another rule gives that mark, whose packets it is about is unknown.
+            // Unless another rule sets that mark, the matched packets are unknown.
             return Err(unknown(&format!("ct mark {}", value.join(", "))));
         }
         ("count", false, Some(count)) => rule.count = Some(count),
@@ -169,7 +169,7 @@ fn conntrack(words: &mut Words<'_>, rule: &mut Rule<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A number as nft prints it: `200`, `0x000000c8`.
+/// Parses a number as nft prints it: `200`, `0x000000c8`.
 fn number(text: &str) -> Option<u32> {
     text.strip_prefix("0x")
         .map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16))
@@ -183,7 +183,7 @@ fn nft_match(
     target: &Target,
 ) -> Result<Redirect, String> {
     match word {
-        // Where `tproxy` leads, and what else is done.
+        // Operands of `tproxy`, and other statements.
         "to" | "ip" | "ip6" | "accept" | "return" if *target == Target::Redirect => {
             if word == "to" {
                 words.next();
@@ -211,7 +211,7 @@ fn nft_match(
     Ok(known)
 }
 
-/// `meta l4proto tcp`, and what is set.
+/// Parses `meta l4proto tcp` and statements that set something.
 fn meta(words: &mut Words<'_>) -> Result<(), String> {
     let field = words.next().unwrap_or_default();
     if words.next_if(|word| word == "set").is_some() {
@@ -234,7 +234,7 @@ fn is_count(word: &str) -> bool {
     matches!(word, "packets" | "bytes") || word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// One value, or those of a set in braces.
+/// Parses a value, or the values of a set in braces.
 fn set(words: &mut Words<'_>) -> Result<Vec<String>, String> {
     let first = words.next().unwrap_or_default();
     if first == "!=" || first == "!" {
@@ -248,7 +248,7 @@ fn set(words: &mut Words<'_>) -> Result<Vec<String>, String> {
         match words.next() {
             Some(word) if word == "}" => return Ok(values),
             Some(word) => values.push(word),
-            None => return Err("a set does not end in its line".to_owned()),
+            None => return Err("a set spans several lines".to_owned()),
         }
     }
 }
@@ -257,21 +257,21 @@ fn one(words: &mut Words<'_>) -> Result<String, String> {
     match set(words)?.as_slice() {
         [one] => Ok(one.clone()),
         several => Err(format!(
-            "it is of several interfaces ({})",
+            "it matches several interfaces ({})",
             several.join(", ")
         )),
     }
 }
 
-/// A name that ends like that is of many.
+/// Parses an interface. A name with a wildcard at its end is an error.
 fn interface(name: &str) -> Result<String, String> {
     if name.ends_with(['+', '*']) {
-        return Err(format!("`{name}` is of several interfaces"));
+        return Err(format!("`{name}` matches several interfaces"));
     }
     Ok(name.to_owned())
 }
 
-/// None where they are all addresses.
+/// Parses prefixes; returns none if they include all addresses.
 fn prefixes(text: &str) -> Vec<String> {
     let all = text.split(',');
     if all
@@ -283,17 +283,17 @@ fn prefixes(text: &str) -> Vec<String> {
     all.map(str::to_owned).collect()
 }
 
-/// `80,443,8000:8100` of iptables; `80`, `8000-8100` of nft.
+/// Parses ports: `80,443,8000:8100` of iptables; `80`, `8000-8100` of nft.
 fn ports(text: &str) -> Vec<String> {
     text.split(',').map(|port| port.replace(':', "-")).collect()
 }
 
 fn negation() -> String {
-    "the match of a site has no negation".to_owned()
+    "the match of a site supports no negation".to_owned()
 }
 
 fn unknown(words: &str) -> String {
-    format!("a site has no match like `{}`", words.trim())
+    format!("a site cannot match `{}`", words.trim())
 }
 
 trait PeekableWords: Iterator<Item = String> + Sized {

@@ -1,4 +1,4 @@
-//! Each flow, with what the kernel says of its connections.
+//! View of flows, with the kernel's state of their connections.
 
 use std::cmp::Reverse;
 
@@ -32,22 +32,22 @@ pub(super) fn page(history: &History, ui: &Ui, width: usize) -> Page {
         }
     };
     let mut head = vec![Line::from(summary(flows, ui))];
-    let passes_by = flows.report.not_accelerated.to_string();
+    let not_accelerated = flows.report.not_accelerated.to_string();
     head.extend(
-        wrapped(&passes_by, width)
+        wrapped(&not_accelerated, width)
             .into_iter()
-            .take(PASSES_BY_LINES)
+            .take(NOT_ACCELERATED_LINES)
             .map(Line::from),
     );
     let columns = format!(
-        "{} {:<5} {:>9} {:>9} {:>11} {:>8} {:>6} {}",
+        "{} {:<5} {:>9} {:>9} {:>11} {:>8} {:>7} {}",
         fitted("site", name_width(width)),
         "kind",
         "age",
         "bytes",
         "rate",
         "rtt",
-        "resent",
+        "retrans",
         "control",
     );
     head.push(Line::default());
@@ -60,8 +60,8 @@ pub(super) fn page(history: &History, ui: &Ui, width: usize) -> Page {
     }
 }
 
-/// What passes by is told in full by `pepd flows`.
-const PASSES_BY_LINES: usize = 4;
+/// Maximum lines for unaccelerated connections; `pepd flows` lists all of them.
+const NOT_ACCELERATED_LINES: usize = 4;
 
 fn summary(flows: &Flows, ui: &Ui) -> String {
     let (total, listed) = (flows.report.total, flows.report.flows.len());
@@ -78,7 +78,7 @@ fn summary(flows: &Flows, ui: &Ui) -> String {
     }
 }
 
-/// Each with its rate.
+/// Returns the flows in order, each with its rate.
 fn sorted(flows: &Flows, order: Order) -> Vec<(&FlowStatus, Option<f64>)> {
     let rates = flows.rates.iter().copied();
     let mut all: Vec<_> = flows.report.flows.iter().zip(rates).collect();
@@ -93,7 +93,7 @@ fn sorted(flows: &Flows, order: Order) -> Vec<(&FlowStatus, Option<f64>)> {
     all
 }
 
-/// The longer one of its connections'.
+/// Returns the longer round trip of its connections.
 fn rtt(flow: &FlowStatus) -> f64 {
     let legs = legs(flow).filter_map(|leg| leg.rtt_s);
     legs.fold(-1.0, f64::max)
@@ -103,19 +103,20 @@ fn legs(flow: &FlowStatus) -> impl Iterator<Item = &LegStatus> {
     flow.client_leg.iter().chain(&flow.server_leg)
 }
 
-/// That with the longer round trip, which is the link's where one crosses it.
+/// Returns the connection with the longer round trip: the one over the link, if any.
 fn slow_leg(flow: &FlowStatus) -> Option<&LegStatus> {
     let rtt = |leg: &LegStatus| leg.rtt_s.unwrap_or(-1.0);
     legs(flow).max_by(|a, b| rtt(a).total_cmp(&rtt(b)))
 }
 
-/// Congestion control of a leg, unless it only receives: then the control of its other end counts.
+/// Returns the congestion control of a leg; for a leg that only receives, that of the remote sender
+/// decides.
 fn control<'a>(flow: &FlowStatus, leg: &'a LegStatus) -> &'a str {
     let (up, down) = (flow.up_bytes, flow.down_bytes);
     let client = flow.client_leg.as_ref();
     let is_client = client.is_some_and(|client| std::ptr::eq(client, leg));
     let (sent, received) = if is_client { (down, up) } else { (up, down) };
-    // Requests and the like beside a download.
+    // A download sends requests too.
     let receives = sent < received / SENDS_LITTLE;
     if receives {
         "receives"
@@ -124,16 +125,16 @@ fn control<'a>(flow: &FlowStatus, leg: &'a LegStatus) -> &'a str {
     }
 }
 
-/// A leg only receives where it has sent less than this part of what it has received.
+/// A leg counts as receiving if it has sent less than this fraction of the received bytes.
 const SENDS_LITTLE: u64 = 20;
 
 fn lines(status: &FlowStatus, rate: Option<f64>, width: usize) -> [Line<'static>; 2] {
     let flow = &status.flow;
     let slow = slow_leg(status);
     let rtt = slow.and_then(|leg| leg.rtt_s);
-    let resent: u64 = legs(status).map(|leg| u64::from(leg.retransmitted)).sum();
+    let retransmitted: u64 = legs(status).map(|leg| u64::from(leg.retransmitted)).sum();
     let first = format!(
-        "{} {:<5} {:>9} {:>9} {:>11} {:>8} {resent:>6} {}",
+        "{} {:<5} {:>9} {:>9} {:>11} {:>8} {retransmitted:>7} {}",
         fitted(
             flow.site.as_deref().unwrap_or("(from peers)"),
             name_width(width)
@@ -147,7 +148,7 @@ fn lines(status: &FlowStatus, rate: Option<f64>, width: usize) -> [Line<'static>
     );
     let mut second = format!("   {} -> {}", flow.client, flow.destination);
     if let Some(peer) = &status.peer {
-        second += &format!(", by {peer}");
+        second += &format!(", via {peer}");
     }
     if status.state != "relaying" {
         second += &format!(", {}", status.state);

@@ -1,9 +1,9 @@
-//! Frames: what is known, as it is shown. Nothing here looks at a clock or a terminal.
+//! Drawing of frames. This module reads no clock and no terminal.
 //!
-//! - `overview`, link, sites, peers, limits
-//! - `flows`, each of them
-//! - `packets`, sites whose packets are carried
-//! - `parts`, of which lines are made
+//! - `overview`: link, sites, peers, limits
+//! - `flows`: list of flows
+//! - `packets`: sites of mode `packet`
+//! - `parts`: elements of lines
 
 mod flows;
 mod overview;
@@ -17,6 +17,7 @@ use ratatui::{
     style::{Color, Modifier, Style},
     text::{Line, Span},
 };
+use units::counted;
 
 use self::parts::fitted;
 use super::{
@@ -24,36 +25,36 @@ use super::{
     ui::{Ui, View},
 };
 
-/// What a frame needs at least.
+/// Minimum width and height of a frame.
 pub(super) const SMALLEST: (u16, u16) = (80, 24);
 
-/// A frame before it has a size: what stays in place, and what can be moved beneath.
+/// Content of a frame before its size is known: a fixed head and a scrollable list.
 struct Page {
     head: Vec<Line<'static>>,
     list: Vec<Line<'static>>,
 }
 
-/// What the list of a frame had room for, and by how many lines it could be moved.
+/// Visible lines of the list, and its maximum scroll position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Drawn {
-    /// Lines.
+    /// Visible lines.
     pub(super) room: usize,
-    /// Lines.
+    /// Maximum scroll position.
     pub(super) most: usize,
 }
 
-/// What part of a line is meant to say, beside its words.
+/// Meaning of a part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tone {
-    /// A heading.
+    /// Heading.
     Head,
-    /// As it should be.
+    /// Normal state.
     Good,
-    /// Not as it should be.
+    /// Problem.
     Bad,
-    /// The line that is always there.
+    /// Title or footer.
     Bar,
-    /// A graph.
+    /// Graph.
     Graph,
 }
 
@@ -78,7 +79,7 @@ impl Ui {
     }
 }
 
-/// Draws a frame into all of this buffer.
+/// Draws a frame that fills the buffer.
 pub(super) fn draw(history: &History, ui: &Ui, now: f64, frame: &mut Buffer) -> Drawn {
     let area = frame.area;
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
@@ -109,14 +110,14 @@ pub(super) fn draw(history: &History, ui: &Ui, now: f64, frame: &mut Buffer) -> 
     Drawn { room, most }
 }
 
-/// A frame that is as high as it needs to be, as text.
+/// Returns a frame of the required height as text.
 pub(super) fn text(history: &History, ui: &Ui, now: f64, width: u16) -> String {
     let page = page(history, ui, usize::from(width));
     let lines = page.head.len() + page.list.len() + 3;
     let height = u16::try_from(lines).unwrap_or(u16::MAX).max(SMALLEST.1);
     let mut frame = Buffer::empty(Rect::new(0, 0, width, height));
     draw(history, ui, now, &mut frame);
-    // The keys below are of no use.
+    // The footer lists keys, which text has not.
     lines_of(&frame)[..usize::from(height) - 1]
         .join("\n")
         .trim_end()
@@ -124,7 +125,7 @@ pub(super) fn text(history: &History, ui: &Ui, now: f64, width: u16) -> String {
         + "\n"
 }
 
-/// What a frame says, line by line.
+/// Returns the lines of a frame.
 pub(super) fn lines_of(frame: &Buffer) -> Vec<String> {
     let rows = frame.content.chunks(usize::from(frame.area.width).max(1));
     let lines = rows.map(|row| row.iter().map(Cell::symbol).collect::<String>());
@@ -142,12 +143,12 @@ fn title(history: &History, ui: &Ui, width: usize) -> Line<'static> {
     let mut text = " pepd".to_owned();
     if let Some(status) = history.status() {
         let (version, pid, up) = (&status.version, status.pid, span(status.uptime_s));
-        text += &format!(" {version}, process {pid} for {up}");
+        text += &format!(" {version}, process {pid}, up {up}");
         if status.restarts > 0 {
-            text += &format!(", {} before it", status.restarts);
+            text += &format!(", {}", counted(status.restarts, "restart"));
         }
         if status.draining {
-            text += ", DRAINING: takes no new flows";
+            text += ", DRAINING: accepts no new flows";
         }
     }
     text += &format!("  {}", history.source);
@@ -160,21 +161,21 @@ fn silence(history: &History, ui: &Ui, now: f64) -> Line<'static> {
     };
     let (source, since) = (&history.source, span(seconds));
     let stale = if history.status().is_some() {
-        "; below is what was seen last"
+        "; last data below"
     } else {
         ""
     };
-    let text = format!("no answer from {source} since {since}{stale} ({why})");
+    let text = format!("no answer from {source} for {since}{stale} ({why})");
     Line::from(ui.span(Tone::Bad, text))
 }
 
 fn footer(ui: &Ui, width: usize, hidden: Option<(usize, usize)>) -> Line<'static> {
     let mut text = match ui.view {
-        View::Overview => " q end  ? help  f flows".to_owned(),
+        View::Overview => " q quit  ? help  f flows".to_owned(),
         View::Flows => {
             let site = ui.site.as_deref().unwrap_or("all");
             let order = ui.order.name();
-            format!(" q end  ? help  f overview  s sort: {order}  i site: {site}")
+            format!(" q quit  ? help  f overview  s sort: {order}  i site: {site}")
         }
     };
     if let Some((above, below)) = hidden {
@@ -187,8 +188,8 @@ fn too_small(area: Rect, frame: &mut Buffer) {
     let (width, height) = SMALLEST;
     let lines = [
         format!("{} x {} is too small:", area.width, area.height),
-        format!("{width} x {height} at least."),
-        "q ends.".to_owned(),
+        format!("need {width} x {height} or more."),
+        "q quits.".to_owned(),
     ];
     for (row, line) in area.rows().zip(&lines) {
         frame.set_stringn(row.x, row.y, line, usize::from(row.width), Style::new());
@@ -196,19 +197,19 @@ fn too_small(area: Rect, frame: &mut Buffer) {
 }
 
 const HELP: [&str; 13] = [
-    "q, Ctrl-C      end",
-    "? h            this help; Esc closes it, too",
-    "f, Tab         flows, or back",
+    "q, Ctrl-C      quit",
+    "? h            toggle this help; Esc closes it",
+    "f, Tab         toggle the list of flows",
     "s              flows: sort by bytes, rate, age, rtt",
-    "i              flows: of the next site, or of all",
-    "↑↓ PgUp PgDn   move the list; Home, End",
+    "i              flows: next site, then all sites",
+    "↑↓ PgUp PgDn   scroll the list; Home, End",
     "",
-    "Graphs: ten minutes, each to its own height.",
-    "loss: of our packets, on the link. unrepaired:",
-    "lost in spite of FEC. FEC: repair packets per",
-    "packet. delay: RTT beyond the minimum: queues.",
-    "held: bytes hosts were told have arrived, and",
-    "that the other end has not acknowledged.",
+    "Graphs: ten minutes, each with its own scale.",
+    "loss: packets lost on the link. unrepaired: lost",
+    "in spite of FEC. FEC: repair packets per packet.",
+    "delay: RTT minus its minimum (queues). held:",
+    "bytes acknowledged to a host and not yet by the",
+    "other end.",
 ];
 
 fn help(ui: &Ui, area: Rect, frame: &mut Buffer) {

@@ -1,7 +1,7 @@
-//! Link, sites, peers, limits.
+//! Overview: link, sites, peers, limits.
 
 use pepd_api::{
-    link::OutageReport,
+    link::{OutageReport, source},
     status::{PeerStatus, SiteStatus, Status, Traffic, Used, no_session},
     text::{bits, bytes, milliseconds, span},
 };
@@ -16,9 +16,9 @@ use crate::top::{
     ui::Ui,
 };
 
-/// The name of a graph, and its last value.
+/// Width of the name of a graph and its last value.
 const LABEL: usize = 26;
-/// Its highest value.
+/// Width of its maximum.
 const HIGHEST: usize = 18;
 
 pub(super) fn page(history: &History, ui: &Ui, width: usize) -> Page {
@@ -45,7 +45,7 @@ fn link(status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
     } else {
         ui.span(Tone::Bad, "DOWN")
     };
-    let mut text = format!(" for {}, by {}", span(report.for_s), report.by);
+    let mut text = format!(" for {}, {}", span(report.for_s), source(&report.by));
     let rate = link.rate.map(|rate| bits(rate as f64));
     for part in [link.interface.clone(), rate, link.rtt_s.map(milliseconds)]
         .into_iter()
@@ -54,12 +54,12 @@ fn link(status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
         text += &format!(", {part}");
     }
     if let Some(left) = report.next_planned_in_s {
-        text += &format!("; changes by plan in {}", span(left));
+        text += &format!("; next planned change in {}", span(left));
     }
     let (count, down) = (report.outages, span(report.down_s));
-    let mut past = format!("outages {count}, {down} in all");
+    let mut past = format!("outages {count}, {down} in total");
     for (begin, outage) in ["; last ", ", "].into_iter().zip(&report.history) {
-        past += &format!("{begin}{} for {}", clock(outage.began), lasted(outage));
+        past += &format!("{begin}{} {}", clock(outage.began), lasted(outage));
     }
     vec![
         Line::from(vec![Span::raw("link "), state, Span::raw(text)]),
@@ -68,12 +68,13 @@ fn link(status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
 }
 
 fn lasted(outage: &OutageReport) -> String {
-    outage.lasted_s.map_or("now".to_owned(), span)
+    let lasted = outage.lasted_s.map(span);
+    lasted.map_or("ongoing".to_owned(), |lasted| format!("for {lasted}"))
 }
 
-/// How a value is shown.
+/// Formatter of a value.
 type Show = fn(f64) -> String;
-/// What of a point is shown.
+/// Selector of a value of a point.
 type Value = fn(&Point) -> Option<f64>;
 
 fn graphs(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
@@ -96,7 +97,7 @@ fn graphs(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line
         let last = last.map_or("-".to_owned(), show);
         let label = format!("{name:<10} {last:>12}");
         let most = highest(&columns).map_or("-".to_owned(), show);
-        let most = format!("  most {most}");
+        let most = format!("  max {most}");
         Line::from(vec![
             Span::raw(fitted(&label, LABEL)),
             ui.span(Tone::Graph, graph(&columns)),
@@ -106,7 +107,7 @@ fn graphs(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line
     all.into_iter().map(line).collect()
 }
 
-/// What is held, and what is used of the limits.
+/// Returns held data and the use of limits.
 fn amounts(status: &Status, ui: &Ui) -> Vec<Line<'static>> {
     let held = status.total.held;
     let (memory, disk, kernel) = (bytes(held.memory), bytes(held.disk), bytes(held.kernel));
@@ -136,10 +137,10 @@ fn amounts(status: &Status, ui: &Ui) -> Vec<Line<'static>> {
     lines
 }
 
-/// From here on it is told that a limit is near, in tenths.
+/// Tenths of a limit from which it is marked.
 const NEAR: u64 = 9;
 
-/// That a limit is near comes first, as a line may be cut at its end.
+/// Returns the use of a limit. The mark comes first, since a line may be cut at its end.
 fn used(ui: &Ui, part: Used, show: impl Fn(u64) -> String) -> Vec<Span<'static>> {
     let text = Span::raw(format!("{} of {}", show(part.used), show(part.most)));
     if part.most == 0 || part.used.saturating_mul(10) < part.most.saturating_mul(NEAR) {
@@ -193,13 +194,13 @@ fn site_line(site: &str, mode: &str, traffic: &Traffic, name: usize) -> String {
     )
 }
 
-/// Why new flows are not ours, unless that is in the column beside already.
+/// Returns the cause of a bypass that the mode does not show.
 fn passes(site: &SiteStatus) -> String {
     match site.bypassed.as_deref() {
-        // A loss has a line of its own.
+        // A lost interception has a line of its own.
         None | Some("mode" | "interception") => String::new(),
-        Some("link") => "link away".to_owned(),
-        Some("peer") => "peer away".to_owned(),
+        Some("link") => "link down".to_owned(),
+        Some("peer") => "peer down".to_owned(),
         Some("silence") => "no IPv6".to_owned(),
         Some(why) => why.to_owned(),
     }
@@ -211,8 +212,8 @@ fn peers(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line<
     }
     let name = name_width(width);
     let head = format!(
-        "{:<name$} {:<7} {:<3} {:>5} {:>8} {:>8} {:>11} {:>5} {:>5} {:>5}",
-        "peer", "is", "by", "flows", "rtt", "delay", "rate", "loss", "unrep", "FEC",
+        "{:<name$} {:<7} {:<5} {:>5} {:>8} {:>8} {:>11} {:>5} {:>5} {:>5}",
+        "peer", "state", "proto", "flows", "rtt", "delay", "rate", "loss", "unrep", "FEC",
     );
     let mut lines = vec![Line::default(), Line::from(ui.span(Tone::Head, head))];
     let each = status
@@ -228,7 +229,7 @@ fn peer_line(history: &History, peer: &PeerStatus, ui: &Ui, name: usize) -> Line
         (Some(session), true) if session.path == "up" => ("up", Tone::Good),
         (Some(session), true) => (session.path.as_str(), Tone::Bad),
         (_, true) => ("up", Tone::Good),
-        (_, false) => ("AWAY", Tone::Bad),
+        (_, false) => ("DOWN", Tone::Bad),
     };
     let state = [
         Span::raw(format!("{} ", fitted(&peer.name, name))),
@@ -240,10 +241,10 @@ fn peer_line(history: &History, peer: &PeerStatus, ui: &Ui, name: usize) -> Line
         None => {
             let why = peer.no_session.as_deref();
             let why = why.map_or("", no_session);
-            format!("{:<3} {flows:>5}  {why}", "")
+            format!("{:<5} {flows:>5}  {why}", "")
         }
         Some(session) => format!(
-            "{:<3} {flows:>5} {:>8} {:>8} {:>11} {:>5} {:>5} {:>5}",
+            "{:<5} {flows:>5} {:>8} {:>8} {:>11} {:>5} {:>5} {:>5}",
             session.carrier.as_deref().unwrap_or_default(),
             milliseconds(session.rtt_s),
             milliseconds((session.rtt_s - session.rtt_min_s).max(0.0)),
@@ -279,17 +280,17 @@ fn outages(status: &Status, ui: &Ui) -> Vec<Line<'static>> {
     if history.is_empty() {
         return vec![];
     }
-    let head = ui.span(Tone::Head, "outages of the link, the last first (UTC)");
+    let head = ui.span(Tone::Head, "outages of the link, latest first (UTC)");
     let mut lines = vec![Line::default(), Line::from(head)];
     let each = history.iter().map(|outage| {
         let (began, ago) = (clock(outage.began), span(outage.ago_s));
         let lasted = match outage.lasted_s {
             Some(seconds) => format!("lasted {}", span(seconds)),
-            None => "lasts".to_owned(),
+            None => "ongoing".to_owned(),
         };
         Line::from(format!(
-            "{began:>15}, {ago} ago: {lasted}, by {}",
-            outage.by
+            "{began:>15}, {ago} ago: {lasted}, {}",
+            source(&outage.by)
         ))
     });
     lines.extend(each);

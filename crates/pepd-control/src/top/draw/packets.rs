@@ -1,4 +1,4 @@
-//! Sites whose packets are carried one by one, as far as pepd has some.
+//! Table of sites of mode `packet`, if any.
 
 use pepd_api::{
     status::{PacketStatus, PeerStatus, Status, boosters_on},
@@ -15,7 +15,7 @@ use crate::top::{
     ui::Ui,
 };
 
-/// What stands before what boosters do, beside the name.
+/// Width of the numbers between the name and the boosters.
 const NUMBERS: usize = 52;
 
 pub(super) fn table(
@@ -30,21 +30,21 @@ pub(super) fn table(
         sites.map(move |site| line(history, peer, site, ui, width))
     });
     let mut lines: Vec<_> = sites.collect();
-    let strangers = status
+    let unmatched = status
         .peers
         .iter()
         .filter(|peer| peer.packets_unmatched > 0);
-    lines.extend(strangers.map(|peer| {
+    lines.extend(unmatched.map(|peer| {
         let (count, peer) = (peer.packets_unmatched, &peer.name);
-        let text = format!("{count} packets of {peer} dropped, as no site here takes them");
+        let text = format!("dropped {count} packets of {peer} that no site here accepts");
         Line::from(ui.span(Tone::Bad, fitted(&text, width).trim_end()))
     }));
     if lines.is_empty() {
         return lines;
     }
     let head = format!(
-        "{:<name$} {:>9} {:>11} {:>9} {:>8} {:>8}  boosters on",
-        "packets of", "taken", "", "given", "dropped", "queue",
+        "{:<name$} {:>9} {:>11} {:>9} {:>8} {:>8}  active boosters",
+        "packet site", "", "from hosts", "to hosts", "dropped", "queue",
     );
     let head = [Line::default(), Line::from(ui.span(Tone::Head, head))];
     head.into_iter().chain(lines).collect()
@@ -71,7 +71,7 @@ fn line(
         milliseconds(site.queued_s),
     );
     let note = match peer.takes_packets {
-        Some(false) => ui.span(Tone::Bad, "the peer takes none"),
+        Some(false) => ui.span(Tone::Bad, "rejected by the peer"),
         _ => {
             let room = width.saturating_sub(name + NUMBERS);
             Span::raw(fitted(&boosters_on(site), room).trim_end().to_owned())
@@ -80,7 +80,7 @@ fn line(
     Line::from(vec![Span::raw(numbers), note])
 }
 
-/// So many packets a second.
+/// Formats a rate in packets per second.
 fn a_second(rate: f64) -> String {
     match rate {
         ..9.95 => format!("{rate:.1}/s"),

@@ -1,26 +1,26 @@
-//! Of which lines are made.
+//! Elements of lines.
 
-/// From nothing to most. None is as high as its line, or graphs would grow into each other.
+/// Bars of increasing height. None fills its line, to keep graphs apart.
 const STEPS: [char; 7] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇'];
 
-/// A line of blocks, the highest of which is the highest value; blanks where nothing is known.
+/// Draws a line of bars scaled to the maximum; blanks stand for unknown values.
 pub(super) fn graph(columns: &[Option<f64>]) -> String {
     let most = highest(columns).unwrap_or(0.0);
     let step = |value: &Option<f64>| match value {
         None => ' ',
         Some(value) if *value <= 0.0 || most <= 0.0 => STEPS[0],
-        // What is not nothing looks like something.
+        // A value above zero is visible.
         Some(value) => STEPS[((value / most * 7.0).ceil() as usize).clamp(2, 7) - 1],
     };
     columns.iter().map(step).collect()
 }
 
-/// None where nothing is known.
+/// Returns the maximum; none if all values are unknown.
 pub(super) fn highest(columns: &[Option<f64>]) -> Option<f64> {
     columns.iter().flatten().copied().reduce(f64::max)
 }
 
-/// A text of so many characters: blanks are added, or what is too long is cut, which can be seen.
+/// Pads a text to this width, or cuts it with an ellipsis.
 pub(super) fn fitted(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -30,7 +30,7 @@ pub(super) fn fitted(text: &str, width: usize) -> String {
     begin.chain(['…'].into_iter().take(width)).collect()
 }
 
-/// A text in lines of at most so many characters, broken at blanks where there are some.
+/// Wraps a text at blanks into lines of this width.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -46,12 +46,12 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// How wide names are in a table: they have what a wide terminal leaves them.
+/// Returns the width of names in a table, which grows with the terminal.
 pub(super) fn name_width(width: usize) -> usize {
     12 + width.saturating_sub(80).min(20)
 }
 
-/// A share, in four digits at most.
+/// Formats a share in at most four digits.
 pub(super) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     match percent {
@@ -61,7 +61,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// A time of day in UTC, with its date: `22 Nov 14:02:11`. Of Unix time.
+/// Formats Unix time as date and time of day in UTC: `22 Nov 14:02:11`.
 pub(super) fn clock(seconds: f64) -> String {
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
@@ -75,13 +75,13 @@ pub(super) fn clock(seconds: f64) -> String {
     )
 }
 
-/// Day of the month, and month from 0, so many days after the first of January 1970.
+/// Returns the day of the month, and the month from 0, of this day since 1 January 1970.
 fn date(days: u64) -> (u64, usize) {
-    // Years that begin in March have the day that not all have at their end; so have eras of 400 of them.
+    // In years that begin in March the leap day is the last, also in cycles of 400 years.
     let day = (days + 719_468) % 146_097;
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
-    // From March on, 153 days in each five months.
+    // From March on, five months have 153 days.
     let month = (5 * day + 2) / 153;
     (day - (153 * month + 2) / 5 + 1, ((month + 2) % 12) as usize)
 }
@@ -110,13 +110,16 @@ mod tests {
 
     #[test]
     fn shares_have_three_digits() {
-        let told = [0.0, 0.0123, 0.09999, 0.5, 1.0, 12.5].map(percent);
-        assert_eq!(told, ["0.00%", "1.23%", "10.0%", "50.0%", "100%", "1250%"]);
+        let reported = [0.0, 0.0123, 0.09999, 0.5, 1.0, 12.5].map(percent);
+        assert_eq!(
+            reported,
+            ["0.00%", "1.23%", "10.0%", "50.0%", "100%", "1250%"]
+        );
     }
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        let told = [
+        let reported = [
             0.0,
             951_782_399.0,
             951_782_400.0,
@@ -130,8 +133,8 @@ mod tests {
             "22 Nov 14:02:11",
             "1 Mar 00:00:00",
         ];
-        assert_eq!(told.map(clock), expected);
-        // Each day follows the one before, over the years that are leap years by each of the rules.
+        assert_eq!(reported.map(clock), expected);
+        // Days are consecutive over years to which each of the leap-year rules applies.
         let lengths = |year: u64| {
             let leap =
                 year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);

@@ -1,4 +1,5 @@
-//! The process ends, at any step and again and again: the next one has every byte, in memory or on disk.
+//! Crashes of the process at any step, repeatedly: the next process has every byte, in memory or on
+//! disk.
 
 use pep_core::{arena::Counters, stream_header::Answer};
 
@@ -6,7 +7,7 @@ use super::*;
 use crate::{custody::Left, rig::context_over, table::tests::survivor};
 
 impl World {
-    /// Another process goes on with what there is on disk and in memory. There is no session.
+    /// Starts another process with the state on disk and in memory, without a session.
     fn try_crash(&mut self, change: impl FnOnce(&mut Left)) -> Result<(), RecoverError> {
         self.generation += 1;
         let (spill, slow, mut left) = ManualDisk::of(&self.disk, self.bounds.disk, self.generation);
@@ -16,19 +17,19 @@ impl World {
         let context = context_over(arena, BUDGET, 2 * MIB, INITIAL);
         let (table, custody) = Self::table(&context, self.bounds, spill);
         self.custody = custody;
-        let told = Counters {
+        let reported = Counters {
             read: self.given,
             ..Counters::default()
         };
         let ended = std::mem::replace(&mut self.table, table);
-        let away = ended.away;
-        let survivor = survivor(ended, told);
+        let link_down = ended.link_down;
+        let survivor = survivor(ended, reported);
         let token = survivor.record.identity.token;
         let on_disk = left.take(token, Direction::Up);
         let adopted = self.table.recover(survivor, None, on_disk);
         left.rest().for_each(|spot| self.custody.forget(spot));
         self.flow = adopted?.flow;
-        self.table.set_link_down(away);
+        self.table.set_link_down(link_down);
         self.base = None;
         self.announced = self.entry().advance();
         Ok(())
@@ -38,7 +39,7 @@ impl World {
         self.try_crash(|_| {}).unwrap();
     }
 
-    /// There is a session again. The peer has everything below `up`.
+    /// Starts another session. The peer has everything below `up`.
     fn resume(&mut self, up: u64) {
         self.table.reopen(self.flow, STREAM).unwrap();
         let answer = Answer {
@@ -53,7 +54,7 @@ impl World {
         (self.sent, self.acked, self.announced) = (up, up, up + terms.written);
     }
 
-    /// The disk does some of what it was asked to, and some of that is heard of.
+    /// Performs some of the pending disk requests, and handles some of the answers.
     fn disk_works_partly(&mut self, jobs: u64, answers: usize) {
         for _ in 0..jobs {
             if !self.slow.work_once() {
@@ -71,7 +72,8 @@ impl World {
     }
 }
 
-/// As `whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded`, with crashes.
+/// Runs a random test like `whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded`, with
+/// crashes.
 fn run(seed: u64) {
     let mut draw = Draw(seed);
     let memory = (1 + draw.below(24)) << 16;
@@ -127,7 +129,7 @@ fn an_upload_on_disk_is_delivered_by_the_next_process_and_the_one_after_that() {
     let before = world.stats().custody_disk_bytes;
     world.crash();
     assert_eq!(world.stats().custody_disk_bytes, before);
-    // It goes on taking what comes.
+    // The flow keeps taking bytes.
     world.upload(40 * MIB);
     assert_eq!(world.given, 40 * MIB);
     world.table.set_link_down(false);
@@ -149,9 +151,9 @@ fn an_upload_on_disk_is_delivered_by_the_next_process_and_the_one_after_that() {
     assert_eq!(world.disk.0.bytes(), 0);
 }
 
-/// Nothing is made up for what is not there any more.
+/// Missing bytes are not replaced.
 #[test]
-fn without_what_it_had_on_disk_a_flow_does_not_go_on() {
+fn without_its_chunks_on_disk_a_flow_does_not_resume() {
     let mut world = World::new(MIB, 64 * MIB);
     world.table.set_link_down(true);
     world.upload(8 * MIB);
@@ -164,7 +166,7 @@ fn without_what_it_had_on_disk_a_flow_does_not_go_on() {
     world.disk.0.read.store(true, Relaxed);
     assert!(world.try_crash(|_| {}).is_err());
     world.disk.0.read.store(false, Relaxed);
-    // One that had nothing there does.
+    // A flow without bytes on disk resumes.
     let mut world = World::new(MIB, 64 * MIB);
     world.upload(8 * MIB);
     world.disk.0.read.store(true, Relaxed);
@@ -173,7 +175,8 @@ fn without_what_it_had_on_disk_a_flow_does_not_go_on() {
     world.deliver();
 }
 
-/// The near end of a flow whose both directions are complete here has ended, and does not say how.
+/// The near end of a flow has ended without a code, while both directions are complete at the far
+/// end.
 #[test]
 fn a_flow_that_has_ended_at_the_peer_ends_here_however_much_waits() {
     for (bytes, ends_well) in [(512 << 10, true), (8 * MIB, false)] {
@@ -187,7 +190,7 @@ fn a_flow_that_has_ended_at_the_peer_ends_here_however_much_waits() {
         entry.on_forgotten();
         let reset = (!ends_well).then_some(ResetCode::Restarted);
         assert_eq!((entry.closed, entry.reset), (ends_well, reset));
-        // There is room to hear of the leg's end once more.
+        // There is room to get the leg's end again.
         assert!(!ends_well || !entry.space(1).is_empty());
     }
 }

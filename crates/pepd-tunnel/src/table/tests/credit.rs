@@ -1,14 +1,14 @@
-//! What peers may send.
+//! Credit of peers.
 
 use tunnel::ecn::Ecn;
 
 use super::*;
 
-/// Flows of a peer with a session beneath, whose leg takes what and when it likes.
+/// Flows of a peer with a session, whose legs take bytes at random.
 struct Receiver {
     table: Table,
     session: Session,
-    /// After the last byte that came of each stream, and how many of them the leg took.
+    /// Position after the last received byte of each stream, and bytes taken by the leg.
     naive: HashMap<StreamId, (u64, u64)>,
     allowed: u64,
     credits: Credits,
@@ -37,7 +37,7 @@ fn session(initiator: bool) -> Session {
     Session::new(config, Duration::ZERO)
 }
 
-/// A store of bytes that are all alike.
+/// A store of identical bytes.
 struct Alike;
 
 impl Store for Alike {
@@ -75,7 +75,7 @@ impl Receiver {
     fn take_packet(&mut self, now: Duration, number: u64, packet: &[u8]) {
         let mut session = std::mem::replace(&mut self.session, session(false));
         let taken = session.handle_packet(now, number, packet, packet.len(), Ecn::NotEct, self);
-        taken.expect("the peer keeps to what it was allowed");
+        taken.expect("the peer respects its credit");
         self.session = session;
         while let Some(event) = self.session.poll_event() {
             match event {
@@ -115,7 +115,7 @@ impl Receiver {
         self.session.allow(stream, until);
     }
 
-    /// As the core does; then the peer is never allowed more than there is room for.
+    /// Grants credit as the core does; the credit then never exceeds the room.
     fn grant(&mut self, now: Duration) {
         let received = self.session.session_received();
         let usage = Usage::new(&self.session, &self.table);
@@ -128,9 +128,10 @@ impl Receiver {
     }
 }
 
-/// Flows come, move and end in every way while packets are lost; none of their room is given away twice, none is lost.
+/// Flows come, move and end in every way while packets are lost. No room is granted twice, and none
+/// is lost.
 #[test]
-fn what_a_peer_may_send_and_what_is_here_of_it_are_together_within_its_credit() {
+fn in_flight_and_received_bytes_of_a_peer_stay_within_its_credit() {
     for seed in 0..10 {
         let mut draw = SplitMix64::new(seed);
         let (mut sender, mut receiver) = (session(true), Receiver::new());
@@ -178,7 +179,7 @@ fn what_a_peer_may_send_and_what_is_here_of_it_are_together_within_its_credit() 
                         Ecn::NotEct,
                         &mut Alike,
                     );
-                    taken.expect("what we say makes sense");
+                    taken.expect("valid datagrams");
                 }
                 packet.clear();
             }

@@ -23,7 +23,7 @@ use crate::{
     rig::{FLOWS, INITIAL, RING, SIZES, context},
 };
 
-/// What all rings together may have.
+/// Budget of all rings together.
 pub(super) use processes::{identity, survivor};
 
 const BUDGET: u64 = 1 << 20;
@@ -32,7 +32,7 @@ fn table(slots: u32) -> Table {
     Table::new(&context(slots, BUDGET), SIZES, FLOWS)
 }
 
-/// What the leg of a flow is sent.
+/// Returns the bytes sent to the leg of a flow.
 fn sent(table: &mut Table, flow: FlowId) -> Vec<u8> {
     let (mut peer, leg) = UnixStream::pair().unwrap();
     peer.set_nonblocking(true).unwrap();
@@ -50,7 +50,7 @@ fn pattern(from: u64, len: u64) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_are_placed_in_any_order_and_sent_in_theirs() {
+fn bytes_are_placed_in_any_order_and_sent_in_sequence() {
     let mut table = table(2);
     let flow = table.opened(5).expect("memory");
     for round in 0..40 {
@@ -98,7 +98,7 @@ fn a_session_reads_what_the_leg_gave_until_it_is_acknowledged() {
     }
     table.on_acked(4, u64::MAX);
     assert!(table.get(flow).unwrap().is_acknowledged());
-    table.read(99, 0, &mut [1; 4]); // nobody's, and no harm
+    table.read(99, 0, &mut [1; 4]); // an unknown stream does no harm
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn memory_is_charged_as_it_is_touched_and_given_back() {
     let flow = table.opened(1).expect("memory");
     assert_eq!(budget.taken(), 2 * INITIAL);
     table.place(1, 100_000, &[1; 1000]);
-    assert_eq!(budget.taken(), INITIAL + 2 * CHUNK, "what is missing, too");
+    assert_eq!(budget.taken(), INITIAL + 2 * CHUNK, "gaps count too");
     let entry = table.get(flow).unwrap();
     entry.give_memory_back();
     assert!(budget.taken() > 2 * INITIAL, "a byte is held");
@@ -139,46 +139,46 @@ fn without_memory_a_stream_is_refused_whatever_came_of_it_first() {
     let flow = table.opened(1).expect("memory");
     table.place(3, 0, b"lost");
     table.remove(flow);
-    // There is memory now, but its first bytes are gone.
+    // There is memory now, but the stream's first bytes are lost.
     assert_eq!(table.opened(3), None);
     assert!(table.opened(5).is_some());
 }
 
 #[test]
-fn a_peer_has_no_more_flows_than_it_may_but_we_have() {
+fn a_peers_flows_are_limited_and_local_ones_are_not() {
     let mut table = table(2 * FLOWS);
     let flows: Vec<_> = (0..FLOWS).map(|n| table.opened(n.into())).collect();
     assert!(flows.iter().all(Option::is_some));
     assert_eq!(table.opened(100), None);
-    // Nor does a byte that comes first make room.
+    // A byte that comes first makes no room either.
     table.place(101, 0, b"refused");
     let memory = table.context.take_memory().expect("there is more");
-    let ours = table.add(memory, Direction::Up);
-    table.remove(ours);
+    let local = table.add(memory, Direction::Up);
+    table.remove(local);
     assert!(table.is_at_cap());
     table.remove(flows[0].expect("there is one"));
-    assert_eq!(table.opened(101), None, "its first bytes are gone");
+    assert_eq!(table.opened(101), None, "its first bytes are lost");
     assert!(table.opened(102).is_some() && table.is_at_cap());
 }
 
 #[test]
-fn a_farewell_ends_flows_with_streams_and_lets_others_wait_on() {
+fn a_close_ends_flows_with_streams_and_lets_others_keep_waiting() {
     let mut table = table(3);
     let bound = table.opened(1).expect("memory");
     table.introduce(bound, 7);
     let memory = table.context.take_memory().unwrap();
     let waiting = table.add(memory, Direction::Up);
-    table.on_farewell();
+    table.on_peer_closed();
     assert_eq!(table.get(bound).unwrap().reset, Some(ResetCode::Restarted));
     assert_eq!(table.get(waiting).unwrap().reset, None);
-    // The number may come again, for another flow.
+    // The number may be reused, for another flow.
     let again = table.opened(1).expect("memory");
     assert_ne!(again, bound);
     assert_eq!(table.remove(bound), None, "its stream is another's now");
     assert!(table.get(again).is_some());
 }
 
-/// Numbers of streams come again with each session.
+/// Stream numbers repeat in each session.
 #[test]
 fn bytes_of_a_new_session_never_land_in_a_stream_of_the_one_before() {
     let mut table = table(3);
@@ -187,7 +187,7 @@ fn bytes_of_a_new_session_never_land_in_a_stream_of_the_one_before() {
     table.place(1, 0, b"old bytes");
     table.on_readable(1, 3);
     table.renew();
-    // Before anybody has heard of the new session.
+    // Before the new session's event is handled.
     table.place(1, 0, b"NEW");
     let new = table.opened(1).expect("memory");
     assert_ne!(new, old);
@@ -208,9 +208,9 @@ fn resume(down: u64, up: u64) -> Resume {
     }
 }
 
-/// Up, and back.
+/// Upstream, and back.
 #[test]
-fn a_flow_goes_on_with_the_next_stream_where_it_was() {
+fn a_flow_resumes_at_its_position_on_the_next_stream() {
     let mut far = table(3);
     let flow = far.opened(4).expect("memory");
     far.introduce(flow, 7);
@@ -218,7 +218,7 @@ fn a_flow_goes_on_with_the_next_stream_where_it_was() {
     far.place(4, 20, b"ahead");
     far.on_readable(4, 10);
     far.renew();
-    assert_eq!(far.taken(), 10, "what is ahead will come again");
+    assert_eq!(far.taken(), 10, "bytes ahead are retransmitted");
     assert_eq!(far.find(7), Known::Waiting(flow));
     let terms = far.rejoin(flow, 0, &resume(0, 4)).unwrap().unwrap();
     assert_eq!((terms.send, terms.written), (1016, 16));
@@ -256,14 +256,14 @@ fn a_flow_goes_on_with_the_next_stream_where_it_was() {
 }
 
 #[test]
-fn a_flow_that_would_lose_bytes_does_not_go_on() {
+fn a_flow_that_would_lose_bytes_does_not_resume() {
     let mut far = table(3);
     let flow = far.opened(4).expect("memory");
     far.introduce(flow, 7);
     far.place(4, 0, b"0123456789");
     far.on_readable(4, 10);
     far.renew();
-    // The near end has given up what is not here; or has what was never sent.
+    // The near end has dropped bytes that the far end lacks, or claims bytes that were never sent.
     assert!(far.rejoin(flow, 0, &resume(0, 11)).unwrap().is_err());
     assert!(far.rejoin(flow, 2, &resume(1, 10)).unwrap().is_err());
 }
@@ -295,13 +295,13 @@ fn flows_of_which_the_peer_says_nothing_any_more_have_ended() {
     far.remove(flows[2]);
     assert_eq!(far.find(5), Known::Ended(ResetCode::Ended));
     assert_eq!(far.find(3), Known::Ended(ResetCode::Restarted));
-    assert_eq!(far.find(9), Known::Not);
+    assert_eq!(far.find(9), Known::Unknown);
 }
 
-/// Two sessions may begin, the second in place of the first, before the first is heard of: what is said a second time would be that no flow
-/// goes on.
+/// Two sessions may begin, the second replacing the first, before the event of the first is
+/// handled. A second inventory would report that no flow resumes.
 #[test]
-fn the_roll_is_called_once_in_a_session() {
+fn the_inventory_is_sent_once_per_session() {
     let mut near = table(2);
     let memory = near.context.take_memory().unwrap();
     let flow = near.add(memory, Direction::Up);
@@ -315,7 +315,7 @@ fn the_roll_is_called_once_in_a_session() {
     }
 }
 
-/// Its peer has not heard of the end when the process ends.
+/// The peer has not heard of the end when the process ends.
 #[test]
 fn a_flow_that_has_ended_well_has_done_so_in_the_next_process_too() {
     let mut far = table(2);
@@ -329,14 +329,14 @@ fn a_flow_that_has_ended_well_has_done_so_in_the_next_process_too() {
     let flow = far.opened(1).expect("memory");
     far.introduce(flow, 7);
     far.get(flow).unwrap().publish(&identity(Kind::Far), None);
-    assert_eq!(next("boat").find(7), Known::Not);
+    assert_eq!(next("boat").find(7), Known::Unknown);
     far.conclude(flow, ResetCode::Ended);
     std::mem::forget(far);
     let mut successor = next("boat");
     assert_eq!(successor.find(7), Known::Ended(ResetCode::Ended));
     successor.on_lost(8);
     assert_eq!(successor.find(8), Known::Ended(ResetCode::Restarted));
-    assert_eq!(next("another").find(7), Known::Not);
+    assert_eq!(next("another").find(7), Known::Unknown);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What goes on in another process.
+//! Flows that resume in another process.
 
 use super::*;
 
@@ -19,11 +19,11 @@ pub(in crate::table) fn identity(kind: Kind) -> Identity {
     }
 }
 
-/// The process ends: its only flow, and what the kernel says of the leg of that.
+/// Ends the process. Returns its only flow, with the kernel's counters of the leg.
 pub(in crate::table) fn survivor(table: Table, counters: Counters) -> Survivor {
     let arena = Arc::clone(&table.context.arena);
     let outward = table.entries.values().next().unwrap().outward;
-    // What its memory is given back as is nobody's any more; the arena stays.
+    // Its memory must not be given back; the arena stays.
     std::mem::forget(table);
     let [slot] = arena.occupied()[..] else {
         panic!("one flow");
@@ -40,7 +40,7 @@ pub(in crate::table) fn survivor(table: Table, counters: Counters) -> Survivor {
     }
 }
 
-/// The process ends, and another one goes on with the only flow.
+/// Ends the process. Another one recovers the only flow.
 fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
     let context = Arc::clone(&table.context);
     let survivor = survivor(table, counters);
@@ -49,9 +49,9 @@ fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
     (table, adopted)
 }
 
-/// A flow that both ends of a crash serve, against what its bytes are.
+/// A flow across a crash, compared with its expected bytes.
 #[test]
-fn a_flow_goes_on_in_another_process_with_every_byte_wherever_the_first_one_ended() {
+fn a_flow_resumes_in_another_process_with_every_byte_wherever_the_first_one_ended() {
     for seed in 0..60 {
         let mut draw = SplitMix64::new(seed);
         let mut table = table(2);
@@ -68,7 +68,8 @@ fn a_flow_goes_on_in_another_process_with_every_byte_wherever_the_first_one_ende
         };
         let kind = if is_far { Kind::Far } else { Kind::Near };
         table.get(flow).unwrap().publish(&identity(kind), None);
-        // Of the leg: taken, given. Of the stream: acknowledged, come. Each by what the stream began with.
+        // Of the leg: taken, sent. Of the stream: acknowledged, received. And the positions at
+        // which the stream began.
         let (mut taken, mut given, mut acked, mut come) = (0, 0, 0, 0);
         let (mut out_base, mut in_base, mut prologue) = (0, 0, [0_u64; 2]);
         for _ in 0..40 {
@@ -119,7 +120,7 @@ fn a_flow_goes_on_in_another_process_with_every_byte_wherever_the_first_one_ende
                 }
             }
             let entry = table.get(flow).unwrap();
-            // A call may have been under way: the kernel knows more than was written down.
+            // A call may have been in progress: the kernel's counters are ahead of the record.
             let space = entry.space(draw.below(3) * 10_000);
             entry.write(&space, &pattern(taken, space.len()));
             taken += space.len();

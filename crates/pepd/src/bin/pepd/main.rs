@@ -1,4 +1,5 @@
-//! `pepd`: see [`pepd_control::cli`] for the command line and [`pepd_api::exit`] for the exit codes.
+//! `pepd`: see [`pepd_control::cli`] for the command line and [`pepd_api::exit`] for the exit
+//! codes.
 #![forbid(unsafe_code)]
 
 use std::{path::Path, process::ExitCode};
@@ -49,13 +50,13 @@ fn run(args: &RunArgs) -> ExitStatus {
     };
     log::init(args.log(loaded.config.log), args.log_level.is_some());
     if let Err(err) = daemon::leave_no_core() {
-        tracing::warn!(error = %err, "a crash may leave a core dump, with keys and what hosts send in it");
+        tracing::warn!(error = %err, "core dumps cannot be disabled: a crash may leave one with keys and payload of hosts");
     }
     if !args.worker && args.before.is_none() {
         log_missing(&loaded.config);
     }
     if loaded.config.custody.survive && !args.worker {
-        // Before those that run pepd take some, and do not say what is missing.
+        // Before the runtime takes descriptors: its errors do not name the limit.
         if let Err(err) = daemon::raise_descriptors(&loaded.config) {
             return failed(&err);
         }
@@ -84,7 +85,7 @@ fn run(args: &RunArgs) -> ExitStatus {
 
 fn supervise(loaded: Loaded, before: Option<Source>) -> ExitStatus {
     supervisor::run(loaded, before).unwrap_or_else(|err| {
-        tracing::error!(error = %err, "cannot start, or watch, the process that carries flows");
+        tracing::error!(error = %err, "cannot start or watch the worker process: pepd ends; check its limits of memory and processes, restart it");
         ExitStatus::Runtime
     })
 }
@@ -94,8 +95,8 @@ fn failed(err: &DaemonError) -> ExitStatus {
     err.status()
 }
 
-/// The configuration to run, and the one to go back to should it not come up, which it is already where this one has become
-/// wrong since it was checked.
+/// Returns the configuration to run, and the one to revert to if it fails to start. That one is
+/// used at once if the file has become invalid since its check.
 fn load_or_revert(args: &RunArgs) -> Result<(Loaded, Option<Source>), LoadError> {
     let path = &args.config.config;
     let before = args.before.map(|number| inherited(path, number));
@@ -110,7 +111,7 @@ fn load_or_revert(args: &RunArgs) -> Result<(Loaded, Option<Source>), LoadError>
     }
 }
 
-/// What another process has read there, or what is there now.
+/// Returns the configuration text from another process, or the present file.
 fn read(path: &Path, text: Option<i32>) -> Result<Source, LoadError> {
     text.map_or_else(|| load::read(path), |number| inherited(path, number))
 }
@@ -189,14 +190,14 @@ fn sum_up(args: &CheckArgs, loaded: &Loaded) -> ExitStatus {
     printed
 }
 
-/// Of one that could not be used is told as an error.
+/// Reports an unusable directory as an error.
 fn directory_state(config: &Config) -> Option<String> {
     let custody = &config.custody;
     let look = custody::inspect(custody.directory.as_ref()?, custody.disk_bytes());
     look.ok().map(|look| look.state)
 }
 
-/// What the kernel can do makes no difference to what the rules would be.
+/// Prints the rules, which do not depend on the kernel's features.
 fn rules(args: &RulesArgs) -> ExitStatus {
     match load::read(&args.config.config).and_then(Source::load_alone) {
         Ok(Loaded { config, .. }) => {
@@ -214,7 +215,7 @@ fn remove_leftovers(args: &CleanupArgs) -> ExitStatus {
         Err(err) if err.is_missing() => {
             let path = path.display();
             complain(format_args!(
-                "note: there is no {path}: looks for what a pepd with default settings has left"
+                "note: {path} not found: looking for leftovers of a pepd with default settings"
             ));
             cleanup::defaults()
         }
@@ -234,7 +235,7 @@ fn list_controls(args: &ListArgs) -> ExitStatus {
         Ok(catalogue) => Listing::from_catalogue(&catalogue),
         Err(err) => {
             fail(format_args!(
-                "pepd: cannot ask the kernel for its congestion controls: {err}"
+                "pepd: cannot read the kernel's congestion controls: {err}"
             ));
             return ExitStatus::Runtime;
         }

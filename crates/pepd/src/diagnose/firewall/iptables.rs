@@ -1,10 +1,10 @@
-//! Rules as `iptables-save` has them, of either backend.
+//! Rules in the format of `iptables-save`, of either backend.
 
 use std::collections::BTreeMap;
 
 use super::walk::{Base, Chain, Clamp, Hook, Packet, PacketInterface, Rule, Step, Table, Verdict};
 
-/// Tables whose rules may drop.
+/// Tables whose rules may drop packets.
 const TABLES: [(&str, i64); 4] = [
     ("raw", -300),
     ("mangle", -150),
@@ -12,7 +12,7 @@ const TABLES: [(&str, i64); 4] = [
     ("security", 50),
 ];
 
-/// The tables in a dump.
+/// Parses the tables in a dump.
 pub(super) fn tables(dump: &str, is_v6: bool, program: &str) -> Vec<Table> {
     let mut tables: Vec<(i64, Table)> = Vec::new();
     let mut is_known = false;
@@ -57,7 +57,7 @@ pub(super) fn tables(dump: &str, is_v6: bool, program: &str) -> Vec<Table> {
     tables.into_iter().map(|(_, table)| table).collect()
 }
 
-/// Words, of which quoted ones may have blanks.
+/// Splits a line into words; quoted words may contain blanks.
 fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -96,12 +96,12 @@ fn after<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
     words.get(at + 1).map(String::as_str)
 }
 
-/// The chain or target that it leads to.
+/// Returns the chain or target of a rule.
 pub(super) fn target(words: &[String]) -> Option<&str> {
     after(words, "-j").or_else(|| after(words, "-g"))
 }
 
-/// Of the target TCPMSS.
+/// Returns the clamp of a rule with the target TCPMSS.
 pub(super) fn clamp(words: &[String], packet: &Packet) -> Option<Clamp> {
     let matches = step(words, packet)?.matches;
     if target(words)? != "TCPMSS" || matches != Some(true) {
@@ -111,10 +111,10 @@ pub(super) fn clamp(words: &[String], packet: &Packet) -> Option<Clamp> {
     Some(bytes.map_or(Clamp::Route, Clamp::Bytes))
 }
 
-/// Effect of a rule on a packet; `None` where it has no say in what becomes of it.
+/// Returns the effect of a rule on a packet; `None` if it has none.
 pub(super) fn step(words: &[String], packet: &Packet) -> Option<Step> {
     let verdict = match target(words)? {
-        // A program decides, which cannot be asked.
+        // A program decides, with unknown result.
         "ACCEPT" => Verdict::Accept,
         "DROP" | "REJECT" => Verdict::Drop,
         "RETURN" => Verdict::Return,
@@ -126,7 +126,8 @@ pub(super) fn step(words: &[String], packet: &Packet) -> Option<Step> {
             });
         }
         chain if words.iter().any(|word| word == "-g") => Verdict::Goto(chain.to_owned()),
-        // A target of the kernel's (LOG, MARK) is no chain of the table: the way goes on behind it.
+        // A target of the kernel (LOG, MARK) is no chain of the table: the packet continues after
+        // it.
         chain => Verdict::Jump(chain.to_owned()),
     };
     let mut matches = Some(true);
@@ -172,7 +173,7 @@ fn fits(option: &str, values: &[&str], packet: &Packet) -> Option<bool> {
         "-i" => interface(&packet.input, value),
         "-o" => interface(&packet.output, value),
         "-p" => Some(matches!(value, "tcp" | "6" | "all")),
-        // What a match without options of its own is for is not known.
+        // The condition of a match without options is unknown.
         "-m" => (value != "rpfilter" && value != "socket").then_some(true),
         "--ctstate" | "--state" => {
             let mut states = value.split(',');
@@ -196,24 +197,24 @@ fn fits(option: &str, values: &[&str], packet: &Packet) -> Option<bool> {
             wanted.sort_unstable();
             Some(set == wanted)
         }
-        // Hosts connect to more ports than those.
+        // Hosts also connect to other ports.
         "--dport" | "--sport" | "--dports" | "--sports" | "--ports" => Some(false),
-        // Fewer come than are counted, unless a flood does.
+        // Rates stay below the limit, except in a flood.
         "--hashlimit-above" | "--connlimit-above" => Some(false),
         option if option.starts_with("--hashlimit") || option.starts_with("--connlimit") => {
             Some(true)
         }
-        // What the SYN has of it before.
+        // The SYN's original MSS varies.
         "--mss" => Some(true),
         "--limit" | "--limit-burst" | "--comment" => Some(true),
         _ => None,
     }
 }
 
-fn interface(way: &PacketInterface, name: &str) -> Option<bool> {
+fn interface(device: &PacketInterface, name: &str) -> Option<bool> {
     match name.strip_suffix('+') {
-        Some(start) => way.is(&format!("{start}*")),
-        None => way.is(name),
+        Some(start) => device.is(&format!("{start}*")),
+        None => device.is(name),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rules as `nft -j list ruleset` has them.
+//! Rules in the format of `nft -j list ruleset`.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::walk::{Base, Chain, Clamp, Hook, Packet, PacketInterface, Rule, Step, Table, Verdict};
 
-/// Protocols that no packet of ours has.
+/// Protocols that no packet of pepd has.
 const OTHER_PROTOCOLS: [&str; 10] = [
     "udp", "udplite", "icmp", "icmpv6", "igmp", "sctp", "dccp", "esp", "ah", "comp",
 ];
 
-/// All tables of IP packets but the one of pepd.
+/// Parses all tables of IP packets except pepd's.
 pub(super) fn tables(listing: &Value, own: &str) -> Vec<Table> {
     let mut tables = BTreeMap::<(String, String), Table>::new();
     let objects = listing["nftables"].as_array().into_iter().flatten();
@@ -50,7 +50,7 @@ pub(super) fn tables(listing: &Value, own: &str) -> Vec<Table> {
 }
 
 fn base(chain: &Value) -> Option<Base> {
-    // Chains that translate addresses see no untracked packet, and drop none.
+    // Chains for address translation see no untracked packets, and drop none.
     if chain["type"] == "nat" {
         return None;
     }
@@ -61,7 +61,7 @@ fn base(chain: &Value) -> Option<Base> {
     })
 }
 
-/// True where a rule is one of iptables that nft cannot read all of.
+/// Returns true if the table has a rule of iptables that nft cannot fully read.
 pub(super) fn is_partly_readable(table: &Table) -> bool {
     let mut rules = table.chains.values().flat_map(|chain| &chain.rules);
     rules.any(|rule| match rule {
@@ -70,7 +70,7 @@ pub(super) fn is_partly_readable(table: &Table) -> bool {
     })
 }
 
-/// Effects of a rule on a packet: a step for each verdict.
+/// Returns the effects of a rule on a packet: a step for each verdict.
 pub(super) fn steps(statements: &[Value], packet: &Packet) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut matches = Some(true);
@@ -89,7 +89,7 @@ pub(super) fn steps(statements: &[Value], packet: &Packet) -> Vec<Step> {
                 matches = both(matches, fits(content, packet));
                 by_mark |= asks_by_mark(&content["left"]);
             }
-            // Fewer come than are counted, unless a flood does.
+            // Rates stay below the limit, except in a flood.
             "limit" | "ct count" if content["inv"] == true => matches = Some(false),
             "xt" => match xt(content) {
                 Some(verdict) => steps.push(step(verdict)),
@@ -110,7 +110,7 @@ pub(super) fn steps(statements: &[Value], packet: &Packet) -> Vec<Step> {
             "return" => steps.push(step(Verdict::Return)),
             "jump" => steps.extend(chain_of(content).map(Verdict::Jump).map(step)),
             "goto" => steps.extend(chain_of(content).map(Verdict::Goto).map(step)),
-            // Somebody else decides.
+            // A program decides, with unknown result.
             "queue" => matches = both(matches, None),
             _ => {}
         }
@@ -121,7 +121,7 @@ pub(super) fn steps(statements: &[Value], packet: &Packet) -> Vec<Step> {
     steps
 }
 
-/// Targets of iptables that nft names only.
+/// Returns the verdict of a target of iptables, of which nft lists only the name.
 fn xt(content: &Value) -> Option<Verdict> {
     (content["name"] == "REJECT").then_some(Verdict::Drop)
 }
@@ -130,12 +130,12 @@ fn chain_of(content: &Value) -> Option<String> {
     content["target"].as_str().map(str::to_owned)
 }
 
-/// Of `tcp option maxseg size set`.
+/// Returns the clamp of `tcp option maxseg size set`.
 pub(super) fn clamp(statements: &[Value], packet: &Packet) -> Option<Clamp> {
     let mut mangles = statements.iter().filter_map(|one| one.get("mangle"));
     let sets = mangles.find(|one| one["key"]["tcp option"]["name"] == "maxseg")?;
     let mut matches = statements.iter().filter_map(|one| one.get("match"));
-    // What the SYN has of it before, and interfaces in a named set, which has those of uplinks.
+    // The SYN's original MSS varies; a named set of interfaces contains those of uplinks.
     let may_be = |content: &Value| {
         let left = &content["left"];
         let key = left["meta"]["key"].as_str().unwrap_or_default();
@@ -161,7 +161,7 @@ fn both(a: Option<bool>, b: Option<bool>) -> Option<bool> {
     }
 }
 
-/// True where the kernel is asked for a way back to the sender with the packet's mark.
+/// Returns true for a reverse route look-up with the packet's mark.
 fn asks_by_mark(left: &Value) -> bool {
     let flags = left["fib"]["flags"].as_array();
     flags.is_some_and(|flags| {
@@ -180,7 +180,8 @@ fn fits(content: &Value, packet: &Packet) -> Option<bool> {
     }
 }
 
-/// Whether what stands on the left is what stands on the right, or among it.
+/// Returns true if the value on the left equals, or is among, those on the right; `None` if
+/// unknown.
 fn compare(left: &Value, right: &Value, packet: &Packet) -> Option<bool> {
     if let Some(key) = left["meta"]["key"].as_str() {
         return match key {
@@ -221,7 +222,7 @@ fn compare(left: &Value, right: &Value, packet: &Packet) -> Option<bool> {
         return Some(words(right).contains(&packet.state));
     }
     if left["ct"]["key"] == "status" {
-        // Neither translated nor answered: it is new, or not tracked.
+        // Neither translated nor a reply: the packet is new, or untracked.
         return Some(false);
     }
     if let Some(protocol) = left["payload"]["protocol"].as_str() {
@@ -233,7 +234,7 @@ fn compare(left: &Value, right: &Value, packet: &Packet) -> Option<bool> {
             ("tcp", Some("flags")) => {
                 Some(words(right).iter().any(|flag| packet.flags.contains(flag)))
             }
-            // Hosts connect to more ports than those.
+            // Hosts also connect to other ports.
             ("tcp" | "th", Some("sport" | "dport")) => Some(false),
             (other, _) if OTHER_PROTOCOLS.contains(&other) => Some(false),
             _ => None,
@@ -249,7 +250,7 @@ fn compare(left: &Value, right: &Value, packet: &Packet) -> Option<bool> {
     None
 }
 
-/// Whether it is one of a set, or the one that is named.
+/// Returns true if a value matches one of a set, or the single value.
 fn any(right: &Value, is: impl Fn(&Value) -> Option<bool>) -> Option<bool> {
     let items = right["set"].as_array().or(right.as_array());
     let Some(items) = items else {
@@ -270,9 +271,9 @@ fn is_tcp(right: &Value) -> Option<bool> {
     Some(right == "tcp" || right == 6)
 }
 
-fn interface(way: &PacketInterface, name: &Value) -> Option<bool> {
-    // A named set begins with `@`: its elements are not asked for.
-    way.is(name.as_str().filter(|name| !name.starts_with('@'))?)
+fn interface(device: &PacketInterface, name: &Value) -> Option<bool> {
+    // The name of a set starts with `@`; its elements are not read.
+    device.is(name.as_str().filter(|name| !name.starts_with('@'))?)
 }
 
 fn mark(mark: u32, right: &Value) -> Option<bool> {
@@ -286,7 +287,7 @@ fn mark(mark: u32, right: &Value) -> Option<bool> {
     Some(mark == number(right)?)
 }
 
-/// Names that are alternatives, or that stand together.
+/// Returns the names in a value, alternatives or joined.
 fn words(value: &Value) -> Vec<&str> {
     match value {
         Value::String(word) => vec![word],
@@ -296,7 +297,7 @@ fn words(value: &Value) -> Vec<&str> {
     }
 }
 
-/// Verdicts of a map, with whether each is that of the packet.
+/// Returns the verdicts of a map, each with its match on the packet.
 fn mapped(content: &Value, packet: &Packet) -> Vec<(Option<bool>, Verdict)> {
     let entries = content["data"]["set"].as_array().into_iter().flatten();
     let entry = |entry: &Value| {

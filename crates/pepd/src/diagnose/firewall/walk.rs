@@ -1,14 +1,13 @@
-//! Chains of others, and the way that a packet of pepd's takes through them, as far as it can be
-//! told.
+//! Chains of other programs, and the path of pepd's packets through them, as far as known.
 
 use std::collections::BTreeMap;
 
 use super::{iptables, nft};
 
-/// Jumps that are followed at most; the kernel refuses more than 16.
+/// Maximum depth of jumps; the kernel refuses more than 16.
 const DEPTH: usize = 16;
 
-/// The place in the kernel where chains are hooked in.
+/// Hook of base chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hook {
     /// Before routing.
@@ -38,14 +37,14 @@ impl Hook {
 pub(super) enum PacketInterface {
     /// Not set in this hook.
     None,
-    /// This one.
+    /// A known interface.
     By(String),
-    /// One of those that are not known, but not the loopback.
+    /// An unknown interface other than loopback.
     Unknown,
 }
 
 impl PacketInterface {
-    /// Whether it is one that a rule names; a `*` at the end stands for anything.
+    /// Returns true if it matches a name in a rule; a final `*` matches any suffix.
     pub(super) fn is(&self, pattern: &str) -> Option<bool> {
         match self {
             Self::None => Some(false),
@@ -58,17 +57,17 @@ impl PacketInterface {
     }
 }
 
-/// A packet of pepd's: TCP, and its addresses are not this machine's.
+/// A packet of pepd's: TCP, with addresses of other machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Packet {
-    /// In words.
+    /// Description.
     pub what: String,
     pub hook: Hook,
     pub is_v6: bool,
     pub input: PacketInterface,
     pub output: PacketInterface,
     pub mark: u32,
-    /// As connection tracking has it.
+    /// State in connection tracking.
     pub state: &'static str,
     pub flags: &'static [&'static str],
 }
@@ -86,9 +85,9 @@ pub(super) enum Verdict {
 /// Effect of a rule on one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Whether the packet matches; `None` where that cannot be told.
+    /// True if the packet matches; `None` if unknown.
     pub matches: Option<bool>,
-    /// True where it asks for the reverse path by the mark, which may lead ours to this machine.
+    /// True for a reverse path check with the mark, which may lead pepd's packets to this machine.
     pub by_mark: bool,
     pub verdict: Verdict,
 }
@@ -107,7 +106,7 @@ impl Rule {
         }
     }
 
-    /// The MSS to which it sets that of a SYN, where it is sure to.
+    /// Returns the clamp of a rule that certainly applies to the SYN.
     pub(super) fn clamp(&self, packet: &Packet) -> Option<Clamp> {
         match self {
             Self::Nft(statements) => nft::clamp(statements, packet),
@@ -119,9 +118,9 @@ impl Rule {
 /// Value to which a rule sets the MSS of SYNs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clamp {
-    /// As much as the route's MTU holds.
+    /// MTU of the route, less headers.
     Route,
-    /// So many bytes.
+    /// Fixed number of bytes.
     Bytes(u16),
 }
 
@@ -134,7 +133,7 @@ impl Clamp {
     }
 }
 
-/// Where a chain is hooked in.
+/// Hook and priority of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Base {
     pub hook: Hook,
@@ -148,13 +147,13 @@ pub(super) struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// A table of somebody else's.
+/// A table of another program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Table {
-    /// As `nft list table` or `iptables -t` would have it.
+    /// Name as in `nft list table` or `iptables -t`.
     pub name: String,
     pub is_iptables: bool,
-    /// The family of its packets; `None` for both.
+    /// Family of its packets; `None` for both.
     pub is_v6: Option<bool>,
     pub chains: BTreeMap<String, Chain>,
 }
@@ -163,7 +162,7 @@ pub(super) struct Table {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fate {
     Accepted,
-    /// By what, and whether a rule that cannot be judged may accept it before.
+    /// Dropped by this rule or policy; a rule of unknown effect may accept it before.
     Dropped {
         by: String,
         is_sure: bool,
@@ -172,7 +171,7 @@ pub(super) enum Fate {
 
 /// The end of a walk through a chain.
 enum End {
-    /// Back to the chain that led here, or to the policy.
+    /// Returns to the calling chain, or reaches the policy.
     Through,
     Accepted,
     Dropped(String),
@@ -181,21 +180,21 @@ enum End {
 struct Walk<'a> {
     table: &'a Table,
     packet: &'a Packet,
-    /// Something that cannot be judged may have ended the way before.
+    /// True if a rule of unknown effect may have ended the path before.
     doubt: bool,
-    /// A rule that may drop ours, and only ours.
+    /// Rule that may drop packets of pepd, and only those.
     may_drop: Option<String>,
-    /// Clamps met on the way, each with its chain.
+    /// Clamps on the path, each with its chain.
     clamps: Vec<(String, Clamp)>,
 }
 
 impl Table {
-    /// Whether it sees packets of this family.
+    /// Returns true if the table handles packets of this family.
     pub(super) fn sees(&self, packet: &Packet) -> bool {
         self.is_v6.is_none_or(|is_v6| is_v6 == packet.is_v6)
     }
 
-    /// Fate of a packet in a chain that is hooked in.
+    /// Returns the fate of a packet in a base chain.
     pub(super) fn fate(&self, chain: &str, base: Base, packet: &Packet) -> Fate {
         let mut walk = Walk::new(self, packet);
         let end = walk.chain(chain, 0);
@@ -211,7 +210,8 @@ impl Table {
         }
     }
 
-    /// Clamps that a packet is sure to meet in the chains of its hook, each with its chain.
+    /// Returns clamps that certainly apply to a packet in the chains of its hook, each with its
+    /// chain.
     pub(super) fn clamps(&self, packet: &Packet) -> Vec<(String, Clamp)> {
         let is_hooked = |chain: &Chain| chain.base.is_some_and(|base| base.hook == packet.hook);
         let bases = self.chains.iter().filter(|(_, chain)| is_hooked(chain));
@@ -259,7 +259,7 @@ impl<'a> Walk<'a> {
         End::Through
     }
 
-    /// `None` where the way goes on with the next rule.
+    /// Returns the end of the walk; `None` if it continues with the next rule.
     fn certain(&mut self, chain: &str, verdict: &Verdict, depth: usize) -> Option<End> {
         match verdict {
             Verdict::Accept => Some(End::Accepted),
@@ -273,8 +273,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A rule that cannot be judged. One that drops is there for some packets, most likely not for
-    /// ours: such as those of a list of addresses.
+    /// Handles a rule of unknown effect. A rule that drops is specific to some packets, such as
+    /// those from a list of addresses, and most likely not pepd's.
     fn doubtful(&mut self, chain: &str, step: &Step, depth: usize) {
         match &step.verdict {
             Verdict::Accept | Verdict::Return => self.doubt = true,

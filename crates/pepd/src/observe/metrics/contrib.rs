@@ -1,4 +1,4 @@
-//! The dashboard and the alerts of `contrib` name metrics, labels and commands that there are.
+//! Test: the dashboard and the alerts of `contrib` refer to existing metrics, labels and commands.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(path.join(name)).expect("the file exists")
 }
 
-/// The labels of each metric, by the name that a scrape has.
+/// Returns the labels of each metric, by its name in a scrape.
 fn known() -> BTreeMap<String, Vec<&'static str>> {
     let known = metrics().map(|metric| {
         let total = if metric.kind == Kind::Total {
@@ -32,7 +32,7 @@ fn known() -> BTreeMap<String, Vec<&'static str>> {
     known.collect()
 }
 
-/// Words of an expression that are metrics of ours, or should be.
+/// Returns the words of an expression that are, or look like, metrics of pepd.
 fn named(expression: &str) -> BTreeSet<&str> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("pepd_")).collect()
@@ -61,7 +61,7 @@ fn assert_known(expression: &str) {
     }
 }
 
-/// Labels that it selects, or groups by.
+/// Returns the labels that an expression selects or groups by.
 fn labels_of(expression: &str) -> BTreeSet<&str> {
     let after = |opening: &'static str, closing: char| {
         let parts = expression.split(opening).skip(1);
@@ -76,7 +76,7 @@ fn labels_of(expression: &str) -> BTreeSet<&str> {
     selected.chain(grouped).map(str::trim).collect()
 }
 
-/// All values of a key, however deep they are.
+/// Collects all values of a key, at any depth.
 fn deep<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     match value {
         Value::Object(fields) => {
@@ -110,7 +110,7 @@ fn the_dashboard_shows_metrics_that_there_are_from_a_source_that_is_chosen() {
         .flat_map(|all| all.as_array())
         .flatten()
     {
-        // What a legend names is there to be named.
+        // A legend refers to labels of the result.
         let (expression, legend) = (target["expr"].as_str(), target["legendFormat"].as_str());
         let (expression, legend) = (expression.expect("one"), legend.expect("one"));
         let known = known();
@@ -179,19 +179,19 @@ fn alerts_are_of_metrics_that_there_are_and_say_what_to_do() {
             ["info", "warning", "critical"].contains(&text(&rule["labels"]["severity"]).as_str())
         );
         let annotations = &rule["annotations"];
-        let told = text(&annotations["summary"]) + " " + &text(&annotations["description"]);
+        let reported = text(&annotations["summary"]) + " " + &text(&annotations["description"]);
         let known = known();
-        for label in told.split("$labels.").skip(1) {
+        for label in reported.split("$labels.").skip(1) {
             let label = label.split(|c: char| !c.is_ascii_alphanumeric()).next();
             let label = label.expect("a word");
             let mut metrics = named(&expression).into_iter().map(|name| &known[name]);
             let is_known = label == "instance" || metrics.any(|labels| labels.contains(&label));
             assert!(is_known, "{label}: {expression}");
         }
-        named(&told)
+        named(&reported)
             .iter()
             .for_each(|name| assert!(known.contains_key(*name), "{name}"));
-        for command in told.split("`pepd ").skip(1) {
+        for command in reported.split("`pepd ").skip(1) {
             let word = command.split([' ', '`']).next().expect("a word");
             assert!(commands.find_subcommand(word).is_some(), "pepd {word}");
         }

@@ -1,7 +1,8 @@
-//! A [`Status`] as metrics, in the text form of OpenMetrics 1.0.
+//! Metrics of a [`Status`], in the text format of OpenMetrics 1.0.
 //!
-//! One `table` says what there is: docs/metrics.md lists it, and a test holds the two together. Labels are sites, peers and words of
-//! ours, never flows or addresses: how much a scrape costs does not depend on what hosts do.
+//! `table` defines them; docs/metrics.md lists them, and a test compares the two. Labels are sites,
+//! peers and words of pepd, never flows or addresses, so that the size of a scrape does not depend
+//! on hosts.
 
 mod samples;
 mod table;
@@ -18,10 +19,10 @@ use prometheus_client::{
 
 use self::table::{Kind, Metric, metrics};
 
-/// What a scrape is answered with.
+/// Content type of a scrape.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What encodes a status.
+/// Encoder of a status.
 #[derive(Debug)]
 struct Scrape(Status);
 
@@ -64,10 +65,10 @@ fn sample(mut encoder: MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result
     }
 }
 
-/// All metrics of a status, as text.
+/// Returns all metrics of a status, as text.
 ///
 /// # Errors
-/// None are known: it is written into memory.
+/// None are known: the text is written into memory.
 pub fn render(status: Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("pepd");
     registry.register_collector(Box::new(Scrape(status)));
@@ -87,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// As the page has them: a line of a table for each.
+    /// Returns a metric's row of the table in docs/metrics.md.
     fn line(metric: Metric) -> String {
         let name = metric.name;
         let (kind, total) = match metric.kind {
@@ -101,7 +102,7 @@ mod tests {
         format!("| `pepd_{name}{total}` | {kind} | {unit} | {labels} | {meaning} |")
     }
 
-    /// Without links of rustdoc.
+    /// Removes links of rustdoc.
     fn plain(meaning: &str) -> String {
         meaning.replace(['[', ']'], "")
     }

@@ -1,4 +1,4 @@
-//! The samples of a metric: whose they are, and so which labels they have.
+//! Samples of a metric, by its object, which determines its labels.
 
 use std::collections::BTreeMap;
 
@@ -6,48 +6,48 @@ use pepd_api::status::{
     PacketStatus, PeerStatus, ReceivedStatus, SessionStatus, SiteStatus, Status, Traffic,
 };
 
-/// As which site flows are counted that peers have sent; no site has such a name.
+/// Site name for flows that peers have sent; no site can have it.
 const FROM_PEERS: &str = "(from peers)";
 
-/// The values of the labels, and the value.
+/// Values of the labels, and the value.
 pub(super) type Sample = (Vec<String>, f64);
 
-/// A value in parts, each by its name.
+/// A value in parts, each with its name.
 pub(super) type Parts = Vec<(String, u64)>;
 
-/// What a metric tells of.
+/// Object of a metric.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Of {
     /// The process, the link, the limits.
     Whole(fn(&Status) -> f64),
-    /// The program: its version is a label.
+    /// The program, with its version as label.
     Version,
     /// Each site.
     Site(fn(&SiteStatus) -> f64),
-    /// The flows of each site, and those that peers have sent.
+    /// The flows of each site, and those sent by peers.
     Flows(fn(&Traffic) -> f64),
-    /// The same, in parts that a label of this name tells apart.
+    /// The flows of each site in parts, distinguished by a label of this name.
     FlowsBy(&'static str, fn(&Traffic) -> Parts),
     /// Each peer.
     Peer(fn(&PeerStatus) -> f64),
-    /// The session with each peer, where there is one.
+    /// The session with each peer, if one exists.
     Session(fn(&SessionStatus) -> f64),
-    /// The same, in parts.
+    /// The session with each peer, in parts.
     SessionBy(&'static str, fn(&SessionStatus) -> Parts),
     /// The packets of each peer's sites in mode `packet`, in parts.
     PacketsBy(&'static str, fn(&PacketStatus) -> Parts),
-    /// Each count of each booster there.
+    /// Each counter of each booster of these sites.
     Boosters,
-    /// What each chain of each peer has sent, in parts.
+    /// The packets received by each chain of each peer, in parts.
     ReceivedBy(&'static str, fn(&ReceivedStatus) -> Parts),
-    /// Each count of each booster that takes what came by it.
+    /// Each counter of each receiving booster of these chains.
     ReceivedBoosters,
-    /// A counter of the daemon, by its name.
+    /// A counter of the daemon, by name.
     Counter(&'static str),
 }
 
 impl Of {
-    /// The names of the labels.
+    /// Returns the names of the labels.
     pub(super) fn labels(self) -> Vec<&'static str> {
         match self {
             Self::Whole(_) | Self::Counter(_) => vec![],
@@ -57,13 +57,13 @@ impl Of {
             Self::Peer(_) | Self::Session(_) => vec!["peer"],
             Self::SessionBy(label, _) => vec!["peer", label],
             Self::PacketsBy(label, _) => vec!["peer", "site", label],
-            Self::Boosters => vec!["peer", "site", "booster", "what"],
+            Self::Boosters => vec!["peer", "site", "booster", "counter"],
             Self::ReceivedBy(label, _) => vec!["peer", "chain", label],
-            Self::ReceivedBoosters => vec!["peer", "chain", "booster", "what"],
+            Self::ReceivedBoosters => vec!["peer", "chain", "booster", "counter"],
         }
     }
 
-    /// All samples of a status.
+    /// Returns all samples of a status.
     pub(super) fn samples(self, status: &Status) -> Vec<Sample> {
         match self {
             Self::Whole(value) => vec![(vec![], value(status))],
@@ -115,12 +115,12 @@ impl Of {
     }
 }
 
-/// How a counter of the daemon stands.
+/// Returns the value of a counter of the daemon.
 pub(super) fn counter(status: &Status, name: &str) -> f64 {
     status.counters.get(name).copied().unwrap_or(0) as f64
 }
 
-/// Parts whose names are known beforehand.
+/// Returns parts with fixed names.
 pub(super) fn named<const N: usize>(parts: [(&str, u64); N]) -> Parts {
     parts.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }
@@ -154,7 +154,7 @@ fn received(status: &Status) -> impl Iterator<Item = (&str, &ReceivedStatus)> {
     })
 }
 
-/// Of each site or chain of a peer.
+/// Returns the samples of the boosters of each site or chain of a peer.
 fn boosters<'a>(
     all: impl Iterator<Item = (&'a str, String, &'a BTreeMap<String, BTreeMap<String, u64>>)>,
 ) -> Vec<Sample> {

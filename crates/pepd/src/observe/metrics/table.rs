@@ -1,4 +1,4 @@
-//! Which metrics there are.
+//! Table of all metrics.
 
 use pep_core::stats::Stats;
 
@@ -10,28 +10,28 @@ use super::samples::{
     counter, named,
 };
 
-/// Whether it only grows.
+/// Kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It does.
+    /// Only grows.
     Total,
-    /// It may fall.
+    /// May fall.
     Gauge,
 }
 
 /// A metric.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Metric {
-    /// Its name, without the prefix and without `_total`.
+    /// Name without prefix and `_total`.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// What it means, in one line.
+    /// Help text, in one line.
     pub(super) meaning: &'static str,
-    /// What it tells of.
+    /// Object of the metric.
     pub(super) of: Of,
 }
 
-/// All there are, in the order in which they are told.
+/// Returns all metrics, in the order of a scrape.
 pub(super) fn metrics() -> impl Iterator<Item = Metric> {
     METRICS.iter().copied().chain(counters())
 }
@@ -48,98 +48,100 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Always 1; the version of the program.
+    /// Version of pepd, as a label; the value is always 1.
     Gauge build_info: Version,
-    /// When the process that carries flows began, in Unix time.
+    /// Start of the process that carries flows, in Unix time.
     Gauge start_time_seconds: Whole(|all| all.started),
-    /// 1 while no new flows are taken, as pepd is to end.
+    /// 1 while pepd drains: it accepts no new flows and will end.
     Gauge draining: Whole(|all| f64::from(all.draining)),
     /// 1 while the link is up.
     Gauge link_up: Whole(|all| f64::from(all.link.report.up)),
-    /// Link outages, including those known from before a restart.
+    /// Outages of the link, including those before a restart.
     Total link_outages: Whole(|all| all.link.report.outages as f64),
-    /// Total seconds of all link outages, including those known from before a restart.
+    /// Total duration of link outages, including those before a restart.
     Total link_down_seconds: Whole(|all| all.link.report.down_s),
-    /// The rate at which each flow that shares the link may send now, in IP packets.
+    /// Rate at which each flow that shares the link may send now, in bytes of IP packets.
     Gauge link_share_bytes_per_second: Whole(|all| counter(all, "link_level_bits") / 8.0),
-    /// Flows that there may be.
+    /// Maximum number of open flows.
     Gauge flows_limit: Whole(|all| all.limits.flows.most as f64),
-    /// Memory that rings may have, `limits.memory`.
+    /// Maximum memory of all rings (`limits.memory`).
     Gauge memory_limit_bytes: Whole(|all| all.limits.memory.most as f64),
-    /// Descriptors open, as of at most ten seconds ago.
+    /// Open descriptors of pepd's process; at most ten seconds old.
     Gauge descriptors: Whole(|all| all.limits.descriptors.used as f64),
-    /// Descriptors that there may be.
+    /// Maximum number of open descriptors of pepd's process.
     Gauge descriptors_limit: Whole(|all| all.limits.descriptors.most as f64),
-    /// Memory that custody may have, `custody.memory`.
+    /// Maximum memory of custody (`custody.memory`).
     Gauge custody_memory_limit_bytes: Whole(|all| all.custody.memory.most as f64),
-    /// Disk that custody may have, `custody.disk`; 0 without a folder.
+    /// Maximum disk space of custody (`custody.disk`); 0 without `custody.directory`.
     Gauge custody_disk_limit_bytes: Whole(|all| all.custody.disk.most as f64),
 
-    /// Flows open now.
+    /// Flows of the site that are open now.
     Gauge site_flows_open: Flows(|flows| flows.flows_open as f64),
-    /// Flows accepted.
+    /// Flows of the site that pepd accepted.
     Total site_flows_accepted: Flows(|flows| flows.flows_accepted as f64),
-    /// Flows that ended, by reason, as the log has it.
+    /// Flows of the site that ended, by the reason given in the log.
     Total site_flows_ended: FlowsBy("reason", |flows| flows.flows_ended.clone().into_iter().collect()),
-    /// Bytes relayed, up to servers or down to clients.
+    /// Bytes relayed for flows of the site, up to servers or down to clients.
     Total site_bytes: FlowsBy("direction", |flows| named([("up", flows.up_bytes), ("down", flows.down_bytes)])),
-    /// Bytes held for hosts in memory, on disk and in the kernel; at most ten seconds old.
+    /// Bytes held for hosts of the site in memory, on disk or in the kernel; at most ten seconds
+    /// old.
     Gauge site_held_bytes: FlowsBy("place", |flows| named([
         ("memory", flows.held.memory),
         ("disk", flows.held.disk),
         ("kernel", flows.held.kernel),
     ])),
-    /// The age of the oldest flow of which something is held.
+    /// Age of the oldest flow of the site with held bytes.
     Gauge site_held_oldest_seconds: Flows(|flows| flows.held.oldest_s as f64),
     /// 1 while the kernel forwards new flows of the site.
     Gauge site_bypassed: Site(|site| f64::from(site.bypassed.as_deref().is_some_and(|why| why != "silence"))),
-    /// Families, IPv4 and IPv6, of which SYNs that pepd redirects do not arrive: 0 to 2.
+    /// Number of IP versions (0 to 2) whose redirected SYNs do not arrive at the site's listener.
     Gauge site_interception_lost: Site(|site| site.interception_lost.len() as f64),
 
     /// 1 while the peer is up.
     Gauge peer_up: Peer(|peer| f64::from(peer.up)),
-    /// Flows in the tunnel, from here and from there.
+    /// Open flows in the tunnel to the peer, from both ends.
     Gauge peer_flows: Peer(|peer| peer.flows as f64),
-    /// The smoothed round-trip time.
+    /// Smoothed round-trip time to the peer.
     Gauge peer_rtt_seconds: Session(|session| session.rtt_s),
-    /// Lowest recent round-trip time.
+    /// Minimum recent round-trip time to the peer.
     Gauge peer_rtt_min_seconds: Session(|session| session.rtt_min_s),
     /// Rate at which pepd sends to the peer.
     Gauge peer_rate_bytes_per_second: Session(|session| session.rate as f64 / 8.0),
-    /// Link rate estimated for pepd.
+    /// Estimated rate that the link to the peer carries for pepd.
     Gauge peer_link_rate_bytes_per_second: Session(|session| session.link_rate as f64 / 8.0),
-    /// Rate stated in the configuration; 0 if none.
+    /// Rate to the peer set in the configuration; 0 if none.
     Gauge peer_stated_rate_bytes_per_second: Session(|session| session.stated_rate.unwrap_or(0) as f64 / 8.0),
-    /// 1 while the link passes less than the stated rate.
+    /// 1 while the link to the peer carries less than the configured rate.
     Gauge peer_stated_rate_too_high: Session(|session| f64::from(session.passes_less())),
-    /// The share of our packets that the link loses, before FEC.
+    /// Share of packets to the peer that the link loses, before FEC.
     Gauge peer_loss_ratio: Session(|session| session.loss),
-    /// Repair packets per packet of normal streams.
+    /// Repair packets to the peer per packet of streams of class normal.
     Gauge peer_fec_overhead_ratio: Session(|session| session.fec_overhead),
-    /// Bytes sent in this session, as on the link.
+    /// Bytes sent to the peer in this session, as on the link.
     Total peer_sent_bytes: Session(|session| session.bytes_sent as f64),
-    /// Packets sent in this session.
+    /// Packets sent to the peer in this session.
     Total peer_packets_sent: Session(|session| session.packets_sent as f64),
-    /// Repair packets sent in this session.
+    /// Repair packets sent to the peer in this session.
     Total peer_repairs_sent: Session(|session| session.repairs_sent as f64),
-    /// Segments lost in spite of FEC, which went again.
+    /// Segments to the peer that were retransmitted because FEC did not restore them.
     Total peer_segments_retransmitted: Session(|session| session.segments_retransmitted as f64),
-    /// Packets received in this session.
+    /// Packets received from the peer in this session.
     Total peer_packets_received: Session(|session| session.packets_received as f64),
-    /// Segments that FEC restored here.
+    /// Segments from the peer that FEC restored.
     Total peer_segments_restored: Session(|session| session.segments_restored as f64),
-    /// Times in this session that nothing came from the peer for long.
+    /// Outages of the peer in this session: periods without packets from it.
     Total peer_outages: Session(|session| session.outages as f64),
-    /// Our packets that did not arrive: lost by the link, at a full queue (congestion), to outages.
+    /// Packets to the peer that were lost: by the link, at a full queue (congestion), or in
+    /// outages.
     Total peer_packets_lost: SessionBy("cause", |session| named([
         ("link", session.lost.link),
         ("congestion", session.lost.congestion),
         ("outage", session.lost.outage),
     ])),
 
-    /// Packets of sites in mode `packet`: of hosts (packets), sent for them into the tunnel
-    /// (messages, repairs included), given to hosts (delivered), dropped.
-    Total packets: PacketsBy("what", |packets| named([
+    /// Packets of the site (mode `packet`): from hosts (packets), sent into the tunnel (messages,
+    /// with repairs), delivered to hosts (delivered), or dropped.
+    Total packets: PacketsBy("counter", |packets| named([
         ("packets", packets.packets),
         ("messages", packets.messages),
         ("delivered", packets.delivered),
@@ -147,35 +149,35 @@ metrics! {
         ("dropped_late", packets.dropped_late),
         ("dropped_long", packets.dropped_long),
     ])),
-    /// Bytes of the host packets of sites in mode `packet`, and of the messages sent for them.
-    Total packets_bytes: PacketsBy("what", |packets| named([
+    /// Bytes of the site's packets from hosts (mode `packet`), and of the messages sent for them.
+    Total packets_bytes: PacketsBy("counter", |packets| named([
         ("packets", packets.bytes),
         ("messages", packets.message_bytes),
     ])),
-    /// Counters of one booster of a site, named by `what`; `on` is 1 while it is active.
+    /// Counters of a booster of the site, named by `counter`; `on` is 1 while it is active.
     Gauge booster: Boosters,
-    /// What the sites of a peer in mode `packet` have sent in this session, by their number there:
-    /// messages, packets that came of them, messages that could not be read or put together
-    /// (given_up), packets dropped as the link was congested.
-    Total packets_received: ReceivedBy("what", |chain| named([
+    /// Messages and packets received in this session from a site of the peer (mode `packet`):
+    /// messages, packets restored from them, messages unreadable or incomplete (given_up), packets
+    /// dropped for congestion.
+    Total packets_received: ReceivedBy("counter", |chain| named([
         ("messages", chain.messages),
         ("packets", chain.packets),
         ("unreadable", chain.unreadable),
         ("given_up", chain.given_up),
         ("dropped_congested", chain.dropped_congested),
     ])),
-    /// Counters of one booster that receives this peer's packets, named by `what`.
+    /// Counters of a booster that receives packets of the peer, named by `counter`.
     Gauge booster_received: ReceivedBoosters,
-    /// Messages of packets of the peer that made no sense.
+    /// Messages with packets from the peer that were malformed.
     Total peer_packets_refused: Peer(|peer| peer.packets_refused as f64),
-    /// Packets of the peer that were dropped, as no site takes what answers them: it has a site of
-    /// mode `packet` that is missing here.
+    /// Packets from the peer dropped as unmatched: no local site of mode `packet` takes their
+    /// answers.
     Total peer_packets_unmatched: Peer(|peer| peer.packets_unmatched as f64),
-    /// Packets of the peer that were dropped, as no router lets them go on.
+    /// Packets from the peer dropped as martians: no router forwards them.
     Total peer_packets_martian: Peer(|peer| peer.packets_martian as f64),
 }
 
-/// Counters of the daemon that are not totals.
+/// Counters of the daemon that are gauges.
 const NOW: &[&str] = &[
     "flows_open",
     "flows_open_max",
@@ -190,8 +192,8 @@ const NOW: &[&str] = &[
     "hosts_at_cap",
 ];
 
-/// Whether a counter of the daemon is told as something else: by site, in another unit, or not at
-/// all.
+/// Returns true for a counter of the daemon that has another form: by site, in another unit, or
+/// none.
 fn has_other_form(name: &str) -> bool {
     let others = [
         "flows_accepted",
@@ -211,7 +213,7 @@ fn has_other_form(name: &str) -> bool {
     name.starts_with("ended_") || others.contains(&name)
 }
 
-/// The daemon's counters.
+/// Returns the daemon's counters.
 fn counters() -> impl Iterator<Item = Metric> {
     let names = Stats::default().entries().map(|(name, _)| name);
     let counters = names

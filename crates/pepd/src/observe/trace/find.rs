@@ -1,4 +1,4 @@
-//! Which flow is meant.
+//! Search for a flow by an operator's input.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,10 +8,10 @@ use pepd_relay::arena::Arena;
 use super::Observer;
 use crate::observe::custody::id;
 
-/// Flows that are listed where several are meant.
+/// Maximum number of flows listed when several match.
 const LISTED: usize = 20;
 
-/// A flow, and where it is.
+/// A flow and its place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub(super) slot: u32,
@@ -19,27 +19,28 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Whether that is this flow, not another that came after it.
+    /// Returns true if the identity is that of this flow, not of a successor.
     pub(super) fn is(&self, other: &Identity) -> bool {
         let key = |identity: &Identity| (identity.born, identity.client, identity.destination);
         key(&self.identity) == key(other)
     }
 }
 
-/// Why there is none.
+/// Reason why no flow was found.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FindError {
-    /// No open flow is called so.
+    /// No open flow matches.
     #[error(
-        "there is no flow `{0}`: it has ended, or is not pepd's; `pepd flows` lists those that are open, each with its number"
+        "no open flow `{0}`: it has ended, or is not pepd's; `pepd flows` lists open flows with their ids"
     )]
     Unknown(String),
-    /// More than one have this client.
-    #[error("{0} has several flows, say which by its number:\n{1}")]
+    /// Several flows have this client.
+    #[error("{0} has several flows, select one by its id:\n{1}")]
     Several(String, String),
 }
 
-/// The flow of this id, or the only one of the client with this address and port, or of the host with this address.
+/// Finds the flow with this id, or the only one of the client with this address and port, or of the
+/// host with this address.
 pub(super) fn find(observer: &Observer, wanted: &str) -> Result<Target, FindError> {
     let mut found = matches(&observer.context.arena, wanted);
     match found.len() {

@@ -1,9 +1,9 @@
-//! One flow, looked at four times a second for as long as somebody watches: what moves, what its legs are like, what it waits
-//! for, and how it ends. Nobody looks while nobody watches.
+//! Trace of one flow, sampled four times a second while an operator watches: progress, state of its
+//! legs, causes of waiting, and its end. Without a watcher nothing is sampled.
 //!
-//! - `find`, which flow is meant; `qlog`, the same and more as qlog
-//! - `tracer`, the looks
-//! - `waits`, what a half waits for
+//! - `find`: search for the flow; `qlog`: the same and more as qlog
+//! - `tracer`: samples
+//! - `waits`: causes for which a direction waits
 
 mod find;
 pub(super) mod qlog;
@@ -27,15 +27,15 @@ use crate::admin::Place;
 use find::FindError;
 use tracer::Tracer;
 
-/// Traces at one time. Each has a connection that lasts.
+/// Maximum number of concurrent traces, each with a lasting connection.
 pub const TRACES_MAX: usize = 8;
 
-/// Answers `GET /v1/flows/FLOW`.
+/// Serves `GET /v1/flows/FLOW`.
 pub(super) async fn show_flow(
     State(observer): State<Arc<Observer>>,
     Path(wanted): Path<String>,
 ) -> Response {
-    // It asks the kernel for each socket: others are not to wait for that.
+    // Queries the kernel for each socket, which must not delay other tasks.
     let found = tokio::task::spawn_blocking(move || {
         let target = find::find(&observer, &wanted)?;
         let flow = observer.flow(target.slot);
@@ -48,7 +48,7 @@ pub(super) async fn show_flow(
     }
 }
 
-/// Answers `GET /v1/flows/FLOW/trace`: the flow now, then what changes, then how it ended.
+/// Serves `GET /v1/flows/FLOW/trace`: the current state, then changes, then the end.
 pub(super) async fn show(
     State(observer): State<Arc<Observer>>,
     Path(wanted): Path<String>,
@@ -59,21 +59,23 @@ pub(super) async fn show(
         Err(err) => return refuse(&err),
     };
     let Ok(permit) = Arc::clone(&observer.traces).try_acquire_owned() else {
-        let why = format!(
-            "{TRACES_MAX} flows are traced already, and there may be no more: end one, or ask /v1/flows/{wanted}\n"
-        );
+        let why =
+            format!("all {TRACES_MAX} traces are in use: end one, or query /v1/flows/{wanted}\n");
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     place.leave();
     let traced = (Tracer::new(observer, target), permit);
     let body = stream::unfold(traced, |(mut tracer, permit)| async move {
-        let told = tracer.next().await?;
-        let name = match told.what {
+        let reported = tracer.next().await?;
+        let name = match reported.what {
             What::Flow(_) => "flow",
             What::Look(_) => "look",
             What::Ended(_) => "ended",
         };
-        Some((Ok::<_, Infallible>(event(name, &told)), (tracer, permit)))
+        Some((
+            Ok::<_, Infallible>(event(name, &reported)),
+            (tracer, permit),
+        ))
     });
     let kind = [(CONTENT_TYPE, "text/event-stream")];
     (kind, Body::from_stream(body)).into_response()

@@ -1,9 +1,9 @@
-//! Flows and tunnels as qlog, while they go on.
+//! Live qlog of flows and tunnels.
 //!
 //! ```text
-//!   looks at the flow, four a second ----+
-//!   events of its relay (mode split) ----+--> records of one sequence, as they come
-//!   events of its tunnel's session ------+
+//! samples of the flow, four a second -+
+//! events of its relay (mode split) ---+--> records of one sequence, in order of arrival
+//! events of its tunnel's session -----+
 //! ```
 
 use std::{
@@ -52,21 +52,21 @@ use super::{
 };
 use crate::admin::Place;
 
-/// Events of a flow's end that are still under way come within this time.
+/// Time within which late events of a flow's end arrive.
 const AFTERWARDS: Duration = Duration::from_millis(300);
 
-/// The media type of draft-ietf-quic-qlog-main-schema, section "JSON Text Sequences".
+/// Media type of draft-ietf-quic-qlog-main-schema, section "JSON Text Sequences".
 const MEDIA_TYPE: &str = "application/qlog+json-seq";
 
 /// Options of a request.
 #[derive(Debug, Default, Deserialize)]
 pub(in crate::observe) struct Options {
-    /// Reference time of a sequence that this one goes on with, in milliseconds of Unix time.
+    /// Reference time of a sequence that this one continues, in milliseconds of Unix time.
     since: Option<f64>,
 }
 
 impl Options {
-    /// Reference time of the records, and the time since then.
+    /// Returns the reference time of the records, and the time since then.
     fn reference(&self) -> (Duration, Duration) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -87,15 +87,14 @@ enum Item {
 
 type Items = Pin<Box<dyn Stream<Item = Item> + Send>>;
 
-/// A sequence of records under way.
+/// A sequence of records in progress.
 struct Sequence {
     items: Items,
     writer: Writer,
     began: Instant,
-    /// The leg whose state stands for the connection's: that over the link, of a flow without a
-    /// tunnel.
+    /// Leg whose state represents the connection's: that over the link, of a flow without a tunnel.
     main: Option<Side>,
-    /// Records that are written and not sent.
+    /// Records written and not yet sent.
     out: Vec<u8>,
     stage: Stage,
     recorder: Arc<Recorder>,
@@ -105,12 +104,12 @@ struct Sequence {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// Until then events of the flow's end may come.
+    /// Time until which events of the flow's end may arrive.
     Ending(Instant),
     Over,
 }
 
-/// Answers `GET /v1/flows/FLOW/qlog`.
+/// Serves `GET /v1/flows/FLOW/qlog`.
 pub(in crate::observe) async fn flow(
     State(observer): State<Arc<Observer>>,
     Path(wanted): Path<String>,
@@ -156,7 +155,7 @@ pub(in crate::observe) async fn flow(
     )
 }
 
-/// Answers `GET /v1/peers/PEER/qlog`.
+/// Serves `GET /v1/peers/PEER/qlog`.
 pub(in crate::observe) async fn peer(
     State(observer): State<Arc<Observer>>,
     Path(wanted): Path<String>,
@@ -171,7 +170,7 @@ pub(in crate::observe) async fn peer(
         } else {
             format!("peers: {}", names.join(", "))
         };
-        let why = format!("there is no peer `{wanted}`; {known}\n");
+        let why = format!("no peer `{wanted}`; {known}\n");
         return (StatusCode::NOT_FOUND, why).into_response();
     };
     let Ok(permit) = Arc::clone(&observer.traces).try_acquire_owned() else {
@@ -205,7 +204,7 @@ fn traced(recording: Recording) -> impl Stream<Item = Item> + Send {
 }
 
 fn too_many() -> Response {
-    let why = format!("{TRACES_MAX} traces are under way, and there may be no more: end one\n");
+    let why = format!("all {TRACES_MAX} traces are in use: end one\n");
     (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
 }
 
@@ -250,7 +249,7 @@ impl Sequence {
         ([(CONTENT_TYPE, MEDIA_TYPE)], Body::from_stream(body)).into_response()
     }
 
-    /// The next records; `None` after the end of the flow.
+    /// Returns the next records; `None` after the end of the flow.
     async fn next(&mut self) -> Option<Vec<u8>> {
         while self.out.is_empty() {
             let item = match self.stage {
@@ -285,7 +284,7 @@ impl Sequence {
         }
     }
 
-    /// Records events that were missed, of which no other record tells.
+    /// Records the number of missed events, which no other record reports.
     fn miss(&mut self, events: u64) {
         if events > 0 {
             self.record("pepd:events_missed", &json!({ "events": events }));
@@ -327,7 +326,7 @@ impl Sequence {
     }
 }
 
-/// The kernel's state of a connection; `None` before it has measured the round trip.
+/// Returns the kernel's state of a connection; `None` before its first round-trip measurement.
 fn metrics(leg: &LegStatus) -> Option<Metrics> {
     let smoothed_rtt = Duration::try_from_secs_f64(leg.rtt_s?).ok()?;
     let minimum = leg

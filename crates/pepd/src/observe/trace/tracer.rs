@@ -1,4 +1,4 @@
-//! The looks at a flow.
+//! Sampling of a flow.
 
 use std::{
     sync::Arc,
@@ -28,29 +28,29 @@ use super::{
 };
 use crate::observe::flows::{come_to, leg_status};
 
-/// How often it is looked at.
+/// Sampling interval.
 const EVERY: Duration = Duration::from_millis(250);
-/// A look is told even if nothing has changed for so long.
+/// Time after which a sample is reported even if unchanged.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Sockets are sought among all descriptors of the process, at most so often.
+/// Minimum time between two searches for sockets among all descriptors of the process.
 const SEEK_EVERY: Duration = Duration::from_secs(1);
-/// Who ends a flow says so as soon as nothing is written of it any more.
+/// Time within which the end of a flow is reported after its published state is gone.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Watches a flow, until it is dropped.
+/// Tracer of a flow, until dropped.
 #[derive(Debug)]
 pub(super) struct Tracer {
     observer: Arc<Observer>,
     target: Target,
     watch: Watch,
     tick: Interval,
-    /// The sockets of its legs.
+    /// Sockets of its legs.
     legs: [Option<Found>; 2],
     sought: Option<Instant>,
-    /// The last look, and when it was.
+    /// Last sample and its time.
     before: Option<(Look, Instant)>,
-    /// The last one that was told.
-    told: Option<(Look, Instant)>,
+    /// Last reported sample and its time.
+    reported: Option<(Look, Instant)>,
     stage: Stage,
 }
 
@@ -75,12 +75,12 @@ impl Tracer {
             legs: [None; 2],
             sought: None,
             before: None,
-            told: None,
+            reported: None,
             stage: Stage::Begin,
         }
     }
 
-    /// What is to be told next; `None` after the end. Nobody looks until somebody asks for it.
+    /// Returns the next event; `None` after the end. Sampling happens only on request.
     pub(super) async fn next(&mut self) -> Option<TraceEvent> {
         let what = match self.stage {
             Stage::Begin => self.begin().await,
@@ -119,7 +119,7 @@ impl Tracer {
         }
     }
 
-    /// How it has ended, of which nothing is written any more.
+    /// Returns the end of the flow, whose published state is gone.
     async fn end(&mut self) -> What {
         let ended = timeout(LAST_WORD, self.watch.ended()).await;
         self.over(ended.ok().flatten())
@@ -130,14 +130,14 @@ impl Tracer {
         What::Ended(ended.map_or_else(End::default, |ended| end(&ended)))
     }
 
-    /// What is written of it.
+    /// Returns the flow's published state.
     fn record(&self) -> Option<Record> {
         let record = self.observer.context.arena.record(self.target.slot)?;
         let is_there = record.state != SlotState::Free && self.target.is(&record.identity);
         is_there.then_some(record)
     }
 
-    /// Finds the sockets of its legs, where they are others than before.
+    /// Finds the sockets of its legs, if they have changed.
     async fn seek(&mut self, record: &Record) {
         for (leg, cookie) in self.legs.iter_mut().zip(record.cookies) {
             *leg = leg.filter(|leg| leg.cookie() == cookie);
@@ -154,14 +154,14 @@ impl Tracer {
         }
     }
 
-    /// Looks at it, and returns what there is to tell.
+    /// Samples the flow, and returns a sample worth reporting.
     fn news(&mut self, record: &Record) -> Option<Look> {
         let now = Instant::now();
         let mut look = self.look_now(record);
-        let ways = |look: &Look| [look.up.bytes, look.down.bytes];
-        let before = self.told.as_ref().map(|(look, _)| ways(look));
-        // Bytes of before the trace have not moved while somebody watched.
-        let before = before.unwrap_or_else(|| ways(&look));
+        let routes = |look: &Look| [look.up.bytes, look.down.bytes];
+        let before = self.reported.as_ref().map(|(look, _)| routes(look));
+        // Bytes from before the trace do not count as moved.
+        let before = before.unwrap_or_else(|| routes(&look));
         look.up.moved = look.up.bytes.saturating_sub(before[0]);
         look.down.moved = look.down.bytes.saturating_sub(before[1]);
         if let Some((_, at)) = &self.before {
@@ -169,13 +169,13 @@ impl Tracer {
             look.missed = u64::try_from(since).unwrap_or(u64::MAX).saturating_sub(1);
         }
         self.before = Some((look.clone(), now));
-        let is_news = self.told.as_ref().is_none_or(|(told, at)| {
-            look.missed > 0 || differ(told, &look) || now.duration_since(*at) >= SILENCE_MAX
+        let is_news = self.reported.as_ref().is_none_or(|(reported, at)| {
+            look.missed > 0 || differ(reported, &look) || now.duration_since(*at) >= SILENCE_MAX
         });
         if !is_news {
             return None;
         }
-        self.told = Some((look.clone(), now));
+        self.reported = Some((look.clone(), now));
         Some(look)
     }
 
@@ -207,25 +207,25 @@ impl Tracer {
         direction: Direction,
         waits_for: Option<WaitsFor>,
     ) -> DirectionSample {
-        let half = &record.halves[direction as usize];
+        let part = &record.directions[direction as usize];
         DirectionSample {
-            bytes: half.tail,
+            bytes: part.tail,
             moved: 0,
-            held: half.tail.saturating_sub(half.head),
+            held: part.tail.saturating_sub(part.head),
             kernel: self.queue(direction) + self.unread(direction),
-            source_ended: half.fin_in,
-            ended: half.fin_out,
+            source_ended: part.fin_in,
+            ended: part.fin_out,
             waits_for,
         }
     }
 
-    /// Bytes in the send queue of the leg to which they go.
+    /// Returns the bytes in the send queue of the receiving leg.
     fn queue(&self, direction: Direction) -> u64 {
         let leg = &self.legs[direction.sink() as usize];
         leg.as_ref().map_or(0, |leg| leg.queue)
     }
 
-    /// Bytes that the leg from which they come has acknowledged, and pepd has not taken.
+    /// Returns the bytes that the sending leg has acknowledged and pepd has not read.
     fn unread(&self, direction: Direction) -> u64 {
         let leg = &self.legs[direction.source() as usize];
         leg.as_ref().map_or(0, |leg| leg.unread)
@@ -260,7 +260,7 @@ impl Tracer {
         };
         let is_accepted = record.state == SlotState::Accepted;
         waits_for(
-            &record.halves[direction as usize],
+            &record.directions[direction as usize],
             sink,
             is_accepted,
             link_down,
@@ -278,8 +278,8 @@ impl Tracer {
 }
 
 impl Observer {
-    /// The side of the leg that crosses the link, of a flow of the site with that name's hash
-    /// which is in no tunnel.
+    /// Returns the side of the leg that crosses the link, for a flow outside tunnels of the site
+    /// with that name's hash.
     pub(super) fn link_side(&self, site: u64) -> Side {
         let mut sites = self.config.sites.iter();
         let site = sites.find(|(_, known)| name_hash(&known.name) == site);
@@ -290,7 +290,7 @@ impl Observer {
     }
 }
 
-/// Whether a flow has a tunnel instead of a leg on that side.
+/// Returns true if a flow has a tunnel instead of a leg on that side.
 fn is_tunnel(kind: Kind, side: Side) -> bool {
     matches!(
         (kind, side),
@@ -302,14 +302,14 @@ fn has_leg(record: &Record, side: Side) -> bool {
     record.cookies[side as usize] != 0
 }
 
-/// Whether there is something to tell. Times and rates of a flow that does not move are no news.
-fn differ(told: &Look, now: &Look) -> bool {
+/// Returns true if a sample is worth reporting. Times and rates of an idle flow are not.
+fn differ(reported: &Look, now: &Look) -> bool {
     let gist = |look: &Look| {
         let resent = [&look.client_leg, &look.server_leg].map(|leg| {
             leg.as_ref()
                 .map(|leg| (leg.retransmitted, leg.state.clone()))
         });
-        let ways = [&look.up, &look.down].map(|way| {
+        let routes = [&look.up, &look.down].map(|way| {
             let DirectionSample {
                 bytes,
                 held,
@@ -321,9 +321,9 @@ fn differ(told: &Look, now: &Look) -> bool {
             } = *way;
             (bytes, held, kernel, source_ended, ended, waits_for)
         });
-        (look.state.clone(), look.link_down, ways, resent)
+        (look.state.clone(), look.link_down, routes, resent)
     };
-    gist(told) != gist(now)
+    gist(reported) != gist(now)
 }
 
 fn end(ended: &Ended) -> End {

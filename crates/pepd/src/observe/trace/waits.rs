@@ -1,42 +1,45 @@
-//! What one direction of a flow waits for, as far as can be told from two looks at it.
+//! Causes for which one direction of a flow waits, deduced from two samples.
 
 use pep_core::arena::DirectionRecord;
 use pepd_api::{flows::LegStatus, trace::WaitsFor};
 
-/// What is known of where the bytes go.
+/// Destination of the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sink<'a> {
-    /// A connection with a host, as it was at the look before and as it is; none where it is gone.
+    /// A connection with a host, at the previous sample and now; `None` if it is closed.
     Leg {
         before: Option<&'a LegStatus>,
         now: Option<&'a LegStatus>,
         /// Bytes in its send queue.
         queue: u64,
-        /// It crosses the link.
+        /// True if it crosses the link.
         is_links: bool,
     },
-    /// A tunnel; whether its other end is there.
+    /// A tunnel, with the state of its peer.
     Tunnel { is_up: bool },
 }
 
-/// What a half of a flow waits for, whose legs are both there unless it is `accepted` only.
+/// Returns the cause for which a direction waits. Both legs exist unless the flow is only
+/// `accepted`.
 pub(super) fn waits_for(
-    half: &DirectionRecord,
+    direction: &DirectionRecord,
     sink: Sink<'_>,
     is_accepted: bool,
     link_down: bool,
 ) -> Option<WaitsFor> {
-    let held = half.tail.saturating_sub(half.head);
+    let held = direction.tail.saturating_sub(direction.head);
     if is_accepted {
         return Some(WaitsFor::Answer);
     }
     match sink {
-        Sink::Tunnel { .. } if held == 0 => (!half.fin_in).then_some(WaitsFor::Source),
+        Sink::Tunnel { .. } if held == 0 => (!direction.fin_in).then_some(WaitsFor::Source),
         Sink::Tunnel { is_up: false } => Some(WaitsFor::Peer),
         Sink::Tunnel { is_up: true } if link_down => Some(WaitsFor::Link),
         Sink::Tunnel { is_up: true } => Some(WaitsFor::Tunnel),
         Sink::Leg { now: None, .. } => None,
-        Sink::Leg { queue, .. } if held + queue == 0 => (!half.fin_in).then_some(WaitsFor::Source),
+        Sink::Leg { queue, .. } if held + queue == 0 => {
+            (!direction.fin_in).then_some(WaitsFor::Source)
+        }
         Sink::Leg { is_links: true, .. } if link_down => Some(WaitsFor::Link),
         Sink::Leg {
             before,
@@ -47,7 +50,7 @@ pub(super) fn waits_for(
     }
 }
 
-/// What a connection waits for that has something to send.
+/// Returns the cause for which a connection with bytes to send waits.
 fn leg_waits_for(before: Option<&LegStatus>, now: &LegStatus, queue: u64) -> WaitsFor {
     let since = |time: fn(&LegStatus) -> f64| time(now) - before.map_or(0.0, time);
     let busy = since(|leg| leg.busy_s);
@@ -79,7 +82,7 @@ mod tests {
         .expect("a leg")
     }
 
-    fn half(head: u64, tail: u64) -> DirectionRecord {
+    fn direction(head: u64, tail: u64) -> DirectionRecord {
         DirectionRecord {
             head,
             tail,
@@ -87,7 +90,8 @@ mod tests {
         }
     }
 
-    /// With `queue` bytes in the send queue of a leg that changes from one to the other.
+    /// Returns the cause with `queue` bytes in the send queue of a leg that changes from one state
+    /// to the other.
     fn waits(queue: u64, before: &LegStatus, now: &LegStatus, link_down: bool) -> Option<WaitsFor> {
         let sink = Sink::Leg {
             before: Some(before),
@@ -95,7 +99,7 @@ mod tests {
             queue,
             is_links: true,
         };
-        waits_for(&half(9, 9), sink, false, link_down)
+        waits_for(&direction(9, 9), sink, false, link_down)
     }
 
     #[test]
@@ -124,7 +128,7 @@ mod tests {
             assert_eq!(waits(20_000, &before, &now, true), Some(WaitsFor::Link));
             assert_eq!(waits(0, &before, &now, true), Some(WaitsFor::Source));
         }
-        // It was limited long ago.
+        // The limit was long ago.
         let mut before = leg();
         before.rwnd_limited_s = 5.0;
         let now = before.clone();
@@ -136,20 +140,20 @@ mod tests {
 
     #[test]
     fn a_tunnel_is_waited_for_while_it_has_something() {
-        let waits = |half: &DirectionRecord, is_up: bool, link_down: bool| {
-            waits_for(half, Sink::Tunnel { is_up }, false, link_down)
+        let waits = |direction: &DirectionRecord, is_up: bool, link_down: bool| {
+            waits_for(direction, Sink::Tunnel { is_up }, false, link_down)
         };
-        assert_eq!(waits(&half(5, 5), true, true), Some(WaitsFor::Source));
-        assert_eq!(waits(&half(5, 9), true, false), Some(WaitsFor::Tunnel));
-        assert_eq!(waits(&half(5, 9), true, true), Some(WaitsFor::Link));
-        assert_eq!(waits(&half(5, 9), false, true), Some(WaitsFor::Peer));
+        assert_eq!(waits(&direction(5, 5), true, true), Some(WaitsFor::Source));
+        assert_eq!(waits(&direction(5, 9), true, false), Some(WaitsFor::Tunnel));
+        assert_eq!(waits(&direction(5, 9), true, true), Some(WaitsFor::Link));
+        assert_eq!(waits(&direction(5, 9), false, true), Some(WaitsFor::Peer));
         let ended = DirectionRecord {
             fin_in: true,
-            ..half(5, 5)
+            ..direction(5, 5)
         };
         assert_eq!(waits(&ended, true, false), None);
         let sink = Sink::Tunnel { is_up: true };
-        let accepted = waits_for(&half(0, 0), sink, true, false);
+        let accepted = waits_for(&direction(0, 0), sink, true, false);
         assert_eq!(accepted, Some(WaitsFor::Answer));
     }
 }

@@ -1,20 +1,20 @@
-//! Links by chance.
+//! Random links.
 
 use std::{fmt::Write, time::Duration};
 
 use super::Scope;
 use crate::rng::Rng;
 
-/// What is drawn of the link, for what depends on it.
+/// Drawn properties of the link that other choices depend on.
 pub(super) struct Link {
     pub options: String,
     pub only: [String; 2],
     pub rate: u64,
-    /// From end 1 to end 0.
+    /// Rate from end 1 to end 0.
     pub back: u64,
     pub delay: Duration,
     pub quiet_from: Duration,
-    /// The share of packets that get through, about, at least.
+    /// Approximate lower bound of the share of packets that get through.
     pub through: f64,
 }
 
@@ -47,7 +47,7 @@ impl Link {
         } else if rng.happens(0.1) {
             self.options.push_str(",aqm=head");
         }
-        // A way back that is much slower, as over satellites.
+        // A much slower return path, as over satellites.
         if rng.happens(0.1) {
             self.back = (self.rate / rng.between(2, 50)).max(20_000);
             let _ = write!(self.only[1], "rate={}", self.back);
@@ -104,7 +104,7 @@ impl Link {
                 let p = rng.one(&[0.1, 0.2, 0.4, 0.8]);
                 let interval = rng.one(&[1_u64, 10, 40, 100, 260]);
                 self.through *= 1.0 - p;
-                // What is shorter than a round trip has to come through twice.
+                // Data larger than one up period needs two of them in a row.
                 if Duration::from_millis(interval) < 4 * self.delay {
                     self.through *= 1.0 - p;
                 }

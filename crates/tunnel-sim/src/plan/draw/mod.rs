@@ -1,4 +1,4 @@
-//! Plans by chance.
+//! Random plans.
 
 mod link;
 
@@ -15,27 +15,27 @@ use tunnel::{
 use super::{Habits, MessagesPlan, Plan, Step, StreamPlan};
 use crate::{beside::MESSAGE_MIN, flow::STREAM_HEADER_MIN, rng::Rng, wire::OVERHEAD};
 
-/// What plans are about.
+/// Bounds of drawn plans.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scope {
-    /// Bytes of all streams of a plan, about, at most.
+    /// Approximate maximum bytes of all streams of a plan.
     pub bytes_max: u64,
-    /// The longest delay of the link, one way.
+    /// Maximum one-way delay of the link.
     pub delay_max: Duration,
-    /// The lowest rate, in bit/s.
+    /// Minimum rate, in bit/s.
     pub rate_min: u64,
-    /// Whether ends begin anew and move.
+    /// True if ends restart and roam.
     pub restarts: bool,
-    /// Whether the rate may be unknown.
+    /// True if the rate may be unknown.
     pub auto: bool,
-    /// Whether there are packets beside streams.
+    /// True if there are messages outside streams.
     pub packets: bool,
-    /// How much longer than a link at its rate it may take.
+    /// Permitted duration, relative to a link at its rate.
     pub patience: u32,
 }
 
 impl Scope {
-    /// Sessions.
+    /// Sessions without endpoints.
     pub const SESSION: Self = Self {
         bytes_max: 200_000,
         delay_max: Duration::from_millis(300),
@@ -45,27 +45,27 @@ impl Scope {
         packets: false,
         patience: 20,
     };
-    /// Sessions, some of which are not told the rate.
+    /// Sessions, some of them without a configured rate.
     pub const UNKNOWN_RATE: Self = Self {
         auto: true,
         ..Self::SESSION
     };
-    /// Endpoints.
+    /// Endpoints with handshakes.
     pub const ENDPOINT: Self = Self {
         restarts: true,
         ..Self::SESSION
     };
-    /// Sessions, with packets beside streams.
+    /// Sessions, with messages outside streams.
     pub const PACKETS: Self = Self {
         packets: true,
         ..Self::UNKNOWN_RATE
     };
-    /// Endpoints, likewise.
+    /// Endpoints, with messages outside streams.
     pub const ENDPOINT_PACKETS: Self = Self {
         packets: true,
         ..Self::ENDPOINT
     };
-    /// What sends one packet a round trip.
+    /// Sessions that send one packet per round trip.
     pub const STOP_AND_WAIT: Self = Self {
         bytes_max: 20_000,
         delay_max: Duration::from_millis(20),
@@ -77,7 +77,7 @@ impl Scope {
 }
 
 impl Plan {
-    /// The plan of that number.
+    /// Draws the plan of that seed.
     pub fn draw(seed: u64, scope: &Scope) -> Self {
         let mut rng = Rng::new(seed);
         let link = Link::draw(&mut rng, scope);
@@ -92,7 +92,7 @@ impl Plan {
         ]);
         let mut messages = Vec::new();
         if scope.packets {
-            // Of their own, so that all else stays what it was.
+            // With an RNG of their own, so that all other choices stay unchanged.
             messages = draw_messages(&mut Rng::new(seed ^ 0x0b0b), scope, &sessions[0]);
             for session in &mut sessions {
                 (session.packets, session.peer_packets) = (true, true);
@@ -118,7 +118,7 @@ impl Plan {
         plan
     }
 
-    /// Long for whoever works, short against for ever.
+    /// Returns the time limit: long for any working run, short against a stuck one.
     fn patience(&self, scope: &Scope, link: &Link) -> Duration {
         let rate = link.rate.min(link.back) as f64;
         let packets = Duration::from_secs_f64(4.0 * 12_000.0 / rate);
@@ -130,7 +130,7 @@ impl Plan {
             work += 3 * round;
             for (habits, reader) in stream.habits.iter().zip(stream.habits.iter().rev()) {
                 let seconds = habits.bytes as f64 * 8.0 / (rate * link.through);
-                // A packet a credit and a round trip, where credits are tiny.
+                // A packet per credit and round trip, where credits are tiny.
                 let turn = reader.window.min(habits.buffer).min(habits.chunk);
                 let turns = habits.bytes / turn.max(1) + 1;
                 let chunks = habits.bytes / habits.chunk.max(1);
@@ -200,7 +200,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
     })
 }
 
-/// Few enough that streams have their time as well.
+/// Few enough to leave time for streams.
 fn draw_messages(rng: &mut Rng, scope: &Scope, session: &SessionConfig) -> Vec<MessagesPlan> {
     let queues = rng.between(1, 4);
     (0..queues)
@@ -234,7 +234,7 @@ fn mtu(rng: &mut Rng, session: &SessionConfig) -> Vec<(Duration, usize)> {
             Duration::ZERO,
             rng.between(minimum as u64, most as u64) as usize,
         )],
-        // It becomes less on the way.
+        // The MTU decreases during the run.
         _ => vec![
             (Duration::ZERO, most),
             (rng.time(Duration::from_secs(3)), minimum),
@@ -304,7 +304,7 @@ fn both_habits(rng: &mut Rng, most: u64) -> [Habits; 2] {
     both
 }
 
-/// How one end writes.
+/// Draws how one end writes.
 fn writes(rng: &mut Rng, most: u64, answers: bool) -> Habits {
     let bytes = match rng.between(0, 5) {
         0 => 0,
@@ -336,14 +336,14 @@ fn steps(rng: &mut Rng, scope: &Scope, link: &Link) -> Vec<(Duration, usize, Ste
         let time = Duration::from_micros(rng.sized(10, 1_500_000));
         step(rng, Step::Freeze(time));
     }
-    // Whoever says that the link is down says when it is up again.
+    // Each hint of a link going down is followed by one of it coming up.
     if link.quiet_from > Duration::ZERO && rng.happens(0.3) {
         step(rng, Step::HintDown);
     }
     if scope.restarts && rng.happens(0.15) {
         step(rng, Step::Restart);
     }
-    // Who is called stays where it is: nobody could find it.
+    // The responder keeps its address: the initiator could not find it otherwise.
     if scope.restarts && rng.happens(0.15) {
         steps.push((rng.time(Duration::from_secs(3)), 0, Step::Roam));
     }

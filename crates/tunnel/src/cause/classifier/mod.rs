@@ -97,7 +97,7 @@ impl Classifier {
         self.note(sample.sent_at, sample.received_us);
     }
 
-    /// Judges the new gaps of a report in the order of their numbers, and passes each to `tell`.
+    /// Judges the new gaps of a report in the order of their numbers, and passes each to `report`.
     /// `sent_at` returns the send time of a packet, if known. `packet_time` is the time of a packet
     /// on the link, set only without other traffic on it. Gaps that arrived later than `settled_us`
     /// by the receiver's clock wait, since their packets may only be late.
@@ -107,7 +107,7 @@ impl Classifier {
         packet_time: Option<Duration>,
         settled_us: u64,
         sent_at: impl Fn(u64) -> Option<Duration>,
-        mut tell: impl FnMut(LossEvent),
+        mut report: impl FnMut(LossEvent),
     ) {
         for gap in gaps.iter().filter(|gap| gap.missing > 0) {
             let first = gap.before.saturating_add(1);
@@ -125,7 +125,7 @@ impl Classifier {
                 .waiting
                 .pop_front()
                 .and_then(|gap| self.judge(&gap, packet_time, &sent_at));
-            event.into_iter().for_each(&mut tell);
+            event.into_iter().for_each(&mut report);
         }
     }
 

@@ -1,9 +1,9 @@
 use super::*;
 
-/// A millisecond's packet each: sent at its number in ms, arrived 50 ms and a queue later.
+/// Packets of a millisecond each: sent at its number in ms, arrived 50 ms and a queue later.
 struct Path {
     classifier: Classifier,
-    told: Vec<LossEvent>,
+    events: Vec<LossEvent>,
 }
 
 fn sent(number: u64) -> Option<Duration> {
@@ -18,7 +18,7 @@ impl Path {
     fn new() -> Self {
         Self {
             classifier: Classifier::new(),
-            told: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -37,7 +37,7 @@ impl Path {
         });
     }
 
-    /// A queue that fills to 40 ms within 400 packets, stays for 100, and goes; for 2000 packets.
+    /// Sends 2000 packets. The queue fills to 40 ms within 400 packets, stays for 100, and drains.
     fn fill(&mut self, from: u64) {
         for i in 0..2000 {
             let queue = match i {
@@ -60,11 +60,11 @@ impl Path {
     }
 
     fn judge(&mut self, gap: Gap) -> Option<Cause> {
-        self.told.clear();
-        let told = &mut self.told;
+        self.events.clear();
+        let events = &mut self.events;
         self.classifier
-            .on_gaps(&[gap], None, u64::MAX, sent, |event| told.push(event));
-        self.told.first().map(|event| event.cause)
+            .on_gaps(&[gap], None, u64::MAX, sent, |event| events.push(event));
+        self.events.first().map(|event| event.cause)
     }
 }
 
@@ -103,25 +103,25 @@ fn the_gap_rule_finds_the_link_at_a_full_queue() {
         let mut gap = Path::gap(2000, 1, 40);
         gap.after_us = gap.before_us + time_ms * 1000;
         let packet = Some(Duration::from_millis(1));
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         path.classifier
             .on_gaps(&[gap], packet, u64::MAX, sent, |event| {
-                told.push(event.cause);
+                events.push(event.cause);
             });
-        assert_eq!(told, [cause], "{time_ms} ms");
+        assert_eq!(events, [cause], "{time_ms} ms");
     }
 }
 
 #[test]
-fn each_gap_is_told_once_and_not_before_it_is_settled() {
+fn each_gap_is_reported_once_and_not_before_it_is_settled() {
     let mut path = Path::new();
     path.fill(0);
     let gap = Path::gap(2000, 1, 0);
-    let mut told = 0;
+    let mut events = 0;
     for settled in [0, gap.after_us - 1, gap.after_us, u64::MAX] {
         path.classifier
-            .on_gaps(&[gap], None, settled, sent, |_| told += 1);
-        assert_eq!(told, usize::from(settled >= gap.after_us));
+            .on_gaps(&[gap], None, settled, sent, |_| events += 1);
+        assert_eq!(events, usize::from(settled >= gap.after_us));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     wire::Report,
 };
 
-/// 1400 bytes in a packet of 1468: nothing beats 0.954 of the rate.
+/// 1400 bytes in a packet of 1468: the maximum is 0.954 of the rate.
 pub(super) const PACKET: usize = 1468;
 pub(super) const CEILING: f64 = 1400.0 / 1468.0;
 const HEADER: usize = 68;
@@ -42,7 +42,7 @@ pub(super) struct End {
     total: u64,
     pushed: u64,
     seen: HashSet<u64>,
-    /// By segment: when it came first.
+    /// Arrival time of each segment's first copy.
     pub(super) new_at: HashMap<u64, Duration>,
     pub(super) acked: HashSet<u64>,
     pub(super) duplicates: u64,
@@ -285,7 +285,7 @@ impl Bare {
         }
     }
 
-    /// Until every segment is acknowledged.
+    /// Runs until every segment is acknowledged.
     pub(super) fn run_to_the_end(&mut self, at_most: Duration) {
         while !self.ends.iter().all(End::done) {
             assert!(
@@ -313,7 +313,7 @@ impl Bare {
             next < until + Duration::from_secs(100_000),
             "nothing happens"
         );
-        // Clocks of machines tick, too.
+        // Clocks of hosts tick, too.
         self.now = next.max(self.now + Duration::from_nanos(1)).min(until);
         self.deliver();
     }
@@ -341,7 +341,8 @@ impl Bare {
         }
     }
 
-    /// Bytes that came for the first time, in packets, as a share of what `rate` carries in that time.
+    /// Returns the packet bytes that came for the first time, as a share of what `rate` carries in
+    /// that time.
     pub(super) fn goodput(&self, from: Duration, to: Duration) -> f64 {
         let came = self.ends[1]
             .new_at
@@ -351,12 +352,12 @@ impl Bare {
         bits / (self.ends[0].rate as f64 * (to - from).as_secs_f64())
     }
 
-    /// Of the packets sent there.
+    /// Returns the share of sent packets that were lost.
     pub(super) fn lost_share(&self) -> f64 {
         1.0 - self.ends[1].seen.len() as f64 / self.ends[0].delivery.next_number() as f64
     }
 
-    /// After the end of everything: each segment came once and was acknowledged once, and nothing is in flight.
+    /// Checks that each segment came once and was acknowledged once, and that nothing is in flight.
     pub(super) fn check_done(&self) {
         for (one, other) in [(0, 1), (1, 0)] {
             let (sender, receiver) = (&self.ends[one], &self.ends[other]);

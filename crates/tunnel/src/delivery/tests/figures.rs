@@ -1,4 +1,5 @@
-//! What the policy reaches, against what it could reach. `cargo test -p tunnel figures -- --nocapture` prints it.
+//! Results of the policy against the theoretical optimum. `cargo test -p tunnel figures --
+//! --nocapture` prints them.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Endless segments one way over a link that is the same both ways.
+/// Endless segments in one direction, over a link that is the same in both.
 fn bulk(rate: u64, rtt: u64, more: &str) -> Setup {
     Setup {
         link: format!("rate={rate}bit/s,delay={}us,queue=100%bdp{more}", rtt * 500),
@@ -53,7 +54,7 @@ fn bursts_and_bit_errors_cost_no_more_than_they_take() {
     bare.run(s(60));
     let came = 1.0 - bare.lost_share();
     let goodput = bare.goodput(s(5), s(60)) / came;
-    println!("bursts: {goodput:.3} of what is not lost");
+    println!("bursts: {goodput:.3} of the packets not lost");
     assert!(goodput > 0.92, "{goodput}");
 }
 
@@ -66,7 +67,7 @@ fn reordering_is_learnt_and_not_taken_for_loss() {
         let end = &bare.ends[0];
         let share = bare.ends[1].duplicates as f64 / end.acked.len() as f64;
         let time = end.delivery.reorder_time();
-        println!("{rtt} ms: {goodput:.3}, {share:.4} sent twice for nothing, waits {time:?}");
+        println!("{rtt} ms: {goodput:.3}, {share:.4} retransmitted needlessly, waits {time:?}");
         assert!(goodput > 0.93, "{rtt} ms: {goodput}");
         assert!(share < 0.005, "{rtt} ms: {share}");
         assert!((ms(15)..ms(100)).contains(&time), "{rtt} ms: {time:?}");
@@ -93,7 +94,7 @@ fn a_return_path_of_a_five_hundredth_is_enough() {
     }
 }
 
-/// Bytes delivered over what the link could have carried while it was up.
+/// Returns the bytes delivered, relative to the capacity of the link while it was up.
 fn wink(rtt: u64, p: f64, i: u64, outages: Outages, seed: u64) -> f64 {
     let mut setup = bulk(100_000_000, rtt, &format!(",wink=p={p},i={i}ms"));
     setup.outages = outages;
@@ -108,7 +109,7 @@ fn wink(rtt: u64, p: f64, i: u64, outages: Outages, seed: u64) -> f64 {
 }
 
 #[test]
-fn winks_cost_what_the_way_back_takes_and_nothing_where_sending_never_stops() {
+fn short_outages_cost_the_return_path_and_nothing_where_sending_never_stops() {
     let cells = [
         (1, 0.4, 40, 0.90),
         (20, 0.4, 100, 0.78),
@@ -165,7 +166,7 @@ fn outage(setup: &Setup, up: Duration, rtt: u64) {
     let goodput = bare.goodput(up + ms(2 * rtt + 100), up + s(3));
     let what = format!("{}, {:?}", setup.link, setup.outages);
     println!("{what}: {first:?}, {goodput:.3}, {duplicates} duplicates");
-    // One segment takes its time, too.
+    // A segment takes its time, too.
     let segment = Duration::from_secs_f64(PACKET as f64 * 8.0 / setup.rates[0] as f64);
     assert!(first <= ms(rtt + 100) + segment * 2, "{what}: {first:?}");
     assert!(goodput > 0.9 * CEILING, "{what}: {goodput}");
@@ -178,19 +179,19 @@ fn outage(setup: &Setup, up: Duration, rtt: u64) {
 }
 
 #[test]
-fn a_dead_way_back_does_not_stop_the_way_there() {
+fn a_dead_return_path_does_not_stop_the_forward_path() {
     let mut setup = bulk(10_000_000, 600, ",loss=1%");
     setup.back = "outages=10s+8s".to_owned();
     setup.outages = Outages::Never;
     let mut bare = Bare::new(&setup);
     bare.run(s(20));
     let goodput = bare.goodput(s(10), s(18)) / 0.99;
-    println!("only the way back is down: {goodput:.3}");
+    println!("only the return path is down: {goodput:.3}");
     assert!(goodput > 0.93, "{goodput}");
 }
 
 #[test]
-fn a_dead_way_there_is_noticed_though_the_peer_is_heard() {
+fn a_dead_forward_path_is_noticed_though_the_peer_is_heard() {
     let mut setup = bulk(10_000_000, 100, "");
     setup.outages = Outages::AtOnce;
     setup.link += ",outages=5s+5s";

@@ -1,4 +1,4 @@
-//! Each rule by itself.
+//! Individual tests of each rule.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::{
 
 const RTT: Duration = ms(100);
 
-/// Segments 0 to `count`, one each millisecond from 1000 ms on, as packets of the same numbers.
+/// Sends segments 0 to `count`, one each millisecond from 1000 ms on, as packets of the same
+/// numbers.
 fn sent(count: u64, coded: bool) -> Delivery<u64> {
     let mut delivery = Delivery::new(RTT);
     for seq in 0..count {
@@ -23,7 +24,7 @@ fn sent(count: u64, coded: bool) -> Delivery<u64> {
     delivery
 }
 
-/// Made 50 ms before it comes, by a clock that is an hour ahead.
+/// Creates a report made 50 ms before it arrives, by a clock that is an hour ahead.
 fn report(now: u64, highest: u64, below: u64, ranges: &[(u64, u64)]) -> Report {
     let number = highest;
     Report {
@@ -89,7 +90,7 @@ fn the_last_ones_are_lost_when_their_time_is_over() {
 fn a_report_that_was_held_is_judged_by_when_it_was_made() {
     let mut delivery = sent(3, false);
     take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
-    // Made at 1060, here at 1500.
+    // Made at 1060, arrives at 1500.
     assert_eq!(take(&mut delivery, 1500, &report(1110, 0, 1, &[])).0, 0);
     assert_eq!(take(&mut delivery, 1501, &report(1501, 0, 1, &[])).0, 2);
 }
@@ -103,7 +104,7 @@ fn a_modem_that_held_reports_is_given_time_to_deliver_ours() {
     assert_eq!(take(&mut delivery, 9001, &report(9001, 0, 1, &[])).0, 0);
     assert_eq!(take(&mut delivery, 9112, &report(9112, 0, 1, &[])).0, 0);
     assert_eq!(take(&mut delivery, 9113, &report(9113, 0, 1, &[])).0, 2);
-    // One that drops has nothing to deliver.
+    // A modem that drops has nothing to deliver.
     let mut delivery = sent(3, false);
     take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
     delivery.resume(ms(9000));
@@ -112,7 +113,8 @@ fn a_modem_that_held_reports_is_given_time_to_deliver_ours() {
 
 #[test]
 fn a_report_that_is_late_as_packets_may_be_was_not_held() {
-    // Of ten seconds, by a clock that is an hour ahead; the highest packet came 300 ms after it was sent.
+    // Made at ten seconds, by a clock that is an hour ahead; the highest packet came 300 ms after
+    // it was sent.
     let report = |made: u64, below| Report {
         highest: Some(Highest {
             number: 0,
@@ -140,7 +142,7 @@ fn a_report_that_is_late_as_packets_may_be_was_not_held() {
 fn what_was_held_before_a_silence_says_nothing_of_its_end() {
     let mut delivery = sent(3, false);
     take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
-    // A queue, made at 1105 and here at 1200.
+    // A queue: made at 1105, arrives at 1200.
     take(&mut delivery, 1200, &report(1105, 0, 1, &[]));
     delivery.resume(ms(9000));
     assert_eq!(take(&mut delivery, 9001, &report(9001, 0, 1, &[])).0, 2);
@@ -151,7 +153,7 @@ fn what_no_report_speaks_of_is_not_lost() {
     let mut delivery = sent(40, false);
     let mut later = report(1139, 39, 0, &[(1, 2), (9, 10)]);
     later.span = Span { from: 1, until: 10 };
-    // All but the last three, as it is missing by definition what `below` is.
+    // All but the last three, as `below` itself is missing by definition.
     assert_eq!(take(&mut delivery, 1139, &later).0, 1 + 7);
     let mut rest = report(1140, 39, 0, &[(30, 40)]);
     rest.span = Span {
@@ -178,7 +180,7 @@ fn coded_packets_wait_for_their_repairs() {
             let report = report(1100 + highest, *highest, 0, &[(1, highest + 1)]);
             take(&mut delivery, 1100 + highest, &report).0 == 1
         });
-        // A packet a millisecond: the time is what counts.
+        // A packet each millisecond: the time decides.
         assert_eq!(first, Some(packets_later));
         let mut delivery = sent(2, coded);
         delivery.set_coded_guard(guard);
@@ -216,7 +218,7 @@ fn a_late_arrival_teaches_to_wait() {
 }
 
 #[test]
-fn in_silence_the_one_sent_least_recently_goes_again_but_not_all_the_time() {
+fn in_silence_the_oldest_segment_is_repeated_but_not_all_the_time() {
     let mut delivery = sent(3, false);
     delivery.on_sent(ms(1003), Some(0), 1000, false);
     assert_eq!(delivery.repeat_at(), Some(ms(1001) + RTT / 16));
@@ -240,7 +242,7 @@ fn in_silence_the_one_sent_least_recently_goes_again_but_not_all_the_time() {
 
 #[test]
 fn what_was_repeated_at_the_end_of_a_long_silence_need_not_wait_for_its_time() {
-    // Made at 8950: what was sent by then cannot have arrived if the link was down.
+    // Made at 8950: packets sent by then cannot have arrived if the link was down.
     let lost = |long: bool| {
         let mut delivery = sent(10, false);
         take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
@@ -277,7 +279,7 @@ fn after_a_long_silence_the_first_ones_go_twice() {
     let times = |seq| again.iter().filter(|again| **again == seq).count();
     assert!((1..=8).all(|seq| times(seq) == 2), "{again:?}");
     assert!((9..80).all(|seq| times(seq) == 1), "{again:?}");
-    // What is lost later goes once, as ever.
+    // Later losses are retransmitted once, as usual.
     assert_eq!(delivery.next_second(ms(9100)), None);
 }
 
@@ -315,7 +317,7 @@ fn absurd_reports_are_refused_and_change_nothing() {
         assert_eq!(outcome, Err(error));
     }
     assert_eq!(delivery.in_flight().segments, 3);
-    // Times may say anything.
+    // Times are untrusted.
     for (arrived_us, held_us) in [
         (0, 0),
         (u64::MAX, u64::MAX),

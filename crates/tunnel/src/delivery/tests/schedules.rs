@@ -1,4 +1,4 @@
-//! Whatever the link does, each segment is delivered once and acknowledged once.
+//! Random schedules of the link: each segment is delivered once and acknowledged once.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::session::Outages;
 
-/// One that ends: the link is never down for ever.
+/// Schedules that end: the link is never down for ever.
 fn schedule(seed: u64) -> Setup {
     let mut draws = SplitMix64::new(seed);
     let rate = draws.one_of(&[200_000, 1_000_000, 20_000_000]);
@@ -38,7 +38,7 @@ fn schedule(seed: u64) -> Setup {
             ",in-flight=hold,queued=hold",
             ",in-flight=drop",
         ]);
-        // What takes longer than the link is ever up would never arrive.
+        // Packets that take longer than the link is ever up would never arrive.
         let held = if rtt > 20 {
             held.replace("drop", "pass")
         } else {

@@ -1,4 +1,4 @@
-//! A link and two ends, as a test wants them.
+//! Configuration of the emulated link and both ends.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::session::Outages;
 
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
-    /// As winkemu takes it: both ways, and what differs on the way back.
+    /// Options in winkemu's syntax: for both directions, and differences of the return path.
     pub(super) link: String,
     pub(super) back: String,
-    /// Of each end, in bits a second: what it sends at.
+    /// Sending rate of each end in bits per second.
     pub(super) rates: [u64; 2],
     pub(super) rtt: Duration,
     pub(super) outages: Outages,
@@ -27,7 +27,7 @@ impl Setup {
         options.resolve_without_files().unwrap()
     }
 
-    /// For what share of the time until then the way there is not down.
+    /// Returns the share of the time until then for which the forward path is up.
     pub(super) fn up_share(&self, until: Duration) -> f64 {
         let mut link = self.link();
         link.ab.rate = RateModel::Unlimited;

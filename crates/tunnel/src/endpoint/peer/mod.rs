@@ -48,7 +48,7 @@ pub(super) struct Peer {
     pub remote: Option<Remote>,
     /// True if only handshakes may be sent there for now.
     pub held: bool,
-    pub ways: CarrierStates,
+    pub carriers: CarrierStates,
     pub live: Option<Live>,
     pub initiations: Initiations,
     pub pending: VecDeque<Pending>,
@@ -60,7 +60,7 @@ pub(super) struct Peer {
     /// Time to poll the session for packets.
     wake: Duration,
     /// True if the session may have events.
-    stirred: bool,
+    has_events: bool,
     /// True if a session has begun, and the store has not been notified.
     began: bool,
     /// Trace while there is no session.
@@ -78,7 +78,7 @@ impl Peer {
             addresses: Addresses::new(&config.addresses),
             config,
             held: false,
-            ways: CarrierStates::default(),
+            carriers: CarrierStates::default(),
             live: None,
             initiations: Initiations::default(),
             pending: VecDeque::new(),
@@ -86,7 +86,7 @@ impl Peer {
             failed: false,
             answers_rejected: 0,
             wake: Duration::ZERO,
-            stirred: false,
+            has_events: false,
             began: false,
             trace: Trace::default(),
         }
@@ -126,7 +126,7 @@ impl Peer {
 
     pub fn stir(&mut self) {
         self.wake = Duration::ZERO;
-        self.stirred = true;
+        self.has_events = true;
     }
 
     /// Creates an unused index by which the peer may address the local end.
@@ -383,14 +383,14 @@ impl Peer {
         if self.held {
             // Silence detection continues, or the loss of the peer would go unnoticed.
             self.wake = live.session.wait(now).unwrap_or(Duration::MAX);
-            self.stirred = true;
+            self.has_events = true;
             return None;
         }
         let Some(ecn) = live.seal(now, out, store) else {
             self.wake = live.session.deadline().unwrap_or(Duration::MAX);
             return None;
         };
-        self.stirred = true;
+        self.has_events = true;
         Some((self.remote?, ecn))
     }
 
@@ -433,14 +433,14 @@ impl Peer {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        if !self.stirred {
+        if !self.has_events {
             return None;
         }
         let event = self
             .live
             .as_mut()
             .and_then(|live| live.session.poll_event());
-        self.stirred = event.is_some();
+        self.has_events = event.is_some();
         if let Some(Event::PeerClosed { code, .. }) = &event {
             self.on_closed(*code, retry);
             self.end(DownReason::PeerClosed);

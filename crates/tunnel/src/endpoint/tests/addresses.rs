@@ -1,4 +1,4 @@
-//! Peers that may be at one of several addresses.
+//! Peers with several possible addresses.
 
 use super::{
     super::{ADDRESSES, Carrier, Carriers},
@@ -9,12 +9,12 @@ fn v6(host: u16) -> SocketAddr {
     ([0x2001, 0xdb8, 0, 0, 0, 0, 0, host], 5001).into()
 }
 
-/// The first one calls the second one, which is at `address(2)`, at these addresses.
+/// Creates a pair whose first node calls the second, which is at `address(2)`, at these addresses.
 fn calling(addresses: &[SocketAddr], carriers: Carriers) -> Net {
     calling_with(addresses, |config| config.carriers = carriers)
 }
 
-/// A pair as [`calling`] makes it, with what both know of each other changed.
+/// Creates a pair as [`calling`] does, with changed configurations of both.
 fn calling_with(addresses: &[SocketAddr], change: impl Fn(&mut PeerConfig)) -> Net {
     let mut net = Net::pair(false);
     for (host, other, addresses) in [(1, 2, addresses), (2, 1, &[])] {
@@ -39,7 +39,8 @@ impl Net {
         state.expect("added")
     }
 
-    /// Calls of the first one: when, in milliseconds from now, and where to. Nothing arrives.
+    /// Returns calls of the first node: time in milliseconds from now, and destination. Nothing
+    /// arrives.
     fn calls(&mut self, time: Duration) -> Vec<(u128, Remote)> {
         let (calls, began) = (std::rc::Rc::default(), self.now);
         let noted: std::rc::Rc<std::cell::RefCell<Vec<_>>> = std::rc::Rc::clone(&calls);
@@ -65,7 +66,7 @@ impl Net {
     }
 }
 
-/// A round trip of 600 ms is stated: so long an answer is waited for before the next one is called.
+/// The stated round trip of 600 ms is the wait for an answer before the next address is called.
 #[test]
 fn a_round_calls_all_addresses_and_the_next_one_follows_a_second_later() {
     let mut net = calling(&[v6(9), v6(8), address(2)], Carriers::Udp);
@@ -96,7 +97,7 @@ fn a_dead_address_costs_one_wait_and_the_one_that_answered_is_kept() {
     assert_eq!(net.state().remote, Some(address(2).into()));
     net.run(S);
     assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
-    // When the peer is silent, and when it comes back, it is called there first.
+    // When the peer is silent, and when it returns, it is called there first.
     let calls = net.calls(8 * S);
     assert_eq!(calls[0].1, address(2).into());
     assert_eq!(calls[1].1, v6(9).into());
@@ -116,7 +117,7 @@ fn the_first_address_is_used_where_all_of_them_answer() {
     net.run(S);
     assert_eq!(net.state().remote, Some(address(2).into()));
     let sent = net.log.iter().filter(|sent| sent.to.address == address(3));
-    assert_eq!(sent.count(), 0, "who has answered in time is not doubted");
+    assert_eq!(sent.count(), 0, "no further call after a timely answer");
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn udp_is_probed_at_all_addresses() {
     let probes = net.log.iter().map(|sent| sent.to);
     let probes = probes.filter(|to| to.carrier == Carrier::Udp);
     let probes: Vec<_> = probes.map(|to| to.address).collect();
-    // Where TCP goes first, and then by turns.
+    // The address used by TCP first, then the others in turn.
     assert!(probes.len() >= 4, "{probes:?}");
     assert_eq!(
         probes[..4],
@@ -163,7 +164,7 @@ fn a_session_goes_on_at_the_new_address_of_a_peer_that_has_moved() {
     net.run(S);
     net.forget_events();
     net.nodes[1].address = v6(7);
-    // Else it would say by itself where it is now.
+    // Otherwise its own packets would reveal its address.
     let mut is_found = false;
     net.fate = Box::new(move |_, datagram| {
         is_found |= datagram.to.address == v6(7);
@@ -172,7 +173,7 @@ fn a_session_goes_on_at_the_new_address_of_a_peer_that_has_moved() {
             false => vec![DELAY],
         }
     });
-    // After three seconds of silence it is called where it was.
+    // After three seconds of silence it is called at its last address.
     net.run(3 * S + 500 * MS);
     let (id, now) = (net.first(), net.now);
     assert!(!net.nodes[0].endpoint.is_well(now, id));
@@ -183,7 +184,7 @@ fn a_session_goes_on_at_the_new_address_of_a_peer_that_has_moved() {
         time += 10 * MS;
         assert!(time <= 2 * S, "it is not followed");
     }
-    // At once where it was, 600 ms later where it is, and a round trip of 100 ms.
+    // At once at the old address, 600 ms later at the new one, and a round trip of 100 ms.
     assert_eq!(time, 700 * MS);
     assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
     let ups = net.one().take_events();
@@ -199,7 +200,7 @@ fn a_session_that_works_is_not_disturbed_by_other_addresses() {
         .endpoint
         .set_addresses(now, id, &[v6(7), address(8)]);
     net.log.clear();
-    // Twenty minutes with something to send, and new keys twice.
+    // Twenty minutes with something to send, and two rekeyings.
     for step in 0..1200 {
         net.nodes[0].write(&step.to_string().into_bytes());
         net.nodes[1].write(b"back");
@@ -218,7 +219,7 @@ fn a_session_that_works_is_not_disturbed_by_other_addresses() {
     assert!(keys >= 1, "new keys were agreed on");
 }
 
-/// A name that has no address for a while ends nothing.
+/// A name that temporarily has no address ends nothing.
 #[test]
 fn a_session_outlives_the_loss_of_all_addresses() {
     let mut net = Net::up();
@@ -232,7 +233,7 @@ fn a_session_outlives_the_loss_of_all_addresses() {
     assert!(!net.one().take_events().contains(&PeerEvent::Up));
 }
 
-/// A name that leads elsewhere, and no session: who is there now is not called for ever.
+/// With a name that points elsewhere and no session, the old address is not called for ever.
 #[test]
 fn where_a_peer_was_it_is_not_called_for_ever() {
     let mut net = Net::up();
@@ -244,7 +245,7 @@ fn where_a_peer_was_it_is_not_called_for_ever() {
     let calls = net.calls(1200 * S);
     let was = |(_, to): &&(u128, Remote)| to.address == address(2);
     let last = calls.iter().rfind(was).expect("at first").0;
-    // Sixty rounds, and who has said good-bye is called every eight seconds.
+    // Sixty rounds; a peer that has shut down is called every eight seconds.
     assert!((300_000..700_000).contains(&last), "{last} ms");
     assert!(calls.last().expect("some").0 > 1_180_000);
 }

@@ -1,4 +1,4 @@
-//! A hundred thousand datagrams by somebody who hears everything and has no key.
+//! A hundred thousand datagrams from an attacker that hears everything and has no key.
 
 use splitmix::SplitMix64;
 
@@ -10,12 +10,12 @@ fn randomise(bytes: Option<&mut [u8]>, random: &mut SplitMix64) {
     random.fill(bytes.unwrap_or_default());
 }
 
-/// What he sends next.
+/// Returns the attacker's next datagram.
 fn forge(random: &mut SplitMix64, recorded: &[Datagram]) -> Datagram {
     let mut datagram = recorded[random.below(recorded.len() as u64) as usize].clone();
     let bytes = &mut datagram.bytes;
     match random.below(7) {
-        // As it was.
+        // Unchanged.
         0 => {}
         1 => {
             let bit = random.below(8 * bytes.len() as u64) as usize;
@@ -24,7 +24,7 @@ fn forge(random: &mut SplitMix64, recorded: &[Datagram]) -> Datagram {
         2 => bytes.truncate(random.below(bytes.len() as u64) as usize),
         // Back to its sender.
         3 => std::mem::swap(&mut datagram.from, &mut datagram.to),
-        // Noise, with a header that fits.
+        // Random bytes, with a valid header.
         4 => randomise(bytes.get_mut(9..), random),
         5 => {
             bytes.resize(random.below(1500) as usize, 0);
@@ -39,7 +39,7 @@ fn forge(random: &mut SplitMix64, recorded: &[Datagram]) -> Datagram {
     datagram
 }
 
-/// Initiations to the second node by one without its psk and by one whom it does not know.
+/// Returns initiations to the second node: by a node without its psk, and by an unknown one.
 fn initiations() -> Vec<Datagram> {
     let mut all = Vec::new();
     for (host, psk) in [(1, 9), (3, 7)] {
@@ -82,7 +82,8 @@ fn a_session_does_not_notice_an_attack() {
     for step in 0..ATTACKS / 100 {
         net.load(step * 5, [5, 5], &mut arrived);
         net.run(5 * MS);
-        // Only what has arrived is recorded: what overtakes the original is the original.
+        // Only datagrams that have arrived are recorded: a copy that overtakes the original would
+        // count as the original.
         let end = net.log.len().saturating_sub(200);
         for _ in 0..100 {
             let recorded = match random.below(10) {
@@ -105,14 +106,14 @@ fn a_session_does_not_notice_an_attack() {
     assert!(replies < injected / 100, "{replies} of {injected}");
     let seconds = (net.now - begin.0).as_secs() + 1;
     let handshakes = handshakes(&net) - begin.1;
-    // 20 at once and 20 a second at each end, and as many more with cookies, if there were any.
+    // 20 at once and 20 per second at each end, and as many more with cookies, if there were any.
     assert!(
         handshakes <= 2 * 20 * (seconds + 1) + 8,
         "{handshakes} in {seconds} s"
     );
 }
 
-/// The initiations of a time without answers.
+/// Returns the initiations of a time without answers.
 fn old_initiations(net: &mut Net) -> Vec<Datagram> {
     net.fate = Box::new(|_, datagram| {
         if datagram.bytes[0] == 2 {
@@ -126,7 +127,7 @@ fn old_initiations(net: &mut Net) -> Vec<Datagram> {
     sent.filter(|sent| sent.bytes[0] == 1).cloned().collect()
 }
 
-/// Old initiations of the peer's own, from everywhere: they get one answer each, and change nothing.
+/// Replays old initiations of the peer from everywhere: each gets one answer, and nothing changes.
 #[test]
 fn recorded_initiations_displace_nothing() {
     let mut net = Net::pair(false);
@@ -153,7 +154,7 @@ fn recorded_initiations_displace_nothing() {
 }
 
 #[test]
-fn nobody_can_be_kept_from_a_session_by_recorded_initiations() {
+fn recorded_initiations_prevent_no_session() {
     let mut net = Net::pair(false);
     let old = old_initiations(&mut net);
     net.fate = Box::new(|_, _| vec![300 * MS]);

@@ -1,4 +1,4 @@
-//! How sessions begin, and begin again.
+//! Beginning and restart of sessions.
 
 use splitmix::SplitMix64;
 
@@ -64,7 +64,8 @@ fn what_the_ends_say_of_themselves_is_agreed() {
     );
 }
 
-/// Begins the second node anew, which does not know where the first one should be, but where it was.
+/// Restarts the second node without the first one's address in its configuration, but with the last
+/// known one.
 fn restart_where_it_was(net: &mut Net) {
     let mut two = Node::new(2, 9, Limits::default());
     let config = PeerConfig {
@@ -76,11 +77,11 @@ fn restart_where_it_was(net: &mut Net) {
 }
 
 #[test]
-fn who_begins_anew_calls_where_its_peer_was() {
+fn a_restarted_endpoint_calls_its_peers_last_address() {
     let mut net = Net::up();
     restart_where_it_was(&mut net);
     net.run(3 * DELAY);
-    assert_eq!(ups(&net), [1, 1], "nobody has waited for silence");
+    assert_eq!(ups(&net), [1, 1], "neither end waited for silence");
     let names = [0, 1].map(|at| net.nodes[at].session().map(|s| s.config.initiator));
     assert_eq!(names, [Some(false), Some(true)]);
     assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
@@ -95,13 +96,13 @@ fn where_a_peer_was_it_is_not_called_for_ever() {
     net.run(1000 * S);
     assert_eq!(net.nodes[1].sent, 60);
     assert_eq!(net.nodes[1].endpoint.deadline(), None);
-    // It calls itself, from wherever.
+    // It calls by itself, from any address.
     net.restart(0, 8, true);
     net.run(S);
     assert_eq!(ups(&net), [1, 1]);
 }
 
-/// How often each end has begun a session.
+/// Returns how often each end has begun a session.
 fn ups(net: &Net) -> [usize; 2] {
     [0, 1].map(|at| {
         let events = net.nodes[at].events.iter();
@@ -112,7 +113,7 @@ fn ups(net: &Net) -> [usize; 2] {
 #[test]
 fn an_outage_after_the_response_does_not_cost_the_session() {
     let mut net = Net::pair(false);
-    // The response is the last thing that arrives.
+    // The response is the last datagram that arrives.
     let mut left = 3;
     net.fate = Box::new(move |_, _| {
         left -= i32::from(left > 0);
@@ -133,7 +134,7 @@ fn an_outage_after_the_response_does_not_cost_the_session() {
 #[test]
 fn a_proof_that_comes_after_the_next_initiation_changes_nothing() {
     let mut net = Net::pair(false);
-    // Proofs take so long that one of them comes while the second handshake is under way.
+    // Proofs take so long that one of them comes during the second handshake.
     net.fate = Box::new(|_, datagram| match datagram.bytes[0] {
         4 | 5 => vec![3 * S + DELAY + 5 * MS],
         _ => vec![DELAY],
@@ -161,7 +162,8 @@ fn both_call_at_once_and_one_session_results() {
     assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
 }
 
-/// Whatever the network does to two that call each other, in the end they have the same session, and keep it.
+/// With any network behaviour, two ends that call each other finally have the same session, and
+/// keep it.
 #[test]
 fn loss_reordering_and_duplication_delay_a_session_only() {
     for seed in 0..60u64 {
@@ -238,7 +240,7 @@ fn an_outage_of_hours_ends_nothing() {
 }
 
 #[test]
-fn a_wrong_psk_is_told_once_and_opens_nothing() {
+fn a_wrong_psk_is_reported_once_and_opens_nothing() {
     let mut net = Net::pair(true);
     let mut config = peer_config(1, true);
     config.psk = [8; 32];
@@ -323,11 +325,11 @@ fn on_a_slow_link_handshakes_take_a_tenth_of_it() {
     assert!(net.nodes.iter().all(Node::is_up));
     let initiations = |net: &Net| net.log.iter().filter(|sent| sent.bytes[0] == 1).count();
     assert!(initiations(&net) <= 3);
-    // Reports come half a minute apart: that is no silence.
+    // Reports come half a minute apart, which is no silence.
     let before = initiations(&net);
     net.run(60 * S);
     assert_eq!(initiations(&net), before);
-    // An hour without anything: a tenth of the rate is one in 7 s, of each end.
+    // An hour of outage: a tenth of the rate is one initiation in 7 s, at each end.
     net.fate = Box::new(|_, _| vec![]);
     net.run(3600 * S);
     let calls = (initiations(&net) - before) / 2;

@@ -1,4 +1,4 @@
-//! Two ways to the same peer.
+//! UDP and TCP as carriers to the same peer.
 
 use super::{
     super::{Carrier, Carriers},
@@ -21,13 +21,13 @@ fn net(first: Carriers, second: Carriers, both_call: bool) -> Net {
     net
 }
 
-/// Both ends may use both; the first one calls.
+/// Creates a pair that permits both carriers at both ends; the first node calls.
 fn auto() -> Net {
     net(Carriers::Both, Carriers::Both, false)
 }
 
 impl Net {
-    /// From now on only datagrams of which `passes` says so arrive.
+    /// Restricts the network to datagrams for which `passes` returns true.
     fn only(&mut self, mut passes: impl FnMut(&Datagram) -> bool + 'static) {
         self.fate = Box::new(move |_, datagram| match passes(datagram) {
             true => vec![DELAY],
@@ -35,7 +35,7 @@ impl Net {
         });
     }
 
-    /// The second one loses its memory.
+    /// Restarts the second node.
     fn restart_second(&mut self) {
         self.nodes[1] = Node::new(2, 9, Limits::default());
         let config = PeerConfig {
@@ -66,7 +66,7 @@ impl Net {
         })
     }
 
-    /// After how many seconds both ends use that carrier, at most `most`.
+    /// Returns the seconds until both ends use that carrier, at most `most`.
     fn time_until(&mut self, carrier: Carrier, most: u32) -> u32 {
         for second in 0..most {
             if self.carriers() == [Some(carrier); 2] {
@@ -77,7 +77,7 @@ impl Net {
         panic!("not by {carrier} within {most} s: {:?}", self.carriers());
     }
 
-    /// Whether the sessions know that nothing is lost.
+    /// Returns for each end whether its session has a reliable carrier.
     fn reliable(&mut self) -> [bool; 2] {
         [0, 1].map(|at| {
             let id = self.id(at);
@@ -106,7 +106,7 @@ impl Net {
             .count()
     }
 
-    /// Sessions that have begun and ended since the last call.
+    /// Returns the sessions that have begun and ended since the last call.
     fn began_and_ended(&mut self) -> [usize; 2] {
         let events = self.nodes.iter_mut().flat_map(Node::take_events);
         events.fold([0, 0], |[began, ended], event| match event {
@@ -140,7 +140,7 @@ fn where_udp_does_not_get_through_tcp_is_tried_after_three_seconds() {
     assert_eq!(net.reliable(), [true; 2], "from its beginning");
 }
 
-/// Over a link with a round trip of two seconds no answer within three means nothing.
+/// With a round trip of two seconds, no answer within three seconds means nothing.
 #[test]
 fn a_long_path_is_given_three_round_trips() {
     let mut net = auto();
@@ -201,7 +201,7 @@ fn udp_that_is_not_reliable_is_left_alone() {
     assert!((30..=200).contains(&probes), "{probes} datagrams");
 }
 
-/// What comes back for some seconds and is gone again is tried less and less often.
+/// UDP that works for some seconds only is tried less and less often.
 #[test]
 fn fickle_udp_is_probed_less_and_less() {
     let mut net = auto();
@@ -218,7 +218,7 @@ fn fickle_udp_is_probed_less_and_less() {
     assert!(first <= 14 && last >= 70, "{times:?}");
 }
 
-/// An outage of everything ends on UDP: calls by TCP that were on their way move nothing.
+/// A complete outage ends on UDP: TCP calls in flight change nothing.
 #[test]
 fn an_outage_does_not_end_on_tcp() {
     for length in [4, 5, 7, 20] {
@@ -239,7 +239,7 @@ fn an_outage_does_not_end_on_tcp() {
     }
 }
 
-/// The peer is heard and does not hear: what it says by calling us.
+/// The peer is heard but does not hear, which its calls show.
 #[test]
 fn udp_in_one_direction_is_not_enough() {
     for blocked in [0, 1] {
@@ -274,11 +274,11 @@ fn only_the_carriers_that_a_peer_may_have_are_used() {
     assert_eq!((net.carriers(), net.sent_by(Carrier::Tcp)), ([None; 2], 0));
 }
 
-/// Each calls the other; of the two connections one is used in the end.
+/// Each calls the other; finally one of the two connections is used.
 #[test]
 fn two_that_call_each_other_agree_on_a_connection() {
     let mut net = net(Carriers::Both, Carriers::Both, true);
-    // Connections of a caller come from another port than its own.
+    // Connections come from another port than the caller's own.
     net.only_by(Carrier::Tcp);
     net.time_until(Carrier::Tcp, 20);
     net.run(5 * S);
@@ -290,7 +290,7 @@ fn two_that_call_each_other_agree_on_a_connection() {
         [packets(0, 50), packets(0, 50)]
     );
     for node in &mut net.nodes {
-        assert_eq!(node.take_events(), [], "nobody moves any more");
+        assert_eq!(node.take_events(), [], "no further change of carrier");
     }
 }
 
@@ -309,7 +309,7 @@ fn who_is_held_gets_handshakes_only_until_released() {
     net.one().endpoint.release(id, remote);
     net.run(S);
     assert_eq!(net.arrived(1), packets(0, 20));
-    // Elsewhere it is not held.
+    // Other remotes are not held.
     net.one().endpoint.hold(id, remote);
     net.only_by(Carrier::Udp);
     net.time_until(Carrier::Udp, 20);
@@ -337,7 +337,7 @@ fn who_loses_its_connection_calls_at_once() {
     assert_eq!(net.carriers(), [Some(Carrier::Udp); 2]);
 }
 
-/// Nothing can be sent; that nothing comes is seen all the same.
+/// Silence is noticed even though nothing can be sent.
 #[test]
 fn silence_is_noticed_where_nothing_can_be_sent() {
     let stop: [fn(&mut Endpoint, PeerId, Remote); 2] = [Endpoint::lose, Endpoint::hold];
@@ -351,11 +351,11 @@ fn silence_is_noticed_where_nothing_can_be_sent() {
         stop(&mut net.one().endpoint, id, Remote::tcp(address(2)));
         net.run(5 * S);
         let downs = PeerEvent::Session(Event::LinkDown);
-        assert_eq!(net.one().take_events(), [downs], "told once");
+        assert_eq!(net.one().take_events(), [downs], "reported once");
     }
 }
 
-/// What is still on its way by TCP moves nobody back.
+/// Packets in flight by TCP do not move an end back to it.
 #[test]
 fn a_change_of_carrier_under_load_is_one_at_each_end() {
     let mut net = auto();
@@ -376,7 +376,7 @@ fn a_change_of_carrier_under_load_is_one_at_each_end() {
     }
 }
 
-/// UDP is gone again before the peer has heard that it is to be used.
+/// UDP fails again before the peer has learnt of the change to it.
 #[test]
 fn who_is_not_followed_to_udp_comes_back() {
     let mut net = auto();
@@ -391,7 +391,7 @@ fn who_is_not_followed_to_udp_comes_back() {
     assert!(time <= 5, "{time} s");
 }
 
-/// Whichever way a peer is called when it is back, UDP is used.
+/// Whatever the carrier of the call at its return, a peer ends on UDP.
 #[test]
 fn a_peer_that_was_down_is_reached_by_udp() {
     for down in 30..60 {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Initiations that were sent to a host.
+/// Returns the number of initiations sent to a host.
 fn calls(net: &Net, host: u8) -> usize {
     let initiations = net.log.iter().filter(|datagram| datagram.bytes[0] == 1);
     let to = address(host);
@@ -12,7 +12,7 @@ fn a_peer_that_ends_is_left_alone_for_a_while_and_called_more_and_more_rarely() 
     let mut net = Net::up();
     net.log.clear();
     net.two().endpoint.shut_down("it ends");
-    // It is there for a moment, and gone then.
+    // It is up for a moment, and then down.
     net.run(S / 2);
     assert!(!net.one().is_up());
     net.fate = Box::new(|_, _| vec![]);
@@ -23,7 +23,7 @@ fn a_peer_that_ends_is_left_alone_for_a_while_and_called_more_and_more_rarely() 
     net.run(60 * S);
     let later = calls(&net, 2);
     assert!((5..=11).contains(&later), "every eight seconds: {later}");
-    // Another one is in its place.
+    // Another endpoint replaces it.
     net.restart(1, 33, false);
     net.fate = Box::new(|_, _| vec![DELAY]);
     net.run(10 * S);

@@ -1,4 +1,4 @@
-//! A session that sends what it is given, and remembers what it gets.
+//! Fake session: sends queued packets, and records received ones.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,13 +10,13 @@ use crate::{
     wire::CloseCode,
 };
 
-/// A packet that the fake session takes for nonsense.
+/// A packet that the fake session treats as invalid.
 pub(crate) const NONSENSE: &[u8] = b"nonsense";
 
 /// The packet that closes a fake session.
 pub(crate) const FAREWELL: &[u8] = b"farewell";
 
-/// The same, as its side ends.
+/// The packet that closes a fake session because of a shutdown.
 pub(crate) const SHUTDOWN: &[u8] = b"shutdown";
 
 #[derive(Debug)]
@@ -26,17 +26,17 @@ pub struct Session {
     pub outbox: VecDeque<Vec<u8>>,
     pub inbox: Vec<(u64, Vec<u8>)>,
     pub events: VecDeque<Event>,
-    /// It says something that often.
+    /// Beacon interval.
     pub beacon: Duration,
     pub next: u64,
-    /// What it was told last.
+    /// Carrier state last set by the endpoint.
     pub reliable: bool,
-    /// When something last came; nothing if it has told of silence since.
+    /// Time of the last packet; `None` once silence has been reported.
     heard: Option<Duration>,
     deadline: Duration,
 }
 
-/// So long is silence.
+/// Silence limit.
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Session {
@@ -87,7 +87,7 @@ impl Session {
         Ok(())
     }
 
-    /// As long as four beacons of 100 bytes that take a hundredth of the rate.
+    /// Returns the duration of four beacons of 100 bytes that take a hundredth of the rate.
     pub fn silence_limit(&self) -> Duration {
         let rate = self.config.rate.stated().unwrap_or(u64::MAX) as f64;
         Duration::from_secs_f64(4.0 * 800.0 / (rate / 100.0))

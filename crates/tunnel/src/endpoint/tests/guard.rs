@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Initiations by somebody whose key the second node does not know, or by the first one.
+/// Returns initiations by a node whose key the second node does not know, or by the first one.
 fn initiations(host: u8, count: u32) -> Vec<Datagram> {
     let limits = Limits::default();
     let mut node = Node::new(host, 77, limits);
@@ -24,7 +24,7 @@ fn initiations(host: u8, count: u32) -> Vec<Datagram> {
 fn under_a_flood_only_who_shows_a_cookie_is_heard() {
     let mut net = Net::pair(false);
     let flood = initiations(3, 2000);
-    // A thousand a second, from addresses that are not the sender's.
+    // A thousand per second, from spoofed addresses.
     for (number, datagram) in flood.iter().enumerate() {
         let from = address(100 + (number % 100) as u8).into();
         net.deliver(&Datagram {
@@ -36,7 +36,7 @@ fn under_a_flood_only_who_shows_a_cookie_is_heard() {
     assert!(net.nodes.iter().all(Node::is_up));
     let stats = net.nodes[1].endpoint.stats();
     assert!(stats.cookies > 1900, "{stats:?}");
-    // 20 at once, 20 in each of two seconds, and those of the honest one.
+    // 20 at once, 20 in each of two seconds, and those of the honest peer.
     assert!((57..66).contains(&stats.handshakes_read), "{stats:?}");
     let (sent, received) = (net.nodes[1].sent_bytes, 2000 * 181);
     assert!(sent < received / 3, "{sent}");
@@ -62,7 +62,7 @@ fn a_source_with_cookies_cannot_take_all() {
     net.run(10 * S);
     let stats = net.nodes[1].endpoint.stats();
     assert!(stats.refused > 300, "{stats:?}");
-    // 1 a second without and 5 a second with a cookie, and as many at once.
+    // 1 per second without and 5 per second with a cookie, and equal bursts.
     assert!((60..=68).contains(&stats.handshakes_read), "{stats:?}");
 }
 
@@ -79,7 +79,7 @@ fn a_cookie_of_another_address_is_none() {
     });
     net.deliver(&initiations(3, 1)[0]);
     net.run(110 * MS);
-    // The first initiation has got a cookie, with which there is now another one.
+    // The first initiation got a cookie, with which there is now another one.
     let stats = |net: &Net| net.nodes[1].endpoint.stats();
     assert_eq!((stats(&net).cookies, stats(&net).handshakes_read), (1, 1));
     let sent = net.log.last().unwrap().clone();

@@ -1,4 +1,4 @@
-//! Two endpoints, or more, over a network that does what a test wants, in virtual time.
+//! Two or more endpoints over a scripted network, in virtual time.
 
 mod addresses;
 mod attack;
@@ -65,12 +65,12 @@ pub(super) fn address(host: u8) -> SocketAddr {
     ([192, 0, 2, host], 5001).into()
 }
 
-/// Of these, the second one's public key is greater than the first one's.
+/// Returns a private key. The second node's public key is larger than the first one's.
 pub(super) fn private(seed: u8) -> Key {
     [seed; 32]
 }
 
-/// An endpoint, where it is, and what has become of it.
+/// An endpoint, its address, and its history.
 pub(super) struct Node {
     pub endpoint: Endpoint,
     pub address: SocketAddr,
@@ -103,7 +103,7 @@ impl Node {
         self.endpoint.session(PeerId(0))
     }
 
-    /// What arrived, without the numbers.
+    /// Returns the received packets, without their numbers.
     pub fn inbox(&mut self) -> Vec<Vec<u8>> {
         let session = self.session();
         let packets = session.map(|session| std::mem::take(&mut session.inbox));
@@ -138,7 +138,7 @@ pub(super) fn peer_config(host: u8, calls: bool) -> PeerConfig {
     }
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
     pub from: Remote,
@@ -148,13 +148,13 @@ pub(super) struct Datagram {
 
 type Fate = Box<dyn FnMut(Duration, &Datagram) -> Vec<Duration>>;
 
-/// Carries datagrams.
+/// Network that carries datagrams.
 pub(super) struct Net {
     pub now: Duration,
     pub nodes: Vec<Node>,
-    /// After how long a datagram arrives, perhaps never or several times.
+    /// Delays after which a datagram arrives: none, one or several.
     pub fate: Fate,
-    /// Everything that was sent.
+    /// All datagrams sent.
     pub log: Vec<Datagram>,
     on_the_way: BTreeMap<(Duration, u64), Datagram>,
     count: u64,
@@ -163,8 +163,8 @@ pub(super) struct Net {
 pub(super) const DELAY: Duration = Duration::from_millis(50);
 
 impl Net {
-    /// Two nodes, 1 and 2, that know each other; the first one calls, and so does the second one if
-    /// `both`.
+    /// Creates two nodes, 1 and 2, that know each other; the first one calls, and the second one,
+    /// too, if `both`.
     pub fn pair(both: bool) -> Self {
         Self::with(Limits::default(), both)
     }
@@ -184,7 +184,7 @@ impl Net {
         }
     }
 
-    /// A pair with a session.
+    /// Creates a pair with a session.
     pub fn up() -> Self {
         let mut net = Self::pair(false);
         net.run(S);
@@ -201,7 +201,7 @@ impl Net {
         &mut self.nodes[1]
     }
 
-    /// Lets so much time pass.
+    /// Runs the network for this time.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -266,7 +266,7 @@ impl Net {
         }
     }
 
-    /// A datagram arrives now, whoever has sent it.
+    /// Delivers a datagram now, from any sender.
     pub fn deliver(&mut self, datagram: &Datagram) -> Option<PeerId> {
         let node = self
             .nodes
@@ -284,14 +284,14 @@ impl Net {
         peer
     }
 
-    /// A node loses its memory.
+    /// Restarts a node without its memory.
     pub fn restart(&mut self, at: usize, seed: u8, calls: bool) {
         let host = at as u8 + 1;
         self.nodes[at] = Node::new(host, seed, Limits::default());
         self.nodes[at].peer(3 - host, calls);
     }
 
-    /// Each node gets so many packets to send, and what has arrived at each is taken.
+    /// Queues packets at each node, and collects what has arrived at each.
     pub fn load(&mut self, first: u32, counts: [u32; 2], arrived: &mut [Vec<Vec<u8>>; 2]) {
         for ((node, arrived), count) in self.nodes.iter_mut().zip(arrived).zip(counts) {
             for packet in packets(first, count) {
@@ -301,7 +301,7 @@ impl Net {
         }
     }
 
-    /// What has happened until now is of no interest.
+    /// Discards all events so far.
     pub fn forget_events(&mut self) {
         for node in &mut self.nodes {
             node.take_events();
@@ -325,7 +325,7 @@ impl Node {
     }
 }
 
-/// So many packets, all different.
+/// Returns this many different packets.
 pub(super) fn packets(first: u32, count: u32) -> Vec<Vec<u8>> {
     let packet = |number: u32| number.to_be_bytes().repeat(1 + number as usize % 100);
     (first..first + count).map(packet).collect()

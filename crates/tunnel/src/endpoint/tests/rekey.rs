@@ -1,4 +1,4 @@
-//! New keys while packets flow.
+//! Rekeying while packets flow.
 
 use splitmix::SplitMix64;
 
@@ -12,7 +12,8 @@ fn limits() -> Limits {
     }
 }
 
-/// Every packet arrives once, whatever becomes of the keys; on a link that delays but loses nothing.
+/// Every packet arrives once, whatever happens to the keys, on a link that delays but loses
+/// nothing.
 #[test]
 fn new_keys_lose_nothing() {
     for seed in 0..20u64 {
@@ -94,7 +95,7 @@ fn who_did_not_begin_renews_the_keys_if_the_other_does_not() {
 }
 
 #[test]
-fn keys_that_nobody_used_are_not_renewed() {
+fn unused_keys_are_not_renewed() {
     let mut net = Net::with(
         Limits {
             silence: 3600 * S,
@@ -123,7 +124,7 @@ fn keys_that_nobody_used_are_not_renewed() {
     assert_eq!(net.nodes[1].endpoint.stats().answered, answered);
 }
 
-/// The low bits of packet numbers come round.
+/// The low bits of packet numbers wrap around.
 #[test]
 fn numbers_beyond_32_bits_are_understood() {
     let mut net = Net::up();
@@ -131,7 +132,7 @@ fn numbers_beyond_32_bits_are_understood() {
         net.one().session().unwrap().next += 1 << 30;
         assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
     }
-    // More than can be told by 32 bits, sent into an outage: the next keys say where they begin.
+    // More than 32 bits can distinguish, sent into an outage: the next keys state where they begin.
     net.fate = Box::new(|_, _| vec![]);
     net.one().session().unwrap().next += 3 << 32;
     net.run(10 * S);

@@ -1,4 +1,4 @@
-//! Peers that send from elsewhere.
+//! Peers that change their address.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_peer_that_moves_under_load_loses_nothing() {
     let expected = [105, 115, 125, 135].map(|host| PeerEvent::Roamed(address(host).into()));
     assert_eq!(moved, expected);
     arrived[1].extend(net.two().inbox());
-    // What goes from the first one arrives; what is on the way to where it was does not.
+    // Packets from the first node arrive; those in flight to the old address do not.
     assert_eq!(arrived[1].len(), 400);
     let sent_to_old = net
         .log
@@ -60,7 +60,7 @@ impl Net {
     }
 }
 
-/// It is called where it was and where it should be, in turn.
+/// The peer is called at its last and its configured address, in turn.
 #[test]
 fn a_peer_that_comes_back_to_its_address_is_found() {
     let mut net = Net::up();
@@ -78,7 +78,7 @@ fn a_peer_that_comes_back_to_its_address_is_found() {
 }
 
 #[test]
-fn a_moved_initiator_begins_anew_from_there() {
+fn a_moved_initiator_restarts_from_its_new_address() {
     let mut net = Net::up();
     net.restart(0, 9, true);
     net.one().address = address(50);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// When everything is lost that is.
+/// Time of all losses.
 const NOW: Duration = Duration::from_secs(3600);
 const RTT: Duration = Duration::from_millis(600);
 
@@ -10,7 +10,7 @@ fn at_first() -> Duration {
     Duration::ZERO
 }
 
-/// Answers each probe that the path lets through; returns how many were sent.
+/// Answers each probe that the path lets through; returns the number of probes.
 fn search(
     mtu: &mut Mtu,
     now: &mut Duration,
@@ -57,7 +57,7 @@ fn no_packet_is_longer_than_suits_the_rate() {
     mtu.suit(700);
     assert_eq!(search(&mut mtu, &mut now, 1500, |_| false), 0);
     assert_eq!((mtu.size(), mtu.expected()), (700, 700));
-    // A faster link has longer ones searched for at once, a slower one takes them away.
+    // A faster link starts a search for longer packets at once, a slower one reduces them.
     mtu.suit(1300);
     assert_eq!(search(&mut mtu, &mut now, 1500, |_| false), 1);
     assert_eq!(mtu.size(), 1300);
@@ -69,13 +69,13 @@ fn no_packet_is_longer_than_suits_the_rate() {
 }
 
 #[test]
-fn what_others_are_told_waits_for_the_end_of_the_search() {
+fn the_expected_size_waits_for_the_end_of_the_search() {
     let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
-    let mut told = Vec::new();
+    let mut expected = Vec::new();
     for path in [1300, 1250, 1500] {
         let begin = now;
         while now < begin + Duration::from_secs(100) {
-            told.push(mtu.expected());
+            expected.push(mtu.expected());
             let probe = mtu.next_probe(now, 2 * RTT);
             if let Some(probe) = probe.filter(|probe| probe.size <= path) {
                 mtu.on_ack(probe.id);
@@ -91,10 +91,10 @@ fn what_others_are_told_waits_for_the_end_of_the_search() {
             now += RAISE;
         }
     }
-    told.dedup();
-    // The longest, then what each search has ended with.
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert_eq!((told[0], told[3]), (1472, 1472));
+    expected.dedup();
+    // The maximum, then the result of each search.
+    assert_eq!(expected.len(), 4, "{expected:?}");
+    assert_eq!((expected[0], expected[3]), (1472, 1472));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn many_outages_that_long_packets_do_not_survive_are_a_black_hole() {
         mtu.on_outage(NOW);
     };
     (1..BLACK_HOLE_OUTAGES).for_each(|_| outage(&mut mtu));
-    // One gets through: it was none.
+    // One long packet gets through: it was no black hole.
     mtu.on_arrived(1472);
     (1..BLACK_HOLE_OUTAGES).for_each(|_| outage(&mut mtu));
     assert_eq!(mtu.size(), 1472);
@@ -185,7 +185,7 @@ fn what_was_sent_before_an_outage_was_over_was_not_too_long() {
         assert!(!mtu.on_lost(1472, sent_at));
         mtu.on_arrived(100);
     }
-    // What is sent again and lost again was.
+    // Packets retransmitted and lost again indicate one.
     let mut fell = false;
     for _ in 0..=BLACK_HOLE_LONG.max(BLACK_HOLE_SHORT) {
         fell |= mtu.on_lost(1472, NOW);

@@ -23,8 +23,9 @@ const CRUISE_ROUNDS: (f64, f64) = (2.0, 32.0);
 /// Factor of a pulse on the rate.
 const PULSE: f64 = 1.25;
 /// Minimum length of a pulse in packets. Where a round trip is shorter, a pulse takes several round
-/// trips. It adds two packets to ten, the smallest queue that shows.
+/// trips.
 const PULSE_PACKETS: f64 = 10.0;
+/// Factor of such a pulse: adds two packets to ten, the smallest queue that shows.
 const PULSE_COARSE: f64 = 1.2;
 /// Data in flight beyond the bandwidth-delay product at which a drain ends, as a part of a round
 /// trip and in packets (the larger applies).
@@ -151,7 +152,7 @@ pub struct Auto {
     /// Carried rate of the last reading, in bits per second.
     carried: f64,
     /// Consecutive drains that left a queue.
-    foreign: u32,
+    undrained: u32,
     window: Window,
     trial_rounds: f64,
     /// Start of the current trial of being alone on the link.
@@ -207,7 +208,7 @@ impl Auto {
             sampled: 0,
             excess: 0.0,
             carried: 0.0,
-            foreign: 0,
+            undrained: 0,
             window: Window::new(now, 2.0),
             trial_rounds: TRIAL_ROUNDS.0,
             trial_since: None,

@@ -85,7 +85,7 @@ impl Auto {
             return;
         }
         if reading.queue < self.queue_low() {
-            self.foreign = 0;
+            self.undrained = 0;
         }
         self.end_trial(reading);
         self.used |= !reading.app_limited && reading.carried >= AS_STATED * self.ceiling;
@@ -123,7 +123,7 @@ impl Auto {
         if reading.queue > self.queue_rise() {
             // Application-limited spans understate the rate. The queue may be the train's.
             let minimum = if reading.app_limited {
-                (TRAIN_SHARE * self.train.said()).max(self.rate)
+                (TRAIN_SHARE * self.train.indicated()).max(self.rate)
             } else {
                 0.0
             };
@@ -202,7 +202,7 @@ impl Auto {
             return;
         }
         if reading.queue < self.queue_low() {
-            self.foreign = 0;
+            self.undrained = 0;
         }
         self.end_trial(reading);
         if self.carries_stated() && reading.queue < self.queue_low() {
@@ -225,8 +225,8 @@ impl Auto {
 
     /// Handles a standing queue although no more is sent than the link carries.
     fn queue_stands(&mut self, reading: &Reading) {
-        self.foreign += 1;
-        if self.foreign > 2 {
+        self.undrained += 1;
+        if self.undrained > 2 {
             return self.compete(reading.now, false);
         }
         self.believe(reading.now, reading.carried);
@@ -289,7 +289,7 @@ impl Auto {
         if congested {
             self.window.congestion(now, now, rtt);
         }
-        self.foreign = 0;
+        self.undrained = 0;
         self.judging = None;
         self.phase = Phase::Compete {
             trial_at: now + self.trial_rounds * rtt,

@@ -33,7 +33,7 @@ struct Point {
     received: f64,
     /// Packets that have arrived, and their bits on the link, since the session began.
     arrived: (u64, f64),
-    /// These bits, and those lost by the link.
+    /// Bits that have arrived or were lost by the link.
     carried: f64,
     /// Packets sent.
     sent: u64,

@@ -13,7 +13,7 @@ fn config(remembered: Option<u64>) -> ControllerConfig {
     }
 }
 
-/// A sample of a path without queue, at that time, in milliseconds.
+/// Creates a sample of a path without queue, at that time in milliseconds.
 fn sample(ms: u64, packets: u64) -> PathSample {
     PathSample {
         now: Duration::from_millis(ms + 100),
@@ -98,7 +98,7 @@ fn after_an_outage_the_rate_is_what_it_was_unless_that_is_long_ago() {
     auto.on_resume(down + Duration::from_secs(600));
     assert_eq!(auto.link_rate(), rate);
     assert!(auto.rate() >= rate);
-    // Hours later it is not believed any more: half of it, climbing.
+    // Hours later it is no longer trusted: half of it, climbing.
     auto.on_outage(down);
     auto.on_resume(down + Duration::from_secs(7200));
     assert!(auto.rate().abs_diff(rate / 2) < 10, "{}", auto.rate());
@@ -119,8 +119,8 @@ fn what_the_flows_limit_is_not_the_links_rate() {
 
 #[test]
 fn a_window_grows_as_cubic_does() {
-    // RFC 9438 §4.2: at 100 packets the maximum is reached again after cbrt(30 / 0.4) = 4.2 s, behind
-    // the round trip of a TCP's recovery.
+    // RFC 9438 §4.2: at 100 packets the maximum is reached again after cbrt(30 / 0.4) = 4.2 s,
+    // after the round trip of TCP's recovery.
     let mut window = Window::new(0.0, 100.0);
     assert!(window.congestion(1.0, 0.5, 0.1));
     assert!((window.packets - 70.0).abs() < 1e-9);
@@ -140,7 +140,7 @@ fn a_window_grows_as_cubic_does() {
 }
 
 proptest! {
-    /// Whatever a peer says, the rate is one that can be paced at.
+    /// For any input from a peer, the rate stays in the range of the pacer.
     #[test]
     fn absurd_samples_do_no_harm(
         steps in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>(), 0..4u8), 1..200)

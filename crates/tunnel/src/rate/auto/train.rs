@@ -19,7 +19,7 @@ pub(super) struct Train {
     sent: u64,
     last: f64,
     first: Option<Point>,
-    said: f64,
+    indicated: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ impl Train {
             sent: 0,
             last: 0.0,
             first: None,
-            said: 0.0,
+            indicated: 0.0,
         }
     }
 
@@ -48,8 +48,8 @@ impl Train {
     }
 
     /// Returns the highest rate read so far in bits per second; 0 if none.
-    pub(super) fn said(&self) -> f64 {
-        self.said
+    pub(super) fn indicated(&self) -> f64 {
+        self.indicated
     }
 
     /// Returns true if the next packet belongs to the train.
@@ -94,7 +94,7 @@ impl Train {
         let enough = point.packets >= first.packets.saturating_add(4);
         let rate = point.bytes.saturating_sub(first.bytes) as f64 * 8e6 / time as f64;
         enough.then(|| {
-            self.said = self.said.max(rate);
+            self.indicated = self.indicated.max(rate);
             rate
         })
     }

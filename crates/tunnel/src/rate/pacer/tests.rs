@@ -3,7 +3,8 @@ use super::*;
 const BYTES: u64 = 1468;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Sends whenever the pacer says so, asked `late` after each deadline, for a second; when packets left.
+/// Sends for a second whenever the pacer permits, asked `late` after each deadline; returns the
+/// send times.
 fn run(rate: u64, late: Duration) -> Vec<Duration> {
     let mut pacer = Pacer::new(rate, Batch::default());
     let (mut now, mut left) = (Duration::ZERO, Vec::new());
@@ -41,7 +42,7 @@ fn over_a_long_path_more_may_be_caught_up() {
         [late(ms(1)), late(ms(256)), late(ms(5000))],
         [ms(1), ms(2), ms(5)]
     );
-    // Woken 4 ms late again and again: nothing is lost to the rate at 600 ms.
+    // Repeated wake-ups 4 ms late reduce the rate at 20 ms, but not at 600 ms.
     for (rtt, kept) in [(ms(600), true), (ms(20), false)] {
         let mut pacer = Pacer::new(10_000_000, Batch::for_round_trip(rtt));
         let (mut now, mut bytes) = (Duration::ZERO, 0);

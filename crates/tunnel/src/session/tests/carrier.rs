@@ -1,9 +1,10 @@
-//! What a session does where its carrier loses nothing.
+//! Behaviour of a session with a reliable carrier.
 
 use super::{super::SessionStats, *};
 use crate::class::Class;
 
-/// Two streams of side 0 with this to send, one in twenty packets of that side lost for two seconds: some overcode is asked for.
+/// Returns two streams of side 0 with this to send. One in twenty packets of that side is lost for
+/// two seconds, so that repair packets are in use.
 fn lossy() -> (Pair, [StreamId; 2]) {
     let mut pair = Pair::with(|initiator| SessionConfig {
         stream_credit: 1 << 20,
@@ -18,7 +19,7 @@ fn lossy() -> (Pair, [StreamId; 2]) {
     (pair, streams)
 }
 
-/// A message each, so many times, every two milliseconds.
+/// Writes a message each, `times` times, every two milliseconds.
 fn write(pair: &mut Pair, streams: [StreamId; 2], times: usize) {
     for _ in 0..times {
         for stream in streams {
@@ -34,7 +35,7 @@ fn set_reliable(pair: &mut Pair, reliable: bool) {
     }
 }
 
-/// What was done since then.
+/// Returns the changes of counters since then.
 fn since(pair: &Pair, before: &SessionStats) -> [u64; 3] {
     let now = pair.sides[0].session.stats();
     [
@@ -59,17 +60,17 @@ fn where_nothing_is_lost_nothing_is_repaired_or_sent_again_however_late_it_is() 
     let before = pair.sides[0].session.stats();
     let loss = pair.sides[0].session.path().loss;
     write(&mut pair, streams, 200);
-    // A connection stands still while TCP repeats what it has lost.
+    // A connection stalls while TCP retransmits.
     pair.stalled = pair.now + 15 * DELAY;
     write(&mut pair, streams, 2000);
     pair.run(20 * DELAY);
     assert!(is_complete(&pair, streams));
     assert_eq!(since(&pair, &before), [0; 3]);
-    // What is known of the other carrier is kept.
+    // Loss statistics of the other carrier are kept.
     assert_eq!(pair.sides[0].session.path().loss, loss);
     set_reliable(&mut pair, false);
     write(&mut pair, streams, 200);
-    assert!(since(&pair, &before)[0] > 200, "overcode is back");
+    assert!(since(&pair, &before)[0] > 200, "repair packets resume");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Packets beside streams.
+//! Datagrams (RFC 9221).
 
 use super::{
     super::{QUEUES_MAX, TooManyQueues},
@@ -10,7 +10,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 const RATE: u64 = 10_000_000;
 
-/// A queue of side 0 that always has a packet of that length.
+/// Creates a queue of side 0 that always has a datagram of that length.
 fn endless(pair: &mut Pair, class: Class, site: u32, len: usize) -> PacketQueue {
     let side = &mut pair.sides[0];
     let queue = side.session.open_packets(class, site).expect("few");
@@ -24,7 +24,7 @@ fn queue(pair: &mut Pair, class: Class) -> PacketQueue {
     session.open_packets(class, 0).expect("few")
 }
 
-/// A stream of side 0 that always has something.
+/// Creates a stream of side 0 that always has data.
 fn upload(pair: &mut Pair, class: Class, site: u32) -> StreamId {
     let side = &mut pair.sides[0];
     let stream = side.session.open(class, site, b"").expect("few");
@@ -35,7 +35,7 @@ fn upload(pair: &mut Pair, class: Class, site: u32) -> StreamId {
     stream
 }
 
-/// What packets of so many messages of that length take of the link.
+/// Returns the bytes on the link of this many datagrams of that length.
 fn on_link(messages: usize, len: usize) -> f64 {
     (messages * (len + 2 + 53)) as f64
 }
@@ -57,7 +57,7 @@ fn packets_cross_once_with_their_channels_and_marks() {
     assert_eq!(pair.sides[1].bytes.came, expected);
     let stats = pair.sides.each_ref().map(|side| side.session.stats());
     assert_eq!((stats[0].messages_sent, stats[1].messages_received), (5, 5));
-    // Once for each: the queues said that there was no more.
+    // Once for each: the queues reported that they were empty.
     assert_eq!(pair.sides[0].bytes.asked, 5);
     assert_eq!(stats[0].segments_retransmitted, 0);
     assert_eq!(stats[1].messages_ignored, 0);
@@ -73,7 +73,7 @@ fn what_is_urgent_goes_before_streams_and_what_is_not_after() {
     for i in 0..50 {
         pair.sides[0].send(patient, 1, Ecn::Ect0, b"some day");
         pair.sides[0].send(urgent, 2, Ecn::Ect0, b"now");
-        // A packet takes 1.2 ms, and one may be on its way.
+        // A packet takes 1.2 ms, and one may be in flight.
         pair.run(DELAY + 3 * MS);
         let came = &pair.sides[1].bytes.came;
         assert_eq!(came.len(), i + 1);
@@ -142,7 +142,7 @@ fn what_is_lost_is_counted_and_not_sent_again() {
 }
 
 #[test]
-fn nothing_is_asked_for_while_the_link_is_away() {
+fn nothing_is_asked_for_while_the_link_is_down() {
     let mut pair = Pair::new();
     endless(&mut pair, Class::Normal, 0, 1000);
     pair.run(SECOND);
@@ -182,20 +182,20 @@ fn the_window_holds_streams_back_and_no_packets() {
 
 #[test]
 fn a_peer_that_has_not_said_so_is_sent_none_and_ignores_them() {
-    // It has said it, and forgotten.
-    for said in [false, true] {
+    // The peer accepts no datagrams, whatever the sender believes.
+    for believed in [false, true] {
         let mut pair = Pair::with(|initiator| SessionConfig {
             packets: initiator,
-            peer_packets: said,
+            peer_packets: believed,
             ..config(initiator)
         });
-        assert_eq!(pair.sides[0].session.takes_packets(), said);
+        assert_eq!(pair.sides[0].session.takes_packets(), believed);
         let queue = queue(&mut pair, Class::Interactive);
         for i in 0..10 {
             pair.sides[0].send(queue, i, Ecn::Ect0, b"hello");
         }
         pair.run(SECOND);
-        let sent = if said { 10 } else { 0 };
+        let sent = if believed { 10 } else { 0 };
         let stats = pair.sides[1].session.stats();
         assert_eq!(pair.sides[0].bytes.asked, sent);
         assert_eq!((stats.messages_received, stats.messages_ignored), (0, sent));
@@ -234,7 +234,7 @@ fn what_does_not_fit_is_not_sent_and_its_queue_idle() {
         let asked = pair.sides[0].bytes.asked;
         pair.run(SECOND);
         assert_eq!(pair.sides[0].bytes.asked, asked + 2);
-        // The queue was said to be idle, so its next one waits for the word.
+        // The queue was reported idle, so its next datagram waits for `set_packets_ready`.
         pair.sides[0].bytes.queues.clear();
     }
     let came = &pair.sides[1].bytes.came;
@@ -312,7 +312,7 @@ fn long_packets_that_are_lost_at_times_are_no_black_hole_whichever_ends_a_burst(
         assert_eq!(pair.sides[0].session.packet_room(), room);
     }
     assert!(pair.sides[0].session.measures().sent[1] > 500);
-    // One that lets no long ones through is.
+    // A path that lets no long packets through is one.
     pair.loses = Box::new(|_, _, packet| packet.len() > 1250);
     for _ in 0..100 {
         for len in [1300, 1300, 1300, 200] {

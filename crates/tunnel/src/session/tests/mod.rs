@@ -1,4 +1,4 @@
-//! Two sessions, joined by a pipe of some delay that loses what a test says.
+//! Two sessions, joined by a pipe with a delay and scripted loss.
 
 mod carrier;
 mod messages;
@@ -39,20 +39,20 @@ pub fn config(initiator: bool) -> SessionConfig {
     }
 }
 
-/// A packet beside streams: its channel, mark, and bytes.
+/// A datagram: its channel, mark, and bytes.
 pub type Message = (u8, Ecn, Vec<u8>);
 
-/// Bytes of streams in plain vectors, and packets beside them.
+/// Bytes of streams in plain vectors, and datagrams.
 #[derive(Debug, Default)]
 pub struct Bytes {
     pub written: HashMap<StreamId, Vec<u8>>,
     pub placed: HashMap<StreamId, Vec<u8>>,
     pub queues: BTreeMap<PacketQueue, VecDeque<Message>>,
-    /// Queues that always have something, so long.
+    /// Queues that always have a datagram of this length.
     pub endless: BTreeMap<PacketQueue, usize>,
-    /// How often it was asked for packets.
+    /// Number of calls for datagrams.
     pub asked: u64,
-    /// With the marks of their datagrams.
+    /// Received datagrams, with the marks of their UDP datagrams.
     pub came: Vec<Message>,
 }
 
@@ -118,7 +118,7 @@ impl Side {
         self.session.written(stream, all.len() as u64);
     }
 
-    /// Queues a packet.
+    /// Queues a datagram.
     pub fn send(&mut self, queue: PacketQueue, channel: u8, ecn: Ecn, message: &[u8]) {
         let queued = self.bytes.queues.entry(queue).or_default();
         queued.push_back((channel, ecn, message.to_vec()));
@@ -138,22 +138,22 @@ impl Side {
     }
 }
 
-/// A packet under way: which side it goes to, its number, mark and bytes.
+/// A packet in flight: receiving side, number, mark and bytes.
 type Flying = (usize, u64, Ecn, Vec<u8>);
 
-/// Of packet `n` of all, sent by this side, with these bytes: whether it is lost.
+/// Returns true if packet `n` of all, sent by this side with these bytes, is lost.
 type Loses = dyn FnMut(u64, usize, &[u8]) -> bool;
 
-/// Both sides, and what is between them.
+/// Both sides, and the link between them.
 pub struct Pair {
     pub sides: [Side; 2],
     pub now: Duration,
     flying: BTreeMap<(Duration, u64), Flying>,
     sent: u64,
     pub loses: Box<Loses>,
-    /// Nothing arrives before, and all that was sent meanwhile then.
+    /// Until then nothing arrives; then everything sent meanwhile does.
     pub stalled: Duration,
-    /// The network marks what it may.
+    /// True if the network marks congestion where it may.
     pub marks: bool,
 }
 
@@ -174,7 +174,7 @@ impl Pair {
         }
     }
 
-    /// Lets time pass.
+    /// Runs both sides for this time.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -187,7 +187,7 @@ impl Pair {
                 self.now = end;
                 return;
             }
-            // A deadline that has come must lead to something: time stands still only for packets.
+            // A deadline that has passed must have an effect: time stops only for packets.
             self.now = if next == self.now && due != Some(next) {
                 next + Duration::from_micros(1)
             } else {
@@ -230,14 +230,14 @@ impl Pair {
             let len = packet.len() + 25;
             side.session
                 .handle_packet(self.now, number, &packet, len, ecn, &mut side.bytes)
-                .expect("what the other side wrote");
+                .expect("a valid packet of the other side");
             side.events
                 .extend(std::iter::from_fn(|| side.session.poll_event()));
         }
     }
 }
 
-/// The first packets leave unpaced where no rate is known: nobody is shown that as a rate.
+/// The first packets leave unpaced where no rate is known: that is not shown as a rate.
 #[test]
 fn a_session_that_has_sent_nothing_has_a_rate_that_can_be_shown() {
     let config = SessionConfig {

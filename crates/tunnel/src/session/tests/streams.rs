@@ -13,7 +13,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Whether a packet has a segment.
+/// Returns true if a packet has a segment.
 fn has_segment(packet: &[u8]) -> bool {
     let segment = |frame| matches!(frame, Ok(Frame::Segment { .. } | Frame::Coded { .. }));
     Frames::new(packet).any(segment)
@@ -122,7 +122,7 @@ fn what_comes_before_the_opening_waits_for_it() {
     assert!(pair.sides[1].events.is_empty());
     pair.run(SECOND);
     assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(20_000));
-    // The lost one only; what had come before it was kept.
+    // Only the lost one; parts that came before it were held.
     assert_eq!(pair.sides[0].session.stats().segments_retransmitted, 1);
 }
 
@@ -159,7 +159,7 @@ fn a_path_that_becomes_too_small_loses_nothing() {
     assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(2_000_000));
 }
 
-/// Those that are queued are whole one after the other, and then the others share.
+/// Queued streams are completed one after the other; then the others share.
 #[test]
 fn streams_that_are_queued_are_delivered_one_after_the_other() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! What a peer sends is traced before it is checked: it may be anything.
+//! Packets are traced before they are validated, so they may contain anything.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn traced(packet: &[u8]) -> Packet {
     let mut session = Session::new(config(true), Duration::ZERO);
     session.trace().begin(usize::MAX);
     let (now, ecn) = (Duration::from_millis(1), Ecn::NotEct);
-    // It may well be refused.
+    // The packet may be rejected.
     let _ = session.handle_packet(now, 1, packet, packet.len(), ecn, &mut Bytes::default());
     let mut events = session.trace().take().events.into_iter();
     let received = events.find_map(|(_, event)| match event {

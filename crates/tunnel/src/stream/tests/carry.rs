@@ -1,4 +1,5 @@
-//! Two ends that open, write, read and reset by chance, each held against a model that counts byte by byte.
+//! Two ends that open, write, read and reset at random, each compared with a model that counts byte
+//! by byte.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ impl Message {
     }
 }
 
-/// What one end knows of a stream in the most naive way, byte by byte.
+/// Naive byte-by-byte model of a stream at one end.
 #[derive(Debug, Default)]
 struct Model {
     written: u64,
@@ -43,7 +44,7 @@ impl Model {
         self.received.iter().take_while(|there| **there).count() as u64
     }
 
-    /// Takes data; whether something was new.
+    /// Takes data; returns true if something was new.
     fn take(&mut self, data: Data) -> bool {
         let end = data.end() as usize;
         self.received.resize(self.received.len().max(end), false);
@@ -215,7 +216,7 @@ impl Side {
         }
     }
 
-    /// What has come of streams that are there.
+    /// Returns the received bytes of existing streams.
     fn readable(&self) -> u64 {
         let models = self
             .models
@@ -237,7 +238,8 @@ impl Side {
     }
 }
 
-/// Two sides, and what is on its way to each. Nothing is lost for ever, as segments are sent until they arrive.
+/// Two sides, and messages in flight to each. Nothing is lost for ever, as segments are
+/// retransmitted until they arrive.
 struct World {
     sides: [Side; 2],
     wire: Vec<(usize, Message)>,
@@ -251,7 +253,7 @@ enum Step {
     Send(usize),
     Read(u64),
     Reset,
-    /// Which message, and whether it will come again.
+    /// Index of the message, and whether it is duplicated.
     Deliver(usize, bool),
 }
 
@@ -311,7 +313,7 @@ impl World {
         }
     }
 
-    /// All finish, everything arrives, all is read.
+    /// Ends all streams: everything arrives, all is read.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             for side in &mut self.sides {

@@ -1,4 +1,4 @@
-//! Each rule by itself.
+//! Individual tests of each rule.
 
 use proptest::prelude::*;
 
@@ -10,24 +10,25 @@ proptest! {
     fn acknowledged_are_the_bytes_before_the_first_that_is_not(
         pieces in prop::collection::vec((0..200u64, 0..40usize), 1..40),
     ) {
-        let mut half = SendState::new(1000);
-        half.written(240);
-        half.finish();
-        half.on_sent(240, true);
+        let mut direction = SendState::new(1000);
+        direction.written(240);
+        direction.finish();
+        direction.on_sent(240, true);
         let mut model = [false; 240];
         for (from, len) in pieces {
             let before = model.iter().take_while(|acked| **acked).count();
             model[from as usize..from as usize + len].fill(true);
             let acked = model.iter().take_while(|acked| **acked).count();
             let news = (acked > before).then_some(acked as u64);
-            prop_assert_eq!(half.on_acked(Data::new(1, from, len, false)), news);
-            prop_assert!(!half.is_over());
+            prop_assert_eq!(direction.on_acked(Data::new(1, from, len, false)), news);
+            prop_assert!(!direction.is_over());
         }
-        half.on_acked(Data::new(1, 240, 0, true));
-        prop_assert_eq!(half.is_over(), model.iter().all(|acked| *acked));
+        direction.on_acked(Data::new(1, 240, 0, true));
+        prop_assert_eq!(direction.is_over(), model.iter().all(|acked| *acked));
     }
 
-    /// Whatever comes, in numbers however large: errors, but no panic, and nothing beyond what is allowed.
+    /// Any input, with numbers of any size, causes errors, but no panic, and nothing beyond the
+    /// credit.
     #[test]
     fn what_makes_no_sense_is_an_error(
         messages in prop::collection::vec((0..6u8, large(), large(), large(), any::<bool>()), 1..100),
@@ -103,7 +104,11 @@ fn an_end_below_what_has_come_is_none() {
     assert_eq!(streams.on_reset(0, 15), Err(error));
     assert_eq!(streams.on_reset(0, 30), Ok(Some(0)));
     assert_eq!(streams.session.received, 30);
-    assert_eq!(streams.on_reset(0, 30), Ok(None), "it is no more");
+    assert_eq!(
+        streams.on_reset(0, 30),
+        Ok(None),
+        "the stream no longer exists"
+    );
     assert_eq!(streams.on_data(data(0, 99, true)), Ok(None));
 }
 
@@ -118,7 +123,7 @@ fn credit_is_kept_to() {
         })
     };
     assert_eq!(streams.on_data(data(50, 51, false)), beyond(101, 100));
-    assert!(!streams.allow(0, 110), "not worth a part");
+    assert!(!streams.allow(0, 110), "too little for an announcement");
     assert!(streams.on_data(data(50, 51, false)).is_ok());
     assert_eq!(
         streams.on_data(data(u64::MAX, 51, false)),
@@ -137,21 +142,25 @@ fn credit_is_kept_to() {
 }
 
 #[test]
-fn the_peer_is_told_of_credit_in_quarters_or_when_it_has_none() {
-    let mut half = ReceiveState::new(100);
-    let take = |half: &mut ReceiveState, from, len| half.on_data(data(from, len, false)).tell;
-    assert!(!half.allow(100), "nothing new");
-    assert!(!take(&mut half, 0, 60));
-    assert!(!half.allow(124));
-    assert!(half.allow(125));
-    assert!(!half.allow(125), "it knows");
-    assert!(!half.allow(130));
-    assert!(take(&mut half, 60, 65), "it has used up all it knows of");
-    assert!(!half.allow(130));
-    assert!(!take(&mut half, 125, 5), "there is nothing to tell");
-    assert!(half.allow(131), "a byte is better than none");
-    half.on_data(data(130, 0, true));
-    assert!(!half.allow(1000), "nothing more will come");
+fn credit_is_announced_in_quarters_or_when_the_peer_has_none() {
+    let mut direction = ReceiveState::new(100);
+    let take =
+        |direction: &mut ReceiveState, from, len| direction.on_data(data(from, len, false)).tell;
+    assert!(!direction.allow(100), "nothing new");
+    assert!(!take(&mut direction, 0, 60));
+    assert!(!direction.allow(124));
+    assert!(direction.allow(125));
+    assert!(!direction.allow(125), "it knows");
+    assert!(!direction.allow(130));
+    assert!(
+        take(&mut direction, 60, 65),
+        "the peer has used up its credit"
+    );
+    assert!(!direction.allow(130));
+    assert!(!take(&mut direction, 125, 5), "nothing to announce");
+    assert!(direction.allow(131), "a byte is better than none");
+    direction.on_data(data(130, 0, true));
+    assert!(!direction.allow(1000), "nothing more will come");
 }
 
 #[test]
@@ -163,7 +172,10 @@ fn so_many_streams_and_no_more() {
     assert_eq!(streams.reset(2), Some(0));
     assert_eq!(streams.open(Class::Bulk), None, "the peer has not answered");
     assert_eq!(streams.on_reset(2, 30), Ok(None));
-    assert_eq!(streams.session.received, 30, "what it has sent counts");
+    assert_eq!(
+        streams.session.received, 30,
+        "bytes sent before the reset count"
+    );
     assert_eq!(streams.open(Class::Bulk), Some(4));
     assert_eq!(streams.may_be_opened(4), Ok(false));
     assert_eq!(streams.may_be_opened(6), Err(StreamError::NeverOpened(6)));
@@ -193,11 +205,11 @@ fn the_peer_may_have_so_many_streams_and_no_more() {
 
 #[test]
 fn pieces_are_bounded() {
-    let mut half = ReceiveState::new(1 << 30);
+    let mut direction = ReceiveState::new(1 << 30);
     let piece = |i: u64| data(2 * i + 1, 1, false);
     for i in 0..1 << 16 {
-        half.check(piece(i)).unwrap();
-        half.on_data(piece(i));
+        direction.check(piece(i)).unwrap();
+        direction.on_data(piece(i));
     }
-    assert_eq!(half.check(piece(1 << 16)), Err(StreamError::Pieces(0)));
+    assert_eq!(direction.check(piece(1 << 16)), Err(StreamError::Pieces(0)));
 }

@@ -1,4 +1,4 @@
-//! Single frames and parts, byte by byte, and those that nobody writes.
+//! Single frames and parts, byte by byte, and invalid ones.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_reason_is_cut_between_characters() {
     assert_eq!(packet.len(), 4 + 255);
 }
 
-/// The drawings in docs/protocol.md, byte by byte.
+/// Compared with the drawings in docs/protocol.md, byte by byte.
 #[test]
 fn frames_are_as_they_are_drawn() {
     let report = Report {
@@ -206,7 +206,7 @@ fn parts_are_as_they_are_drawn() {
 }
 
 #[test]
-fn what_nobody_writes_is_refused() {
+fn invalid_frames_are_refused() {
     let frame = |bytes: &[u8]| Frames::new(bytes).last()?.err();
     let range = |field, value| Some(FrameError::Range { field, value });
     assert_eq!(frame(&[6, 3, 0]), range("code", 3));
@@ -232,11 +232,11 @@ fn what_nobody_writes_is_refused() {
 }
 
 #[test]
-fn parts_that_nobody_writes_are_refused() {
+fn invalid_parts_are_refused() {
     let part = |bytes: &[u8]| Parts::new(bytes).last()?.err();
     let range = |field, value| Some(FrameError::Range { field, value });
     assert_eq!(part(&[0x40, 0, 4, 0]), range("class", 4));
-    assert_eq!(part(&[0x40, 0, 0, 0x41, 1]), range("greeting", 257));
+    assert_eq!(part(&[0x40, 0, 0, 0x41, 1]), range("stream header", 257));
     assert_eq!(part(&[0x46, 0, 9]), range("code", 9));
     assert_eq!(part(&[0x49, 0, 9]), range("class", 9));
     let end = [0x42, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0];

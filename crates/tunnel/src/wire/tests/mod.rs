@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use super::{varint::MAX, *};
 use crate::class::Class;
 
-/// Of any magnitude.
+/// Generates numbers of any magnitude.
 fn number() -> impl Strategy<Value = u64> {
     (0..62u32, any::<u64>()).prop_map(|(bits, number)| number & (MAX >> bits))
 }
@@ -23,7 +23,7 @@ fn highest() -> impl Strategy<Value = Highest> {
     })
 }
 
-/// Positions and lengths that stay below what can be said, whatever is added up.
+/// Generates positions and lengths whose sums stay in range.
 fn small() -> impl Strategy<Value = u64> {
     number().prop_map(|number| number >> 8)
 }

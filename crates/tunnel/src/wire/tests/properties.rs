@@ -1,4 +1,4 @@
-//! What is written is read, what is not is refused, whatever it is.
+//! Properties: written values are read back, invalid ones are rejected, for any input.
 
 use super::*;
 

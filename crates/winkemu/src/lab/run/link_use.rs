@@ -126,13 +126,13 @@ impl LinkUse {
         let (from, to, family) = ends(workload)?;
         let crossed = crossed(network, from, to);
         let delay = one_way(network, configs, from, to);
-        let ways: Option<Vec<_>> = crossed
+        let directions: Option<Vec<_>> = crossed
             .iter()
             .map(|link| link.way(window, configs, reports, delay.unwrap_or_default()))
             .collect();
-        let ways = ways?;
-        let ceiling = ceiling(&ways, family, *mtu);
-        let outages = ways.iter().filter_map(|way| way.outage);
+        let directions = directions?;
+        let ceiling = ceiling(&directions, family, *mtu);
+        let outages = directions.iter().filter_map(|way| way.outage);
         let queue = |link: &Crossed<'_>| {
             let config = config(configs, link.name)?;
             let report = reports.get(link.name)?;
@@ -283,9 +283,9 @@ fn headers(family: Family) -> u32 {
 }
 
 /// Goodput of links in a row that are never idle.
-fn ceiling(ways: &[DirectionUse<'_>], family: Family, mtu: u32) -> Option<f64> {
+fn ceiling(directions: &[DirectionUse<'_>], family: Family, mtu: u32) -> Option<f64> {
     let mut carried = f64::INFINITY;
-    for DirectionUse { path, rate, up, .. } in ways {
+    for DirectionUse { path, rate, up, .. } in directions {
         let wire = f64::from(mtu) + f64::from(path.overhead_bytes);
         let rate = rate.unwrap_or(f64::INFINITY);
         carried = carried.min(rate * f64::from(mtu - headers(family)) / wire);
@@ -372,8 +372,8 @@ mod tests {
         options.resolve_without_files().unwrap().ab
     }
 
-    fn carried(ways: &[&str], family: Family) -> Option<f64> {
-        let paths: Vec<_> = ways.iter().map(|options| way(options)).collect();
+    fn carried(directions: &[&str], family: Family) -> Option<f64> {
+        let paths: Vec<_> = directions.iter().map(|options| way(options)).collect();
         let up = |path| DirectionUse {
             path,
             rate: rate_within(&path.rate, 0, 1),

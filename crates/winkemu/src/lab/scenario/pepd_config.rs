@@ -206,8 +206,8 @@ impl Configs<'_> {
     /// without a peer.
     fn tunnel(&self, node: &str, config: &mut Table, peers: &BTreeSet<String>) {
         let edges = || self.network.edges_of(node);
-        let ways = peers.iter().map(|peer| self.network.way(node, peer));
-        let toward_peers: Vec<_> = ways.filter_map(|way| Some(way.first()?.0)).collect();
+        let directions = peers.iter().map(|peer| self.network.way(node, peer));
+        let toward_peers: Vec<_> = directions.filter_map(|way| Some(way.first()?.0)).collect();
         let mut hosts: Vec<_> = edges().filter(|edge| edge.link.is_none()).collect();
         if hosts.is_empty() {
             hosts = edges()

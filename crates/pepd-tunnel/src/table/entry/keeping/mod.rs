@@ -1,15 +1,18 @@
-//! Custody of what a leg gives while the link is away: more than may soon be sent, in memory, then on disk.
+//! Custody of a leg's bytes while the link is down: beyond what may soon be sent, first in memory,
+//! then on disk.
 //!
 //! ```text
-//!          head         sent      announced          in memory        on disk      in memory   tail
-//!   [ out ] |-----------|------------|----------------------|---------------------|-----------|
-//!           peer may     the session   the session does not    chunks that left     what comes
-//!           lack it      may send it   know of it              memory, last first   now
+//!         head        sent     announced    in memory         on disk       in memory   tail
+//!   [ out ] |-----------|-----------|------------------|-----------------|---------------|
+//!            peer may    session      unknown to the    chunks that left   new bytes
+//!            lack it     may send it  session           memory, last
+//!                                                       ones first
 //! ```
 //!
-//! The session is told of no more than it may soon send. So whatever is behind that can leave memory: full chunks, the youngest ones
-//! first, as they are needed last. They come back in order before their turn. Until a chunk is known to be on the disk, and from when it is on
-//! its way back, its bytes or its place are kept as well, so that a disk that fails costs nothing but room.
+//! The session knows only bytes that it may soon send. Everything behind them can leave memory:
+//! full chunks, the youngest first, because they are needed last. They return in order before their
+//! turn. Until a chunk is safely on the disk, and while it returns, its bytes or its place are
+//! kept. A failing disk therefore costs room only.
 
 mod spilling;
 mod sums;
@@ -30,29 +33,29 @@ use crate::{
     table::{Key, kept::Custody},
 };
 
-/// How far behind the oldest byte of a flow others may be: beyond any disk.
+/// Maximum distance between the oldest and the newest byte of a flow: beyond any disk.
 pub(in crate::table) const WINDOW: u64 = 1 << 50;
-/// Chunks of a flow that are on their way to the disk, or back, at one time.
+/// Maximum of a flow's chunks in transfer to and from the disk.
 const UNDER_WAY: usize = 8;
-/// Chunks of an extent that are left for what comes and for what comes back.
+/// Chunks of an extent reserved for new and returning bytes.
 const SPARE: u64 = 8;
-/// Memory is scarce where it has no room for so many bytes more.
+/// Memory is scarce when less than this is free.
 const SCARCE: u64 = 4 * CHUNK;
-/// One part in so many of a flow's bytes is kept back from the session then.
+/// Divisor: this part of a flow's bytes is then withheld from the session.
 const KEPT_BACK: u64 = 4;
-/// A record that cannot be read is tried again so often, a second apart.
+/// Attempts to read a record, a second apart.
 const READS: u32 = 5;
-/// What becomes of a flow's bytes while the link is away.
+/// Custody policy of a flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
     pub(crate) site: usize,
     pub(crate) when: KeepWhen,
-    /// How long they are kept.
+    /// Time that bytes are kept.
     pub(crate) hold: Duration,
 }
 
 impl Policy {
-    /// That of a site.
+    /// Returns the policy of a site.
     pub(crate) fn for_site(site: &SiteRuntime) -> Self {
         Self {
             site: site.id.index(),
@@ -62,7 +65,7 @@ impl Policy {
     }
 }
 
-/// Who a flow is to the custody, and by which policy it is kept.
+/// Key of a flow in custody, and its policy.
 #[derive(Debug, Clone)]
 pub(crate) struct CustodyHandle {
     pub(crate) custody: Rc<Custody>,
@@ -70,38 +73,38 @@ pub(crate) struct CustodyHandle {
     pub(crate) policy: Policy,
 }
 
-/// Why what a flow had given us is not delivered.
+/// Reasons for which bytes in custody are not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// It was held for as long as may be.
+    /// The hold time has expired.
     Expired,
-    /// The disk does not give it back, or memory has changed.
+    /// The disk cannot read them, or memory has changed.
     Damaged,
 }
 
-/// A flow's custody.
+/// Custody of one flow.
 #[derive(Debug)]
 pub(in crate::table) struct Keeping {
     keeper: CustodyHandle,
     account: FlowKey,
-    /// The link is away.
-    away: bool,
-    /// The session knows of bytes below this.
+    /// The link is down.
+    link_down: bool,
+    /// Position below which the session knows the bytes.
     announced: u64,
-    /// Chunks that are not in memory only, by the position of their first byte.
+    /// Chunks that are not in memory only, by position.
     spilled: BTreeMap<u64, Chunk>,
-    /// Checksums of chunks that have been here for a while.
+    /// Checksums of chunks that have waited for a while.
     sums: BTreeMap<u64, u32>,
-    /// There was no room for what the leg has.
+    /// The leg's bytes found no room.
     refused: bool,
     ending: Ending,
-    /// Bytes of memory beyond what it may have, for what had to come back.
+    /// Memory beyond the limit, for chunks that had to return.
     over: u64,
     patience: Patience,
     loss: Option<Loss>,
 }
 
-/// The end of what the leg gives.
+/// The end of the leg's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     None,
@@ -112,12 +115,12 @@ enum Ending {
 
 #[derive(Debug, Clone, Copy)]
 enum Chunk {
-    /// On its way to the disk; still in memory.
+    /// In transfer to the disk, and still in memory.
     Leaving,
-    /// On the disk only, and could not be read so many times.
-    Away(Spot, u32),
-    /// The same, and on its way back.
-    Coming(u32),
+    /// On the disk only; with the number of failed reads.
+    OnDisk(Spot, u32),
+    /// In transfer from the disk; with the number of failed reads.
+    Returning(u32),
 }
 
 impl Keeping {
@@ -126,7 +129,7 @@ impl Keeping {
         Self {
             keeper,
             account,
-            away: false,
+            link_down: false,
             announced: 0,
             spilled: BTreeMap::new(),
             sums: BTreeMap::new(),
@@ -138,7 +141,7 @@ impl Keeping {
         }
     }
 
-    /// What it has of memory beyond the beginning changes.
+    /// Records a change of the flow's memory beyond the initial bytes.
     pub(super) fn settle(&mut self, from: u64, to: u64) {
         self.over = self.over.saturating_sub(from.saturating_sub(to));
         let ledger = &mut *self.keeper.custody.ledger.borrow_mut();
@@ -149,34 +152,34 @@ impl Keeping {
         }
     }
 
-    /// Whether more is taken from the leg than may soon be sent.
+    /// Returns whether pepd takes more from the leg than may soon be sent.
     fn holds_more_than_needed(&self) -> bool {
         match self.keeper.policy.when {
             KeepWhen::Never => false,
-            KeepWhen::Outage => self.away,
+            KeepWhen::Outage => self.link_down,
             KeepWhen::Always => true,
         }
     }
 
-    /// Chunks that are on their way, or back.
+    /// Returns the number of chunks in transfer.
     fn under_way(&self) -> usize {
         let chunks = self.spilled.values();
         chunks
-            .filter(|chunk| !matches!(chunk, Chunk::Away(..)))
+            .filter(|chunk| !matches!(chunk, Chunk::OnDisk(..)))
             .count()
     }
 
-    /// Whether chunks are on their way back.
+    /// Returns whether chunks are returning.
     fn fetches(&self) -> bool {
         let mut chunks = self.spilled.values();
-        chunks.any(|chunk| matches!(chunk, Chunk::Coming(_)))
+        chunks.any(|chunk| matches!(chunk, Chunk::Returning(_)))
     }
 
-    /// The first byte that is on the disk only.
+    /// Returns the position of the first chunk that is on the disk only.
     fn first_on_disk(&self) -> Option<u64> {
         let mut chunks = self.spilled.iter();
-        let away = chunks.find(|(_, chunk)| !matches!(chunk, Chunk::Leaving));
-        away.map(|(start, _)| *start)
+        let link_down = chunks.find(|(_, chunk)| !matches!(chunk, Chunk::Leaving));
+        link_down.map(|(start, _)| *start)
     }
 
     fn give_disk_back(&self) {
@@ -185,13 +188,13 @@ impl Keeping {
     }
 }
 
-/// What is on its way then is forgotten when it arrives.
+/// Chunks in transfer are freed when their answer arrives.
 impl Drop for Keeping {
     fn drop(&mut self) {
         let custody = &self.keeper.custody;
         custody.ledger.borrow_mut().close(self.account);
         for chunk in self.spilled.values() {
-            if let Chunk::Away(spot, _) = chunk {
+            if let Chunk::OnDisk(spot, _) = chunk {
                 custody.forget(*spot);
             }
         }
@@ -199,51 +202,53 @@ impl Drop for Keeping {
 }
 
 impl FlowBuffers {
-    /// Goes on with what a predecessor kept: in memory, and of what is `on_disk` what it takes of that.
+    /// Takes over a predecessor's custody: in memory, and the chunks of `on_disk` that the flow
+    /// needs.
     pub(in crate::table) fn begin_keeping(&mut self, on_disk: &mut BTreeMap<u64, Spot>) {
         let (outward, initial) = (self.outward as usize, self.initial);
         self.keeping.settle(initial, self.charged[outward]);
         for start in self.outgoing.on_disk() {
             let spot = on_disk.remove(&start).expect("where the map has it from");
-            self.keeping.spilled.insert(start, Chunk::Away(spot, 0));
+            self.keeping.spilled.insert(start, Chunk::OnDisk(spot, 0));
             let ledger = &mut *self.keeping.keeper.custody.ledger.borrow_mut();
             ledger.take(self.keeping.account, Place::Disk, RECORD);
         }
-        // Of what was taken before, the peer may have as much as it likes; not of what was on disk, of which no session knew.
-        let first_away = self.keeping.first_on_disk();
-        self.keeping.announced = first_away.unwrap_or(self.outgoing.tail());
+        // The peer may have any of the bytes taken before, but none of those on disk, which no
+        // session knew.
+        let first_on_disk = self.keeping.first_on_disk();
+        self.keeping.announced = first_on_disk.unwrap_or(self.outgoing.tail());
         if self.source_finished {
             self.keeping.ending = Ending::Unsaid;
         }
     }
 
-    /// Its client is on this host, whose part of custody it takes. To be said once.
+    /// Sets the client's host, to whose share of custody the flow counts. To be called once.
     pub(in crate::table) fn belong_to(&mut self, host: Host) {
         let ledger = &mut *self.keeping.keeper.custody.ledger.borrow_mut();
         ledger.belong(self.keeping.account, host);
     }
 
-    /// The link is away, or is back.
-    pub(crate) fn set_link_down(&mut self, away: bool) {
-        if self.keeping.away != away {
-            self.keeping.away = away;
+    /// Sets whether the link is down.
+    pub(crate) fn set_link_down(&mut self, link_down: bool) {
+        if self.keeping.link_down != link_down {
+            self.keeping.link_down = link_down;
             self.keeping.patience = Patience::default();
             self.wake();
         }
     }
 
-    /// What becomes of its bytes while the link is away.
+    /// Returns the flow's custody policy.
     pub(in crate::table) fn policy(&self) -> Policy {
         self.keeping.keeper.policy
     }
 
-    /// Whether the link is away.
+    /// Returns whether the link is down.
     pub(crate) fn is_link_down(&self) -> bool {
-        self.keeping.away
+        self.keeping.link_down
     }
 
-    /// How many bytes the leg may give now.
-    pub(super) fn appetite(&self) -> u64 {
+    /// Returns how many bytes pepd takes from the leg now.
+    pub(super) fn acceptable(&self) -> u64 {
         let wanted = if self.keeping.holds_more_than_needed() {
             u64::MAX
         } else {
@@ -252,28 +257,28 @@ impl FlowBuffers {
         if self.keeping.spilled.is_empty() {
             return wanted;
         }
-        // Without a chunk to come back to, what is on the disk would stay there for good.
+        // Without a free chunk the bytes on disk could never return.
         let kept = (self.spare() / 2).max(1);
         let free = (self.outgoing.available() as u64).saturating_sub(kept);
         wanted.min(self.outgoing.left_begun() + free * CHUNK)
     }
 
-    /// Chunks that are not given to what the session knows of.
+    /// Returns the number of chunks withheld from bytes that the session knows.
     fn spare(&self) -> u64 {
         SPARE.min(self.outgoing.extent() / CHUNK / 4)
     }
 
-    /// True where bytes go to the disk in an outage.
+    /// Returns whether bytes may go to the disk in an outage.
     fn may_spill(&self) -> bool {
         let keeper = &self.keeping.keeper;
         keeper.policy.when != KeepWhen::Never && keeper.custody.spill.borrow().is_some()
     }
 
-    /// Number of the youngest bytes that are kept back from the session where memory is scarce.
+    /// Returns how many of the youngest bytes are withheld from the session when memory is scarce.
     ///
-    /// The session notices an outage late, and sends all that it knows of until then. Bytes that
-    /// were sent stay in memory. If they filled it, pepd could take no more of the flow. Of few
-    /// bytes none are kept back, so that a flow that waits for memory gets on.
+    /// The session notices an outage late, and sends all bytes that it knows until then. Sent bytes
+    /// stay in memory. If they filled it, pepd could take no more of the flow. Nothing is withheld
+    /// of a few bytes, so that a flow that waits for memory makes progress.
     fn kept_back(&self) -> u64 {
         let ledger = self.keeping.keeper.custody.ledger.borrow();
         if ledger.fits(self.keeping.account, Place::Memory, SCARCE) {
@@ -282,7 +287,7 @@ impl FlowBuffers {
         self.outgoing.len() / KEPT_BACK / CHUNK * CHUNK
     }
 
-    /// Memory that is taken for bytes from the leg, or may be.
+    /// Returns the memory charged for bytes from the leg, within the limit.
     pub(super) fn charged_for_leg(&self) -> u64 {
         self.charged[self.outward as usize] - self.keeping.over
     }
@@ -310,41 +315,42 @@ impl FlowBuffers {
         }
         let Key { peer, flow } = self.keeping.keeper.key;
         let flow = flow.number();
-        tracing::error!(peer, flow, position, %error, "bytes in custody are damaged: their flow is reset");
+        tracing::error!(peer, flow, position, %error, "flow reset: its bytes in custody are damaged; check the disk of `custody.directory`");
         let counters = &self.keeping.keeper.custody.counters;
         counters.update(|stats| stats.custody_flows_damaged += 1);
         self.keeping.loss = Some(Loss::Damaged);
         self.wake();
     }
 
-    /// Why the flow cannot go on, if it cannot.
+    /// Returns the reason for which the flow cannot continue, if any.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.keeping.loss
     }
 
-    /// Bytes that the session knows of and has not sent.
+    /// Returns the bytes that the session knows and has not sent.
     pub(super) fn announced_and_unsent(&self) -> u64 {
         self.keeping.announced.saturating_sub(self.sent.get())
     }
 
-    /// Whether some session may have known of all bytes that the leg has given.
+    /// Returns whether some session may have known all bytes of the leg.
     pub(in crate::table) fn is_announced(&self) -> bool {
         self.keeping.announced >= self.outgoing.tail()
     }
 
-    /// Whether the session does not know of all that the leg has given.
+    /// Returns whether the session lacks bytes or the end of the leg.
     pub(crate) fn is_behind(&self) -> bool {
         !self.is_announced() || self.keeping.ending == Ending::Unsaid
     }
 
-    /// The leg has given its last byte.
+    /// Handles the end of the leg's bytes.
     pub(crate) fn finish(&mut self) {
         self.source_finished = true;
         self.publish_direction(self.outward);
         self.keeping.ending = Ending::Unsaid;
     }
 
-    /// Another session goes on from here. What it is told of at once, and whether nothing follows that.
+    /// Starts another session at `from`. Returns the position that it knows at once, and whether
+    /// the stream ends there.
     pub(crate) fn known_so_far(&mut self, from: u64) -> (u64, bool) {
         self.keeping.announced = self.keeping.announced.max(from);
         self.advance();
@@ -354,7 +360,7 @@ impl FlowBuffers {
         (self.keeping.announced, self.says_end())
     }
 
-    /// Whether the session is to be told that the stream ends here; once.
+    /// Returns whether the session is to learn of the stream's end now; true once.
     pub(crate) fn says_end(&mut self) -> bool {
         let all = self.keeping.announced == self.outgoing.tail();
         let now = all && self.keeping.ending == Ending::Unsaid;
@@ -364,20 +370,21 @@ impl FlowBuffers {
         now
     }
 
-    /// How far the session may send now. What is to be sent next comes back from the disk.
+    /// Returns how far the session may send now. Starts to fetch the bytes needed next from the
+    /// disk.
     pub(crate) fn advance(&mut self) -> u64 {
         if self.keeping.loss.is_some() {
             return self.keeping.announced;
         }
         let head = self.outgoing.head();
         let ahead = self.sent.get().max(head) + self.unsent_max;
-        let first_away = self.keeping.first_on_disk();
+        let first_on_disk = self.keeping.first_on_disk();
         let mut until = self.outgoing.tail().min(ahead);
-        if let Some(first) = first_away {
+        if let Some(first) = first_on_disk {
             until = until.min(first);
         }
-        if self.keeping.holds_more_than_needed() || first_away.is_some() || self.may_spill() {
-            // What is on its way must leave room for what comes.
+        if self.keeping.holds_more_than_needed() || first_on_disk.is_some() || self.may_spill() {
+            // Bytes in flight must leave room for new ones.
             until = until.min(head + self.outgoing.extent() - self.spare() * CHUNK);
         }
         if self.may_spill() {
@@ -388,17 +395,17 @@ impl FlowBuffers {
             self.keeping.announced = until;
         }
         let due = ahead + self.spare() * CHUNK;
-        if first_away.is_some() && !self.keeping.away && self.fetch(due) {
-            // What is due later has its place.
+        if first_on_disk.is_some() && !self.keeping.link_down && self.fetch(due) {
+            // Bytes needed later give up their place.
             self.spill(UNDER_WAY, due);
         }
         self.keeping.announced
     }
 
-    /// A second has passed: it is that late. What cannot go on is ended, what has waited for room tries again, and what
-    /// has been here for a while gets checksums; of `sums` chunks at most.
+    /// Ends a flow that cannot continue, and wakes one that waits for room; called every second.
+    /// Computes checksums of chunks that have waited for a while, up to `sums`.
     pub(crate) fn keep(&mut self, now: Duration, sums: &mut usize) {
-        if self.keeping.away {
+        if self.keeping.link_down {
             let (held, delivered) = (self.outgoing.len(), self.outgoing.head());
             let stuck = self.keeping.patience.note(now, held, delivered);
             if stuck >= self.keeping.keeper.policy.hold && self.keeping.loss.is_none() {

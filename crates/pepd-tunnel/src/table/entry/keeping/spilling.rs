@@ -1,4 +1,4 @@
-//! To the disk and back.
+//! Transfer of chunks to the disk and back.
 
 use std::rc::Rc;
 
@@ -8,16 +8,17 @@ use super::{Chunk, FlowBuffers, READS, UNDER_WAY};
 use crate::custody::{Label, RECORD, ReadError, Record, Spot, WriteError};
 
 impl FlowBuffers {
-    /// There is no room for what the leg has: the youngest chunks are to leave memory, where more is taken than may soon be sent.
+    /// Makes room for the leg's bytes: moves the youngest chunks out of memory if the policy
+    /// allows.
     pub(in crate::table) fn make_room(&mut self) {
-        // What others give back is not told.
+        // No event announces memory that other flows give back.
         self.keeping.refused = true;
         if self.keeping.holds_more_than_needed() {
             self.spill(UNDER_WAY, 0);
         }
     }
 
-    /// The youngest full chunks leave memory, none that begins before `from`.
+    /// Moves the youngest full chunks to the disk, none that begins before `from`.
     pub(super) fn spill(&mut self, most: usize, from: u64) {
         let custody = Rc::clone(&self.keeping.keeper.custody);
         let mut spill = custody.spill.borrow_mut();
@@ -25,7 +26,7 @@ impl FlowBuffers {
             return;
         };
         if self.binding.token == 0 {
-            // A successor could not tell whose they are.
+            // A successor could not assign them to the flow.
             return;
         }
         let most = most.min(UNDER_WAY.saturating_sub(self.keeping.under_way()));
@@ -53,7 +54,7 @@ impl FlowBuffers {
         }
     }
 
-    /// What says on the disk where a chunk belongs: to any process that goes on with the flow.
+    /// Returns the label of a chunk on the disk, by which any process can assign it to the flow.
     fn label(&self, position: u64) -> Label {
         Label {
             flow: self.binding.token,
@@ -63,18 +64,18 @@ impl FlowBuffers {
         }
     }
 
-    /// A record was written, or not.
+    /// Handles the result of a write.
     pub(crate) fn on_written(&mut self, start: u64, result: Result<Spot, WriteError>) {
         match result {
             Ok(spot) if start >= self.keeping.announced => {
-                self.keeping.spilled.insert(start, Chunk::Away(spot, 0));
+                self.keeping.spilled.insert(start, Chunk::OnDisk(spot, 0));
                 self.outgoing.release(start..start + CHUNK);
                 self.publish_chunks(self.outward);
                 let counters = &self.keeping.keeper.custody.counters;
                 counters.update(|stats| stats.custody_spilled_bytes += CHUNK);
             }
             Ok(spot) => {
-                // It is its turn already.
+                // The chunk is needed already.
                 self.keeping.spilled.remove(&start);
                 self.keeping.give_disk_back();
                 self.keeping.keeper.custody.forget(spot);
@@ -88,9 +89,9 @@ impl FlowBuffers {
         self.wake();
     }
 
-    /// A record was read, or not.
+    /// Handles the result of a read.
     pub(crate) fn on_read(&mut self, start: u64, spot: Spot, result: Result<Record, ReadError>) {
-        let Some(Chunk::Coming(failures)) = self.keeping.spilled.get(&start).copied() else {
+        let Some(Chunk::Returning(failures)) = self.keeping.spilled.get(&start).copied() else {
             return;
         };
         let custody = Rc::clone(&self.keeping.keeper.custody);
@@ -100,7 +101,8 @@ impl FlowBuffers {
                 self.memory
                     .slot
                     .write(self.outward, &space, record.bytes_mut());
-                // Only then are they here for a successor, too, and only then is what is on the disk not needed any more.
+                // From here on a successor finds the bytes in memory too, and the copy on disk is
+                // not needed any more.
                 self.publish_chunks(self.outward);
                 self.keeping.spilled.remove(&start);
                 self.keeping.give_disk_back();
@@ -112,7 +114,7 @@ impl FlowBuffers {
                 self.outgoing.break_promise();
                 self.keeping
                     .spilled
-                    .insert(start, Chunk::Away(spot, failures + 1));
+                    .insert(start, Chunk::OnDisk(spot, failures + 1));
                 if failures + 1 >= READS {
                     self.lose(start, &err);
                 }
@@ -122,7 +124,7 @@ impl FlowBuffers {
         self.wake();
     }
 
-    /// Has chunks read of bytes below `due`. Returns whether some are not, for want of memory.
+    /// Requests chunks below `due` from the disk. Returns whether memory is lacking for some.
     pub(super) fn fetch(&mut self, due: u64) -> bool {
         let custody = Rc::clone(&self.keeping.keeper.custody);
         let mut spill = custody.spill.borrow_mut();
@@ -130,12 +132,12 @@ impl FlowBuffers {
             return false;
         };
         let chunks = self.keeping.spilled.range(..due);
-        let away = chunks.filter_map(|(start, chunk)| match chunk {
-            Chunk::Away(spot, failures) => Some((*start, *spot, *failures)),
+        let on_disk = chunks.filter_map(|(start, chunk)| match chunk {
+            Chunk::OnDisk(spot, failures) => Some((*start, *spot, *failures)),
             _ => None,
         });
-        let away: Vec<_> = away.take(UNDER_WAY).collect();
-        for (start, spot, failures) in away {
+        let on_disk: Vec<_> = on_disk.take(UNDER_WAY).collect();
+        for (start, spot, failures) in on_disk {
             if self.keeping.under_way() >= UNDER_WAY {
                 return false;
             }
@@ -147,14 +149,14 @@ impl FlowBuffers {
                 self.outgoing.break_promise();
                 return false;
             }
-            let coming = Chunk::Coming(failures);
-            self.keeping.spilled.insert(start, coming);
+            let returning = Chunk::Returning(failures);
+            self.keeping.spilled.insert(start, returning);
         }
         false
     }
 
-    /// Sets memory aside for a chunk that comes back, if there is some. There always is where nothing else is under way: then
-    /// nothing would ever be freed.
+    /// Reserves memory for a returning chunk if there is some. Always succeeds when nothing else is
+    /// pending: nothing would ever be freed otherwise.
     fn promise(&mut self) -> bool {
         let nothing_else =
             self.keeping.announced == self.outgoing.head() && !self.keeping.fetches();

@@ -1,4 +1,4 @@
-//! Checksums of chunks that wait long: what is handed on is what came.
+//! Checksums of chunks that wait for long, to detect changed memory.
 
 use pep_core::chunks::CHUNK;
 
@@ -6,24 +6,21 @@ use super::FlowBuffers;
 
 impl FlowBuffers {
     pub(super) fn copy_chunk(&self, start: u64, into: &mut [u8]) {
-        let data = self
-            .outgoing
-            .held(start, CHUNK)
-            .expect("a chunk that is here");
+        let data = self.outgoing.held(start, CHUNK).expect("a chunk in memory");
         self.memory.slot.read(self.outward, &data, into);
     }
 
-    /// Whether a chunk is what it was when it came, as far as that is known. Ends the flow if not.
+    /// Returns whether a chunk matches its checksum, if there is one. Ends the flow otherwise.
     pub(super) fn is_unchanged(&mut self, start: u64, bytes: &[u8]) -> bool {
         let sum = self.keeping.sums.remove(&start);
         let unchanged = sum.is_none_or(|sum| sum == crc32fast::hash(bytes));
         if !unchanged {
-            self.lose(start, &"a checksum says that memory was written to");
+            self.lose(start, &"checksum mismatch: memory was overwritten");
         }
         unchanged
     }
 
-    /// Whether chunks that begin before `until` are what they were.
+    /// Returns whether all chunks that begin before `until` match.
     pub(super) fn are_unchanged(&mut self, until: u64) -> bool {
         let mut bytes = Vec::new();
         while let Some((start, _)) = self.keeping.sums.first_key_value()
@@ -39,13 +36,10 @@ impl FlowBuffers {
         true
     }
 
-    /// Changes a byte in memory, as nobody should.
+    /// Changes a byte in memory, as by a fault.
     #[cfg(test)]
     pub(crate) fn damage(&mut self, position: u64) {
-        let space = self
-            .outgoing
-            .held(position, 1)
-            .expect("a byte that is here");
+        let space = self.outgoing.held(position, 1).expect("a byte in memory");
         self.memory
             .slot
             .write(self.outward, &space, &[!position as u8]);

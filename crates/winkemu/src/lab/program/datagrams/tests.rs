@@ -35,12 +35,12 @@ fn run(lab: &Topology, flow: &Datagrams) -> DatagramsResult {
 fn all_kinds_arrive_in_both_directions() {
     let lab = link("delay=20ms");
     for transfer in [Transfer::Upload, Transfer::Download] {
-        let ways = [
+        let cases = [
             (Carrier::Udp, Family::Ipv4),
             (Carrier::Udp, Family::Ipv6),
             (Carrier::Esp, Family::Ipv4),
         ];
-        for (carrier, family) in ways {
+        for (carrier, family) in cases {
             let flow = Datagrams {
                 transfer,
                 carrier,

@@ -89,9 +89,9 @@ impl Path {
     }
 }
 
-fn due(way: &mut VecDeque<(Duration, Segment)>, now: Duration) -> Option<Segment> {
-    way.front().filter(|(at, _)| *at <= now)?;
-    way.pop_front().map(|(_, segment)| segment)
+fn due(in_flight: &mut VecDeque<(Duration, Segment)>, now: Duration) -> Option<Segment> {
+    in_flight.front().filter(|(at, _)| *at <= now)?;
+    in_flight.pop_front().map(|(_, segment)| segment)
 }
 
 /// Runs until all is acknowledged, and returns the time that it took.

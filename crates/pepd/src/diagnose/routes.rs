@@ -1,4 +1,4 @@
-//! By which interfaces hosts and servers are reached: packets have to leave where they came in.
+//! Routes to hosts and servers: packets have to leave by the interface where they arrive.
 
 use std::{
     collections::BTreeSet,
@@ -16,20 +16,20 @@ use pepd_sys::marks::MarkSet;
 
 use super::{Finding, Net, State, read, sysctl};
 
-/// Where a packet for an address that is nobody's goes (for documentation, RFC 5737): by the
-/// default route.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-/// Addresses of clients and of servers that are looked up at most, each.
+/// Address that no machine has (for documentation, RFC 5737), which takes the default route.
+const DOCUMENTATION: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+/// Maximum number of addresses looked up, of clients and of servers each.
 const LOOKED_UP: usize = 64;
 
-/// Whether the reverse path check of an interface is strict: the greater of two settings counts
-/// (`ip-sysctl`).
+/// Returns true if the reverse path check of an interface is strict: the larger of two settings
+/// applies (`ip-sysctl`).
 fn is_strict(name: &str) -> bool {
     let of = |name: &str| sysctl(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or(0);
     of("all").max(of(name)) == 1
 }
 
-/// Packets of this namespace that the reverse path check has dropped, of `/proc/net/netstat`.
+/// Returns the packets of this namespace that the reverse path check has dropped, from
+/// `/proc/net/netstat`.
 fn dropped(netstat: &str) -> Option<u64> {
     let mut lines = netstat
         .lines()
@@ -40,7 +40,7 @@ fn dropped(netstat: &str) -> Option<u64> {
     count.parse().ok()
 }
 
-/// What holds whether or not a pepd runs.
+/// Returns the findings that do not need a running pepd.
 pub(super) async fn check(config: &Config, net: &Net) -> Vec<Finding> {
     let mut findings = vec![reverse_path(config)];
     for (_, site) in config
@@ -57,7 +57,8 @@ pub(super) async fn check(config: &Config, net: &Net) -> Vec<Finding> {
     findings
 }
 
-/// Policy rules that route hosts' packets and not what pepd sends for these.
+/// Returns a finding about policy rules that route packets of hosts, but not those that pepd sends
+/// for them.
 pub(super) async fn policy(config: &Config, net: &Net) -> Option<Finding> {
     let routing = Routing::new(config, Features::FULL.families());
     let rules = routing.for_hosts_only(net.netlink.as_ref()?).await.ok()?;
@@ -65,38 +66,40 @@ pub(super) async fn policy(config: &Config, net: &Net) -> Option<Finding> {
         Finding::warn(
             "policy routing",
             format!(
-                "{}: for packets of hosts, and not for pepd's connections to servers, which go by the other rules",
+                "{}: for packets of hosts, but not for pepd's connections to servers, which other rules route",
                 rules.join("; ")
             ),
-            "rules by a mark and its mask, such as fwmark 0x100/0xffffff, a mark that prerouting sets on what comes in: \
-             server legs have it beside pepd's own bits; \
-             or a site with mode = \"bypass\" for such hosts: docs/interception.md",
+            "use rules by a masked mark, such as fwmark 0x100/0xffffff, set on packets of hosts in prerouting: \
+             server legs copy it beside pepd's own bits; \
+             or use a site with mode = \"bypass\" for such hosts: docs/interception.md",
         )
     })
 }
 
-/// Note that pepd speeds one direction, where sites split flows and servers are beyond the link.
+/// Returns a note that pepd accelerates one direction, where sites split flows and servers are
+/// beyond the link.
 pub(super) fn side(config: &Config) -> Option<Finding> {
     let sites = || config.sites.iter().map(|(_, site)| site);
     let split = sites().any(|site| site.mode == Mode::Split && site.link_leg == LinkLeg::Server);
-    // One in front of servers has the last site, which takes what no other does, all the same.
+    // A pepd in front of servers also has the built-in last site, which takes other flows.
     let serves = sites().any(|site| site.link_leg == LinkLeg::Client);
     (split && !serves).then(|| Finding::info(
         "direction",
-        "pepd speeds what it sends over the link (uploads); downloads keep the far server's congestion control",
-        "for faster downloads another pepd at the far end, or a tunnel to one (mode = \"tunnel\")",
+        "pepd accelerates data that it sends over the link (uploads); downloads use the server's congestion control",
+        "for faster downloads of sites with mode split: another pepd at the far end, or mode = \"tunnel\" to one",
     ))
 }
 
-/// Whether what is redirected is delivered here: by a policy rule and a route of pepd's.
+/// Returns a finding about the local delivery of redirected packets, by a policy rule and a route
+/// of pepd.
 pub(super) async fn delivery(config: &Config, net: &Net) -> Option<Finding> {
     let delivers = delivers(config, net).await?;
     Some(delivery_of(delivers, config.intercept.rule_priority))
 }
 
-/// True where the kernel delivers packets with the mark of redirected ones here.
+/// Returns true if the kernel delivers packets with the mark of redirected ones locally.
 ///
-/// `None` where that cannot be asked.
+/// `None` if the kernel does not answer.
 pub(super) async fn delivers(config: &Config, net: &Net) -> Option<bool> {
     let families = Features {
         ipv6: setup::has_ipv6(),
@@ -109,15 +112,15 @@ pub(super) async fn delivers(config: &Config, net: &Net) -> Option<bool> {
 fn delivery_of(delivers: bool, priority: u32) -> Finding {
     let what = "routes of pepd";
     if delivers {
-        return Finding::ok(what, "what is redirected is delivered here");
+        return Finding::ok(what, "redirected packets are delivered to pepd");
     }
     Finding::fail(
         what,
         "the kernel does not deliver redirected packets to pepd: pepd's policy rule or route is \
          missing or overridden",
         format!(
-            "pepd puts them back, and ahead of others', within a second or two: look again. If it stays: its log, and \
-             `ip rule`, which shows those with a priority of {priority} or less"
+            "pepd reinstalls them, ahead of others, within a second or two: repeat the check. If it persists: see pepd's log, and \
+             `ip rule`, which lists rules with a priority of {priority} or less"
         ),
     )
 }
@@ -134,7 +137,7 @@ fn reverse_path(config: &Config) -> Finding {
 fn reverse_path_of(strict: &[&str], dropped: u64) -> Finding {
     let what = "reverse path check (rp_filter)";
     let where_ = if strict.is_empty() {
-        "not strict where it matters".to_owned()
+        "not strict on pepd's interfaces".to_owned()
     } else {
         format!("strict on {}", strict.join(", "))
     };
@@ -144,22 +147,22 @@ fn reverse_path_of(strict: &[&str], dropped: u64) -> Finding {
     Finding::warn(
         what,
         format!(
-            "{where_}; it has dropped {dropped} packets since the machine, or the namespace, came up"
+            "{where_}; it has dropped {dropped} packets since the start of the machine or namespace"
         ),
-        "if that number grows while connections hang: packets come in by an interface by which their sender is not \
-         reached. Fix the routes, or `sysctl -w net.ipv4.conf.IFACE.rp_filter=2` (the greater of IFACE and `all` counts)",
+        "if that number grows while connections hang: packets arrive by an interface that has no route to their \
+         source. Fix the routes, or `sysctl -w net.ipv4.conf.IFACE.rp_filter=2` (the larger of IFACE and `all` applies)",
     )
 }
 
-/// An address within a prefix that a host may have.
+/// Returns an address within a prefix that a host may have.
 fn within(prefix: IpNet) -> IpAddr {
     prefix.hosts().next().unwrap_or(prefix.addr())
 }
 
-/// The interface by which servers are reached.
+/// Returns the interface by which servers are reached.
 pub(super) async fn uplink(config: &Config, net: &Net) -> Option<String> {
     let mark = MarkSet::new(config.intercept.marks).server_leg();
-    by(net, NOBODY, mark).await.flatten()
+    by(net, DOCUMENTATION, mark).await.flatten()
 }
 
 async fn by(net: &Net, address: IpAddr, mark: u32) -> Option<Option<String>> {
@@ -175,99 +178,104 @@ async fn to_hosts(config: &Config, net: &Net, site: &str, prefix: IpNet) -> Opti
     if prefix.prefix_len() == 0 {
         return None;
     }
-    let way = by(net, within(prefix), 0).await?;
+    let device = by(net, within(prefix), 0).await?;
     let lan = names(config);
-    hosts_of(site, prefix, way.as_deref(), &lan, is_strict)
+    hosts_of(site, prefix, device.as_deref(), &lan, is_strict)
 }
 
 fn names(config: &Config) -> Vec<&str> {
     config.intercept.lan.iter().map(AsRef::as_ref).collect()
 }
 
-/// `None` where it is as it should be: there may be many prefixes.
+/// Returns a finding about a site's prefix; `None` if its route is correct, since prefixes may be
+/// many.
 fn hosts_of(
     site: &str,
     prefix: IpNet,
-    way: Option<&str>,
+    device: Option<&str>,
     lan: &[&str],
     strict: impl Fn(&str) -> bool,
 ) -> Option<Finding> {
-    if way.is_some_and(|way| lan.contains(&way)) {
+    if device.is_some_and(|device| lan.contains(&device)) {
         return None;
     }
     let what = format!("route to the hosts of site {site}");
     let list = lan.join(", ");
-    let seen = match way {
+    let seen = match device {
         Some("lo") => return None,
-        Some(way) => format!("{prefix} is reached by {way}, and not by {list} (intercept.lan)"),
-        None => format!("there is no route to {prefix}"),
+        Some(device) => format!("{prefix} is reached by {device}, not by {list} (intercept.lan)"),
+        None => format!("no route to {prefix}"),
     };
     let remedy = format!(
-        "packets for these hosts leave by another interface than the one they send to: route \
-         {prefix} by the router on {list} (`ip route`), or name the interface by which they come \
-         in `intercept.lan`"
+        "packets for these hosts leave by another interface than they arrive by: route \
+         {prefix} by the router on {list} (`ip route`), or add the interface by which they arrive \
+         to `intercept.lan`"
     );
     let is_dropped = prefix.addr().is_ipv4() && lan.iter().all(|lan| strict(lan));
     let state = if is_dropped { State::Fail } else { State::Warn };
     let seen = if is_dropped {
-        format!("{seen}; the strict reverse path check there drops what they send")
+        format!("{seen}; the strict reverse path check there drops their packets")
     } else {
         seen
     };
     Some(Finding::new(state, what, seen, remedy))
 }
 
-/// Whether what goes beyond goes over the link that is described.
+/// Returns a finding about the route to servers, which has to lead by the configured link.
 async fn to_link(config: &Config, net: &Net) -> Option<Finding> {
     let link = config.link.as_ref()?.interface.as_str();
     net.named(link)?;
     let mark = MarkSet::new(config.intercept.marks).server_leg();
-    let way = by(net, NOBODY, mark).await?;
+    let device = by(net, DOCUMENTATION, mark).await?;
     let faces_clients = config
         .sites
         .iter()
         .any(|(_, site)| site.link_leg == LinkLeg::Client);
-    (!faces_clients).then(|| link_of(link, way.as_deref(), &names(config), is_strict(link)))
+    (!faces_clients).then(|| link_of(link, device.as_deref(), &names(config), is_strict(link)))
 }
 
-fn link_of(link: &str, way: Option<&str>, lan: &[&str], strict: bool) -> Finding {
+fn link_of(link: &str, device: Option<&str>, lan: &[&str], strict: bool) -> Finding {
     let what = "route to the link";
-    match way {
-        Some(way) if way == link => Finding::ok(what, format!("the default route leads by {link}")),
-        Some(way) if lan.contains(&way) => Finding::warn(
+    match device {
+        Some(device) if device == link => {
+            Finding::ok(what, format!("the default route leads by {link}"))
+        }
+        Some(device) if lan.contains(&device) => Finding::warn(
             what,
-            format!("{way} is in intercept.lan, but the default route leads by it, not by {link}"),
             format!(
-                "are the two swapped? Then write intercept.lan = [\"{link}\"] and \
-                 link.interface = \"{way}\". If they are not, route servers by {link} (`ip route`)"
+                "{device} is in intercept.lan, but the default route leads by it, not by {link}"
+            ),
+            format!(
+                "if the two are swapped, set intercept.lan = [\"{link}\"] and \
+                 link.interface = \"{device}\"; otherwise route servers by {link} (`ip route`)"
             ),
         ),
-        Some(way) => {
+        Some(device) => {
             let dropped = if strict {
-                "; the strict reverse path check of the link drops what comes back by it"
+                "; the strict reverse path check of the link drops packets that return by it"
             } else {
                 ""
             };
             Finding::warn(
                 what,
                 format!(
-                    "the default route leads by {way}, and not by {link} (link.interface){dropped}"
+                    "the default route leads by {device}, not by {link} (link.interface){dropped}"
                 ),
                 format!(
-                    "only what is routed by {link} crosses it: route servers there (`ip route`), or name {way} in link.interface, \
-                     else rate and buffers are those of another link"
+                    "only packets routed by {link} cross it: route servers there (`ip route`), or set link.interface to {device}; \
+                     otherwise rate and buffers are those of another link"
                 ),
             )
         }
         None => Finding::warn(
             what,
-            format!("there is no default route; {link} carries what is routed there by prefix"),
-            "right where all servers have routes of their own (`ip route`)",
+            format!("no default route; some prefixes are routed by {link}"),
+            "nothing to do if each server is in one of these prefixes (`ip route`); else add a route by that interface",
         ),
     }
 }
 
-/// Whether the clients and servers of flows are reached by the interfaces that they should be.
+/// Returns a finding about clients that are not reached by LAN interfaces.
 pub(super) async fn of_flows(
     config: &Config,
     net: &Net,
@@ -284,9 +292,12 @@ pub(super) async fn of_flows(
     let lan = names(config);
     let mut astray = Vec::new();
     for &client in &clients {
-        let way = by(net, client, 0).await?;
-        if !way.as_deref().is_some_and(|way| lan.contains(&way)) {
-            astray.push((client, way));
+        let device = by(net, client, 0).await?;
+        if !device
+            .as_deref()
+            .is_some_and(|device| lan.contains(&device))
+        {
+            astray.push((client, device));
         }
     }
     clients_of(clients.len(), &astray, &lan.join(", "))
@@ -294,25 +305,25 @@ pub(super) async fn of_flows(
 
 fn clients_of(all: usize, astray: &[(IpAddr, Option<String>)], lan: &str) -> Option<Finding> {
     let what = "route to clients";
-    let Some((client, way)) = astray.first() else {
+    let Some((client, device)) = astray.first() else {
         return (all > 0).then(|| {
             Finding::ok(
                 what,
-                format!("{all} clients of flows, all reached by {lan}"),
+                format!("all clients with open flows ({all}) are reached by {lan}"),
             )
         });
     };
-    let way = way
+    let device = device
         .as_ref()
-        .map_or("no interface at all".to_owned(), Clone::clone);
+        .map_or("no interface".to_owned(), Clone::clone);
     Some(Finding::fail(
         what,
         format!(
-            "{} of {all} clients are not reached by {lan}, where they come from: {client} by {way}",
+            "{} of {all} clients are not reached by {lan}, where their packets arrive: {client} by {device}",
             astray.len()
         ),
         format!(
-            "our answers go astray: fix the route to {client} (`ip route get {client}`), such that it leads by {lan}"
+            "pepd's answers do not reach them: fix the route to {client} (`ip route get {client}`), so that it leads by {lan}"
         ),
     ))
 }
@@ -351,7 +362,7 @@ mod tests {
     #[test]
     fn hosts_are_reached_by_where_they_come_from() {
         let prefix: IpNet = "10.9.0.0/24".parse().unwrap();
-        let of = |way, strict: bool| hosts_of("a", prefix, way, &["lan0"], |_| strict);
+        let of = |device, strict: bool| hosts_of("a", prefix, device, &["lan0"], |_| strict);
         assert_eq!(of(Some("lan0"), true), None);
         assert_eq!(of(Some("wan0"), false).unwrap().state, State::Warn);
         let dropped = of(Some("wan0"), true).unwrap();
@@ -364,8 +375,8 @@ mod tests {
     }
 
     #[test]
-    fn the_default_route_leads_over_the_link_or_that_is_said() {
-        let of = |way, strict| link_of("sat0", way, &["eth0"], strict);
+    fn a_default_route_that_does_not_lead_by_the_link_is_reported() {
+        let of = |device, strict| link_of("sat0", device, &["eth0"], strict);
         assert_eq!(of(Some("sat0"), true).state, State::Ok);
         let other = of(Some("lte0"), true);
         assert_eq!(other.state, State::Warn);
