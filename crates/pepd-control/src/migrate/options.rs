@@ -256,7 +256,7 @@ fn flag(letter: char, draft: &mut Draft) {
             "`-v`: pepd logs a line for each flow that ends; `log.level = \"debug\"` logs more",
         ),
         'f' => {
-            draft.remark("`-f`: pepd does not use TCP Fast Open: a SYN with data may arrive twice")
+            draft.remark("`-f`: pepd does not use TCP Fast Open: a SYN with data may arrive twice");
         }
         'k' => draft.remark(
             "`-k`: not needed; pepd sends received data at once, in full segments if it suffices",
