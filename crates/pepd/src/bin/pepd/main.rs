@@ -78,7 +78,8 @@ fn run(args: &RunArgs) -> ExitStatus {
     };
     for warning in &loaded.warnings {
         let place = load::located(path, &warning.line);
-        tracing::warn!(place, key = warning.key, "{}", warning.message);
+        let (key, message) = (&warning.key, &warning.message);
+        tracing::warn!(place, key, "{key}: {message}");
     }
     daemon::run(&loaded.config, loaded.source, role).unwrap_or_else(|err| failed(&err))
 }
