@@ -211,7 +211,7 @@ fn this_machines_own_services_are_not_reached_from_outside() {
         let own = own.map(|address| bed.gateway.listen(SocketAddr::new(address, PORT)));
         let own = own.map(|listener| Server::start(listener, |_, _| {}));
         let mut pep = bed.start();
-        let mut wire = Wire::of(&bed.client);
+        let mut wire = Wire::new(&bed.client);
         for (to, port) in this_machine(bed.family).into_iter().zip(40_005..) {
             let (from, to) = (bed.client_at(port), SocketAddr::new(to, PORT));
             knock(bed, &mut wire, from, to);

@@ -153,7 +153,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn of(fleet: &Fleet<'_>) -> Self {
+    fn new(fleet: &Fleet<'_>) -> Self {
         let bed = fleet.bed;
         let names = ["client", "boat", "hub", "server"];
         let at = |name: &str, pep: &Pep| (bed.host(name), pep.path("admin.sock"));
@@ -344,13 +344,19 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
             scope.spawn(move || programs.run(number));
         }
         let own = (connect, listener);
-        churn::under_load(Watched::of(fleet), flows - flows / 2, patience, own, || {
-            // The baseline: load only.
-            thread::sleep(time / 10);
-            scope.spawn(|| read_slowly(bed, &slow));
-            happen(fleet, time, seed, &phase);
-            drop((Stop(&programs.stop), Stop(&slow)));
-        });
+        churn::under_load(
+            Watched::new(fleet),
+            flows - flows / 2,
+            patience,
+            own,
+            || {
+                // The baseline: load only.
+                thread::sleep(time / 10);
+                scope.spawn(|| read_slowly(bed, &slow));
+                happen(fleet, time, seed, &phase);
+                drop((Stop(&programs.stop), Stop(&slow)));
+            },
+        );
     });
     report(&programs, rounds.into_inner());
 }

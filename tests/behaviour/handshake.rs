@@ -181,7 +181,7 @@ fn a_connection_that_is_not_to_be_split_passes_as_it_is() {
     const GUARDED: [u16; 2] = [179, 646];
     matrix(|bed| {
         let pep = bed.start();
-        let mut wire = Wire::of(&bed.server);
+        let mut wire = Wire::new(&bed.server);
         let opening = |from, to| {
             let to = bed.at(Place::Server, to);
             Segment::opening(bed.client_at(from), to)
@@ -424,7 +424,7 @@ fn an_ack_after_the_end_opens_no_flow() {
         answering.sysctl("net.ipv4.tcp_syncookies", "2");
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let pep = bed.start();
-        let mut wire = Wire::of(&bed.client);
+        let mut wire = Wire::new(&bed.client);
         let own = echo_and_close(bed, &echo);
         if let Some(pep) = &pep {
             pep.wait_idle();

@@ -212,7 +212,7 @@ impl Wire {
     ///
     /// # Panics
     /// Without CAP_NET_RAW.
-    pub fn of(host: &Host) -> Self {
+    pub fn new(host: &Host) -> Self {
         Self {
             packets: Packets::new(host),
             seen: Vec::new(),

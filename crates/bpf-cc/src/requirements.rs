@@ -79,7 +79,7 @@ fn may_call() -> Result<(), LoadError> {
 fn from_btf() -> Result<Abilities, LoadError> {
     let btf = Btf::from_path(KERNEL_BTF).map_err(|_| LoadError::NoBtf)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    Types::of(&btf).judge(release.trim())
+    Types::from_btf(&btf).judge(release.trim())
 }
 
 /// Abilities found in the kernel's BTF.
@@ -96,7 +96,7 @@ struct Types {
 }
 
 impl Types {
-    fn of(btf: &Btf<'_>) -> Self {
+    fn from_btf(btf: &Btf<'_>) -> Self {
         let is_there = |name| btf.type_by_name::<Struct<'_>>(name).is_some();
         let functions = btf.type_by_name::<Enum<'_>>("bpf_func_id");
         Self {
@@ -209,7 +209,7 @@ mod tests {
         let Ok(btf) = Btf::from_path(KERNEL_BTF) else {
             return;
         };
-        let arguments = Types::of(&btf).arguments;
+        let arguments = Types::from_btf(&btf).arguments;
         assert!(matches!(arguments, Some(2 | 4)), "{arguments:?}");
         assert_eq!(super::arguments(&btf, "tcp_congestion_ops", "none"), None);
     }

@@ -51,18 +51,18 @@ impl<'a> Runner<'a> {
     /// Bytes of this job's data coded in the time of one byte of the other's.
     fn against(&self, other: &Self) -> Quartiles {
         let ratios = self.times.iter().zip(&other.times);
-        Quartiles::of(ratios.map(|(ours, theirs)| theirs / ours))
+        Quartiles::from_values(ratios.map(|(ours, theirs)| theirs / ours))
     }
 
     fn speed(&self) -> Quartiles {
-        Quartiles::of(self.times.iter().map(|time| 1e-9 / time))
+        Quartiles::from_values(self.times.iter().map(|time| 1e-9 / time))
     }
 }
 
 struct Quartiles([f64; 3]);
 
 impl Quartiles {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    fn from_values(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         Self([1, 2, 3].map(|quarter| values[values.len() * quarter / 4]))

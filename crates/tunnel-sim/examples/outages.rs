@@ -102,7 +102,7 @@ struct Case {
 }
 
 impl Case {
-    fn of(seconds: u64, run: u32) -> Self {
+    fn new(seconds: u64, run: u32) -> Self {
         Self {
             begin: BEGIN + APART * run,
             length: Duration::from_secs(seconds),
@@ -156,7 +156,7 @@ fn outage(link: &Link, loss: &str, outages: Outages, case: &Case) -> Outcome {
 
 fn row(link: &Link, seconds: u64, outages: Outages) {
     let outcomes: Vec<_> = (0..RUNS)
-        .map(|run| outage(link, "", outages, &Case::of(seconds, run)))
+        .map(|run| outage(link, "", outages, &Case::new(seconds, run)))
         .collect();
     println!(
         "| {}{} | {seconds} s | {} | {:.2} % |",

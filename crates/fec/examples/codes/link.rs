@@ -105,7 +105,7 @@ pub struct Delays {
 }
 
 impl Delays {
-    fn of(mut delays: Vec<usize>) -> Self {
+    fn from_packets(mut delays: Vec<usize>) -> Self {
         delays.sort_unstable();
         let at = |percent| delays.get(delays.len() * percent / 100).copied();
         Self {
@@ -195,8 +195,8 @@ impl Receiver {
             overhead: (self.slot - count) as f64 / count as f64,
             lost: residual + recovery.len() as f64 / count as f64,
             residual,
-            recovery: Delays::of(recovery),
-            in_order: Delays::of(in_order),
+            recovery: Delays::from_packets(recovery),
+            in_order: Delays::from_packets(in_order),
         }
     }
 }

@@ -201,12 +201,12 @@ pub(crate) struct ManualDisk<T>(Worker<Faulty, T>, Replies<T>);
 impl<T: fmt::Debug + Copy + Send + 'static> ManualDisk<T> {
     /// Creates a disk of up to `most` bytes.
     pub(crate) fn new(disk: &Faulty, most: u64) -> (Spill<T>, Self) {
-        let (spill, slow, _) = Self::of(disk, most, 1);
+        let (spill, slow, _) = Self::with_room(disk, most, 1);
         (spill, slow)
     }
 
     /// Creates the disk of the process with that number, with the records left by earlier ones.
-    pub(crate) fn of(disk: &Faulty, most: u64, generation: u32) -> (Spill<T>, Self, Left) {
+    pub(crate) fn with_room(disk: &Faulty, most: u64, generation: u32) -> (Spill<T>, Self, Left) {
         let mut segments = Segments::new(disk.clone(), seal_of(generation), most);
         let left = segments.inherit();
         let (spill, replies, worker) = Spill::without_thread(segments);

@@ -171,7 +171,7 @@ impl Machine {
         };
         let opened = plan
             .disk
-            .map(|most| ManualDisk::of(&self.disk, most, generation as u32));
+            .map(|most| ManualDisk::with_room(&self.disk, most, generation as u32));
         let (spill, disk, left) = match opened {
             Some((spill, disk, left)) => (Some(spill), Some(disk), left),
             None => (None, None, Left::default()),

@@ -10,7 +10,8 @@ impl World {
     /// Starts another process with the state on disk and in memory, without a session.
     fn try_crash(&mut self, change: impl FnOnce(&mut Left)) -> Result<(), RecoverError> {
         self.generation += 1;
-        let (spill, slow, mut left) = ManualDisk::of(&self.disk, self.bounds.disk, self.generation);
+        let (spill, slow, mut left) =
+            ManualDisk::with_room(&self.disk, self.bounds.disk, self.generation);
         std::mem::replace(&mut self.slow, slow).crash();
         change(&mut left);
         let arena = Arc::clone(&self.table.context.arena);
