@@ -92,7 +92,11 @@ impl Interception {
         if networks != near.networks {
             self.set_networks(&networks).await?;
             let list: Vec<_> = networks.iter().map(ToString::to_string).collect();
-            tracing::info!(networks = %list.join(", "), "local networks changed: hosts reach them directly, not through a tunnel");
+            let list = match &list[..] {
+                [] => "none".to_owned(),
+                some => some.join(", "),
+            };
+            tracing::info!(networks = %list, "local networks changed: hosts reach them directly, not through a tunnel");
             self.near = self.near.take().map(|near| Near { networks, ..near });
         }
         Ok(())

@@ -167,12 +167,12 @@ impl Summary<'_> {
             return Ok(());
         };
         line(f, "identity", &own_key(&identity.key_file))?;
-        let listen = identity.listen.map_or(
-            "a port chosen by the kernel (this end calls)".to_owned(),
-            |address| address.to_string(),
-        );
         let by = peers_come_by(self.config);
-        line(f, "", &format!("peers connect by {by} at {listen}"))?;
+        let listen = match identity.listen {
+            Some(address) => format!("peers connect by {by} at {address}"),
+            None => format!("tunnels by {by}: this end calls its peers and needs no open port"),
+        };
+        line(f, "", &listen)?;
         for (index, peer) in self.config.peers.iter().enumerate() {
             line(f, if index == 0 { "peers" } else { "" }, &described(peer))?;
         }

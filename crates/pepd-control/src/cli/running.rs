@@ -30,8 +30,8 @@ pub(super) const STATUS_EXAMPLES: &str = "\
 Shows the link and its outages; flows, rates and held data by site; round trip, rate, loss and FEC
 of peers; and the use of limits. Rates are means of the last five seconds. The amount of held data
 is updated every ten seconds. Process and uptime are those of the worker process. Counts start at
-zero in each new one: after a reload, an upgrade or a crash (`restarts`). docs/operating.md explains
-each figure.
+zero in each new one: after a reload, an upgrade or a crash (`restarts`). Outages of the link are
+counted across them. docs/operating.md explains each figure.
 
 Limits: memory is that of flows (`limits.memory`); for data held for peers see `custody.memory` and
 `custody.disk`.
@@ -42,14 +42,15 @@ Columns of sites:
   (from peers)  flows that peers opened and that leave their tunnel here
 
 Columns of peers:
-  state      up; down (no session, or silent for `lost_after`); silent (no packets arrive);
-             stopped (no packets arrive, or the link is down: pepd sends only beacons)
+  state      up; silent (no packets arrive, pepd continues to send); stopped (silent for longer, or
+             the link is down: pepd sends only beacons); down (no session, or silent for
+             `lost_after`)
   transport  UDP or TCP below the tunnel (`carrier` in the log)
   rate       current sending rate of this end
   loss       share of sent packets that the link loses, before FEC
   FEC        repair packets per packet sent
   retrans    segments lost in spite of FEC and retransmitted
-  outages    times that no packets arrived from the peer for long, in this session
+  outages    times that the peer was silent or the link down, in this session
 
 Examples:
   pepd status
@@ -120,9 +121,9 @@ which `pepd status` shows, changes.
 
 pepd always applies the file with which it was started. The command returns when the new process is
 ready. If that process does not start, for example because a port is taken, the previous
-configuration stays in use (exit code 1). SIGHUP does the same, with the result in the log. Some
-settings that open flows depend on (`intercept.table`, packet marks, larger memory limits) change
-only by a restart. If `custody.survive` is off, every change needs a restart.
+configuration stays in use (exit code 1). SIGHUP does the same, with the result in the log. A
+change of settings that open flows depend on (`intercept.table`, packet marks, larger memory limits)
+is refused: restart pepd to apply it. If `custody.survive` is off, reload refuses every change.
 
 Examples:
   pepd reload --dry-run                print the differences only
@@ -157,8 +158,8 @@ Examples:
 /// Options that select a running pepd.
 #[derive(Debug, Args)]
 pub struct SocketArgs {
-    /// Configuration of the running pepd to address, read for its admin socket (default: the pepd
-    /// that answers here)
+    /// Configuration file of a running pepd: this command uses its admin socket (default: the only
+    /// pepd that runs here)
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Admin socket of that pepd; --config is then ignored

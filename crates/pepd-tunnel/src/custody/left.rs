@@ -84,7 +84,7 @@ impl<D: Disk> Segments<D> {
         let mut left = Left::default();
         let mut unusable = UnusableFiles::default();
         let names = self.disk.names().unwrap_or_else(|err| {
-            tracing::error!(error = %err, "cannot list `custody.directory`: data that it held is lost to this run; check permissions and disk");
+            tracing::error!(error = %err, "cannot list `custody.directory`: pepd runs without the data in it; fix permissions or the disk, then restart pepd");
             Vec::new()
         });
         let prefix = prefix_of(self.seal.name().0);

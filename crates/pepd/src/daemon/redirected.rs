@@ -107,7 +107,10 @@ impl Redirected {
             && !self.failed
         {
             let error = err as &dyn std::error::Error;
-            tracing::error!(error, "cannot change the rules for lost SYNs, retrying");
+            tracing::error!(
+                error,
+                "cannot let connections bypass an interception that fails: hosts wait; retrying"
+            );
         }
         self.failed = set.is_err();
         let losses = changes.iter();

@@ -462,7 +462,7 @@ async fn notify_service(admission: Arc<Admission>) {
 
 async fn run_defer(defer: DeferTask) {
     if let Err(err) = defer.run(std::future::pending()).await {
-        tracing::error!(error = %err, "SYNs are no longer held; those flows pass unaccelerated");
+        tracing::error!(error = %err, "sites with syn = defer are no longer accelerated: their connections pass; restart pepd");
     }
 }
 

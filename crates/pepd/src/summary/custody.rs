@@ -108,7 +108,7 @@ impl Summary<'_> {
         detail(
             f,
             "redirection",
-            &format!("{lost} if this machine drops redirected packets"),
+            &format!("if another program drops redirected packets, {lost}"),
         )?;
         if site.mode != Mode::Tunnel {
             return Ok(());
