@@ -183,7 +183,7 @@ fn a_name_that_is_taken_is_an_error_that_says_so() {
     let error = Tun::create(&netns, "link0", &[], MTU)
         .unwrap_err()
         .to_string();
-    assert!(error.contains("taken"), "{error}");
+    assert!(error.contains("name already in use"), "{error}");
 }
 
 #[test]
