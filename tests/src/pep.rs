@@ -332,7 +332,7 @@ impl Pep {
     pub fn kill(&mut self) {
         let group = members(self.process.id());
         self.process.kill().expect("a child can be waited for");
-        // The othemeasure are no children of the test, and keep sockets open until they have ended.
+        // The others are no children of the test, and keep sockets open until they have ended.
         let gone = || group.iter().all(|id| !is_running(*id)).then_some(());
         wait_within(PATIENCE, gone).expect("all of its processes end");
     }

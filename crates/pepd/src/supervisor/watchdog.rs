@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn any_sign_of_life_begins_anew() {
+    fn any_sign_of_life_restarts_the_timeout() {
         let mut dog = Watchdog::new(s(0));
         assert!((1..1000).all(|at| !dog.poll(s(at), at % 9 == 0)));
     }
