@@ -183,10 +183,12 @@ fn a_transfer_continues_after_an_unreported_outage() {
     const BYTES: u64 = 3_000_000;
     matrix_pepd_only(|bed| {
         let (results, sums) = std::sync::mpsc::channel();
+        let (starts, started) = std::sync::mpsc::channel();
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _server = Server::start(listener, move |mut stream, _| {
             let mut first = [0];
             stream.read_exact(&mut first).expect("a byte");
+            starts.send(()).expect("the test listens");
             results
                 .send(receive(&mut stream).expect("all of it"))
                 .expect("the test listens");
@@ -194,6 +196,10 @@ fn a_transfer_continues_after_an_unreported_outage() {
         let mut pep = bed.start_with(ADMIN).expect("not direct");
         let mut stream = connect(bed);
         stream.write_all(b"0").expect("connected");
+        // pepd has answered the client's SYN, and may still be connecting to the server.
+        started
+            .recv_timeout(pepd_tests::wait::PATIENCE)
+            .expect("the server leg is open");
         cut_off(&bed.server);
         let mut payload = Payload::new(pepd_tests::payload::run_seed(), BYTES);
         let sum = payload.sum();
