@@ -22,6 +22,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
+/// Returns the path of a file in a directory, as text for a command line.
+fn path_in(directory: &tempfile::TempDir, name: &str) -> String {
+    let path = directory.path().join(name);
+    path.to_str().expect("text").to_owned()
+}
+
 #[test]
 fn every_error_is_a_line_with_file_line_and_key() {
     let (path, output) = check("[intercept]\nlan = []\nlisten_port = 0\n");
@@ -193,10 +199,7 @@ fn a_missing_file_and_a_wrong_command_line_have_their_own_codes() {
 #[test]
 fn keys_are_made_shown_and_never_overwritten_by_accident() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| {
-        let path = directory.path().join(name);
-        path.to_str().expect("text").to_owned()
-    };
+    let path = |name: &str| path_in(&directory, name);
     let (key, psk) = (path("a.key"), path("a.psk"));
     let made = pepd(&["keygen", "--out", &key]);
     assert_eq!(made.status.code(), Some(0), "{made:?}");
@@ -273,14 +276,7 @@ fn a_key_file_that_cannot_be_read_is_not_to_be_made_anew() {
 #[test]
 fn a_check_names_the_transports_of_peers() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| {
-        directory
-            .path()
-            .join(name)
-            .to_str()
-            .expect("text")
-            .to_owned()
-    };
+    let path = |name: &str| path_in(&directory, name);
     pepd(&["keygen", "--out", &path("pepd.key")]);
     let check = |carrier: &str| {
         let config = format!(
@@ -329,14 +325,7 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
         assert!(error.contains("pepd keygen"), "{error}");
     }
 
-    let path = |name: &str| {
-        directory
-            .path()
-            .join(name)
-            .to_str()
-            .expect("text")
-            .to_owned()
-    };
+    let path = |name: &str| path_in(&directory, name);
     let public = text(&pepd(&["keygen", "--out", &path("pepd.key")]).stdout);
     pepd(&["keygen", "--psk", &path("hub.psk")]);
     let output = with_a_peer(directory.path(), OTHER_KEY, tunnel);
@@ -362,14 +351,7 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
 #[test]
 fn a_check_describes_custody_and_link_detection() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| {
-        directory
-            .path()
-            .join(name)
-            .to_str()
-            .expect("text")
-            .to_owned()
-    };
+    let path = |name: &str| path_in(&directory, name);
     pepd(&["keygen", "--out", &path("pepd.key")]);
     pepd(&["keygen", "--psk", &path("hub.psk")]);
     let more = "[[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nhold = \"6h\"\nclose = \"early\"\n\

@@ -18,7 +18,7 @@ mod syntax;
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
-pub use crate::reading::{ConfigError, ConfigWarning, closest, with_present_names};
+pub use crate::reading::{ConfigError, ConfigWarning, RenameError, closest, with_present_names};
 pub use crate::site::boost::{
     AckFilter, AckReconstruction, Arq, Boost, Checksum, Compress, Congestion, CongestionMark,
     DataFilter, DivAcks, DivAcksMode, Fec, FecScheme, Jitter, Rule, Snoop, When,

@@ -12,5 +12,5 @@ pub use error::{ConfigError, ConfigWarning};
 pub(crate) use findings::{Findings, Lines};
 pub(crate) use raw::Section;
 pub use raw::closest;
-pub use renamed::with_present_names;
+pub use renamed::{RenameError, with_present_names};
 pub(crate) use table::{row, section, words};

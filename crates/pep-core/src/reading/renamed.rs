@@ -24,21 +24,38 @@ pub(super) fn present(section: &str, former: &str) -> Option<&'static str> {
     renamed.map(|(_, _, name)| *name)
 }
 
+/// Reason for which a configuration cannot be rewritten with present names.
+#[derive(Debug, thiserror::Error)]
+pub enum RenameError {
+    /// The text is not TOML.
+    #[error(transparent)]
+    Syntax(#[from] toml::de::Error),
+    /// A key stands under both names.
+    #[error("{0}.{1} is the former name of `{2}`, which is set too: remove one of them")]
+    Both(&'static str, &'static str, &'static str),
+}
+
 /// Rewrites a configuration with the present names of renamed keys. Everything else, comments
 /// included, stays as it is.
 ///
 /// # Errors
-/// When the text is not TOML.
-pub fn with_present_names(text: &str) -> Result<String, toml::de::Error> {
+/// When the text is not TOML, or sets a key under both names.
+pub fn with_present_names(text: &str) -> Result<String, RenameError> {
     let document = DeTable::parse(text)?;
-    let mut changes: Vec<_> = RENAMED
-        .iter()
-        .filter_map(|(section, former, name)| {
-            let section = document.get_ref().get(*section)?.get_ref().as_table()?;
-            let (key, _) = section.get_key_value(*former)?;
-            Some((key.span(), *name))
-        })
-        .collect();
+    let mut changes = Vec::new();
+    for (path, former, name) in RENAMED {
+        let section = document.get_ref().get(path);
+        let section = section.and_then(|section| section.get_ref().as_table());
+        let Some((section, (key, _))) =
+            section.and_then(|section| Some((section, section.get_key_value(former)?)))
+        else {
+            continue;
+        };
+        if section.contains_key(name) {
+            return Err(RenameError::Both(path, former, name));
+        }
+        changes.push((key.span(), name));
+    }
     changes.sort_by_key(|(span, _)| span.start);
     let mut renamed = text.to_owned();
     for (span, name) in changes.into_iter().rev() {
@@ -62,5 +79,7 @@ mod tests {
         assert_eq!(with_present_names(text).unwrap(), renamed);
         assert_eq!(with_present_names(renamed).unwrap(), renamed);
         assert!(with_present_names("= 1").is_err());
+        let both = with_present_names("[custody]\nfolder = 1\ndirectory = 2\n");
+        assert!(matches!(both, Err(RenameError::Both("custody", ..))));
     }
 }
