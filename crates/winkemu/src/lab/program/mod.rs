@@ -25,6 +25,7 @@ mod sys;
 mod tcp_info;
 
 use std::{
+    io,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -86,11 +87,26 @@ fn tcp_listener(address: SocketAddr, tick: Duration) -> Result<Socket, ProgramEr
     let listen = || {
         socket.set_reuse_address(true)?;
         socket.set_read_timeout(Some(tick))?;
-        socket.bind(&SockAddr::from(address))?;
+        bind_when_free(&socket, address)?;
         socket.listen(1)
     };
     listen().map_err(ProgramError::socket(format!("listen on {address}")))?;
     Ok(socket)
+}
+
+/// Binds a socket to an address, once the former listener there has been closed.
+///
+/// A process that another thread forks holds a copy of every descriptor until it calls exec(2), so
+/// that a listener outlives its owner for a moment.
+fn bind_when_free(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    let mut bound = socket.bind(&SockAddr::from(address));
+    wait_until(Duration::from_secs(2), || {
+        if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+            bound = socket.bind(&SockAddr::from(address));
+        }
+        !matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
+    });
+    bound
 }
 
 #[cfg(test)]
