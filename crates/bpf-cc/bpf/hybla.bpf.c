@@ -29,6 +29,7 @@ void BPF_PROG(hybla_init, struct sock *sk)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct hybla *h = ca_state(sk);
 
+	state_rto_min(sk);
 	h->rtt0_us = rtt0_of(sk);
 	h->scales = 1;
 	h->cents = 0;

@@ -106,6 +106,7 @@ struct sat {
 	u8 reduced : 2;   /* rounds in which a loss still belongs to the same congestion */
 	bool rivals : 1;  /* other flows fill the queue */
 	bool started : 1; /* the first flight is over, and `rival` counts */
+	bool woken : 1;   /* this acknowledgement ends a silence */
 };
 
 _Static_assert(sizeof(struct sat) <= 104, "more than icsk_ca_priv has");
@@ -420,7 +421,11 @@ static __always_inline void apply(struct sock *sk, struct sat *s)
 	window = s->window;
 	if (path_probes(&s->path))
 		window = min_u64(window, path_holds(&s->path, path_rate(&s->path)));
-	tcp_sk(sk)->snd_cwnd = max_u32(window, WINDOW_MIN);
+	window = max_u32(window, WINDOW_MIN);
+	if (s->woken)
+		window = waking_window(tcp_sk(sk), window, s->path.least_rtt_us);
+	s->woken = 0;
+	tcp_sk(sk)->snd_cwnd = window;
 	pace(sk, s);
 }
 
@@ -430,6 +435,7 @@ void BPF_PROG(hybla_sat_init, struct sock *sk)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct sat *s = ca_state(sk);
 
+	state_rto_min(sk);
 	s->rtt0_us = rtt0_of(sk);
 	path_init(tp, &s->path);
 	s->window = min_u32(max_u32(rho_eighths(tp->srtt_us, s->rtt0_us) >> 3, 10), INITIAL_MAX);
@@ -447,7 +453,10 @@ CONG_CONTROL(hybla_sat_cong_control, struct sock *sk, const struct rate_sample *
 
 	bool busy = in_use(tp, s);
 
-	path_note_rtt(tp, &s->path, rs->rtt_us, 2);
+	s->woken |= is_stalled(tp, rs, s->path.least_rtt_us);
+	/* The sample of a woken connection contains the outage. */
+	if (!s->woken)
+		path_note_rtt(tp, &s->path, rs->rtt_us, 2);
 	if (s->path.clear && s->rivals)
 		end_rivals(s);
 	path_note_rate(tp, &s->path, rs, busy);
@@ -495,6 +504,7 @@ u32 BPF_PROG(hybla_sat_undo_cwnd, struct sock *sk)
 {
 	struct sat *s = ca_state(sk);
 
+	s->woken = in_timeout(sk);
 	return max_u32(s->window, 2);
 }
 

@@ -6,27 +6,14 @@
 #ifndef PEPD_BPF_RTT0_H
 #define PEPD_BPF_RTT0_H
 
-#include "tcp.h"
+#include "stated.h"
 
 /* RTT0 of sockets that state none, in us: what its authors and the kernel use. */
 #define RTT0_DEFAULT_US 25000u
 
-/* What the daemon states of one socket. */
-struct stated {
-	u32 rtt0_us;
-};
-
-/* Listeners hand theirs on to the connections that they accept. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, struct stated);
-} per_socket SEC(".maps");
-
 static __always_inline u32 rtt0_of(struct sock *sk)
 {
-	struct stated *stated = bpf_sk_storage_get(&per_socket, sk, 0, 0);
+	struct stated *stated = stated_of(sk);
 
 	return stated && stated->rtt0_us ? stated->rtt0_us : RTT0_DEFAULT_US;
 }

@@ -9,14 +9,21 @@
  */
 #include "cong_control.h"
 #include "path.h"
+#include "stated.h"
 
 /* Above the bandwidth-delay product, in 1/128: acknowledgements are bunched and late. */
 #define HEADROOM 144
 #define WINDOW_UNSTATED 10u
 
-static __always_inline void hold(struct sock *sk, struct path *p)
+struct steady {
+	struct path path;
+	bool woken; /* as in hybla_sat */
+};
+
+static __always_inline void hold(struct sock *sk, struct steady *s)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
+	struct path *p = &s->path;
 	u64 rate = stated_rate(sk);
 	u64 window = WINDOW_UNSTATED;
 
@@ -26,25 +33,30 @@ static __always_inline void hold(struct sock *sk, struct path *p)
 	}
 	if (path_probes(p))
 		window >>= 1;
-	tp->snd_cwnd = min_u64(window, WINDOW_MAX);
+	window = min_u64(window, WINDOW_MAX);
+	tp->snd_cwnd = s->woken ? waking_window(tp, window, p->least_rtt_us) : window;
+	s->woken = 0;
 }
 
 SEC("struct_ops")
 void BPF_PROG(steady_init, struct sock *sk)
 {
-	struct path *p = ca_state(sk);
+	struct steady *s = ca_state(sk);
 
-	path_init(tcp_sk(sk), p);
-	hold(sk, p);
+	state_rto_min(sk);
+	path_init(tcp_sk(sk), &s->path);
+	hold(sk, s);
 }
 
 CONG_CONTROL(steady_cong_control, struct sock *sk, const struct rate_sample *rs)
 {
-	struct path *p = ca_state(sk);
+	struct steady *s = ca_state(sk);
 
-	path_note_rtt(tcp_sk(sk), p, rs->rtt_us, 0);
-	path_note_rate(tcp_sk(sk), p, rs, 1);
-	hold(sk, p);
+	s->woken |= is_stalled(tcp_sk(sk), rs, s->path.least_rtt_us);
+	if (!s->woken)
+		path_note_rtt(tcp_sk(sk), &s->path, rs->rtt_us, 0);
+	path_note_rate(tcp_sk(sk), &s->path, rs, 1);
+	hold(sk, s);
 }
 
 SEC("struct_ops")
@@ -56,6 +68,9 @@ u32 BPF_PROG(steady_ssthresh, struct sock *sk)
 SEC("struct_ops")
 u32 BPF_PROG(steady_undo_cwnd, struct sock *sk)
 {
+	struct steady *s = ca_state(sk);
+
+	s->woken = in_timeout(sk);
 	return tcp_sk(sk)->snd_cwnd;
 }
 

@@ -27,6 +27,7 @@ typedef _Bool bool;
 
 enum bpf_map_type { BPF_MAP_TYPE_SK_STORAGE = 24 };
 enum { BPF_F_NO_PREALLOC = 1, BPF_F_CLONE = 512 };
+enum { SOL_TCP = 6, TCP_BPF_RTO_MIN = 1004 };
 
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -63,10 +64,14 @@ struct tcp_sock {
 	u32 mss_cache;
 	u32 max_packets_out;
 	u32 packets_out;
+	u32 retrans_out;
+	u32 sacked_out;
+	u32 lost_out;
 	u32 delivered;
 	u32 snd_nxt;
 	u32 snd_una;
 	u64 tcp_mstamp;
+	u64 delivered_mstamp; /* of the last acknowledgement that acknowledged something */
 	struct tcp_options_received rx_opt;
 	u8 is_cwnd_limited : 1;
 };
@@ -178,6 +183,50 @@ static __always_inline bool window_limits(struct tcp_sock *tp)
 	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
 		return 1;
 	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out;
+}
+
+/* Segments beyond those in flight that a woken connection sends. */
+#define WAKE_SEGMENTS 4
+/*
+ * Round trips below this are about as short as the kernel's wait for a larger segment to send
+ * (tcp_tso_should_defer), which ends only with a third of the window free.
+ */
+#define WAKE_SHORT_US 2000u
+
+/* Whether the kernel waits for the retransmission timer. */
+static __always_inline bool in_timeout(struct sock *sk)
+{
+	struct inet_connection_sock *icsk = (void *)sk;
+
+	return BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) == TCP_CA_Loss;
+}
+
+/*
+ * The window for a connection whose timeout the kernel takes for spurious (RFC 3522). After an
+ * outage the first acknowledgement covers segments that arrived before it, so the kernel takes all
+ * later ones for still in flight, and would wait for its timer again. New segments are answered
+ * with SACK blocks within a round trip, which prove the others lost (RFC 8985).
+ */
+static __always_inline u32 waking_window(struct tcp_sock *tp, u32 window, u32 rtt_us)
+{
+	u32 in_flight = tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
+	u32 room = WAKE_SEGMENTS + (rtt_us < WAKE_SHORT_US ? in_flight >> 1 : 0);
+
+	return max_u32(window, min_u64((u64)in_flight + room, WINDOW_MAX));
+}
+
+/* Silence beyond two round trips after which an answer to a probe wakes a connection. */
+#define STALL_US 25000u
+
+/*
+ * Whether an acknowledgement that acknowledges nothing ends a silence: it answers a probe of pepd's
+ * over a link that was down. Everything in flight may be lost, and no timer may be near.
+ */
+static __always_inline bool is_stalled(struct tcp_sock *tp, const struct rate_sample *rs, u32 rtt_us)
+{
+	u64 silence = tp->tcp_mstamp - tp->delivered_mstamp;
+
+	return !rs->acked_sacked && tp->packets_out && silence > 2 * (u64)rtt_us + STALL_US;
 }
 
 static __always_inline void pace_at(struct sock *sk, u64 bytes_per_second)

@@ -27,5 +27,5 @@ mod requirements;
 pub use control::{Control, UnknownControl};
 pub use error::{LoadError, Missing};
 pub use leftovers::{remove_left_by, remove_leftovers};
-pub use load::{Loaded, RTT0_DEFAULT, free_name};
+pub use load::{Loaded, RTT0_DEFAULT, SocketTerms, free_name};
 pub use requirements::{check as check_requirements, missing_capabilities};

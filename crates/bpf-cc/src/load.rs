@@ -21,6 +21,26 @@ use crate::{
 /// The default RTT0 of Hybla, as in its paper and in the kernel's module.
 pub const RTT0_DEFAULT: Duration = Duration::from_millis(25);
 
+/// Terms of one socket, as its control reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketTerms {
+    /// Reference round trip of Hybla.
+    pub rtt0: Duration,
+    /// Minimum of the retransmission timer beyond the round trip; `None` leaves it to the kernel.
+    pub rto_min: Option<Duration>,
+}
+
+impl SocketTerms {
+    /// Returns them as `struct stated` of the programs (bpf/stated.h).
+    fn to_bytes(self) -> [u8; 8] {
+        let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&us(self.rtt0).to_ne_bytes());
+        bytes[4..].copy_from_slice(&self.rto_min.map_or(0, us).to_ne_bytes());
+        bytes
+    }
+}
+
 /// The number of names tried for one control, one per process of the machine that uses it.
 const NAMES: usize = 100;
 
@@ -125,23 +145,22 @@ impl Loaded {
             .map(|entry| (entry.control, entry.name.as_str()))
     }
 
-    /// Sets RTT0 for one socket before it connects or, for accepted sockets, on the listener.
-    /// Controls without an RTT0 ignore it.
+    /// Sets the terms of one socket before it connects or, for accepted sockets, on the listener.
+    /// Controls without terms ignore them.
     ///
     /// # Errors
     /// When the descriptor is no socket, or memory is short.
-    pub fn set_rtt0(
+    pub fn state(
         &self,
         control: Control,
         socket: BorrowedFd<'_>,
-        rtt0: Duration,
+        terms: &SocketTerms,
     ) -> io::Result<()> {
         let Some(map) = self.entry(control).and_then(|e| e.per_socket.as_ref()) else {
             return Ok(());
         };
-        let us = u32::try_from(rtt0.as_micros()).unwrap_or(u32::MAX);
         let key = socket.as_raw_fd().to_ne_bytes();
-        let set = map.update(&key, &us.to_ne_bytes(), MapFlags::ANY);
+        let set = map.update(&key, &terms.to_bytes(), MapFlags::ANY);
         set.map_err(io::Error::other)
     }
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use bpf_cc::{Control, Loaded, kernel};
+use bpf_cc::{Control, Loaded, SocketTerms, kernel};
 use parking_lot::Mutex;
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -107,14 +107,17 @@ fn sockets_outlive_what_loaded_their_control() {
 }
 
 #[test]
-fn rtt0_is_stated_per_socket() {
-    let loaded = Loaded::load(&[Control::Hybla, Control::Steady]).unwrap();
-    let rtt0 = Duration::from_millis(5);
-    for control in [Control::Hybla, Control::Steady] {
-        loaded.set_rtt0(control, socket().as_fd(), rtt0).unwrap();
+fn terms_are_stated_per_socket() {
+    let loaded = Loaded::load(&[Control::Hybla, Control::Vegas]).unwrap();
+    let terms = SocketTerms {
+        rtt0: Duration::from_millis(5),
+        rto_min: None,
+    };
+    for control in [Control::Hybla, Control::Vegas] {
+        loaded.state(control, socket().as_fd(), &terms).unwrap();
     }
     let file = std::fs::File::open("/dev/null").unwrap();
-    assert!(loaded.set_rtt0(Control::Hybla, file.as_fd(), rtt0).is_err());
+    assert!(loaded.state(Control::Hybla, file.as_fd(), &terms).is_err());
 }
 
 #[test]

@@ -27,6 +27,16 @@ pub fn has_rto_max() -> bool {
     socket.and_then(set).is_ok()
 }
 
+/// `TCP_RTO_MIN_US` (Linux 6.15, `include/uapi/linux/tcp.h`); libc does not define it yet.
+const TCP_RTO_MIN_US: libc::c_int = 45;
+
+/// Sets the minimum time before a retransmission of a TCP socket, beyond the round trip: two ticks
+/// of the kernel's clock to 200 ms (`TCP_RTO_MIN_US`).
+pub fn set_rto_min(fd: BorrowedFd<'_>, rto_min: Duration) -> io::Result<()> {
+    let us = i32::try_from(rto_min.as_micros()).unwrap_or(i32::MAX);
+    set_int(fd, libc::IPPROTO_TCP, TCP_RTO_MIN_US, us)
+}
+
 /// `SO_MAX_PACING_RATE` takes an unsigned long: bytes per second.
 pub use libc::SO_MAX_PACING_RATE;
 
@@ -326,6 +336,7 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
         unacked: if established { word(24) } else { 0 },
         silent: Duration::from_millis(word(56).into()),
         rtt: Duration::from_micros(word(68).into()),
+        rtt_min: Duration::from_micros(word(148).into()),
         acked: u64::from_ne_bytes(array(&info, 120)),
         waits_for_window: word(24) == 0 && word(144) > 0,
     })
@@ -349,6 +360,14 @@ pub fn rto_max(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     let mut ms = [0; 4];
     get(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &mut ms)?;
     Ok(Duration::from_millis(u32::from_ne_bytes(ms).into()))
+}
+
+/// Returns the minimum time before a retransmission of a socket (TCP_RTO_MIN_US).
+#[cfg(any(test, feature = "testing"))]
+pub fn rto_min(fd: BorrowedFd<'_>) -> io::Result<Duration> {
+    let mut us = [0; 4];
+    get(fd, libc::IPPROTO_TCP, TCP_RTO_MIN_US, &mut us)?;
+    Ok(Duration::from_micros(u32::from_ne_bytes(us).into()))
 }
 
 /// Returns the maximum send rate of a socket (SO_MAX_PACING_RATE), in bytes per second.

@@ -369,11 +369,12 @@ fn timeouts(t: &Timeouts) -> String {
         format!("after {idle} every {interval}, {} times", keepalive.count)
     });
     format!(
-        "connect {}, idle {}, user_timeout {}, rto_max {}, orphan {}, keepalive {keepalive}",
+        "connect {}, idle {}, user_timeout {}, rto_max {}, rto_min {}, orphan {}, keepalive {keepalive}",
         duration::format(t.connect),
         or_off(t.idle),
         or_off(t.user_timeout),
         or_off(t.rto_max),
+        or_off(t.rto_min),
         duration::format(t.orphan),
     )
 }

@@ -6,13 +6,25 @@
 #include PROGRAM
 
 /* State of the current call: tests run in threads of one process. */
-static _Thread_local struct stated_rtt0 {
-	u32 us;
-} stated_rtt0;
+static _Thread_local struct {
+	u32 rtt0_us;
+	u32 rto_min_us;
+} stated_terms;
+
+/* The option that the control set last. */
+static _Thread_local u32 rto_min_set_us;
 
 void *bpf_sk_storage_get(void *map, void *sk, void *value, unsigned long long flags)
 {
-	return &stated_rtt0;
+	return &stated_terms;
+}
+
+long bpf_setsockopt(void *sk, int level, int name, void *value, int length)
+{
+	if (level != SOL_TCP || name != TCP_BPF_RTO_MIN || length != sizeof(u32))
+		return -22;
+	rto_min_set_us = *(u32 *)value;
+	return 0;
 }
 
 u32 tcp_slow_start(struct tcp_sock *tp, u32 acked)
@@ -56,7 +68,10 @@ struct view {
 	u64 stated_rate;
 	u64 pacing_rate;
 	u64 interval_us;
+	u64 delivered_at_us; /* time of the last acknowledgement that acknowledged something */
 	u32 rtt0_us;
+	u32 rto_min_us;
+	u32 rto_min_set_us;
 	u32 srtt_us; /* in eighths */
 	u32 rtt_us;
 	u32 mss;
@@ -77,7 +92,10 @@ static void put(struct tcp_sock *tp, const struct view *view)
 {
 	struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 
-	stated_rtt0.us = view->rtt0_us;
+	stated_terms.rtt0_us = view->rtt0_us;
+	stated_terms.rto_min_us = view->rto_min_us;
+	rto_min_set_us = view->rto_min_set_us;
+	tp->inet_conn.icsk_ca_state = view->state;
 	sk->sk_max_pacing_rate = view->stated_rate ? view->stated_rate : ~0ul;
 	sk->sk_pacing_rate = view->pacing_rate;
 	tp->tcp_mstamp = view->now_us;
@@ -89,6 +107,7 @@ static void put(struct tcp_sock *tp, const struct view *view)
 	tp->max_packets_out = view->most_in_flight;
 	tp->is_cwnd_limited = view->most_in_flight >= view->window;
 	tp->delivered = view->delivered;
+	tp->delivered_mstamp = view->delivered_at_us;
 	tp->snd_nxt = view->sent;
 	tp->snd_una = view->delivered;
 	tp->rx_opt.rcv_tsval = view->stamp_ms;
@@ -98,6 +117,7 @@ static void take(const struct tcp_sock *tp, struct view *view)
 {
 	view->window = tp->snd_cwnd;
 	view->threshold = tp->snd_ssthresh;
+	view->rto_min_set_us = rto_min_set_us;
 	view->pacing_rate = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
 }
 
@@ -145,4 +165,13 @@ void simulated_state(void *socket, struct view *view)
 	if (OPS.set_state)
 		OPS.set_state(socket, view->state);
 	take(socket, view);
+}
+
+/* The kernel takes a timeout for spurious: it asks for the window, and the state ends. */
+void simulated_undo(void *socket, struct view *view)
+{
+	put(socket, view);
+	((struct tcp_sock *)socket)->snd_cwnd = OPS.undo_cwnd(socket);
+	take(socket, view);
+	view->state = TCP_CA_Open;
 }

@@ -11,3 +11,4 @@ mod paths;
 mod program;
 mod sender;
 mod steady;
+mod waking;

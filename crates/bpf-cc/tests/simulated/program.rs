@@ -21,15 +21,21 @@ pub struct Socket {
 impl Socket {
     /// Creates a socket whose handshake measured `srtt_us`, and initialises the control.
     pub fn new(control: Control, srtt_us: u32, stated_rate: u64) -> Self {
-        Self::begin(control, srtt_us, stated_rate, 0)
+        Self::begin(control, srtt_us, stated_rate, [0, 0])
     }
 
     /// Creates a socket as [`new`](Self::new) does, with RTT0 stated.
     pub fn with_rtt0(control: Control, srtt_us: u32, rtt0_us: u32) -> Self {
-        Self::begin(control, srtt_us, 0, rtt0_us)
+        Self::begin(control, srtt_us, 0, [rtt0_us, 0])
     }
 
-    fn begin(control: Control, srtt_us: u32, stated_rate: u64, rtt0_us: u32) -> Self {
+    /// Creates a socket as [`new`](Self::new) does, with a minimum of the retransmission timer.
+    pub fn with_rto_min(control: Control, srtt_us: u32, rto_min_us: u32) -> Self {
+        Self::begin(control, srtt_us, 0, [0, rto_min_us])
+    }
+
+    fn begin(control: Control, srtt_us: u32, stated_rate: u64, terms: [u32; 2]) -> Self {
+        let [rtt0_us, rto_min_us] = terms;
         let library = library(control);
         let mut socket = Self {
             library,
@@ -40,6 +46,8 @@ impl Socket {
                 rtt_us: srtt_us,
                 stated_rate,
                 rtt0_us,
+                rto_min_us,
+                delivered_at_us: 1_000_000,
                 pacing_rate: u64::MAX,
                 mss: 1448,
                 window: 10,
@@ -54,6 +62,11 @@ impl Socket {
     /// Delivers an acknowledgement with the values of the view.
     pub fn acknowledge(&mut self) {
         self.library.ack(&mut self.memory, &mut self.view);
+    }
+
+    /// Takes a timeout for spurious, as the kernel does before it delivers the acknowledgement.
+    pub fn undo(&mut self) {
+        self.library.undo(&mut self.memory, &mut self.view);
     }
 
     /// Changes the state of congestion control.
@@ -106,7 +119,10 @@ mod sys {
         pub stated_rate: u64,
         pub pacing_rate: u64,
         pub interval_us: u64,
+        pub delivered_at_us: u64,
         pub rtt0_us: u32,
+        pub rto_min_us: u32,
+        pub rto_min_set_us: u32,
         pub srtt_us: u32,
         pub rtt_us: u32,
         pub mss: u32,
@@ -130,6 +146,7 @@ mod sys {
         init: Step,
         ack: Step,
         state: Step,
+        undo: Step,
         // Keeps the functions loaded.
         _library: libloading::Library,
     }
@@ -151,6 +168,7 @@ mod sys {
                 init: step("simulated_init"),
                 ack: step("simulated_ack"),
                 state: step("simulated_state"),
+                undo: step("simulated_undo"),
                 _library: library,
             }
         }
@@ -169,6 +187,10 @@ mod sys {
 
         pub fn state(&self, socket: &mut [u64], view: &mut View) {
             self.call(self.state, socket, view);
+        }
+
+        pub fn undo(&self, socket: &mut [u64], view: &mut View) {
+            self.call(self.undo, socket, view);
         }
 
         fn call(&self, step: Step, socket: &mut [u64], view: &mut View) {

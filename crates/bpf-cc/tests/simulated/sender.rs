@@ -235,6 +235,7 @@ impl Flow {
         view.prior_delivered = last.delivered_before;
         let sending = last.sent_at - last.first_sent_at;
         view.interval_us = sending.max(at - last.delivered_before_at) as u64;
+        view.delivered_at_us = at as u64;
         view.in_flight = in_flight;
         // The receiver's clock has another origin.
         view.stamp_ms = if self.stamped {

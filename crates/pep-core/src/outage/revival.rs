@@ -6,8 +6,12 @@
 //!
 //! The first answer acknowledges bytes that had arrived before the outage but whose ACK was lost.
 //! TCP then takes its timeouts for spurious (RFC 3522) and all other bytes for still in flight. It
-//! finds out when its timer fires once more. Only a cap on the timer shortens that: 1 s, Linux's
-//! minimum, for connections under care.
+//! finds out when its timer fires once more. Two things shorten that: pepd's own congestion
+//! controls send new segments at once, whose SACK blocks prove the others lost, and a cap on the
+//! timer, 1 s, Linux's minimum, for connections under care.
+//!
+//! Over a short path, outages of tens of milliseconds count. The timer, which doubles with each
+//! attempt, soon waits for many times as long as these last; so the care is quicker there.
 
 use std::time::Duration;
 
@@ -16,8 +20,10 @@ use std::time::Duration;
 pub struct Vitals {
     /// Time since the far end last sent an ACK, of new bytes or not.
     pub silent: Duration,
-    /// Round-trip time.
+    /// Round-trip time, smoothed.
     pub rtt: Duration,
+    /// Shortest recent round-trip time.
+    pub rtt_min: Duration,
     /// Total bytes that the far end has acknowledged.
     pub acked: u64,
     /// Packets sent and not known to have arrived.
@@ -26,13 +32,48 @@ pub struct Vitals {
     pub waits_for_window: bool,
 }
 
-impl Vitals {
-    /// Tolerated delay of an ACK beyond two round trips.
-    const LATE: Duration = Duration::from_millis(400);
+/// Times of the care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tempo {
+    /// For links on which outages last for seconds.
+    Usual,
+    /// For short round trips, where the kernel's timer has a short minimum too.
+    Quick,
+}
 
-    /// Reports whether the link may be down, if a moment ago the same was true.
-    pub fn seem_stuck(&self) -> bool {
-        self.unacked > 0 && self.silent >= 2 * self.rtt + Self::LATE
+impl Tempo {
+    /// Returns the interval between two probes, the maximum time before pepd notices that the link
+    /// is up.
+    pub const fn period(self) -> Duration {
+        match self {
+            Self::Usual => Duration::from_millis(250),
+            Self::Quick => Duration::from_millis(15),
+        }
+    }
+
+    /// Returns the interval between checks of stuck connections.
+    pub const fn look(self) -> Duration {
+        match self {
+            Self::Usual => Duration::from_millis(50),
+            Self::Quick => Duration::from_millis(5),
+        }
+    }
+
+    /// Returns the time without an ACK after which the link may be down: two round trips and a
+    /// tolerated delay, such as that of a delayed ACK.
+    ///
+    /// The smoothed round trip allows for a queue. After a short outage it contains the outage, so
+    /// the quick tempo goes by the shortest one.
+    pub fn limit(self, vitals: &Vitals) -> Duration {
+        match self {
+            Self::Usual => 2 * vitals.rtt + Duration::from_millis(400),
+            Self::Quick => 2 * vitals.rtt_min + Duration::from_millis(30),
+        }
+    }
+
+    /// Reports whether the link may be down, if for [`limit`](Self::limit) the same was true.
+    pub fn seem_stuck(self, vitals: &Vitals) -> bool {
+        vitals.unacked > 0 && vitals.silent >= self.limit(vitals)
     }
 }
 
@@ -50,6 +91,7 @@ pub enum Care {
 /// A connection that was found to be stuck.
 #[derive(Debug, Clone, Copy)]
 pub struct Revival {
+    tempo: Tempo,
     /// Time of the last check, and bytes acknowledged then.
     looked: Duration,
     acked: u64,
@@ -60,17 +102,14 @@ pub struct Revival {
 }
 
 impl Revival {
-    /// Interval between two probes, the maximum time before pepd notices that the link is up.
-    pub const PERIOD: Duration = Duration::from_millis(250);
-    /// Interval between checks of stuck connections.
-    pub const LOOK: Duration = Duration::from_millis(50);
     /// Time after the first answer in which more ACKs mean that the connection has recovered by
     /// itself.
     const SETTLING: Duration = Duration::from_secs(5);
 
     /// Returns the care of a connection that seems stuck.
-    pub fn new(now: Duration, vitals: &Vitals) -> Self {
+    pub fn new(tempo: Tempo, now: Duration, vitals: &Vitals) -> Self {
         Self {
+            tempo,
             looked: now,
             acked: vitals.acked,
             probed: None,
@@ -79,7 +118,7 @@ impl Revival {
     }
 
     /// Returns the action to take now. `period` is the interval between probes:
-    /// [`PERIOD`](Self::PERIOD), or longer with many such connections.
+    /// that of the tempo, or longer with many such connections.
     pub fn care(&mut self, now: Duration, vitals: &Vitals, period: Duration) -> Care {
         let heard = vitals.silent < now.saturating_sub(self.looked);
         let progress = vitals.acked > self.acked;
@@ -94,7 +133,7 @@ impl Revival {
             }
             Some(_) if progress => return Care::Leave,
             Some(answered) if now >= answered + Self::SETTLING => {
-                if !vitals.seem_stuck() {
+                if !self.tempo.seem_stuck(vitals) {
                     return Care::Leave;
                 }
                 self.answered = None;
@@ -120,7 +159,8 @@ mod tests {
 
     use super::*;
 
-    const PERIOD: Duration = Revival::PERIOD;
+    const USUAL: Tempo = Tempo::Usual;
+    const PERIOD: Duration = USUAL.period();
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -130,6 +170,7 @@ mod tests {
         Vitals {
             silent: ms(silent),
             rtt: ms(600),
+            rtt_min: ms(600),
             acked,
             unacked: 7,
             waits_for_window: false,
@@ -138,7 +179,7 @@ mod tests {
 
     #[test]
     fn one_that_is_stuck_is_probed_until_it_goes_on() {
-        let mut revival = Revival::new(ms(1000), &vitals(100, 2000));
+        let mut revival = Revival::new(USUAL, ms(1000), &vitals(100, 2000));
         let mut care = |at, vitals: Vitals| revival.care(ms(at), &vitals, PERIOD);
         assert_eq!(care(1050, vitals(100, 2050)), Care::Probe);
         assert_eq!(care(1250, vitals(100, 2250)), Care::Wait);
@@ -151,7 +192,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_acknowledges_nothing_new_is_one() {
-        let mut revival = Revival::new(ms(1000), &vitals(100, 2000));
+        let mut revival = Revival::new(USUAL, ms(1000), &vitals(100, 2000));
         assert_eq!(
             revival.care(ms(1050), &vitals(100, 20), PERIOD),
             Care::Probe
@@ -165,19 +206,29 @@ mod tests {
 
     #[test]
     fn only_one_that_waits_for_longer_than_round_trips_take_is_stuck() {
-        assert!(vitals(1, 1600).seem_stuck() && !vitals(1, 1599).seem_stuck());
+        assert!(USUAL.seem_stuck(&vitals(1, 1600)) && !USUAL.seem_stuck(&vitals(1, 1599)));
         let done = Vitals {
             unacked: 0,
             ..vitals(9, 5000)
         };
-        assert!(!done.seem_stuck());
-        let mut revival = Revival::new(ms(1000), &vitals(1, 2000));
+        assert!(!USUAL.seem_stuck(&done));
+        let mut revival = Revival::new(USUAL, ms(1000), &vitals(1, 2000));
         assert_eq!(revival.care(ms(2000), &done, PERIOD), Care::Leave);
     }
 
     #[test]
+    fn over_a_short_path_a_smoothed_round_trip_that_contains_an_outage_does_not_count() {
+        let vitals = |silent| Vitals {
+            rtt_min: ms(1),
+            ..vitals(1, silent)
+        };
+        assert!(!USUAL.seem_stuck(&vitals(32)));
+        assert!(Tempo::Quick.seem_stuck(&vitals(32)) && !Tempo::Quick.seem_stuck(&vitals(31)));
+    }
+
+    #[test]
     fn a_link_that_is_back_for_a_moment_only_is_waited_for_again() {
-        let mut revival = Revival::new(ms(1000), &vitals(100, 2000));
+        let mut revival = Revival::new(USUAL, ms(1000), &vitals(100, 2000));
         assert_eq!(revival.care(ms(1050), &vitals(200, 5), PERIOD), Care::Probe);
         assert_eq!(
             revival.care(ms(6050), &vitals(200, 5005), PERIOD),
@@ -199,7 +250,7 @@ mod tests {
         fn probes_are_neither_too_many_nor_too_few(
             steps in prop::collection::vec((1..200u64, 0..3u64, 0..300u64), 1..200),
         ) {
-            let mut revival = Revival::new(ms(1000), &vitals(0, 2000));
+            let mut revival = Revival::new(USUAL, ms(1000), &vitals(0, 2000));
             let (mut now, mut acked, mut last, mut answers, mut probes) = (1000, 0, None, 0, 0u64);
             for (step, progress, silent) in steps {
                 now += step;

@@ -60,6 +60,7 @@ const HOMES: [(&str, &[&str]); 5] = [
             "idle",
             "user_timeout",
             "rto_max",
+            "rto_min",
             "keepalive",
             "orphan",
             "drain",

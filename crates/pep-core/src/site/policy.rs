@@ -93,7 +93,8 @@ section! {
         mode: Mode = carried;
         /// Congestion controls of the link leg; the first that the kernel has is used. Empty: the
         /// kernel's default (`net.ipv4.tcp_congestion_control`).
-        congestion: Vec<CongestionName> = s.list("congestion", control()).unwrap_or_default();
+        congestion: Vec<CongestionName> =
+            s.list("congestion", control()).unwrap_or_else(|| controls_link(carried, given.link));
         /// Congestion controls of the host leg, `cubic` or else `reno` by default.
         congestion_lan: Vec<CongestionName> =
             s.list("congestion_lan", control()).unwrap_or_else(controls_lan);
@@ -159,7 +160,21 @@ section! {
 /// Default controls of the host leg, which is short and clean. Any control will do that does not
 /// pace: pacing, as in bbr, costs two to three times the CPU time per byte there.
 fn controls_lan() -> Vec<CongestionName> {
-    let names = ["cubic", "reno"].into_iter();
+    controls(&["cubic", "reno"])
+}
+
+/// Controls of the link leg where none are configured. Those that need to know the rate, or do
+/// better with it, come first where it is configured; every kernel has the last one.
+fn controls_link(mode: Mode, link: Option<&Link>) -> Vec<CongestionName> {
+    if mode.takes_flows() && link.is_some_and(|link| link.rate.is_some()) {
+        controls(&["hybla_sat", "bbr", "cubic", "reno"])
+    } else {
+        Vec::new()
+    }
+}
+
+fn controls(names: &[&str]) -> Vec<CongestionName> {
+    let names = names.iter();
     names
         .map(|name| name.parse().expect("a valid name"))
         .collect()

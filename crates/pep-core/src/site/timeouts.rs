@@ -11,6 +11,18 @@ use crate::reading::{
 /// Linux's maximum wait between retransmissions (TCP_RTO_MAX).
 pub(crate) const KERNEL_RTO_MAX: Duration = Duration::from_secs(120);
 
+/// Accepted minimum waits before a retransmission. Linux accepts two ticks of its clock (8 ms at
+/// HZ=250, 20 ms at HZ=100) up to 200 ms.
+const KERNEL_RTO_MIN: RangeInclusive<Duration> =
+    Duration::from_millis(20)..=Duration::from_millis(200);
+
+/// Longest round trip of links whose flows get a short minimum. Over longer ones the round trip
+/// itself rules the timer.
+const SHORT_RTT: Duration = Duration::from_millis(100);
+/// Minimum wait over short links: above the 40 ms for which receivers delay an ACK (Linux,
+/// Windows, BSD), so that a lone segment is not sent twice.
+const SHORT_RTO_MIN: Duration = Duration::from_millis(50);
+
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -41,6 +53,9 @@ section! {
         /// `user_timeout`: a cap left at its default follows that.
         rto_max: Option<Duration> =
             optional(SECOND..=KERNEL_RTO_MAX), base.rto_max_within(user_timeout);
+        /// Shortest wait before a retransmission over the link, beyond the round trip
+        /// (TCP_RTO_MIN_US, Linux 6.15 and later). Off: the kernel's own 200 ms.
+        rto_min: Option<Duration> = optional(KERNEL_RTO_MIN), base.rto_min;
         /// Time for the server to answer pepd's connect.
         connect: Duration = Span(SECOND..=HOUR), base.connect;
         /// Time without a byte in either direction.
@@ -73,6 +88,7 @@ impl Default for Timeouts {
             idle: Some(Duration::from_secs(24 * 3600)),
             user_timeout: Some(Duration::from_secs(25 * 60)),
             rto_max: Some(Duration::from_secs(2)),
+            rto_min: None,
             keepalive: Some(Keepalive::DEFAULT),
             orphan: Duration::from_secs(25 * 60),
         }
@@ -87,6 +103,7 @@ impl Timeouts {
             let cap = |rto: Duration| rto.max(rtt * 3).min(KERNEL_RTO_MAX);
             let room = rtt < KERNEL_RTO_MAX;
             timeouts.rto_max = timeouts.rto_max.map(cap).filter(|_| room);
+            timeouts.rto_min = (rtt <= SHORT_RTT).then_some(SHORT_RTO_MIN);
         }
         timeouts
     }

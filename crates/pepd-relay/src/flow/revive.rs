@@ -16,7 +16,7 @@ use pep_core::{
     config::Timeouts,
     outage::{
         patience::Patience,
-        revival::{Care, Revival, Vitals},
+        revival::{Care, Revival, Tempo, Vitals},
     },
 };
 use pepd_sys::socket;
@@ -30,6 +30,12 @@ use super::FlowContext;
 
 /// Interval between two looks at each leg.
 const SCAN: Duration = Patience::LOOK;
+/// Interval between two looks at legs of quick tempo while some have bytes in flight, and while
+/// none has.
+const SCAN_QUICK: Duration = Duration::from_millis(10);
+const SCAN_IDLE: Duration = Duration::from_millis(200);
+/// Minimum interval between two looks per leg of quick tempo: 1 % of a CPU for all of them.
+const SCAN_EACH: Duration = Duration::from_micros(100);
 /// Minimum interval between two probes of one worker, when many legs are stuck.
 const BETWEEN_PROBES: Duration = Duration::from_millis(5);
 
@@ -51,10 +57,11 @@ struct Leg {
     /// Maximum of its retransmission timeout in normal operation; without one the leg is not
     /// revived.
     rto_max: Option<Duration>,
+    tempo: Tempo,
     /// Patience, if the leg has a user timeout.
     patience: Option<Patience>,
-    /// Acknowledged bytes at the last scan, if more were in flight.
-    acked: Option<u64>,
+    /// Bytes acknowledged while more are in flight, and the scan that first found as many.
+    waits: Option<(u64, Duration)>,
     /// State of the revival, if the leg seems stuck.
     revival: Option<Revival>,
 }
@@ -77,8 +84,12 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
         legs.list.push(Leg {
             socket: Arc::downgrade(socket),
             rto_max,
+            tempo: match timeouts.rto_min {
+                Some(_) => Tempo::Quick,
+                None => Tempo::Usual,
+            },
             patience: user_timeout.map(Patience::new),
-            acked: None,
+            waits: None,
             revival: None,
         });
     });
@@ -88,35 +99,76 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
 pub async fn run(context: Arc<FlowContext>) {
     let some = LEGS.with_borrow(|legs| Arc::clone(&legs.some));
     let began = Instant::now();
-    let mut scanned = began;
-    let mut stuck = 0;
+    let mut looks = Looks::default();
     loop {
         if LEGS.with_borrow(|legs| legs.list.is_empty()) {
             some.notified().await;
         }
-        sleep(if stuck > 0 { Revival::LOOK } else { SCAN }).await;
-        let now = Instant::now();
-        let scan = now.duration_since(scanned) >= SCAN;
-        if scan {
-            scanned = now;
-        }
-        let (now_stuck, probes) =
-            LEGS.with_borrow_mut(|legs| legs.care(now.duration_since(began), stuck, scan));
-        stuck = now_stuck;
+        sleep(looks.pause()).await;
+        let now = began.elapsed();
+        let probes = LEGS.with_borrow_mut(|legs| legs.care(now, &mut looks));
         if probes > 0 {
             context.counters.update(|stats| stats.link_probes += probes);
         }
     }
 }
 
+/// Times of the looks at the legs of one worker, and the findings that determine the next.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Time of the last look at all legs, and at those of quick tempo.
+    scanned: Duration,
+    scanned_quick: Duration,
+    /// Stuck legs, and those of quick tempo among them.
+    stuck: u32,
+    stuck_quick: u32,
+    /// Legs of quick tempo, and those with bytes in flight.
+    quick: u32,
+    quick_in_flight: u32,
+}
+
+impl Looks {
+    /// Returns the time until the next look.
+    fn pause(&self) -> Duration {
+        if self.stuck_quick > 0 {
+            Tempo::Quick.look()
+        } else if self.stuck > 0 {
+            Tempo::Usual.look().min(self.scan_quick())
+        } else {
+            self.scan_quick()
+        }
+    }
+
+    /// Returns the interval between looks at all legs of quick tempo.
+    fn scan_quick(&self) -> Duration {
+        let scan = match (self.quick, self.quick_in_flight) {
+            (0, _) => SCAN,
+            (_, 0) => SCAN_IDLE,
+            _ => SCAN_QUICK,
+        };
+        scan.max(SCAN_EACH * self.quick).min(SCAN)
+    }
+}
+
 impl Legs {
-    /// Looks at all legs, or only at stuck ones. Returns the number of stuck legs, and the number
-    /// of legs made to send.
-    fn care(&mut self, now: Duration, stuck: u32, scan: bool) -> (u32, u64) {
-        let period = Revival::PERIOD.max(BETWEEN_PROBES * stuck);
-        let (mut stuck, mut probes) = (0, 0);
+    /// Looks at the legs that are due. Returns the number of legs made to send.
+    fn care(&mut self, now: Duration, looks: &mut Looks) -> u64 {
+        let scan = now - looks.scanned >= SCAN;
+        let scan_quick = now - looks.scanned_quick >= looks.scan_quick();
+        if scan {
+            looks.scanned = now;
+        }
+        if scan_quick {
+            looks.scanned_quick = now;
+            (looks.quick, looks.quick_in_flight) = (0, 0);
+        }
+        let between = BETWEEN_PROBES * looks.stuck;
+        (looks.stuck, looks.stuck_quick) = (0, 0);
+        let mut probes = 0;
         self.list.retain_mut(|leg| {
-            if !scan && leg.revival.is_none() {
+            let quick = leg.tempo == Tempo::Quick;
+            let due = scan || (scan_quick && quick);
+            if !due && leg.revival.is_none() {
                 return true;
             }
             let Some(socket) = leg.socket.upgrade() else {
@@ -132,21 +184,27 @@ impl Legs {
             let Some(rto_max) = leg.rto_max else {
                 return true;
             };
+            if scan_quick && quick {
+                looks.quick += 1;
+                looks.quick_in_flight += u32::from(vitals.unacked > 0);
+            }
             let was_stuck = leg.revival.is_some();
-            let care = leg.care(now, &vitals, period);
+            let care = leg.care(now, &vitals, leg.tempo.period().max(between));
             if care == Care::Probe && socket::send_probe(socket.as_fd()).is_ok() {
                 probes += 1;
             }
-            if was_stuck != leg.revival.is_some() {
+            let is_stuck = leg.revival.is_some();
+            if was_stuck != is_stuck {
                 leg.cap_retransmissions(socket.as_fd(), rto_max);
             }
-            stuck += u32::from(leg.revival.is_some());
+            looks.stuck += u32::from(is_stuck);
+            looks.stuck_quick += u32::from(is_stuck && quick);
             true
         });
         if self.list.len() < self.list.capacity() / 4 {
             self.list.shrink_to_fit();
         }
-        (stuck, probes)
+        probes
     }
 }
 
@@ -166,18 +224,19 @@ impl Leg {
     /// Decides the action for the leg.
     fn care(&mut self, now: Duration, vitals: &Vitals, period: Duration) -> Care {
         if self.revival.is_none() {
-            let waited = self.acked == Some(vitals.acked);
-            self.acked = (vitals.unacked > 0).then_some(vitals.acked);
-            if !waited || !vitals.seem_stuck() {
+            let stands = self.waits.filter(|(acked, _)| *acked == vitals.acked);
+            let since = stands.map_or(now, |(_, since)| since);
+            self.waits = (vitals.unacked > 0).then_some((vitals.acked, since));
+            if now - since < self.tempo.limit(vitals) || !self.tempo.seem_stuck(vitals) {
                 return Care::Wait;
             }
         }
         let revival = self
             .revival
-            .get_or_insert_with(|| Revival::new(now, vitals));
+            .get_or_insert_with(|| Revival::new(self.tempo, now, vitals));
         let care = revival.care(now, vitals, period);
         if care == Care::Leave {
-            (self.revival, self.acked) = (None, None);
+            (self.revival, self.waits) = (None, None);
         }
         care
     }

@@ -5,10 +5,9 @@ use std::{
     fmt, io,
     os::fd::BorrowedFd,
     sync::Arc,
-    time::Duration,
 };
 
-use bpf_cc::{Control, LoadError, Loaded};
+use bpf_cc::{Control, LoadError, Loaded, SocketTerms};
 use pep_core::{
     config::{Config, CongestionName},
     site::{RTT0_DEFAULT, Site, SiteId},
@@ -48,8 +47,8 @@ struct Obtained {
 struct OfSite {
     link: Obtained,
     host: Obtained,
-    /// RTT0 of the link leg.
-    rtt0: Duration,
+    /// Terms of the link leg.
+    terms: SocketTerms,
 }
 
 /// The controls of all sites, which new sockets can choose while this value lives.
@@ -59,12 +58,12 @@ pub struct Controls {
     of_sites: BTreeMap<SiteId, OfSite>,
 }
 
-/// The RTT0 for sockets of one leg; also keeps the control loaded.
+/// Terms of pepd's own control for sockets of one leg; also keeps the control loaded.
 #[derive(Clone)]
-pub struct Rtt0 {
+pub struct ControlTerms {
     loaded: Arc<Loaded>,
     control: Control,
-    rtt0: Duration,
+    terms: SocketTerms,
 }
 
 impl Controls {
@@ -82,7 +81,10 @@ impl Controls {
             let of_site = OfSite {
                 link: search.first_of(site, "congestion", &site.congestion)?,
                 host: search.first_of(site, "congestion_lan", &site.congestion_lan)?,
-                rtt0: site.rtt0,
+                terms: SocketTerms {
+                    rtt0: site.rtt0,
+                    rto_min: site.timeouts.rto_min,
+                },
             };
             warn_of_rtt0(site, &of_site.link);
             of_sites.insert(id, of_site);
@@ -109,14 +111,15 @@ impl Controls {
         self.of_sites.get(&site)?.host.name.as_ref()
     }
 
-    /// Returns the RTT0 to set on a site's link leg, if any.
-    pub fn rtt0(&self, site: SiteId) -> Option<Rtt0> {
+    /// Returns the terms to set on a site's link leg, where they differ from the control's own.
+    pub fn terms(&self, site: SiteId) -> Option<ControlTerms> {
         let of_site = self.of_sites.get(&site)?;
-        let control = of_site.link.program?;
-        (of_site.rtt0 != RTT0_DEFAULT).then(|| Rtt0 {
+        let (control, terms) = (of_site.link.program?, of_site.terms);
+        let differ = terms.rtt0 != RTT0_DEFAULT || terms.rto_min.is_some();
+        differ.then(|| ControlTerms {
             loaded: Arc::clone(&self.loaded),
             control,
-            rtt0: of_site.rtt0,
+            terms,
         })
     }
 }
@@ -135,26 +138,26 @@ fn warn_of_rtt0(site: &Site, link: &Obtained) {
     }
 }
 
-impl Rtt0 {
-    /// Sets RTT0: before the socket connects or, for accepted sockets, on their listener.
+impl ControlTerms {
+    /// Sets the terms: before the socket connects or, for accepted sockets, on their listener.
     ///
     /// # Errors
     /// When memory is short, or a privilege is missing.
     pub fn state(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.loaded.set_rtt0(self.control, socket, self.rtt0)
+        self.loaded.state(self.control, socket, &self.terms)
     }
 }
 
-impl PartialEq for Rtt0 {
+impl PartialEq for ControlTerms {
     fn eq(&self, other: &Self) -> bool {
-        (self.control, self.rtt0) == (other.control, other.rtt0)
+        (self.control, self.terms) == (other.control, other.terms)
             && Arc::ptr_eq(&self.loaded, &other.loaded)
     }
 }
 
-impl fmt::Debug for Rtt0 {
+impl fmt::Debug for ControlTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rtt0({} {:?})", self.control, self.rtt0)
+        write!(f, "ControlTerms({} {:?})", self.control, self.terms)
     }
 }
 

@@ -13,4 +13,4 @@ pub mod listing;
 pub mod privileges;
 
 pub use catalogue::{Catalogue, Means, WhyNot};
-pub use controls::{Controls, ControlsError, Rtt0};
+pub use controls::{ControlTerms, Controls, ControlsError};

@@ -16,7 +16,7 @@ use socket2::{Socket, TcpKeepalive};
 use units::Rate;
 
 use super::Family;
-use crate::congestion::Rtt0;
+use crate::congestion::ControlTerms;
 
 /// A socket option that the kernel refused.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +86,8 @@ pub struct LegOptions {
     pub mss: Option<u16>,
     /// TCP_NOTSENT_LOWAT, in bytes.
     pub notsent_lowat: Option<u32>,
-    /// RTT0 of an eBPF congestion control, where it is not the default.
-    pub rtt0: Option<Rtt0>,
+    /// Terms of an eBPF congestion control, where they are not its own.
+    pub terms: Option<ControlTerms>,
     /// SO_MAX_PACING_RATE.
     pub pacing: Option<PayloadRate>,
     /// TCP_USER_TIMEOUT.
@@ -95,6 +95,8 @@ pub struct LegOptions {
     /// TCP_RTO_MAX_MS. Only with a user timeout: without one the kernel counts retransmissions, and
     /// capped ones end a flow within seconds.
     pub rto_max: Option<Duration>,
+    /// TCP_RTO_MIN_US.
+    pub rto_min: Option<Duration>,
     /// The connect timeout; raises TCP_SYNCNT where a cap shortens the SYN's backoff.
     pub connect: Duration,
     /// SO_KEEPALIVE and its times.
@@ -210,8 +212,8 @@ impl LegOptions {
         if let Some(rate) = self.pacing {
             set_pacing_or_warn(socket.as_fd(), rate.over(family).bytes_per_second());
         }
-        if let Some(rtt0) = &self.rtt0 {
-            or_warn("RTT0", rtt0.state(socket.as_fd()));
+        if let Some(terms) = &self.terms {
+            or_warn("BPF_MAP_UPDATE_ELEM", terms.state(socket.as_fd()));
         }
     }
 
@@ -224,6 +226,10 @@ impl LegOptions {
     }
 
     fn set_timeouts_or_warn(&self, socket: &Socket, rto_max: Option<Duration>) {
+        if let Some(rto_min) = self.rto_min {
+            // Without the option (before Linux 6.15), pepd's own controls set it themselves.
+            let _ = crate::socket::set_rto_min(socket.as_fd(), rto_min);
+        }
         let Some(user_timeout) = self.user_timeout else {
             return;
         };

@@ -136,7 +136,7 @@ impl SiteRuntime {
         let mark = MarkSet::new(config.intercept.marks).server_leg();
         LegOptions {
             congestion: controls.link(id).into(),
-            rtt0: controls.rtt0(id),
+            terms: controls.terms(id),
             ..link_leg(config, site, mark)
         }
     }
@@ -150,7 +150,7 @@ impl SiteRuntime {
     ) -> Self {
         let link = |mark| LegOptions {
             congestion: controls.link(id).into(),
-            rtt0: controls.rtt0(id),
+            terms: controls.terms(id),
             ..link_leg(config, site, mark)
         };
         let host = |mark| LegOptions {
@@ -221,10 +221,11 @@ fn link_leg(config: &Config, site: &Site, mark: u32) -> LegOptions {
         notsent_lowat: site
             .unsent_max(link)
             .map(|size| u32::try_from(size.bytes()).unwrap_or(u32::MAX)),
-        rtt0: None,
+        terms: None,
         pacing: payload_rate(site, link),
         user_timeout: site.timeouts.user_timeout,
         rto_max: site.timeouts.rto_max,
+        rto_min: site.timeouts.rto_min,
         connect: site.timeouts.connect,
         keepalive: site.timeouts.keepalive,
     }
@@ -241,10 +242,11 @@ fn host_leg(site: &Site, mark: u32) -> LegOptions {
         buffers: site.lan_buffers(),
         mss: None,
         notsent_lowat: None,
-        rtt0: None,
+        terms: None,
         pacing: None,
         user_timeout: None,
         rto_max: None,
+        rto_min: None,
         connect: site.timeouts.connect,
         keepalive: site.timeouts.keepalive,
     }

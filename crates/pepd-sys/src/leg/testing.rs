@@ -18,10 +18,11 @@ pub(super) fn options() -> LegOptions {
         buffers: Buffers::default(),
         mss: None,
         notsent_lowat: Some(1 << 17),
-        rtt0: None,
+        terms: None,
         pacing: None,
         user_timeout: Some(Duration::from_secs(900)),
         rto_max: Some(Duration::from_secs(2)),
+        rto_min: None,
         connect: Duration::from_secs(130),
         keepalive: Some(Keepalive::DEFAULT),
     }

@@ -79,6 +79,21 @@ fn syns_back_off_and_retransmissions_do_not() {
 }
 
 #[test]
+fn the_minimum_of_the_retransmission_timer_is_set_before_a_leg_connects() {
+    if !has_rto_max() {
+        return;
+    }
+    let (listener, mut site) = (TcpListener::bind("127.0.0.1:0").unwrap(), site());
+    let server = listener.local_addr().unwrap();
+    site.server.user_timeout = None;
+    site.server.rto_min = Some(Duration::from_millis(60));
+    let leg = server_leg(&site, server, server, FromSyn::default()).unwrap();
+    let set = socket::rto_min(leg.as_fd()).unwrap();
+    // The kernel rounds up to its clock.
+    assert!((60..=70).contains(&set.as_millis()), "{set:?}");
+}
+
+#[test]
 fn only_single_machines_elsewhere_may_be_hosts() {
     for address in [
         "192.0.2.1",

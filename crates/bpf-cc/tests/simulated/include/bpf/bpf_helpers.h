@@ -9,4 +9,5 @@
 #define __uint(name, value) int(*name)[value]
 #define __type(name, type) type *name
 
+long bpf_setsockopt(void *sk, int level, int name, void *value, int length);
 void *bpf_sk_storage_get(void *map, void *sk, void *value, unsigned long long flags);
