@@ -19,7 +19,7 @@ pub struct Path {
     pub rate: u64,
     /// Rate of the peer's path to this end; `None` if unknown.
     pub peer_rate: Option<u64>,
-    /// Round trip time.
+    /// Round trip time, or [`RTT_UNKNOWN`](Self::RTT_UNKNOWN).
     pub rtt: Duration,
     /// Current waiting time in the queue.
     pub queue: Duration,
@@ -50,6 +50,9 @@ impl Default for Path {
 const PACKET_RATIO: f64 = 1500.0 / 105.0;
 
 impl Path {
+    /// The round trip time where it is unknown. Boosters then take their own minimum, or measure.
+    pub const RTT_UNKNOWN: Duration = Duration::ZERO;
+
     /// Returns the normalised asymmetry k of the forward path, which carries the acknowledgements:
     /// the ratio of the rates divided by the ratio of packet lengths (ramakrishnan2000 §4.1). Above
     /// 1, acknowledgements for each packet do not fit. `None` if a rate is unknown.

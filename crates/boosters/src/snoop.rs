@@ -57,6 +57,9 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(200);
 /// Maximum assumed round trip beyond the link, in round trips of the link: measurements contain
 /// stalls.
 const FARTHER: u32 = 4;
+/// Assumed round trip before the first measurement, where that of the link is unknown (RFC 6298
+/// §2.1).
+const ROUND_TRIP_FIRST: Duration = Duration::from_secs(1);
 /// Maximum time for which duplicates are held back from a sender, in round trips and absolute. The
 /// latter is the minimum retransmission timeout of senders (Linux; RFC 6298 has a second).
 const HOLD: u32 = 4;
@@ -102,7 +105,11 @@ impl Snoop {
 
     /// Returns the time from a segment's leaving the queue to its acknowledgement.
     fn round_trip(&self, flow: &Flow) -> Duration {
-        flow.rtt.unwrap_or(self.path).max(self.path)
+        let first = match self.path {
+            Path::RTT_UNKNOWN => ROUND_TRIP_FIRST,
+            known => known,
+        };
+        flow.rtt.unwrap_or(first).max(self.path)
     }
 
     fn timeout(&self, flow: &Flow) -> Duration {
@@ -254,7 +261,10 @@ impl Snoop {
     }
 
     fn on_progress(&mut self, now: Duration, key: &FlowKey, ack: u64) {
-        let longest = self.path * FARTHER;
+        let longest = match self.path {
+            Path::RTT_UNKNOWN => Duration::MAX,
+            known => known * FARTHER,
+        };
         let Some(flow) = self.flows.get(key) else {
             return;
         };
@@ -279,10 +289,12 @@ impl Snoop {
 
     /// Retransmits a segment. Returns whether it is in flight again, or still.
     fn retransmit(&mut self, now: Duration, key: &FlowKey, seq: u64, out: &mut Out) -> bool {
+        let Some(pause) = self.flows.peek(key).map(|flow| self.round_trip(flow)) else {
+            return false;
+        };
         let Some(flow) = self.flows.get(key) else {
             return false;
         };
-        let pause = flow.rtt.unwrap_or(self.path).max(self.path);
         let Some(kept) = flow.kept.get(&seq) else {
             return false;
         };

@@ -305,3 +305,18 @@ fn memory_is_bounded_and_hostile_numbers_do_no_harm() {
         "{again} {held} {snoop:?}"
     );
 }
+
+#[test]
+fn an_unknown_round_trip_is_measured_however_long() {
+    let mut snoop = Snoop::new(Config::default());
+    let path = Path {
+        rtt: Path::RTT_UNKNOWN,
+        ..Path::default()
+    };
+    snoop.set_path(at(0), &path);
+    down(&mut snoop, 0, data(1000));
+    assert_eq!(snoop.deadline(), Some(at(2000)), "twice a second");
+    up(&mut snoop, 600, ack(1100));
+    down(&mut snoop, 600, data(1100));
+    assert_eq!(snoop.deadline(), Some(at(1800)));
+}
