@@ -256,15 +256,15 @@ counters! {
     tunnel_datagrams_received,
     /// Tunnel datagrams rejected: damaged, repeated, forged or unmatched.
     tunnel_datagrams_refused,
-    /// Host packets taken into tunnels (mode `packet`).
+    /// Packets taken into tunnels (mode `packet`), or through boosters (mode `boost`).
     packets_taken,
     /// Host packets that the kernel forwarded because the peer was down or takes none.
     packets_passed,
     /// Host packets dropped because the peer was down (`packet.on_peer_loss`).
     packets_dropped,
-    /// Peer packets delivered to the kernel for hosts.
+    /// Packets delivered to the kernel: those of peers, and behind boosters (mode `boost`).
     packets_delivered,
-    /// Peer packets that the kernel did not accept.
+    /// Packets of peers, or behind boosters, that the kernel did not accept.
     packets_undeliverable,
     /// Peer packets dropped as unmatched: they answer nothing that a site takes.
     packets_unmatched,

@@ -383,3 +383,54 @@ fn a_site_of_all_packets_is_pointed_out() {
         );
     }
 }
+
+/// Warnings for a site of mode `boost`, by key.
+fn doubts_of_boost(link: &str, site: &str) -> Vec<String> {
+    let text = format!(
+        "[intercept]\nlan = [\"eth1\"]\n[link]\ninterface = \"eth0\"\n{link}\n\
+         [[site]]\nname = \"a\"\nmode = \"boost\"\n{site}\n"
+    );
+    let warnings = valid(&text).warnings.into_iter();
+    warnings.map(|warning| warning.key).collect()
+}
+
+#[test]
+fn boosters_that_can_do_nothing_without_a_peer_are_pointed_out() {
+    let none: [&str; 0] = [];
+    let rates = "rate = \"1Mbit/s\"\nrate_down = \"20Mbit/s\"";
+    for (boost, unstated) in [
+        ("snoop = true", None),
+        ("checksum = true, data_filter = true, divacks = true", None),
+        ("ack_filter = true", Some("ack_filter")),
+        ("congestion = true", Some("congestion")),
+        ("snoop = { queue_above = \"1s\" }", Some("snoop")),
+        ("snoop = { asymmetry_above = 3 }", Some("snoop")),
+    ] {
+        let site = format!("boost = {{ {boost} }}");
+        assert_eq!(doubts_of_boost(rates, &site), none, "{boost}");
+        let unstated: Vec<_> = unstated
+            .map(|key| format!("site[1].boost.{key}"))
+            .into_iter()
+            .collect();
+        assert_eq!(doubts_of_boost("", &site), unstated, "{boost}");
+    }
+    let of_loss = "boost = { snoop = { loss_above = \"1%\" } }";
+    assert_eq!(doubts_of_boost(rates, of_loss), ["site[1].boost.snoop"]);
+    assert_eq!(doubts_of_boost(rates, ""), ["site[1].boost"]);
+}
+
+#[test]
+fn keys_of_peers_have_no_effect_without_one() {
+    let site = "class = \"bulk\"\nboost = { snoop = true }\n\
+                packet = { deadline = \"1s\", queue = \"1MiB\", join = false, mss_clamp = false, on_peer_loss = \"drop\" }\n\
+                congestion = \"reno\"";
+    let mut found = doubts_of_boost("rate = \"1Mbit/s\"", site);
+    found.sort_unstable();
+    let keys = [
+        "congestion",
+        "packet.join",
+        "packet.mss_clamp",
+        "packet.on_peer_loss",
+    ];
+    assert_eq!(found, keys.map(|key| format!("site[1].{key}")));
+}

@@ -38,7 +38,7 @@ pub struct SiteList(pub Vec<SiteState>);
 pub struct SiteState {
     /// Name of the site.
     pub name: String,
-    /// Mode of the site: split, tunnel, packet, bypass, block.
+    /// Mode of the site: split, tunnel, packet, boost, bypass, block.
     pub mode: String,
     /// False if an operator has switched the site off.
     pub enabled: bool,

@@ -54,7 +54,13 @@ pub fn status() -> Status {
           "flows": 0, "session": null, "heard_s": 3700.0, "received_bytes": 1024, "sent_bytes": 2048},
         {"name": "deaf", "endpoint": "hub.example:5001", "up": false, "flows": 8192, "session": null, "no_session": "answers_rejected"},
     ]);
+    let boosted = serde_json::json!([{
+        "site": "radio", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
+        "dropped_full": 6, "dropped_late": 7, "dropped_long": 0, "queued_bytes": 8, "queued_s": 0.1,
+        "boosters": {"snoop": {"on": 1, "retransmitted": 2}},
+    }]);
     let status = serde_json::json!({
+        "boosted": boosted,
         "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,
         "draining": true, "unknown": "is ignored",
         "link": {

@@ -28,7 +28,7 @@ pub struct LeftAlone {
 /// Chains of sites, and those that differ from their installed state.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
-    installed: BTreeMap<SiteId, Chain>,
+    installed: BTreeMap<SiteId, Vec<Chain>>,
     bypassed: BTreeSet<SiteId>,
     /// Purpose of the chain that looks up a route; `None` where the table lacks the chain.
     asks_for_route: bool,
@@ -37,14 +37,15 @@ pub(super) struct Bypass {
 
 impl Bypass {
     pub(super) fn new(config: &Config, ruleset: &Ruleset) -> Self {
-        let chain = |id: SiteId| {
-            let name = rules::own_chain(config, id)?;
-            let chain = ruleset.chains.iter().find(|chain| chain.name == name)?;
-            Some((id, chain.clone()))
+        let own = |id: SiteId| {
+            let names = rules::own_chains(config, id);
+            let chains = ruleset.chains.iter();
+            let chains = chains.filter(|chain| names.contains(&chain.name));
+            (id, chains.cloned().collect())
         };
         let sites = config.sites.iter();
         Self {
-            installed: sites.filter_map(|(id, _)| chain(id)).collect(),
+            installed: sites.map(|(id, _)| own(id)).collect(),
             asks_for_route: ruleset.chains.iter().any(|chain| chain.name == NO_ROUTE),
             ..Self::default()
         }
@@ -109,14 +110,14 @@ impl Interception {
     }
 
     async fn set_site(&self, site: SiteId, is_bypassed: bool) -> Result<(), InterceptError> {
-        let Some(chain) = self.bypass.installed.get(&site) else {
-            return Ok(());
-        };
-        let left = rules::left_alone(&chain.name).filter(|_| is_bypassed);
-        let rules = left.as_ref().unwrap_or(&chain.rules);
-        let mask = self.marks.mask();
-        let transaction = nft::chain_transaction(&self.table, mask, &chain.name, rules);
-        let applied = self.nft.apply(&transaction).await;
-        applied.map_err(cannot("switch the bypass of a site on or off"))
+        for chain in self.bypass.installed.get(&site).into_iter().flatten() {
+            let left = rules::left_alone(&chain.name).filter(|_| is_bypassed);
+            let rules = left.as_ref().unwrap_or(&chain.rules);
+            let mask = self.marks.mask();
+            let transaction = nft::chain_transaction(&self.table, mask, &chain.name, rules);
+            let applied = self.nft.apply(&transaction).await;
+            applied.map_err(cannot("switch the bypass of a site on or off"))?;
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use pep_core::site::PortRange;
 
 use super::{
     nft::Names,
-    rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term, is_lost_chain},
+    rules::{BOOSTED, Chain, Counter, Family, Hook, Prefixes, Ruleset, Term, is_lost_chain},
 };
 
 /// Header of the script: its purpose, and the features lost compared with pepd's nft table.
@@ -28,7 +28,8 @@ const HEADER: &str = "\
 # - no rate limits: a flood of SYNs keeps other SYNs from being held
 # - connections to destinations without a route are accepted, and then reset
 # - no gate: at limits.flows new flows wait instead of passing, and one host may use all of them
-# - mode packet: packets between hosts of several LAN interfaces go into the tunnel, too
+# - mode boost: packets from the link do not pass the boosters, as iptables marks no packet behind de-NAT for its route
+- mode packet: packets between hosts of several LAN interfaces go into the tunnel, too
 # - mode packet: ICMP errors about packets of a peer leave by the link instead of the tunnel
 # - mode block: no effect, since iptables rejects only in `forward`, where the site is unknown
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
@@ -297,6 +298,8 @@ impl Writer<'_> {
                 Family::V4 => vec![" -p icmp --icmp-type redirect".to_owned()],
                 Family::V6 => vec![" -p ipv6-icmp --icmpv6-type redirect".to_owned()],
             }),
+            // Behind de-NAT, and by routes.
+            Term::Goto(chain) if chain == BOOSTED => None,
             // The chain is empty: no loss has been detected.
             Term::Jump(chain) if is_lost_chain(chain) => None,
             Term::Of(family) => (*family == self.family).then(|| vec![String::new()]),

@@ -58,7 +58,7 @@ use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::Routing;
-use rules::{Counter, Family, Features, Lan, Ruleset};
+use rules::{Counter, Family, Features, Lan, LaneKind, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 pub use tun::{PacketTun, PacketTuns};
@@ -266,9 +266,14 @@ impl Interception {
             }
             let queue = netlink::PACKET_QUEUE;
             let index = self.netlink.set_up(&lane.tun, queue).await?;
+            if lane.kind != LaneKind::Peer {
+                // The interface by which a packet leaves in the end decides whether it is too long.
+                self.netlink.set_mtu(index, tun::PACKET_MAX).await?;
+            }
             self.tun_indices.push((first + number, index));
             self.packet_tuns.sites.push(PacketTun {
                 site: lane.site,
+                kind: lane.kind,
                 tun,
                 index,
             });
@@ -282,9 +287,9 @@ impl Interception {
         Ok(())
     }
 
-    /// Takes the TUNs of the sites of mode `packet`, in their order. Packets of hosts are read from
-    /// them, and packets written to them follow the routes of this machine. Call it once; dropping
-    /// the result removes the TUNs.
+    /// Takes the TUNs of the sites of modes `packet` and `boost`, in their order. Packets of hosts
+    /// and of the link are read from them, and packets written to them follow the routes of this
+    /// machine. Call it once; dropping the result removes the TUNs.
     pub fn take_packet_tuns(&mut self) -> PacketTuns {
         std::mem::take(&mut self.packet_tuns)
     }

@@ -60,7 +60,7 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
     if let Some(tun) = rules::passing_tun(config) {
         let _ = writeln!(
             text,
-            "# {tun} is a TUN device of pepd: packets of these sites bypass the tunnel by it while their peer is down."
+            "# {tun} is a TUN device of pepd: packets of hosts return to the kernel by it, behind boosters or while their peer is down."
         );
     }
     text + "\n" + &nft::install_transaction(ruleset)

@@ -51,8 +51,9 @@ const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 /// Attribute of pepd's rules, and of no others.
 const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
 
-/// Maximum number of TUNs of any configuration: of LAN interfaces, and of sites of mode `packet`.
-const TUNS_MAX: u32 = 64 + 16;
+/// Maximum number of TUNs of any configuration: of LAN interfaces, and two of each of 16 sites of
+/// mode `boost`.
+const TUNS_MAX: u32 = 64 + 2 * 16;
 
 /// Index of the loopback interface, the same in every network namespace.
 const LOOPBACK: u32 = 1;
@@ -76,7 +77,7 @@ impl Routing {
             families,
             marks: MarkSet::new(intercept.marks),
             table: intercept.route_table,
-            tables: 1 + (intercept.lan.len() + config.packet_sites().count()) as u32,
+            tables: 1 + (intercept.lan.len() + config.packet_tuns()) as u32,
             priority: intercept.rule_priority,
             lans: intercept.lan.iter().map(ToString::to_string).collect(),
         }

@@ -13,10 +13,11 @@
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
-//! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
+//! chain packet_N      a packet of a site of mode packet or boost goes into the Nth TUN
 //! chain block_N       a packet of site N of mode block is rejected
 //! chain packet_sites  packets of no flow: one or more rules per site, if a site handles packets
-//! chain from_servers  prerouting, after de-NAT: answers of the servers
+//! chain boosted_sites packets from the link: one or more rules per site, if one has mode boost
+//! chain from_servers  prerouting, after de-NAT: answers of the servers, packets from the link
 //! chain kept_marks    keeps the mark that another program has set on a SYN, for the server leg
 //! chain marks_again   prerouting, last: restores marks that rules of other programs have changed
 //! chain to_hosts      output, before conntrack: packets of pepd to hosts
@@ -33,8 +34,8 @@ mod marks;
 mod packets;
 
 use build::site_chain;
-pub(crate) use packets::looks_at_packets;
-pub use packets::{PacketLane, lanes, passing_tun};
+pub(crate) use packets::{BOOSTED, looks_at_packets};
+pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
 use pepd_sys::gate::Gate;
 
 use std::borrow::Cow;
@@ -279,7 +280,7 @@ pub enum Counter {
     NoSource(Family),
     /// SYNs whose mark of another program found no room in the map.
     Unkept,
-    /// Packets that entered the TUN of the site of mode `packet` with this number.
+    /// Packets that entered the TUN of this number of a site of mode `packet` or `boost`.
     IntoTunnel(usize),
     /// Packets that pepd rejected.
     Refused,
@@ -630,14 +631,14 @@ fn host_at_cap() -> Vec<Rule> {
     ]
 }
 
-/// Returns the name of a site's own chain, whose rules can be replaced without affecting others.
+/// Returns the names of a site's own chains, whose rules can be replaced without affecting others.
 /// Sites of mode `bypass` have none.
-pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
+pub(super) fn own_chains(config: &Config, id: SiteId) -> Vec<String> {
     match config.sites[id].mode {
-        Mode::Split | Mode::Tunnel => Some(site_chain(id)),
-        Mode::Packet => packets::lane_of(config, id),
-        Mode::Block => Some(packets::block_chain(id)),
-        Mode::Bypass => None,
+        Mode::Split | Mode::Tunnel => vec![site_chain(id)],
+        Mode::Packet | Mode::Boost => packets::lanes_of(config, id),
+        Mode::Block => vec![packets::block_chain(id)],
+        Mode::Bypass => Vec::new(),
     }
 }
 

@@ -254,7 +254,10 @@ fn check_sysctls_with(
     let mut warnings = Vec::new();
     if is("net/ipv4/ip_forward", "0") {
         let defers = config.defers().then_some("`syn = \"defer\"`");
-        let carries = (config.packet_sites().next()).map(|_| "`mode = \"packet\"`");
+        let carries = config.packet_sites().next().map(|site| match site.peer {
+            Some(_) => "`mode = \"packet\"`",
+            None => "`mode = \"boost\"`",
+        });
         // A gateway for IPv6 alone needs no IPv4 forwarding.
         let is_needed = ipv4 || !ipv6;
         if let Some(what) = defers.or(carries).filter(|_| is_needed) {

@@ -18,7 +18,7 @@ use pep_core::site::SiteId;
 
 pub use run::{Run, Single};
 
-use super::{setup, setup::SetupError};
+use super::{rules::LaneKind, setup, setup::SetupError};
 
 /// `virtio_net_hdr` of a whole packet without offloads.
 const WHOLE: [u8; run::HEADER] = [0; run::HEADER];
@@ -42,14 +42,19 @@ enum Runs {
     Never,
 }
 
+/// The longest packet that the kernel passes, in bytes.
+pub const PACKET_MAX: u32 = 65_535;
+
 /// Rejections without an acceptance after which the kernel counts as lacking support.
 const REFUSED_MAX: u8 = 8;
 
-/// The TUN through which the packets of a site go.
+/// A TUN through which packets of a site go.
 #[derive(Debug)]
 pub struct PacketTun {
     /// Site of the packets.
     pub site: SiteId,
+    /// Packets of the site that go through the TUN.
+    pub kind: LaneKind,
     /// Packets of hosts are read from it. Packets written to it arrive by it, and are never
     /// captured again.
     pub tun: Tun,
@@ -57,14 +62,30 @@ pub struct PacketTun {
     pub index: u32,
 }
 
-/// The TUNs of the sites of mode `packet`.
+/// The TUNs of the sites of mode `packet`, or of those of mode `boost`.
 #[derive(Debug, Default)]
 pub struct PacketTuns {
     /// TUNs of the sites, in their order.
     pub sites: Vec<PacketTun>,
-    /// TUN for packets of hosts that bypass the tunnel while their peer is down: conntrack tracks
-    /// them, unlike packets of a peer. `None` without such a site.
+    /// TUN for packets of hosts that the kernel forwards and tracks, unlike those of a peer: while
+    /// the peer is down, or with mode `boost`. `None` without such a site.
     pub passing: Option<Tun>,
+}
+
+impl PacketTuns {
+    /// Takes out the TUNs of the sites of mode `boost`.
+    ///
+    /// # Errors
+    /// When no descriptors are left.
+    pub fn split_off_boosted(&mut self) -> io::Result<Self> {
+        let of_boosts = |tun: &mut PacketTun| tun.kind != LaneKind::Peer;
+        let sites: Vec<_> = self.sites.extract_if(.., of_boosts).collect();
+        let passing = match self.sites.is_empty() {
+            true => self.passing.take(),
+            false => self.passing.as_ref().map(Tun::try_clone).transpose()?,
+        };
+        Ok(Self { sites, passing })
+    }
 }
 
 impl Tun {
@@ -84,6 +105,14 @@ impl Tun {
             name: name.to_owned(),
             device,
             runs: Cell::new(Runs::Unknown { refused: 0 }),
+        })
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            name: self.name.clone(),
+            device: self.device.try_clone()?,
+            runs: self.runs.clone(),
         })
     }
 

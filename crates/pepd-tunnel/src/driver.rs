@@ -346,7 +346,7 @@ fn flush(sockets: &mut Sockets, core: &mut Core, cx: &mut Context<'_>) -> Poll<(
 
 /// A timer with the kernel's resolution. The runtime's timers have a resolution of 1 ms, in which a
 /// fast link carries dozens of packets.
-struct Timer {
+pub(super) struct Timer {
     timer: TimerFd,
     watch: AsyncFd<OwnedFd>,
     /// The expiry that is set.
@@ -357,7 +357,7 @@ struct Timer {
 const SOON: Duration = Duration::from_micros(20);
 
 impl Timer {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
         let watch = timer.as_fd().try_clone_to_owned()?;
@@ -369,7 +369,7 @@ impl Timer {
     }
 
     /// Ready at the deadline, if there is one.
-    fn poll(
+    pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         deadline: Option<Duration>,

@@ -21,6 +21,7 @@
 //! - `recover`, flows of the previous process
 //! - `udp` and `tcp`, the transports of datagrams; `batch`, datagrams of one system call; `name`,
 //!   resolution of peers' host names
+//! - [`boosted`], packets of sites in mode `boost`, on a thread of their own, without a peer
 //! - `packets`, datagrams of sites in mode `packet`; `tap`, the TUN interfaces of these sites
 //! - [`probe`], the load test of a path that an operator requests
 //! - [`custody`], storage on disk for bytes that exceed memory while the link is down
@@ -29,6 +30,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+pub mod boosted;
 mod core;
 mod credit;
 pub mod custody;

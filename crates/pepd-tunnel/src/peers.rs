@@ -170,7 +170,7 @@ impl Statuses {
         };
         let passing = |index| {
             let sites = config.packet_sites();
-            let sites = sites.filter(move |site| site.peer == index);
+            let sites = sites.filter(move |site| site.peer == Some(index));
             let passing = sites.filter(|site| site.policy.on_peer_loss == WithoutPeer::Pass);
             passing.map(|site| site.id).collect()
         };

@@ -12,7 +12,7 @@ use std::{
 use pep_core::site::SiteId;
 use pepd_intercept::{
     netlink::{Netlink, RouteError},
-    tun::{PacketTun, PacketTuns, Tun},
+    tun::{self, PacketTun, PacketTuns, Tun},
 };
 use pepd_sys::reactor;
 use tokio::io::{Interest, unix::AsyncFd};
@@ -27,23 +27,61 @@ use crate::{
 };
 
 /// Packets read from one interface before other tasks run.
-const TURN: usize = 128;
+pub(crate) const TURN: usize = 128;
 /// Interval between checks of the maximum packet length.
 const LOOK: Duration = Duration::from_secs(1);
 /// Minimum MTU of IPv6 (RFC 8200 §5). Packets longer than the tunnel carries are fragmented.
 const MTU_MIN: usize = 1280;
 
 /// The longest packet that the kernel passes.
-const PACKET_MAX: usize = 65_535;
+const PACKET_MAX: usize = tun::PACKET_MAX as usize;
+
+/// A TUN and its readiness.
+#[derive(Debug)]
+pub(crate) struct Source {
+    tun: Tun,
+    watch: AsyncFd<OwnedFd>,
+}
+
+impl Source {
+    /// Creates the value; to be called within a runtime.
+    ///
+    /// # Errors
+    /// If descriptors are exhausted.
+    pub(crate) fn new(tun: Tun) -> io::Result<Self> {
+        let watch = tun.as_fd().try_clone_to_owned()?;
+        let watch = reactor::register(watch, Interest::READABLE)?;
+        Ok(Self { tun, watch })
+    }
+
+    /// Returns the TUN.
+    pub(crate) fn tun(&self) -> &Tun {
+        &self.tun
+    }
+
+    /// Reads a packet to the beginning of `buffer`. Returns its length.
+    pub(crate) fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut ready = ready!(self.watch.poll_read_ready(cx))?;
+            match self.tun.read(buffer)? {
+                Some(length) => return Poll::Ready(Ok(length)),
+                None => ready.clear_ready(),
+            }
+        }
+    }
+}
 
 /// The interface of a site.
 #[derive(Debug)]
 struct Tap {
     /// Peer and chain of the packets.
     of: (usize, usize),
-    tun: Tun,
+    source: Source,
     index: u32,
-    watch: AsyncFd<OwnedFd>,
     /// The MTU last set; 0 at first.
     mtu: Rc<Cell<usize>>,
     /// The MTU is being set.
@@ -56,27 +94,14 @@ impl Tap {
     /// Creates the value; to be called within a runtime.
     fn new(of: (usize, usize), packets: PacketTun) -> io::Result<Self> {
         let PacketTun { tun, index, .. } = packets;
-        let watch = tun.as_fd().try_clone_to_owned()?;
         Ok(Self {
             of,
-            tun,
+            source: Source::new(tun)?,
             index,
-            watch: reactor::register(watch, Interest::READABLE)?,
             mtu: Rc::default(),
             setting: Rc::default(),
             failed: Rc::default(),
         })
-    }
-
-    /// Reads a packet to the beginning of `buffer`. Returns its length.
-    fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        loop {
-            let mut ready = ready!(self.watch.poll_read_ready(cx))?;
-            match self.tun.read(buffer)? {
-                Some(length) => return Poll::Ready(Ok(length)),
-                None => ready.clear_ready(),
-            }
-        }
     }
 
     /// Sets the MTU if it has changed. A failure is retried the next time.
@@ -84,7 +109,7 @@ impl Tap {
         if self.mtu.get() == mtu || self.setting.replace(true) {
             return;
         }
-        let (name, index) = (self.tun.name().to_owned(), self.index);
+        let (name, index) = (self.source.tun().name().to_owned(), self.index);
         let (set, setting) = (Rc::clone(&self.mtu), Rc::clone(&self.setting));
         let failed = Rc::clone(&self.failed);
         tokio::task::spawn_local(async move {
@@ -190,7 +215,7 @@ impl Taps {
             if next.is_none() || self.runs.is_full() {
                 for (of, run) in self.runs.take() {
                     let tap = self.taps.iter().find(|tap| tap.of == of);
-                    written += tap.map_or(0, |tap| tap.tun.write_run(&run));
+                    written += tap.map_or(0, |tap| tap.source.tun().write_run(&run));
                 }
             }
             let Some((of, packet)) = next else {
@@ -242,7 +267,7 @@ fn read(
     let [mut taken, mut passed, mut dropped] = [0; 3];
     let mut more = true;
     for _ in 0..TURN {
-        let Poll::Ready(Ok(length)) = tap.poll_read(cx, buffer) else {
+        let Poll::Ready(Ok(length)) = tap.source.poll_read(cx, buffer) else {
             more = false;
             break;
         };

@@ -152,6 +152,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "credit packets peers",
             "core far flow name near paths probe recover setup tap tcp",
             "driver",
+            "boosted",
         ],
     ),
     (

@@ -24,11 +24,12 @@ const KNOWN: usize = 1500;
 const SPACING: Duration = Duration::from_millis(3);
 
 /// Returns a counter of a booster of a site.
-fn count(pep: &Pep, site: &str, name: &str) -> u64 {
+pub(super) fn count(pep: &Pep, site: &str, name: &str) -> u64 {
     let status: Value = serde_json::from_str(&pep.ask(&["status", "--json"])).expect("JSON");
     let of = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let peers = of(&status, "peers").into_iter();
-    let mut packets = peers.flat_map(|peer| of(&peer, "packets"));
+    let packets = peers.flat_map(|peer| of(&peer, "packets"));
+    let mut packets = packets.chain(of(&status, "boosted"));
     let site = packets.find(|packets| packets["site"] == site);
     let site = site.unwrap_or_else(|| panic!("no such site in {status}"));
     let (booster, name) = name.split_once('.').expect("booster and count");

@@ -1,6 +1,7 @@
 //! Packets that are not split, end to end through two pepds: their content and headers on arrival,
 //! and their treatment when an end is down.
 
+mod boost;
 mod boosters;
 mod errors;
 mod groups;

@@ -35,6 +35,7 @@ pub use log::{LogConfig, LogFormat, LogLevel};
 pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};
 
 use toml::de::DeTable;
+use units::Rate;
 
 use self::sites::Context;
 use crate::reading::{Findings, Lines, Section, values::Span};
@@ -71,7 +72,7 @@ pub struct Config {
     lines: Lines,
 }
 
-/// A site of mode `packet` with its packet policy and peer.
+/// A site of mode `packet` or `boost` with its packet policy and peer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PacketSite<'a> {
     /// Number of the site.
@@ -80,8 +81,15 @@ pub struct PacketSite<'a> {
     pub site: &'a Site,
     /// Policy of its packets.
     pub policy: &'a PacketPolicy,
-    /// Index in [`Config::peers`] of the peer at the far end.
-    pub peer: usize,
+    /// Index in [`Config::peers`] of the peer at the far end; `None` exactly in mode `boost`.
+    pub peer: Option<usize>,
+}
+
+impl PacketSite<'_> {
+    /// Number of its TUNs: one for packets to a peer, or one for each direction.
+    pub fn tuns(&self) -> usize {
+        if self.peer.is_some() { 1 } else { 2 }
+    }
 }
 
 /// Reads and checks a configuration.
@@ -162,6 +170,7 @@ impl Config {
         };
         packet::check_memory(&config, findings);
         packet::check_waits(&config, findings);
+        packet::check_boosts(&config, findings);
         link::check_dedicated(&config, findings);
         config
     }
@@ -185,19 +194,37 @@ impl Config {
         peer.filter(|_| site.mode == Mode::Tunnel)
     }
 
-    /// The sites of mode `packet`, in order, 0 to 16, each with the index of its peer in
-    /// [`peers`](Self::peers). The index of a site in this list numbers its mark, routing table and
-    /// TUN.
+    /// The sites of modes `packet` and `boost`, in order, 0 to 16. Their TUNs, in this order,
+    /// number marks and routing tables.
     pub fn packet_sites(&self) -> impl Iterator<Item = PacketSite<'_>> {
-        self.sites.iter().filter_map(|(id, site)| {
-            let name = site.peer.as_ref()?;
+        let position = |name: &String| self.peers.iter().position(|peer| peer.name == *name);
+        self.sites.iter().filter_map(move |(id, site)| {
+            let peer = site.peer.as_ref().filter(|_| site.mode == Mode::Packet);
             Some(PacketSite {
                 id,
                 site,
                 policy: site.packet.as_ref()?,
-                peer: self.peers.iter().position(|peer| peer.name == *name)?,
+                peer: peer.and_then(position),
             })
         })
+    }
+
+    /// The sites of mode `boost`, in order.
+    pub fn boosted_sites(&self) -> impl Iterator<Item = PacketSite<'_>> {
+        self.packet_sites().filter(|site| site.peer.is_none())
+    }
+
+    /// Number of the TUNs of all [packet sites](Self::packet_sites).
+    pub fn packet_tuns(&self) -> usize {
+        self.packet_sites().map(|site| site.tuns()).sum()
+    }
+
+    /// Rate into the link before which packets of such a site wait, where it is configured.
+    pub fn rate_before(&self, site: &PacketSite<'_>) -> Option<Rate> {
+        match site.peer {
+            Some(peer) => self.peers[peer].rate,
+            None => self.link.as_ref()?.rate,
+        }
     }
 
     /// Reports whether a site holds SYNs until the server has answered.

@@ -1,12 +1,16 @@
-//! Sites that handle single packets: modes `packet` and `block`.
+//! Sites that handle single packets: modes `packet`, `boost` and `block`.
 
 use units::{ByteSize, duration};
 
 use super::{Config, Marks, PacketSite, sites::Context};
 use crate::reading::{Findings, Section};
-use crate::site::{Matcher, Mode, PacketPolicy, Site};
+use crate::site::{
+    Matcher, Mode, PacketPolicy, Site,
+    boost::{Rule, When},
+};
 
-/// Maximum number of sites of mode `packet`: each takes a mark, a routing table and a TUN.
+/// Maximum number of sites of modes `packet` and `boost`: each takes one or two marks, routing
+/// tables and TUNs.
 pub(super) const SITES_MAX: usize = 16;
 
 /// Keys of TCP legs.
@@ -37,27 +41,51 @@ pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
     let packet = s.section("packet");
     let boost = s.section("boost");
     for (key, section) in [("packet", &packet), ("boost", &boost)] {
-        if site.mode != Mode::Packet && section.is_present() {
+        if !site.mode.boosts() && section.is_present() {
             s.warning(
                 key,
-                format!("has no effect: only mode \"packet\" has `{key}`"),
+                format!("has no effect: only modes \"packet\" and \"boost\" have `{key}`"),
             );
         }
+    }
+    if site.mode == Mode::Boost {
+        check_peerless(s, &packet, &boost);
     }
     let policy = packet.whole(|s| PacketPolicy::read_keys(s, site.class, boost));
     if site.mode.takes_packets() {
         check_legs(s, site.mode);
     }
-    if site.mode != Mode::Packet {
+    if !site.mode.boosts() {
         return None;
     }
-    if !s.has("peer") {
+    if site.mode == Mode::Packet && !s.has("peer") {
         s.error(
             "peer",
             "missing: mode \"packet\" needs the name of a [peer.NAME] section",
         );
     }
     Some(policy)
+}
+
+/// Boosters whose packets the far end has to restore.
+const OF_PEERS: [&str; 5] = ["fec", "arq", "ack_reconstruction", "jitter", "compress"];
+
+/// Rejects boosters that need a peer, and warns about other keys of peers.
+fn check_peerless(site: &Section<'_>, packet: &Section<'_>, boost: &Section<'_>) {
+    for key in OF_PEERS.into_iter().filter(|key| boost.has(key)) {
+        let message = "needs mode \"packet\" and a `peer`, which restores the packets; accepted with mode \"boost\": \
+                       ack_filter, data_filter, snoop, divacks, checksum, congestion";
+        boost.error(key, message);
+    }
+    if site.has("peer") {
+        site.warning("peer", "has no effect: mode \"boost\" needs no peer");
+    }
+    for key in ["mss_clamp", "join", "on_peer_loss"]
+        .into_iter()
+        .filter(|key| packet.has(key))
+    {
+        packet.warning(key, "has no effect: mode \"boost\" has no peer");
+    }
 }
 
 fn check_legs(section: &Section<'_>, mode: Mode) {
@@ -80,40 +108,52 @@ impl Context<'_> {
         }
     }
 
-    /// Warns about loops on a one-armed machine, where a peer's packets leave by the interface on
-    /// which hosts' packets arrive.
+    /// Reports sites that match both directions on a one-armed machine, where packets from the link
+    /// arrive by the interface on which those of hosts arrive.
     fn check_loops(&self, index: usize, site: &Site) {
         let link = self.link.map(|link| &link.interface);
         let one_armed = link.is_some_and(|link| self.intercept.lan.contains(link));
-        if one_armed && site.matcher.src.is_empty() && site.matcher.dst.is_empty() {
-            self.findings.warning(
-                &format!("site[{}].match", index + 1),
-                "matches packets from and to hosts, and `link.interface` is in \
-                 `intercept.lan`: packets from the peer may loop; set `src` or `dst`",
-            );
+        if !one_armed || !site.matcher.src.is_empty() || !site.matcher.dst.is_empty() {
+            return;
+        }
+        let key = format!("site[{}].match", index + 1);
+        let both = "matches packets from and to hosts, and `link.interface` is in `intercept.lan`";
+        match site.mode {
+            Mode::Boost => {
+                let message =
+                    format!("{both}: pepd cannot tell the directions apart; set `src` or `dst`");
+                self.findings.error(&key, message);
+            }
+            _ => {
+                let message = format!("{both}: packets from the peer may loop; set `src` or `dst`");
+                self.findings.warning(&key, message);
+            }
         }
     }
 
-    /// Limits sites of mode `packet`, each of which takes a mark.
+    /// Limits sites of modes `packet` and `boost`, whose TUNs take marks.
     pub(super) fn check_packet_sites(&self, sites: &[Site]) {
-        let of_packets = sites
-            .iter()
-            .enumerate()
-            .filter(|(_, site)| site.mode == Mode::Packet);
-        let of_packets: Vec<_> = of_packets.map(|(index, _)| index).collect();
-        for &index in &of_packets {
-            self.check_loops(index, &sites[index]);
-            self.check_width(index, &sites[index]);
+        let of_packets = sites.iter().enumerate();
+        let of_packets: Vec<_> = of_packets.filter(|(_, site)| site.mode.boosts()).collect();
+        for &(index, site) in &of_packets {
+            self.check_loops(index, site);
+            if site.mode == Mode::Packet {
+                self.check_width(index, site);
+            }
         }
-        if let Some(index) = of_packets.get(SITES_MAX) {
+        if let Some((index, _)) = of_packets.get(SITES_MAX) {
             let count = of_packets.len();
             self.findings.error(
                 &format!("site[{}].mode", index + 1),
-                format!("{count} sites of mode \"packet\"; accepted: 0 to {SITES_MAX}, as each has a TUN device"),
+                format!(
+                    "{count} sites of modes \"packet\" and \"boost\"; accepted: 0 to {SITES_MAX}, as each has TUN devices"
+                ),
             );
             return;
         }
-        let (lans, packets) = (self.intercept.lan.len() as u64, of_packets.len() as u64);
+        let tuns = |(_, site): &(usize, &Site)| if site.mode == Mode::Boost { 2 } else { 1 };
+        let packets: u64 = of_packets.iter().map(tuns).sum();
+        let lans = self.intercept.lan.len() as u64;
         let fixed = u64::from(Marks::FIXED);
         let marks = self.intercept.marks;
         let without = fixed + lans;
@@ -122,8 +162,8 @@ impl Context<'_> {
             self.findings.error(
                 "intercept.mark_mask",
                 format!(
-                    "has room for {} marks from {:#x} upwards; {needed} are needed ({fixed}, one per interface of `lan`, and one \
-                     per site of mode \"packet\")",
+                    "has room for {} marks from {:#x} upwards; {needed} are needed ({fixed}, one per interface of `lan`, one \
+                     per site of mode \"packet\", two per site of mode \"boost\")",
                     marks.room(),
                     marks.first(),
                 ),
@@ -134,7 +174,7 @@ impl Context<'_> {
 
 /// Limits the queues and caches of packets to the memory of all flows.
 pub(super) fn check_memory(config: &Config, findings: &Findings) {
-    let of_site = |site: PacketSite<'_>| site.policy.memory(config.peers[site.peer].rate);
+    let of_site = |site: PacketSite<'_>| site.policy.memory(config.rate_before(&site));
     let needed = config.packet_sites().map(of_site).sum();
     let memory = config.limits.memory;
     if needed > memory.bytes() {
@@ -142,7 +182,7 @@ pub(super) fn check_memory(config: &Config, findings: &Findings) {
         findings.error(
             "limits.memory",
             format!(
-                "{memory} is less than the maximum of all queues and caches of mode \"packet\", \
+                "{memory} is less than the maximum of all queues and caches of modes \"packet\" and \"boost\", \
                  {needed}; accepted: \"{needed}\" or more, or a smaller `packet.queue`, `boost.arq.cache` or `boost.snoop.cache`"
             ),
         );
@@ -152,7 +192,7 @@ pub(super) fn check_memory(config: &Config, findings: &Findings) {
 /// Warns about ARQ waits that end before a retransmission can arrive, one round trip later.
 pub(super) fn check_waits(config: &Config, findings: &Findings) {
     for site in config.packet_sites() {
-        let rtt = config.peers[site.peer].rtt;
+        let rtt = site.peer.and_then(|peer| config.peers[peer].rtt);
         let wait = site.policy.boost.arq.as_ref().map(|arq| arq.wait);
         let Some((wait, rtt)) = wait.zip(rtt).filter(|(wait, rtt)| wait < rtt) else {
             continue;
@@ -165,5 +205,44 @@ pub(super) fn check_waits(config: &Config, findings: &Findings) {
                  trip of {rtt} to the peer: retransmissions come too late; set a longer `wait`"
             ),
         );
+    }
+}
+
+/// Warns about sites of mode `boost` whose boosters can do nothing: without a peer, pepd does not
+/// measure the loss of the link, and without a rate no packet waits.
+pub(super) fn check_boosts(config: &Config, findings: &Findings) {
+    let link = config.link.as_ref();
+    let rate = link.and_then(|link| link.rate);
+    let both = rate.and_then(|_| link?.rate_down);
+    for site in config.boosted_sites() {
+        let key = format!("site[{}].boost", site.id.index() + 1);
+        let boost = &site.policy.boost;
+        if boost.rules().next().is_none() {
+            let message = "missing: mode \"boost\" without a booster does nothing; expected for example `snoop = true`";
+            findings.warning(&key, message);
+        }
+        for (name, rule) in boost.rules().filter(|(_, rule)| rule.when == When::Rule) {
+            let key = format!("{key}.{name}");
+            if rule.loss_above.is_some() {
+                let message = "`loss_above` never holds with mode \"boost\": without a peer, pepd does not measure the loss of the \
+                               link; remove the condition";
+                findings.warning(&key, message);
+            }
+            if rule.asymmetry_above.is_some() && both.is_none() {
+                let message =
+                    "`asymmetry_above` never holds without `link.rate` and `link.rate_down`";
+                findings.warning(&key, message);
+            }
+        }
+        let of_queue = ["ack_filter", "congestion"].into_iter();
+        let waits = |name: &str, rule: &Rule| {
+            of_queue.clone().any(|of| of == name) || rule.queue_above.is_some()
+        };
+        for (name, _) in boost.rules().filter(|(name, rule)| waits(name, rule)) {
+            if rate.is_none() {
+                let message = "has no effect without `link.rate`: no packet waits in pepd's queue; set the rate into the link";
+                findings.warning(&format!("{key}.{name}"), message);
+            }
+        }
     }
 }

@@ -169,8 +169,9 @@ impl Context<'_> {
 /// Checks requirements of tunnels, and keys that only tunnels have.
 fn check_tunnel(section: &Section<'_>, site: &mut Site) {
     if site.mode != Mode::Tunnel {
-        if section.has("class") && site.mode != Mode::Packet {
-            let message = "has no effect: only modes \"tunnel\" and \"packet\" have classes";
+        if section.has("class") && !site.mode.boosts() {
+            let message =
+                "has no effect: only modes \"tunnel\", \"packet\" and \"boost\" have classes";
             section.warning("class", message);
         }
         if site.compress {

@@ -19,6 +19,9 @@ words! {
         Tunnel = "tunnel",
         /// Packet by packet to the site's peer, in a tunnel, with boosters.
         Packet = "packet",
+        /// Packet by packet through boosters that need no peer, then as the kernel would forward
+        /// them.
+        Boost = "boost",
         /// Bypassed: the kernel forwards the packets.
         Bypass = "bypass",
         /// Rejected by ICMP.
@@ -34,7 +37,12 @@ impl Mode {
 
     /// Reports whether the site handles packets of protocols other than TCP.
     pub const fn takes_packets(self) -> bool {
-        matches!(self, Self::Packet | Self::Block)
+        matches!(self, Self::Packet | Self::Boost | Self::Block)
+    }
+
+    /// Reports whether packets of the site pass boosters.
+    pub const fn boosts(self) -> bool {
+        matches!(self, Self::Packet | Self::Boost)
     }
 }
 

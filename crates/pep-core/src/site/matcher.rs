@@ -109,6 +109,23 @@ section! {
     }
 }
 
+impl Matcher {
+    /// Matcher of the packets in the other direction. Ignores DSCP and interface, as a packet and
+    /// its answer may differ in both.
+    #[must_use]
+    pub fn mirrored(&self) -> Self {
+        Self {
+            src: self.dst.clone(),
+            dst: self.src.clone(),
+            sport: self.dport.clone(),
+            dport: self.sport.clone(),
+            dscp: Vec::new(),
+            interface: Vec::new(),
+            protocol: self.protocol.clone(),
+        }
+    }
+}
+
 /// Reads the protocols of a site's `match`, and checks them against its mode and ports.
 fn read_protocols(s: &mut Section<'_>, mode: Mode) -> Vec<Protocol> {
     let stated = s.list("protocol", Protocols);
@@ -124,7 +141,7 @@ fn read_protocols(s: &mut Section<'_>, mode: Mode) -> Vec<Protocol> {
     if let Some(other) = other.filter(|_| mode.takes_flows()) {
         let message = format!(
             "`{other}` has no connections to split or to carry as streams; accepted: \"tcp\", or any \
-             protocol with mode \"packet\", \"bypass\" or \"block\""
+             protocol with mode \"packet\", \"boost\", \"bypass\" or \"block\""
         );
         s.error("protocol", message);
     }

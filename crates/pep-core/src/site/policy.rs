@@ -152,7 +152,7 @@ section! {
         on_interception_loss: InterceptionLoss = InterceptionLoss::WORDS, InterceptionLoss::Pass;
         /// Condition for taking flows into custody.
         custody: KeepWhen = KeepWhen::WORDS, KeepWhen::for_class(class);
-        /// Packet policy; `Some` exactly in [`Mode::Packet`].
+        /// Packet policy; `Some` exactly where the mode [boosts](Mode::boosts).
         packet: Option<PacketPolicy> = None;
     }
 }

@@ -37,12 +37,26 @@ pub struct Status {
     pub from_peers: Option<Traffic>,
     /// Peers of tunnels.
     pub peers: Vec<PeerStatus>,
+    /// Counters of sites of mode `boost`, at most a second old.
+    #[serde(default)]
+    pub boosted: Vec<PacketStatus>,
     /// Bytes held for peers in memory and on disk, beyond the initial buffers of flows.
     pub custody: Custody,
     /// Use of limits.
     pub limits: Limits,
     /// Daemon's counters by name, as logged on SIGUSR1.
     pub counters: BTreeMap<String, u64>,
+}
+
+impl Status {
+    /// Returns the sites of mode `packet`, each with its peer, and those of mode `boost`.
+    pub fn packet_sites(&self) -> impl Iterator<Item = (Option<&PeerStatus>, &PacketStatus)> {
+        let of_peers = self
+            .peers
+            .iter()
+            .flat_map(|peer| peer.packets.iter().map(move |site| (Some(peer), site)));
+        of_peers.chain(self.boosted.iter().map(|site| (None, site)))
+    }
 }
 
 /// Configuration and state of the link.
@@ -120,7 +134,7 @@ pub struct Held {
 pub struct SiteStatus {
     /// Name of the site.
     pub name: String,
-    /// Mode: split, tunnel, packet, bypass, block.
+    /// Mode: split, tunnel, packet, boost, bypass, block.
     pub mode: String,
     /// Preferred congestion controls of the link leg; the first available one is used. Empty for
     /// the kernel's default.

@@ -1,18 +1,18 @@
-//! Text form of sites of mode `packet`.
+//! Text form of sites of modes `packet` and `boost`.
 
 use std::{collections::BTreeMap, fmt};
 
-use super::{PacketStatus, PeerStatus};
+use super::{PacketStatus, PeerStatus, Status};
 use crate::text::{NAME, bytes, milliseconds, short};
 
 /// Maximum width of the names of boosters.
 const BOOSTERS: usize = 30;
 
-/// Writes a line for each site of mode `packet`, if any.
-pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Result {
-    let mut sites = peers.iter().flat_map(|peer| {
-        let sites = peer.packets.iter();
-        sites.map(move |site| (site, peer.takes_packets != Some(false)))
+/// Writes a line for each site of modes `packet` and `boost`, if any.
+pub(super) fn write(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
+    let mut sites = status.packet_sites().map(|(peer, site)| {
+        let taken = peer.is_none_or(|peer| peer.takes_packets != Some(false));
+        (site, taken)
     });
     let Some(first) = sites.next() else {
         return Ok(());
@@ -42,7 +42,8 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Re
             );
             writeln!(f, "{}", line.trim_end())
         })?;
-    peers.iter().try_for_each(|peer| write_strangers(f, peer))
+    let mut peers = status.peers.iter();
+    peers.try_for_each(|peer| write_strangers(f, peer))
 }
 
 /// Writes the packets of a peer that no local site accepts.

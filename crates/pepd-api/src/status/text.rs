@@ -35,7 +35,7 @@ impl fmt::Display for Status {
         }
         self.write_sites(f)?;
         self.write_peers(f)?;
-        packets::write(f, &self.peers)
+        packets::write(f, self)
     }
 }
 

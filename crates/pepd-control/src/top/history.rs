@@ -55,8 +55,8 @@ pub(super) struct PacketRates {
     pub(super) given: f64,
 }
 
-/// Peer and site.
-type PacketKey = (String, String);
+/// Peer, if any, and site.
+type PacketKey = (Option<String>, String);
 
 /// Data for drawing a frame.
 #[derive(Debug)]
@@ -238,16 +238,16 @@ impl History {
         Some((again as f64 / sent as f64).min(1.0))
     }
 
-    /// Returns the rates of a site's packets to and from a peer; none without an earlier response,
+    /// Returns the rates of a site's packets from and to hosts; none without an earlier response,
     /// or after a reset of the counts.
     pub(super) fn packet_rates(
         &self,
-        peer: &PeerStatus,
+        peer: Option<&PeerStatus>,
         site: &PacketStatus,
     ) -> Option<PacketRates> {
         let (before, counts) = self.packets.as_ref()?;
         let seconds = self.heard_at()? - before;
-        let key = (peer.name.clone(), site.site.clone());
+        let key = packet_key(peer, site);
         let [taken, bytes, given] = *counts.get(&key)?;
         let rate = |now: u64, before: u64| {
             let more = now.checked_sub(before)?;
@@ -297,14 +297,15 @@ impl History {
 }
 
 fn packets(status: &Status) -> BTreeMap<PacketKey, [u64; 3]> {
-    let sites = status.peers.iter().flat_map(|peer| {
-        let sites = peer.packets.iter();
-        sites.map(|site| {
-            let key = (peer.name.clone(), site.site.clone());
-            (key, [site.packets, site.bytes, site.delivered])
-        })
+    let sites = status.packet_sites().map(|(peer, site)| {
+        let counts = [site.packets, site.bytes, site.delivered];
+        (packet_key(peer, site), counts)
     });
     sites.collect()
+}
+
+fn packet_key(peer: Option<&PeerStatus>, site: &PacketStatus) -> PacketKey {
+    (peer.map(|peer| peer.name.clone()), site.site.clone())
 }
 
 fn key(flow: &FlowStatus) -> FlowKey {
@@ -415,7 +416,7 @@ mod tests {
         };
         let rates = |history: &History| {
             let peer = &history.status().expect("seen").peers[0];
-            history.packet_rates(peer, &peer.packets[0])
+            history.packet_rates(Some(peer), &peer.packets[0])
         };
         history.take(0.0, answer(seen(10, 1000, 5)));
         assert_eq!(rates(&history), None);

@@ -88,7 +88,7 @@ pub fn once(socket: &Path) -> Result<String, TopError> {
     let mut history = History::new(socket.display().to_string(), 1.0);
     let mut ask = |now: f64| {
         let status: Status = question(socket, "/v1/status")?;
-        let has_packets = status.peers.iter().any(|peer| !peer.packets.is_empty());
+        let has_packets = status.packet_sites().next().is_some();
         let answer = Answer {
             status: Ok(status),
             flows: None,

@@ -177,7 +177,7 @@ impl Builder<'_> {
     /// Returns the families for which traffic to networks of this machine is exempt from tunnels.
     fn near(&self) -> &'static [Family] {
         let mut sites = self.config.sites.iter();
-        let tunnels = sites.any(|(_, site)| matches!(site.mode, Mode::Tunnel | Mode::Packet));
+        let tunnels = sites.any(|(_, site)| site.mode == Mode::Tunnel || site.mode.boosts());
         let link = self.config.link.as_ref();
         match tunnels && link.is_none_or(|link| link.other_routes == OtherRoutes::Pass) {
             true => self.features.families(),
@@ -228,7 +228,7 @@ impl Builder<'_> {
     }
 
     /// Returns the LAN interfaces and their TUNs.
-    fn host_names(&self) -> Vec<String> {
+    pub(super) fn host_names(&self) -> Vec<String> {
         let tuns = self.lans.iter().filter_map(|lan| lan.tun.clone());
         self.lan_names().into_iter().chain(tuns).collect()
     }
@@ -415,6 +415,7 @@ impl Builder<'_> {
                 .concat(),
             ),
         ]);
+        rules.extend(self.from_link());
         rules
     }
 

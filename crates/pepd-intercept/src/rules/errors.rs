@@ -12,7 +12,7 @@ use super::{
     Chain, Family, Hook, Rule, Term,
     build::{Builder, joined},
     chain,
-    packets::lane_chain,
+    packets::{LaneKind, lane_chain},
     rule,
 };
 
@@ -22,7 +22,9 @@ impl Builder<'_> {
         if !self.features.errors {
             return Vec::new();
         }
-        let lanes = 0..self.lanes.len();
+        let lanes = self.lanes.iter().enumerate();
+        let of_peers = lanes.filter(|(_, lane)| lane.kind == LaneKind::Peer);
+        let lanes = of_peers.map(|(number, _)| number);
         let both = |lane| {
             self.features
                 .families()

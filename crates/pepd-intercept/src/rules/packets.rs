@@ -1,4 +1,4 @@
-//! Sites that handle single packets: into the TUN of the site, or rejected.
+//! Sites that handle single packets: into a TUN of the site, or rejected.
 //!
 //! They are stateless: the first site that matches a packet decides, as for flows, so that all
 //! packets of a connection take the same path. Packets of pepd's flows leave the chain earlier.
@@ -15,11 +15,24 @@ use super::{
     chain, rule,
 };
 
-/// A site of mode `packet` and its TUN.
+/// Packets that go through a TUN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneKind {
+    /// From hosts to a peer, and back: mode `packet`.
+    Peer,
+    /// From hosts to the link: mode `boost`.
+    ToLink,
+    /// From the link to hosts: mode `boost`.
+    ToHosts,
+}
+
+/// A site of mode `packet` or `boost` and a TUN of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketLane {
     /// Site whose packets go through the TUN.
     pub site: SiteId,
+    /// Packets of the site that go through the TUN.
+    pub kind: LaneKind,
     /// Name of the TUN.
     pub tun: String,
     /// True if the MSS of connections is clamped to the tunnel's packets.
@@ -32,17 +45,27 @@ pub struct PacketLane {
 /// number that no TUN for held SYNs of any table can have.
 pub fn lanes(config: &Config) -> Vec<PacketLane> {
     let prefix = prefix(config);
-    let sites = config.packet_sites().enumerate();
-    let lane = |(number, of): (usize, pep_core::config::PacketSite<'_>)| PacketLane {
-        site: of.id,
-        tun: format!("{prefix}-{number}"),
-        mss_clamp: of.policy.mss_clamp,
-        join: of.policy.join,
-    };
-    sites.map(lane).collect()
+    let mut lanes = Vec::new();
+    for of in config.packet_sites() {
+        let kinds: &[LaneKind] = match of.peer {
+            Some(_) => &[LaneKind::Peer],
+            None => &[LaneKind::ToLink, LaneKind::ToHosts],
+        };
+        for &kind in kinds {
+            lanes.push(PacketLane {
+                site: of.id,
+                kind,
+                tun: format!("{prefix}-{}", lanes.len()),
+                mss_clamp: of.policy.mss_clamp && kind == LaneKind::Peer,
+                join: of.policy.join && kind == LaneKind::Peer,
+            });
+        }
+    }
+    lanes
 }
 
-/// Returns the TUN for packets of hosts that bypass the tunnel, if such sites exist.
+/// Returns the TUN for packets of hosts that the kernel forwards: those that bypass the tunnel, and
+/// those of mode `boost`. `None` without such sites.
 pub fn passing_tun(config: &Config) -> Option<String> {
     config.packet_sites().next()?;
     Some(format!("{}-p", prefix(config)))
@@ -64,6 +87,9 @@ pub(crate) fn looks_at_packets(config: &Config) -> bool {
 /// Name of the chain for packets of no flow. `packets` is a keyword of nft.
 const PACKETS: &str = "packet_sites";
 
+/// Name of the chain for packets from the link to hosts of sites of mode `boost`.
+pub(crate) const BOOSTED: &str = "boosted_sites";
+
 impl Builder<'_> {
     fn looks_at_packets(&self) -> bool {
         looks_at_packets(self.config)
@@ -76,20 +102,28 @@ impl Builder<'_> {
     /// Returns the additional counters.
     pub(super) fn packet_counters(&self) -> Vec<Counter> {
         let lanes = (0..self.lanes.len()).map(Counter::IntoTunnel);
-        let mut sites = self.config.sites.iter();
-        let blocks = sites.any(|(_, site)| site.mode == Mode::Block);
+        let blocks = self.has_sites(Mode::Block);
         let out = [Counter::NotForHosts, Counter::NotFromHosts];
         let out = out.into_iter().filter(|_| !self.lanes.is_empty());
         let refused = blocks.then_some(Counter::Refused);
         lanes.chain(out).chain(refused).collect()
     }
 
-    /// Returns rules for packets out of the TUNs of sites, which come from a peer.
+    pub(super) fn has_sites(&self, mode: Mode) -> bool {
+        let mut sites = self.config.sites.iter();
+        sites.any(|(_, site)| site.mode == mode)
+    }
+
+    /// Returns rules for packets out of the TUNs of sites, which come from a peer, or from the link
+    /// with mode `boost`.
     ///
     /// Its hosts may reach hosts of this end, but not this machine: in `input` they would look like
     /// local hosts. Answers of local hosts go into the TUN untracked, so conntrack must not see the
     /// peer's packets either: it considers one direction of a connection `invalid`. Sources that
     /// are addresses of this machine are dropped, since the kernel accepts them for IPv6.
+    ///
+    /// Packets from the link were tracked, and their addresses translated back, before they entered
+    /// the TUN.
     pub(super) fn out_of_lanes(&self) -> Vec<Rule> {
         if self.lanes.is_empty() {
             return Vec::new();
@@ -110,14 +144,18 @@ impl Builder<'_> {
         rules.extend(self.lanes.iter().enumerate().map(|(number, lane)| {
             let from = Term::From(vec![lane.tun.clone()]);
             let behind = self.behind_tun(self.lans.len() + number);
+            let comment = match lane.kind {
+                LaneKind::Peer => "from a peer: untracked, like packets to it",
+                LaneKind::ToLink | LaneKind::ToHosts => "from the link: tracked before",
+            };
             rule(
-                "from a peer: untracked, like packets to it",
+                comment,
                 [&[from], &behind[..], &[Term::Notrack, Term::Accept]].concat(),
             )
         }));
         rules.extend(passing_tun(self.config).map(|tun| {
             rule(
-                "peer is down: forward and track, past the TUN",
+                "of hosts, past a peer that is down or through boosters: forward and track",
                 [Term::From(vec![tun]), Term::Accept],
             )
         }));
@@ -147,30 +185,39 @@ impl Builder<'_> {
         }
         let lanes = self.lanes.iter().enumerate();
         let mut chains: Vec<_> = lanes
-            .map(|(number, lane)| {
-                chain(
-                    &lane_chain(number),
-                    None,
-                    self.lane_rules(number, &lane.tun),
-                )
-            })
+            .map(|(number, lane)| chain(&lane_chain(number), None, self.lane_rules(number, lane)))
             .collect();
         chains.extend(self.block_chains());
         chains.push(chain(PACKETS, None, self.packets()));
+        if self.has_sites(Mode::Boost) {
+            chains.push(chain(BOOSTED, None, self.boosted()));
+        }
         chains
     }
 
     /// Returns the rules of a lane. As for held SYNs, a packet enters the TUN only while a route
     /// into it exists.
-    fn lane_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
-        use Term::{Accept, Count, Notrack, SetMark};
-        let into = self.route_into_tun(self.lans.len() + number, tun);
+    fn lane_rules(&self, number: usize, lane: &PacketLane) -> Vec<Rule> {
+        use Term::{Accept, Count, Notrack, RoutedByOther, SetMark};
+        let into = self.route_into_tun(self.lans.len() + number, &lane.tun);
         let counted = Count(Counter::IntoTunnel(number));
-        let mut rules = self.near_rules(&[], &[Accept]);
+        let mut rules = match lane.kind {
+            LaneKind::Peer | LaneKind::ToLink => self.near_rules(&[], &[Accept]),
+            LaneKind::ToHosts => Vec::new(),
+        };
+        let link = self.link_alone().filter(|_| lane.kind == LaneKind::ToLink);
+        rules.extend(link.map(|link| {
+            let other = [RoutedByOther(link.to_owned()), Accept];
+            rule("route does not lead by the link", other)
+        }));
+        let untracked: &[Term] = match lane.kind {
+            LaneKind::Peer | LaneKind::ToLink => &[Notrack],
+            LaneKind::ToHosts => &[],
+        };
         rules.extend([
             rule(
                 "into the TUN, which exists while pepd runs",
-                [&into[..], &[Notrack, counted, Accept]].concat(),
+                [&into[..], untracked, &[counted, Accept]].concat(),
             ),
             rule("pepd has ended: forward and track", [SetMark(0), Accept]),
         ]);
@@ -224,11 +271,8 @@ impl Builder<'_> {
             }
         };
         let ends = match site.mode {
-            Mode::Packet => {
-                let mut lanes = self.lanes.iter();
-                let number = lanes.position(|lane| lane.site == id);
-                vec![Term::Goto(lane_chain(number.expect("each has one")))]
-            }
+            Mode::Packet => vec![self.into_lane(id, LaneKind::Peer)],
+            Mode::Boost => vec![self.into_lane(id, LaneKind::ToLink)],
             Mode::Block => vec![Term::Goto(block_chain(id))],
             Mode::Split | Mode::Tunnel | Mode::Bypass => vec![Term::Return],
         };
@@ -239,6 +283,55 @@ impl Builder<'_> {
             rule(&site.name, terms.concat())
         });
         rules.collect()
+    }
+
+    fn into_lane(&self, id: SiteId, kind: LaneKind) -> Term {
+        let mut lanes = self.lanes.iter();
+        let number = lanes.position(|lane| lane.site == id && lane.kind == kind);
+        Term::Goto(lane_chain(number.expect("each has one")))
+    }
+
+    /// Returns the rule for packets from the link to hosts, after conntrack and de-NAT.
+    pub(super) fn from_link(&self) -> Option<Rule> {
+        let from = match &self.config.link {
+            Some(link) => Term::From(vec![link.interface.to_string()]),
+            None => {
+                let tuns = passing_tun(self.config)
+                    .into_iter()
+                    .chain(self.lane_names());
+                Term::NotFrom(self.host_names().into_iter().chain(tuns).collect())
+            }
+        };
+        let boosted = [from, Term::Goto(BOOSTED.to_owned())];
+        let rule = rule("from the link, perhaps to hosts of mode boost", boosted);
+        self.has_sites(Mode::Boost).then_some(rule)
+    }
+
+    /// Returns the rules for packets from the link: the first site whose answer they are decides,
+    /// as for packets of hosts.
+    fn boosted(&self) -> Vec<Rule> {
+        let mut rules = vec![rule(
+            "for this machine itself, or not unicast",
+            [Term::ForThisMachine, Term::Return],
+        )];
+        let sites: Vec<_> = self.config.sites.iter().collect();
+        let last = sites.iter().rposition(|(_, site)| site.mode == Mode::Boost);
+        for (id, site) in &sites[..last.map_or(0, |last| last + 1)] {
+            let lans = self.interfaces(&site.matcher);
+            let to = Term::RoutedToAny(lans.map(|(_, lan)| lan.interface.clone()).collect());
+            let end = match site.mode {
+                Mode::Boost => self.into_lane(*id, LaneKind::ToHosts),
+                _ => Term::Return,
+            };
+            let mirrored = site.matcher.mirrored();
+            let protocols = protocols(&mirrored);
+            let variants = self.conditions(&mirrored, &ports(&mirrored)).into_iter();
+            rules.extend(variants.map(|conditions| {
+                let terms = [&protocols[..], &conditions, &[to.clone(), end.clone()]];
+                rule(&site.name, terms.concat())
+            }));
+        }
+        rules
     }
 
     /// Returns the chain that clamps the MSS of connections to the tunnel's packets.
@@ -258,10 +351,11 @@ pub(super) fn lane_chain(number: usize) -> String {
     format!("packet_{number}")
 }
 
-/// Returns the chain of a site of mode `packet`.
-pub(super) fn lane_of(config: &Config, id: SiteId) -> Option<String> {
-    let number = config.packet_sites().position(|of| of.id == id);
-    number.map(lane_chain)
+/// Returns the chains of a site of mode `packet` or `boost`.
+pub(super) fn lanes_of(config: &Config, id: SiteId) -> Vec<String> {
+    let lanes = lanes(config).into_iter().enumerate();
+    let of_site = lanes.filter(|(_, lane)| lane.site == id);
+    of_site.map(|(number, _)| lane_chain(number)).collect()
 }
 
 /// Returns the chain of a site of mode `block`.

@@ -281,3 +281,83 @@ fn an_older_kernel_has_no_rules_for_errors() {
     assert!(!terms.any(of_errors));
     assert!(ruleset.chains.iter().all(|chain| chain.name != "errors"));
 }
+
+#[test]
+fn boosted_packets_come_from_both_sides_and_return_tracked_once() {
+    let sites = [
+        site("ssh", "bypass", "protocol = \"tcp\", dport = 22"),
+        site("peer", "packet", "protocol = 50"),
+        site(
+            "radio",
+            "boost",
+            "protocol = \"tcp\", src = \"10.0.0.0/8\", dport = 80, interface = \"lan1\", dscp = 46",
+        ),
+        site("never", "bypass", "dport = 1"),
+    ];
+    let ruleset = ruleset(&format!("[link]\ninterface = \"sat0\"\n{}", sites.concat()));
+    let to =
+        |names: &[&str]| Term::RoutedToAny(names.iter().map(|name| (*name).to_owned()).collect());
+    let lans = || to(&["lan0", "lan1"]);
+    let port = |port| Term::TransportSource(vec![PortRange::single(port)]);
+    let tcp = || Term::Protocol(vec![Protocol::TCP]);
+    let prefix: Ipv4Net = "10.0.0.0/8".parse().unwrap();
+    let expected: [&[Term]; 4] = [
+        &[Term::ForThisMachine, Term::Return],
+        &[tcp(), port(22), lans(), Term::Return],
+        &[Term::Protocol(vec![Protocol(50)]), lans(), Term::Return],
+        &[
+            tcp(),
+            Term::Destination(Prefixes::V4(vec![prefix])),
+            port(80),
+            to(&["lan1"]),
+            Term::Goto("packet_2".to_owned()),
+        ],
+    ];
+    assert_eq!(rules_of(&ruleset, "boosted_sites"), expected);
+    let from_link = [
+        Term::From(vec!["sat0".to_owned()]),
+        Term::Goto("boosted_sites".to_owned()),
+    ];
+    assert_eq!(
+        rules_of(&ruleset, "from_servers").last(),
+        Some(&&from_link[..])
+    );
+    let goes = Term::Goto("packet_1".to_owned());
+    let of_hosts = rules_of(&ruleset, "packet_sites").into_iter();
+    assert_eq!(
+        of_hosts.filter(|rule| rule.last() == Some(&goes)).count(),
+        1
+    );
+    // Conntrack sees packets of hosts behind the boosters, and those from the link before.
+    let into = |chain: &str| {
+        let rules = rules_of(&ruleset, chain).into_iter();
+        let mut into = rules.filter(|rule| {
+            rule.iter()
+                .any(|term| matches!(term, Term::Count(Counter::IntoTunnel(_))))
+        });
+        into.next().expect("one").contains(&Term::Notrack)
+    };
+    assert_eq!((into("packet_1"), into("packet_2")), (true, false));
+    let beside = [Term::RoutedByOther("sat0".to_owned()), Term::Accept];
+    assert!(rules_of(&ruleset, "packet_1").contains(&&beside[..]));
+    let of_errors = ruleset.spoken.iter().map(|(_, lane)| *lane);
+    assert!(of_errors.eq([0, 0]));
+    // Two marks and TUNs.
+    assert_eq!(
+        ruleset
+            .counters
+            .iter()
+            .filter(|counter| matches!(counter, Counter::IntoTunnel(_)))
+            .count(),
+        3
+    );
+}
+
+#[test]
+fn without_a_stated_link_packets_to_hosts_come_from_any_other_interface() {
+    let ruleset = ruleset(&site("radio", "boost", ""));
+    let names = ["lan0", "lan1", "pepd-p", "pepd-0", "pepd-1"];
+    let others = Term::NotFrom(names.map(str::to_owned).to_vec());
+    let last = rules_of(&ruleset, "from_servers").pop().expect("one");
+    assert_eq!(last[0], others);
+}

@@ -22,10 +22,12 @@ const ALWAYS: u64 = 13;
 const DEFER: u64 = 8;
 /// An event loop, and the sockets and timer of tunnels.
 const TUNNELS: u64 = EVENT_LOOP + 10;
-/// The TUN of a site in mode `packet`, and its watch.
+/// A TUN of a site in mode `packet` or `boost`, and its watch.
 const PACKETS: u64 = 2;
 /// A multicast socket of each family, and its watch.
 const GROUPS: u64 = 4;
+/// An event loop, a timer and its watch, and a copy of the TUN for passed packets.
+const BOOSTERS: u64 = EVENT_LOOP + 3;
 /// Kept for running nft: pipes for input, output and errors, both ends, and a pidfd; as many again
 /// since acceptors may be faster.
 pub const SPARE: usize = 16;
@@ -81,9 +83,11 @@ fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let listeners = listeners(config, workers, families);
     let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
     let defer = if config.defers() { DEFER } else { 0 };
-    let packets = PACKETS * config.packet_sites().count() as u64;
+    let packets = PACKETS * config.packet_tuns() as u64;
     // One more for passed packets, and those for groups.
     let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
+    let boosts = config.boosted_sites().next().is_some();
+    let packets = packets + u64::from(boosts) * BOOSTERS;
     let event_loops = (1 + workers) * EVENT_LOOP;
     // While nft installs or removes rules, it uses the spare ones.
     listeners + event_loops + tunnels + defer + packets + ALWAYS + SPARE as u64 + FLOW

@@ -242,7 +242,7 @@ impl Uses {
     fn new(config: &Config, process: u32, keeper: u32) -> Self {
         let intercept = &config.intercept;
         let (first, last) = config.listen_ports().into_inner();
-        let tuns = (intercept.lan.len() + config.packet_sites().count()) as u32;
+        let tuns = (intercept.lan.len() + config.packet_tuns()) as u32;
         let table = intercept.route_table;
         Self {
             process,

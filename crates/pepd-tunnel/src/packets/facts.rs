@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use boosters::{
-    chain::{ChainStats, ReceiverStats},
+    chain::{Chain, ChainStats, ReceiverStats},
     wire::Abilities,
 };
 use pep_core::config::PacketSite;
@@ -43,6 +43,21 @@ pub struct SiteFacts {
     pub delay: Duration,
     /// Counters of its boosters.
     pub boosters: Counts,
+}
+
+impl SiteFacts {
+    pub(crate) fn new(site: &str, chain: &Chain, now: Duration) -> Self {
+        let mut boosters = Counts::new();
+        chain.counters(&mut |booster, count, value| boosters.push((booster, count, value)));
+        let (queued, delay) = chain.queued(now);
+        Self {
+            site: site.to_owned(),
+            chain: chain.stats(),
+            queued,
+            delay,
+            boosters,
+        }
+    }
 }
 
 /// Packets from a chain of the peer in this session. Only the peer knows the chain's site.
@@ -149,18 +164,7 @@ impl Packets {
 
     fn site_facts(&self, now: Duration) -> Vec<SiteFacts> {
         let chains = self.exchange.chains().iter().zip(&self.sites);
-        let facts = chains.map(|(chain, site)| {
-            let mut boosters = Counts::new();
-            chain.counters(&mut |booster, count, value| boosters.push((booster, count, value)));
-            let (queued, delay) = chain.queued(now);
-            SiteFacts {
-                site: site.name.clone(),
-                chain: chain.stats(),
-                queued,
-                delay,
-                boosters,
-            }
-        });
+        let facts = chains.map(|(chain, site)| SiteFacts::new(&site.name, chain, now));
         facts.collect()
     }
 

@@ -95,7 +95,7 @@ pub(crate) struct Heard {
 impl Named {
     /// Returns the groups of a configuration, if a packet site names any.
     pub fn new(config: &Config) -> Option<Self> {
-        let nets = config.packet_sites();
+        let nets = config.packet_sites().filter(|site| site.peer.is_some());
         let nets = nets.flat_map(|site| site.site.matcher.dst.iter());
         let groups = nets.map(IpNet::addr).filter(IpAddr::is_multicast);
         let mut families = [false; 2];

@@ -12,7 +12,7 @@ mod admission;
 mod facts;
 pub(super) mod groups;
 pub(super) mod runs;
-mod settings;
+pub(super) mod settings;
 
 pub use admission::{Stranger, Strangers};
 pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
@@ -34,7 +34,7 @@ use tunnel::{
 };
 
 /// Interval at which boosters get the state of the path while there are packets.
-const LOOK: Duration = Duration::from_millis(20);
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// Maximum of chains per peer, as for sites of mode `packet`. A receiver's reordering, delay and
 /// reassembly buffers take up to 11 MiB per chain, and nothing before a packet comes.
@@ -109,7 +109,7 @@ impl Packets {
     /// Creates the state of a peer's sites in mode `packet`, if it has any.
     pub(super) fn new(config: &Config, peer: usize, seed: u64) -> Option<Self> {
         let sites = config.packet_sites();
-        let sites: Vec<_> = sites.filter(|site| site.peer == peer).collect();
+        let sites: Vec<_> = sites.filter(|site| site.peer == Some(peer)).collect();
         if sites.is_empty() {
             return None;
         }

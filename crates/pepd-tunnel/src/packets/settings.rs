@@ -11,7 +11,7 @@ use pep_core::{
 use units::{Rate, Ratio};
 
 /// Builds the chain of a site whose path has this rate.
-pub(super) fn chain(policy: &PacketPolicy, rate: Option<Rate>, seed: u64) -> Chain {
+pub(crate) fn chain(policy: &PacketPolicy, rate: Option<Rate>, seed: u64) -> Chain {
     settings::chain(&Settings {
         queue: usize::try_from(policy.queue_bytes(rate)).unwrap_or(usize::MAX),
         deadline: policy.deadline,

@@ -362,7 +362,7 @@ fn session_config(
 
 /// Returns whether there are sites in mode `packet` with that peer.
 fn has_packets(config: &Config, peer: usize) -> bool {
-    config.packet_sites().any(|site| site.peer == peer)
+    config.packet_sites().any(|site| site.peer == Some(peer))
 }
 
 /// Returns the reaction to silence: never stop sending on a dedicated link, stop gently on others.

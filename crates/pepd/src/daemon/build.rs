@@ -30,7 +30,7 @@ use pepd_sys::{
     stats::Counters,
     threads::{self, IdleThread},
 };
-use pepd_tunnel::{Inherited, Tunnels, setup::Prepared};
+use pepd_tunnel::{Inherited, Tunnels, boosted::Boosters, setup::Prepared};
 
 use super::{
     DaemonError, Role,
@@ -95,6 +95,10 @@ pub(super) async fn build(
     let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
     let tunnels = tunnels.transpose();
     let tunnels = tunnels.map_err(DaemonError::system("start the tunnels"))?;
+    let boosts = config.boosted_sites().next();
+    let boosters = boosts.map(|_| IdleThread::new("boosters".to_owned()));
+    let boosters = boosters.transpose();
+    let boosters = boosters.map_err(DaemonError::system("start the boosters"))?;
     if !succeeds {
         Interception::clear_leftovers(config)
             .await
@@ -111,11 +115,12 @@ pub(super) async fn build(
         listeners,
         threads,
         tunnels,
+        boosters,
         inheritance,
         discards: matches!(role, Role::Worker { discards: true, .. }),
     };
     match start(&config, descriptors, &sites, prepared, &mut interception) {
-        Ok((context, defer, workers, tunnels)) => {
+        Ok((context, defer, workers, tunnels, boosters)) => {
             let (claim, keeper) = ours.into_inner();
             Ok(Daemon {
                 claim,
@@ -129,6 +134,7 @@ pub(super) async fn build(
                 defer,
                 workers,
                 tunnels,
+                boosters,
                 sites,
                 descriptors,
                 spare: Spare::default(),
@@ -171,6 +177,7 @@ struct Parts {
     listeners: Vec<Vec<Listener>>,
     threads: Vec<IdleThread>,
     tunnels: Option<(Prepared, IdleThread)>,
+    boosters: Option<IdleThread>,
     inheritance: Inheritance,
     /// True if flows of earlier processes are not taken over.
     discards: bool,
@@ -181,6 +188,7 @@ type Started = (
     Option<DeferTask>,
     Workers,
     Option<Tunnels>,
+    Option<Boosters>,
 );
 
 /// Creates the parts that need the interception. No connection is accepted before the workers run.
@@ -195,6 +203,7 @@ fn start(
         mut listeners,
         threads,
         tunnels,
+        boosters,
         inheritance,
         discards,
     } = parts;
@@ -219,13 +228,14 @@ fn start(
         survivors: in_tunnels,
         sites: sites.to_vec(),
     };
+    let mut tuns = interception.take_packet_tuns();
+    let boosted = tuns.split_off_boosted();
+    let boosted = boosted.map_err(DaemonError::system("start the boosters"))?;
+    let boosters = boosters.map(|thread| Boosters::start(config, thread, boosted, &context));
+    let boosters = boosters.transpose();
+    let boosters = boosters.map_err(DaemonError::system("start the boosters"))?;
     let tunnels = match tunnels {
-        Some(prepared) => Some(Tunnels::start(
-            prepared,
-            inherited,
-            interception.take_packet_tuns(),
-            &context,
-        )),
+        Some(prepared) => Some(Tunnels::start(prepared, inherited, tuns, &context)),
         None => {
             takeover::lose(&context, &inherited.survivors);
             None
@@ -257,7 +267,7 @@ fn start(
     if cap < config.limits.flows {
         descriptors::warn_of_few(config, cap, descriptors, others);
     }
-    Ok((context, defer, workers, tunnels))
+    Ok((context, defer, workers, tunnels, boosters))
 }
 
 fn neighbour_watch(

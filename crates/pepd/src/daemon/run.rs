@@ -16,7 +16,7 @@ use pepd_relay::{
     },
 };
 use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, load::Source, stats};
-use pepd_tunnel::Tunnels;
+use pepd_tunnel::{Tunnels, boosted::Boosters};
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
@@ -57,6 +57,7 @@ pub(super) struct Daemon {
     pub(super) neighbours: Option<NeighbourWatch>,
     pub(super) workers: Workers,
     pub(super) tunnels: Option<Tunnels>,
+    pub(super) boosters: Option<Boosters>,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     /// Limit of descriptors.
     pub(super) descriptors: u64,
@@ -155,13 +156,13 @@ impl Daemon {
     }
 
     fn observer(&self, switches: &Arc<Switches>) -> Arc<Observer> {
-        let tunnels = self.tunnels.as_ref();
+        let threads = (self.tunnels.as_ref(), self.boosters.as_ref());
         let descriptors = self.descriptors;
         Observer::new(
             &self.config,
             &self.context,
             &self.sites,
-            tunnels,
+            threads,
             descriptors,
             switches,
         )
@@ -427,6 +428,9 @@ impl Daemon {
         self.workers.stop();
         if let Some(tunnels) = self.tunnels {
             tunnels.stop();
+        }
+        if let Some(boosters) = self.boosters {
+            boosters.stop();
         }
         stats::log_counted(&collect(&self.context, &self.interception).await);
         self.interception.remove_or_warn().await;

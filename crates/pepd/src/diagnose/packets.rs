@@ -1,18 +1,42 @@
-//! Packets of sites of mode `packet`, which both ends need; and ICMP errors to hosts for refused
-//! packets.
+//! Packets of sites of mode `packet`, which both ends need; those of mode `boost`, which need both
+//! directions; and ICMP errors to hosts for refused packets.
 
 use pep_core::{config::Config, site::Mode};
-use pepd_api::status::{PeerStatus, Status};
+use pepd_api::status::{PacketStatus, PeerStatus, Status};
 
 use super::{Finding, sysctl};
 
-/// Returns a finding for each peer with such packets.
+/// Returns a finding for each peer with packets, and for each site of mode `boost`.
 pub(super) fn check(config: &Config, status: &Status) -> Vec<Finding> {
     let has_sites = |peer: &&PeerStatus| {
         let mut sites = config.sites.iter();
         sites.any(|(_, site)| site.mode == Mode::Packet && site.peer.as_ref() == Some(&peer.name))
     };
-    status.peers.iter().filter(has_sites).map(of_peer).collect()
+    let of_peers = status.peers.iter().filter(has_sites).map(of_peer);
+    of_peers
+        .chain(status.boosted.iter().map(of_boost))
+        .collect()
+}
+
+/// Packets of a site in one direction after which some of the other are expected.
+const ONE_WAY: u64 = 100;
+
+fn of_boost(site: &PacketStatus) -> Finding {
+    let (name, from, to) = (&site.site, site.packets, site.delivered);
+    let what = format!("packets of {name}");
+    let seen = format!("{from} from hosts to the link, {to} from the link to hosts");
+    let missing = match (from, to) {
+        (ONE_WAY.., 0) => "the link",
+        (0, ONE_WAY..) => "hosts",
+        _ => return Finding::ok(what, seen),
+    };
+    Finding::warn(
+        what,
+        format!("{seen}: boosters of TCP need both directions"),
+        format!(
+            "packets from {missing} must cross this machine, too; check routes, `intercept.lan` and `link.interface`"
+        ),
+    )
 }
 
 fn of_peer(peer: &PeerStatus) -> Finding {
@@ -140,8 +164,12 @@ mod tests {
     #[test]
     fn unmatched_packets_are_reported_with_the_missing_site() {
         let fine = check(&config("packet"), &status(|_| {}));
-        assert_eq!((fine.len(), fine[0].state), (1, State::Ok));
-        assert_eq!(check(&config("tunnel"), &status(|_| {})), []);
+        assert_eq!((fine.len(), fine[0].state), (2, State::Ok));
+        let without = Status {
+            boosted: Vec::new(),
+            ..status(|_| {})
+        };
+        assert_eq!(check(&config("tunnel"), &without), []);
         let status = status(|peer| {
             peer.packets_unmatched = 3;
             peer.unmatched_last = Some("tcp from 192.0.2.9:22 to 10.0.0.1:4000".to_owned());
@@ -151,6 +179,23 @@ mod tests {
         assert!(found.seen.contains("dropped 3 packets") && found.seen.contains("192.0.2.9:22"));
         let remedy = found.remedy.expect("what to do");
         assert!(remedy.contains("peer = \"deaf\""), "{remedy}");
+    }
+
+    #[test]
+    fn a_boosted_site_that_sees_one_direction_is_reported() {
+        for (from, to, state, named) in [
+            (100, 0, State::Warn, "from the link must"),
+            (0, 100, State::Warn, "from hosts must"),
+            (100, 1, State::Ok, ""),
+            (99, 0, State::Ok, ""),
+        ] {
+            let mut status = status(|_| {});
+            (status.boosted[0].packets, status.boosted[0].delivered) = (from, to);
+            let found = check(&config("block"), &status).remove(0);
+            assert_eq!(found.state, state, "{found}");
+            assert!(found.what.contains("radio"), "{found}");
+            assert!(found.remedy.unwrap_or_default().contains(named));
+        }
     }
 
     #[test]

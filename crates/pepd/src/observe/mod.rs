@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! flows, once a second ----> SiteCounters of a site ---+
-//! tunnels, once a second --> facts of each peer -------+-> Observer::status()
+//! tunnels, once a second --> facts of each peer -------+
+//! boosters, once a second -> facts of each site -------+-> Observer::status()
 //! arena and kernel, every 10 s --> held bytes ---------+     |
 //!                                                            +-> /v1/status, /metrics
 //!                                                            +-> once a second: Past, Listeners
@@ -46,13 +47,15 @@ use pep_core::{
     stats::EndReason,
 };
 use pepd_api::status::{
-    Causes, Custody, HOSTS_MAX, HostAtCap, Limits, LinkStatus, PeerStatus, SessionStatus,
-    SiteStatus, Status, Traffic, Used,
+    Causes, Custody, HOSTS_MAX, HostAtCap, Limits, LinkStatus, PacketStatus, PeerStatus,
+    SessionStatus, SiteStatus, Status, Traffic, Used,
 };
 use pepd_relay::{flow::FlowContext, limits::Admission};
 use pepd_sys::{leg::SiteRuntime, site_counters::SiteCounters};
 use pepd_tunnel::{
     Tunnels,
+    boosted::Boosters,
+    packets::SiteFacts,
     peers::{SessionFacts, Statuses},
 };
 use tokio::sync::Semaphore;
@@ -78,6 +81,8 @@ pub struct Observer {
     sites: Vec<Option<Arc<SiteCounters>>>,
     /// Status of peers, and counters of the flows that they sent.
     peers: Option<(Statuses, Arc<SiteCounters>)>,
+    /// Sites of mode `boost`, if there are any.
+    boosted: Option<Arc<Mutex<Vec<SiteFacts>>>>,
     /// Limit of descriptors.
     descriptors: u64,
     began: (Instant, SystemTime),
@@ -90,12 +95,12 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Returns the observer of a pepd with these sites, tunnels and limit of descriptors.
+    /// Returns the observer of a pepd with these sites, tunnels, boosters and limit of descriptors.
     pub fn new(
         config: &Arc<Config>,
         context: &Arc<FlowContext>,
         sites: &[Arc<SiteRuntime>],
-        tunnels: Option<&Tunnels>,
+        (tunnels, boosters): (Option<&Tunnels>, Option<&Boosters>),
         descriptors: u64,
         switches: &Arc<Switches>,
     ) -> Arc<Self> {
@@ -114,6 +119,7 @@ impl Observer {
                 .map(|(id, _)| site_counters(id))
                 .collect(),
             peers: tunnels.map(|tunnels| (tunnels.statuses().clone(), Arc::clone(tunnels.far()))),
+            boosted: boosters.map(Boosters::facts),
             descriptors,
             began,
             looks: Mutex::default(),
@@ -153,6 +159,7 @@ impl Observer {
             sites,
             from_peers,
             peers: self.peer_statuses(),
+            boosted: self.boosted_statuses(),
             custody: Custody {
                 memory: Used {
                     used: counters.custody_memory_bytes,
@@ -285,6 +292,11 @@ impl Observer {
             down_rate,
             held: self.slow().held_of(site),
         }
+    }
+
+    fn boosted_statuses(&self) -> Vec<PacketStatus> {
+        let facts = self.boosted.as_ref().map(|facts| facts.lock().clone());
+        facts.iter().flatten().map(packets::status).collect()
     }
 
     fn peer_statuses(&self) -> Vec<PeerStatus> {

@@ -1,4 +1,4 @@
-//! Table of sites of mode `packet`, if any.
+//! Table of sites of modes `packet` and `boost`, if any.
 
 use pepd_api::{
     status::{PacketStatus, PeerStatus, Status, boosters_on},
@@ -25,10 +25,8 @@ pub(super) fn table(
     width: usize,
 ) -> Vec<Line<'static>> {
     let name = name_width(width);
-    let sites = status.peers.iter().flat_map(|peer| {
-        let sites = peer.packets.iter();
-        sites.map(move |site| line(history, peer, site, ui, width))
-    });
+    let sites = status.packet_sites();
+    let sites = sites.map(|(peer, site)| line(history, peer, site, ui, width));
     let mut lines: Vec<_> = sites.collect();
     let unmatched = status
         .peers
@@ -52,7 +50,7 @@ pub(super) fn table(
 
 fn line(
     history: &History,
-    peer: &PeerStatus,
+    peer: Option<&PeerStatus>,
     site: &PacketStatus,
     ui: &Ui,
     width: usize,
@@ -70,7 +68,7 @@ fn line(
         each(|rates| rates.given),
         milliseconds(site.queued_s),
     );
-    let note = match peer.takes_packets {
+    let note = match peer.and_then(|peer| peer.takes_packets) {
         Some(false) => ui.span(Tone::Bad, "rejected by the peer"),
         _ => {
             let room = width.saturating_sub(name + NUMBERS);

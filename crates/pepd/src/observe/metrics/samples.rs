@@ -34,7 +34,8 @@ pub(super) enum Of {
     Session(fn(&SessionStatus) -> f64),
     /// The session with each peer, in parts.
     SessionBy(&'static str, fn(&SessionStatus) -> Parts),
-    /// The packets of each peer's sites in mode `packet`, in parts.
+    /// The packets of each site in mode `packet` or `boost`, in parts; the latter have an empty
+    /// peer.
     PacketsBy(&'static str, fn(&PacketStatus) -> Parts),
     /// Each counter of each booster of these sites.
     Boosters,
@@ -138,12 +139,8 @@ fn sessions(status: &Status) -> impl Iterator<Item = (&str, &SessionStatus)> {
 }
 
 fn packets(status: &Status) -> impl Iterator<Item = (&str, &PacketStatus)> {
-    let peers = status.peers.iter();
-    peers.flat_map(|peer| {
-        peer.packets
-            .iter()
-            .map(|packets| (peer.name.as_str(), packets))
-    })
+    let sites = status.packet_sites();
+    sites.map(|(peer, packets)| (peer.map_or("", |peer| peer.name.as_str()), packets))
 }
 
 fn received(status: &Status) -> impl Iterator<Item = (&str, &ReceivedStatus)> {

@@ -139,8 +139,8 @@ metrics! {
         ("outage", session.lost.outage),
     ])),
 
-    /// Packets of the site (mode `packet`): from hosts (packets), sent into the tunnel (messages,
-    /// with repairs), delivered to hosts (delivered), or dropped.
+    /// Packets of the site (mode `packet` or `boost`): from hosts (packets), sent into the tunnel
+    /// or to the link (messages, with repairs), delivered to hosts (delivered), or dropped.
     Total packets: PacketsBy("counter", |packets| named([
         ("packets", packets.packets),
         ("messages", packets.messages),
@@ -149,7 +149,8 @@ metrics! {
         ("dropped_late", packets.dropped_late),
         ("dropped_long", packets.dropped_long),
     ])),
-    /// Bytes of the site's packets from hosts (mode `packet`), and of the messages sent for them.
+    /// Bytes of the site's packets from hosts (mode `packet` or `boost`), and of the messages sent
+    /// for them.
     Total packets_bytes: PacketsBy("counter", |packets| named([
         ("packets", packets.bytes),
         ("messages", packets.message_bytes),
