@@ -175,6 +175,7 @@ const STATEFUL: &str = "
             type filter hook forward priority filter; policy drop;
             ct state established,related accept
             ct state invalid drop
+            iifname \"client\" oifname \"hub\" accept
             oifname \"pepd-*\" accept
             iifname \"pepd-*\" accept
         }
