@@ -1,6 +1,7 @@
 //! Evaluation of the checks of a scenario.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{format_value, summary::Summary, workloads};
 use crate::lab::{
@@ -109,16 +110,30 @@ fn is_within(value: Option<f64>, min: Option<f64>, max: Option<f64>) -> bool {
         })
 }
 
+impl CheckResult {
+    /// All fields, and `text`: place, values and bounds in one line.
+    pub(super) fn to_json(&self) -> Value {
+        let mut value = serde_json::to_value(self).expect("plain data becomes JSON");
+        value["text"] = self.line().into();
+        value
+    }
+
+    /// Place, values and bounds in one line.
+    fn line(&self) -> String {
+        let place = [vec![self.at_workload.clone()], self.at_point.clone()].concat();
+        let parts: Vec<_> = ratio_text(self)
+            .into_iter()
+            .chain(mean_text(self))
+            .collect();
+        format!("{}: {}", place.join(", "), parts.join("; "))
+    }
+}
+
 /// Formats one line per check; `None` without checks.
 pub(super) fn text(results: &[CheckResult]) -> Option<String> {
     let line = |result: &CheckResult| {
         let word = if result.holds { "holds " } else { "BROKEN" };
-        let place = [vec![result.at_workload.clone()], result.at_point.clone()].concat();
-        let parts: Vec<_> = ratio_text(result)
-            .into_iter()
-            .chain(mean_text(result))
-            .collect();
-        format!("{word} {}: {}", place.join(", "), parts.join("; "))
+        format!("{word} {}", result.line())
     };
     let lines: Vec<_> = results.iter().map(line).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))

@@ -25,7 +25,7 @@ pub use summary::{Cell, Summary};
 
 use super::{
     run::{Outcome, RunResult},
-    scenario::{RunSpec, Scenario},
+    scenario::{Axis, Metric, RunSpec, Scenario, Setting},
 };
 
 /// Results of a finished or interrupted scenario.
@@ -92,6 +92,10 @@ impl Results {
             "title": scenario.title,
             "file": circumstances.file.display().to_string(),
             "text": scenario.text,
+            "source": scenario.source,
+            "metrics": metrics(scenario),
+            "matrix": matrix(scenario),
+            "references": scenario.references,
             "winkemu": env!("CARGO_PKG_VERSION"),
             "kernel": kernel(),
             "cpus": std::thread::available_parallelism().map_or(1, usize::from),
@@ -135,7 +139,7 @@ impl Results {
             object
         };
         let mut all = self.header.clone();
-        all["checks"] = serde_json::to_value(&self.checks).expect("plain data becomes JSON");
+        all["checks"] = self.checks.iter().map(CheckResult::to_json).collect();
         all["summary"] = serde_json::to_value(&self.summary).expect("plain data becomes JSON");
         all["runs"] = self.runs.iter().map(run).collect();
         all
@@ -297,6 +301,28 @@ fn kernel() -> String {
             name.release().to_string_lossy()
         )
     })
+}
+
+/// Metrics of the tables, with what formats their values.
+fn metrics(scenario: &Scenario) -> Value {
+    let metric = |metric: &Metric| {
+        json!({
+            "name": metric.name(),
+            "label": metric.label(),
+            "unit": metric.unit(),
+            "scale": metric.scale(),
+        })
+    };
+    scenario.metrics.iter().map(metric).collect()
+}
+
+/// Keys of the matrix, with their values.
+fn matrix(scenario: &Scenario) -> Value {
+    let axis = |axis: &Axis| {
+        let values: Vec<_> = axis.values.iter().map(Setting::value).collect();
+        json!({ "key": axis.key, "values": values })
+    };
+    scenario.matrix.iter().map(axis).collect()
 }
 
 /// Last part of a matrix key, for axes: `link.loss` becomes `loss`.

@@ -225,6 +225,38 @@ fn the_json_is_complete() {
     assert_eq!(json["runs"][1]["outcome"], "good");
     assert_eq!(json["summary"][0]["metric"], "goodput");
     assert_eq!(json["checks"][0]["holds"], true);
+    assert_eq!(
+        json["checks"][0]["text"],
+        "up, link.loss 0: mean goodput of `other` / `direct` = 2.000 (>= 1.5)"
+    );
+    assert_eq!(json["source"], Value::Null);
+}
+
+#[test]
+fn the_json_has_what_formats_a_table_beside_a_paper() {
+    let keys = "paper = \"urke2011\"\nfigure = [\"6.4\"]\nremark = \"Why.\"";
+    let reference =
+        "[[reference]]\nname = \"Urke\"\nmetric = \"goodput\"\nvalues = [\"none\", \"1Mbit/s\"]";
+    let text = format!("{keys}\n{SCENARIO}\n{reference}");
+    let json = results_of(&text, double_except_last).to_json();
+    assert_eq!(
+        json["source"],
+        json!({"paper": "urke2011", "figures": ["6.4"], "remark": "Why."})
+    );
+    assert_eq!(
+        json["metrics"],
+        json!([{
+            "name": "goodput", "label": "Goodput at the receiver", "unit": "Mbit/s", "scale": 1e-6,
+        }])
+    );
+    assert_eq!(
+        json["matrix"],
+        json!([{ "key": "link.loss", "values": ["0", "1%"] }])
+    );
+    assert_eq!(
+        json["references"],
+        json!([{ "name": "Urke", "metric": "goodput", "values": [null, 1e6] }])
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{
     error::Findings,
     links,
     network::{self, LINK},
-    pepd_config,
+    paper, pepd_config,
     raw::{RawNode, RawScenario, RawVariant},
     references, workloads,
 };
@@ -49,6 +49,7 @@ pub(super) fn check(
         name: name(&raw, file),
         title: raw.title.clone().unwrap_or_else(|| name(&raw, file)),
         description: raw.description.clone().unwrap_or_default(),
+        source: paper::read(&raw, &mut findings),
         text: text.to_owned(),
         nodes: read_nodes(&raw.node, "node", &network, &mut findings),
         variants: read_variants(&raw.variant, &network, &mut findings),

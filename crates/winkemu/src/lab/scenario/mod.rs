@@ -7,6 +7,7 @@ mod error;
 mod links;
 mod metric;
 mod network;
+mod paper;
 mod pepd_config;
 mod plan;
 mod raw;
@@ -22,6 +23,7 @@ pub use control::WantedControl;
 pub use error::{Mistake, Mistakes, ScenarioError};
 pub use metric::Metric;
 pub use network::{Edge, Network};
+pub use paper::Source;
 pub use pepd_config::{Ground, PepdSpec, Pepds, pepds};
 pub use plan::{RunSpec, Setting};
 
@@ -41,6 +43,8 @@ pub struct Scenario {
     pub title: String,
     /// Purpose of the scenario.
     pub description: String,
+    /// Paper for which it stands.
+    pub source: Option<Source>,
     /// Text of the file.
     pub text: String,
     /// Nodes and edges.
@@ -171,7 +175,7 @@ pub enum Program {
 }
 
 /// Published or predicted values to compare with.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Reference {
     /// Name of the source.
     pub name: String,

@@ -23,6 +23,9 @@ pub struct RawScenario {
     pub name: Option<String>,
     pub title: Option<String>,
     pub description: Option<String>,
+    pub paper: Option<Spanned<String>>,
+    pub figure: Option<Spanned<Vec<Spanned<String>>>>,
+    pub remark: Option<Spanned<String>>,
     pub path: Spanned<Vec<Spanned<String>>>,
     #[serde(default)]
     pub branches: Vec<Spanned<Vec<Spanned<String>>>>,
