@@ -111,9 +111,11 @@ fn is_within(value: Option<f64>, min: Option<f64>, max: Option<f64>) -> bool {
 }
 
 impl CheckResult {
-    /// All fields, and `text`: place, values and bounds in one line.
+    /// All fields, the unit and scale of the values, and `text`: all in one line.
     pub(super) fn to_json(&self) -> Value {
         let mut value = serde_json::to_value(self).expect("plain data becomes JSON");
+        value["unit"] = self.check.metric.unit().into();
+        value["scale"] = self.check.metric.scale().into();
         value["text"] = self.line().into();
         value
     }

@@ -225,6 +225,8 @@ fn the_json_is_complete() {
     assert_eq!(json["runs"][1]["outcome"], "good");
     assert_eq!(json["summary"][0]["metric"], "goodput");
     assert_eq!(json["checks"][0]["holds"], true);
+    assert_eq!(json["checks"][0]["unit"], "Mbit/s");
+    assert_eq!(json["checks"][0]["scale"], 1e-6);
     assert_eq!(
         json["checks"][0]["text"],
         "up, link.loss 0: mean goodput of `other` / `direct` = 2.000 (>= 1.5)"
