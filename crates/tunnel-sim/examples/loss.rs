@@ -33,7 +33,7 @@ fn geo(loss: f64) -> Cell {
     }
 }
 
-/// Slow link in the field with bit errors (scenarios/tunnel-field.toml).
+/// Slow link in the field with bit errors (scenarios/tunnel-harsh.toml).
 fn field(ber: f64) -> Cell {
     Cell {
         name: "500 kbit/s, 528 ms",
