@@ -14,7 +14,7 @@ use super::{
     summary::{Cell, Summary},
     workloads,
 };
-use crate::lab::scenario::{Metric, Reference, Scenario, Setting};
+use crate::lab::scenario::{Metric, Scenario, Setting};
 
 /// Panels per row.
 const COLUMNS: usize = 2;
@@ -57,14 +57,16 @@ pub(super) fn figure(
             .map(|variant| variant.name.clone())
             .collect(),
         lines: scenario
-            .references(metric)
-            .map(|reference| reference.name.clone())
+            .reference_names(metric)
+            .into_iter()
+            .map(str::to_owned)
             .collect(),
         panels: panels.len(),
         columns: COLUMNS,
     };
     let cells = summary.cells().iter().filter(|cell| cell.metric == metric);
-    let references = scenario.references(metric);
+    let references = scenario.references.iter();
+    let references = references.filter(|reference| reference.metric == metric);
     let references = references.flat_map(|reference| reference.values.iter().flatten().copied());
     let top = cells
         .map(|cell| cell.max)
@@ -165,7 +167,7 @@ impl View<'_> {
             }
         }
         for group in 0..groups {
-            let lines = self.references(&self.indices(panel, group), group);
+            let lines = self.references(panel, group);
             chart.draw_series(lines).map_err(drawing)?;
         }
         let place = |x: f64| chart.backend_coord(&(x, 0.0));
@@ -204,15 +206,19 @@ impl View<'_> {
     }
 
     /// Reference lines across the bars of a group.
-    fn references(&self, indices: &[usize], group: usize) -> Vec<PathElement<(f64, f64)>> {
+    fn references(&self, panel: &Panel<'_>, group: usize) -> Vec<PathElement<(f64, f64)>> {
+        let indices = self.indices(panel, group);
         let (left, right) = (group as f64 + 0.03, group as f64 + 0.97);
-        let line = |(number, reference): (usize, &Reference)| {
-            let value = reference.at(indices)? * self.metric.scale();
+        let line = |(number, name): (usize, &str)| {
+            let value = self
+                .scenario
+                .reference(self.metric, name, panel.workload, &indices)?
+                * self.metric.scale();
             let ends = vec![(left, value), (right, value)];
             Some(PathElement::new(ends, line_style(number)))
         };
-        let references = self.scenario.references(self.metric).enumerate();
-        references.filter_map(line).collect()
+        let names = self.scenario.reference_names(self.metric);
+        names.into_iter().enumerate().filter_map(line).collect()
     }
 
     /// Range of the runs, if there are several.

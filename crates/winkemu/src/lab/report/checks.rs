@@ -52,7 +52,7 @@ pub(super) fn evaluate(
             }
             for indices in scenario.points() {
                 let mut sides = [&check.variant].into_iter().chain(&check.baseline);
-                if !is_at(scenario, check, &indices)
+                if !scenario.is_at(&check.at, &indices)
                     || !sides.all(|side| chosen(workload, &indices, side))
                 {
                     continue;
@@ -62,15 +62,6 @@ pub(super) fn evaluate(
         }
     }
     results
-}
-
-/// Reports whether a check applies to this point of the matrix.
-fn is_at(scenario: &Scenario, check: &Check, indices: &[usize]) -> bool {
-    check.at.iter().all(|(wanted, values)| {
-        scenario
-            .settings(indices)
-            .any(|(key, value)| key == wanted && values.iter().any(|one| one == value.value()))
-    })
 }
 
 fn evaluate_at(

@@ -25,13 +25,13 @@ pub(super) fn table(scenario: &Scenario, summary: &Summary, metric: Metric) -> O
         .iter()
         .map(|axis| short(&axis.key).to_owned());
     let variants = scenario.variants.iter().map(|variant| variant.name.clone());
-    let references = scenario.references(metric);
+    let references = scenario.reference_names(metric);
     table.set_header(
         ["workload".to_owned()]
             .into_iter()
             .chain(axes)
             .chain(variants)
-            .chain(references.map(|reference| reference.name.clone())),
+            .chain(references.into_iter().map(str::to_owned)),
     );
     for workload in workloads(scenario) {
         for indices in scenario.points() {
@@ -66,8 +66,9 @@ fn row(
         None => "-".to_owned(),
     };
     let variants = scenario.variants.iter().map(|variant| cell(&variant.name));
-    let references = scenario.references(metric).map(|reference| {
-        let value = reference.at(indices);
+    let names = scenario.reference_names(metric).into_iter();
+    let references = names.map(|name| {
+        let value = scenario.reference(metric, name, workload, indices);
         value.map_or("-".to_owned(), |value| significant(value * metric.scale()))
     });
     [workload.to_owned()]

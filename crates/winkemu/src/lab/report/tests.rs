@@ -311,6 +311,31 @@ fn references_stand_in_the_table_and_cross_the_bars() {
 }
 
 #[test]
+fn references_of_one_name_share_a_column_and_stand_beside_their_workload() {
+    let reference =
+        |rest: &str| format!("[[reference]]\nname = \"Urke\"\nmetric = \"goodput\"\n{rest}\n");
+    let more = "[[workload]]\nname = \"later\"\nprogram = \"bulk\"\nduration = \"4s\"\n";
+    let text = [
+        SCENARIO,
+        more,
+        &reference("workload = \"later\"\nvalues = [\"111Mbit/s\"]"),
+        &reference("at = { \"link.loss\" = \"1%\" }\nvalues = [\"222Mbit/s\"]"),
+    ]
+    .concat();
+    let scenario = Scenario::parse(&text, Path::new("test.toml")).unwrap();
+    assert_eq!(scenario.reference_names(Metric::Goodput), ["Urke"]);
+    assert!(scenario.reference_names(Metric::Seconds).is_empty());
+    let value = |workload, place| scenario.reference(Metric::Goodput, "Urke", workload, &[place]);
+    assert_eq!(value("up", 0), None);
+    assert_eq!(value("up", 1), Some(222e6));
+    assert_eq!(value("later", 0), Some(111e6));
+    assert_eq!(value("later", 1), Some(111e6));
+    let table = results_of(&text, double_except_last).to_text();
+    let counts = ["Urke", "111", "222"].map(|text| table.matches(text).count());
+    assert_eq!(counts, [1, 0, 1], "{table}");
+}
+
+#[test]
 fn values_have_three_significant_digits() {
     let text: Vec<_> = [0.0123, 0.9996, 9.994, 9.996, 99.94, 123.4]
         .map(significant)

@@ -337,6 +337,13 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
         known(check.baseline.as_ref(), "check.baseline", &variants);
         known(check.workload.as_ref(), "check.workload", &workloads);
     }
+    for reference in &raw.reference {
+        known(
+            reference.workload.as_ref(),
+            "reference.workload",
+            &workloads,
+        );
+    }
     let points: usize = scenario
         .matrix
         .iter()

@@ -2,7 +2,12 @@
 
 use toml::{Spanned, Value};
 
-use super::{Axis, Check, Metric, error::Findings, links, raw::RawCheck};
+use super::{
+    Axis, Check, Metric,
+    error::Findings,
+    links,
+    raw::{RawCheck, Table},
+};
 
 /// Reads a check. The names in it are verified later, with all others.
 pub(super) fn read(raw: &RawCheck, matrix: &[Axis], findings: &mut Findings<'_>) -> Option<Check> {
@@ -16,7 +21,7 @@ pub(super) fn read(raw: &RawCheck, matrix: &[Axis], findings: &mut Findings<'_>)
         baseline: raw.baseline.as_ref().map(|name| name.get_ref().clone()),
         workload: raw.workload.as_ref().map(|name| name.get_ref().clone()),
         metric,
-        at: read_places(raw, matrix, findings),
+        at: read_places(&raw.at, "check", matrix, findings),
         mean_ratio_min: ratio(&raw.mean_ratio_min),
         mean_ratio_max: ratio(&raw.mean_ratio_max),
         min: bound(metric, raw.min.as_ref(), "check.min", findings),
@@ -76,15 +81,16 @@ fn is_complete(raw: &RawCheck, findings: &mut Findings<'_>) {
     }
 }
 
-/// Values of the matrix to which the check is restricted, by axis.
-fn read_places(
-    raw: &RawCheck,
+/// Values of the matrix to which a check or reference (`what`) is restricted, by axis.
+pub(super) fn read_places(
+    at: &Table<Value>,
+    what: &str,
     matrix: &[Axis],
     findings: &mut Findings<'_>,
 ) -> Vec<(String, Vec<String>)> {
     let mut places = Vec::new();
-    for (key, value) in &raw.at {
-        let dotted = format!("check.at.\"{}\"", key.get_ref());
+    for (key, value) in at {
+        let dotted = format!("{what}.at.\"{}\"", key.get_ref());
         let Some(axis) = matrix.iter().find(|axis| axis.key == *key.get_ref()) else {
             let keys: Vec<_> = matrix.iter().map(|axis| &*axis.key).collect();
             let message = format!("is not a key of [matrix]; keys are {}", keys.join(", "));

@@ -181,6 +181,12 @@ pub struct Reference {
     pub name: String,
     /// Metric.
     pub metric: Metric,
+    /// Workload beside which it stands; all if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Restriction to points with one of these values, by key of the matrix.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub at: Vec<(String, Vec<String>)>,
     /// Values, one per value of the matrix's first key: bit/s, seconds, bytes or a share.
     pub values: Vec<Option<f64>>,
 }
@@ -208,19 +214,42 @@ pub struct Check {
     pub max: Option<f64>,
 }
 
-impl Reference {
-    /// Value of the reference at a point of the matrix.
-    pub fn at(&self, point: &[usize]) -> Option<f64> {
-        let place = point.first().copied().unwrap_or(0);
-        self.values.get(place).copied().flatten()
-    }
-}
-
 impl Scenario {
-    /// References of a metric.
-    pub fn references(&self, metric: Metric) -> impl Iterator<Item = &Reference> {
-        let of = move |reference: &&Reference| reference.metric == metric;
-        self.references.iter().filter(of)
+    /// Names of the references of a metric, each once.
+    pub fn reference_names(&self, metric: Metric) -> Vec<&str> {
+        let mut names = Vec::new();
+        for reference in self.references.iter().filter(|one| one.metric == metric) {
+            if !names.contains(&&*reference.name) {
+                names.push(&reference.name);
+            }
+        }
+        names
+    }
+
+    /// Value of the references of a name beside a workload, at a point of the matrix.
+    pub fn reference(
+        &self,
+        metric: Metric,
+        name: &str,
+        workload: &str,
+        point: &[usize],
+    ) -> Option<f64> {
+        let place = point.first().copied().unwrap_or(0);
+        let of = |one: &&Reference| one.metric == metric && one.name == name;
+        let beside = |one: &&Reference| one.workload.as_deref().is_none_or(|of| of == workload);
+        let mut references = self.references.iter().filter(of).filter(beside);
+        references.find_map(|one| {
+            let here = self.is_at(&one.at, point);
+            here.then(|| one.values.get(place).copied().flatten())?
+        })
+    }
+
+    /// Reports whether a point has one of the given values for each of the given keys.
+    pub fn is_at(&self, at: &[(String, Vec<String>)], point: &[usize]) -> bool {
+        at.iter().all(|(wanted, values)| {
+            self.settings(point)
+                .any(|(key, value)| key == wanted && values.iter().any(|one| one == value.value()))
+        })
     }
 
     /// Reads and checks a file.

@@ -129,6 +129,9 @@ pub struct RawWorkload {
 pub struct RawReference {
     pub name: String,
     pub metric: Spanned<String>,
+    pub workload: Option<Spanned<String>>,
+    #[serde(default)]
+    pub at: Table<toml::Value>,
     pub values: Option<Spanned<Vec<Spanned<toml::Value>>>>,
     pub predict: Option<Spanned<RawPredict>>,
 }

@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::{
     Axis, Metric, Reference, Setting,
-    checks::read_metric,
+    checks::{read_metric, read_places},
     error::Findings,
     links,
     raw::{RawPredict, RawReference},
@@ -36,6 +36,8 @@ pub(super) fn read(
     Some(Reference {
         name: raw.name.clone(),
         metric,
+        workload: raw.workload.as_ref().map(|name| name.get_ref().clone()),
+        at: read_places(&raw.at, "reference", matrix, findings),
         values,
     })
 }

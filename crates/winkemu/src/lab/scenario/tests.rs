@@ -199,6 +199,32 @@ fn references_have_a_value_for_each_place_or_one_for_all() {
     }
 }
 
+#[test]
+fn references_name_known_workloads_and_places() {
+    let with = |rest: &str| {
+        let reference = "[[reference]]\nname = \"x\"\nmetric = \"seconds\"\nvalues = [\"1s\"]";
+        format!("{GOOD}\n{reference}\n{rest}\n")
+    };
+    let good = "workload = \"get\"\nat = { \"congestion.client\" = [\"reno\"] }";
+    let reference = &parse(&with(good)).references[0];
+    assert_eq!(reference.workload.as_deref(), Some("get"));
+    let at = [("congestion.client".to_owned(), vec!["reno".to_owned()])];
+    assert_eq!(reference.at, at);
+    for (wrong, expected) in [
+        (
+            "workload = \"put\"",
+            "reference.workload: unknown name `put`; names are up, get",
+        ),
+        (
+            "at = { \"link.loss\" = \"9%\" }",
+            "reference.at.\"link.loss\": `9%` is not in [matrix]; values are 0, 0.1%",
+        ),
+    ] {
+        let said = mistakes(&with(wrong));
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
 /// Scenario whose first key is `wink`, with this reference in it.
 fn winking(reference: &str) -> String {
     let winks = r#""link.wink" = ["p=0.4,i=40ms", "p=0.4,i=500ms"]"#;
