@@ -15,7 +15,7 @@ impl Metric {
 
     fn unit_and_scale(self) -> (&'static str, f64) {
         match self {
-            Self::Goodput => ("Mbit/s", 1e-6),
+            Self::Goodput | Self::BeforeOutage | Self::AfterOutage => ("Mbit/s", 1e-6),
             Self::Seconds | Self::FirstByte => ("s", 1.0),
             Self::DelayP50
             | Self::DelayP95
@@ -63,6 +63,8 @@ impl Metric {
             Self::Overhead => "Bytes on the link beyond the packets sent",
             Self::Resumed => "Time from link-up to the first byte",
             Self::Recovered => "Time from link-up to 90 % of the goodput",
+            Self::BeforeOutage => "Goodput until the outage",
+            Self::AfterOutage => "Goodput from link-up on",
             Self::Queue => "Standing queue",
             Self::QueueDrops => "Packets dropped by the queue",
             Self::Retransmitted => "Retransmitted",

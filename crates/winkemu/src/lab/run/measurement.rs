@@ -16,8 +16,8 @@ use super::{
 };
 use crate::lab::{
     program::{
-        Bulk, BulkResult, CountingTcpResult, Datagrams, DatagramsResult, Delays, Iperf3, Messages,
-        MessagesResult, Nginx, Point, ProgramError, Transfer,
+        Bulk, BulkResult, CountingTcp, CountingTcpResult, Datagrams, DatagramsResult, Delays,
+        Iperf3, Messages, MessagesResult, Nginx, Point, ProgramError, Transfer,
     },
     scenario::{Metric, Program, RunSpec, Workload},
     topology::{Node, Topology},
@@ -43,6 +43,10 @@ pub struct Measurement {
     pub resumed_s: Option<f64>,
     /// Time from the end of the last outage to nine tenths of the goodput before it.
     pub recovered_s: Option<f64>,
+    /// Goodput until the last outage, in bit/s.
+    pub before_outage_bps: Option<f64>,
+    /// Goodput from the end of the last outage on, in bit/s.
+    pub after_outage_bps: Option<f64>,
     /// Delays of messages.
     pub messages: Option<MessagesResult>,
     /// Fates of datagrams.
@@ -102,6 +106,8 @@ impl Measurement {
             Metric::Overhead => self.overhead,
             Metric::Resumed => self.resumed_s,
             Metric::Recovered => self.recovered_s,
+            Metric::BeforeOutage => self.before_outage_bps,
+            Metric::AfterOutage => self.after_outage_bps,
             Metric::Queue => of_links(LinkUse::standing_queue),
             Metric::QueueDrops => of_links(LinkUse::queue_drops),
             Metric::Retransmitted => self.retransmitted_bytes.map(|bytes| bytes as f64),
@@ -126,6 +132,8 @@ impl Measurement {
             let round_trip = 2.0 * links.one_way_s.unwrap_or(0.0);
             self.resumed_s = resumed(&self.series, outage);
             self.recovered_s = recovered(&self.series, interval, round_trip, outage);
+            self.before_outage_bps = between(&self.series, 0.0, outage.began_s);
+            self.after_outage_bps = between(&self.series, outage.ended_s, f64::INFINITY);
         }
         self.link_use = Some(links);
     }
@@ -146,6 +154,15 @@ fn resumed(series: &[Point], outage: OutageUse) -> Option<f64> {
         .iter()
         .find(|point| point.t_s > outage.ended_s && point.bps > 0.0);
     after.map(|point| point.t_s - outage.ended_s)
+}
+
+/// Mean goodput of the intervals that end after `from` and not after `until`, in bit/s; `None`
+/// without such intervals.
+fn between(series: &[Point], from: f64, until: f64) -> Option<f64> {
+    let begin = series.partition_point(|point| point.t_s <= from);
+    let end = series.partition_point(|point| point.t_s <= until);
+    let points = series.get(begin..end).filter(|points| !points.is_empty())?;
+    Some(points.iter().map(|point| point.bps).sum::<f64>() / points.len() as f64)
 }
 
 /// Length of the period before an outage over which goodput is averaged.
@@ -216,7 +233,11 @@ impl Stage<'_> {
             Program::Datagrams(flow) => self.datagrams(workload, flow),
             Program::CountingTcp(flow) => {
                 let result = flow.run(client, server)?;
-                Ok(of_counting_tcp(workload, Window::since(began), &result))
+                let window = Window {
+                    interval: CountingTcp::INTERVAL,
+                    ..Window::since(began)
+                };
+                Ok(of_counting_tcp(workload, window, &result))
             }
             Program::Page(page) => {
                 let result = page.run(client, server, &self.servers[&workload.server])?;
@@ -343,6 +364,7 @@ fn of_counting_tcp(workload: &Workload, window: Window, result: &CountingTcpResu
         seconds: Some(result.seconds),
         first_byte_s: Some(result.first_byte_s),
         retransmitted_bytes: Some(result.sender.retransmitted_bytes),
+        series: result.series.clone(),
         ..Measurement::new(workload, window, result)
     }
 }

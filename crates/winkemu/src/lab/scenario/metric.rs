@@ -47,6 +47,10 @@ pub enum Metric {
     Resumed,
     /// Time from the end of the last outage to nine tenths of the goodput before it, in seconds.
     Recovered,
+    /// Goodput until the last outage.
+    BeforeOutage,
+    /// Goodput from the end of the last outage on.
+    AfterOutage,
     /// Mean of the fullest queue on the data's path, in bandwidth-delay products.
     Queue,
     /// Share of the packets offered to a link that its queue dropped.
@@ -59,7 +63,7 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics by name.
-    pub const ALL: [(&str, Self); 24] = [
+    pub const ALL: [(&str, Self); 26] = [
         ("goodput", Self::Goodput),
         ("seconds", Self::Seconds),
         ("first_byte", Self::FirstByte),
@@ -80,6 +84,8 @@ impl Metric {
         ("overhead", Self::Overhead),
         ("resumed", Self::Resumed),
         ("recovered", Self::Recovered),
+        ("before_outage", Self::BeforeOutage),
+        ("after_outage", Self::AfterOutage),
         ("queue", Self::Queue),
         ("queue_drops", Self::QueueDrops),
         ("retransmitted", Self::Retransmitted),
@@ -101,7 +107,7 @@ impl Metric {
     pub(super) fn read_bound(self, text: &str) -> Result<f64, String> {
         let words = |err: units::UnitError| err.to_string();
         match self {
-            Self::Goodput => {
+            Self::Goodput | Self::BeforeOutage | Self::AfterOutage => {
                 let rate: Rate = text.parse().map_err(words)?;
                 Ok(rate.bits_per_second() as f64)
             }
@@ -164,6 +170,7 @@ mod tests {
     fn bounds_are_written_in_the_units_of_their_metric() {
         for (metric, text, value) in [
             (Metric::Goodput, "9.65Mbit/s", 9.65e6),
+            (Metric::AfterOutage, "900kbit/s", 9e5),
             (Metric::FirstByte, "1.5s", 1.5),
             (Metric::Share, "45%", 0.45),
             (Metric::Utilisation, "0.85", 0.85),

@@ -18,7 +18,7 @@ use segment::{SYN, Segment};
 pub use sender::Counts;
 use sender::Sender;
 
-use super::{ProgramError, Transfer, tcp_listener, tcp_socket};
+use super::{Point, ProgramError, Transfer, tcp_listener, tcp_socket};
 use crate::lab::Node;
 
 /// Maximum time that a call blocks before the next look at the clock.
@@ -52,12 +52,48 @@ pub struct CountingTcpResult {
     pub first_byte_s: f64,
     /// All bytes over `seconds`, in bit/s.
     pub goodput_bps: f64,
+    /// Goodput over time, from the client's first SYN.
+    pub series: Vec<Point>,
     /// Counters of the sender.
     #[serde(flatten)]
     pub sender: Counts,
 }
 
+/// Arrivals at the receiver.
+#[derive(Debug, Default)]
+struct Arrivals {
+    first: Option<Duration>,
+    last: Duration,
+    total: u64,
+    /// Bytes in each interval.
+    bins: Vec<u64>,
+}
+
+impl Arrivals {
+    fn count(&mut self, bytes: u64, at: Duration) {
+        self.first.get_or_insert(at);
+        self.last = at;
+        self.total += bytes;
+        let bin = at.as_nanos() / CountingTcp::INTERVAL.as_nanos();
+        let bin = usize::try_from(bin).expect("below the timeout");
+        self.bins.resize(self.bins.len().max(bin + 1), 0);
+        self.bins[bin] += bytes;
+    }
+
+    fn series(&self) -> Vec<Point> {
+        let interval = CountingTcp::INTERVAL.as_secs_f64();
+        let point = |(index, bytes): (usize, &u64)| Point {
+            t_s: (index + 1) as f64 * interval,
+            bps: *bytes as f64 * 8.0 / interval,
+        };
+        self.bins.iter().enumerate().map(point).collect()
+    }
+}
+
 impl CountingTcp {
+    /// Interval of the time series.
+    pub const INTERVAL: Duration = Duration::from_millis(10);
+
     /// Runs the transfer between two nodes. The client opens the connection in either direction.
     ///
     /// # Errors
@@ -97,7 +133,7 @@ impl CountingTcp {
         sender: Sender,
         peer: Option<SocketAddrV4>,
         began: Instant,
-        receive: impl FnOnce() -> io::Result<(Duration, Duration)>,
+        receive: impl FnOnce() -> io::Result<Arrivals>,
     ) -> Result<CountingTcpResult, ProgramError> {
         let over = AtomicBool::new(false);
         let (received, sent) = thread::scope(|scope| {
@@ -109,11 +145,13 @@ impl CountingTcp {
             (received, sent)
         });
         let counts = sent.map_err(ProgramError::socket("send segments"))?;
-        let (first, last) = received.map_err(|err| self.failed(err))?;
+        let arrivals = received.map_err(|err| self.failed(err))?;
+        let last = arrivals.last;
         Ok(CountingTcpResult {
             seconds: last.as_secs_f64(),
-            first_byte_s: first.as_secs_f64(),
+            first_byte_s: arrivals.first.unwrap_or(last).as_secs_f64(),
             goodput_bps: self.bytes as f64 * 8.0 / last.as_secs_f64(),
+            series: arrivals.series(),
             sender: counts,
         })
     }
@@ -129,12 +167,11 @@ impl CountingTcp {
         ProgramError::socket("receive from counting_tcp")(err)
     }
 
-    /// Receives all bytes, resets the connection, and returns the times of the first and the last
-    /// byte.
-    fn receive(&self, mut socket: Socket, began: Instant) -> io::Result<(Duration, Duration)> {
+    /// Receives all bytes, and resets the connection.
+    fn receive(&self, mut socket: Socket, began: Instant) -> io::Result<Arrivals> {
         let mut buffer = vec![0; 64 * 1024];
-        let (mut total, mut first) = (0, None);
-        while total < self.bytes {
+        let mut arrivals = Arrivals::default();
+        while arrivals.total < self.bytes {
             let left = self.timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -144,12 +181,10 @@ impl CountingTcp {
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            first.get_or_insert(began.elapsed());
-            total += count as u64;
+            arrivals.count(count as u64, began.elapsed());
         }
-        let last = began.elapsed();
         socket.set_linger(Some(Duration::ZERO))?;
-        Ok((first.unwrap_or(last), last))
+        Ok(arrivals)
     }
 }
 

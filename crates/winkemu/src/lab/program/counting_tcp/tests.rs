@@ -29,6 +29,14 @@ fn the_kernel_gets_it_all_in_both_directions() {
         assert!(result.first_byte_s >= 0.1, "{result:?}");
         assert_eq!(result.sender.retransmitted_bytes, 0, "{result:?}");
         assert!(result.sender.acks < 75, "{result:?}");
+        let interval = CountingTcp::INTERVAL.as_secs_f64();
+        let bits: f64 = result.series.iter().map(|point| point.bps * interval).sum();
+        assert!((bits - 800_000.0).abs() < 1.0, "{result:?}");
+        let end = result.series.last().unwrap().t_s;
+        assert!(
+            (0.0..=interval).contains(&(end - result.seconds)),
+            "{result:?}"
+        );
     }
 }
 

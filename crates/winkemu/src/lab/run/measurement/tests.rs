@@ -120,6 +120,10 @@ fn after_an_outage_there_is_a_first_byte_and_the_goodput_from_before() {
     // Two adjacent intervals carry as much only from the third on.
     assert!(near(recovered(&series, 0.1, 0.2, outage), 0.15));
     assert_eq!(recovered(&series, 0.1, 0.3, outage), None);
+    assert!(near(between(&series, 0.0, outage.began_s), 9.0));
+    let after = between(&series, outage.ended_s, f64::INFINITY);
+    assert!(near(after, (1.0 + 8.5 + 9.0) / 4.0));
+    assert_eq!(between(&series, 1.0, f64::INFINITY), None);
     let late = OutageUse {
         ended_s: 1.0,
         ..outage
