@@ -60,7 +60,7 @@ pub enum Transfer {
 }
 
 /// Time limit for a server to start listening, long enough for a busy machine.
-const READY_TIMEOUT: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Calls `check` every few milliseconds until it returns true or the timeout is over.
 fn wait_until(timeout: Duration, mut check: impl FnMut() -> bool) -> bool {
