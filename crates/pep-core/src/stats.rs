@@ -206,8 +206,10 @@ counters! {
     ring_bytes,
     /// Flows that share the link's rate now; keeps its last value while none sends.
     link_senders,
-    /// Rate at which each flow that shares the link may send now, in bit/s of IP packets.
+    /// Highest rate at which a flow that shares the link may send now, in bit/s of IP packets.
     link_level_bits,
+    /// Bytes of IP packets that left by `link.interface` and are not of flows that share the link.
+    link_other_bytes,
     /// Flows that waited for the link before they connected.
     link_waited,
     /// Probes of the link over a flow's link leg during an outage.

@@ -364,6 +364,50 @@ fn boosters_that_can_do_nothing_are_pointed_out() {
 }
 
 #[test]
+fn a_class_that_orders_nothing_is_pointed_out() {
+    let warnings = |link: &str, site: &str| {
+        let text = format!(
+            "[intercept]\nlan = [\"eth1\"]\n[link]\ninterface = \"eth0\"\n{link}\n\
+             [[site]]\nname = \"a\"\nmatch = {{ dport = 1 }}\nclass = \"interactive\"\n{site}\n"
+        );
+        let warnings = valid(&text).warnings.into_iter();
+        let warnings = warnings.map(|warning| (warning.key, warning.message));
+        warnings.collect::<Vec<_>>()
+    };
+    let stated = "rate = \"10Mbit/s\"";
+    assert_eq!(warnings(stated, ""), []);
+    for (link, site, wanted) in [
+        ("", "", "`link.rate` is stated"),
+        (stated, "share = \"off\"", "`share = \"fair\"`"),
+        (stated, "pacing = \"1Mbit/s\"", "`pacing = \"auto\"`"),
+        (stated, "mode = \"bypass\"", "only modes"),
+    ] {
+        let [(key, message)] = &warnings(link, site)[..] else {
+            panic!("one warning: {link} {site}")
+        };
+        assert_eq!(key, "site[1].class");
+        assert!(message.contains(wanted), "{message}");
+    }
+}
+
+#[test]
+fn other_traffic_counts_on_an_interface_without_hosts() {
+    let counted = |lan: &str| {
+        let text = format!(
+            "[intercept]\nlan = [{lan}]\n[link]\ninterface = \"eth0\"\nrate = \"10Mbit/s\"\n"
+        );
+        let config = valid(&text);
+        assert!(config.shares_link());
+        config.counted_interface().map(str::to_owned)
+    };
+    assert_eq!(counted("\"eth1\"").as_deref(), Some("eth0"));
+    assert_eq!(counted("\"eth0\""), None);
+    assert_eq!(counted("\"eth1\", \"eth0\""), None);
+    let without_rate = valid("[intercept]\nlan = [\"eth1\"]\n[link]\ninterface = \"eth0\"\n");
+    assert!(!without_rate.shares_link());
+}
+
+#[test]
 fn a_site_of_all_packets_is_pointed_out() {
     let [(key, message)] = &doubts("")[..] else {
         panic!("one warning")

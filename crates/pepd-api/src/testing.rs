@@ -64,7 +64,8 @@ pub fn status() -> Status {
         "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,
         "draining": true, "unknown": "is ignored",
         "link": {
-            "interface": "abcdefghijklmno", "rate": 9_990_000, "rate_down": 99_900_000, "rtt_s": 0.6, "up": true, "by": "operator",
+            "interface": "abcdefghijklmno", "rate": 9_990_000, "rate_down": 99_900_000, "rtt_s": 0.6, "other_rate": 1_234_000,
+            "up": true, "by": "operator",
             "for_s": 1e7, "ordered_for_s": null, "next_planned": null, "next_planned_in_s": null,
             "outages": 1234, "down_s": 1e6, "history": [],
         },

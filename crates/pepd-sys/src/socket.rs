@@ -298,10 +298,14 @@ impl Progress {
         self.sent.saturating_sub(self.sent_again)
     }
 
-    /// Returns the bytes sent since `earlier`, with `headers` bytes per packet.
-    pub fn packet_bytes_since(&self, earlier: &Self, headers: u64) -> u64 {
-        let packets = self.packets.wrapping_sub(earlier.packets);
-        self.sent.saturating_sub(earlier.sent) + headers * u64::from(packets)
+    /// Returns the bytes of payload sent since `earlier`, retransmissions included.
+    pub fn payload_since(&self, earlier: &Self) -> u64 {
+        self.sent.saturating_sub(earlier.sent)
+    }
+
+    /// Returns the packets sent since `earlier`.
+    pub fn packets_since(&self, earlier: &Self) -> u64 {
+        self.packets.wrapping_sub(earlier.packets).into()
     }
 
     /// Returns whether all data was acknowledged.

@@ -11,7 +11,9 @@ use std::{
 
 use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
-    site::{Buffers, DscpPolicy, LinkLeg, Mode, ReceiveBuffer, Site, SiteId, Source, SynHandling},
+    site::{
+        Buffers, Class, DscpPolicy, LinkLeg, Mode, ReceiveBuffer, Site, SiteId, Source, SynHandling,
+    },
 };
 use pepd_api::text;
 use pepd_sys::{congestion::Catalogue, keys};
@@ -183,7 +185,13 @@ impl Summary<'_> {
         let port = self.config.listen_port(id);
         let (syn, source) = (syn(site.syn), source(site.source));
         let Some(peer) = self.config.peer_of(id).map(|peer| &self.config.peers[peer]) else {
-            return format!("split, port {port}, {syn}, {source}");
+            let class = match site.class {
+                class if class == Class::Normal || !site.shares(self.config.link.as_ref()) => {
+                    String::new()
+                }
+                class => format!(", class {class}"),
+            };
+            return format!("split{class}, port {port}, {syn}, {source}");
         };
         let else_ = match peer.on_peer_loss {
             OnPeerLoss::Split => "split",

@@ -227,6 +227,20 @@ impl Config {
         }
     }
 
+    /// Reports whether flows of a site share the stated rate of the link.
+    pub fn shares_link(&self) -> bool {
+        let mut sites = self.sites.iter();
+        sites.any(|(_, site)| site.mode.takes_flows() && site.shares(self.link.as_ref()))
+    }
+
+    /// Interface of the link, whose other traffic reduces the shares of flows. `None` without a
+    /// link, and if the interface also leads to hosts: its counters include packets to them.
+    pub fn counted_interface(&self) -> Option<&str> {
+        let interface = &self.link.as_ref()?.interface;
+        let leads_to_hosts = self.intercept.lan.contains(interface);
+        (!leads_to_hosts).then_some(interface.as_str())
+    }
+
     /// Reports whether a site holds SYNs until the server has answered.
     pub fn defers(&self) -> bool {
         self.sites.iter().any(|(_, site)| site.is_deferred())

@@ -66,6 +66,7 @@ impl Context<'_> {
         let mut site = Site::read_keys(s, mode, &self.given());
         if !is_unknown {
             check_tunnel(s, &mut site);
+            self.check_class(s, &site);
             self.check_custody(s, &site);
             check_while_down(s, &site);
         }
@@ -75,6 +76,28 @@ impl Context<'_> {
         site.packet = packet::read(s, &site);
         section.finish();
         site
+    }
+
+    /// Warns about classes that order nothing.
+    fn check_class(&self, section: &Section<'_>, site: &Site) {
+        if !section.has("class") {
+            return;
+        }
+        let message = match site.mode {
+            Mode::Tunnel | Mode::Packet | Mode::Boost => return,
+            Mode::Split if site.shares(self.link) => return,
+            Mode::Split if self.link.is_none_or(|link| link.rate.is_none()) => {
+                "has no effect: mode \"split\" orders flows only where `link.rate` is stated; state it"
+            }
+            Mode::Split => {
+                "has no effect: mode \"split\" orders only flows that share the link; accepted without a warning: \
+                 `share = \"fair\"` and `pacing = \"auto\"`"
+            }
+            Mode::Bypass | Mode::Block => {
+                "has no effect: modes \"bypass\" and \"block\" have no classes"
+            }
+        };
+        section.warning("class", message);
     }
 
     fn check_custody(&self, section: &Section<'_>, site: &Site) {
@@ -169,11 +192,6 @@ impl Context<'_> {
 /// Checks requirements of tunnels, and keys that only tunnels have.
 fn check_tunnel(section: &Section<'_>, site: &mut Site) {
     if site.mode != Mode::Tunnel {
-        if section.has("class") && !site.mode.boosts() {
-            let message =
-                "has no effect: only modes \"tunnel\", \"packet\" and \"boost\" have classes";
-            section.warning("class", message);
-        }
         if site.compress {
             let message = "has no effect: only mode \"tunnel\" compresses";
             section.warning("compress", message);

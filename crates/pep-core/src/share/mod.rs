@@ -1,32 +1,49 @@
-//! Fair shares of a link's rate among flows.
+//! Shares of a link's rate, by class, site, host and flow.
 //!
 //! Senders that may each use the whole link fill its queue together. Each flow's share then depends
-//! on congestion controls and on chance. So each flow may send at one common rate, the *level*,
-//! chosen such that the flows together just fill the link. The result is max-min fairness: flows
-//! that want less than the level get what they want, all others get the level. No flow could get
-//! more without another one, with no more than that, getting less (D. Bertsekas, R. Gallager: Data
-//! Networks, 2nd edition, 1992, section 6.5.2).
+//! on congestion controls and on chance. So each flow has a *limit* of its own, chosen such that
+//! the flows together just fill the link. The order is that of the tunnel's scheduler:
+//!
+//! ```text
+//!  link's rate --> other traffic (measured, at most half)
+//!              --> interactive ------ first of all
+//!              --> normal and bulk -- what interactive leaves
+//!              --> delay tolerant --- what all others leave
+//!
+//!  each of these:  sites share equally, then a site's hosts, then a host's flows
+//! ```
+//!
+//! Equal shares are max-min fair. Among the members of a group a *level* is found: members that
+//! want less get what they want, all others get the level. No member could get more without another
+//! one, with no more than that, getting less (D. Bertsekas, R. Gallager: Data Networks, 2nd
+//! edition, 1992, section 6.5.2).
 //!
 //! ```text
 //!   rate |              level ______________________
 //!        |                   |XXXXXXX|XXXXXXX|XXXXXXX|   want more than the level, and get it
 //!        |           ________|XXXXXXX|XXXXXXX|XXXXXXX|
-//!        |          |XXXXXXXX|XXXXXXX|XXXXXXX|XXXXXXX|   area: the rate of the link
+//!        |          |XXXXXXXX|XXXXXXX|XXXXXXX|XXXXXXX|   area: the rate of the group
 //!        |  ________|XXXXXXXX|XXXXXXX|XXXXXXX|XXXXXXX|
-//!        |_|XXXXXXXX|XXXXXXXX|XXXXXXX|XXXXXXX|XXXXXXX|__ flows
+//!        |_|XXXXXXXX|XXXXXXXX|XXXXXXX|XXXXXXX|XXXXXXX|__ members: sites, hosts or flows
 //!           want less than the level, and get it
 //! ```
 //!
 //! A flow's demand is not known; [`Sharer`] infers it from the rate at which the flow sends.
+//! [`OtherTraffic`] measures what the link's interface sends besides these flows.
 
+mod other;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-/// Interval between computations of the level while flows share the link.
+pub use other::{OtherTraffic, Transmitted};
+
+use crate::site::{Class, SiteId};
+
+/// Interval between computations of the limits while flows share the link.
 ///
-/// Before the level follows a change, flows may overload the link. The excess is at most one link's
+/// Before the limits follow a change, flows may overload the link. The excess is at most one link's
 /// worth of data per interval and new flow; at 100 ms no more than the queue of any modem holds. In
 /// a much shorter interval a slow link carries less than a packet of each flow.
 pub const INTERVAL: Duration = Duration::from_millis(100);
@@ -39,12 +56,21 @@ const QUEUE_SECS_MAX: u64 = 2;
 /// build a queue: handshakes, TCP options, a configured rate that is a little too high.
 const SPARE_PARTS: u64 = 256;
 
+/// Part of the link (1/2) beyond which flows do not give way to other traffic. TCP outside of pepd
+/// takes whatever is left to it, and would otherwise take everything: flows that give way cause no
+/// loss. With half of the link, congestion controls decide.
+const OTHER_PARTS: u64 = 2;
+
+/// Part of the link (1/64) that a lower priority keeps while higher ones want everything, so that
+/// its connections make progress and do not time out.
+const KEPT_PARTS: u64 = 64;
+
 /// Demand of a flow that takes all it can get.
 pub const UNBOUNDED: u64 = u64::MAX;
 
-/// Lower bound of the level, as a part of the link. With a thousand greedy flows, packets of one
-/// are so far apart that congestion controls do better.
-const LEVEL_PARTS_MAX: u64 = 1024;
+/// Lower bound of a flow's limit, as a part of the link. With a thousand greedy flows, packets of
+/// one are so far apart that congestion controls do better.
+const LIMIT_PARTS_MAX: u64 = 1024;
 
 /// Intervals in the mean of a flow's rate. 8 are longer than the round trip in which a partial
 /// window comes and goes.
@@ -67,11 +93,51 @@ pub fn water_level(rate: u64, demands: &mut [u64]) -> u64 {
     rate
 }
 
+/// Order in which flows are served. The tunnel's scheduler has the same three levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Class interactive: before all others.
+    First,
+    /// Classes normal and bulk.
+    Middle,
+    /// Class delay_tolerant: only what no other class wants.
+    Last,
+}
+
+impl Priority {
+    /// All priorities, the highest first.
+    pub const ALL: [Self; 3] = [Self::First, Self::Middle, Self::Last];
+
+    /// Returns the priority of a class.
+    pub const fn of(class: Class) -> Self {
+        match class {
+            Class::Interactive => Self::First,
+            Class::Normal | Class::Bulk => Self::Middle,
+            Class::DelayTolerant => Self::Last,
+        }
+    }
+}
+
+/// Groups that a flow belongs to, the largest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Priority of its class.
+    pub priority: Priority,
+    /// Site of the flow.
+    pub site: SiteId,
+    /// Number of the flow's host ([`crate::hosts::Host::number`]).
+    pub host: u64,
+}
+
 /// Activity of a flow since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Bytes sent into the link, with headers and retransmissions.
     pub sent: u64,
+    /// Packets sent into the link.
+    pub packets: u64,
+    /// Bytes of `sent` that were headers.
+    pub headers: u64,
     /// First sight of the flow: its rate is not known yet.
     pub new: bool,
     /// True if some of the data was sent for the first time.
@@ -82,18 +148,22 @@ pub struct Usage {
 
 /// A flow that sends into the link, and its inferred demand:
 ///
-/// - everything, if data waits though the flow sends about as fast as the level allows;
+/// - everything, if data waits though the flow sends about as fast as its limit allows;
 /// - twice its rate, if data waits for another reason (a growing window, a loss, a slow receiver):
-///   other flows may use the rest meanwhile;
+///   other flows may use the rest meanwhile. One and a half times for [`Priority::First`], which
+///   takes it from all others;
 /// - its rate plus a quarter, if no data waits: the source limits the flow.
 ///
-/// The transitions are continuous: at the level, a quarter more is above the level, too. So a flow
-/// whose source delivers just about its share does not make the level oscillate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The transitions are continuous: at the limit, a quarter more is above the limit, too. So a flow
+/// whose source delivers just about its share does not make the limits oscillate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sharer {
+    place: Place,
     usage: Usage,
     /// Mean rate in bytes per second; `None` before the first measurement.
     mean: Option<u64>,
+    demand: u64,
+    limit: u64,
 }
 
 impl AsMut<Self> for Sharer {
@@ -102,22 +172,62 @@ impl AsMut<Self> for Sharer {
     }
 }
 
+impl AsRef<Self> for Sharer {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl Sharer {
-    /// Records the activity of the flow since the last call of [`Level::handle_interval`].
+    /// Creates a flow whose rate is not known.
+    pub fn new(place: Place) -> Self {
+        Self {
+            place,
+            usage: Usage::default(),
+            mean: None,
+            demand: 0,
+            limit: 0,
+        }
+    }
+
+    /// Groups of the flow.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Rate at which the flow may send now, in bytes per second; 0 before the first call of
+    /// [`Shares::handle_interval`], and never 0 after it.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Activity of the flow in the last interval.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Records the activity of the flow since the last call of [`Shares::handle_interval`].
     pub fn handle_usage(&mut self, usage: Usage) {
         self.usage = usage;
     }
 
-    fn demand(&mut self, elapsed: Duration, level: u64) -> u64 {
+    fn infer_demand(&mut self, elapsed: Duration) -> u64 {
         let backlogged = self.usage.backlogged;
+        let now = per_second(self.usage.sent, elapsed);
+        let is_first = self.place.priority == Priority::First;
         if self.usage.new {
-            return if backlogged { UNBOUNDED } else { 0 };
+            return match backlogged {
+                // A short message is no reason to stop all others.
+                true if is_first => now.saturating_mul(2),
+                true => UNBOUNDED,
+                false => 0,
+            };
         }
         // A sudden rise counts at once, as the queue would have to absorb it.
-        let now = per_second(self.usage.sent, elapsed);
         let rate = now.max(self.note(now));
         match backlogged {
-            true if rate >= level - level / 8 => UNBOUNDED,
+            true if rate >= self.limit - self.limit / 8 => UNBOUNDED,
+            true if is_first => rate.saturating_add(rate / 2),
             true => rate.saturating_mul(2),
             false => rate.saturating_add(rate / 4),
         }
@@ -147,71 +257,127 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Level of a link.
+/// Shares of a link.
 ///
 /// Flows exceed the link's rate while their shares change, and in their initial bursts. The excess
-/// stays in the link's queue, and would never drain if the flows then just filled the link. So the
-/// level also tracks an estimate of the queue, as bytes sent beyond the link's rate. Flows leave
-/// room for it to drain, while the link stays fully used.
+/// stays in the link's queue, and would never drain if the flows then just filled the link. So
+/// `Shares` also tracks an estimate of the queue, as bytes sent beyond the rate that other traffic
+/// leaves. Flows leave room for it to drain, while the link stays fully used.
 #[derive(Debug, Clone)]
-pub struct Level {
+pub struct Shares {
     rate: u64,
-    level: u64,
+    /// Rate of each priority.
+    levels: [u64; Priority::ALL.len()],
     /// Bytes queued at the link.
     queue: u64,
     demands: Vec<u64>,
 }
 
-impl Level {
-    /// Returns the level of an idle link that carries `rate` bytes per second.
+impl Shares {
+    /// Returns the shares of an idle link that carries `rate` bytes per second.
     pub fn new(rate: u64) -> Self {
         Self {
             rate,
-            level: rate,
+            levels: [rate; Priority::ALL.len()],
             queue: 0,
             demands: Vec::new(),
         }
     }
 
-    /// Rate at which each flow may send now, in bytes per second. Never 0 unless the link's rate
-    /// is.
-    pub fn get(&self) -> u64 {
-        self.level
+    /// Rates that the flows of each priority may use together now, in bytes per second.
+    pub fn levels(&self) -> [u64; Priority::ALL.len()] {
+        self.levels
     }
 
-    /// Computes the level from the activity of all active flows in the time `elapsed` since the
-    /// last call.
+    /// Computes the limits of all active flows from their activity in the time `elapsed` since the
+    /// last call. Other traffic sends `other` bytes per second. Sorts the flows by their places.
     ///
     /// When flows have data to send and none sends new data, the link is down. That does not change
-    /// their demands, so the level stays: once the link is up, flows restart with the shares they
+    /// their demands, so their limits stay: once the link is up, flows restart with the shares they
     /// had.
-    pub fn handle_interval<T: AsMut<Sharer>>(&mut self, elapsed: Duration, flows: &mut [T]) -> u64 {
-        self.note_queue(elapsed, flows);
-        if !is_down(flows) {
-            let demands = flows
-                .iter_mut()
-                .map(|flow| flow.as_mut().demand(elapsed, self.level));
-            self.demands.clear();
-            self.demands.extend(demands);
-            let level = water_level(self.capacity(), &mut self.demands);
-            self.level = level.max(minimum_share(self.rate));
+    pub fn handle_interval<T: AsRef<Sharer> + AsMut<Sharer>>(
+        &mut self,
+        elapsed: Duration,
+        other: u64,
+        flows: &mut [T],
+    ) {
+        let left = self.rate - other.min(self.rate / OTHER_PARTS);
+        self.note_queue(elapsed, left, flows);
+        if is_down(flows) {
+            return;
         }
-        self.level
+        // Sorted but for the flows that came last.
+        flows.sort_by_key(|flow| flow.as_ref().place);
+        let mut wanted = [0_u64; Priority::ALL.len()];
+        for flow in &mut *flows {
+            let flow = flow.as_mut();
+            flow.demand = flow.infer_demand(elapsed);
+            let sum = &mut wanted[flow.place.priority as usize];
+            *sum = sum.saturating_add(flow.demand);
+        }
+        self.divide(self.capacity(left, flows.len()), wanted, flows);
     }
 
-    fn note_queue<T: AsMut<Sharer>>(&mut self, elapsed: Duration, flows: &mut [T]) {
-        let sent = flows.iter_mut().map(|flow| flow.as_mut().usage.sent);
+    /// Divides a rate among the priorities, and the rate of each among its flows.
+    fn divide<T: AsRef<Sharer> + AsMut<Sharer>>(
+        &mut self,
+        rate: u64,
+        wanted: [u64; Priority::ALL.len()],
+        flows: &mut [T],
+    ) {
+        let kept = self.rate / KEPT_PARTS;
+        let (mut left, mut flows) = (rate, flows);
+        for priority in Priority::ALL {
+            let place = priority as usize;
+            let later = wanted[place + 1..].iter().map(|wanted| kept.min(*wanted));
+            let level = left.saturating_sub(later.sum()).max(kept);
+            let count = flows.partition_point(|flow| flow.as_ref().place.priority <= priority);
+            let (these, others) = flows.split_at_mut(count);
+            self.divide_among_sites(level, these);
+            self.levels[place] = level;
+            left = left.saturating_sub(wanted[place].min(level));
+            flows = others;
+        }
+    }
+
+    fn divide_among_sites<T: AsRef<Sharer> + AsMut<Sharer>>(&mut self, rate: u64, flows: &mut [T]) {
+        let limit_min = minimum_share(self.rate);
+        let demands = &mut self.demands;
+        let mut level = |rate, wanted: &mut dyn Iterator<Item = u64>| {
+            demands.clear();
+            demands.extend(wanted);
+            water_level(rate, demands)
+        };
+        let is_of_site = |a: &T, b: &T| a.as_ref().place.site == b.as_ref().place.site;
+        let is_of_host = |a: &T, b: &T| a.as_ref().place.host == b.as_ref().place.host;
+        let of_site = level(rate, &mut flows.chunk_by(is_of_site).map(demand));
+        for site in flows.chunk_by_mut(is_of_site) {
+            let of_host = level(of_site, &mut site.chunk_by(is_of_host).map(demand));
+            for host in site.chunk_by_mut(is_of_host) {
+                let of_flow = level(of_host, &mut host.iter().map(|flow| flow.as_ref().demand));
+                for flow in host {
+                    flow.as_mut().limit = of_flow.max(limit_min);
+                }
+            }
+        }
+    }
+
+    fn note_queue<T: AsRef<Sharer>>(&mut self, elapsed: Duration, rate: u64, flows: &[T]) {
+        let sent = flows.iter().map(|flow| flow.as_ref().usage.sent);
         let queue = sent.fold(self.queue, u64::saturating_add);
-        let queue = queue.saturating_sub(bytes_in(self.rate, elapsed));
+        let queue = queue.saturating_sub(bytes_in(rate, elapsed));
         self.queue = queue.min(self.rate.saturating_mul(QUEUE_SECS_MAX));
     }
 
-    /// Rate for all flows together: no less than half of the link's, so that they still move.
-    fn capacity(&self) -> u64 {
-        if self.demands.len() < 2 {
+    /// Rate for all flows together, of the rate that other traffic leaves: no less than half of
+    /// it, so that they still move.
+    fn capacity(&self, left: u64, flows: usize) -> u64 {
+        let spare = self.rate / SPARE_PARTS;
+        // A single flow alone has nothing to give way to.
+        if flows < 2 && self.rate - left <= spare {
             return self.rate;
         }
-        self.rate - self.draining().min(self.rate / 2) - self.rate / SPARE_PARTS
+        (left - self.draining().min(left / 2)).saturating_sub(spare)
     }
 
     /// Rate that flows leave to the queue. For a queue of `t` seconds it is `t` squared of the
@@ -223,22 +389,24 @@ impl Level {
     }
 }
 
-/// Initial level of a new flow among `active` ones, until its demand is known: an equal share, or
-/// the level of the others if that is less.
-pub fn newcomer_level(rate: u64, level: u64, active: u64) -> u64 {
-    (rate / active.max(1)).max(minimum_share(rate)).min(level)
+/// Returns the sum of the flows' demands.
+fn demand<T: AsRef<Sharer>>(flows: &[T]) -> u64 {
+    let demands = flows.iter().map(|flow| flow.as_ref().demand);
+    demands.fold(0, u64::saturating_add)
+}
+
+/// Initial limit of a new flow among `active` ones of its priority, until its demand is known: an
+/// equal share of the priority's `level`. `rate` is the link's.
+pub fn newcomer_limit(rate: u64, level: u64, active: u64) -> u64 {
+    (level / active.max(1)).max(minimum_share(rate))
 }
 
 fn minimum_share(rate: u64) -> u64 {
-    (rate / LEVEL_PARTS_MAX).max(1).min(rate)
+    (rate / LIMIT_PARTS_MAX).max(1).min(rate)
 }
 
-fn is_down<T: AsMut<Sharer>>(flows: &mut [T]) -> bool {
-    let mut backlogged = false;
-    let stuck = flows.iter_mut().all(|flow| {
-        let flow = flow.as_mut();
-        backlogged |= flow.usage.backlogged;
-        flow.is_stuck()
-    });
+fn is_down<T: AsRef<Sharer>>(flows: &[T]) -> bool {
+    let stuck = flows.iter().all(|flow| flow.as_ref().is_stuck());
+    let backlogged = flows.iter().any(|flow| flow.as_ref().usage.backlogged);
     stuck && backlogged
 }

@@ -47,10 +47,10 @@ impl Mode {
 }
 
 words! {
-    /// Traffic class of a tunnel's flows.
+    /// Traffic class of flows: their order on the link.
     pub enum Class {
-        /// Small messages that a user waits for: sent before everything else, each with its own
-        /// repair packets.
+        /// Small messages that a user waits for: sent before everything else, in a tunnel each
+        /// with its own repair packets.
         Interactive = "interactive",
         /// Delay and rate matter.
         Normal = "normal",

@@ -136,7 +136,7 @@ section! {
         /// Name of the peer at the far end of the tunnel; a site in [`Mode::Tunnel`] or
         /// [`Mode::Packet`] has one.
         peer: Option<String> = read_peer(s, given.peers);
-        /// Traffic class of its flows or packets in a tunnel.
+        /// Traffic class of its flows or packets on the link.
         class: Class = Class::WORDS, Class::Normal;
         /// Compresses the bytes of its flows in the tunnel.
         compress: bool = Switch, false;

@@ -71,6 +71,10 @@ pub struct LinkStatus {
     pub rate_down: Option<u64>,
     /// Stated round-trip time.
     pub rtt_s: Option<f64>,
+    /// Rate in bit/s of traffic that leaves by the interface besides flows that share the link;
+    /// none if it does not count.
+    #[serde(default)]
+    pub other_rate: Option<u64>,
     /// State and last outages.
     #[serde(flatten)]
     pub report: LinkReport,

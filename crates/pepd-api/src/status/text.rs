@@ -52,7 +52,10 @@ impl Status {
             (None, None) => None,
         };
         let rtt = link.rtt_s.map(milliseconds);
-        let facts = [link.interface.clone(), rates, rtt].into_iter().flatten();
+        let other = link.other_rate.filter(|rate| *rate > 0);
+        let other = other.map(|other| format!("{} other traffic", rate(other)));
+        let facts = [link.interface.clone(), rates, rtt, other];
+        let facts = facts.into_iter().flatten();
         let facts = facts.collect::<Vec<_>>().join(", ");
         let (outages, down) = (link.report.outages, span(link.report.down_s));
         // Without an outage the earlier processes leave no time of the last change.

@@ -33,6 +33,7 @@ use pep_core::{
     budget::{MemoryBudget, Share},
     hosts::Host,
     relay::{Direction, Relay, RelayLimits, Side},
+    share::{Place, Priority},
     stats::EndReason,
     syn::FlowTuple,
 };
@@ -106,10 +107,16 @@ impl FlowContext {
         self.budget.has(self.initial_bytes())
     }
 
-    fn share_of(&self, ends: &FlowInfo) -> Option<FlowShare> {
+    /// Returns the share of a flow; `begins` is true if it has not relayed anything.
+    fn share_of(&self, ends: &FlowInfo, begins: bool) -> Option<FlowShare> {
         let terms = ends.site.share_terms(&ends.destination)?;
         let link = Arc::clone(self.link.as_ref()?);
-        Some(FlowShare::new(link, terms))
+        let place = Place {
+            priority: Priority::of(ends.site.class),
+            site: ends.site.id,
+            host: ends.near_host().number(),
+        };
+        Some(FlowShare::new(link, terms, place, begins))
     }
 
     fn initial_bytes(&self) -> u64 {
@@ -253,6 +260,9 @@ impl Flow {
                 return None;
             }
         };
+        let begins = Direction::ALL
+            .iter()
+            .all(|direction| relay.direction(*direction).delivered() == 0);
         let link_leg = &legs[ends.site.link_side as usize];
         revive::watch(link_leg.shared(), &ends.site.timeouts);
         let receive_window = ReceiveWindow::new(
@@ -264,7 +274,7 @@ impl Flow {
             relay,
             busy_poll: BusyPoll::new(context.busy_poll),
             slot,
-            share: context.share_of(&ends),
+            share: context.share_of(&ends, begins),
             receive_window,
             context,
             ends,
@@ -429,6 +439,14 @@ impl FlowInfo {
     pub fn host(&self) -> Option<Host> {
         let is_ours = self.peer.is_none();
         is_ours.then(|| Host::from_address(self.client.ip()))
+    }
+
+    /// Returns the host on this side of the link: the server, if the client is across it.
+    pub(crate) fn near_host(&self) -> Host {
+        Host::from_address(match self.site.link_side {
+            Side::Server => self.client.ip(),
+            Side::Client => self.destination.ip(),
+        })
     }
 
     /// Returns the four addresses by which the kernel and the SYN holder identify the flow.

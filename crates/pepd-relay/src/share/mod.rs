@@ -1,16 +1,19 @@
 //! Sharing of the link's rate among the flows that send into it: registration.
 //!
-//! A flow is listed when it begins to send, and then sends at the level (see [`pep_core::share`]).
-//! Every 100 ms the [`Sampler`] reads from the kernel how much the sockets of all listed flows have
-//! sent, and sets SO_MAX_PACING_RATE where the rate changes. So flows count nothing themselves, and
-//! a flow that waits for its socket for long is still paced at the current level. A flow with
-//! nothing left to send or to be acknowledged is removed from the list. Its only cost is then a
-//! flag to check when it sends again.
+//! A flow is listed when it begins to send, and then has a limit of its own (see
+//! [`pep_core::share`]). Every 100 ms the [`Sampler`] reads from the kernel how much the sockets of
+//! all listed flows have sent, and sets SO_MAX_PACING_RATE where a limit changes. So flows count
+//! nothing themselves, and a flow that waits for its socket for long is still paced at its current
+//! limit. A flow with nothing left to send or to be acknowledged is removed from the list. Its only
+//! cost is then a flag to check when it sends again.
+//!
+//! The sampler also reads how much the link's interface has sent. What exceeds the flows' bytes is
+//! other traffic, which flows give way to.
 //!
 //! ```text
-//!   flow                     SharedLink                   Sampler, while two are listed
-//!   sent something      --> newcomers ----------------->  TCP_INFO of each socket
-//!   and is not listed        level <--------------------  the level of all
+//!   flow                     SharedLink                   Sampler, while one is listed
+//!   sent something      --> newcomers ----------------->  TCP_INFO of each socket,
+//!   and is not listed        levels <-------------------  counters of the interface
 //!        `--- begins at -------'    each socket <-------  SO_MAX_PACING_RATE
 //! ```
 
@@ -31,8 +34,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pep_core::share::newcomer_level;
-use pepd_sys::leg::{self, Terms};
+use pep_core::share::{Place, Priority, newcomer_limit};
+use pepd_sys::{
+    leg::{self, Terms},
+    socket::Progress,
+};
 use tokio::sync::Notify;
 use units::Rate;
 
@@ -43,58 +49,89 @@ pub use sampler::Sampler;
 pub struct SharedLink {
     /// Bytes of IP packets per second.
     rate: u64,
-    /// Share of the rate per flow.
-    level: AtomicU64,
-    /// Flows listed, newcomers included.
-    listed: AtomicU64,
+    /// Interface whose other traffic counts.
+    interface: Option<String>,
+    /// Rate of each priority.
+    levels: [AtomicU64; Priority::ALL.len()],
+    /// The highest limit of a flow.
+    limit: AtomicU64,
+    /// Flows listed, newcomers included, by priority.
+    listed: [AtomicU64; Priority::ALL.len()],
+    /// Rate of other traffic, in bytes per second.
+    other_rate: AtomicU64,
+    /// Bytes of other traffic since the start.
+    other_bytes: AtomicU64,
     newcomers: Mutex<Vec<Arc<Sender>>>,
-    crowded: Notify,
+    begun: Notify,
 }
 
 impl SharedLink {
-    /// Creates a link without senders.
-    pub fn new(rate: Rate) -> Arc<Self> {
+    /// Creates a link without senders. Other traffic that leaves by `interface` counts.
+    pub fn new(rate: Rate, interface: Option<String>) -> Arc<Self> {
         let rate = rate.bytes_per_second().max(1);
         Arc::new(Self {
             rate,
-            level: AtomicU64::new(rate),
-            listed: AtomicU64::new(0),
+            interface,
+            levels: Priority::ALL.map(|_| AtomicU64::new(rate)),
+            limit: AtomicU64::new(rate),
+            listed: Default::default(),
+            other_rate: AtomicU64::new(0),
+            other_bytes: AtomicU64::new(0),
             newcomers: Mutex::default(),
-            crowded: Notify::new(),
+            begun: Notify::new(),
         })
     }
 
-    /// Returns the rate at which each flow may send now, in bit/s of IP packets.
-    pub fn level_bits(&self) -> u64 {
-        self.level.load(Relaxed).saturating_mul(8)
+    /// Returns the highest rate at which a flow may send now, in bit/s of IP packets.
+    pub fn limit_bits(&self) -> u64 {
+        self.limit.load(Relaxed).saturating_mul(8)
     }
 
-    /// Returns the number of flows that send into the link. A flow that sends alone stays counted
-    /// until another comes.
+    /// Returns the number of flows that send into the link. A flow that sends alone may stay
+    /// counted until another comes.
     pub fn senders(&self) -> u64 {
-        self.listed.load(Relaxed)
+        self.listed.iter().map(|listed| listed.load(Relaxed)).sum()
     }
 
-    /// Returns whether there are flows to share the rate.
-    fn is_crowded(&self) -> bool {
-        self.senders() > 1
+    /// Returns the rate of other traffic, in bit/s of IP packets; `None` if it does not count.
+    pub fn other_bits(&self) -> Option<u64> {
+        let bits = self.other_rate.load(Relaxed).saturating_mul(8);
+        self.interface.as_ref().map(|_| bits)
     }
 
-    async fn wait_until_crowded(&self) {
-        while !self.is_crowded() {
-            self.crowded.notified().await;
+    /// Returns the bytes of other traffic since the start, counted while flows send and about once
+    /// per second otherwise.
+    pub fn other_bytes(&self) -> u64 {
+        self.other_bytes.load(Relaxed)
+    }
+
+    /// Returns whether there are flows whose limits depend on others, or on other traffic.
+    fn is_shared(&self) -> bool {
+        let alone = if self.interface.is_some() { 0 } else { 1 };
+        self.senders() > alone
+    }
+
+    async fn wait_until_shared(&self) {
+        while !self.is_shared() {
+            self.begun.notified().await;
         }
     }
 
     /// Lists a sender that begins.
     fn list(&self, sender: &Arc<Sender>) {
         self.newcomers.lock().push(Arc::clone(sender));
-        let listed = self.listed.fetch_add(1, Relaxed) + 1;
-        if listed > 1 {
-            self.crowded.notify_one();
+        let priority = sender.place.priority as usize;
+        let listed = self.listed[priority].fetch_add(1, Relaxed) + 1;
+        if self.is_shared() {
+            self.begun.notify_one();
         }
-        let level = newcomer_level(self.rate, self.level.load(Relaxed), listed);
-        sender.pace_at(level, self.rate);
+        let level = self.levels[priority].load(Relaxed);
+        sender.pace_at(newcomer_limit(self.rate, level, listed), self.rate);
+    }
+
+    /// Notes that a sender is no longer listed.
+    fn unlist(&self, place: Place) {
+        self.listed[place.priority as usize].fetch_sub(1, Relaxed);
     }
 
     fn take_newcomers(&self) -> Vec<Arc<Sender>> {
@@ -108,9 +145,11 @@ struct Sender {
     /// Leg of the flow; dangling when the flow has ended.
     leg: Weak<OwnedFd>,
     terms: Terms,
+    place: Place,
     listed: AtomicBool,
-    /// True until the first sample of a leg that had sent nothing before it was listed.
-    begins: AtomicBool,
+    /// Progress of the leg when it was last not listed, if known. What it sends before its first
+    /// sample counts, though it is not paced.
+    before: Mutex<Option<Progress>>,
     /// SO_MAX_PACING_RATE set last; 0 if none was.
     pace: AtomicU64,
 }
@@ -119,13 +158,13 @@ impl Sender {
     /// Changes of less than a 64th are not worth a system call.
     const FINE: u64 = 64;
 
-    /// Paces its packets at `level` of the link's `rate`.
-    fn pace_at(&self, level: u64, rate: u64) {
-        let pace = u128::from(self.terms.full) * u128::from(level) / u128::from(rate);
+    /// Paces its packets at `limit` of the link's `rate`.
+    fn pace_at(&self, limit: u64, rate: u64) {
+        let pace = u128::from(self.terms.full) * u128::from(limit) / u128::from(rate);
         // The kernel takes 0 as "do not send". Not above `full`, which fits.
         let pace = u64::try_from(pace).unwrap_or(self.terms.full).max(1);
         let last = self.pace.load(Relaxed);
-        let near = pace.abs_diff(last) <= last / Self::FINE && level < rate;
+        let near = pace.abs_diff(last) <= last / Self::FINE && limit < rate;
         if pace == last || near {
             return;
         }
@@ -141,19 +180,21 @@ impl Sender {
 pub struct FlowShare {
     link: Arc<SharedLink>,
     terms: Terms,
-    /// True before the first byte is sent.
+    place: Place,
+    /// True until the first byte is sent.
     begins: bool,
     /// `None` after a long time with nothing to send.
     sender: Option<Arc<Sender>>,
 }
 
 impl FlowShare {
-    /// Creates the share of a flow that has not sent anything.
-    pub fn new(link: Arc<SharedLink>, terms: Terms) -> Self {
+    /// Creates the share of a flow; `begins` is true if its leg has not sent anything.
+    pub fn new(link: Arc<SharedLink>, terms: Terms, place: Place, begins: bool) -> Self {
         Self {
             link,
             terms,
-            begins: true,
+            place,
+            begins,
             sender: None,
         }
     }
@@ -165,8 +206,9 @@ impl FlowShare {
             Arc::new(Sender {
                 leg: Arc::downgrade(leg),
                 terms: self.terms,
+                place: self.place,
                 listed: AtomicBool::new(false),
-                begins: AtomicBool::new(begins),
+                before: Mutex::new(begins.then(Progress::default)),
                 pace: AtomicU64::new(0),
             })
         });

@@ -1,4 +1,4 @@
-//! Sampling of the flows' progress, and the level derived from it.
+//! Sampling of the flows' progress, and the limits derived from it.
 
 use std::{
     io, mem,
@@ -10,21 +10,28 @@ use std::{
     time::Duration,
 };
 
-use pep_core::share::{INTERVAL, Level, Sharer, Usage};
-use pepd_sys::socket::{self, Progress};
-use tokio::time::{Instant, sleep};
+use pep_core::share::{INTERVAL, OtherTraffic, Priority, Sharer, Shares, Transmitted, Usage};
+use pepd_sys::{
+    interface::TransmitCounters,
+    socket::{self, Progress},
+};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
 
 use super::{Sender, SharedLink};
 
 /// Maximum sampling interval while nothing moves, possibly for hours.
 const INTERVAL_STUCK: Duration = Duration::from_secs(1);
 
-/// Task that sets the pacing rate of all flows that share the link. It sleeps while there are fewer
-/// than two.
+/// Task that sets the pacing rate of all flows that share the link. While there is none, it only
+/// measures the other traffic, once per second. If that does not count, it sleeps while there are
+/// fewer than two flows.
 #[derive(Debug)]
 pub struct Sampler {
     link: Arc<SharedLink>,
-    level: Level,
+    shares: Shares,
+    other: OtherTraffic,
+    counters: Option<Counters>,
     flows: Vec<Watched>,
     sampled: Instant,
 }
@@ -40,17 +47,72 @@ struct Watched {
     seen: Option<Progress>,
 }
 
+impl AsRef<Sharer> for Watched {
+    fn as_ref(&self) -> &Sharer {
+        &self.sharer
+    }
+}
+
 impl AsMut<Sharer> for Watched {
     fn as_mut(&mut self) -> &mut Sharer {
         &mut self.sharer
     }
 }
 
+/// Transmit counters of the link's interface.
+#[derive(Debug)]
+struct Counters {
+    interface: TransmitCounters,
+    /// True after a failure that was logged.
+    failed: bool,
+}
+
+impl Counters {
+    fn open(name: &str) -> Option<Self> {
+        match TransmitCounters::new(name) {
+            Ok(interface) => Some(Self {
+                interface,
+                failed: false,
+            }),
+            Err(err) => {
+                warn_uncounted(&err);
+                None
+            }
+        }
+    }
+
+    /// Returns the counters; `None` while there is no such interface, or they are unreadable.
+    fn read(&mut self) -> Option<Transmitted> {
+        match self.interface.read() {
+            Ok(transmitted) => {
+                self.failed = false;
+                Some(transmitted)
+            }
+            Err(err) => {
+                let is_gone = err.kind() == io::ErrorKind::NotFound;
+                if !is_gone && !mem::replace(&mut self.failed, true) {
+                    warn_uncounted(&err);
+                }
+                None
+            }
+        }
+    }
+}
+
+fn warn_uncounted(err: &io::Error) {
+    warn!(
+        error = %err,
+        "cannot read the counters of link.interface: other traffic does not reduce the flows' shares"
+    );
+}
+
 impl Sampler {
     /// Creates the sampler of a link. Each link has exactly one.
     pub fn new(link: Arc<SharedLink>) -> Self {
         Self {
-            level: Level::new(link.rate),
+            shares: Shares::new(link.rate),
+            other: OtherTraffic::new(link.rate),
+            counters: link.interface.as_deref().and_then(Counters::open),
             link,
             flows: Vec::new(),
             sampled: Instant::now(),
@@ -61,10 +123,8 @@ impl Sampler {
     pub async fn run(mut self) {
         let mut pause = INTERVAL;
         loop {
-            if !self.link.is_crowded() {
-                self.rest();
-                self.link.wait_until_crowded().await;
-                self.sampled = Instant::now();
+            if !self.link.is_shared() {
+                self.rest().await;
             }
             let moved = self.sample();
             pause = if moved {
@@ -76,15 +136,29 @@ impl Sampler {
         }
     }
 
-    /// Leaves a single remaining flow the whole link, and does not sample until another comes.
-    fn rest(&mut self) {
+    /// Waits until flows share the link. Leaves a single one the whole link, if other traffic does
+    /// not count; otherwise measures that meanwhile.
+    async fn rest(&mut self) {
+        let link = Arc::clone(&self.link);
+        if self.counters.is_some() {
+            while timeout(INTERVAL_STUCK, link.wait_until_shared())
+                .await
+                .is_err()
+            {
+                self.sample();
+            }
+            return;
+        }
         self.admit_newcomers();
-        self.level = Level::new(self.link.rate);
+        self.shares = Shares::new(link.rate);
         for flow in &mut self.flows {
-            flow.sharer = Sharer::default();
+            flow.sharer = Sharer::new(flow.sender.place);
             (flow.new, flow.seen) = (true, None);
+            flow.sender.pace_at(link.rate, link.rate);
         }
         self.publish();
+        link.wait_until_shared().await;
+        self.sampled = Instant::now();
     }
 
     /// Samples all flows. Returns whether any has sent.
@@ -93,7 +167,6 @@ impl Sampler {
         let now = Instant::now();
         let elapsed = now - self.sampled;
         self.sampled = now;
-        let before = self.flows.len();
         let mut moved = false;
         self.flows.retain_mut(|flow| match flow.sample() {
             Some(usage) => {
@@ -101,32 +174,53 @@ impl Sampler {
                 flow.sharer.handle_usage(usage);
                 true
             }
-            None => false,
+            None => {
+                self.link.unlist(flow.sender.place);
+                false
+            }
         });
-        let left = (before - self.flows.len()) as u64;
-        self.link.listed.fetch_sub(left, Relaxed);
-        self.level.handle_interval(elapsed, &mut self.flows);
+        if let Some(counters) = &mut self.counters {
+            let usages = self.flows.iter().map(|flow| flow.sharer.usage());
+            self.other.handle_interval(elapsed, counters.read(), usages);
+        }
+        self.shares
+            .handle_interval(elapsed, self.other.rate(), &mut self.flows);
         self.publish();
         moved
     }
 
     fn admit_newcomers(&mut self) {
         let newcomers = self.link.take_newcomers().into_iter();
-        self.flows.extend(newcomers.map(|sender| Watched {
-            sharer: Sharer::default(),
-            new: true,
-            // The initial burst of a flow is not paced, but counts.
-            seen: sender.begins.swap(false, Relaxed).then(Progress::default),
-            sender,
+        self.flows.extend(newcomers.map(|sender| {
+            let seen = sender.before.lock().take();
+            Watched {
+                sharer: Sharer::new(sender.place),
+                new: true,
+                seen,
+                sender,
+            }
         }));
     }
 
+    /// Sets the pace of all flows that have a limit.
     fn publish(&self) {
-        let level = self.level.get();
-        self.link.level.store(level, Relaxed);
+        let rate = self.link.rate;
+        let mut highest = 0;
         for flow in &self.flows {
-            flow.sender.pace_at(level, self.link.rate);
+            let limit = flow.sharer.limit();
+            highest = highest.max(limit);
+            if limit > 0 {
+                flow.sender.pace_at(limit, rate);
+            }
         }
+        for (level, now) in self.link.levels.iter().zip(self.shares.levels()) {
+            level.store(now, Relaxed);
+        }
+        let all = self.shares.levels()[Priority::First as usize];
+        let highest = if highest > 0 { highest } else { all };
+        self.link.limit.store(highest, Relaxed);
+        self.link.other_rate.store(self.other.rate(), Relaxed);
+        self.link.other_bytes.store(self.other.total(), Relaxed);
     }
 }
 
@@ -139,8 +233,12 @@ impl Watched {
         if !new && last == now && now.is_done() && self.leaves(now) {
             return None;
         }
+        let packets = now.packets_since(&last);
+        let headers = packets * self.sender.terms.headers;
         Some(Usage {
-            sent: now.packet_bytes_since(&last, self.sender.terms.headers),
+            sent: now.payload_since(&last) + headers,
+            packets,
+            headers,
             new,
             fresh: now.fresh_bytes() != last.fresh_bytes(),
             backlogged: now.unsent > 0,
@@ -157,6 +255,7 @@ impl Watched {
     /// Removes the sender from the list, unless it has sent in the meantime. Either it sees that it
     /// is no longer listed, or the sampler sees the bytes sent.
     fn leaves(&self, last: Progress) -> bool {
+        *self.sender.before.lock() = Some(last);
         self.sender.listed.store(false, SeqCst);
         if self.progress().is_none_or(|now| now == last) {
             return true;

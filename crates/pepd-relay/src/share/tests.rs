@@ -2,12 +2,16 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
     time::Duration,
 };
 
 use nix::sys::socket::{setsockopt, sockopt::SndBufForce};
-use pep_core::{config, site::IpVersion};
+use pep_core::{
+    config,
+    share::Priority,
+    site::{IpVersion, SiteId},
+};
 use tokio::{
     task::yield_now,
     time::{sleep, timeout},
@@ -31,7 +35,15 @@ fn terms() -> Terms {
 }
 
 fn link() -> Arc<SharedLink> {
-    SharedLink::new(Rate::from_bits_per_second(LINK_BITS).unwrap())
+    SharedLink::new(Rate::from_bits_per_second(LINK_BITS).unwrap(), None)
+}
+
+fn place(host: u64) -> Place {
+    Place {
+        priority: Priority::Middle,
+        site: SiteId(0),
+        host,
+    }
 }
 
 /// Link leg of a flow, and the server.
@@ -46,6 +58,10 @@ struct Flow {
 
 impl Flow {
     fn new(link: &Arc<SharedLink>) -> Self {
+        Self::at(link, place(0))
+    }
+
+    fn at(link: &Arc<SharedLink>, place: Place) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
@@ -53,7 +69,7 @@ impl Flow {
             socket.set_nonblocking(true).unwrap();
         }
         Self {
-            share: FlowShare::new(Arc::clone(link), terms()),
+            share: FlowShare::new(Arc::clone(link), terms(), place, true),
             leg: Arc::new(stream.try_clone().unwrap().into()),
             stream,
             server,
@@ -82,7 +98,7 @@ impl Flow {
 }
 
 /// Lets flows send as much as they can until a condition holds.
-async fn send_until(flows: &mut [Flow], holds: impl Fn(&[Flow]) -> bool) {
+async fn send_until(flows: &mut [Flow], mut holds: impl FnMut(&[Flow]) -> bool) {
     let sending = async {
         while !holds(flows) {
             for flow in &mut *flows {
@@ -123,7 +139,57 @@ async fn flows_that_want_everything_are_paced_alike() {
     assert_eq!(link.senders(), 3);
     flows.truncate(1);
     send_until(&mut flows, |flows| flows[0].pace() == FULL).await;
-    wait_until(|| link.senders() == 1 && link.level_bits() == LINK_BITS).await;
+    wait_until(|| link.senders() == 1 && link.limit_bits() == LINK_BITS).await;
+}
+
+#[tokio::test]
+async fn hosts_share_equally_and_interactive_flows_go_first() {
+    let link = link();
+    tokio::spawn(Sampler::new(Arc::clone(&link)).run());
+    let mut flows: Vec<_> = [1, 1, 1, 2]
+        .map(|host| Flow::at(&link, place(host)))
+        .into_iter()
+        .collect();
+    send_until(&mut flows, |flows| {
+        let [of_one, of_other] = [0, 3].map(|which| flows[which].pace());
+        near(of_one, FULL / 6) && near(of_other, FULL / 2)
+    })
+    .await;
+    let first = Place {
+        priority: Priority::First,
+        ..place(3)
+    };
+    flows.push(Flow::at(&link, first));
+    // Loopback passes all that the interactive flow may send, so the others keep a 64th.
+    send_until(&mut flows, |flows| {
+        near(flows[3].pace(), FULL / 128) && near(flows[4].pace(), FULL - FULL / 64)
+    })
+    .await;
+}
+
+/// The flows' own packets leave by the loopback interface, too, where they do not count.
+#[tokio::test]
+async fn other_packets_of_the_interface_reduce_the_limits() {
+    let rate = Rate::from_bits_per_second(LINK_BITS).unwrap();
+    let link = SharedLink::new(rate, Some("lo".to_owned()));
+    tokio::spawn(Sampler::new(Arc::clone(&link)).run());
+    let mut flows = [Flow::new(&link)];
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let (mut due, mut reduced) = (tokio::time::Instant::now(), false);
+    send_until(&mut flows, |flows| {
+        // As fast as half of the link, with 28 bytes of headers.
+        while due <= tokio::time::Instant::now() {
+            other.send_to(&[0; 1472], address).unwrap();
+            due += Duration::from_millis(2);
+        }
+        reduced |= near(flows[0].pace(), FULL / 2);
+        reduced
+    })
+    .await;
+    let bits = link.other_bits().expect("counted");
+    assert!(bits >= LINK_BITS / 3, "{bits}");
+    assert!(link.other_bytes() > 0);
 }
 
 /// Several seconds' worth is in its socket, and nothing more is written to it.
@@ -166,7 +232,7 @@ async fn nothing_happens_for_a_lone_flow() {
     let link = link();
     let mut flow = Flow::new(&link);
     flow.send(1);
-    assert!(!link.is_crowded());
+    assert!(!link.is_shared());
     flow.share.on_quiet();
     assert!(flow.share.sender.is_some(), "flow no longer listed");
 }

@@ -6,8 +6,8 @@ use pep_core::{
     config::{Config, Link, Timeouts},
     relay::Side,
     site::{
-        Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Mode, Sharing, Site, SiteId, Source,
-        SynHandling, WhileDown,
+        Class, Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Mode, Sharing, Site, SiteId,
+        Source, SynHandling, WhileDown,
     },
 };
 
@@ -52,6 +52,8 @@ pub struct SiteRuntime {
     pub close: Close,
     /// The treatment of flows that begin while the link is down.
     pub while_down: WhileDown,
+    /// The class of the flows.
+    pub class: Class,
     /// The terms of sharing the link, over IPv4 and over IPv6.
     pub share: [Option<Terms>; 2],
     /// Counters of the site.
@@ -183,6 +185,7 @@ impl SiteRuntime {
             hold: site.hold,
             close: site.close,
             while_down: site.while_down,
+            class: site.class,
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
             site_counters: Arc::default(),

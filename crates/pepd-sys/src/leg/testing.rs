@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use pep_core::{
     config::{Keepalive, Timeouts},
     relay::Side,
-    site::{Buffers, Close, DscpPolicy, KeepWhen, SiteId, Source, SynHandling, WhileDown},
+    site::{Buffers, Class, Close, DscpPolicy, KeepWhen, SiteId, Source, SynHandling, WhileDown},
 };
 
 use super::{Congestion, LegOptions, SiteRuntime};
@@ -49,6 +49,7 @@ pub fn site() -> SiteRuntime {
         while_down: WhileDown::Custody,
         clamps: Arc::default(),
         beside: None,
+        class: Class::Normal,
         share: [None; 2],
         site_counters: Arc::default(),
     }

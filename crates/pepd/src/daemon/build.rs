@@ -283,10 +283,11 @@ fn neighbour_watch(
 }
 
 fn shared_link(config: &Config) -> Option<Arc<SharedLink>> {
-    let link = config.link.as_ref();
-    let mut sites = config.sites.iter().map(|(_, site)| site);
-    let rate = link?.rate.filter(|_| sites.any(|site| site.shares(link)));
-    rate.map(SharedLink::new)
+    let rate = config.link.as_ref()?.rate?;
+    let interface = config.counted_interface().map(str::to_owned);
+    config
+        .shares_link()
+        .then(|| SharedLink::new(rate, interface))
 }
 
 /// Returns the flow context, with the sockets of flows to be taken over.

@@ -31,7 +31,8 @@ pub fn gather(context: &FlowContext) -> Stats {
     stats.hosts_at_cap = context.admission.hosts_at_cap().len() as u64;
     if let Some(link) = &context.link {
         stats.link_senders = link.senders();
-        stats.link_level_bits = link.level_bits();
+        stats.link_level_bits = link.limit_bits();
+        stats.link_other_bytes = link.other_bytes();
     }
     if let Some(held) = &context.held {
         add_held(&mut stats, held);

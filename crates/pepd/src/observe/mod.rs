@@ -187,6 +187,11 @@ impl Observer {
                 .and_then(|link| link.rate_down)
                 .map(Rate::bits_per_second),
             rtt_s: link.and_then(|link| link.rtt).map(|rtt| rtt.as_secs_f64()),
+            other_rate: self
+                .context
+                .link
+                .as_ref()
+                .and_then(|link| link.other_bits()),
             report: self.context.outage.report(),
         }
     }

@@ -28,6 +28,15 @@ impl Summary<'_> {
         };
         let text = format!("{shared}; traffic routed by another interface {other_routes}");
         line(f, "", &text)?;
+        if self.config.shares_link() {
+            let counted = match self.config.counted_interface() {
+                Some(_) => "other traffic by this interface reduces the shares of flows (`share`)",
+                None => {
+                    "other traffic does not reduce the shares of flows: hosts are behind this interface, too"
+                }
+            };
+            line(f, "", &counted)?;
+        }
         if let Some(gateway) = link.gateway {
             let every = duration::format(link.gateway_every);
             line(f, "", &format!("gateway {gateway}, probed every {every}"))?;

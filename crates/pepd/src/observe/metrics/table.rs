@@ -60,7 +60,7 @@ metrics! {
     Total link_outages: Whole(|all| all.link.report.outages as f64),
     /// Total duration of link outages, including those before a restart.
     Total link_down_seconds: Whole(|all| all.link.report.down_s),
-    /// Rate at which each flow that shares the link may send now, in bytes of IP packets.
+    /// Highest rate at which a flow that shares the link may send now, in bytes of IP packets.
     Gauge link_share_bytes_per_second: Whole(|all| counter(all, "link_level_bits") / 8.0),
     /// Maximum number of open flows.
     Gauge flows_limit: Whole(|all| all.limits.flows.most as f64),
