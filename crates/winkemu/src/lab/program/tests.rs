@@ -257,9 +257,9 @@ fn commands_succeed_fail_and_time_out() {
 
 #[test]
 fn lines_are_waited_for_and_the_end_is_noticed() {
-    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (reader, mut writer) = io::pipe().unwrap();
     let lines = Lines::collect(reader);
-    std::io::Write::write_all(&mut writer, b"one\ntwo\n").unwrap();
+    io::Write::write_all(&mut writer, b"one\ntwo\n").unwrap();
     assert_eq!(
         lines.wait_for(0, TIMEOUT, |line| line == "two").unwrap(),
         "two"
