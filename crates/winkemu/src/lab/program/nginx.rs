@@ -12,7 +12,8 @@ use super::{Lines, ProgramError, READY_TIMEOUT, error::write_file, wait_until};
 use crate::{lab::Node, netns::Process};
 
 /// Configuration: one process as root of its user namespace, no files outside its directory, no
-/// caching of earlier content.
+/// caching of earlier content. The workload's time limit ends a transfer: over a link that winks,
+/// TCP may be silent for longer than nginx's minute.
 const CONFIG: &str = "\
 daemon off;
 master_process off;
@@ -24,6 +25,7 @@ http {
     access_log off;
     default_type application/octet-stream;
     client_max_body_size 0;
+    client_body_timeout 1d; send_timeout 1d;
     client_body_temp_path upload;
     proxy_temp_path tmp; fastcgi_temp_path tmp; uwsgi_temp_path tmp; scgi_temp_path tmp;
     sendfile on;
