@@ -523,6 +523,11 @@ fn the_scenarios_of_the_project_are_understood() {
     assert!(loaded.len() >= 5, "{}", loaded.len());
     for scenario in loaded {
         assert!(!scenario.runs().is_empty(), "{}", scenario.name);
+        assert!(
+            !scenario.checks.is_empty(),
+            "{} has no check",
+            scenario.name
+        );
     }
 }
 
