@@ -13,6 +13,7 @@ mod change;
 mod chaos;
 mod check;
 mod churn;
+mod classes;
 mod compression;
 mod congestion;
 mod custody;

@@ -51,19 +51,30 @@ congestion = [\"cubic\", \"reno\"]
 
 /// Bytes received by a server, until it must close.
 #[derive(Default)]
-struct Sink {
+pub struct Sink {
     received: AtomicU64,
     closed: AtomicBool,
 }
 
 impl Sink {
-    fn serve(&self, mut stream: TcpStream) {
+    /// Receives until the end of the stream, or until the sink is closed.
+    pub fn serve(&self, mut stream: TcpStream) {
         let mut buffer = vec![0; 1 << 16];
         while !self.closed.load(SeqCst)
             && let Ok(count @ 1..) = stream.read(&mut buffer)
         {
             self.received.fetch_add(count as u64, SeqCst);
         }
+    }
+
+    /// Bytes received by all connections.
+    pub fn received(&self) -> u64 {
+        self.received.load(SeqCst)
+    }
+
+    /// Closes all connections once they receive again.
+    pub fn close(&self) {
+        self.closed.store(true, SeqCst);
     }
 }
 
@@ -109,7 +120,7 @@ impl Bed {
     }
 
     fn received(&self, which: usize) -> u64 {
-        self.servers[which].1.received.load(SeqCst)
+        self.servers[which].1.received()
     }
 
     fn wait_received(&self, which: usize, bytes: u64) {
@@ -141,7 +152,7 @@ fn uploads_share_a_link_equally_whatever_their_congestion_controls() {
     assert!((0.45..=0.55).contains(&share), "{share}: {got:?}");
     assert_eq!(bed.pep.counter("link_senders"), 2);
 
-    bed.servers[cubic].1.closed.store(true, SeqCst);
+    bed.servers[cubic].1.close();
     bed.pep
         .wait_counter("link_level_bits", |bits| bits == LINK_BITS);
     bed.wait_received(reno, bed.received(reno) + 300_000);
