@@ -6,7 +6,7 @@ use super::{Config, Marks, PacketSite, sites::Context};
 use crate::reading::{Findings, Section};
 use crate::site::{
     Matcher, Mode, PacketPolicy, Site,
-    boost::{Rule, When},
+    boost::{Boost, Rule, When},
 };
 
 /// Maximum number of sites of modes `packet` and `boost`: each takes one or two marks, routing
@@ -49,9 +49,12 @@ pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
         }
     }
     if site.mode == Mode::Boost {
-        check_peerless(s, &packet, &boost);
+        check_peerless(s, &packet);
     }
     let policy = packet.whole(|s| PacketPolicy::read_keys(s, site.class, boost));
+    if site.mode == Mode::Boost {
+        check_boosters(s, &policy.boost);
+    }
     if site.mode.takes_packets() {
         check_legs(s, site.mode);
     }
@@ -70,20 +73,23 @@ pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
 /// Boosters whose packets the far end has to restore.
 const OF_PEERS: [&str; 5] = ["fec", "arq", "ack_reconstruction", "jitter", "compress"];
 
-/// Rejects boosters that need a peer, and warns about other keys of peers.
-fn check_peerless(site: &Section<'_>, packet: &Section<'_>, boost: &Section<'_>) {
-    for key in OF_PEERS.into_iter().filter(|key| boost.has(key)) {
+/// Rejects boosters that need a peer.
+fn check_boosters(site: &Section<'_>, boost: &Boost) {
+    let names = boost.rules().map(|(name, _)| name);
+    for name in names.filter(|name| OF_PEERS.contains(name)) {
         let message = "needs mode \"packet\" and a `peer`, which restores the packets; accepted with mode \"boost\": \
                        ack_filter, data_filter, snoop, divacks, checksum, congestion";
-        boost.error(key, message);
+        site.error(&format!("boost.{name}"), message);
     }
+}
+
+/// Warns about keys of peers.
+fn check_peerless(site: &Section<'_>, packet: &Section<'_>) {
     if site.has("peer") {
         site.warning("peer", "has no effect: mode \"boost\" needs no peer");
     }
-    for key in ["mss_clamp", "join", "on_peer_loss"]
-        .into_iter()
-        .filter(|key| packet.has(key))
-    {
+    let keys = ["mss_clamp", "join", "on_peer_loss"];
+    for key in keys.into_iter().filter(|key| packet.has(key)) {
         packet.warning(key, "has no effect: mode \"boost\" has no peer");
     }
 }
