@@ -150,9 +150,12 @@ pub struct Usage {
 ///
 /// - everything, if data waits though the flow sends about as fast as its limit allows;
 /// - twice its rate, if data waits for another reason (a growing window, a loss, a slow receiver):
-///   other flows may use the rest meanwhile. One and a half times for [`Priority::First`], which
-///   takes it from all others;
+///   other flows may use the rest meanwhile;
 /// - its rate plus a quarter, if no data waits: the source limits the flow.
+///
+/// From lower priorities it claims less: everything in the first case, and otherwise its rate plus
+/// a quarter. It need not wait for room, as it goes first, and a short message is no reason to stop
+/// them.
 ///
 /// The transitions are continuous: at the limit, a quarter more is above the limit, too. So a flow
 /// whose source delivers just about its share does not make the limits oscillate.
@@ -163,6 +166,8 @@ pub struct Sharer {
     /// Mean rate in bytes per second; `None` before the first measurement.
     mean: Option<u64>,
     demand: u64,
+    /// Part of the demand that lower priorities do not get.
+    claim: u64,
     limit: u64,
 }
 
@@ -186,6 +191,7 @@ impl Sharer {
             usage: Usage::default(),
             mean: None,
             demand: 0,
+            claim: 0,
             limit: 0,
         }
     }
@@ -211,26 +217,21 @@ impl Sharer {
         self.usage = usage;
     }
 
-    fn infer_demand(&mut self, elapsed: Duration) -> u64 {
-        let backlogged = self.usage.backlogged;
-        let now = per_second(self.usage.sent, elapsed);
-        let is_first = self.place.priority == Priority::First;
-        if self.usage.new {
-            return match backlogged {
-                // A short message is no reason to stop all others.
-                true if is_first => now.saturating_mul(2),
-                true => UNBOUNDED,
-                false => 0,
-            };
-        }
+    fn infer_demand(&mut self, elapsed: Duration) {
+        let (new, backlogged) = (self.usage.new, self.usage.backlogged);
         // A sudden rise counts at once, as the queue would have to absorb it.
-        let rate = now.max(self.note(now));
-        match backlogged {
-            true if rate >= self.limit - self.limit / 8 => UNBOUNDED,
-            true if is_first => rate.saturating_add(rate / 2),
-            true => rate.saturating_mul(2),
-            false => rate.saturating_add(rate / 4),
-        }
+        let now = per_second(self.usage.sent, elapsed);
+        let rate = if new { now } else { now.max(self.note(now)) };
+        let more = rate.saturating_add(rate / 4);
+        let is_at_limit = !new && backlogged && rate >= self.limit - self.limit / 8;
+        self.demand = match (new, backlogged) {
+            (true, true) => UNBOUNDED,
+            (true, false) => 0,
+            (false, true) if is_at_limit => UNBOUNDED,
+            (false, true) => rate.saturating_mul(2),
+            (false, false) => more,
+        };
+        self.claim = if is_at_limit { UNBOUNDED } else { more };
     }
 
     /// Returns the mean rate, including this one.
@@ -308,24 +309,23 @@ impl Shares {
         }
         // Sorted but for the flows that came last.
         flows.sort_by_key(|flow| flow.as_ref().place);
-        let mut wanted = [0_u64; Priority::ALL.len()];
         for flow in &mut *flows {
-            let flow = flow.as_mut();
-            flow.demand = flow.infer_demand(elapsed);
-            let sum = &mut wanted[flow.place.priority as usize];
-            *sum = sum.saturating_add(flow.demand);
+            flow.as_mut().infer_demand(elapsed);
         }
-        self.divide(self.capacity(left, flows.len()), wanted, flows);
+        self.divide(self.capacity(left, flows.len()), flows);
     }
 
     /// Divides a rate among the priorities, and the rate of each among its flows.
-    fn divide<T: AsRef<Sharer> + AsMut<Sharer>>(
-        &mut self,
-        rate: u64,
-        wanted: [u64; Priority::ALL.len()],
-        flows: &mut [T],
-    ) {
+    fn divide<T: AsRef<Sharer> + AsMut<Sharer>>(&mut self, rate: u64, flows: &mut [T]) {
         let kept = self.rate / KEPT_PARTS;
+        let (mut wanted, mut claimed) =
+            ([0_u64; Priority::ALL.len()], [0_u64; Priority::ALL.len()]);
+        for flow in &*flows {
+            let flow = flow.as_ref();
+            let place = flow.place.priority as usize;
+            wanted[place] = wanted[place].saturating_add(flow.demand);
+            claimed[place] = claimed[place].saturating_add(flow.claim);
+        }
         let (mut left, mut flows) = (rate, flows);
         for priority in Priority::ALL {
             let place = priority as usize;
@@ -335,7 +335,7 @@ impl Shares {
             let (these, others) = flows.split_at_mut(count);
             self.divide_among_sites(level, these);
             self.levels[place] = level;
-            left = left.saturating_sub(wanted[place].min(level));
+            left = left.saturating_sub(claimed[place].min(level));
             flows = others;
         }
     }

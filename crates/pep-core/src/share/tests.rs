@@ -207,7 +207,7 @@ proptest! {
         let mut flows: Vec<_> = demands.iter().map(|(priority, site, host, demand)| {
             let priority = Priority::ALL[*priority];
             let mut flow = Sharer::new(Place { priority, ..place(*site, *host) });
-            flow.demand = *demand;
+            (flow.demand, flow.claim) = (*demand, *demand);
             flow
         }).collect();
         flows.sort_by_key(Sharer::place);
@@ -216,7 +216,7 @@ proptest! {
             flows.map(value).fold(0, u64::saturating_add)
         };
         let wanted = Priority::ALL.map(|priority| of(&flows, priority, |flow| flow.demand));
-        Shares::new(rate).divide(rate, wanted, &mut flows);
+        Shares::new(rate).divide(rate, &mut flows);
         let used = Priority::ALL.map(|priority| {
             of(&flows, priority, |flow| flow.demand.min(flow.limit))
         });
@@ -262,11 +262,13 @@ fn normal_and_bulk_are_alike() {
 
 #[test]
 fn interactive_flows_get_what_they_use_and_the_others_the_rest() {
-    let interactive = flow_at(of_class(Class::Interactive), RATE / 5, false);
-    let mut flows = [greedy(place(0, 0)), interactive];
-    let limits = limits_after(0, &mut flows);
-    assert_eq!(flows[0].place().priority, Priority::First, "sorted");
-    assert_eq!(limits, [SHARED - RATE / 64, SHARED - RATE / 4]);
+    for backlogged in [false, true] {
+        let interactive = flow_at(of_class(Class::Interactive), RATE / 5, backlogged);
+        let mut flows = [greedy(place(0, 0)), interactive];
+        let limits = limits_after(0, &mut flows);
+        assert_eq!(flows[0].place().priority, Priority::First, "sorted");
+        assert_eq!(limits, [SHARED - RATE / 64, SHARED - RATE / 4]);
+    }
 }
 
 #[test]
@@ -285,15 +287,16 @@ fn a_lower_priority_keeps_a_64th() {
 #[test]
 fn a_short_interactive_message_does_not_stop_the_others() {
     let mut message = Sharer::new(of_class(Class::Interactive));
+    let sent = RATE / 100;
     message.handle_usage(Usage {
-        sent: RATE / 100,
+        sent,
         new: true,
         fresh: true,
         backlogged: true,
         ..Usage::default()
     });
     let limits = limits_after(0, &mut [message, greedy(place(0, 0))]);
-    assert_eq!(limits[1], SHARED - RATE / 50);
+    assert_eq!(limits[1], SHARED - sent - sent / 4);
 }
 
 #[test]
