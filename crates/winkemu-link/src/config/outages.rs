@@ -125,9 +125,12 @@ impl fmt::Display for OnOff {
     }
 }
 
-/// Time spans since the start of the link, as `10s+2s,30s+500ms` (start + length).
+/// Time spans since the start of the link, as `10s+2s,30s+500ms` (start + length), or `none`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spans(pub Arc<[(Nanos, Nanos)]>);
+
+/// Word for no spans.
+const NONE: &str = "none";
 
 impl FromStr for Spans {
     type Err = ValueError;
@@ -138,11 +141,13 @@ impl FromStr for Spans {
             let (Span(from), Span(length)) = (from.parse().ok()?, length.parse().ok()?);
             (!length.is_zero()).then(|| (nanos(from), nanos(from + length)))
         };
-        let spans: Option<Vec<_>> = text.split(',').map(span).collect();
+        let list = (text.trim() != NONE).then_some(text);
+        let spans = list.into_iter().flat_map(|list| list.split(','));
+        let spans: Option<Vec<_>> = spans.map(span).collect();
         spans.map(|spans| Self(spans.into())).ok_or_else(|| {
             ValueError::new(
                 text,
-                "spans such as \"10s+2s,30s+500ms\" (start + length), or @FILE",
+                "spans such as \"10s+2s,30s+500ms\" (start + length), \"none\", or @FILE",
             )
         })
     }
@@ -150,6 +155,9 @@ impl FromStr for Spans {
 
 impl fmt::Display for Spans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str(NONE);
+        }
         for (i, (from, to)) in self.0.iter().enumerate() {
             let [from, length] = [*from, to - from].map(|ns| Span(Duration::from_nanos(ns)));
             write!(f, "{}{from}+{length}", if i > 0 { "," } else { "" })?;

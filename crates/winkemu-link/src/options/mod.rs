@@ -203,7 +203,8 @@ path_options! {
     periodic: Periodic = "periodic" "up=TIME,down=TIME",
     /// Random outages with exponentially distributed lengths of these means: up=20s,down=2s
     onoff: OnOff = "onoff" "up=TIME,down=TIME",
-    /// Scripted outages, start + length: 10s+2s,30s+500ms, or @FILE with `from,to` lines in seconds
+    /// Scripted outages, start + length: 10s+2s,30s+500ms; none; or @FILE with `from,to` lines in
+    /// seconds
     outages: Source<Spans> = "outages" "SPANS",
     /// Up in these spans only: 0s+600s,5400s+600s, or @FILE (`from,to` lines or ION contact plan)
     contacts: Source<Spans> = "contacts" "SPANS",

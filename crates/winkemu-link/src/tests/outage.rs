@@ -159,6 +159,18 @@ fn scripts_and_contacts_are_each_others_opposite() {
 }
 
 #[test]
+fn no_outages_and_no_contacts_have_a_word() {
+    assert_eq!(edges(&mut gate("outages=none", 1), 60 * SECOND), []);
+    assert_eq!(
+        edges(&mut gate("contacts=none", 1), 60 * SECOND),
+        [(0, false)]
+    );
+    let none: Spans = "none".parse().unwrap();
+    assert_eq!(none.to_string(), "none");
+    assert!("".parse::<Spans>().is_err());
+}
+
+#[test]
 fn contact_plans_and_csv_are_read_from_files() {
     let plan = "# ION\na range +0 +3600 1 2 1\na contact +10 +20 1 2 100000\n\
         a contact +10 +20 2 1 100000\na contact +15 +30 1 2 100000\na contact +50 +60.5 1 2 1\n";
