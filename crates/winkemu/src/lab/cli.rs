@@ -69,6 +69,12 @@ pub struct LabArgs {
     /// Run only the first seed
     #[arg(long)]
     pub once: bool,
+    /// Print one table of the times of transfers and a sentence per variant, and draw one plot
+    #[arg(long)]
+    pub brief: bool,
+    /// Show no progress on standard error
+    #[arg(long)]
+    pub quiet: bool,
     /// Print the descriptions of all runs and exit
     #[arg(long)]
     pub list: bool,
@@ -100,6 +106,11 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
         print(&lines.collect::<String>()).map_err(|text| (FAILED, text))?;
         return Ok(0);
     }
+    if args.brief && !scenario.has_times() {
+        let message = "--brief shows the times of transfers: the scenario needs a workload with \
+                       the program curl, page, counting_tcp or command";
+        return Err((USAGE, message.to_owned()));
+    }
     let forbidden = |err: netns::PrivilegeError| (FORBIDDEN, err.to_string());
     netns::ensure_privileges().map_err(forbidden)?;
     if !scenario.links.is_empty() {
@@ -109,7 +120,15 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     let campaign = Arc::new(campaign.map_err(|err| (USAGE, err.to_string()))?);
     end_cleanly_on_signals(args, &campaign)
         .map_err(|err| (FAILED, format!("cannot watch signals: {err}")))?;
-    let results = campaign.run(&Progress::on_stderr());
+    if args.brief {
+        print(&introduction(&scenario)).map_err(|text| (FAILED, text))?;
+    }
+    let progress = if args.quiet {
+        Progress::silent()
+    } else {
+        Progress::on_stderr(args.brief)
+    };
+    let results = campaign.run(&progress);
     // The thread that watches signals reports the results and ends this process.
     while ENDING.load(SeqCst) {
         thread::park();
@@ -122,18 +141,38 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     Ok(exit_code(&results))
 }
 
+/// Title and description of a scenario, above its brief results.
+fn introduction(scenario: &Scenario) -> String {
+    let (title, description) = (&scenario.title, scenario.description.trim_end());
+    let separator = if description.is_empty() { "" } else { "\n" };
+    format!("{title}\n{separator}{description}{separator}\n")
+}
+
 /// Writes the files, then prints the results. Files come first, so that they survive a closed
 /// terminal or a full disk.
 fn report(args: &LabArgs, results: &Results) -> Result<(), String> {
     if let Some(path) = &args.json {
         results.write_json(path).map_err(|err| err.to_string())?;
     }
+    let mut plots = Vec::new();
     if let Some(directory) = &args.plots {
-        results
-            .write_plots(directory)
-            .map_err(|err| err.to_string())?;
+        let written = if args.brief {
+            results.write_brief_plot(directory)
+        } else {
+            results.write_plots(directory)
+        };
+        plots = written.map_err(|err| err.to_string())?;
     }
-    print(&(results.to_text() + "\n"))
+    if !args.brief {
+        return print(&(results.to_text() + "\n"));
+    }
+    let files = plots.iter().chain(&args.json);
+    let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
+    let mut text = results.to_brief_text() + "\n";
+    if !files.is_empty() {
+        text += &format!("Written: {}\n", files.join(", "));
+    }
+    print(&text)
 }
 
 /// Prints a text to standard output.

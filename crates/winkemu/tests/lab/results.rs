@@ -56,6 +56,82 @@ fn a_scenario_ends_in_a_table_a_file_and_plots() {
     );
 }
 
+/// Uploads of which one is incomplete at its time limit.
+const UPLOADS: &str = r#"
+title = "Uploads"
+description = "Over a short link."
+path = ["client", "link", "server"]
+parallel = 2
+late = "1s"
+baseline = "slow"
+timeout = "4s"
+
+[link]
+rate = "8Mbit/s"
+delay = "40ms"
+
+[[variant]]
+name = "slow"
+node.client.sysctl = { "net.ipv4.tcp_wmem" = "4096 4096 4096" }
+
+[[variant]]
+name = "fast"
+
+[[workload]]
+name = "upload"
+program = "curl"
+size = "500kB"
+partial = true
+
+[[check]]
+variant = "fast"
+metric = "seconds"
+max = "4s"
+"#;
+
+#[test]
+fn brief_results_are_a_table_and_sentences_on_one_screen() {
+    let lab = Lab::new(UPLOADS);
+    let output = lab.run(&["--brief", "--quiet", "--plots", "plots"]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
+    assert_eq!(stderr, "");
+    assert!(
+        stdout.starts_with("Uploads\n\nOver a short link.\n\n"),
+        "{stdout}"
+    );
+    for part in [
+        " MB in 4.0",
+        "slow: used ",
+        "fast: used ",
+        "times as fast as `slow`",
+        "holds",
+        "plots/test-arrived.svg",
+    ] {
+        assert!(stdout.contains(part), "{part}\n{stdout}");
+    }
+    let lines: Vec<_> = stdout.lines().collect();
+    assert!(lines.len() <= 24, "{stdout}");
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= 100),
+        "{stdout}"
+    );
+    let plots = fs::read_dir(lab.path("plots")).unwrap();
+    assert_eq!(plots.count(), 2, "one plot, as SVG and PNG");
+}
+
+#[test]
+fn brief_results_need_transfers_with_a_time() {
+    let bulk = SHORT.split("[[workload]]").take(2).collect::<Vec<_>>();
+    let output = Lab::new(&bulk.join("[[workload]]")).run(&["--brief"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("curl, page, counting_tcp or command"),
+        "{stderr}"
+    );
+}
+
 #[test]
 fn a_failed_write_of_the_list_is_an_error_unless_the_reader_is_gone() {
     let lab = Lab::new(SHORT);

@@ -7,6 +7,7 @@
 //! - [`Curl`] or a [`Page`] with [`Nginx`], [`Iperf3`], any [`Shell`] command
 //! - [`Pepd`]: the daemon on a node in the middle
 
+mod arrivals;
 mod bulk;
 mod command;
 mod counting_tcp;
@@ -32,6 +33,7 @@ use std::{
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+pub use arrivals::Arrival;
 pub use bulk::{Bulk, BulkResult, Point, QuicControl, Sample};
 pub use command::{Finished, Shell, run_to_end};
 pub use counting_tcp::{CountingTcp, CountingTcpResult};

@@ -34,34 +34,39 @@ http {
         listen 80 reuseport;
         listen [::]:80 reuseport;
         root files;
-        location / { dav_methods PUT DELETE; create_full_put_path on; }
+        SLOTS
     }
 }
 ";
+/// Place of one transfer, whose unfinished upload is in a directory of its own.
+const SLOT: &str = "location /SLOT/ { client_body_temp_path upload/SLOT; dav_methods PUT; }\n";
 
 /// Running nginx that listens on port 80 of its node.
 #[derive(Debug)]
 pub struct Nginx {
     process: Process,
     log: Lines,
-    files: PathBuf,
+    directory: PathBuf,
 }
 
 impl Nginx {
-    /// Starts nginx on a node, with its files in an existing directory of its own.
+    /// Starts nginx on a node, with its files in an existing directory of its own. Transfers of
+    /// curl each have a slot, 0 to `slots` - 1.
     ///
     /// # Errors
     /// [`ProgramError::NotInstalled`], or the end of its output if it does not listen in time.
-    pub fn start(node: &Node, directory: &Path) -> Result<Self, ProgramError> {
-        let files = directory.join("files");
-        for path in [
-            files.clone(),
-            directory.join("upload"),
-            directory.join("tmp"),
-        ] {
+    pub fn start(node: &Node, directory: &Path, slots: usize) -> Result<Self, ProgramError> {
+        let mut locations = String::new();
+        let mut paths = vec![directory.join("upload"), directory.join("tmp")];
+        for slot in 0..slots {
+            locations += &SLOT.replace("SLOT", &slot.to_string());
+            paths.push(directory.join(format!("files/{slot}")));
+        }
+        for path in paths {
             fs::create_dir_all(&path).map_err(|source| ProgramError::File { path, source })?;
         }
-        write_file(directory.join("nginx.conf"), CONFIG)?;
+        let config = CONFIG.replace("SLOTS", &locations);
+        write_file(directory.join("nginx.conf"), &config)?;
         let mut command = node.netns().command("nginx");
         command
             .arg("-p")
@@ -77,7 +82,7 @@ impl Nginx {
         let mut nginx = Self {
             process,
             log,
-            files,
+            directory: directory.to_owned(),
         };
         nginx.wait_ready(node)?;
         Ok(nginx)
@@ -115,15 +120,25 @@ impl Nginx {
     /// # Errors
     /// [`ProgramError::File`] on a full disk.
     pub fn add_file(&self, name: &str, bytes: u64) -> Result<PathBuf, ProgramError> {
-        make_file(self.files.join(name), bytes)
+        make_file(self.directory.join("files").join(name), bytes)
     }
 
-    /// Size of an uploaded file; `None` if there is none.
+    /// Size of a file; `None` if there is none.
     pub fn file_size(&self, name: &str) -> Option<u64> {
-        fs::metadata(self.files.join(name))
-            .ok()
-            .map(|metadata| metadata.len())
+        size(&self.directory.join("files").join(name))
     }
+
+    /// Bytes of the unfinished upload in a slot that nginx has written; `None` without one.
+    pub(super) fn unfinished(&self, slot: usize) -> Option<u64> {
+        let place = self.directory.join(format!("upload/{slot}"));
+        let files = fs::read_dir(place).ok()?.flatten();
+        files.filter_map(|file| size(&file.path())).max()
+    }
+}
+
+/// Size of a file; `None` if there is none.
+pub(super) fn size(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|metadata| metadata.len())
 }
 
 /// Creates a sparse file. Its content is zeros; nothing on the path compresses it.

@@ -1,5 +1,10 @@
+use std::sync::atomic::AtomicU64;
+
 use super::*;
-use crate::lab::{Topology, topology::Family};
+use crate::{
+    lab::{LinkEdge, Topology, topology::Family},
+    link::LinkOptions,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -159,7 +164,7 @@ fn curl_and_nginx_move_files_both_ways() {
     let (client, server) = (lab.node("client"), lab.node("server"));
     let web = directory.path().join("web");
     std::fs::create_dir(&web).unwrap();
-    let nginx = Nginx::start(server, &web).unwrap();
+    let nginx = Nginx::start(server, &web, 1).unwrap();
     for (transfer, family) in [
         (Transfer::Upload, Family::Ipv4),
         (Transfer::Download, Family::Ipv6),
@@ -169,14 +174,58 @@ fn curl_and_nginx_move_files_both_ways() {
             bytes: 3_000_000,
             family,
             timeout: TIMEOUT,
+            partial: false,
         };
-        let result = curl.run(client, server, &nginx, directory.path()).unwrap();
+        let live = AtomicU64::new(0);
+        let slot = (&nginx, 0);
+        let result = curl.run(client, server, slot, directory.path(), &live);
+        let result = result.unwrap();
         assert!(
             result.seconds > 0.0 && result.first_byte_s <= result.seconds,
             "{result:?}"
         );
+        assert!(result.is_whole());
+        assert_eq!(result.arrivals.last().unwrap().bytes, 3_000_000);
         let expected = 3_000_000.0 * 8.0 / result.seconds;
         assert!((result.goodput_bps - expected).abs() < 1.0, "{result:?}");
+    }
+}
+
+#[test]
+fn a_time_limit_leaves_the_part_that_had_arrived_or_fails() {
+    // 500 kB/s: a third of the file within the limit.
+    let link = "rate=4Mbit/s,delay=5ms".parse::<LinkOptions>().unwrap();
+    let link = LinkEdge::new("link", link.resolve_without_files().unwrap());
+    let lab = Topology::builder().link("client", "server", link);
+    let lab = lab.build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (client, server) = (lab.node("client"), lab.node("server"));
+    let web = directory.path().join("web");
+    std::fs::create_dir(&web).unwrap();
+    let nginx = Nginx::start(server, &web, 2).unwrap();
+    for (slot, transfer) in [Transfer::Upload, Transfer::Download]
+        .into_iter()
+        .enumerate()
+    {
+        let curl = |partial| Curl {
+            transfer,
+            bytes: 3_000_000,
+            family: Family::Ipv4,
+            timeout: Duration::from_secs(2),
+            partial,
+        };
+        let run = |curl: &Curl| {
+            let live = AtomicU64::new(0);
+            let result = curl.run(client, server, (&nginx, slot), directory.path(), &live);
+            result.map(|result| (result, live.into_inner()))
+        };
+        let (result, live) = run(&curl(true)).unwrap();
+        assert!(!result.is_whole(), "{result:?}");
+        assert!((100_000..2_000_000).contains(&live), "{live}");
+        assert!(result.arrived_bytes >= live, "{result:?}");
+        assert!(result.seconds >= 2.0, "{result:?}");
+        let failure = run(&curl(false)).unwrap_err();
+        assert!(matches!(failure, ProgramError::Timeout { .. }), "{failure}");
     }
 }
 
@@ -192,7 +241,7 @@ fn nginx_that_cannot_start_says_why() {
         socket.bind(&any.into()).map(|()| socket)
     };
     let _held = server.netns().enter(bind).unwrap().unwrap();
-    let err = Nginx::start(server, directory.path())
+    let err = Nginx::start(server, directory.path(), 1)
         .unwrap_err()
         .to_string();
     assert!(

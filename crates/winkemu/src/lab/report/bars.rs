@@ -8,7 +8,7 @@ use plotters::{
 use super::{
     figure::{
         Area, FAINT, Figure, FigureError, GRID, INK, Page, color, draw_text, drawing, line_style,
-        round_up, text, text_width,
+        round_up, text, text_width, tick,
     },
     short, significant,
     summary::{Cell, Summary},
@@ -328,12 +328,6 @@ fn ticks<'a>(values: &[&'a str]) -> (Vec<String>, Vec<&'a str>) {
 fn fitting(words: &str, pitch: i32, maximum: u32) -> u32 {
     let fits = |size: &u32| text_width(words, *size) < pitch;
     (MIN_LABEL..=maximum).rev().find(fits).unwrap_or(MIN_LABEL)
-}
-
-/// Formats a tick without trailing zeros.
-pub(super) fn tick(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]

@@ -124,12 +124,26 @@ impl CheckResult {
 
 /// Formats one line per check; `None` without checks.
 pub(super) fn text(results: &[CheckResult]) -> Option<String> {
-    let line = |result: &CheckResult| {
-        let word = if result.holds { "holds " } else { "BROKEN" };
-        format!("{word} {}", result.line())
-    };
     let lines: Vec<_> = results.iter().map(line).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Formats one line per broken check, or the number of those that hold; `None` without checks.
+pub(super) fn brief_text(results: &[CheckResult]) -> Option<String> {
+    let broken: Vec<_> = results.iter().filter(|result| !result.holds).collect();
+    if broken.is_empty() && !results.is_empty() {
+        return Some(match results.len() {
+            1 => "The check of the scenario holds.".to_owned(),
+            number => format!("All {number} checks of the scenario hold."),
+        });
+    }
+    let lines: Vec<_> = broken.into_iter().map(line).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+fn line(result: &CheckResult) -> String {
+    let word = if result.holds { "holds " } else { "BROKEN" };
+    format!("{word} {}", result.line())
 }
 
 /// Ratio with its bounds, if any.

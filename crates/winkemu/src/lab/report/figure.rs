@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use plotters::{
-    coord::Shift,
+    coord::{Shift, types::RangedCoordf64},
     prelude::*,
     style::text_anchor::{HPos, Pos, VPos},
 };
@@ -27,6 +27,8 @@ const PALETTE: [RGBColor; 10] = [
 pub(super) const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 pub(super) const GRID: RGBColor = RGBColor(0xe2, 0xe2, 0xe2);
 pub(super) const FAINT: RGBColor = RGBColor(0x66, 0x66, 0x66);
+/// Background of periods that do not count, and of outages.
+const SHADE: RGBColor = RGBColor(0xf2, 0xf2, 0xf2);
 const FONT: &str = "DejaVu Sans, Liberation Sans, Arial, sans-serif";
 
 pub(super) const PANEL_WIDTH: u32 = 460;
@@ -208,6 +210,91 @@ impl Page<'_> {
         }
         rows
     }
+}
+
+/// Chart with linear axes.
+pub(super) type Chart<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Draws the axes of a chart over time, up to `end` seconds and `top`, and the shaded periods
+/// behind its lines.
+pub(super) fn over_time<'a, 'b>(
+    area: &'a Area<'b>,
+    (end, seconds): (f64, &str),
+    (top, unit): (f64, &str),
+    shaded: &[(f64, f64)],
+) -> Result<Chart<'a, 'b>, FigureError> {
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .margin_top(34)
+        .set_label_area_size(LabelAreaPosition::Left, 62)
+        .set_label_area_size(LabelAreaPosition::Bottom, 46)
+        .build_cartesian_2d(0.0..end, 0.0..top)
+        .map_err(drawing)?;
+    let shade =
+        |(from, to): &(f64, f64)| Rectangle::new([(*from, 0.0), (*to, top)], SHADE.filled());
+    chart
+        .draw_series(shaded.iter().map(shade))
+        .map_err(drawing)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(7)
+        .y_labels(6)
+        .x_label_formatter(&|value| tick(*value))
+        .y_label_formatter(&|value| tick(*value))
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(FAINT)
+        .label_style(text(14).color(&INK))
+        .axis_desc_style(text(14).color(&FAINT))
+        .x_desc(seconds)
+        .y_desc(unit)
+        .draw()
+        .map_err(drawing)?;
+    Ok(chart)
+}
+
+/// Writes a small text into a chart, to the right of `from` seconds at the top.
+pub(super) fn note(
+    chart: &Chart<'_, '_>,
+    area: &Area<'_>,
+    (from, top): (f64, f64),
+    words: &str,
+) -> Result<(), FigureError> {
+    let at = place(chart, area, (from, top));
+    let style = text(11).color(&FAINT);
+    draw_text(
+        area,
+        words,
+        &style,
+        (at.0 + 5, at.1 + 4),
+        (HPos::Left, VPos::Top),
+    )
+}
+
+/// Writes the name of a panel above its chart.
+pub(super) fn panel_name(
+    chart: &Chart<'_, '_>,
+    area: &Area<'_>,
+    name: &str,
+) -> Result<(), FigureError> {
+    let at = place(chart, area, (0.0, 0.0));
+    let style = text(16).style(FontStyle::Bold).color(&INK);
+    draw_text(area, name, &style, (at.0, 10), (HPos::Left, VPos::Top))
+}
+
+/// Pixels of a point of a chart within its area.
+fn place(chart: &Chart<'_, '_>, area: &Area<'_>, point: (f64, f64)) -> (i32, i32) {
+    let (left, up) = area.get_base_pixel();
+    let (x, y) = chart.backend_coord(&point);
+    (x - left, y - up)
+}
+
+/// Formats a tick without trailing zeros.
+pub(super) fn tick(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 pub(super) fn color(series: usize) -> RGBColor {

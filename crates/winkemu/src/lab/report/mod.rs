@@ -1,5 +1,6 @@
 //! Results of a scenario: JSON, tables and plots.
 
+mod arrivals;
 mod bars;
 mod checks;
 mod figure;
@@ -7,6 +8,7 @@ mod metric;
 mod series;
 mod summary;
 mod table;
+mod transfers;
 
 use std::{
     collections::BTreeMap,
@@ -16,16 +18,19 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use units::counted;
 
 pub use checks::CheckResult;
-pub use figure::FigureError;
+pub use figure::{Figure, FigureError};
 pub use metric::format_value;
 use metric::significant;
 pub use summary::{Cell, Summary};
 
+use transfers::Transfers;
+
 use super::{
     run::{Outcome, RunResult},
-    scenario::{Axis, Metric, RunSpec, Scenario, Setting},
+    scenario::{Axis, Metric, RunSpec, Scenario, Setting, short},
 };
 
 /// Results of a finished or interrupted scenario.
@@ -160,9 +165,28 @@ impl Results {
         let tables =
             tables.filter_map(|metric| table::table(&self.scenario, &self.summary, *metric));
         let mut parts: Vec<_> = tables.collect();
+        let incomplete = self.incomplete();
+        if incomplete > 0 {
+            parts.push(format!(
+                "{} incomplete at the time limit: goodput is that of the part that had arrived, \
+                 and tables give no time",
+                counted(incomplete, "transfer")
+            ));
+        }
         parts.extend(checks::text(&self.checks));
         parts.extend(self.complaints());
         parts.join("\n\n")
+    }
+
+    /// Formats one table of the times of transfers, a sentence per variant, broken checks and
+    /// failures.
+    pub fn to_brief_text(&self) -> String {
+        let transfers = Transfers::new(&self.scenario, &self.summary, &self.runs);
+        let mut parts: Vec<_> = transfers.table().into_iter().collect();
+        parts.extend(transfers.sentences());
+        parts.extend(checks::brief_text(&self.checks));
+        parts.extend(self.complaints());
+        parts.join("\n")
     }
 
     /// Draws all plots into a directory, each as SVG and PNG, and returns their paths.
@@ -170,16 +194,37 @@ impl Results {
     /// # Errors
     /// [`ReportError`].
     pub fn write_plots(&self, directory: &Path) -> Result<Vec<PathBuf>, ReportError> {
-        let err = |source| ReportError::Write {
-            path: directory.to_owned(),
-            source,
-        };
-        fs::create_dir_all(directory).map_err(err)?;
         let mut figures = Vec::new();
         for metric in &self.scenario.metrics {
             figures.extend(bars::figure(&self.scenario, &self.summary, *metric)?);
         }
         figures.extend(series::figures(&self.scenario, &self.runs)?);
+        self.write_figures(directory, &figures)
+    }
+
+    /// Draws what has arrived over time, or without such values the times of transfers, as SVG and
+    /// PNG, and returns the paths.
+    ///
+    /// # Errors
+    /// [`ReportError`].
+    pub fn write_brief_plot(&self, directory: &Path) -> Result<Vec<PathBuf>, ReportError> {
+        let figure = match arrivals::figure(&self.scenario, &self.runs)? {
+            Some(figure) => Some(figure),
+            None => bars::figure(&self.scenario, &self.summary, Metric::Seconds)?,
+        };
+        self.write_figures(directory, figure.as_slice())
+    }
+
+    fn write_figures(
+        &self,
+        directory: &Path,
+        figures: &[Figure],
+    ) -> Result<Vec<PathBuf>, ReportError> {
+        let err = |source| ReportError::Write {
+            path: directory.to_owned(),
+            source,
+        };
+        fs::create_dir_all(directory).map_err(err)?;
         let mut paths = Vec::new();
         for figure in figures {
             let stem = directory.join(format!("{}-{}", self.scenario.name, figure.name()));
@@ -212,6 +257,16 @@ impl Results {
         let runs = self.runs.iter().map(|(_, result)| result);
         runs.filter(|result| result.outcome == Outcome::Good && starved(result))
             .count()
+    }
+
+    /// Number of transfers that the time limit ended, in runs that count.
+    fn incomplete(&self) -> u64 {
+        let good = self
+            .runs
+            .iter()
+            .filter(|(_, result)| result.outcome == Outcome::Good);
+        let measured = good.flat_map(|(_, result)| &result.measurements);
+        measured.filter(|of| of.incomplete.is_some()).count() as u64
     }
 
     /// Reports whether every check holds.
@@ -325,16 +380,13 @@ fn matrix(scenario: &Scenario) -> Value {
     scenario.matrix.iter().map(axis).collect()
 }
 
-/// Last part of a matrix key, for axes: `link.loss` becomes `loss`.
-fn short(key: &str) -> &str {
-    key.rsplit('.').next().unwrap_or(key)
-}
-
 /// Names of all workloads, in order.
 fn workloads(scenario: &Scenario) -> impl Iterator<Item = &str> {
     let workloads = scenario.groups.iter().flat_map(|group| &group.workloads);
     workloads.map(|workload| workload.name.as_str())
 }
 
+#[cfg(test)]
+mod brief_tests;
 #[cfg(test)]
 mod tests;

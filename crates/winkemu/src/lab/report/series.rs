@@ -1,15 +1,10 @@
 //! Goodput over time: one figure per bulk workload, one panel per point of the matrix.
 
-use plotters::{
-    prelude::*,
-    style::text_anchor::{HPos, VPos},
-};
+use plotters::prelude::*;
 
 use super::{
-    bars::tick,
     figure::{
-        Area, FAINT, Figure, FigureError, GRID, INK, Page, color, draw_text, drawing, round_up,
-        text,
+        Area, Figure, FigureError, Page, color, drawing, note, over_time, panel_name, round_up,
     },
     short,
 };
@@ -20,7 +15,6 @@ use crate::lab::{
 };
 
 const COLUMNS: usize = 2;
-const NOT_COUNTED: RGBColor = RGBColor(0xf2, 0xf2, 0xf2);
 
 type Runs = [(RunSpec, RunResult)];
 
@@ -127,33 +121,9 @@ impl View<'_> {
     }
 
     fn draw(&self, point: &[usize], top: f64, area: &Area<'_>) -> Result<(), FigureError> {
-        let end = self.bulk.duration.as_secs_f64();
-        let mut chart = ChartBuilder::on(area)
-            .margin(8)
-            .margin_top(34)
-            .set_label_area_size(LabelAreaPosition::Left, 62)
-            .set_label_area_size(LabelAreaPosition::Bottom, 46)
-            .build_cartesian_2d(0.0..end, 0.0..top)
-            .map_err(drawing)?;
+        let end = (self.bulk.duration.as_secs_f64(), "seconds since connect()");
         let warmup = self.bulk.warmup.as_secs_f64();
-        let shade = Rectangle::new([(0.0, 0.0), (warmup, top)], NOT_COUNTED.filled());
-        chart.draw_series([shade]).map_err(drawing)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(7)
-            .y_labels(6)
-            .x_label_formatter(&|value| tick(*value))
-            .y_label_formatter(&|value| tick(*value))
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID)
-            .axis_style(FAINT)
-            .label_style(text(14).color(&INK))
-            .axis_desc_style(text(14).color(&FAINT))
-            .x_desc("seconds since connect()")
-            .y_desc("Mbit/s")
-            .draw()
-            .map_err(drawing)?;
+        let mut chart = over_time(area, end, (top, "Mbit/s"), &[(0.0, warmup)])?;
         for variant in 0..self.scenario.variants.len() {
             let lines = self.lines(point, variant);
             for line in lines.iter().filter(|_| lines.len() > 1) {
@@ -166,22 +136,10 @@ impl View<'_> {
             let line = LineSeries::new(self.mean(point, variant), style);
             chart.draw_series(line).map_err(drawing)?;
         }
-        let (left, up) = area.get_base_pixel();
-        let (x, y) = chart.backend_coord(&(0.0, top));
-        let at = (x - left, y - up);
         if warmup > 0.0 {
-            let style = text(11).color(&FAINT);
-            let place = (at.0 + 5, at.1 + 4);
-            draw_text(area, "not counted", &style, place, (HPos::Left, VPos::Top))?;
+            note(&chart, area, (0.0, top), "not counted")?;
         }
-        let style = text(16).style(FontStyle::Bold).color(&INK);
-        draw_text(
-            area,
-            &self.name(point),
-            &style,
-            (at.0, 10),
-            (HPos::Left, VPos::Top),
-        )
+        panel_name(&chart, area, &self.name(point))
     }
 
     fn name(&self, point: &[usize]) -> String {

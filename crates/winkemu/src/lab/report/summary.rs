@@ -54,8 +54,15 @@ impl Summary {
                             good && spec.variant == variant && spec.point == indices
                         });
                         let measured = chosen.flat_map(|(_, result)| &result.measurements);
-                        let of = measured.filter(|measured| measured.workload == workload);
-                        let values: Vec<_> = of.filter_map(|of| of.value(metric)).collect();
+                        let of: Vec<_> = measured
+                            .filter(|measured| measured.workload == workload)
+                            .collect();
+                        // The times of the complete ones alone would be too short on average.
+                        if metric == Metric::Seconds && of.iter().any(|of| of.incomplete.is_some())
+                        {
+                            continue;
+                        }
+                        let values = of.iter().filter_map(|of| of.value(metric)).collect();
                         let settings = scenario.settings(&indices);
                         let point = settings
                             .map(|(_, value)| value.value().to_owned())
@@ -117,7 +124,8 @@ impl Cell {
     }
 }
 
-fn median(sorted: &[f64]) -> f64 {
+/// Median of sorted values, of which there must be one.
+pub(super) fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len().is_multiple_of(2) {
         f64::midpoint(sorted[half - 1], sorted[half])

@@ -16,8 +16,9 @@ use super::{
 };
 use crate::lab::{
     program::{
-        Bulk, BulkResult, CountingTcp, CountingTcpResult, Datagrams, DatagramsResult, Delays,
-        Iperf3, Messages, MessagesResult, Nginx, Point, ProgramError, Transfer,
+        Arrival, Bulk, BulkResult, CountingTcp, CountingTcpResult, Curl, CurlResult, Datagrams,
+        DatagramsResult, Delays, Iperf3, Messages, MessagesResult, Nginx, Point, ProgramError,
+        Transfer,
     },
     scenario::{Metric, Program, RunSpec, Workload},
     topology::{Node, Topology},
@@ -31,8 +32,10 @@ pub struct Measurement {
     pub workload: String,
     /// Goodput at the receiver, in bit/s.
     pub goodput_bps: Option<f64>,
-    /// Time from start to end.
+    /// Time from start to end; absent if the transfer is incomplete.
     pub seconds: Option<f64>,
+    /// Part that had arrived when the time limit ended the transfer; absent if it is complete.
+    pub incomplete: Option<Incomplete>,
     /// Time from start to the first byte.
     pub first_byte_s: Option<f64>,
     /// Share of the total goodput of the bulk transfers of its group, if there are several.
@@ -68,6 +71,20 @@ pub struct Measurement {
     /// Goodput over time, which is also in `detail`.
     #[serde(skip)]
     pub(in crate::lab) series: Vec<Point>,
+    /// Bytes of a file that have arrived over time, which are also in `detail`.
+    #[serde(skip)]
+    pub(in crate::lab) arrivals: Vec<Arrival>,
+}
+
+/// Transfer that its time limit ended.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Incomplete {
+    /// Time from start to that end.
+    pub after_s: f64,
+    /// Bytes that had arrived.
+    pub arrived_bytes: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
 }
 
 impl Measurement {
@@ -196,8 +213,8 @@ pub(super) struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Runs a workload to its end.
-    pub fn measure(&self, workload: &Workload) -> Result<Measurement, ProgramError> {
+    /// Runs a workload to its end. `slot` is its place in the group.
+    pub fn measure(&self, slot: usize, workload: &Workload) -> Result<Measurement, ProgramError> {
         let began = Instant::now();
         let (lab, client) = (self.lab, self.lab.node(&workload.client));
         let server = lab.node(&workload.server);
@@ -207,15 +224,8 @@ impl Stage<'_> {
                 Ok(new(workload, bulk, &result))
             }
             Program::Curl(curl) => {
-                let own = self.own_directory(workload)?;
-                let nginx = &self.servers[&workload.server];
-                let result = curl.run(client, server, nginx, &own)?;
-                Ok(Measurement {
-                    goodput_bps: Some(result.goodput_bps),
-                    seconds: Some(result.seconds),
-                    first_byte_s: Some(result.first_byte_s),
-                    ..Measurement::new(workload, Window::since(began), &result)
-                })
+                let result = self.curl(slot, workload, curl)?;
+                Ok(of_curl(workload, Window::since(began), &result))
             }
             Program::Iperf3(iperf3) => {
                 let iperf3 = Iperf3 {
@@ -260,6 +270,24 @@ impl Stage<'_> {
                 })
             }
         }
+    }
+
+    fn curl(
+        &self,
+        slot: usize,
+        workload: &Workload,
+        curl: &Curl,
+    ) -> Result<CurlResult, ProgramError> {
+        let own = self.own_directory(workload)?;
+        let nginx = &self.servers[&workload.server];
+        let live = self.bench.progress.transfer(curl.bytes);
+        curl.run(
+            self.lab.node(&workload.client),
+            self.lab.node(&workload.server),
+            (nginx, slot),
+            &own,
+            live.bytes(),
+        )
     }
 
     fn messages(
@@ -354,6 +382,23 @@ fn new(workload: &Workload, bulk: &Bulk, result: &BulkResult) -> Measurement {
         retransmitted_bytes: result.retransmitted_bytes,
         retransmitted_early_bytes: result.retransmitted_early_bytes,
         series: result.series.clone(),
+        ..Measurement::new(workload, window, result)
+    }
+}
+
+fn of_curl(workload: &Workload, window: Window, result: &CurlResult) -> Measurement {
+    let incomplete = (!result.is_whole()).then_some(Incomplete {
+        after_s: result.seconds,
+        arrived_bytes: result.arrived_bytes,
+        bytes: result.bytes,
+    });
+    let started = result.first_byte_s > 0.0;
+    Measurement {
+        goodput_bps: Some(result.goodput_bps),
+        seconds: result.is_whole().then_some(result.seconds),
+        incomplete,
+        first_byte_s: started.then_some(result.first_byte_s),
+        arrivals: result.arrivals.clone(),
         ..Measurement::new(workload, window, result)
     }
 }

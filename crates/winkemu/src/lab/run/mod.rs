@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 pub use link_use::{LinkUse, QueuePoint, QueueUse};
-pub use measurement::Measurement;
+pub use measurement::{Incomplete, Measurement};
 pub use progress::Progress;
 pub use single::{Outcome, RunResult};
 
@@ -64,6 +64,7 @@ struct Bench<'a> {
     /// Directory for the files of programs.
     scratch: &'a Path,
     controls: &'a Controls,
+    progress: &'a Progress,
 }
 
 /// Selects the runs that match the options.
@@ -133,15 +134,16 @@ impl Campaign {
             file: &self.file,
             scratch: directory.path(),
             controls: &controls,
+            progress,
         };
         progress.begin(&self.scenario, self.specs.len(), self.jobs);
         // The last values of a matrix tend to take longest. Start with them, so that none runs
         // alone at the end.
         let mut order: Vec<_> = (0..self.specs.len()).collect();
         order.sort_by_key(|&index| Reverse(&self.specs[index].point));
-        pool::each(order.len(), self.jobs, |place| {
+        let each = |place: usize| {
             let index = order[place];
-            let result = pool::attempt(&bench, &self.specs[index], progress);
+            let result = pool::attempt(&bench, &self.specs[index]);
             let mut done = self.done.lock();
             // After the interrupt, programs are killed; such a run is no result.
             if self.interrupted.load(SeqCst) {
@@ -149,7 +151,8 @@ impl Campaign {
             }
             progress.finish(&self.scenario, &self.specs[index], &result);
             done.push((index, result));
-        });
+        };
+        progress.report_during(|| pool::each(order.len(), self.jobs, each));
         progress.end();
         Ok(self.results())
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Bench, Progress,
+    Bench,
     single::{self, Outcome, RunResult},
 };
 use crate::lab::scenario::RunSpec;
@@ -27,14 +27,14 @@ pub(super) fn each(count: usize, jobs: usize, f: impl Fn(usize) + Sync) {
 }
 
 /// Executes a run, and repeats it as often as the scenario allows while the machine was too busy.
-pub(super) fn attempt(bench: &Bench<'_>, spec: &RunSpec, progress: &Progress) -> RunResult {
+pub(super) fn attempt(bench: &Bench<'_>, spec: &RunSpec) -> RunResult {
     let scenario = bench.scenario;
     let mut attempt = 1;
     loop {
         let result = single::run(bench, spec, attempt);
         match &result.outcome {
             Outcome::Late { reason } if attempt <= scenario.retries => {
-                progress.retry(scenario, spec, reason);
+                bench.progress.retry(scenario, spec, reason);
                 attempt += 1;
             }
             _ => return result,

@@ -312,18 +312,18 @@ fn work(
         servers: &servers,
         directory,
     };
-    let run = &|workload: &Workload| {
+    let run = &|slot: usize, workload: &Workload| {
         wait_for(workload.start, lab)?;
         stage
-            .measure(workload)
+            .measure(slot, workload)
             .map_err(|source| RunFailure::Workload {
                 workload: workload.name.clone(),
                 source,
             })
     };
     let measured: Result<Vec<_>, _> = thread::scope(|scope| {
-        let start = |workload| scope.spawn(move || run(workload));
-        let threads: Vec<_> = workloads.iter().map(start).collect();
+        let start = |(slot, workload)| scope.spawn(move || run(slot, workload));
+        let threads: Vec<_> = workloads.iter().enumerate().map(start).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread
                 .join()
@@ -367,7 +367,7 @@ fn start_servers(
         if wanted && !servers.contains_key(&workload.server) {
             let own = directory.join(format!("nginx-{}", workload.server));
             fs::create_dir_all(&own)?;
-            let nginx = Nginx::start(lab.node(&workload.server), &own)?;
+            let nginx = Nginx::start(lab.node(&workload.server), &own, workloads.len())?;
             servers.insert(workload.server.clone(), nginx);
         }
     }

@@ -45,6 +45,7 @@ pub(super) fn check(
         findings.add(0..0, "workload", message);
     }
     let groups = workloads::groups(std::mem::take(&mut raw.workload), &context, &mut findings);
+    let labels = read_labels(&raw, &matrix, &mut findings);
     let scenario = Scenario {
         name: name(&raw, file),
         title: raw.title.clone().unwrap_or_else(|| name(&raw, file)),
@@ -80,6 +81,7 @@ pub(super) fn check(
             .filter_map(|reference| references::read(reference, &matrix, &mut findings))
             .collect(),
         matrix,
+        labels,
         network,
         links,
     };
@@ -231,6 +233,24 @@ fn read_setting(
         option: option.to_owned(),
         value: links::text(value),
     })
+}
+
+/// Labels of values, each of which must be in the matrix.
+fn read_labels(
+    raw: &RawScenario,
+    matrix: &[Axis],
+    findings: &mut Findings<'_>,
+) -> Vec<(String, String)> {
+    let mut labels = Vec::new();
+    for (value, label) in &raw.labels {
+        let mut values = matrix.iter().flat_map(|axis| &axis.values);
+        if !values.any(|known| known.value() == value.get_ref()) {
+            let dotted = format!("labels.\"{}\"", value.get_ref());
+            findings.add(value.span(), dotted, "is not a value in [matrix]");
+        }
+        labels.push((value.get_ref().clone(), label.get_ref().clone()));
+    }
+    labels
 }
 
 fn read_variants(

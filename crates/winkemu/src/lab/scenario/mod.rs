@@ -25,7 +25,7 @@ pub use metric::Metric;
 pub use network::{Edge, Network};
 pub use paper::Source;
 pub use pepd_config::{Ground, PepdSpec, Pepds, pepds};
-pub use plan::{RunSpec, Setting};
+pub use plan::{RunSpec, Setting, short};
 
 use crate::{
     lab::program::{
@@ -41,7 +41,7 @@ pub struct Scenario {
     pub name: String,
     /// Title for the heads of tables and plots, in one line.
     pub title: String,
-    /// Purpose of the scenario.
+    /// Purpose of the scenario, shown above brief results.
     pub description: String,
     /// Paper for which it stands.
     pub source: Option<Source>,
@@ -55,6 +55,8 @@ pub struct Scenario {
     pub nodes: Vec<NodeSettings>,
     /// Axes of the matrix, in the order of the file; the first changes slowest.
     pub matrix: Vec<Axis>,
+    /// Words for values of the matrix.
+    pub labels: Vec<(String, String)>,
     /// Variants to compare.
     pub variants: Vec<Variant>,
     /// Groups of workloads that run at the same time in one topology.
@@ -215,6 +217,13 @@ pub struct Check {
 }
 
 impl Scenario {
+    /// Reports whether a workload has a time of completion.
+    pub fn has_times(&self) -> bool {
+        use Program::{CountingTcp, Curl, Page, Shell};
+        let mut workloads = self.groups.iter().flat_map(|group| &group.workloads);
+        workloads.any(|of| matches!(of.program, Curl(_) | Page(_) | CountingTcp(_) | Shell(_)))
+    }
+
     /// Names of the references of a metric, each once.
     pub fn reference_names(&self, metric: Metric) -> Vec<&str> {
         let mut names = Vec::new();

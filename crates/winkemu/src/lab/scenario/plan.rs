@@ -48,6 +48,11 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
+/// Last part of a matrix key, for axes: `link.loss` becomes `loss`.
+pub fn short(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
 impl Scenario {
     /// All runs. Runs to be compared are adjacent, so that they meet the same conditions.
     pub fn runs(&self) -> Vec<RunSpec> {
@@ -89,6 +94,16 @@ impl Scenario {
             .iter()
             .zip(point)
             .map(|(axis, &value)| (&*axis.key, &axis.values[value]))
+    }
+
+    /// Words for a value of the matrix: its label, or `loss 1%`.
+    pub fn words(&self, key: &str, value: &Setting) -> String {
+        let labels = self.labels.iter();
+        let label = labels
+            .filter(|(of, _)| of == value.value())
+            .map(|(_, label)| label);
+        let plain = || format!("{} {}", short(key), value.value());
+        label.cloned().next().unwrap_or_else(plain)
     }
 
     /// Variant of a run.

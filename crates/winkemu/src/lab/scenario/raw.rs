@@ -48,6 +48,8 @@ pub struct RawScenario {
     #[serde(default)]
     pub matrix: Table<Vec<Spanned<toml::Value>>>,
     #[serde(default)]
+    pub labels: Table<String>,
+    #[serde(default)]
     pub variant: Vec<RawVariant>,
     #[serde(default)]
     pub workload: Vec<RawWorkload>,
@@ -106,6 +108,7 @@ pub struct RawWorkload {
     pub copies: Option<Spanned<u32>>,
     pub port: Option<Spanned<u16>>,
     pub timeout: Option<Spanned<Span>>,
+    pub partial: Option<Spanned<bool>>,
     pub size: Option<Spanned<ByteSize>>,
     pub duration: Option<Spanned<Span>>,
     pub warmup: Option<Spanned<Span>>,

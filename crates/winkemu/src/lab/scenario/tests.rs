@@ -538,3 +538,32 @@ fn an_empty_file_says_what_is_missing() {
     let said = mistakes("path = [\"a\", \"b\"]");
     assert!(said.contains("add a [[workload]]"), "{said}");
 }
+
+#[test]
+fn values_of_the_matrix_may_have_labels() {
+    let scenario = parse(&format!("{GOOD}\n[labels]\n\"0.1%\" = \"a little loss\""));
+    let words: Vec<_> = scenario
+        .settings(&[1, 0])
+        .map(|(key, value)| scenario.words(key, value))
+        .collect();
+    assert_eq!(words, ["a little loss", "client reno"]);
+    let said = mistakes(&format!("{GOOD}\n[labels]\n\"3%\" = \"loss\""));
+    assert!(
+        said.contains("labels.\"3%\": is not a value in [matrix]"),
+        "{said}"
+    );
+}
+
+#[test]
+fn only_a_transfer_of_a_file_may_be_partial() {
+    let scenario = parse(&GOOD.replace("size = \"5MB\"", "size = \"5MB\"\npartial = true"));
+    let Program::Curl(curl) = &scenario.groups[1].workloads[0].program else {
+        panic!("curl");
+    };
+    assert!(curl.partial);
+    let said = mistakes(&GOOD.replace("duration = \"20s\"", "duration = \"20s\"\npartial = true"));
+    assert!(
+        said.contains("partial: is only for the programs curl"),
+        "{said}"
+    );
+}

@@ -242,6 +242,11 @@ impl Reader<'_, '_, '_> {
             bytes: size.get_ref().bytes(),
             family: self.family(),
             timeout: self.timeout(),
+            partial: self
+                .raw
+                .partial
+                .as_ref()
+                .is_some_and(|partial| *partial.get_ref()),
         })
     }
 

@@ -18,7 +18,7 @@ impl Reader<'_, '_, '_> {
         let transfers: &[_] = &[Bulk, CountingTcp, Curl, Iperf3, Messages, Udp];
         let served: &[_] = &[Bulk, CountingTcp, Curl, Iperf3, Messages, Page, Udp];
         let sized: &[_] = &[CountingTcp, Curl, Messages, Page, Udp];
-        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 19] = [
+        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 20] = [
             ("size", span(&raw.size), sized),
             ("duration", span(&raw.duration), timed),
             ("warmup", span(&raw.warmup), timed),
@@ -32,6 +32,7 @@ impl Reader<'_, '_, '_> {
             ("protocol", span(&raw.protocol), &[Udp]),
             ("rate", span(&raw.rate), &[Udp]),
             ("dscp", span(&raw.dscp), &[Udp]),
+            ("partial", span(&raw.partial), &[Curl]),
             ("objects", span(&raw.objects), &[Page]),
             ("connections", span(&raw.connections), &[Page]),
             ("port", span(&raw.port), &[Bulk, CountingTcp, Messages, Udp]),
