@@ -102,7 +102,7 @@ impl Curl {
         let output = directory.join("arrived");
         let mut command = client.netns().command("curl");
         quiet_curl(&mut command);
-        command.args(["--write-out", "%{json}", "--output"]);
+        command.args(["--no-buffer", "--write-out", "%{json}", "--output"]);
         let read: Box<dyn Fn() -> u64 + Sync> = match self.transfer {
             Transfer::Upload => {
                 let file = make_file(directory.join("file"), self.bytes)?;
@@ -112,7 +112,7 @@ impl Curl {
             }
             Transfer::Download => {
                 nginx.add_file(&name, self.bytes)?;
-                command.args(["--no-buffer"]).arg(&output);
+                command.arg(&output);
                 Box::new(|| size(&output).unwrap_or(0))
             }
         };

@@ -106,8 +106,8 @@ fn a_transfer_that_was_cut_off_has_a_part_and_bounds_the_gain() {
         "  2 MB in 100 s",
         "9.9 MB in 100 s",
         "5.00 s  \u{2265}\u{d7}20.0",
-        "direct: no transfer complete after 100 s: 1.0 to 2.0 of 10 MB had arrived.",
-        "fast: 1 of 2 transfers not complete after 100 s: 9.9 of 10 MB had arrived.",
+        "direct: no transfer complete after 100 s, when 10 to 20 % had arrived.",
+        "fast: 1 of 2 transfers not complete after 100 s, when 99 % had arrived.",
         "BROKEN up, link.outages 2s+1s: mean seconds of `fast` = no data (<= 9.00 s)",
     ] {
         assert!(text.contains(part), "{part}\n{text}");

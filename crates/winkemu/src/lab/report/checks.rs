@@ -27,6 +27,13 @@ pub struct CheckResult {
     pub holds: bool,
 }
 
+impl CheckResult {
+    /// Reports whether the bounded values exist.
+    fn has_values(&self) -> bool {
+        self.mean.is_some() && (self.check.baseline.is_none() || self.mean_ratio.is_some())
+    }
+}
+
 /// Evaluates the checks at every point where their variants were planned.
 pub(super) fn evaluate(
     scenario: &Scenario,
@@ -129,14 +136,16 @@ pub(super) fn text(results: &[CheckResult]) -> Option<String> {
 }
 
 /// Formats one line per broken check, or the number of those that hold; `None` without checks.
-pub(super) fn brief_text(results: &[CheckResult]) -> Option<String> {
-    let broken: Vec<_> = results.iter().filter(|result| !result.holds).collect();
+/// Where runs are missing, a check without a value is left out: the reason is reported anyway.
+pub(super) fn brief_text(results: &[CheckResult], runs_are_missing: bool) -> Option<String> {
+    let mut broken: Vec<_> = results.iter().filter(|result| !result.holds).collect();
     if broken.is_empty() && !results.is_empty() {
         return Some(match results.len() {
             1 => "The check of the scenario holds.".to_owned(),
             number => format!("All {number} checks of the scenario hold."),
         });
     }
+    broken.retain(|result| result.has_values() || !runs_are_missing);
     let lines: Vec<_> = broken.into_iter().map(line).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -184,7 +184,8 @@ impl Results {
         let transfers = Transfers::new(&self.scenario, &self.summary, &self.runs);
         let mut parts: Vec<_> = transfers.table().into_iter().collect();
         parts.extend(transfers.sentences());
-        parts.extend(checks::brief_text(&self.checks));
+        let missing = self.failed() + self.late() > 0;
+        parts.extend(checks::brief_text(&self.checks, missing));
         parts.extend(self.complaints());
         parts.join("\n")
     }

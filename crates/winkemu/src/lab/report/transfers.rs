@@ -87,6 +87,14 @@ struct Gain {
 }
 
 impl Time {
+    /// Part of the file that had arrived, 0 to 1, and the time limit; `None` if it is complete.
+    fn cut(self) -> Option<(f64, f64)> {
+        match self {
+            Self::Cut { after_s, bytes, of } => Some((bytes / of, after_s)),
+            Self::Complete(_) => None,
+        }
+    }
+
     /// Gain over the baseline's time; `None` if this transfer was cut off.
     fn gain(self, baseline: Self) -> Option<Gain> {
         let Self::Complete(seconds) = self else {
@@ -229,24 +237,19 @@ impl<'a> Transfers<'a> {
             .iter()
             .filter_map(|column| self.time(column, variant))
             .collect();
-        let cut: Vec<_> = times
-            .iter()
-            .filter_map(|time| match time {
-                Time::Cut { after_s, bytes, of } => Some((*after_s, *bytes, *of)),
-                Time::Complete(_) => None,
-            })
-            .collect();
-        if let Some((after_s, _, of)) = cut.first() {
-            let after = significant(*after_s);
-            let bytes: Vec<_> = cut.iter().map(|(_, bytes, _)| *bytes).collect();
-            let which = if cut.len() == times.len() {
+        let cut = || times.iter().filter_map(|time| time.cut());
+        if let Some(part) = range(cut().map(|(part, _)| part), |part| {
+            format!("{:.0}", (part * 100.0).floor())
+        }) {
+            let after = range(cut().map(|(_, after_s)| after_s), significant)?;
+            let (cut, all) = (cut().count(), times.len());
+            let which = if cut == all {
                 "no transfer".to_owned()
             } else {
-                format!("{} of {} transfers not", cut.len(), times.len())
+                format!("{cut} of {all} transfers not")
             };
-            let part = part(&bytes, *of);
             return Some(format!(
-                "{which} complete after {after} s: {part} had arrived"
+                "{which} complete after {after} s, when {part} % had arrived"
             ));
         }
         let columns = self.columns.iter();
@@ -285,13 +288,6 @@ impl<'a> Transfers<'a> {
         };
         others.iter().filter_map(delay).collect()
     }
-}
-
-/// Parts of files, such as `5.1 to 6.3 of 10 MB`.
-fn part(bytes: &[f64], of: f64) -> String {
-    let arrived = bytes.iter().map(|bytes| bytes / 1e6);
-    let arrived = range(arrived, |megabytes| format!("{megabytes:.1}"));
-    format!("{} of {}", arrived.unwrap_or_default(), megabytes(of))
 }
 
 /// Formats bytes in MB; round sizes without a fraction.
