@@ -45,7 +45,7 @@ pub(super) fn figure(scenario: &Scenario, runs: &Runs) -> Result<Option<Figure>,
         panels: panels.len(),
         columns: COLUMNS,
     };
-    let (end, top) = (round_up(end), round_up(top * 1.02));
+    let top = round_up(top * 1.02);
     page.draw(|index, area| draw(scenario, runs, &panels[index], (end, top), area))
         .map(Some)
 }

@@ -230,7 +230,7 @@ impl<'a> Transfers<'a> {
         Some(format!("used {shares} % of what the link could carry"))
     }
 
-    /// Gain, or the parts that had arrived.
+    /// Gain at the first point, or the parts that had arrived.
     fn completed(&self, variant: usize) -> Option<String> {
         let times: Vec<_> = self
             .columns
@@ -252,7 +252,9 @@ impl<'a> Transfers<'a> {
                 "{which} complete after {after} s, when {part} % had arrived"
             ));
         }
-        let columns = self.columns.iter();
+        // Outages and the like at the other points add as much to all variants.
+        let first = self.scenario.points().swap_remove(0);
+        let columns = self.columns.iter().filter(|of| of.point == first);
         let gains: Vec<_> = columns.filter_map(|of| self.gain(of, variant)).collect();
         let factors = || gains.iter().map(|gain| gain.factor);
         let name = self.scenario.baseline.as_ref()?;

@@ -99,11 +99,11 @@ impl Scenario {
     /// Words for a value of the matrix: its label, or `loss 1%`.
     pub fn words(&self, key: &str, value: &Setting) -> String {
         let labels = self.labels.iter();
-        let label = labels
+        let mut label = labels
             .filter(|(of, _)| of == value.value())
             .map(|(_, label)| label);
         let plain = || format!("{} {}", short(key), value.value());
-        label.cloned().next().unwrap_or_else(plain)
+        label.next().cloned().unwrap_or_else(plain)
     }
 
     /// Variant of a run.
