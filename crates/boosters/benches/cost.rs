@@ -47,8 +47,9 @@ const BOOSTERS: &[Row] = &[
     row!("compress headers", data, compress::Sender::new(HEADERS), compress::Receiver::new()),
     row!("compress random", data, compress::Sender::new(Default::default()), compress::Receiver::new()),
     row!("compress text", text, compress::Sender::new(Default::default()), compress::Receiver::new()),
-    row!("fec window 10 %", data, fec_overhead(fec::Scheme::Window { window: 64 }), fec::Receiver::new(1500)),
-    row!("fec block 10 %", data, fec_overhead(fec::Scheme::Block { k: 20, depth: 1 }), fec::Receiver::new(1500)),
+    row!("fec window 10 %", data, fec_overhead(WINDOW, fec::Backend::default()), fec::Receiver::new(1500)),
+    row!("fec block 10 %", data, fec_overhead(BLOCKS, fec::Backend::default()), fec::Receiver::new(1500)),
+    row!("fec block 10 %, reed-solomon-erasure", data, fec_overhead(BLOCKS, fec::Backend::Reference), fec::Receiver::new(1500)),
     row!("arq", data, arq::Sender::new(Default::default()), arq::Receiver::new()),
     row!("checksum", datagram, udp_checksum::UdpChecksum::new()),
     row!("data_filter", data, data_filter::DataFilter::new()),
@@ -75,10 +76,14 @@ const HEADERS: compress::Config = compress::Config {
     flows_max: 256,
 };
 
+const WINDOW: fec::Scheme = fec::Scheme::Window { window: 64 };
+const BLOCKS: fec::Scheme = fec::Scheme::Block { k: 20, depth: 1 };
+
 /// With 10 % FEC overhead: not enough for the loss.
-fn fec_overhead(scheme: fec::Scheme) -> fec::Sender {
+fn fec_overhead(scheme: fec::Scheme, code: fec::Backend) -> fec::Sender {
     let mut sender = fec::Sender::new(fec::Config {
         scheme,
+        code,
         overhead_max: 0.1,
         ..Default::default()
     });

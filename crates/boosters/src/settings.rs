@@ -152,9 +152,10 @@ fn lower(settings: &Settings) -> Vec<Layer> {
 /// Connections whose acknowledgements are spread at a time.
 const SPREAD_MAX: usize = 1024;
 
-/// Creates the receiver for any chain, with messages of up to `room` bytes.
+/// Creates the receiver for any chain, with messages of up to `room` bytes and blocks decoded by
+/// `code`.
 #[must_use]
-pub fn receiver(room: usize) -> Receiver {
+pub fn receiver(room: usize, code: fec::Backend) -> Receiver {
     let always = Rule::ALWAYS;
     let longest = room.max(1500);
     Receiver::new(vec![
@@ -172,6 +173,11 @@ pub fn receiver(room: usize) -> Receiver {
             jitter::Receiver::new(jitter::BYTES_MAX),
         ),
         Layer::new("arq", 0, always, arq::Receiver::new()),
-        Layer::new("fec", 0, always, fec::Receiver::new(longest)),
+        Layer::new(
+            "fec",
+            0,
+            always,
+            fec::Receiver::new(longest).with_code(code),
+        ),
     ])
 }

@@ -11,6 +11,7 @@ use boosters::{
     chain::Chain,
     ecn::Ecn,
     exchange::Exchange,
+    fec::{Backend, Scheme},
     rule::{Path, Rule},
     settings::{self, Boosted, Settings},
     wire::PIECE,
@@ -28,7 +29,7 @@ const END: u64 = SENDING + 6000;
 /// Bytes kept for retransmission.
 const CACHE: usize = 256 << 10;
 
-fn chain(seed: u64, scheme: boosters::fec::Scheme) -> Chain {
+fn chain(seed: u64, scheme: Scheme, code: Backend) -> Chain {
     fn on<T>(config: T) -> Option<Boosted<T>> {
         let rule = Rule::ALWAYS;
         Some(Boosted { rule, config })
@@ -52,6 +53,7 @@ fn chain(seed: u64, scheme: boosters::fec::Scheme) -> Chain {
         }),
         fec: on(boosters::fec::Config {
             scheme,
+            code,
             ..Default::default()
         }),
     })
@@ -112,14 +114,16 @@ impl Run {
     fn new(seed: u64) -> Self {
         let mut draws = SplitMix64::new(seed);
         let scheme = match draws.below(3) {
-            0 => boosters::fec::Scheme::Block { k: 10, depth: 2 },
-            _ => boosters::fec::Scheme::Window { window: 32 },
+            0 => Scheme::Block { k: 10, depth: 2 },
+            _ => Scheme::Window { window: 32 },
         };
-        let end = |number: u64| Exchange::new(vec![chain(seed ^ number, scheme)]);
+        let end = |number: u64, code: Backend| {
+            Exchange::new(vec![chain(seed ^ number, scheme, code)]).with_code(code)
+        };
         Self {
             loss: [0.0, 0.01, 0.05, 0.2][draws.below(4) as usize],
             draws,
-            ends: [end(1), end(2)],
+            ends: [end(1, Backend::default()), end(2, Backend::Reference)],
             directions: Default::default(),
             room: 1200,
             sent: BTreeMap::new(),
@@ -231,8 +235,9 @@ impl Run {
         self.before.extend(sent);
         self.ends[0].renew();
         if self.draws.below(2) == 0 {
-            let scheme = boosters::fec::Scheme::Window { window: 32 };
-            self.ends[1] = Exchange::new(vec![chain(seed ^ 77, scheme)]);
+            let scheme = Scheme::Window { window: 32 };
+            let chain = chain(seed ^ 77, scheme, Backend::default());
+            self.ends[1] = Exchange::new(vec![chain]);
         } else {
             self.ends[1].renew();
         }

@@ -46,6 +46,9 @@ const BASE: [(&str, &str); 24] = [
 /// A booster with only the common keys, which have a section of their own.
 const PLAIN: (&str, &str) = ("[site.boost.NAME]", "[site.boost.checksum]");
 
+/// A key that is an error without another: section, key, the other.
+const NEEDS: (&str, &str, &str) = ("[site.boost.fec]", "code", "scheme = \"block\"");
+
 /// Keys whose page states more than a number range: bits of another key.
 const OF_BITS: [&str; 2] = ["mark", "mark_mask"];
 
@@ -68,6 +71,9 @@ fn parse_with(section: &str, key: &str, value: Option<&str>) -> Result<Config, V
         let header = if name == PLAIN.0 { PLAIN.1 } else { name };
         let replaced = name == section && content.starts_with(&format!("{key} ="));
         text += &format!("{header}\n{}\n", if replaced { "" } else { content });
+        if (name, section, key) == (NEEDS.0, NEEDS.0, NEEDS.1) {
+            text += &format!("{}\n", NEEDS.2);
+        }
         if let Some(value) = value.filter(|_| name == section) {
             text += &format!("{key} = {value}\n");
         }
@@ -177,7 +183,8 @@ fn examples_are_accepted_and_have_an_effect() {
         } = entry;
         let config = parse_with(section, key, example.as_deref());
         let config = config.unwrap_or_else(|errors| panic!("{section} {key}: {errors:?}"));
-        let base = parse_with(section, "", None).expect("valid");
+        let beside = if key == NEEDS.1 { key } else { "" };
+        let base = parse_with(section, beside, None).expect("valid");
         assert_ne!(config, base, "{section} {key} = {example:?}");
     }
 }

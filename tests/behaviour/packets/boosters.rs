@@ -67,6 +67,48 @@ fn repair_packets_restore_losses_and_are_absent_without_losses() {
     }
 }
 
+/// Returns the packets of the peer that FEC has restored.
+fn restored(pep: &Pep) -> u64 {
+    let status: Value = serde_json::from_str(&pep.ask(&["status", "--json"])).expect("JSON");
+    let chain = &status["peers"][0]["packets_received"][0];
+    let restored = chain["boosters"]["fec"]["restored"].as_u64();
+    restored.unwrap_or_else(|| panic!("no such count in {status}"))
+}
+
+#[test]
+fn ends_with_unlike_block_codes_restore_each_others_packets() {
+    const NATIVE: &str = "native";
+    const OTHER: &str = "reed-solomon-erasure";
+    for (near, far) in [(NATIVE, OTHER), (OTHER, NATIVE)] {
+        let bed = TunnelBed::new("rate=20Mbit/s,delay=20ms,queue=200kB,loss=5%");
+        let site = |code: &str| {
+            let fec =
+                format!("scheme = \"block\", code = \"{code}\", overhead_max = 1.0, target = 1e-9");
+            [(PORT, format!("boost = {{ fec = {{ {fec} }} }}"))]
+        };
+        let ends = BothEnds::start(&bed, &site(near), &site(far));
+        for (end, code) in [(&ends.boat, near), (&ends.hub, far)] {
+            let line = end
+                .log()
+                .text()
+                .contains("block codes are computed by reed-solomon-erasure");
+            assert_eq!(line, code == OTHER, "{near}, {far}");
+        }
+        let mut stream = Stream::new(&bed, Family::V4, PORT);
+        stream.run(SENT, 200, SPACING);
+        stream.until_one_comes("after the others", 8);
+        // The first packets show the loss to the control.
+        assert_eq!(
+            (stream.missing(KNOWN..SENT), stream.wrong),
+            (0, 0),
+            "{near}, {far}"
+        );
+        let restored = restored(&ends.hub);
+        assert!(restored > 100, "{restored} of about 150 lost");
+        ends.stop();
+    }
+}
+
 /// Boosters at the near end, for clients' packets, and at the far end.
 type Boost = (&'static str, &'static str);
 

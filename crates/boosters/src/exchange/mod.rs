@@ -18,6 +18,7 @@ use trace::Trace;
 use crate::{
     chain::{Chain, Receiver},
     ecn::Ecn,
+    fec::Backend,
     packet::Packet,
     rule::Path,
     settings,
@@ -37,6 +38,8 @@ const INTRODUCTION: u8 = 127;
 #[derive(Debug)]
 pub struct Exchange {
     chains: Vec<Chain>,
+    /// Implementation of the block code in receivers.
+    code: Backend,
     receivers: BTreeMap<u8, Receiver>,
     /// Receivers of earlier sessions, as long as they hold packets back: these packets are for
     /// hosts, and still come in time.
@@ -60,6 +63,7 @@ impl Exchange {
         assert!(chains.len() <= CHAINS_MAX);
         Self {
             chains,
+            code: Backend::default(),
             receivers: BTreeMap::new(),
             ending: Vec::new(),
             introduction: Introduction::new(Duration::ZERO),
@@ -68,6 +72,12 @@ impl Exchange {
             refused: 0,
             counted: Counted::default(),
         }
+    }
+
+    /// Decodes the peer's blocks by `code`; by the fastest kernel otherwise.
+    #[must_use]
+    pub fn with_code(self, code: Backend) -> Self {
+        Self { code, ..self }
     }
 
     /// Returns the trace of all boosters, initially off.
@@ -126,8 +136,8 @@ impl Exchange {
             },
             channel if usize::from(channel) < CHAINS_MAX => {
                 let receiver = self.receivers.entry(channel);
-                let room = self.path.room;
-                let receiver = receiver.or_insert_with(|| settings::receiver(room));
+                let (room, code) = (self.path.room, self.code);
+                let receiver = receiver.or_insert_with(|| settings::receiver(room, code));
                 receiver.handle(now, message, outer);
                 deliver(&mut self.chains, receiver, now, site);
             }

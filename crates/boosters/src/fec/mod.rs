@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use fec::{
     block::{self, BlockEncoder},
+    code::ErasureCode,
     control::{Control, ControlConfig, Counts},
     overhead::Overhead,
     scheme::Encoder,
@@ -38,6 +39,7 @@ use crate::{
     wire::FEC,
 };
 
+pub use fec::code::Backend;
 pub use receiver::Receiver;
 
 /// Code that protects packets.
@@ -87,6 +89,8 @@ pub struct Config {
     /// Code. Default: a window of 64, which restores a lost packet several times sooner than blocks
     /// do.
     pub scheme: Scheme,
+    /// Implementation of [`Scheme::Block`]. Default: the fastest kernel.
+    pub code: Backend,
     /// Maximum repair bytes per protected byte, 0 to 1. Each packet counts with the header bytes of
     /// a repair packet, so this is the share of packets, too, if all have one length. Default 0.5.
     pub overhead_max: f64,
@@ -105,6 +109,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             scheme: Scheme::Window { window: 64 },
+            code: Backend::default(),
             overhead_max: 0.5,
             target: fec::control::TARGET_PACKETS,
             threshold: 5e-4,
@@ -164,7 +169,7 @@ pub struct Sender {
 /// Encoder as a trait object.
 trait Encoding: Encoder + std::fmt::Debug + Send {}
 impl Encoding for WindowEncoder {}
-impl Encoding for BlockEncoder {}
+impl Encoding for BlockEncoder<Box<dyn ErasureCode + Send>> {}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
@@ -309,7 +314,8 @@ impl Sender {
                     first_block: first,
                     ..block::EncoderConfig::default()
                 };
-                Box::new(BlockEncoder::new(config).expect("all values are in range"))
+                let encoder = BlockEncoder::with_code(config, self.config.code.code());
+                Box::new(encoder.expect("all values are in range"))
             }
         }
     }

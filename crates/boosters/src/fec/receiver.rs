@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fec::{
     block::{self, BlockDecoder},
+    code::{Backend, ErasureCode},
     scheme::{Arrival, Decoder, Refused},
     window::{self, WindowDecoder},
     wire::Header,
@@ -32,7 +33,9 @@ pub struct Receiver {
     pub(super) payload_max: usize,
     /// Created on first use.
     window: Option<Box<WindowDecoder>>,
-    block: Option<Box<BlockDecoder>>,
+    block: Option<Box<BlockDecoder<Box<dyn ErasureCode + Send>>>>,
+    /// Implementation of the block code.
+    code: Backend,
     /// Joins messages that were too long to be protected in one piece.
     joiner: Joiner,
     pace: Pace,
@@ -50,6 +53,7 @@ impl Receiver {
             payload_max: payload_max.clamp(1, PAYLOAD_MAX),
             window: None,
             block: None,
+            code: Backend::default(),
             joiner: Joiner::default(),
             pace: Pace::default(),
             passed: 0,
@@ -57,6 +61,12 @@ impl Receiver {
             duplicates: 0,
             refused: 0,
         }
+    }
+
+    /// Decodes blocks by `code`; by the fastest kernel otherwise.
+    #[must_use]
+    pub fn with_code(self, code: Backend) -> Self {
+        Self { code, ..self }
     }
 
     /// Passes a packet to the decoder. A decoder too small for it is replaced by a larger one
@@ -108,6 +118,7 @@ impl Receiver {
                 &mut **decoder
             }
             Header::BlockData { .. } | Header::BlockRepair { .. } => {
+                let code = self.code;
                 let decoder = self.block.get_or_insert_with(|| {
                     let config = block::DecoderConfig {
                         payload_max,
@@ -115,7 +126,8 @@ impl Receiver {
                         packets: 2 * INTERLEAVED_MAX,
                         ..block::DecoderConfig::default()
                     };
-                    Box::new(BlockDecoder::new(&config).expect("all values are in range"))
+                    let decoder = BlockDecoder::with_code(&config, code.code());
+                    Box::new(decoder.expect("all values are in range"))
                 });
                 &mut **decoder
             }

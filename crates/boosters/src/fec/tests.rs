@@ -334,6 +334,61 @@ fn a_far_end_without_state_gets_repair_packets_over_new_packets_only() {
     }
 }
 
+/// Carries packets of many lengths over a link that loses some, with a code at each end. Returns
+/// all messages.
+fn carried_by(near: Backend, far: Backend) -> Vec<Vec<u8>> {
+    let mut sender = Sender::new(Config {
+        scheme: BLOCKS,
+        code: near,
+        overhead_max: 1.0,
+        ..Config::default()
+    });
+    let mut receiver = Receiver::new(1500).with_code(far);
+    let (mut out, now) = (Out::default(), Duration::ZERO);
+    for counts in [[0; 3], lossy()] {
+        let path = Path {
+            counts,
+            ..Path::default()
+        };
+        sender.set_path(now, &path);
+    }
+    let packet = |number: u32| -> Vec<u8> {
+        let head = [0x45, (number >> 8) as u8, number as u8];
+        let body = (0..number * 37 % 1100).map(|at| (at * number) as u8);
+        head.into_iter().chain(body).collect()
+    };
+    let mut messages = Vec::new();
+    for number in 0..300 {
+        sender.down(now, Packet::new(packet(number), now), &mut out);
+        for (index, message) in std::mem::take(&mut out.down).into_iter().enumerate() {
+            messages.push(message.bytes.clone());
+            if index > 0 || number % 9 != 4 {
+                receiver.up(now, message, &mut out);
+            }
+        }
+    }
+    let came: BTreeSet<_> = out.up.drain(..).map(|packet| packet.bytes).collect();
+    assert_eq!(came, (0..300).map(packet).collect(), "{near}, {far}");
+    assert!(receiver.restored > 20, "{near}, {far}");
+    // Only their contents tell the codes apart.
+    for (end, code) in [
+        (format!("{:?}", sender.encoder), near),
+        (format!("{:?}", receiver.block), far),
+    ] {
+        let is_other = end.contains("Reference");
+        assert_eq!(is_other, code == Backend::Reference, "{near}, {far}");
+    }
+    messages
+}
+
+#[test]
+fn ends_with_unlike_block_codes_send_the_same_bytes_and_restore_each_others_packets() {
+    let codes = [Backend::default(), Backend::Reference];
+    let pairs = codes.iter().flat_map(|near| codes.map(|far| (*near, far)));
+    let all: Vec<_> = pairs.map(|(near, far)| carried_by(near, far)).collect();
+    assert!(all.iter().all(|messages| *messages == all[0]));
+}
+
 #[test]
 fn messages_that_grow_arrive_and_are_restored() {
     let mut receiver = Receiver::new(1500);

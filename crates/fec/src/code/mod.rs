@@ -22,7 +22,7 @@ pub const SYMBOLS_MAX: usize = 256;
 
 /// A systematic erasure code over symbols of one length. Data symbols have the numbers 0 to k - 1,
 /// and rows (repair symbols) follow from k on.
-pub trait ErasureCode {
+pub trait ErasureCode: std::fmt::Debug {
     /// Computes the rows `first_row`, `first_row + 1`, ... of `data`. A row does not depend on
     /// other rows, so that more can be computed later.
     ///

@@ -316,6 +316,24 @@ fn symbols_without_bytes_and_blocks_without_loss_are_no_trouble() {
 }
 
 #[test]
+fn one_code_serves_blocks_of_which_other_rows_have_come() {
+    let block = Block::new(5, 40, 300, 7);
+    for (backend, mut code) in every_back_end() {
+        for (rows, first) in [(1, 0), (40, 38), (3, 1), (40, 0)] {
+            let received: Vec<u8> = (2..5).chain(5 + first..).take(5).collect();
+            let restored = block.decoded(code.as_mut(), &received, &[1, 0]).unwrap();
+            assert_eq!(
+                restored,
+                [&block.symbols[1][..], &block.symbols[0]],
+                "{backend}"
+            );
+            let encoded = block.encoded(code.as_mut(), 0, rows);
+            assert_eq!(&encoded[..], &block.symbols[5..5 + rows], "{backend}");
+        }
+    }
+}
+
+#[test]
 fn back_ends_are_found_by_name() {
     assert_eq!("auto".parse(), Ok(Backend::Kernel(Kernel::detect())));
     for (backend, _) in every_back_end() {

@@ -21,7 +21,7 @@ use std::{ops::RangeInclusive, path::Path, time::Duration};
 pub use crate::reading::{ConfigError, ConfigWarning, RenameError, closest, with_present_names};
 pub use crate::site::boost::{
     AckFilter, AckReconstruction, Arq, Boost, Checksum, Compress, Congestion, CongestionMark,
-    DataFilter, DivAcks, DivAcksMode, Fec, FecScheme, Jitter, Rule, Snoop, When,
+    DataFilter, DivAcks, DivAcksMode, Fec, FecCode, FecScheme, Jitter, Rule, Snoop, When,
 };
 pub use crate::site::custody::Custody;
 pub use crate::site::link::{Link, OtherRoutes};

@@ -180,6 +180,8 @@ section! {
         );
         /// FEC scheme.
         scheme: FecScheme = FecScheme::WORDS, FecScheme::Window;
+        /// Implementation of the block code, in encoder and decoder.
+        code: FecCode = FecCode::WORDS, FecCode::Native;
         /// Packets that one repair packet covers.
         window: u8 = byte(1..=128), 64;
         /// Data packets of a block.
@@ -205,6 +207,12 @@ impl Fec {
             FecScheme::Block => (&["window"][..], "window"),
         };
         fec.check_interleaved(s);
+        if fec.scheme != FecScheme::Block && s.has("code") {
+            s.error(
+                "code",
+                "only blocks have another implementation; remove it, or set `scheme = \"block\"`",
+            );
+        }
         if fec.overhead_max == share(0.0) {
             s.warning(
                 "overhead_max",
@@ -257,6 +265,16 @@ words! {
         Window = "window",
         /// Packets are grouped into blocks.
         Block = "block",
+    }
+}
+
+words! {
+    /// Implementation of the block code. All give the same bytes, so that the ends may differ.
+    pub enum FecCode {
+        /// pepd's own, with the vector instructions of the CPU.
+        Native = "native",
+        /// The crate of that name: slower, for comparison, or in case of doubt about the other.
+        ReedSolomonErasure = "reed-solomon-erasure",
     }
 }
 

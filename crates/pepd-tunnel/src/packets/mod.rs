@@ -20,7 +20,7 @@ pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
 use std::time::Duration;
 
 use admission::Admission;
-use boosters::{ecn::Ecn as Mark, exchange::Exchange, rule::Path};
+use boosters::{ecn::Ecn as Mark, exchange::Exchange, fec::Backend, rule::Path};
 use facts::Need;
 use pep_core::{
     config::{Config, PacketSite},
@@ -128,12 +128,21 @@ impl Packets {
             patience: policy.deadline.max(DOWN_AFTER),
             overhead: settings::overhead(&policy.boost),
         };
+        let name = &config.peers[peer].name;
+        let code = settings::decoder(sites.iter().map(|site| &site.policy.boost));
+        if code == Backend::Reference {
+            let peer = name;
+            tracing::info!(
+                peer,
+                "block codes are computed by {code}, as `boost.fec.code` says"
+            );
+        }
         let needs = sites.iter().flat_map(|site| facts::needs(site));
         Some(Self {
-            peer: config.peers[peer].name.clone(),
+            peer: name.clone(),
             needs: needs.collect(),
             logged: false,
-            exchange: Exchange::new(sites.iter().enumerate().map(chain).collect()),
+            exchange: Exchange::new(sites.iter().enumerate().map(chain).collect()).with_code(code),
             sites: sites.iter().map(carried).collect(),
             queues: None,
             looked: Duration::ZERO,

@@ -2,10 +2,11 @@
 
 use boosters::{
     chain::Chain,
+    fec::Backend,
     settings::{self, Boosted, Settings},
 };
 use pep_core::{
-    config::{Boost, Rule, When},
+    config::{Boost, FecCode, Rule, When},
     site::PacketPolicy,
 };
 use units::{Rate, Ratio};
@@ -25,7 +26,24 @@ pub(super) fn overhead(boost: &Boost) -> usize {
     settings::overhead(&boosters(boost))
 }
 
-fn boosters(boost: &Boost) -> Settings {
+/// Returns the implementation that decodes the blocks of a peer, whose site each packet comes from
+/// being unknown: the one that any of the local sites names, else the native one.
+pub(super) fn decoder<'a>(mut boosts: impl Iterator<Item = &'a Boost>) -> Backend {
+    let code = boosts.find_map(|boost| match boost.fec?.code {
+        FecCode::Native => None,
+        code @ FecCode::ReedSolomonErasure => Some(code),
+    });
+    backend(code.unwrap_or(FecCode::Native))
+}
+
+fn backend(code: FecCode) -> Backend {
+    match code {
+        FecCode::Native => Backend::default(),
+        FecCode::ReedSolomonErasure => Backend::Reference,
+    }
+}
+
+pub(super) fn boosters(boost: &Boost) -> Settings {
     Settings {
         fec: boost.fec.as_ref().map(fec),
         arq: boost.arq.as_ref().map(arq),
@@ -125,6 +143,7 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
                     depth: asked.depth,
                 },
             },
+            code: backend(asked.code),
             overhead_max: asked.overhead_max.get(),
             target: asked.target.get(),
             threshold: asked.rule.loss_above.map_or(1e-5, Ratio::get),

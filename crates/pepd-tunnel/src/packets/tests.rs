@@ -163,6 +163,50 @@ fn packets_pass_after_silence_beyond_their_deadline_and_a_short_outage() {
     }
 }
 
+/// Returns the codes of the sites' encoders, and that of the peer's decoder. `fec` is a table for
+/// each of two sites.
+fn codes(fec: [&str; 2]) -> ([Backend; 2], Backend) {
+    let matches = ["src = \"10.1.0.0/16\" }", "dport = 5060 }"];
+    let text = matches
+        .iter()
+        .zip(fec)
+        .fold(CONFIG.to_owned(), |text, (end, fec)| {
+            text.replacen(end, &format!("{end}\nboost = {{ fec = {fec} }}"), 1)
+        });
+    let config = pep_core::config::parse(&text).expect("valid");
+    let boosts: Vec<_> = config
+        .packet_sites()
+        .map(|site| &site.policy.boost)
+        .collect();
+    let encoder = |site: usize| {
+        settings::boosters(boosts[site])
+            .fec
+            .expect("on")
+            .config
+            .code
+    };
+    (
+        [encoder(0), encoder(1)],
+        settings::decoder(boosts.iter().copied()),
+    )
+}
+
+#[test]
+fn each_site_encodes_by_its_own_code_and_one_site_decides_how_the_peer_is_decoded() {
+    let native = Backend::default();
+    let blocks = "{ scheme = \"block\" }";
+    let other = "{ scheme = \"block\", code = \"reed-solomon-erasure\" }";
+    assert_eq!(codes(["true", blocks]), ([native; 2], native));
+    assert_eq!(
+        codes([blocks, other]),
+        ([native, Backend::Reference], Backend::Reference)
+    );
+    assert_eq!(
+        codes([other, "true"]),
+        ([Backend::Reference, native], Backend::Reference)
+    );
+}
+
 #[test]
 fn due_messages_that_cannot_be_sent_set_no_timer() {
     let mut packets = packets();
