@@ -6,12 +6,9 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 use clap::Parser;
 use pepd_tests::{
     pep_binary,
-    speed::{Measure, Plan, Report, Result, Variant},
+    speed::{Machine, Measure, Plan, Report, Result, Variant},
 };
 use serde_json::json;
-
-/// The load above which other work of the machine dominates the figures.
-const QUIET_LOAD: f64 = 0.5;
 
 /// Measures pepd's speed and the direct path's, in turns.
 #[derive(Debug, Parser)]
@@ -58,14 +55,14 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<bool> {
     let pepd_program = pep_binary::pepd().to_owned();
-    let load = load_average()?;
-    if load > QUIET_LOAD {
-        eprintln!("the load average is {load}: figures of a busy machine are worth little");
+    let machine = Machine::look()?;
+    if let Some(warning) = machine.warning() {
+        eprintln!("{warning}");
     }
     let report = plan(options, pepd_program).run(|what| eprintln!("{what}"))?;
     println!("{report}");
     if let Some(path) = &options.json {
-        fs::write(path, format!("{:#}\n", json_of(&report, load)?))?;
+        fs::write(path, format!("{:#}\n", json_of(&report, &machine)))?;
     }
     Ok(report.meets_its_targets())
 }
@@ -102,42 +99,15 @@ fn plan(options: &Options, pepd_program: PathBuf) -> Plan {
     }
 }
 
-fn json_of(report: &Report, load: f64) -> Result<serde_json::Value> {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let mut json = json!({
-        "machine": {
-            "kernel": kernel.trim_end(),
-            "processor": cpu()?,
-            "cores": std::thread::available_parallelism()?.get(),
-            "load_before": load,
-        }
-    });
+fn json_of(report: &Report, machine: &Machine) -> serde_json::Value {
+    let mut json = json!({ "machine": machine });
     let Some(fields) = json.as_object_mut() else {
         unreachable!("made as an object above");
     };
     if let serde_json::Value::Object(report) = report.json() {
         fields.extend(report);
     }
-    Ok(json)
-}
-
-fn cpu() -> Result<String> {
-    let text = fs::read_to_string("/proc/cpuinfo")?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    Ok(line
-        .map_or("unknown", |line| line.trim_start_matches(['\t', ' ', ':']))
-        .to_owned())
-}
-
-fn load_average() -> Result<f64> {
-    let text = fs::read_to_string("/proc/loadavg")?;
-    Ok(text
-        .split_once(' ')
-        .ok_or("an empty /proc/loadavg")?
-        .0
-        .parse()?)
+    json
 }
 
 fn variant(text: &str) -> std::result::Result<Variant, String> {

@@ -42,13 +42,14 @@ fn built() -> PathBuf {
     let status = Command::new(cargo)
         .args([
             "build",
-            "--quiet",
             "--locked",
             "--package",
             "pepd",
             "--profile",
             profile,
         ])
+        // An optimised build takes minutes.
+        .args((profile == "dev").then_some("--quiet"))
         .arg("--target-dir")
         .arg(target)
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -9,6 +9,7 @@ mod bed;
 mod bulk;
 mod datagrams;
 mod echo;
+mod machine;
 mod measures;
 mod meter;
 mod report;
@@ -16,6 +17,7 @@ mod strangers;
 mod summary;
 
 pub use bed::{Bed, Variant};
+pub use machine::Machine;
 pub use measures::{Measure, Plan};
 pub use report::Report;
 pub use summary::Summary;

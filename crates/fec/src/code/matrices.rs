@@ -7,8 +7,8 @@ const PATTERNS: usize = 4;
 
 /// Coefficients by pattern of loss; at most 64 KiB.
 ///
-/// Computing them takes a tenth of the time of decoding a block of packets (`cargo bench -p fec`),
-/// so a larger cache would gain little.
+/// Computing them takes a tenth of the time of decoding a block of packets (`cargo bench -p fec
+/// --bench erasure`), so a larger cache would gain little.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Matrices {
     patterns: [Pattern; PATTERNS],

@@ -70,7 +70,7 @@ fn delay_outcomes(effort: Effort, priority: Priority) -> Vec<Outcome> {
     let floor = floor::sleeper(effort, priority);
     let place = Place::new("delay=264ms", priority);
     let gap = Duration::from_millis(10);
-    let errors = errors(&place, effort.count(1000), gap, 128, DELAY);
+    let errors = errors(&place, effort.count(400), gap, 128, DELAY);
     place.stop();
     let (name, target, p99_max) = if priority == Priority::Realtime {
         (
@@ -110,39 +110,39 @@ pub(crate) fn delay_realtime(effort: Effort) -> Vec<Outcome> {
     delay_outcomes(effort, Priority::Realtime)
 }
 
-/// Rate at which a burst of 1000 packets leaves, compared with the configured rate.
+/// Rate at which a burst of packets leaves, compared with the configured rate.
 pub(crate) fn rate(effort: Effort) -> Vec<Outcome> {
-    const COUNT: u32 = 1000;
-    let measure = |name: &str, bits_per_second: f64, peers: (&'static str, &'static str)| {
-        let bytes = if effort.short { 300 } else { 1500 };
-        let place = Place::new(&format!("rate={name},queue=2000p"), Priority::Ordinary);
-        let (sender, receiver) = place.sockets();
-        for _ in 0..COUNT {
-            sender
-                .send(&vec![0; bytes - HEADERS])
-                .expect("the interface is up");
-        }
-        let came: Vec<u64> = (0..COUNT)
-            .map_while(|_| receiver.receive())
-            .map(|p| p.1)
-            .collect();
-        place.stop();
-        assert_eq!(came.len(), COUNT as usize, "all packets arrive");
-        let seconds = (came[came.len() - 1] - came[0]) as f64 / 1e9;
-        let error = (COUNT - 1) as f64 * bytes as f64 * 8.0 / seconds / bits_per_second - 1.0;
-        Outcome {
-            name: format!("{name}, 1000 packets of {bytes} B"),
-            measured: format!("{:+.4} %", error * 100.0),
-            target: "within 0.02 %",
-            met: error.abs() <= 0.0002,
-            floor: String::new(),
-            mahimahi: peers.0,
-            rattan: peers.1,
-        }
-    };
+    const BYTES: usize = 1500;
+    let measure =
+        |name: &str, bits_per_second: f64, count: u32, peers: (&'static str, &'static str)| {
+            let place = Place::new(&format!("rate={name},queue=2000p"), Priority::Ordinary);
+            let (sender, receiver) = place.sockets();
+            for _ in 0..count {
+                sender
+                    .send(&[0; BYTES - HEADERS])
+                    .expect("the interface is up");
+            }
+            let came: Vec<u64> = (0..count)
+                .map_while(|_| receiver.receive())
+                .map(|p| p.1)
+                .collect();
+            place.stop();
+            assert_eq!(came.len(), count as usize, "all packets arrive");
+            let seconds = (came[came.len() - 1] - came[0]) as f64 / 1e9;
+            let error = f64::from(count - 1) * BYTES as f64 * 8.0 / seconds / bits_per_second - 1.0;
+            Outcome {
+                name: format!("{name}, {count} packets of {BYTES} B"),
+                measured: format!("{:+.4} %", error * 100.0),
+                target: "within 0.02 %",
+                met: error.abs() <= 0.0002,
+                floor: String::new(),
+                mahimahi: peers.0,
+                rattan: peers.1,
+            }
+        };
     vec![
-        measure("500kbit/s", 5e5, ("-0.23 %", "-0.006 %")),
-        measure("10Mbit/s", 1e7, ("", "")),
+        measure("500kbit/s", 5e5, effort.count(400), ("-0.23 %", "-0.006 %")),
+        measure("10Mbit/s", 1e7, 1000, ("", "")),
     ]
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn lone_packet(effort: Effort) -> Vec<Outcome> {
     let place = Place::new("rate=10mbit", Priority::Ordinary);
     let errors = errors(
         &place,
-        effort.count(1000),
+        effort.count(400),
         Duration::from_millis(5),
         200,
         160_000,

@@ -30,7 +30,7 @@ use super::{
 pub(crate) fn sleeper(effort: Effort, priority: Priority) -> Errors {
     // Shorter than the interval between two wake-ups.
     const HOLD: Duration = Duration::from_millis(4);
-    let count = effort.count(1000);
+    let count = effort.count(400);
     let (mut reader, mut writer) = std::io::pipe().expect("two descriptors");
     let mut carry = move || {
         let mut stamp = [0; 8];
