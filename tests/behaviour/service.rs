@@ -110,14 +110,14 @@ fn leftovers_are_removed_once_unused() {
             says("check", &config).contains("`pepd cleanup` removes them")
         });
         wait_until("rules to be removed", || {
-            clean().starts_with("removed the nft table")
+            clean().starts_with("removed the rules of `pepd`")
         });
         pep.assert_nothing_left();
         let again = clean();
-        assert!(again.starts_with("found no nft table"), "{again}");
+        assert!(again.starts_with("found no rules of `pepd`"), "{again}");
         assert!(!says("check", &config).contains("leftovers"));
         let gone = says("cleanup", std::path::Path::new("/nonexistent/pepd.toml"));
-        assert!(gone.contains("no nft table `inet pepd`"), "{gone}");
+        assert!(gone.contains("no rules of `pepd`"), "{gone}");
     });
 }
 

@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pep_core::{config::Config, site::SiteId};
+use tracing::warn;
 
 use super::{
-    InterceptError, Interception, cannot, nft,
+    InterceptError, Interception, cannot,
     rules::{self, Chain, NO_ROUTE, NoRoute, Ruleset},
 };
 
@@ -73,6 +74,13 @@ impl Interception {
             self.set_no_route(no_route).await?;
             self.bypass.no_route = no_route;
         }
+        if self.filter.is_manual() && sites.difference(&self.bypass.bypassed).next().is_some() {
+            warn!(
+                sites = sites.len(),
+                "new connections of sites whose peer or link is down, or that are off, still reach pepd: it changes no rules \
+                 (`intercept.rules`)"
+            );
+        }
         let changed = sites.symmetric_difference(&self.bypass.bypassed);
         for site in changed.copied().collect::<Vec<_>>() {
             let is_bypassed = sites.contains(&site);
@@ -101,9 +109,8 @@ impl Interception {
         if !self.bypass.asks_for_route {
             return Ok(());
         }
-        let (mask, rules) = (self.marks.mask(), rules::no_route(now));
-        let transaction = nft::chain_transaction(&self.table, mask, NO_ROUTE, &rules);
-        let applied = self.nft.apply(&transaction).await;
+        let rules = rules::no_route(now);
+        let applied = self.filter.set_chain(NO_ROUTE, &rules).await;
         applied.map_err(cannot(
             "switch the bypass of flows without a route on or off",
         ))
@@ -113,9 +120,7 @@ impl Interception {
         for chain in self.bypass.installed.get(&site).into_iter().flatten() {
             let left = rules::left_alone(&chain.name).filter(|_| is_bypassed);
             let rules = left.as_ref().unwrap_or(&chain.rules);
-            let mask = self.marks.mask();
-            let transaction = nft::chain_transaction(&self.table, mask, &chain.name, rules);
-            let applied = self.nft.apply(&transaction).await;
+            let applied = self.filter.set_chain(&chain.name, rules).await;
             applied.map_err(cannot("switch the bypass of a site on or off"))?;
         }
         Ok(())

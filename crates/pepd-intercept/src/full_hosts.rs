@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pep_core::hosts::Host;
 use pepd_sys::leg::Family;
 
-use super::{InterceptError, Interception, cannot, nft};
+use super::{InterceptError, Interception, cannot};
 
 impl Interception {
     /// Forwards new flows of these hosts, and of no others, from now on. Open flows continue.
@@ -32,8 +32,7 @@ impl Interception {
         } else {
             &Family::ALL[..1]
         };
-        let transaction = nft::hosts_transaction(&self.table, families, hosts);
-        let applied = self.nft.apply(&transaction).await;
+        let applied = self.filter.set_hosts(families, hosts).await;
         applied.map_err(cannot("update the set of hosts at their flow limit"))
     }
 }

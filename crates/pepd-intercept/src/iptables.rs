@@ -1,453 +1,610 @@
-//! The table as a script of iptables and ip6tables commands.
+//! Rules installed by iptables-restore, where nft is missing.
 //!
-//! iptables redirects (TPROXY) only in its table `mangle`, after conntrack, and exempts packets
-//! from conntrack only in `raw`. So the model is written twice: into `raw` with all decisions, and
-//! the path from a site to its listener again into `mangle`. The script's header lists the features
-//! that iptables lacks.
+//! xtables has no counters, sets and maps of its own that pepd could update: counters are those of
+//! rules, and sets are chains that pepd replaces. [`limits`] lists what it lacks.
 
-use pep_core::site::PortRange;
+mod command;
+mod listing;
+mod signals;
+mod text;
 
-use super::{
-    nft::Names,
-    rules::{BOOSTED, Chain, Counter, Family, Hook, Prefixes, Ruleset, Term, is_lost_chain},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    time::{Duration, Instant},
 };
 
-/// Header of the script: its purpose, and the features lost compared with pepd's nft table.
-const HEADER: &str = "\
-#!/bin/sh
-# The rules of pepd, as closely as iptables can express them: to read, to compare with a firewall of
-# iptables, and for tests. `pepd run` does not use this script: it always installs its own nft table.
-#
-#   sh FILE             installs the rules, and replaces those of an earlier run
-#   sh FILE remove      removes the rules
-#
-# Run it as root. It needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT, xt_MARK,
-# xt_comment, xt_hl and, depending on the sites, xt_dscp, xt_addrtype, xt_multiport and xt_TCPMSS.
-# Limitations compared with the nft table:
-# - when pepd ends, TPROXY drops redirected packets: remove the rules then (nft lets them pass)
-# - no rate limits: a flood of SYNs keeps other SYNs from being held
-# - connections to destinations without a route are accepted, and then reset
-# - no gate: at limits.flows new flows wait instead of passing, and one host may use all of them
-# - mode boost: packets from the link do not pass the boosters, as iptables marks no packet behind de-NAT for its route
-- mode packet: packets between hosts of several LAN interfaces go into the tunnel, too
-# - mode packet: ICMP errors about packets of a peer leave by the link instead of the tunnel
-# - mode block: no effect, since iptables rejects only in `forward`, where the site is unknown
-# - connections opened while SYN cookies are in use fail (keep the backlog large)
-";
+pub use command::{Iptables, IptablesError};
+pub use listing::Differences;
+use listing::Listing;
+pub use text::{Commands, script};
+use text::{Lines, Table, Writer};
 
-/// Checks that run before the script changes anything; later failures are undone.
-const CHECKS: &str = "\
-fail() { echo \"$0: $*\" >&2; exit 1; }
-[ \"$(id -u)\" = 0 ] || fail 'run this as root'
-for command in ip iptables ip6tables; do
-    command -v $command >/dev/null || fail \"command $command not found\"
-done
-for command in iptables ip6tables; do
-    for table in raw mangle; do
-        $command -t $table -S >/dev/null || fail \"$command lacks the table $table\"
-    done
-done
-";
+use ipnet::IpNet;
+use parking_lot::Mutex;
+use pep_core::{
+    config::{Config, OtherRoutes},
+    hosts::Host,
+    site::Mode,
+};
+use pepd_sys::{gate::Gate, marks::MarkSet};
+use tracing::warn;
 
-/// Returns a shell script that installs the table, runs the `ip` commands given, and removes all of
-/// it on request.
-pub fn script(ruleset: &Ruleset, families: &[Family], routing: &Commands) -> String {
-    let writers = families.iter().map(|&family| Writer {
-        ruleset,
-        family,
-        prefix: &ruleset.table[..ruleset.table.len().min(12)],
-    });
-    let tables: Vec<_> = writers.flat_map(|writer| writer.tables()).collect();
-    let each = |text: fn(&Table) -> String| tables.iter().map(text).collect::<String>();
-    let (remove, install) = (each(Table::remove), each(Table::install));
-    let quiet = |commands: &[String]| -> String {
-        let quiet = commands
-            .iter()
-            .map(|command| format!("    {command} 2>/dev/null || :\n"));
-        quiet.collect()
-    };
-    format!(
-        "{HEADER}set -eu\n{CHECKS}{}\nremove() {{\n{}{remove}}}\n\n\
-         case \"${{1-}}\" in\nremove) remove; exit ;;\n'') ;;\n*) fail 'usage: sh FILE [remove]' ;;\nesac\n\n\
-         remove\ntrap 'status=$?; trap - EXIT; [ $status = 0 ] || remove; exit $status' EXIT\n\
-         {}\n{install}",
-        routing.checks,
-        quiet(&routing.remove),
-        routing.install.join("\n"),
-    )
+use crate::rules::{Family, Features, Rule, Ruleset};
+
+/// Pause between two listings of the rules: each runs two programs per family, some milliseconds
+/// each.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Features of the model that iptables can express.
+pub const FEATURES: Features = Features {
+    recent: false,
+    forget: false,
+    seen: false,
+    tags: false,
+    marks: false,
+    errors: false,
+    ..Features::FULL
+};
+
+/// Returns the limitations compared with the nft table that concern a configuration.
+pub fn limits(config: &Config) -> Vec<&'static str> {
+    let mut sites = config.sites.iter().map(|(_, site)| site);
+    let blocks = sites.any(|site| site.mode == Mode::Block);
+    let carries = config.packet_sites().next().is_some();
+    let link = config.link.as_ref();
+    let passes = link.is_some_and(|link| link.other_routes == OtherRoutes::Pass);
+    let limits = [
+        (
+            true,
+            "connections that the kernel opens by SYN cookies fail (keep backlogs large)",
+        ),
+        (
+            true,
+            "after a kill -9, new connections get no answer for up to 5 s",
+        ),
+        (
+            crate::setup::answers_at_once(config),
+            "connections to destinations without a route are accepted, and then reset",
+        ),
+        (
+            passes || config.intercept.lan.len() > 1,
+            "connections between LAN interfaces, and those whose route leads by another interface than the link, are \
+             accelerated, too",
+        ),
+        (
+            true,
+            "connections to servers ignore policy rules by marks of other programs",
+        ),
+        (
+            true,
+            "`pepd check` cannot tell by which interfaces connections arrive",
+        ),
+        (
+            carries,
+            "mode \"packet\": packets between LAN interfaces go into the tunnel, and ICMP errors about packets of a \
+             peer leave by the link, in clear text",
+        ),
+        (blocks, "mode \"block\" drops packets without an ICMP error"),
+    ];
+    let limits = limits.into_iter().filter(|(concerns, _)| *concerns);
+    limits.map(|(_, limit)| limit).collect()
 }
 
-/// Further commands of the script, and those that undo them.
+/// Tables of iptables that pepd uses.
+const TABLES: [&str; 2] = ["raw", "mangle"];
+
+/// pepd's rules of iptables.
+#[derive(Debug)]
+pub struct Tables {
+    prefix: String,
+    marks: MarkSet,
+    port: u16,
+    program: Iptables,
+    /// The kernel's file of the list of the gate.
+    list: PathBuf,
+    /// True if the kernel lacks modules for checks of rates and sources.
+    is_reduced: bool,
+    state: Mutex<State>,
+}
+
 #[derive(Debug, Default)]
-pub struct Commands {
-    /// Shell commands that fail before anything is changed.
-    pub checks: String,
-    /// Commands in order.
-    pub install: Vec<String>,
-    /// Commands that may fail when nothing is installed.
-    pub remove: Vec<String>,
+struct State {
+    /// Rules that should be in the kernel.
+    tables: Vec<Table>,
+    gate: Option<Gate>,
+    /// Packets counted by rules that have been replaced, and by present ones.
+    counted: BTreeMap<String, u64>,
+    counters: BTreeMap<String, u64>,
+    listed: Option<Instant>,
+    /// True if the counters have not been taken since the last listing.
+    is_fresh: bool,
 }
 
-/// One table of one family: its chains, rules and hooks.
-struct Table {
-    /// `iptables -t raw`.
-    command: String,
-    chains: Vec<String>,
-    rules: Vec<String>,
-    hooks: Vec<String>,
-}
-
-impl Table {
-    fn install(&self) -> String {
-        let Self { command, .. } = self;
-        let chains = self
-            .chains
-            .iter()
-            .map(|name| format!("{command} -N {name}\n"));
-        let rules = self.rules.iter().chain(&self.hooks);
-        let rules = rules.map(|rule| format!("{command} -A {rule}\n"));
-        chains.chain(rules).collect()
+impl Tables {
+    /// Returns the rules of a configuration for a backend, not installed yet.
+    pub fn new(config: &Config, program: Iptables) -> Self {
+        Self {
+            prefix: text::prefix(config.intercept.table.as_ref()).to_owned(),
+            marks: MarkSet::new(config.intercept.marks),
+            port: config.intercept.listen_port,
+            program,
+            list: list_of_gate(config),
+            is_reduced: false,
+            state: Mutex::default(),
+        }
     }
 
-    /// Returns commands that remove the hooks, then the rules, which refer to chains, then the
-    /// chains.
-    fn remove(&self) -> String {
-        let Self { command, .. } = self;
-        let line = |words: String| format!("    {command} {words} 2>/dev/null || :\n");
-        let hooks = self.hooks.iter().map(|rule| line(format!("-D {rule}")));
-        let flush = self.chains.iter().map(|name| line(format!("-F {name}")));
-        let delete = self.chains.iter().map(|name| line(format!("-X {name}")));
-        hooks.chain(flush).chain(delete).collect()
-    }
-}
-
-struct Writer<'a> {
-    ruleset: &'a Ruleset,
-    family: Family,
-    prefix: &'a str,
-}
-
-/// Translation of an action of a rule into one table; `None` for an action of another table.
-type Actions<'a> = &'a dyn Fn(&Term) -> Option<String>;
-
-impl Writer<'_> {
-    fn tables(&self) -> [Table; 2] {
-        [self.raw(), self.mangle()]
+    /// Returns name and version of the program.
+    pub fn version(&self) -> String {
+        self.program.version()
     }
 
-    fn command(&self, table: &str) -> String {
-        let command = match self.family {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
+    /// Returns the model for these rules.
+    pub fn ruleset(&self, config: &Config, ipv6: bool) -> Ruleset {
+        let features = Features {
+            ipv6,
+            rate: !self.is_reduced,
+            ..FEATURES
         };
-        format!("{command} -t {table}")
+        Ruleset::new(config, features)
     }
 
-    /// Returns the table `raw`: every decision. Where nft redirects, it marks the packet and
-    /// exempts it from conntrack.
-    fn raw(&self) -> Table {
-        let actions = |term: &Term| self.raw_action(term);
-        let chains = self.ruleset.chains.iter();
-        let is_of_raw = |chain: &&Chain| {
-            let is_said = chain.hook != Some(Hook::OutputRoute) && !is_lost_chain(&chain.name);
-            is_said && !of_mangle(chain)
+    fn writer(&self, family: Family) -> Writer<'_> {
+        Writer {
+            prefix: &self.prefix,
+            marks: self.marks,
+            port: self.port,
+            family,
+            rpfilter: !self.is_reduced,
+        }
+    }
+
+    /// Sets the rules that should be in the kernel to those of a model.
+    pub fn expect(&self, ruleset: &Ruleset) {
+        let families = ruleset.hosts.iter();
+        let tables = families.flat_map(|&family| self.writer(family).tables(ruleset));
+        self.state.lock().tables = tables.collect();
+    }
+
+    /// Installs rules for a configuration, and replaces those of an earlier run. Without modules
+    /// that have a substitute it warns, and installs the rest. Returns the model.
+    ///
+    /// # Errors
+    /// When the program cannot be run, or the kernel lacks a module.
+    pub async fn install(
+        &mut self,
+        config: &Config,
+        mut ipv6: bool,
+    ) -> Result<Ruleset, IptablesError> {
+        let mut ruleset = self.ruleset(config, ipv6);
+        self.expect(&ruleset);
+        if let Err(refused) = self.put_back_of(Family::V4).await {
+            self.is_reduced = true;
+            ruleset = self.ruleset(config, ipv6);
+            self.expect(&ruleset);
+            if self.put_back_of(Family::V4).await.is_err() {
+                return Err(refused);
+            }
+            warn!(
+                error = &refused as &dyn std::error::Error,
+                "the kernel lacks xt_hashlimit or xt_rpfilter: a host that floods pepd with SYNs, or forges their \
+                 source, may keep connections of other hosts from being accelerated"
+            );
+        }
+        if ipv6 && let Err(err) = self.put_back_of(Family::V6).await {
+            warn!(
+                error = &err as &dyn std::error::Error,
+                "cannot install rules for IPv6: connections over it pass unaccelerated"
+            );
+            ipv6 = false;
+            ruleset = self.ruleset(config, ipv6);
+            self.expect(&ruleset);
+        }
+        self.set_gate(Gate::Open);
+        self.list().await?;
+        Ok(ruleset)
+    }
+
+    /// Installs the expected rules again, with empty chains in place of sets.
+    ///
+    /// # Errors
+    /// When the program cannot be run or rejects them.
+    pub async fn put_back(&self, ruleset: &Ruleset) -> Result<(), IptablesError> {
+        self.keep_counters(|_| true);
+        self.expect(ruleset);
+        for &family in &ruleset.hosts {
+            self.put_back_of(family).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_back_of(&self, family: Family) -> Result<(), IptablesError> {
+        let tables = self.state.lock().tables.clone();
+        for table in tables.iter().filter(|table| table.family == family) {
+            let saved = self.program.save(family, table.name).await?;
+            let old = Listing::parse(&saved, &self.prefix);
+            let input = table.restoring(&old.chains, &old.jumps());
+            self.program.restore(family, &input).await?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the rules of a chain.
+    ///
+    /// # Errors
+    /// When the program cannot be run, or the chain is missing.
+    pub async fn set_chain(&self, name: &str, rules: &[Rule]) -> Result<(), IptablesError> {
+        self.replace(|writer| writer.decision(name, rules)).await
+    }
+
+    /// Sets the hosts at their flow limit.
+    ///
+    /// # Errors
+    /// As [`set_chain`](Self::set_chain).
+    pub async fn set_hosts(&self, hosts: &BTreeSet<Host>) -> Result<(), IptablesError> {
+        self.replace(|writer| writer.hosts(hosts)).await
+    }
+
+    /// Sets the networks of this machine.
+    ///
+    /// # Errors
+    /// As [`set_chain`](Self::set_chain).
+    pub async fn set_networks(&self, networks: &BTreeSet<IpNet>) -> Result<(), IptablesError> {
+        self.replace(|writer| writer.networks(networks)).await
+    }
+
+    async fn replace(&self, chain: impl Fn(Writer<'_>) -> Lines) -> Result<(), IptablesError> {
+        let families: BTreeSet<_> = {
+            let state = self.state.lock();
+            state.tables.iter().map(|table| table.family).collect()
         };
-        let chains: Vec<&Chain> = chains.filter(is_of_raw).collect();
-        self.table("raw", &chains, &actions)
-    }
-
-    /// Returns the table `mangle`: from a site to its listener, and from servers to pepd.
-    fn mangle(&self) -> Table {
-        let actions = |term: &Term| self.mangle_action(term);
-        let is_site = |chain: &Chain| chain.name.starts_with("site");
-        let all = self.ruleset.chains.iter();
-        let chains: Vec<&Chain> = all
-            .filter(|chain| is_site(chain) || of_mangle(chain))
-            .collect();
-        let mut table = self.table("mangle", &chains, &actions);
-        for interface in self.host_interfaces() {
-            let sites = self.chain("sites");
-            let new = format!("-i {interface} -p tcp --tcp-flags FIN,SYN,RST,ACK SYN");
-            table.hooks.push(format!("PREROUTING {new} -j {sites}"));
-        }
-        table
-    }
-
-    fn table(&self, name: &str, chains: &[&Chain], actions: Actions<'_>) -> Table {
-        let names = chains.iter().map(|chain| self.chain(&chain.name));
-        let rules = chains.iter().flat_map(|chain| self.rules(chain, actions));
-        let hooks = chains.iter().flat_map(|chain| self.hooks(chain));
-        Table {
-            command: self.command(name),
-            chains: names.collect(),
-            rules: rules.collect(),
-            hooks: hooks.collect(),
-        }
-    }
-
-    fn rules(&self, chain: &Chain, action: Actions<'_>) -> Vec<String> {
-        let mut lines = Vec::new();
-        for rule in &chain.rules {
-            let Some(conditions) = self.conditions(&rule.terms) else {
-                continue;
-            };
-            let mut actions: Vec<String> = rule.terms.iter().filter_map(action).collect();
-            // TPROXY ends the rule and sets the mark.
-            if let Some(tproxy) = actions.iter().position(|action| action.contains("TPROXY")) {
-                actions = vec![actions.swap_remove(tproxy)];
-            }
-            let (chain, comment) = (self.chain(&chain.name), &rule.comment);
-            for conditions in conditions {
-                lines.extend(actions.iter().map(|action| {
-                    format!("{chain}{conditions} -m comment --comment \"{comment}\" {action}")
-                }));
+        for family in families {
+            let chain = chain(self.writer(family));
+            self.program.restore(family, &chain.restoring()).await?;
+            self.keep_counters(|name| *name == chain.name);
+            let mut state = self.state.lock();
+            let tables = state.tables.iter_mut();
+            let of_family = tables.filter(|table| table.family == family && table.name == "raw");
+            let chains = of_family.flat_map(|table| &mut table.chains);
+            for old in chains.filter(|old| old.name == chain.name) {
+                old.clone_from(&chain);
             }
         }
-        lines
+        Ok(())
     }
 
-    fn hooks(&self, chain: &Chain) -> Vec<String> {
-        let name = self.chain(&chain.name);
-        match chain.hook {
-            Some(Hook::PreroutingRaw) => {
-                let from = |interface: &String| format!("PREROUTING -i {interface} -j {name}");
-                let mut interfaces = self.host_interfaces();
-                // Interfaces of the TUNs out of which packets of a peer come.
-                for name in named(chain) {
-                    if !interfaces.contains(name) {
-                        interfaces.push(name.clone());
+    /// Returns true if rules exist that signals reach.
+    pub fn have_lists(&self) -> bool {
+        self.list.exists()
+    }
+
+    /// Opens or closes the gate, now and by later signals.
+    pub fn set_gate(&self, gate: Gate) {
+        self.state.lock().gate = Some(gate);
+        self.signal();
+    }
+
+    /// Signals to the rules that pepd runs. Returns false if they are missing.
+    pub fn signal(&self) -> bool {
+        let (gate, families) = {
+            let state = self.state.lock();
+            let families = state.tables.iter().map(|table| table.family);
+            (state.gate, families.collect::<BTreeSet<_>>())
+        };
+        let Some(gate) = gate else { return true };
+        let mark = signals::signal_mark(self.marks, gate);
+        let sent = families.into_iter().map(|family| {
+            signals::send(family, self.port, mark).unwrap_or_else(|error| {
+                tracing::debug!(%error, "cannot send a signal to the rules");
+                true
+            })
+        });
+        sent.fold(true, |all, taken| all && taken)
+    }
+
+    /// Signals, and lists the rules every few seconds. Returns false if some are missing.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub async fn are_installed(&self) -> Result<bool, IptablesError> {
+        let is_taken = self.signal();
+        let listed = self.state.lock().listed;
+        if is_taken && listed.is_some_and(|at| at.elapsed() < PAUSE) {
+            return Ok(true);
+        }
+        Ok(self.list().await?.is_empty() && is_taken)
+    }
+
+    /// Lists the rules: reads their counters, and compares them with the expected ones.
+    ///
+    /// # Errors
+    /// When the program cannot be run, or the kernel lacks a table.
+    pub async fn list(&self) -> Result<Differences, IptablesError> {
+        let tables = self.state.lock().tables.clone();
+        let mut all = Differences::default();
+        let mut now = BTreeMap::new();
+        for table in &tables {
+            let saved = self.program.save(table.family, table.name).await?;
+            let listing = Listing::parse(&saved, &self.prefix);
+            let found = listing.differences(table);
+            if found.is_empty() {
+                count(table, &listing, &mut now);
+            }
+            all.missing.extend(found.missing);
+            all.more.extend(found.more);
+        }
+        let mut state = self.state.lock();
+        state.listed = Some(Instant::now());
+        if all.is_empty() {
+            state.counters = now;
+            state.is_fresh = true;
+        }
+        Ok(all)
+    }
+
+    /// Keeps what rules of these chains have counted, before they are replaced.
+    fn keep_counters(&self, is_replaced: impl Fn(&String) -> bool) {
+        let mut state = self.state.lock();
+        let chains = state.tables.iter().flat_map(|table| &table.chains);
+        let chains = chains.filter(|chain| is_replaced(&chain.name));
+        let lines = chains.flat_map(|chain| &chain.lines);
+        let names = lines.flat_map(|line| &line.counters);
+        let names: BTreeSet<_> = names.map(|counter| counter.name().into_owned()).collect();
+        for name in names {
+            let packets = state.counters.insert(name.clone(), 0).unwrap_or(0);
+            *state.counted.entry(name).or_default() += packets;
+        }
+    }
+
+    /// Returns the packets of each counter at the last listing.
+    pub fn counters(&self) -> BTreeMap<String, u64> {
+        let state = self.state.lock();
+        let mut counters = state.counted.clone();
+        for (name, packets) in &state.counters {
+            *counters.entry(name.clone()).or_default() += packets;
+        }
+        counters
+    }
+
+    /// Returns true once after each listing: the counters are of this moment.
+    pub fn take_fresh(&self) -> bool {
+        std::mem::take(&mut self.state.lock().is_fresh)
+    }
+
+    /// Removes the rules.
+    ///
+    /// # Errors
+    /// When the program cannot be run or rejects it; the other family is removed nevertheless.
+    pub async fn remove(&self) -> Result<(), IptablesError> {
+        remove(&self.program, &self.prefix, &TABLES).await
+    }
+}
+
+/// Adds the packets of a table's rules to their counters.
+fn count(table: &Table, listing: &Listing, counters: &mut BTreeMap<String, u64>) {
+    for chain in &table.chains {
+        for (line, packets) in chain.lines.iter().zip(listing.packets(&chain.name)) {
+            for counter in &line.counters {
+                *counters.entry(counter.name().into_owned()).or_default() += packets;
+            }
+        }
+    }
+}
+
+/// Returns an installed backend that can redirect connections, the system's choice first.
+///
+/// # Errors
+/// When none is installed, or the kernel lacks a module.
+pub async fn choose(config: &Config) -> Result<Iptables, IptablesError> {
+    let prefix = text::prefix(config.intercept.table.as_ref());
+    let mut failure = IptablesError::Missing;
+    for (number, program) in Iptables::installed().await?.into_iter().enumerate() {
+        match program.restore(Family::V4, &text::probe(prefix)).await {
+            Ok(()) => {
+                let chain = [text::probe_chain(prefix)];
+                for table in TABLES {
+                    let removal = text::removing(table, &chain, &[]);
+                    program.restore(Family::V4, &removal).await?;
+                }
+                return Ok(program);
+            }
+            Err(err) if number == 0 => failure = err,
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+/// Returns an installed backend, one with rules for this configuration if there is one.
+pub async fn with_rules(config: &Config) -> Option<Iptables> {
+    let prefix = text::prefix(config.intercept.table.as_ref());
+    let mut installed = Iptables::installed().await.unwrap_or_default();
+    let mut place = 0;
+    for (number, program) in installed
+        .iter()
+        .enumerate()
+        .filter(|_| is_installed(config))
+    {
+        let saved = program.save(Family::V4, "raw").await.unwrap_or_default();
+        if !Listing::parse(&saved, prefix).chains.is_empty() {
+            place = number;
+            break;
+        }
+    }
+    (place < installed.len()).then(|| installed.swap_remove(place))
+}
+
+/// Returns the tables of both families, for a kernel with all modules.
+pub fn tables(config: &Config, families: &[Family]) -> Vec<Table> {
+    let ruleset = Ruleset::new(config, FEATURES);
+    let tables = families.iter().flat_map(|&family| {
+        let writer = Writer {
+            prefix: text::prefix(config.intercept.table.as_ref()),
+            marks: MarkSet::new(config.intercept.marks),
+            port: config.intercept.listen_port,
+            family,
+            rpfilter: true,
+        };
+        writer.tables(&ruleset)
+    });
+    tables.collect()
+}
+
+/// Returns true for a line of iptables-save about a chain of pepd, or a rule that leads to one.
+pub fn is_own_rule(line: &str, table: &str) -> bool {
+    let prefix = format!("{}_", text::prefix(table));
+    let mut words = line.split(' ').map(|word| word.trim_start_matches(':'));
+    words.any(|word| word.strip_prefix(&prefix).is_some_and(text::is_own))
+}
+
+/// Rules of a running pepd, or of an operator, as the kernel lists them.
+#[derive(Debug, Default)]
+pub struct Inspected {
+    /// Differences from the rules of the configuration.
+    pub differences: Differences,
+    /// Number of rules.
+    pub rules: usize,
+    /// Packets of each counter; empty if rules differ.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Compares the kernel's rules with those of a configuration, by the backend of this version, or
+/// the one that has them. Chains whose rules depend on pepd's state may have any of these rules.
+///
+/// # Errors
+/// When the program cannot be run, or is missing.
+pub async fn inspect(config: &Config, version: Option<&str>) -> Result<Inspected, IptablesError> {
+    let program = match version {
+        Some(version) => {
+            let mut programs = Iptables::installed().await?.into_iter();
+            programs.find(|program| program.version() == version)
+        }
+        None => with_rules(config).await,
+    };
+    let program = program.ok_or(IptablesError::Missing)?;
+    let mut whole = Tables::new(config, program.clone());
+    let inspected = whole.inspect(config).await?;
+    if inspected.differences.missing.is_empty() {
+        return Ok(inspected);
+    }
+    whole.is_reduced = true;
+    let reduced = whole.inspect(config).await?;
+    Ok(match reduced.differences.missing.is_empty() {
+        true => reduced,
+        false => inspected,
+    })
+}
+
+impl Tables {
+    async fn inspect(&self, config: &Config) -> Result<Inspected, IptablesError> {
+        let ruleset = self.ruleset(config, crate::setup::has_ipv6());
+        let mut found = Inspected::default();
+        for &family in &ruleset.hosts {
+            let writer = self.writer(family);
+            for mut table in writer.tables(&ruleset) {
+                let saved = self.program.save(family, table.name).await?;
+                let listing = Listing::parse(&saved, &self.prefix);
+                if table.name == "raw" {
+                    table
+                        .chains
+                        .retain(|chain| !writer.depends_on_state(&chain.name));
+                    for chain in &mut table.chains {
+                        let instead = writer.instead(&chain.name).into_iter();
+                        let mut instead = instead.filter(|other| listing.has(other));
+                        if let Some(other) = instead.next() {
+                            *chain = other;
+                        }
                     }
                 }
-                interfaces.iter().map(from).collect()
+                let differences = listing.differences(&table);
+                if differences.is_empty() {
+                    count(&table, &listing, &mut found.counters);
+                }
+                found.differences.missing.extend(differences.missing);
+                found.differences.more.extend(differences.more);
+                found.rules += listing.rules();
             }
-            Some(Hook::PreroutingDnat) => vec![format!("PREROUTING -j {name}")],
-            Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
-            Some(Hook::ForwardMangle) => vec![format!("FORWARD -j {name}")],
-            // iptables has no equivalent.
-            Some(Hook::OutputRoute | Hook::PreroutingLast | Hook::PostroutingLast) | None => {
-                Vec::new()
-            }
         }
-    }
-
-    /// Returns the iptables name of a chain. It has 28 characters at maximum: 12 of the table's
-    /// name, and `from_servers` is the longest rest.
-    fn chain(&self, name: &str) -> String {
-        format!("{}_{name}", self.prefix)
-    }
-
-    /// Returns the interfaces that the first rule selects.
-    fn host_interfaces(&self) -> Vec<String> {
-        let terms = self.ruleset.chains.iter().flat_map(|chain| &chain.rules);
-        let names = terms
-            .flat_map(|rule| &rule.terms)
-            .find_map(|term| match term {
-                Term::NotFrom(names) => Some(names.clone()),
-                _ => None,
-            });
-        names.unwrap_or_default()
-    }
-
-    /// Returns the conditions of a rule, once for each combination of alternatives, since iptables
-    /// has no lists; `None` for a rule that cannot match here or that iptables cannot express.
-    fn conditions(&self, terms: &[Term]) -> Option<Vec<String>> {
-        let mut all = vec![String::new()];
-        for term in terms {
-            let alternatives = self.condition(term)?;
-            let join = |so_far: &String| -> Vec<String> {
-                let next = |next: &String| and(so_far, next);
-                alternatives.iter().map(next).collect()
-            };
-            all = all.iter().flat_map(join).collect();
-        }
-        Some(all)
-    }
-
-    fn condition(&self, term: &Term) -> Option<Vec<String>> {
-        let one = |text: &str| Some(vec![text.to_owned()]);
-        match term {
-            Term::From(names) => Some(each(names, |name| format!(" -i {name}"))),
-            // Selected where the chain is hooked in; no equivalent; or the gate is open.
-            Term::NotFrom(_)
-            | Term::RoutedToAny(_)
-            | Term::NoRoute
-            | Term::RoutedByOther(_)
-            | Term::NotTcpOrIcmp
-            | Term::IsRecent(_)
-            | Term::Forget(_)
-            | Term::Seen
-            | Term::ToNear(_)
-            | Term::NotBehind
-            | Term::NoOtherMark
-            | Term::KeepMark(_)
-            | Term::ForgetMark(_)
-            | Term::AtCap(_)
-            | Term::FasterPerHost(..)
-            | Term::Faster(_)
-            | Term::Reject
-            | Term::IcmpError(_)
-            | Term::IcmpNotCarried(_)
-            | Term::RememberPeer(..)
-            | Term::Count(
-                Counter::Passed
-                | Counter::PassedHosts
-                | Counter::PassedRecent
-                | Counter::PassedRate,
-            ) => None,
-            Term::IcmpRedirect(family) => (*family == self.family).then(|| match family {
-                Family::V4 => vec![" -p icmp --icmp-type redirect".to_owned()],
-                Family::V6 => vec![" -p ipv6-icmp --icmpv6-type redirect".to_owned()],
-            }),
-            // Behind de-NAT, and by routes.
-            Term::Goto(chain) if chain == BOOSTED => None,
-            // The chain is empty: no loss has been detected.
-            Term::Jump(chain) if is_lost_chain(chain) => None,
-            Term::Of(family) => (*family == self.family).then(|| vec![String::new()]),
-            Term::To(names) => Some(each(names, |name| format!(" -o {name}"))),
-            Term::Protocol(all) => Some(each(all, |protocol| format!(" -p {}", protocol.0))),
-            Term::TransportSource(ranges) => Some(each(ranges, |range| {
-                format!(" -m multiport --sports {}", of_multiport(*range))
-            })),
-            Term::TransportDestination(ranges) => Some(each(ranges, |range| {
-                format!(" -m multiport --dports {}", of_multiport(*range))
-            })),
-            Term::Opens => one(" -p tcp --tcp-flags SYN,RST SYN"),
-            Term::TcpOrIcmp => Some(match self.family {
-                Family::V4 => vec![" -p tcp".to_owned(), " -p icmp".to_owned()],
-                Family::V6 => vec![" -p tcp".to_owned(), " -p ipv6-icmp".to_owned()],
-            }),
-            Term::Syn => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN"),
-            Term::TcpOption(kind) => Some(vec![format!(" -p tcp -m tcp --tcp-option {kind}")]),
-            Term::HopsAbove(family, hops) => (*family == self.family).then(|| match family {
-                Family::V4 => vec![format!(" -m ttl --ttl-gt {hops}")],
-                Family::V6 => vec![format!(" -m hl --hl-gt {hops}")],
-            }),
-            Term::Ack => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK ACK"),
-            Term::Rst => one(" -p tcp --tcp-flags SYN,RST RST"),
-            Term::Urgent => one(" -p tcp --tcp-flags URG URG"),
-            Term::SynAck => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN,ACK"),
-            Term::Fin => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK FIN,ACK"),
-            Term::Source(nets) => self.prefixes("-s", nets),
-            Term::Destination(nets) => self.prefixes("-d", nets),
-            Term::SourcePort(ranges) => Some(each(ranges, |range| {
-                format!(" -p tcp -m tcp --sport {}:{}", range.first(), range.last())
-            })),
-            Term::DestinationPort(ranges) => Some(each(ranges, |range| {
-                format!(" -p tcp -m tcp --dport {}:{}", range.first(), range.last())
-            })),
-            Term::Dscp(family, values) => (*family == self.family)
-                .then(|| each(values, |value| format!(" -m dscp --dscp {value}"))),
-            Term::ForThisMachine => one(match self.family {
-                Family::V4 => " -m addrtype --dst-type LOCAL,BROADCAST,ANYCAST,MULTICAST",
-                Family::V6 => " -m addrtype --dst-type LOCAL,ANYCAST,MULTICAST",
-            }),
-            Term::AsThisMachine => one(match self.family {
-                Family::V4 => " -m addrtype --src-type LOCAL,BROADCAST,ANYCAST,MULTICAST",
-                Family::V6 => " -m addrtype --src-type LOCAL,ANYCAST,MULTICAST",
-            }),
-            Term::SocketMark(mark) => Some(vec![format!(
-                " -m socket --transparent --restore-skmark -m mark --mark {}",
-                self.mark(*mark)
-            )]),
-            Term::SocketTransparent => one(" -m socket --transparent"),
-            Term::Mark(mark) => Some(vec![format!(" -m mark --mark {}", self.mark(*mark))]),
-            Term::Tproxy(family, _) => (*family == self.family).then(|| vec![" -p tcp".to_owned()]),
-            // Actions, and the TUN to which a mark leads: iptables has no equivalent.
-            _ => one(""),
-        }
-    }
-
-    fn prefixes(&self, option: &str, nets: &Prefixes) -> Option<Vec<String>> {
-        match (nets, self.family) {
-            (Prefixes::V4(nets), Family::V4) => Some(each(nets, |net| format!(" {option} {net}"))),
-            (Prefixes::V6(nets), Family::V6) => Some(each(nets, |net| format!(" {option} {net}"))),
-            _ => None,
-        }
-    }
-
-    fn mark(&self, mark: u32) -> String {
-        format!("{mark:#010x}/{:#010x}", self.ruleset.mask)
-    }
-
-    fn raw_action(&self, term: &Term) -> Option<String> {
-        match term {
-            Term::SetMark(mark) => Some(format!("-j MARK --set-xmark {}", self.mark(*mark))),
-            Term::Notrack => Some("-j CT --notrack".to_owned()),
-            Term::Accept => Some("-j ACCEPT".to_owned()),
-            Term::Drop => Some("-j DROP".to_owned()),
-            Term::Return => Some("-j RETURN".to_owned()),
-            Term::Jump(chain) => Some(format!("-j {}", self.chain(chain))),
-            Term::Goto(chain) => Some(format!("-g {}", self.chain(chain))),
-            _ => None,
-        }
-    }
-
-    fn mangle_action(&self, term: &Term) -> Option<String> {
-        match term {
-            Term::Tproxy(_, port) => Some(format!(
-                "-j TPROXY --on-ip {} --on-port {port} --tproxy-mark {}",
-                self.family.listen_address(),
-                self.mark(self.local_mark()?)
-            )),
-            // A held SYN that goes into the TUN.
-            Term::Goto(chain) if chain.starts_with("hold") => Some("-j ACCEPT".to_owned()),
-            Term::Goto(chain) => Some(format!("-g {}", self.chain(chain))),
-            // From servers only: `raw` has marked the other packets.
-            Term::SetMark(mark) => Some(format!("-j MARK --set-xmark {}", self.mark(*mark))),
-            Term::Accept => Some("-j ACCEPT".to_owned()),
-            Term::ClampMss => Some("-j TCPMSS --clamp-mss-to-pmtu".to_owned()),
-            _ => None,
-        }
-    }
-
-    /// Returns the mark of redirected packets.
-    fn local_mark(&self) -> Option<u32> {
-        let rules = self.ruleset.chains.iter().flat_map(|chain| &chain.rules);
-        let redirecting = rules.filter(|rule| {
-            rule.terms
-                .iter()
-                .any(|term| matches!(term, Term::Tproxy(..)))
-        });
-        redirecting
-            .flat_map(|rule| &rule.terms)
-            .find_map(|term| match term {
-                Term::SetMark(mark) => Some(*mark),
-                _ => None,
-            })
+        Ok(found)
     }
 }
 
-/// Returns the interfaces that the rules of a chain match.
-fn named(chain: &Chain) -> impl Iterator<Item = &String> {
-    let terms = chain.rules.iter().flat_map(|rule| &rule.terms);
-    let names = terms.filter_map(|term| match term {
-        Term::From(names) => Some(names),
-        _ => None,
-    });
-    names.flatten()
+/// Returns the kernel's file of the list of pepd's gate, which exists as long as its rules.
+fn list_of_gate(config: &Config) -> PathBuf {
+    let prefix = text::prefix(config.intercept.table.as_ref());
+    PathBuf::from(format!("/proc/net/xt_recent/{prefix}_{}", signals::OPEN))
 }
 
-/// Returns true for a chain that only `mangle` can hold.
-fn of_mangle(chain: &Chain) -> bool {
-    matches!(chain.hook, Some(Hook::PreroutingDnat | Hook::ForwardMangle))
+/// Returns true if rules for this configuration exist, installed by pepd or by a script.
+pub fn is_installed(config: &Config) -> bool {
+    list_of_gate(config).exists()
 }
 
-/// Formats a range for `multiport`, which takes no range of one port.
-fn of_multiport(range: PortRange) -> String {
-    match (range.first(), range.last()) {
-        (first, last) if first == last => first.to_string(),
-        (first, last) => format!("{first}:{last}"),
+/// Returns true if the gate is closed: no signal has opened it.
+///
+/// # Errors
+/// When the rules do not exist.
+pub fn gate_is_closed(config: &Config) -> io::Result<bool> {
+    let list = std::fs::read_to_string(list_of_gate(config))?;
+    Ok(list.trim().is_empty())
+}
+
+/// Removes rules that an earlier pepd has left, with any backend of iptables.
+///
+/// # Errors
+/// When a program cannot be run or rejects it.
+pub async fn remove_leftovers(config: &Config) -> Result<(), IptablesError> {
+    let prefix = text::prefix(config.intercept.table.as_ref());
+    for program in Iptables::installed().await? {
+        // A query would create a table of the legacy backend.
+        let is_there = |table: &&str| !program.is_legacy() || has_legacy_table(table);
+        let tables: Vec<_> = TABLES.into_iter().filter(is_there).collect();
+        remove(&program, prefix, &tables).await?;
     }
+    Ok(())
 }
 
-/// Joins two conditions; iptables accepts the protocol only once.
-fn and(so_far: &str, next: &str) -> String {
-    let rest = next
-        .strip_prefix(" -p tcp")
-        .filter(|_| so_far.contains(" -p tcp"));
-    format!("{so_far}{}", rest.unwrap_or(next))
+async fn remove(program: &Iptables, prefix: &str, tables: &[&str]) -> Result<(), IptablesError> {
+    let mut result = Ok(());
+    for family in Family::ALL {
+        for table in tables {
+            let removed = remove_table(program, prefix, family, table).await;
+            result = result.and(removed);
+        }
+    }
+    result
 }
 
-fn each<T>(values: &[T], text: impl Fn(&T) -> String) -> Vec<String> {
-    values.iter().map(text).collect()
+async fn remove_table(
+    program: &Iptables,
+    prefix: &str,
+    family: Family,
+    table: &str,
+) -> Result<(), IptablesError> {
+    let saved = match program.save(family, table).await {
+        // Without the program or the table, its rules cannot exist.
+        Err(IptablesError::Run(..) | IptablesError::Refused(..)) => return Ok(()),
+        saved => saved?,
+    };
+    let listing = Listing::parse(&saved, prefix);
+    if listing.chains.is_empty() {
+        return Ok(());
+    }
+    let input = text::removing(table, &listing.chains, &listing.jumps());
+    program.restore(family, &input).await
 }
+
+/// Returns true if the kernel has a table of the legacy backend, or only root may know.
+fn has_legacy_table(table: &str) -> bool {
+    let has = |names: &str| match std::fs::read_to_string(names) {
+        Ok(names) => names.lines().any(|name| name == table),
+        Err(err) => err.kind() == io::ErrorKind::PermissionDenied,
+    };
+    has("/proc/net/ip_tables_names") || has("/proc/net/ip6_tables_names")
+}
+
+#[cfg(test)]
+#[path = "iptables_tests.rs"]
+mod tests;

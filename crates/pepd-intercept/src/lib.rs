@@ -1,6 +1,7 @@
 //! Interception of connections: packet filter rules, routes and TUN devices.
 //!
-//! - [`rules`]: contents of the table; [`nft`] and [`iptables`]: its two forms
+//! - [`rules`]: contents of the table; [`nft`] and [`iptables`]: its two forms, and the programs
+//!   that install them; [`filter`]: choice of the program
 //! - [`route`]: policy rules and routes
 //! - [`defer`]: held SYNs
 //! - [`neigh`]: next hops that do not answer
@@ -18,6 +19,7 @@
 
 mod bypass;
 pub mod defer;
+pub mod filter;
 mod full_hosts;
 mod hop;
 mod icmp;
@@ -28,6 +30,7 @@ pub mod neigh;
 pub mod netlink;
 pub mod nft;
 pub mod other_marks;
+mod program;
 mod raw;
 mod render;
 pub mod route;
@@ -52,13 +55,14 @@ use tracing::{debug, warn};
 use bypass::Bypass;
 pub use bypass::LeftAlone;
 use defer::DeferTask;
+use filter::{Filter, FilterError};
 use lost::Lost;
 use near::Near;
 use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::Routing;
-use rules::{Counter, Family, Features, Lan, LaneKind, Ruleset};
+use rules::{Counter, Features, Lan, LaneKind, Rule, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 pub use tun::{PacketTun, PacketTuns};
@@ -70,8 +74,7 @@ pub use tun::{PacketTun, PacketTuns};
 /// [`install`](Self::install) replaces them.
 #[derive(Debug)]
 pub struct Interception {
-    nft: Nft,
-    table: String,
+    filter: Filter,
     marks: MarkSet,
     netlink: Netlink,
     routing: Routing,
@@ -80,8 +83,8 @@ pub struct Interception {
     packet_tuns: PacketTuns,
     /// Numbers of TUNs as [`Routing`] counts them, and their interfaces' indices.
     tun_indices: Vec<(usize, u32)>,
-    /// Transaction that has installed the table.
-    transaction: String,
+    /// Installed rules.
+    ruleset: Ruleset,
     bypass: Bypass,
     hosts_at_cap: BTreeSet<Host>,
     /// Networks of this machine, where some are exempt from tunnels.
@@ -89,41 +92,33 @@ pub struct Interception {
     /// True if pepd answers some flows at once: their SYNs must reach the listener.
     answers_at_once: bool,
     lost: Lost,
-    /// Transaction that applies `lost` to a reinstalled table.
-    lost_again: String,
-    /// Families for which the table can delete recent SYNs.
-    forgotten: Vec<Family>,
+    /// Chains with `lost`, for a reinstalled table.
+    lost_again: Vec<(String, Vec<Rule>)>,
 }
 
 impl Interception {
-    /// Removes the table that a killed daemon may have left. Call it before opening listeners: the
-    /// old rules would match for them again, also for packets of connections that the kernel has
+    /// Removes rules that a killed daemon may have left. Call it before opening listeners: the old
+    /// rules would match for them again, also for packets of connections that the kernel has
     /// forwarded meanwhile.
     ///
     /// # Errors
-    /// When nft cannot be run.
+    /// When the program that has installed them cannot be run.
     pub async fn clear_leftovers(config: &Config) -> Result<(), InterceptError> {
-        let nft = Nft::find().await.map_err(cannot("run nft"))?;
-        let removal = nft::remove_transaction(config.intercept.table.as_ref());
-        let Err(refused) = nft.apply(&removal).await else {
-            return Ok(());
-        };
-        setup::try_nftables(&nft).await?;
-        Err(cannot("remove the nft table of an earlier run")(refused))
+        filter::remove_leftovers(config).await
     }
 
-    /// Returns true if the table of this configuration is installed.
+    /// Returns true if rules of this configuration are installed.
     ///
     /// # Errors
     /// When no descriptors are left.
     pub fn is_installed(config: &Config) -> io::Result<bool> {
-        nft::table_exists(config.intercept.table.as_ref())
+        filter::is_installed(config)
     }
 
     /// Removes rules and routes that a dead process has left.
     ///
     /// # Errors
-    /// When nft cannot be run, or the kernel does not answer.
+    /// When nft or iptables cannot be run, or the kernel does not answer.
     pub async fn clear(config: &Config) -> Result<(), InterceptError> {
         Self::clear_leftovers(config).await?;
         let families = Features::FULL.families();
@@ -137,10 +132,12 @@ impl Interception {
     /// of open flows and answer them with resets.
     ///
     /// # Errors
-    /// When the kernel or nft lacks a feature, or a setting of the machine prevents interception.
+    /// When the kernel, nft or iptables lacks a feature, or a setting of the machine prevents
+    /// interception.
     /// Nothing stays installed then.
     pub async fn install(config: &Config, succeeds: bool) -> Result<Self, InterceptError> {
-        let nft = Nft::find().await.map_err(cannot("run nft"))?;
+        let filter = Filter::choose(config).await;
+        let filter = filter.map_err(cannot("redirect connections"))?;
         let ipv6 = setup::has_ipv6();
         for warning in setup::check_sysctls(config)? {
             warn!("{warning}");
@@ -152,8 +149,7 @@ impl Interception {
         let netlink = Netlink::connect()?;
         nft::draw_marks_seed();
         let mut interception = Self {
-            nft,
-            table: config.intercept.table.to_string(),
+            filter,
             marks: MarkSet::new(config.intercept.marks),
             netlink,
             routing: Routing::new(config, features.families()),
@@ -161,14 +157,13 @@ impl Interception {
             tuns: Vec::new(),
             packet_tuns: PacketTuns::default(),
             tun_indices: Vec::new(),
-            transaction: String::new(),
+            ruleset: Ruleset::new(config, features),
             bypass: Bypass::default(),
             hosts_at_cap: BTreeSet::new(),
             near: None,
             answers_at_once: setup::answers_at_once(config),
             lost: Lost::new(),
-            lost_again: String::new(),
-            forgotten: Vec::new(),
+            lost_again: Vec::new(),
         };
         match interception.build(config, features, succeeds).await {
             Ok(()) => Ok(interception),
@@ -203,36 +198,99 @@ impl Interception {
         if succeeds {
             self.routing.remove_surplus(&self.netlink).await?;
         }
-        self.install_table(config, features).await?;
+        self.install_rules(config, features).await?;
+        self.filter.remove_others(config).await?;
         self.look_at_networks().await
     }
 
-    async fn install_table(
+    async fn install_rules(
         &mut self,
         config: &Config,
         features: Features,
     ) -> Result<(), InterceptError> {
-        let Err(refused) = self.try_table(config, features).await else {
+        match &mut self.filter {
+            Filter::Nft(table) => {
+                let nft = table.nft.clone();
+                self.install_table(&nft, config, features).await?;
+            }
+            Filter::Iptables(tables) => {
+                let installed = tables.install(config, features.ipv6).await;
+                let installed = installed.map_err(FilterError::from);
+                let ruleset = installed.map_err(cannot("install the rules of iptables"))?;
+                self.adopt(config, ruleset);
+                let limits = iptables::limits(config).join("; ");
+                warn!("rules of iptables have limitations (nft has none of them): {limits}");
+            }
+            Filter::Manual(_) => {
+                let ruleset = Ruleset::new(config, features);
+                self.adopt(config, ruleset);
+                self.near = None;
+                warn!(
+                    "the operator installs the rules (`intercept.rules`): {}; `pepd check` compares them with `pepd rules`",
+                    filter::MANUAL_LIMITS
+                );
+            }
+        }
+        tracing::info!(rules = %self.filter.name(), "the rules of the packet filter are in place");
+        Ok(())
+    }
+
+    async fn install_table(
+        &mut self,
+        nft: &Nft,
+        config: &Config,
+        features: Features,
+    ) -> Result<(), InterceptError> {
+        let Err(refused) = self.try_table(nft, config, features).await else {
             return Ok(());
         };
-        let can = setup::diagnose(&self.nft, features, config).await?;
+        let can = setup::diagnose(nft, features, config).await?;
+        let cannot = cannot("install the nft table");
         if can == features {
-            return Err(cannot("install the nft table")(refused));
+            return Err(cannot(refused.into()));
         }
         for lost in setup::degradations(can) {
             warn!("{lost}");
         }
-        let installed = self.try_table(config, can).await;
-        installed.map_err(cannot("install the nft table"))
+        let installed = self.try_table(nft, config, can).await;
+        installed.map_err(|err| cannot(err.into()))
     }
 
-    async fn try_table(&mut self, config: &Config, features: Features) -> Result<(), NftError> {
-        let ruleset = Ruleset::new(config, features);
+    async fn try_table(
+        &mut self,
+        nft: &Nft,
+        config: &Config,
+        features: Features,
+    ) -> Result<(), NftError> {
+        self.adopt(config, Ruleset::new(config, features));
+        nft.apply(&nft::install_transaction(&self.ruleset)).await
+    }
+
+    /// Sets the parts that depend on the installed rules.
+    fn adopt(&mut self, config: &Config, ruleset: Ruleset) {
         self.near = (!ruleset.near.is_empty()).then(|| Near::new(config));
-        self.transaction = nft::install_transaction(&ruleset);
         self.bypass = Bypass::new(config, &ruleset);
-        self.forgotten.clone_from(&ruleset.forgotten);
-        self.nft.apply(&self.transaction).await
+        self.ruleset = ruleset;
+    }
+
+    /// Returns the name of the program that has installed the rules.
+    pub fn rules_by(&self) -> String {
+        self.filter.name()
+    }
+
+    /// Returns true if the rules keep marks of other programs for server legs.
+    pub fn keeps_marks(&self) -> bool {
+        self.filter.keeps_marks()
+    }
+
+    /// Returns true if pepd can let new flows pass; operators' own rules may lack the gate.
+    pub fn has_gate(&self) -> bool {
+        self.filter.has_gate()
+    }
+
+    /// Signals to rules of iptables that pepd still runs; call it every second.
+    pub fn signal(&self) {
+        self.filter.signal();
     }
 
     /// Returns the task that holds SYNs, if a site of the configuration defers. Call it once,
@@ -306,8 +364,7 @@ impl Interception {
     /// # Errors
     /// When nft cannot be run, or the table is missing.
     pub async fn set_gate(&self, gate: Gate) -> Result<(), InterceptError> {
-        let transaction = nft::gate_transaction(&self.table, self.marks.mask(), gate);
-        let applied = self.nft.apply(&transaction).await;
+        let applied = self.filter.set_gate(gate).await;
         applied.map_err(cannot("open or close the gate"))
     }
 
@@ -341,16 +398,15 @@ impl Interception {
     /// # Errors
     /// The first failure; the rest is removed nevertheless.
     pub async fn remove(self) -> Result<(), InterceptError> {
-        // The table goes first: from then on no packet is sent to a listener or into a TUN.
-        let removal = nft::remove_transaction(&self.table);
-        let mut table = self.nft.apply(&removal).await;
-        if table.is_err() {
-            // This is the last chance to remove it.
-            table = self.nft.apply(&removal).await;
+        // The rules go first: from then on no packet is sent to a listener or into a TUN.
+        let mut rules = self.filter.remove().await;
+        if rules.is_err() {
+            // This is the last chance to remove them.
+            rules = self.filter.remove().await;
         }
         time_wait::close_all(self.marks).await;
         let routes = self.routing.remove(&self.netlink).await;
-        table.map_err(cannot("remove the nft table"))?;
+        rules.map_err(cannot("remove the rules"))?;
         Ok(routes?)
     }
 
@@ -375,6 +431,6 @@ async fn create_tun(name: &str, ipv6: bool) -> Result<Tun, InterceptError> {
     Tun::create(name, ipv6)
 }
 
-fn cannot(action: &'static str) -> impl Fn(NftError) -> InterceptError {
-    move |err| InterceptError::Nft { action, err }
+fn cannot(action: &'static str) -> impl Fn(FilterError) -> InterceptError {
+    move |err| InterceptError::Rules { action, err }
 }

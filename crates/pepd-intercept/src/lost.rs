@@ -5,20 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use pep_core::{config::Config, site::SiteId};
 
 use super::{
-    InterceptError, Interception, cannot, nft,
-    rules::{self, Family},
+    InterceptError, Interception, cannot,
+    rules::{self, Family, Rule},
 };
 
 /// Families whose redirected SYNs do not arrive, by site. Sites without loss are absent.
 pub type Lost = BTreeMap<SiteId, BTreeSet<Family>>;
 
 impl Interception {
-    /// Returns the table's counters of packets, by name.
+    /// Returns the rules' counters of packets, by name. Those of iptables are of its last listing.
     ///
     /// # Errors
     /// When no descriptors are left, or the table is missing.
     pub fn counters(&self) -> Result<BTreeMap<String, u64>, InterceptError> {
-        nft::counters(&self.table).map_err(InterceptError::Ask)
+        self.filter.counters().map_err(InterceptError::Ask)
+    }
+
+    /// Returns true if [`counters`](Self::counters) are of this moment, once for each listing of
+    /// iptables.
+    pub fn has_new_counters(&self) -> bool {
+        self.filter.take_fresh()
     }
 
     /// Stops the redirection of SYNs of these families of these sites, and resumes that of all
@@ -32,8 +38,8 @@ impl Interception {
             .into_iter()
             .filter(|site| lost.get(site) != self.lost.get(site));
         let of_site = |site| self.lost_of_site(config, site, lost.get(&site));
-        let transaction: String = changed.map(of_site).collect();
-        self.apply_lost(&transaction).await?;
+        let chains: Vec<_> = changed.map(of_site).collect();
+        self.set_lost_chains(&chains).await?;
         self.lost_again = lost.keys().copied().map(of_site).collect();
         self.lost = lost;
         Ok(())
@@ -41,7 +47,7 @@ impl Interception {
 
     /// Restores this part of a table that has been reinstalled.
     pub(super) async fn put_back_lost(&self) -> Result<(), InterceptError> {
-        self.apply_lost(&self.lost_again).await
+        self.set_lost_chains(&self.lost_again).await
     }
 
     fn lost_of_site(
@@ -49,18 +55,15 @@ impl Interception {
         config: &Config,
         site: SiteId,
         families: Option<&BTreeSet<Family>>,
-    ) -> String {
+    ) -> (String, Vec<Rule>) {
         let instead = config.sites[site].on_interception_loss;
-        let rules = rules::lost(families.into_iter().flatten(), instead, &self.forgotten);
-        let (mask, chain) = (self.marks.mask(), rules::lost_chain(site));
-        nft::chain_transaction(&self.table, mask, &chain, &rules)
+        let families = families.into_iter().flatten();
+        let rules = rules::lost(families, instead, &self.ruleset.forgotten);
+        (rules::lost_chain(site), rules)
     }
 
-    async fn apply_lost(&self, transaction: &str) -> Result<(), InterceptError> {
-        if transaction.is_empty() {
-            return Ok(());
-        }
-        let applied = self.nft.apply(transaction).await;
+    async fn set_lost_chains(&self, chains: &[(String, Vec<Rule>)]) -> Result<(), InterceptError> {
+        let applied = self.filter.set_chains(chains).await;
         applied.map_err(cannot("switch the redirection of a site's flows off or on"))
     }
 }

@@ -17,7 +17,6 @@ use pepd_sys::leg::Family;
 use super::{
     InterceptError, Interception, cannot,
     netlink::{Netlink, RouteError, interface},
-    nft,
     route::{documentation_address, ip},
 };
 
@@ -112,8 +111,7 @@ impl Interception {
 
     async fn set_networks(&self, networks: &BTreeSet<IpNet>) -> Result<(), InterceptError> {
         let families = self.routing.families();
-        let transaction = nft::networks_transaction(&self.table, families, networks);
-        let applied = self.nft.apply(&transaction).await;
+        let applied = self.filter.set_networks(families, networks).await;
         applied.map_err(cannot("update the networks of this machine"))
     }
 }

@@ -9,8 +9,8 @@ pub(super) use ask::{counters, element, table_exists};
 pub use command::{Nft, NftError};
 pub use text::install_transaction;
 pub(crate) use text::{
-    chain_transaction, empty_transaction, gate_transaction, hosts_transaction,
-    networks_transaction, probe_transaction, remove_transaction,
+    chain_transaction, empty_transaction, hosts_transaction, networks_transaction,
+    probe_transaction, remove_transaction,
 };
 
 use std::sync::atomic::{AtomicU32, Ordering};

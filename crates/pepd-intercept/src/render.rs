@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pep_core::config::Config;
+use pep_core::config::{Config, RulesBy};
 
 use super::{
     iptables, nft,
@@ -21,15 +21,9 @@ pub enum Format {
 
 /// Returns the rules of this configuration, for a kernel with all features.
 pub fn render(config: &Config, format: Format) -> String {
-    let features = Features {
-        seen: format != Format::Iptables,
-        tags: format != Format::Iptables,
-        ..Features::FULL
-    };
-    let ruleset = Ruleset::new(config, features);
     match format {
-        Format::Nft => nft_file(config, &ruleset),
-        Format::Iptables => script(config, &ruleset),
+        Format::Nft => nft_file(config, &Ruleset::new(config, Features::FULL)),
+        Format::Iptables => script(config),
     }
 }
 
@@ -66,7 +60,17 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
     text + "\n" + &nft::install_transaction(ruleset)
 }
 
-fn script(config: &Config, ruleset: &Ruleset) -> String {
+fn script(config: &Config) -> String {
+    let commands = match config.intercept.rules {
+        // pepd itself installs them.
+        RulesBy::Manual => iptables::Commands::default(),
+        _ => commands(config),
+    };
+    let tables = iptables::tables(config, Features::FULL.families());
+    iptables::script(&tables, &iptables::limits(config), &commands)
+}
+
+fn commands(config: &Config) -> iptables::Commands {
     let routing = routing(config);
     let tuns: Vec<_> = tuns(config).into_iter().map(|(_, tun)| tun).collect();
     let mut commands = iptables::Commands {
@@ -83,7 +87,7 @@ fn script(config: &Config, ruleset: &Ruleset) -> String {
         .iter()
         .map(|tun| format!("ip tuntap del dev {tun} mode tun"));
     commands.remove.extend(unmake);
-    iptables::script(ruleset, Features::FULL.families(), &commands)
+    commands
 }
 
 const TUN_CHECK: &str = "\

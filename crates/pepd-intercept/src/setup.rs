@@ -8,6 +8,7 @@ use pep_core::{config::Config, site::Mode};
 use pepd_sys::leg;
 
 use super::{
+    filter::FilterError,
     netlink::RouteError,
     nft::{Nft, NftError, empty_transaction, probe_transaction},
     rules::{self, Features, Term},
@@ -29,14 +30,14 @@ pub enum SetupError {
         /// Path of pepd.
         program: String,
     },
-    /// nft is missing or rejected the transaction.
+    /// nft or iptables is missing, or rejected the rules.
     #[error("cannot {action}")]
-    Nft {
+    Rules {
         /// Action that failed.
         action: &'static str,
-        /// Error of nft.
+        /// Error of the program.
         #[source]
-        err: NftError,
+        err: FilterError,
     },
     /// The kernel lacks a part of nftables that has no substitute.
     #[error(
@@ -170,8 +171,8 @@ fn list(capabilities: &[Capability]) -> String {
     names.join(", ")
 }
 
-/// Checks that the thread has the capabilities for installing and running, and passes nft's on to
-/// it.
+/// Checks that the thread has the capabilities for installing and running, and passes on those of
+/// nft and iptables (raw sockets, of its legacy backend).
 ///
 /// # Errors
 /// [`SetupError::Capability`] names all that are missing.
@@ -184,8 +185,10 @@ pub fn check_capabilities() -> Result<(), SetupError> {
             env::current_exe().map_or("pepd".to_owned(), |path| path.display().to_string());
         return Err(SetupError::Capability { missing, program });
     }
-    if let Err(err) = hand_down(Capability::CAP_NET_ADMIN) {
-        tracing::debug!(%err, "cannot pass CAP_NET_ADMIN on to nft; nft has it anyway if pepd runs as root");
+    for capability in [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW] {
+        if let Err(err) = hand_down(capability) {
+            tracing::debug!(%err, "cannot pass {capability} on to nft and iptables; they have it anyway if pepd runs as root");
+        }
     }
     Ok(())
 }
@@ -408,9 +411,9 @@ pub(crate) async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
 /// # Errors
 /// The first missing part that has no substitute.
 pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Features, SetupError> {
-    let cannot = |err| SetupError::Nft {
+    let cannot = |err| SetupError::Rules {
         action: "find out the kernel's nft features",
-        err,
+        err: FilterError::Nft(err),
     };
     try_nftables(nft).await?;
     let can = async |terms: &[Term]| match nft.check(&probe_transaction(terms)).await {

@@ -1,6 +1,7 @@
 //! Upkeep of the installed rules and routes against changes by other programs.
 //!
-//! `nft flush ruleset` (the first line of reloading nftables.service) removes pepd's table. Network
+//! `nft flush ruleset` (the first line of reloading nftables.service) removes pepd's table, and
+//! `iptables -F` its rules of iptables. Network
 //! managers delete policy rules that they did not install. Rules without a priority
 //! (`ip rule add from ...`) come before pepd's. Setting `lo` down deletes IPv6 routes. Without the
 //! table connections pass unaccelerated; without local delivery the kernel drops what the table
@@ -11,13 +12,13 @@ use std::fmt;
 use pepd_sys::gate::Gate;
 
 use super::{
-    InterceptError, Interception, cannot, netlink::LanHost, nft, route::Rules, rules::Family, setup,
+    InterceptError, Interception, cannot, netlink::LanHost, route::Rules, rules::Family, setup,
 };
 
 /// A difference from the installed state, or a lack of its effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
-    /// The nft table is missing.
+    /// The nft table is missing, or rules of iptables are missing or not in their place.
     Table,
     /// Policy rules, or routes in pepd's tables, of the family are missing.
     Routing(Family),
@@ -35,7 +36,7 @@ pub enum Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table => f.write_str("pepd's nft table was removed by another program"),
+            Self::Table => f.write_str("pepd's rules were removed by another program"),
             Self::Routing(family) => write!(
                 f,
                 "pepd's policy rules or routes for {family} were removed by another program"
@@ -79,7 +80,8 @@ impl Interception {
     /// When no descriptors are left for queries to the kernel.
     pub async fn troubles(&mut self) -> Result<Vec<Trouble>, InterceptError> {
         let mut troubles = Vec::new();
-        if !nft::table_exists(&self.table).map_err(InterceptError::Ask)? {
+        let installed = self.filter.are_installed().await;
+        if !installed.map_err(cannot("look at the rules"))? {
             troubles.push(Trouble::Table);
         }
         if self.answers_at_once {
@@ -168,8 +170,8 @@ impl Interception {
     }
 
     async fn put_table_back(&self, gate: Gate) -> Result<(), InterceptError> {
-        let installed = self.nft.apply(&self.transaction).await;
-        installed.map_err(cannot("install the nft table"))?;
+        let installed = self.filter.put_back(&self.ruleset).await;
+        installed.map_err(cannot("install the rules"))?;
         self.set_gate(gate).await?;
         self.put_back_bypassed().await?;
         self.put_back_lost().await?;

@@ -20,7 +20,7 @@ pub enum CleanupError {
     /// The directory belongs to another user, or is read-only.
     #[error("cannot remove the socket {0}")]
     Socket(PathBuf, #[source] io::Error),
-    /// nft is missing, or a capability.
+    /// nft or iptables is missing, or a capability.
     #[error(transparent)]
     Intercept(#[from] InterceptError),
 }
@@ -32,9 +32,9 @@ pub enum Leftovers {
     InUse(u32),
     /// Leftovers have been removed, if any existed.
     Removed {
-        /// Name of the nft table.
+        /// Name of the nft table, and first part of the names of chains of iptables.
         table: String,
-        /// True if the table existed.
+        /// True if rules existed.
         was_installed: bool,
         /// Number of congestion controls of killed processes, also of other configurations.
         controls: usize,
@@ -59,12 +59,12 @@ impl fmt::Display for Leftovers {
                 if *was_there {
                     writeln!(
                         f,
-                        "removed the nft table `inet {table}`, policy rules and routes"
+                        "removed the rules of `{table}` (nft or iptables), policy rules and routes"
                     )?;
                 } else {
                     writeln!(
                         f,
-                        "found no nft table `inet {table}`; removed policy rules and routes, if any"
+                        "found no rules of `{table}` (nft or iptables); removed policy rules and routes, if any"
                     )?;
                 }
                 if let Some(path) = socket {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use pep_core::{
-    config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
+    config::{Config, CongestionName, OnPeerLoss, Peer, RulesBy, Timeouts},
     site::{
         Buffers, Class, DscpPolicy, LinkLeg, Mode, ReceiveBuffer, Site, SiteId, Source, SynHandling,
     },
@@ -75,6 +75,12 @@ impl Summary<'_> {
     fn intercept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let intercept = &self.config.intercept;
         let (lan, table) = (list(&intercept.lan), &intercept.table);
+        let rules = match intercept.rules {
+            RulesBy::Auto => format!("nft table `{table}`, or iptables"),
+            RulesBy::Nft => format!("nft table `{table}`"),
+            RulesBy::Iptables => "chains of iptables".to_owned(),
+            RulesBy::Manual => "rules of the operator".to_owned(),
+        };
         let (first, last) = self.config.listen_ports().into_inner();
         let ports = if first == last {
             format!("port {first}")
@@ -84,7 +90,7 @@ impl Summary<'_> {
         line(
             f,
             "intercept",
-            &format!("connections arriving on {lan}; nft table `{table}`"),
+            &format!("connections arriving on {lan}; {rules}"),
         )?;
         line(f, "", &format!("redirected to 127.0.0.1 and ::1, {ports}"))
     }

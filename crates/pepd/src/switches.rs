@@ -12,7 +12,7 @@ use axum::{
 };
 use pep_core::{
     arena::{OFF_MAX, name_hash},
-    config::Config,
+    config::{Config, RulesBy},
     site::{Mode, SiteId},
 };
 use pepd_api::sites::{SiteList, SiteOrder, SiteState};
@@ -33,6 +33,11 @@ pub enum SwitchError {
     /// pepd does not take its flows.
     #[error("the kernel already forwards the flows of `{0}`, since its mode is `{1}`")]
     NoFlows(String, Mode),
+    /// pepd changes no rules.
+    #[error(
+        "the operator's own rules redirect the flows of `{0}` (`intercept.rules = \"manual\"`): change those"
+    )]
+    Manual(String),
     /// No room is left in the memory that outlives this process.
     #[error(
         "{OFF_MAX} sites are off, which is the maximum; set `mode = \"bypass\"` in the configuration and reload"
@@ -107,6 +112,9 @@ impl Switches {
         let Some((id, site)) = sites.find(|(_, site)| site.name == *name) else {
             return Err(SwitchError::Unknown(name.clone(), self.names()));
         };
+        if self.config.intercept.rules == RulesBy::Manual && !order.enabled {
+            return Err(SwitchError::Manual(name.clone()));
+        }
         if site.mode == Mode::Bypass && !order.enabled {
             return Err(SwitchError::NoFlows(name.clone(), site.mode));
         }

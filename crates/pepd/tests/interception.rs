@@ -223,6 +223,7 @@ fn the_iptables_script_sends_packets_into_their_tuns() {
         let installed = iptables_state();
         for part in [
             "-A pepd_packet_sites -i lan1 -p udp -m dscp --dscp 0x2e -m multiport --sports 5060",
+            "-A pepd_block_0 -m comment --comment quic -j DROP",
             "-g pepd_packet_0",
             "--set-xmark 0x57000000/0xff000000",
             "-o pepd-1 -p tcp -m tcp --tcp-flags SYN,RST SYN",
@@ -242,7 +243,7 @@ fn the_iptables_script_fails_without_a_trace() {
         // Before the start, and at the very last command.
         assert!(!iptables_script("id() { echo 1; }", ""));
         assert_eq!(iptables_state(), before);
-        let last = "ip6tables() { case \"$*\" in *'-A PREROUTING -i pepd1 -p tcp'*) return 1;; esac; \
+        let last = "ip6tables() { case \"$*\" in *'-A POSTROUTING -j pepd_handshakes'*) return 1;; esac; \
                     command ip6tables \"$@\"; }";
         assert!(!iptables_script(last, ""));
         assert_eq!(iptables_state(), before);

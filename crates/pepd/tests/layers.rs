@@ -132,11 +132,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pepd-intercept",
         &[
-            "rules",
+            "rules program",
             "nft netlink",
+            "iptables",
+            "filter",
             "bypass other_marks icmp route",
             "hop near raw setup watcher",
-            "defer full_hosts iptables lost neigh tun",
+            "defer full_hosts lost neigh tun",
             "render time_wait upkeep",
         ],
     ),

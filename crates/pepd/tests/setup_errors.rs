@@ -24,6 +24,8 @@ const CONFIGURATION: i32 = 3;
 
 const PEPD: &str = env!("CARGO_BIN_EXE_pepd");
 const CONFIG: &str = "[intercept]\nlan = [\"lan0\"]\n";
+/// A configuration that does not use iptables instead.
+const NFT: &str = "[intercept]\nlan = [\"lan0\"]\nrules = \"nft\"\n";
 
 /// Runs pepd by a shell with `before` in front of its command line, until it ends or is ready, for
 /// at most a minute. Returns its exit code, `None` if it had to be stopped, and its log.
@@ -322,9 +324,19 @@ fn an_unknown_control_is_refused_with_the_available_ones() {
 }
 
 #[test]
-fn a_missing_nft_is_named() {
+fn what_is_missing_is_named_whichever_program_may_install_rules() {
     let before = "mount -t tmpfs none /usr/sbin; PATH=/bin; exec";
-    assert_logs(before, Path::new(NOWHERE), CONFIG, "apt install nftables");
+    for remedy in ["apt install nftables", "apt install iptables"] {
+        assert_logs(before, Path::new(NOWHERE), CONFIG, remedy);
+    }
+    let iptables = NFT.replace("\"nft\"", "\"iptables\"");
+    assert_logs(before, Path::new(NOWHERE), NFT, "apt install nftables");
+    assert_logs(
+        before,
+        Path::new(NOWHERE),
+        &iptables,
+        "apt install iptables",
+    );
 }
 
 /// Returns the only error in the log.
@@ -339,7 +351,7 @@ fn the_error(path: &Path, before: &str, config: &str) -> String {
 #[test]
 fn an_nft_that_is_too_old_is_named_with_the_version_that_is_needed() {
     let nft = nft_by("echo 'nftables v0.9.3 (Topsy)'\n");
-    let error = the_error(nft.path(), "exec", CONFIG);
+    let error = the_error(nft.path(), "exec", NFT);
     assert!(
         error.ends_with("this is nft 0.9.3; pepd needs 0.9.8 or later"),
         "{error}"
@@ -352,7 +364,7 @@ fn a_kernel_without_nftables_is_named_in_the_words_of_nft() {
         "[ \"$1\" = --version ] && echo 'nftables v1.0.6 (x)' && exit\n\
          echo 'netlink: Error: cache initialization failed: Operation not supported' >&2; exit 1\n",
     );
-    let error = the_error(nft.path(), "exec", CONFIG);
+    let error = the_error(nft.path(), "exec", NFT);
     let expected =
         "nftables does not work: nft refused: cache initialization failed: Operation not supported";
     assert!(
@@ -406,9 +418,9 @@ fn neither_a_list_of_protocols_nor_dev_stdin_is_needed() {
 #[test]
 fn a_missing_kernel_part_is_named() {
     let nft = nft_without(" tproxy ");
-    assert_logs("exec", nft.path(), CONFIG, "CONFIG_NFT_TPROXY");
+    assert_logs("exec", nft.path(), NFT, "CONFIG_NFT_TPROXY");
     let nft = nft_without("socket transparent");
-    assert_logs("exec", nft.path(), CONFIG, "modprobe nft_socket");
+    assert_logs("exec", nft.path(), NFT, "modprobe nft_socket");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::{IfName, TableName};
 use crate::reading::{
     Section, section,
     values::{Integer, Span, short, text},
+    words,
 };
 use crate::site::SynHandling;
 
@@ -59,6 +60,20 @@ impl Marks {
     }
 }
 
+words! {
+    /// Program that installs the rules of the packet filter.
+    pub enum RulesBy {
+        /// nft where it can redirect connections, else iptables.
+        Auto = "auto",
+        /// nft.
+        Nft = "nft",
+        /// iptables-restore and ip6tables-restore.
+        Iptables = "iptables",
+        /// None: the operator installs the rules that `pepd rules` prints.
+        Manual = "manual",
+    }
+}
+
 section! {
     /// `[intercept]`: interfaces from which connections come, and the rules that redirect them.
     #[derive(Debug, Clone, PartialEq)]
@@ -68,7 +83,10 @@ section! {
         /// First of the TCP ports on 127.0.0.1 and ::1 to which connections are redirected, one
         /// per site ([`Config::listen_port`](super::Config::listen_port)).
         listen_port: u16 = short(1..=u16::MAX), 5000;
-        /// Name of pepd's nft table, for IPv4 and IPv6 together.
+        /// Program that installs the rules.
+        rules: RulesBy = RulesBy::WORDS, RulesBy::Auto;
+        /// Name of pepd's nft table, for IPv4 and IPv6 together; its first 12 characters begin the
+        /// names of chains of iptables.
         table: TableName =
             text("the name of an nft table"), "pepd".parse().expect("a valid table name");
         /// Marks of packets and sockets.

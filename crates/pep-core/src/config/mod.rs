@@ -29,7 +29,7 @@ pub use crate::site::names::{CongestionName, IfName, NameError, TableName};
 pub use crate::site::timeouts::{Keepalive, Timeouts};
 pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
 pub use admin::{Admin, AdminMode, AdminSocket};
-pub use intercept::{Intercept, Marks};
+pub use intercept::{Intercept, Marks, RulesBy};
 pub use limits::Limits;
 pub use log::{LogConfig, LogFormat, LogLevel};
 pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};

@@ -27,6 +27,10 @@ pub struct Status {
     pub restarts: u64,
     /// True while pepd accepts no new flows and waits for the open ones to end.
     pub draining: bool,
+    /// Program that has installed the rules, with its version, or `manual`; empty from an older
+    /// pepd.
+    #[serde(default)]
+    pub rules: String,
     /// State of the link.
     pub link: LinkStatus,
     /// Traffic of all flows.

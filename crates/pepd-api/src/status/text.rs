@@ -20,6 +20,9 @@ impl fmt::Display for Status {
         let draining = if self.draining { ", draining" } else { "" };
         writeln!(f, "{draining}")?;
         self.write_link(f)?;
+        if !self.rules.is_empty() {
+            writeln!(f, "rules: {}", self.rules)?;
+        }
         let [flows, descriptors] = [self.limits.flows, self.limits.descriptors]
             .map(|part| used_of_limit(part, |n| n.to_string()));
         let memory = used_of_limit(self.limits.memory, bytes);

@@ -32,7 +32,7 @@ Examples:
 ";
 
 pub(super) const CLEANUP_EXAMPLES: &str = "\
-Removes the nft table, policy rules, routes and socket of a killed pepd that is not to be started
+Removes the rules (nft or iptables), policy rules, routes and socket of a killed pepd that is not to be started
 again (the next `pepd run` would replace them). While pepd runs, or flows wait for the next
 `pepd run` (for a minute), removes nothing and exits with 0. If the configuration file is missing,
 uses the defaults and prints a note. The systemd unit runs it after pepd has ended.
@@ -44,12 +44,12 @@ Examples:
 
 pub(super) const RULES_EXAMPLES: &str = "\
 Prints the packet filter rules and routes of a configuration. Changes nothing, needs no privileges
-and does not query this machine. `pepd run` installs them in its own nft table and removes them
-when it ends; docs/interception.md explains them.
+and does not query this machine. `pepd run` installs and removes those of nft or of iptables, or none
+of them (`intercept.rules`); docs/interception.md explains them.
 
 Examples:
   pepd rules --config pepd.toml                       the nft table, with ip commands as comments
-  pepd rules --config pepd.toml --format iptables     the closest iptables equivalent
+  pepd rules --config pepd.toml --format iptables     a script of iptables
 ";
 
 /// Options of `pepd check`.

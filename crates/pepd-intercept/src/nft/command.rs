@@ -1,25 +1,13 @@
 //! The `nft` command.
 
-use std::{
-    fs::File,
-    io::{self, Seek as _, Write as _},
-    process::{Output, Stdio},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::Value;
-use tokio::{
-    process::{Child, Command},
-    time::timeout,
-};
+
+use crate::program::{self, RunError};
 
 /// Candidate places of `nft`: `PATH` often lacks the sbin directories.
 const PLACES: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
-
-/// Timeout of nft. It takes some milliseconds, and seconds while another program changes a large
-/// table.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Standard input of nft, from which it reads a transaction. It is a file, so that nft can show the
 /// wrong line. `-` would be /dev/stdin, which some containers lack.
@@ -131,8 +119,7 @@ fn dotted((major, minor, patch): (u32, u32, u32)) -> String {
 }
 
 async fn run(path: &str, args: &[&str], input: Option<&str>) -> Result<String, NftError> {
-    let child = spawn(path, args, input)?;
-    let output = output(child, PATIENCE).await?;
+    let output = program::run(path, args, &[], input).await?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
@@ -140,43 +127,13 @@ async fn run(path: &str, args: &[&str], input: Option<&str>) -> Result<String, N
     }
 }
 
-fn spawn(path: &str, args: &[&str], input: Option<&str>) -> Result<Child, NftError> {
-    let input = match input {
-        Some(text) => file(text).map_err(NftError::Run)?.into(),
-        None => Stdio::null(),
-    };
-    Command::new(path)
-        .args(args)
-        .stdin(input)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(spawn_error)
-}
-
-/// Returns an in-memory file. Each open through /proc reads it from its start.
-fn file(text: &str) -> io::Result<File> {
-    let mut file = File::from(memfd_create(c"nft", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(text.as_bytes())?;
-    file.rewind()?;
-    Ok(file)
-}
-
-/// Returns the child's output when it ends. A child that takes longer than `limit` is killed (when
-/// dropped).
-async fn output(child: Child, limit: Duration) -> Result<Output, NftError> {
-    match timeout(limit, child.wait_with_output()).await {
-        Ok(output) => output.map_err(NftError::Run),
-        Err(_elapsed) => Err(NftError::Hangs(limit)),
-    }
-}
-
-fn spawn_error(err: io::Error) -> NftError {
-    if err.kind() == io::ErrorKind::NotFound {
-        NftError::Missing
-    } else {
-        NftError::Run(err)
+impl From<RunError> for NftError {
+    fn from(err: RunError) -> Self {
+        match err {
+            RunError::Missing => Self::Missing,
+            RunError::Start(err) => Self::Run(err),
+            RunError::Hangs(limit) => Self::Hangs(limit),
+        }
     }
 }
 

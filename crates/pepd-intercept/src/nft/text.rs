@@ -5,14 +5,13 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use ipnet::IpNet;
 use pep_core::{hosts::Host, site::PortRange};
-use pepd_sys::gate::Gate;
 
 use super::{
     Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, Names,
     RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
     SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
 };
-use crate::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term};
+use crate::rules::{Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
 /// Upper half of the priorities that serve pepd as tags, in hexadecimal as in nft's language: "PE"
 /// in ASCII.
@@ -43,11 +42,6 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
     parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
     let _ = write!(text, "table inet {table} {{\n{}}}\n", parts.join("\n"));
     text
-}
-
-/// Returns a transaction that opens or closes the gate of an installed table.
-pub(crate) fn gate_transaction(table: &str, mask: u32, gate: Gate) -> String {
-    chain_transaction(table, mask, "gate", &rules::gate(gate))
 }
 
 /// Returns a transaction that replaces the rules of a chain of an installed table.

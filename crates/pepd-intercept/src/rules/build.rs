@@ -147,9 +147,7 @@ impl Builder<'_> {
             Some(Hook::OutputRaw),
             self.output_rules(),
         ));
-        if self.features.tags {
-            chains.push(self.handshakes());
-        }
+        chains.push(self.handshakes());
         chains.extend(self.error_chain());
         chains.extend(self.clamp_chain());
         chains
@@ -369,14 +367,13 @@ impl Builder<'_> {
     }
 
     fn server_rules(&self) -> Vec<Rule> {
-        let known = Term::Tagged(self.marks.number(self.marks.local()));
+        let local = self.marks.local();
+        let known = match self.features.tags {
+            true => Term::Tagged(self.marks.number(local)),
+            false => Term::Mark(local),
+        };
         let known = [known, Term::Accept];
-        let known = rule("from hosts, and handled already", known);
-        let mut rules: Vec<_> = self
-            .tag(self.marks.local())
-            .map(|_| known)
-            .into_iter()
-            .collect();
+        let mut rules = vec![rule("from hosts, and handled already", known)];
         if self.has_v6() {
             // Hosts may also be servers, of this machine and of others.
             let from_link = (!self.may_be_one_armed()).then(|| Term::NotFrom(self.lan_names()));

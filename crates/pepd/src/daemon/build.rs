@@ -211,7 +211,10 @@ fn start(
         .defer_task(config, sites)
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
-    let (context, legs) = context(config, descriptors, held, inheritance, discards)?;
+    let other_marks = interception.keeps_marks().then(|| OtherMarks::new(config));
+    let (mut context, legs) = context(config, descriptors, held, inheritance, discards)?;
+    context.other_marks = other_marks;
+    let context = Arc::new(context);
     let reserved = listeners
         .iter()
         .flatten()
@@ -297,7 +300,7 @@ fn context(
     held: Option<Arc<HeldLegs>>,
     inheritance: Inheritance,
     discards: bool,
-) -> Result<(Arc<FlowContext>, Option<Legs>), DaemonError> {
+) -> Result<(FlowContext, Option<Legs>), DaemonError> {
     let limits = &config.limits;
     // Other needs for descriptors are not known yet.
     let cap = flow_cap(config, descriptors, 0);
@@ -335,7 +338,7 @@ fn context(
         admission: Admission::new(cap, Arc::clone(&counters)),
         counters,
         held,
-        other_marks: Some(OtherMarks::new(config)),
+        other_marks: None,
         unanswered: Arc::default(),
         silence: Silence::new(config.link.as_ref().and_then(|link| link.rtt)),
         heartbeat: Default::default(),
@@ -345,7 +348,7 @@ fn context(
         recorders: Arc::default(),
         arena,
     };
-    Ok((Arc::new(context), legs))
+    Ok((context, legs))
 }
 
 /// Returns the size of the largest ring, with room for the buffers of a flow in a tunnel.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use pep_core::{
-    config::Config,
+    config::{Config, RulesBy},
     redirection::{Change, Redirection, SYNS_MIN, Totals},
     site::{InterceptionLoss, Mode, SiteId},
 };
@@ -76,6 +76,9 @@ impl Redirected {
         context: &FlowContext,
         sites: &[Arc<SiteRuntime>],
     ) -> bool {
+        if !interception.has_new_counters() {
+            return false;
+        }
         let counters = match interception.counters() {
             Ok(counters) => counters,
             Err(err) => {
@@ -250,6 +253,9 @@ impl Redirected {
     }
 
     fn fate(&self, path: Path) -> &'static str {
+        if self.config.intercept.rules == RulesBy::Manual {
+            return "new connections wait: pepd changes no rules (`intercept.rules`)";
+        }
         let sites = self.config.sites.iter();
         let sites = sites.filter(|(id, site)| match path {
             Path::Site(one, _) => *id == one,

@@ -165,6 +165,7 @@ impl Daemon {
             threads,
             descriptors,
             switches,
+            self.interception.rules_by(),
         )
     }
 
@@ -366,6 +367,9 @@ impl Daemon {
             return Err(gate);
         }
         match gate {
+            Gate::Closed if !self.interception.has_gate() => tracing::warn!(
+                "a limit is reached, and new flows wait: pepd changes no rules (`intercept.rules`)"
+            ),
             Gate::Closed => tracing::warn!("the gate is closed: new flows pass unaccelerated"),
             Gate::Open => tracing::info!("the gate is open again: new flows are accelerated"),
         }
@@ -418,6 +422,7 @@ impl Daemon {
         loop {
             tick.tick().await;
             closed = closed || self.close_gate().await;
+            self.interception.signal();
             chores::sweep(&self.context);
         }
     }

@@ -13,7 +13,8 @@ use std::{collections::BTreeSet, ops::RangeInclusive, path::Path, process::Stdio
 
 use pep_core::config::Config;
 use pepd_intercept::{
-    nft::Nft,
+    iptables::is_own_rule,
+    nft::{Nft, NftError},
     rules::{Lan, lans},
     setup,
 };
@@ -83,17 +84,20 @@ fn families(config: &Config) -> &'static [bool] {
 
 /// Returns all tables of other programs. Tables of iptables come from its own dump, which contains
 /// what nft cannot read.
-async fn tables(config: &Config) -> Result<Vec<Table>, pepd_intercept::nft::NftError> {
-    let nft = Nft::find().await?;
-    let listing = nft.list(&["ruleset"]).await?;
-    let mut tables = nft::tables(&listing, config.intercept.table.as_str());
+async fn tables(config: &Config) -> Result<Vec<Table>, NftError> {
+    let own = config.intercept.table.as_str();
+    let mut tables = match Nft::find().await {
+        // Its rules would be unknown, but without nft there are mostly none.
+        Err(NftError::Missing) => Vec::new(),
+        found => nft::tables(&found?.list(&["ruleset"]).await?, own),
+    };
     for (family, is_v6, program) in [("ip", false, "iptables"), ("ip6", true, "ip6tables")] {
         let incomplete =
             |table: &Table| table.is_v6 == Some(is_v6) && nft::is_partly_readable(table);
         if tables.iter().any(incomplete)
             && let Some(dump) = dump(&format!("{program}-nft-save")).await
         {
-            let dumped = iptables::tables(&dump, is_v6, program);
+            let dumped = iptables::tables(&without_own(&dump, own), is_v6, program);
             let names: BTreeSet<_> = dumped
                 .iter()
                 .filter_map(|table| table.name.split(' ').nth(1))
@@ -110,10 +114,17 @@ async fn tables(config: &Config) -> Result<Vec<Table>, pepd_intercept::nft::NftE
         if !legacy.trim().is_empty()
             && let Some(dump) = dump(&format!("{program}-legacy-save")).await
         {
+            let dump = without_own(&dump, own);
             tables.extend(iptables::tables(&dump, is_v6, &format!("{program}-legacy")));
         }
     }
     Ok(tables)
+}
+
+/// Returns a dump without rules in pepd's own chains, and those that lead to them.
+fn without_own(dump: &str, table: &str) -> String {
+    let others = dump.lines().filter(|line| !is_own_rule(line, table));
+    others.map(|line| format!("{line}\n")).collect()
 }
 
 /// Returns the output of a program that lists rules, if installed.

@@ -14,7 +14,7 @@ pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
     }
     let mut left = Vec::new();
     if Interception::is_installed(config).unwrap_or(false) {
-        left.push(format!("the nft table inet {}", config.intercept.table));
+        left.push("rules of the packet filter".to_owned());
     }
     if routes::delivers(config, net).await == Some(true) {
         left.push("policy rules and routes".to_owned());
@@ -41,7 +41,10 @@ mod tests {
     #[test]
     fn leftovers_are_listed_with_the_command_that_removes_them() {
         assert_eq!(leftovers_of(&[]), None);
-        let left = ["the nft table inet pepd", "the socket /run/pepd/pepd.sock"];
+        let left = [
+            "rules of the packet filter",
+            "the socket /run/pepd/pepd.sock",
+        ];
         let found = leftovers_of(&left.map(str::to_owned)).unwrap();
         assert_eq!(found.state, State::Info);
         assert!(found.seen.ends_with(&left.join(", ")), "{found}");

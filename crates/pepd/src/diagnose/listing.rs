@@ -35,6 +35,14 @@ impl Listing {
         listing
     }
 
+    /// Returns counters without rules, of iptables.
+    pub fn of_counters(counters: BTreeMap<String, u64>) -> Self {
+        Self {
+            counters,
+            ..Self::default()
+        }
+    }
+
     fn take(&mut self, object: &Value) {
         let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
         if let Some(counter) = object.get("counter") {

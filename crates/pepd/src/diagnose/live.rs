@@ -10,6 +10,7 @@ use pepd_api::{
 };
 use pepd_control::client::{self, AskError};
 use pepd_intercept::{
+    iptables::{self, Differences},
     nft::{Nft, NftError, SEEN_SET},
     rules::{self, Counter},
 };
@@ -17,7 +18,7 @@ use pepd_sys::admin_socket;
 use units::counted;
 use units::duration;
 
-use super::{Finding, listing::Listing, system};
+use super::{Finding, listing::Listing, manual, system};
 
 /// Minimum number of SYNs for a verdict; fewer may be in transit, since a host repeats its first
 /// SYN after a second.
@@ -126,10 +127,14 @@ impl Running {
     }
 }
 
-/// Returns pepd's installed table, and a finding about it.
-pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
+/// Returns the rules installed by this program, and a finding about them.
+pub(super) async fn rules_by(program: &str, config: &Config) -> (Finding, Option<Listing>) {
     let name = config.intercept.table.as_str();
-    let what = format!("rules (nft table inet {name})");
+    let what = match program {
+        "" | "nft" => format!("rules (nft table inet {name})"),
+        "manual" => manual::WHAT.to_owned(),
+        version => format!("rules ({version})"),
+    };
     if !system::may_ask_nft() {
         let finding = Finding::unknown(
             what,
@@ -138,6 +143,36 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
         );
         return (finding, None);
     }
+    match program {
+        "" | "nft" => nft_table(what, config).await,
+        "manual" => manual::check(config).await,
+        version => iptables_rules(what, version, config).await,
+    }
+}
+
+/// Returns pepd's rules of this version of iptables, and a finding about them.
+async fn iptables_rules(
+    what: String,
+    version: &str,
+    config: &Config,
+) -> (Finding, Option<Listing>) {
+    match iptables::inspect(config, Some(version)).await {
+        Ok(found) => {
+            let Differences { missing, more } = &found.differences;
+            let differences = [missing.clone(), more.clone()];
+            let is_closed = iptables::gate_is_closed(config).unwrap_or(false);
+            let finding = rules_finding(&what, found.rules, is_closed, &differences);
+            (finding, Some(Listing::of_counters(found.counters)))
+        }
+        Err(err) => {
+            let finding = Finding::unknown(what, err.to_string(), "check that `iptables -S` works");
+            (finding, None)
+        }
+    }
+}
+
+async fn nft_table(what: String, config: &Config) -> (Finding, Option<Listing>) {
+    let name = config.intercept.table.as_str();
     let listed = async {
         let nft = Nft::find().await?;
         let table = nft.list(&["table", "inet", name]).await?;
@@ -147,7 +182,9 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
     match listed.await {
         Ok(listing) => {
             let differences = listing.differences(config);
-            (rules_finding(&what, &listing, &differences), Some(listing))
+            let (rules, is_closed) = (listing.rules(), listing.gate_is_closed());
+            let finding = rules_finding(&what, rules, is_closed, &differences);
+            (finding, Some(listing))
         }
         Err(NftError::Refused(why)) if why.contains("No such file") => {
             let finding = Finding::fail(
@@ -165,9 +202,14 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
     }
 }
 
-fn rules_finding(what: &str, listing: &Listing, differences: &[Vec<String>; 2]) -> Finding {
+fn rules_finding(
+    what: &str,
+    rules: usize,
+    is_closed: bool,
+    differences: &[Vec<String>; 2],
+) -> Finding {
     const REMEDY: &str = "either the configuration changed since pepd started, or another program \
-        edits pepd's table. `pepd reload` reinstalls the rules; flows continue";
+        edits pepd's rules. `pepd reload` reinstalls the rules; flows continue";
     let [missing, more] = differences;
     let few = |list: &[String]| {
         let first = list.iter().take(3).cloned().collect::<Vec<_>>().join("; ");
@@ -193,8 +235,8 @@ fn rules_finding(what: &str, listing: &Listing, differences: &[Vec<String>; 2]) 
         );
         return Finding::warn(what, seen, REMEDY);
     }
-    let seen = format!("all {} rules installed", listing.rules());
-    if listing.gate_is_closed() {
+    let seen = format!("all {rules} rules installed");
+    if is_closed {
         return Finding::fail(
             what,
             format!("{seen}; the gate is closed: new flows pass unaccelerated"),

@@ -1,5 +1,3 @@
-use serde_json::json;
-
 use super::{super::State, *};
 
 fn config(text: &str) -> Config {
@@ -167,23 +165,18 @@ fn what_has_come_since_is_counted_unless_another_process_counts() {
 
 #[test]
 fn missing_rules_fail_and_a_closed_gate_does() {
-    let rule = json!({"rule": {"chain": "gate", "comment": "x"}});
-    let closed = Listing::from_table(&json!({"nftables": [rule]}), None);
     let none: [Vec<String>; 2] = Default::default();
-    let found = rules_finding("x", &closed, &none);
+    let found = rules_finding("x", 7, true, &none);
     assert!(
         found.state == State::Fail && found.seen.contains("gate"),
         "{found}"
     );
-    let open = Listing::from_table(&json!({"nftables": []}), None);
-    assert_eq!(rules_finding("x", &open, &none).state, State::Ok);
+    assert_eq!(rules_finding("x", 7, false, &none).state, State::Ok);
     let one = vec!["sites: a".to_owned()];
     let missing = [one.clone(), Vec::new()];
-    assert_eq!(rules_finding("x", &open, &missing).state, State::Fail);
-    assert_eq!(
-        rules_finding("x", &open, &[Vec::new(), one]).state,
-        State::Warn
-    );
+    assert_eq!(rules_finding("x", 7, false, &missing).state, State::Fail);
+    let more = [Vec::new(), one];
+    assert_eq!(rules_finding("x", 7, false, &more).state, State::Warn);
 }
 
 #[test]

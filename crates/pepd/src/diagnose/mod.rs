@@ -8,6 +8,7 @@
 //! - `routes`: interfaces by which hosts and servers are reached
 //! - `listing`: pepd's table as listed by `nft`
 //! - `unit`: settings of the systemd unit
+//! - `manual`: rules that the operator has to install
 //! - `live`: a running pepd: connections that arrive, are intercepted, are answered; `half_open`:
 //!   incomplete handshakes
 //! - `peers`: peers that are down
@@ -22,6 +23,7 @@ mod interfaces;
 mod leftovers;
 mod listing;
 mod live;
+mod manual;
 mod packets;
 mod peers;
 mod rates;
@@ -33,7 +35,7 @@ mod unit;
 use std::{fmt, fs, time::Duration};
 
 use pep_core::config::{Config, ConfigWarning};
-use pepd_intercept::netlink::Netlink;
+use pepd_intercept::{filter, iptables, netlink::Netlink};
 use pepd_sys::{congestion::Catalogue, load::Loaded};
 use serde::Serialize;
 
@@ -272,8 +274,10 @@ fn live_findings(
 ) -> Vec<Finding> {
     let mut findings = vec![before.finding()];
     findings.extend(peers::check(&before.status));
-    let (table, counted) = runtime.block_on(live::table(config));
-    findings.push(table);
+    let program = before.status.rules.as_str();
+    let (rules, counted) = runtime.block_on(live::rules_by(program, config));
+    findings.push(rules);
+    findings.extend(limits(program, config));
     findings.extend(runtime.block_on(routes::delivery(config, net)));
     let Some(counted) = counted else {
         return findings;
@@ -282,7 +286,7 @@ fn live_findings(
     let mut traffic = live::Traffic::new(before, &counted);
     if let Some(watch) = watch {
         std::thread::sleep(watch);
-        let (_, again) = runtime.block_on(live::table(config));
+        let (_, again) = runtime.block_on(live::rules_by(program, config));
         if let (Ok(after), Some(again)) = (live::ask(config), again) {
             traffic = live::Traffic::new(&after, &again).since(&traffic, watch);
         }
@@ -302,6 +306,24 @@ fn live_findings(
     findings.extend(rates::check(&before.status));
     findings.extend(runtime.block_on(routes::of_flows(config, net, &before.flows, &half_open)));
     findings
+}
+
+/// Returns a finding about the limitations of rules that are not of nft.
+fn limits(program: &str, config: &Config) -> Option<Finding> {
+    let what = "limitations of the rules";
+    match program {
+        "" | "nft" => None,
+        "manual" => Some(Finding::info(
+            what,
+            filter::MANUAL_LIMITS,
+            "`intercept.rules = \"auto\"` lets pepd install and change its rules",
+        )),
+        _ => Some(Finding::info(
+            what,
+            iptables::limits(config).join("; "),
+            "nft, and a kernel with nft_tproxy, have none of them",
+        )),
+    }
 }
 
 /// Returns the MSS of IPv4 and of IPv6 to which rules clamp hosts' SYNs over the link, in bytes.

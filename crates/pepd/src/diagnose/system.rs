@@ -7,9 +7,10 @@ use nix::{
     sys::resource::{Resource, getrlimit},
     unistd::geteuid,
 };
-use pep_core::config::Config;
+use pep_core::config::{Config, RulesBy};
 use pepd_api::text;
 use pepd_intercept::{
+    iptables::{Iptables, IptablesError},
     nft::{Nft, NftError, install_transaction},
     rules::{Features, Ruleset, lanes, lans, passing_tun},
     setup::{self, SetupError},
@@ -147,7 +148,12 @@ fn capabilities_of(who: &str, effective: Option<u64>, loads: bool) -> Finding {
 
 /// Returns a finding about the features of the kernel and nft that the rules need.
 pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
-    let what = "parts of the kernel (nft tproxy, socket, ct)";
+    let by_iptables = config.intercept.rules == RulesBy::Iptables;
+    let what = match config.intercept.rules {
+        RulesBy::Manual => return Finding::ok("parts of the kernel", MANUAL),
+        RulesBy::Iptables => "parts of the kernel (xt_TPROXY, xt_socket, xt_CT, xt_recent)",
+        RulesBy::Auto | RulesBy::Nft => "parts of the kernel (nft tproxy, socket, ct)",
+    };
     if runs {
         return Finding::ok(what, "in use by the running pepd");
     }
@@ -157,6 +163,9 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
             "unknown: this process lacks CAP_NET_ADMIN",
             "run `pepd check` as root",
         );
+    }
+    if by_iptables {
+        return kernel_of_iptables(what).await;
     }
     let full = Features {
         ipv6: setup::has_ipv6(),
@@ -194,6 +203,27 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
             Finding::fail(what, "one is missing", err.to_string())
         }
         Err(err) => Finding::unknown(what, err.to_string(), "check that `nft list tables` works"),
+    }
+}
+
+const MANUAL: &str = "those that the operator's own rules need (`intercept.rules = \"manual\"`)";
+
+/// Returns a finding about the backends of iptables. Only a start can tell about modules.
+async fn kernel_of_iptables(what: &str) -> Finding {
+    match Iptables::installed().await {
+        Ok(found) if found.is_empty() => {
+            let missing = IptablesError::Missing.to_string();
+            Finding::fail(what, "unknown: iptables is not installed", missing)
+        }
+        Ok(found) => {
+            let versions: Vec<_> = found.iter().map(Iptables::version).collect();
+            Finding::unknown(
+                what,
+                format!("known once pepd runs; installed: {}", versions.join(", ")),
+                "start pepd: its log names a missing module",
+            )
+        }
+        Err(err) => Finding::unknown(what, err.to_string(), "check that `iptables -S` works"),
     }
 }
 

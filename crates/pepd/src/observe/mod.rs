@@ -85,6 +85,8 @@ pub struct Observer {
     boosted: Option<Arc<Mutex<Vec<SiteFacts>>>>,
     /// Limit of descriptors.
     descriptors: u64,
+    /// Program that has installed the rules.
+    rules: String,
     began: (Instant, SystemTime),
     looks: Mutex<RecentSamples>,
     slow: Mutex<SlowSamples>,
@@ -103,6 +105,7 @@ impl Observer {
         (tunnels, boosters): (Option<&Tunnels>, Option<&Boosters>),
         descriptors: u64,
         switches: &Arc<Switches>,
+        rules: String,
     ) -> Arc<Self> {
         let site_counters = |id: SiteId| {
             let site = sites.iter().find(|site| site.id == id);
@@ -113,6 +116,7 @@ impl Observer {
             config: Arc::clone(config),
             context: Arc::clone(context),
             switches: Arc::clone(switches),
+            rules,
             sites: config
                 .sites
                 .iter()
@@ -154,6 +158,7 @@ impl Observer {
             uptime_s: began.elapsed().as_secs_f64(),
             restarts: counters.restarts,
             draining: self.context.admission.is_stopping(),
+            rules: self.rules.clone(),
             link: self.link(),
             total,
             sites,
