@@ -427,6 +427,9 @@ pub async fn with_rules(config: &Config) -> Option<Iptables> {
         .enumerate()
         .filter(|_| is_installed(config))
     {
+        if !program.may_have("raw") {
+            continue;
+        }
         let saved = program.save(Family::V4, "raw").await.unwrap_or_default();
         if !Listing::parse(&saved, prefix).chains.is_empty() {
             place = number;
@@ -558,9 +561,8 @@ pub fn gate_is_closed(config: &Config) -> io::Result<bool> {
 pub async fn remove_leftovers(config: &Config) -> Result<(), IptablesError> {
     let prefix = text::prefix(config.intercept.table.as_ref());
     for program in Iptables::installed().await? {
-        // A query would create a table of the legacy backend.
-        let is_there = |table: &&str| !program.is_legacy() || has_legacy_table(table);
-        let tables: Vec<_> = TABLES.into_iter().filter(is_there).collect();
+        let tables = TABLES.into_iter().filter(|table| program.may_have(table));
+        let tables: Vec<_> = tables.collect();
         remove(&program, prefix, &tables).await?;
     }
     Ok(())
@@ -594,15 +596,6 @@ async fn remove_table(
     }
     let input = text::removing(table, &listing.chains, &listing.jumps());
     program.restore(family, &input).await
-}
-
-/// Returns true if the kernel has a table of the legacy backend, or only root may know.
-fn has_legacy_table(table: &str) -> bool {
-    let has = |names: &str| match std::fs::read_to_string(names) {
-        Ok(names) => names.lines().any(|name| name == table),
-        Err(err) => err.kind() == io::ErrorKind::PermissionDenied,
-    };
-    has("/proc/net/ip_tables_names") || has("/proc/net/ip6_tables_names")
 }
 
 #[cfg(test)]

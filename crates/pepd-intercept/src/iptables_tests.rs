@@ -37,7 +37,8 @@ fn of_v4() -> Vec<Table> {
     tables(&config(), &[Family::V4])
 }
 
-/// Returns the output of iptables-save for an installed table, one packet for each rule.
+/// Returns the output of iptables-save for an installed table, one packet for each rule. It escapes
+/// apostrophes.
 fn saved(table: &Table) -> String {
     let input = table.restoring(&[], &[]);
     let mut lines = Vec::new();
@@ -54,7 +55,7 @@ fn saved(table: &Table) -> String {
         }
     }
     lines.extend(jumps);
-    lines.join("\n")
+    lines.join("\n").replace('\'', "\\'")
 }
 
 #[test]

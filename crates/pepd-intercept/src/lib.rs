@@ -231,7 +231,9 @@ impl Interception {
                 );
             }
         }
-        tracing::info!(rules = %self.filter.name(), "the rules of the packet filter are in place");
+        if !self.filter.is_manual() {
+            tracing::info!(rules = %self.filter.name(), "the rules of the packet filter are in place");
+        }
         Ok(())
     }
 

@@ -1,6 +1,11 @@
 //! The commands iptables-save and iptables-restore, and those for IPv6.
 
-use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt as _, time::Duration};
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt as _,
+    time::Duration,
+};
 
 use crate::{
     program::{self, RunError},
@@ -86,9 +91,9 @@ impl Iptables {
         format!("iptables {}", self.version)
     }
 
-    /// Returns true if the tables are those of the older backend, whose modules a query would load.
-    pub fn is_legacy(&self) -> bool {
-        !self.version.contains("nf_tables")
+    /// Returns true if a table may have rules. A query would create a table of the legacy backend.
+    pub fn may_have(&self, table: &str) -> bool {
+        self.version.contains("nf_tables") || has_legacy_table(table)
     }
 
     /// Applies input for iptables-restore: each table as a whole or not at all.
@@ -157,4 +162,13 @@ fn complaint(stderr: &[u8]) -> String {
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("Try `"));
     let message = lines.take(3).collect::<Vec<_>>().join("; ");
     message.chars().take(400).collect()
+}
+
+/// Returns true if the kernel has a table of the legacy backend, or only root may know.
+fn has_legacy_table(table: &str) -> bool {
+    let has = |names: &str| match fs::read_to_string(names) {
+        Ok(names) => names.lines().any(|name| name == table),
+        Err(err) => err.kind() == io::ErrorKind::PermissionDenied,
+    };
+    has("/proc/net/ip_tables_names") || has("/proc/net/ip6_tables_names")
 }

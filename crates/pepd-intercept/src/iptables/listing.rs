@@ -163,12 +163,21 @@ fn target(words: &str) -> Option<&str> {
     rest.split(' ').next()
 }
 
-fn comment(words: &str) -> &str {
+/// Returns the comment of a rule. In quotes, a backslash precedes some characters.
+fn comment(words: &str) -> String {
     let Some((_, rest)) = words.split_once(" --comment ") else {
-        return "";
+        return String::new();
     };
-    match rest.strip_prefix('"') {
-        Some(quoted) => quoted.split('"').next().unwrap_or_default(),
-        None => rest.split(' ').next().unwrap_or_default(),
+    let Some(quoted) = rest.strip_prefix('"') else {
+        return rest.split(' ').next().unwrap_or_default().to_owned();
+    };
+    let mut comment = String::new();
+    let mut characters = quoted.chars();
+    loop {
+        match characters.next() {
+            None | Some('"') => return comment,
+            Some('\\') => comment.extend(characters.next()),
+            Some(character) => comment.push(character),
+        }
     }
 }

@@ -48,7 +48,11 @@ pub(super) async fn check(config: &Config) -> (Finding, Option<Listing>) {
         let table = nft.list(&["table", "inet", name]).await;
         listing = table.ok().map(|table| Listing::from_table(&table, None));
     }
-    for program in Iptables::installed().await.unwrap_or_default() {
+    let installed = Iptables::installed().await.unwrap_or_default();
+    let installed = installed
+        .iter()
+        .filter(|program| program.may_have("mangle"));
+    for program in installed {
         for family in Family::ALL {
             let saved = program.save(family, "mangle").await.unwrap_or_default();
             let raw = program.save(family, "raw").await.unwrap_or_default();

@@ -20,7 +20,7 @@ use pepd_sys::{clock, congestion::Catalogue};
 use pepd_tunnel::{custody, paths};
 use units::counted;
 
-use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
+use super::{Finding, Net, State, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 
 /// Returns true if this process may query nft.
 pub(super) fn may_ask_nft() -> bool {
@@ -167,6 +167,25 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
     if by_iptables {
         return kernel_of_iptables(what).await;
     }
+    let found = kernel_of_nft(what, config).await;
+    if found.state != State::Fail || config.intercept.rules == RulesBy::Nft {
+        return found;
+    }
+    let instead = kernel_of_iptables(what).await;
+    match instead.state {
+        State::Fail => found,
+        _ => Finding::info(
+            what,
+            format!(
+                "{}; pepd uses iptables instead: {}",
+                found.seen, instead.seen
+            ),
+            found.remedy.unwrap_or_default(),
+        ),
+    }
+}
+
+async fn kernel_of_nft(what: &str, config: &Config) -> Finding {
     let full = Features {
         ipv6: setup::has_ipv6(),
         ..Features::FULL
@@ -524,7 +543,6 @@ fn clock_of(synchronised: Option<bool>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnose::State;
 
     #[test]
     fn a_missing_nft_is_named() {
