@@ -41,7 +41,7 @@ fn measure(run: &Run, mut scenario: Scenario, file: &Path) -> Result<bool> {
         ..RunOptions::default()
     };
     let campaign = Campaign::new(&scenario, file, &options)?;
-    let results = campaign.run(&Progress::on_stderr())?;
+    let results = campaign.run(&Progress::on_stderr(false))?;
     println!("{}", results.to_text());
     match results.failed() {
         0 => Ok(results.checks_hold()),

@@ -145,7 +145,7 @@ impl Drop for Bed {
 
 #[test]
 fn a_host_with_one_flow_has_as_much_as_a_host_with_eight() {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     let [of_one, of_two] = OTHERS;
     for _ in 0..8 {
         bed.upload("one", of_one);
@@ -160,7 +160,7 @@ fn a_host_with_one_flow_has_as_much_as_a_host_with_eight() {
 /// By sites alone, each would have half.
 #[test]
 fn an_interactive_flow_has_what_it_needs_beside_bulk() {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     let [bulk, _] = OTHERS;
     for _ in 0..2 {
         bed.upload("two", bulk);
@@ -177,7 +177,7 @@ fn an_interactive_flow_has_what_it_needs_beside_bulk() {
 
 #[test]
 fn a_delay_tolerant_flow_has_only_what_no_other_wants() {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     let [normal, _] = OTHERS;
     bed.upload("one", BACKUP);
     bed.wait_received(BACKUP, 1_500_000);

@@ -33,14 +33,14 @@ pub struct Receiver {
     pub(super) payload_max: usize,
     /// Created on first use.
     window: Option<Box<WindowDecoder>>,
-    block: Option<Box<BlockDecoder<Box<dyn ErasureCode + Send>>>>,
+    pub(super) block: Option<Box<BlockDecoder<Box<dyn ErasureCode + Send>>>>,
     /// Implementation of the block code.
     code: Backend,
     /// Joins messages that were too long to be protected in one piece.
     joiner: Joiner,
     pace: Pace,
     passed: u64,
-    restored: u64,
+    pub(super) restored: u64,
     duplicates: u64,
     pub(super) refused: u64,
 }

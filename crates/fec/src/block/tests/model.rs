@@ -272,6 +272,7 @@ fn every_packet_is_accounted_for() {
 
 #[test]
 fn a_block_that_loses_nothing_is_not_decoded() {
+    #[derive(Debug)]
     struct NoDecoding;
     impl crate::code::ErasureCode for NoDecoding {
         fn encode(
