@@ -51,8 +51,9 @@ pub const FEATURES: Features = Features {
 /// Returns the limitations compared with the nft table that concern a configuration.
 pub fn limits(config: &Config) -> Vec<&'static str> {
     let mut sites = config.sites.iter().map(|(_, site)| site);
-    let blocks = sites.any(|site| site.mode == Mode::Block);
-    let carries = config.packet_sites().next().is_some();
+    let carries = sites.clone().any(|site| site.mode == Mode::Packet);
+    let blocks = sites.clone().any(|site| site.mode == Mode::Block);
+    let boosts = sites.any(|site| site.mode == Mode::Boost);
     let link = config.link.as_ref();
     let passes = link.is_some_and(|link| link.other_routes == OtherRoutes::Pass);
     let limits = [
@@ -85,6 +86,10 @@ pub fn limits(config: &Config) -> Vec<&'static str> {
             carries,
             "mode \"packet\": packets between LAN interfaces go into the tunnel, and ICMP errors about packets of a \
              peer leave by the link, in clear text",
+        ),
+        (
+            boosts,
+            "mode \"boost\": packets from the link do not pass the boosters",
         ),
         (blocks, "mode \"block\" drops packets without an ICMP error"),
     ];

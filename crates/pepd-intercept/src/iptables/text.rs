@@ -265,7 +265,7 @@ pub fn prefix(table: &str) -> &str {
 
 /// Returns true for the name of a chain that pepd installs, without the prefix.
 pub fn is_own(name: &str) -> bool {
-    const WHOLE: [&str; 15] = [
+    const WHOLE: [&str; 16] = [
         "gate",
         "host_at_cap",
         "no_route",
@@ -273,6 +273,7 @@ pub fn is_own(name: &str) -> bool {
         "held_rate",
         "sites",
         "packet_sites",
+        rules::BOOSTED,
         "from_hosts",
         "from_servers",
         "to_hosts",
