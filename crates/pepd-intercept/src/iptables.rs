@@ -50,10 +50,8 @@ pub const FEATURES: Features = Features {
 
 /// Returns the limitations compared with the nft table that concern a configuration.
 pub fn limits(config: &Config) -> Vec<&'static str> {
-    let mut sites = config.sites.iter().map(|(_, site)| site);
-    let carries = sites.clone().any(|site| site.mode == Mode::Packet);
-    let blocks = sites.clone().any(|site| site.mode == Mode::Block);
-    let boosts = sites.any(|site| site.mode == Mode::Boost);
+    let has = |mode| config.sites.iter().any(|(_, site)| site.mode == mode);
+    let (carries, blocks, boosts) = (has(Mode::Packet), has(Mode::Block), has(Mode::Boost));
     let link = config.link.as_ref();
     let passes = link.is_some_and(|link| link.other_routes == OtherRoutes::Pass);
     let limits = [
