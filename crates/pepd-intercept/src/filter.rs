@@ -318,7 +318,7 @@ impl Filter {
     pub(crate) async fn remove(&self) -> Result<(), FilterError> {
         match self {
             Self::Nft(NftTable { nft, table, .. }) => {
-                nft.apply(&nft::remove_transaction(table)).await?
+                nft.apply(&nft::remove_transaction(table)).await?;
             }
             Self::Iptables(tables) => tables.remove().await?,
             Self::Manual(_) => {}

@@ -298,13 +298,14 @@ impl Tables {
         };
         let Some(gate) = gate else { return true };
         let mark = signals::signal_mark(self.marks, gate);
-        let sent = families.into_iter().map(|family| {
-            signals::send(family, self.port, mark).unwrap_or_else(|error| {
+        let mut taken = true;
+        for family in families {
+            taken &= signals::send(family, self.port, mark).unwrap_or_else(|error| {
                 tracing::debug!(%error, "cannot send a signal to the rules");
                 true
-            })
-        });
-        sent.fold(true, |all, taken| all && taken)
+            });
+        }
+        taken
     }
 
     /// Signals, and lists the rules every few seconds. Returns false if some are missing.

@@ -412,7 +412,7 @@ impl Builder<'_> {
                 .concat(),
             ),
         ]);
-        rules.extend(self.from_link());
+        rules.extend(self.link_packets());
         rules
     }
 

@@ -271,8 +271,8 @@ impl Builder<'_> {
             }
         };
         let ends = match site.mode {
-            Mode::Packet => vec![self.into_lane(id, LaneKind::Peer)],
-            Mode::Boost => vec![self.into_lane(id, LaneKind::ToLink)],
+            Mode::Packet => vec![self.lane_mark(id, LaneKind::Peer)],
+            Mode::Boost => vec![self.lane_mark(id, LaneKind::ToLink)],
             Mode::Block => vec![Term::Goto(block_chain(id))],
             Mode::Split | Mode::Tunnel | Mode::Bypass => vec![Term::Return],
         };
@@ -285,14 +285,14 @@ impl Builder<'_> {
         rules.collect()
     }
 
-    fn into_lane(&self, id: SiteId, kind: LaneKind) -> Term {
+    fn lane_mark(&self, id: SiteId, kind: LaneKind) -> Term {
         let mut lanes = self.lanes.iter();
         let number = lanes.position(|lane| lane.site == id && lane.kind == kind);
         Term::Goto(lane_chain(number.expect("each has one")))
     }
 
     /// Returns the rule for packets from the link to hosts, after conntrack and de-NAT.
-    pub(super) fn from_link(&self) -> Option<Rule> {
+    pub(super) fn link_packets(&self) -> Option<Rule> {
         let from = match &self.config.link {
             Some(link) => Term::From(vec![link.interface.to_string()]),
             None => {
@@ -320,7 +320,7 @@ impl Builder<'_> {
             let lans = self.interfaces(&site.matcher);
             let to = Term::RoutedToAny(lans.map(|(_, lan)| lan.interface.clone()).collect());
             let end = match site.mode {
-                Mode::Boost => self.into_lane(*id, LaneKind::ToHosts),
+                Mode::Boost => self.lane_mark(*id, LaneKind::ToHosts),
                 _ => Term::Return,
             };
             let mirrored = site.matcher.mirrored();
