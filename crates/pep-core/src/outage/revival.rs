@@ -32,48 +32,81 @@ pub struct Vitals {
     pub waits_for_window: bool,
 }
 
-/// Times of the care.
+/// Times of the care over a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tempo {
-    /// For links on which outages last for seconds.
-    Usual,
-    /// For short round trips, where the kernel's timer has a short minimum too.
-    Quick,
+pub struct Tempo {
+    is_quick: bool,
+    /// Bytes per second into the link, where they are stated.
+    rate: Option<u64>,
 }
 
+/// Bytes of a full packet, and of a probe with the headers of lower layers.
+const PACKET: u64 = 1500;
+const PROBE: u64 = 64;
+/// Part of the stated rate that probes of all connections together may take.
+const PROBES_PART: u64 = 32;
+
 impl Tempo {
-    /// Returns the interval between two probes, the maximum time before pepd notices that the link
-    /// is up.
-    pub const fn period(self) -> Duration {
-        match self {
-            Self::Usual => Duration::from_millis(250),
-            Self::Quick => Duration::from_millis(15),
+    /// Returns the tempo for links on which outages last for seconds.
+    pub const fn usual(rate: Option<u64>) -> Self {
+        Self {
+            is_quick: false,
+            rate,
         }
+    }
+
+    /// Returns the tempo for short round trips, where the kernel's timer has a short minimum too.
+    pub const fn quick(rate: Option<u64>) -> Self {
+        Self {
+            is_quick: true,
+            rate,
+        }
+    }
+
+    /// Reports whether it is the tempo for short round trips.
+    pub const fn is_quick(self) -> bool {
+        self.is_quick
+    }
+
+    /// Returns the interval between two probes of a connection, the maximum time before pepd
+    /// notices that the link is up, while so many are stuck. All of them together leave nearly all
+    /// of the link to others.
+    pub fn period(self, stuck: u32) -> Duration {
+        let alone = Duration::from_millis(if self.is_quick { 15 } else { 250 });
+        alone.max(self.time_of(u64::from(stuck.max(1)) * PROBE * PROBES_PART))
     }
 
     /// Returns the interval between checks of stuck connections.
     pub const fn look(self) -> Duration {
-        match self {
-            Self::Usual => Duration::from_millis(50),
-            Self::Quick => Duration::from_millis(5),
-        }
+        Duration::from_millis(if self.is_quick { 5 } else { 50 })
     }
 
-    /// Returns the time without an ACK after which the link may be down: two round trips and a
-    /// tolerated delay, such as that of a delayed ACK.
+    /// Returns the time without an ACK after which the link may be down: two round trips, a
+    /// tolerated delay, such as that of a delayed ACK, and the time that the packets in flight take
+    /// on a slow link.
     ///
     /// The smoothed round trip allows for a queue. After a short outage it contains the outage, so
     /// the quick tempo goes by the shortest one.
     pub fn limit(self, vitals: &Vitals) -> Duration {
-        match self {
-            Self::Usual => 2 * vitals.rtt + Duration::from_millis(400),
-            Self::Quick => 2 * vitals.rtt_min + Duration::from_millis(30),
-        }
+        let round_trips = if self.is_quick {
+            2 * vitals.rtt_min + Duration::from_millis(30)
+        } else {
+            2 * vitals.rtt + Duration::from_millis(400)
+        };
+        round_trips + self.time_of(u64::from(vitals.unacked) * PACKET)
     }
 
     /// Reports whether the link may be down, if for [`limit`](Self::limit) the same was true.
     pub fn seem_stuck(self, vitals: &Vitals) -> bool {
         vitals.unacked > 0 && vitals.silent >= self.limit(vitals)
+    }
+
+    /// Returns the time that so many bytes take at the stated rate.
+    fn time_of(self, bytes: u64) -> Duration {
+        let rate = self.rate.filter(|rate| *rate > 0);
+        rate.map_or(Duration::ZERO, |rate| {
+            Duration::from_secs_f64(bytes as f64 / rate as f64)
+        })
     }
 }
 
@@ -159,8 +192,9 @@ mod tests {
 
     use super::*;
 
-    const USUAL: Tempo = Tempo::Usual;
-    const PERIOD: Duration = USUAL.period();
+    const USUAL: Tempo = Tempo::usual(None);
+    const QUICK: Tempo = Tempo::quick(None);
+    const PERIOD: Duration = Duration::from_millis(250);
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -223,7 +257,25 @@ mod tests {
             ..vitals(1, silent)
         };
         assert!(!USUAL.seem_stuck(&vitals(32)));
-        assert!(Tempo::Quick.seem_stuck(&vitals(32)) && !Tempo::Quick.seem_stuck(&vitals(31)));
+        assert!(QUICK.seem_stuck(&vitals(32)) && !QUICK.seem_stuck(&vitals(31)));
+    }
+
+    #[test]
+    fn on_a_slow_link_packets_take_their_time_and_probes_little_of_it() {
+        // 600 bit/s: a packet takes 20 s, a probe less than a second.
+        let slow = Tempo::usual(Some(75));
+        let one = |silent| Vitals {
+            unacked: 1,
+            ..vitals(1, silent)
+        };
+        assert!(slow.seem_stuck(&one(21_600)) && !slow.seem_stuck(&one(21_599)));
+        assert_eq!(slow.period(0).as_secs(), 27);
+        assert_eq!(slow.period(2).as_secs(), 54);
+        let fast = Tempo::usual(Some(1_250_000));
+        assert_eq!(
+            (fast.period(1), fast.period(1000)),
+            (PERIOD, ms(1638) + Duration::from_micros(400))
+        );
     }
 
     #[test]

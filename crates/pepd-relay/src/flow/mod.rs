@@ -264,7 +264,9 @@ impl Flow {
             .iter()
             .all(|direction| relay.direction(*direction).delivered() == 0);
         let link_leg = &legs[ends.site.link_side as usize];
-        revive::watch(link_leg.shared(), &ends.site.timeouts);
+        let pacing = ends.site.link_leg().pacing;
+        let rate = pacing.map(|rate| rate.v4.bytes_per_second());
+        revive::watch(link_leg.shared(), &ends.site.timeouts, rate);
         let receive_window = ReceiveWindow::new(
             ends.site.link_leg().buffers.receive,
             Share::none(&context.budget),

@@ -36,6 +36,9 @@ const SCAN_QUICK: Duration = Duration::from_millis(10);
 const SCAN_IDLE: Duration = Duration::from_millis(200);
 /// Minimum interval between two looks per leg of quick tempo: 1 % of a CPU for all of them.
 const SCAN_EACH: Duration = Duration::from_micros(100);
+/// Intervals between two looks at stuck legs, by tempo.
+const QUICK_LOOK: Duration = Tempo::quick(None).look();
+const USUAL_LOOK: Duration = Tempo::usual(None).look();
 /// Minimum interval between two probes of one worker, when many legs are stuck.
 const BETWEEN_PROBES: Duration = Duration::from_millis(5);
 
@@ -71,8 +74,9 @@ struct Leg {
 /// limits the time to detect losses once the link is up again.
 const RTO_MAX_STUCK: Duration = Duration::from_secs(1);
 
-/// Adds a leg of a flow with these timeouts to the calling worker's list.
-pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
+/// Adds a leg of a flow with these timeouts to the calling worker's list; `rate` is that of the
+/// link in bytes per second, where it is stated.
+pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts, rate: Option<u64>) {
     let (rto_max, user_timeout) = (timeouts.rto_max, timeouts.user_timeout);
     if rto_max.is_none() && user_timeout.is_none() {
         return;
@@ -85,8 +89,8 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
             socket: Arc::downgrade(socket),
             rto_max,
             tempo: match timeouts.rto_min {
-                Some(_) => Tempo::Quick,
-                None => Tempo::Usual,
+                Some(_) => Tempo::quick(rate),
+                None => Tempo::usual(rate),
             },
             patience: user_timeout.map(Patience::new),
             waits: None,
@@ -131,9 +135,9 @@ impl Looks {
     /// Returns the time until the next look.
     fn pause(&self) -> Duration {
         if self.stuck_quick > 0 {
-            Tempo::Quick.look()
+            QUICK_LOOK
         } else if self.stuck > 0 {
-            Tempo::Usual.look().min(self.scan_quick())
+            USUAL_LOOK.min(self.scan_quick())
         } else {
             self.scan_quick()
         }
@@ -162,11 +166,12 @@ impl Legs {
             looks.scanned_quick = now;
             (looks.quick, looks.quick_in_flight) = (0, 0);
         }
-        let between = BETWEEN_PROBES * looks.stuck;
+        let stuck_before = looks.stuck;
+        let between = BETWEEN_PROBES * stuck_before;
         (looks.stuck, looks.stuck_quick) = (0, 0);
         let mut probes = 0;
         self.list.retain_mut(|leg| {
-            let quick = leg.tempo == Tempo::Quick;
+            let quick = leg.tempo.is_quick();
             let due = scan || (scan_quick && quick);
             if !due && leg.revival.is_none() {
                 return true;
@@ -189,7 +194,7 @@ impl Legs {
                 looks.quick_in_flight += u32::from(vitals.unacked > 0);
             }
             let was_stuck = leg.revival.is_some();
-            let care = leg.care(now, &vitals, leg.tempo.period().max(between));
+            let care = leg.care(now, &vitals, leg.tempo.period(stuck_before).max(between));
             if care == Care::Probe && socket::send_probe(socket.as_fd()).is_ok() {
                 probes += 1;
             }
