@@ -380,7 +380,7 @@ fn a_class_that_orders_nothing_is_pointed_out() {
         ("", "", "`link.rate` is stated"),
         (stated, "share = \"off\"", "`share = \"fair\"`"),
         (stated, "pacing = \"1Mbit/s\"", "`pacing = \"auto\"`"),
-        (stated, "mode = \"bypass\"", "only modes"),
+        (stated, "mode = \"bypass\"", "have no classes"),
     ] {
         let [(key, message)] = &warnings(link, site)[..] else {
             panic!("one warning: {link} {site}")

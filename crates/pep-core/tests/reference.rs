@@ -85,6 +85,12 @@ fn parse_with(section: &str, key: &str, value: Option<&str>) -> Result<Config, V
     })
 }
 
+/// Returns the configuration without a key, but with the other that it needs.
+fn without(section: &str, key: &str) -> Config {
+    let key = if key == NEEDS.1 { key } else { "" };
+    parse_with(section, key, None).expect("valid")
+}
+
 /// Returns the backquoted text after a word.
 fn quoted_after(text: &str, word: &str) -> Option<String> {
     let rest = text.split_once(&format!("{word} `"))?.1;
@@ -161,7 +167,7 @@ fn stated_defaults_change_nothing() {
     for entry in stated {
         let config = parse_with(&entry.section, &entry.key, entry.default.as_deref());
         let config = config.unwrap_or_else(|errors| panic!("{}: {errors:?}", entry.key));
-        let base = parse_with(&entry.section, "", None).expect("valid");
+        let base = without(&entry.section, &entry.key);
         assert_eq!(config, base, "{} {}", entry.section, entry.key);
     }
 }
@@ -183,8 +189,7 @@ fn examples_are_accepted_and_have_an_effect() {
         } = entry;
         let config = parse_with(section, key, example.as_deref());
         let config = config.unwrap_or_else(|errors| panic!("{section} {key}: {errors:?}"));
-        let beside = if key == NEEDS.1 { key } else { "" };
-        let base = parse_with(section, beside, None).expect("valid");
+        let base = without(section, key);
         assert_ne!(config, base, "{section} {key} = {example:?}");
     }
 }

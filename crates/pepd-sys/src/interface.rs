@@ -146,7 +146,7 @@ fn transmitted(answer: &[u8]) -> io::Result<Transmitted> {
     };
     let [packets, bytes] = [packets, bytes].map(u64::from_ne_bytes);
     let header = match device {
-        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => ETHERNET,
+        libc::ARPHRD_ETHER => ETHERNET,
         _ => 0,
     };
     Ok(Transmitted {

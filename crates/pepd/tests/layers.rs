@@ -92,11 +92,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pep-core",
         &[
-            "budget ring chunks key hosts stream_header redirection share stats syn history lookups",
+            "budget ring chunks key hosts stream_header redirection stats syn history lookups",
             "relay",
             "arena outage reading",
             "site",
-            "config custody",
+            "config custody share",
         ],
     ),
     (
@@ -134,10 +134,9 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "rules program",
             "nft netlink",
-            "iptables",
-            "filter",
+            "filter iptables setup",
             "bypass other_marks icmp route",
-            "hop near raw setup watcher",
+            "hop near raw watcher",
             "defer full_hosts lost neigh tun",
             "render time_wait upkeep",
         ],

@@ -316,6 +316,7 @@ fn an_unknown_round_trip_is_measured_however_long() {
     snoop.set_path(at(0), &path);
     down(&mut snoop, 0, data(1000));
     assert_eq!(snoop.deadline(), Some(at(2000)), "twice a second");
+    up(&mut snoop, 0, ack(1000));
     up(&mut snoop, 600, ack(1100));
     down(&mut snoop, 600, data(1100));
     assert_eq!(snoop.deadline(), Some(at(1800)));
