@@ -61,12 +61,16 @@ impl Tools {
     }
 
     fn start(&self, bed: &Bed, config: &str) -> Pep {
-        // The commands create their tables, and leave them.
+        // The commands create their tables and chains, and leave them.
         for program in ["iptables", "ip6tables"] {
             for (table, chain) in [
+                ("raw", "PREROUTING"),
                 ("raw", "OUTPUT"),
-                ("mangle", "FORWARD"),
+                ("mangle", "PREROUTING"),
                 ("mangle", "INPUT"),
+                ("mangle", "FORWARD"),
+                ("mangle", "OUTPUT"),
+                ("mangle", "POSTROUTING"),
             ] {
                 self.run(
                     &bed.gateway,
@@ -249,6 +253,7 @@ fn after_a_kill_connections_pass_the_rules_of_iptables() {
         pep.kill();
         assert!(tools.rules(&bed.gateway).contains("TPROXY"));
         // Within its retransmissions, the host's SYN passes.
+        bed.client.sysctl("net.ipv4.tcp_syn_retries", "4");
         echo_once(&mut connect(bed), b"passes");
         let mut again = tools.start(bed, &config);
         accelerated(bed, &again);
