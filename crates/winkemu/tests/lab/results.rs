@@ -72,7 +72,8 @@ delay = "40ms"
 
 [[variant]]
 name = "slow"
-node.client.sysctl = { "net.ipv4.tcp_wmem" = "4096 4096 4096" }
+# A window of less than 4 kB for each round trip.
+node.server.sysctl = { "net.ipv4.tcp_rmem" = "4096 4096 4096" }
 
 [[variant]]
 name = "fast"
@@ -101,7 +102,7 @@ fn brief_results_are_a_table_and_sentences_on_one_screen() {
         "{stdout}"
     );
     for part in [
-        " MB in 4.0",
+        " MB in 4.00 s",
         "slow: used ",
         "fast: used ",
         "times as fast as `slow`",

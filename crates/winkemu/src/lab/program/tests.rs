@@ -223,7 +223,8 @@ fn a_time_limit_leaves_the_part_that_had_arrived_or_fails() {
         assert!(!result.is_whole(), "{result:?}");
         assert!((100_000..2_000_000).contains(&live), "{live}");
         assert!(result.arrived_bytes >= live, "{result:?}");
-        assert!(result.seconds >= 2.0, "{result:?}");
+        // curl's own clock and limit are a little off.
+        assert!(result.seconds >= 1.9, "{result:?}");
         let failure = run(&curl(false)).unwrap_err();
         assert!(matches!(failure, ProgramError::Timeout { .. }), "{failure}");
     }
