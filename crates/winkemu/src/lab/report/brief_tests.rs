@@ -102,9 +102,9 @@ fn a_transfer_that_was_cut_off_has_a_part_and_bounds_the_gain() {
     let results = results([[Err(2_000_000), Err(1_040_000)], [Ok(5.0), Err(9_900_000)]]);
     let text = results.to_brief_text();
     for part in [
-        "  1 MB in 100 s",
-        "  2 MB in 100 s",
-        "9.9 MB in 100 s",
+        "1.04 MB in 100 s",
+        "2.00 MB in 100 s",
+        "9.90 MB in 100 s",
         "5.00 s  \u{2265}\u{d7}20.0",
         "direct: no transfer complete after 100 s, when 10 to 20 % had arrived.",
         "fast: 1 of 2 transfers not complete after 100 s, when 99 % had arrived.",

@@ -186,7 +186,9 @@ impl Results {
         parts.extend(transfers.sentences());
         let missing = self.failed() + self.late() > 0;
         parts.extend(checks::brief_text(&self.checks, missing));
-        parts.extend(self.complaints());
+        let complaints = self.complaints().unwrap_or_default();
+        let complaints = complaints.lines();
+        parts.extend(complaints.map(|line| transfers::wrapped(line, transfers::WIDTH)));
         parts.join("\n")
     }
 

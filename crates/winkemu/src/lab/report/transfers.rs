@@ -13,7 +13,7 @@ use crate::lab::{
 };
 
 /// Columns of text.
-const WIDTH: usize = 98;
+pub(super) const WIDTH: usize = 98;
 
 type Runs = [(RunSpec, RunResult)];
 
@@ -180,7 +180,8 @@ impl<'a> Transfers<'a> {
                 format!("{seconds} s{gain}")
             }
             Some(Time::Cut { after_s, bytes, .. }) => {
-                format!("{} in {} s", megabytes(bytes), significant(after_s))
+                let (megabytes, after) = (significant(bytes / 1e6), significant(after_s));
+                format!("{megabytes} MB in {after} s")
             }
             None => "-".to_owned(),
         }
@@ -290,12 +291,6 @@ impl<'a> Transfers<'a> {
         };
         others.iter().filter_map(delay).collect()
     }
-}
-
-/// Formats bytes in MB; round sizes without a fraction.
-fn megabytes(bytes: f64) -> String {
-    let number = format!("{:.1}", bytes / 1e6);
-    format!("{} MB", number.strip_suffix(".0").unwrap_or(&number))
 }
 
 /// Minimum and maximum in words, once if they read the same; `None` without values.
