@@ -260,8 +260,8 @@ impl<'a> Transfers<'a> {
         let factors = || gains.iter().map(|gain| gain.factor);
         let name = self.scenario.baseline.as_ref()?;
         let text = if gains.iter().any(|gain| gain.at_least) {
-            let least = factors().min_by(f64::total_cmp)?;
-            format!("at least {}", significant(least))
+            let factor = factors().min_by(f64::total_cmp)?;
+            format!("at least {}", significant(factor))
         } else {
             range(factors(), significant)?
         };
@@ -297,11 +297,11 @@ impl<'a> Transfers<'a> {
 fn range(values: impl Iterator<Item = f64>, words: impl Fn(f64) -> String) -> Option<String> {
     let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
-    let (least, most) = (words(*values.first()?), words(*values.last()?));
-    Some(if least == most {
-        least
+    let (first, last) = (words(*values.first()?), words(*values.last()?));
+    Some(if first == last {
+        first
     } else {
-        format!("{least} to {most}")
+        format!("{first} to {last}")
     })
 }
 

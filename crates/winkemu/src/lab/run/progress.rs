@@ -83,9 +83,12 @@ impl fmt::Display for State {
             .map(|transfer| (transfer.share() * 100.0) as u64)
             .collect();
         match (shares.iter().min(), shares.iter().max()) {
-            (Some(least), Some(most)) if shares.len() > 1 => {
+            (Some(lowest), Some(highest)) if shares.len() > 1 => {
                 let count = shares.len();
-                write!(f, "; of {count} transfers {least} to {most} % have arrived")
+                write!(
+                    f,
+                    "; of {count} transfers {lowest} to {highest} % have arrived"
+                )
             }
             (Some(share), _) => write!(f, "; of 1 transfer {share} % have arrived"),
             _ => Ok(()),
