@@ -136,7 +136,8 @@ impl Log {
         self.lines.lock().raw.join("\n")
     }
 
-    /// Returns the last lines unchanged; of counters, which tests request often, only the last.
+    /// Returns the last lines unchanged, and of earlier ones those that may explain a failure. Of
+    /// counters, which tests request often, it returns only the last.
     pub fn tail(&self, lines: usize) -> String {
         let is_counters = |line: &str| line.contains("\"message\":\"counters\"");
         let log = self.lines.lock();
@@ -146,7 +147,10 @@ impl Log {
             .filter(|(index, line)| !is_counters(line) || Some(*index) == last)
             .map(|(_, line)| line.as_str())
             .collect();
-        kept[kept.len().saturating_sub(lines)..].join("\n")
+        let (earlier, last) = kept.split_at(kept.len().saturating_sub(lines));
+        let notable = earlier.iter().filter(|line| is_notable(line));
+        let shown: Vec<_> = notable.chain(last).copied().collect();
+        shown.join("\n")
     }
 
     /// Returns whether the daemon has closed its standard error.
@@ -195,4 +199,13 @@ impl Log {
         })
         .collect()
     }
+}
+
+/// Returns whether a line has a warning, an error, a takeover, or the end of a flow that no host
+/// has wanted.
+fn is_notable(line: &str) -> bool {
+    const NOTABLE: [&str; 3] = ["\"level\":\"ERROR\"", "\"level\":\"WARN\"", "took over"];
+    const WANTED: [&str; 2] = ["\"reason\":\"closed\"", "\"reason\":\"client_reset\""];
+    let has = |part: &&str| line.contains(part);
+    NOTABLE.iter().any(has) || line.contains("flow ended") && !WANTED.iter().any(has)
 }
