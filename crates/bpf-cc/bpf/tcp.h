@@ -212,7 +212,10 @@ static __always_inline u32 waking_window(struct tcp_sock *tp, u32 window, u32 rt
 	u32 in_flight = tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
 	u32 room = WAKE_SEGMENTS + (rtt_us < WAKE_SHORT_US ? in_flight >> 1 : 0);
 
-	return max_u32(window, min_u64((u64)in_flight + room, WINDOW_MAX));
+	/* However many answers arrive before one acknowledges anything. */
+	u64 bound = min_u64(2 * (u64)window + WAKE_SEGMENTS, WINDOW_MAX);
+
+	return max_u32(window, min_u64((u64)in_flight + room, bound));
 }
 
 /* Silence beyond two round trips after which an answer to a probe wakes a connection. */

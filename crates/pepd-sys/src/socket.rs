@@ -340,7 +340,11 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
         unacked: if established { word(24) } else { 0 },
         silent: Duration::from_millis(word(56).into()),
         rtt: Duration::from_micros(word(68).into()),
-        rtt_min: Duration::from_micros(word(148).into()),
+        // The maximum stands for "no sample yet".
+        rtt_min: match word(148) {
+            u32::MAX => Duration::ZERO,
+            micros => Duration::from_micros(micros.into()),
+        },
         acked: u64::from_ne_bytes(array(&info, 120)),
         waits_for_window: word(24) == 0 && word(144) > 0,
     })

@@ -38,9 +38,24 @@ pub fn load(source: Source) -> Result<Loaded, LoadError> {
 
 /// Logs once, at the start, kernel features that sites ask for but flows do not require.
 pub fn log_missing(config: &Config) {
-    let mut sites = config.sites.iter();
-    let asks = sites.any(|(_, site)| site.timeouts.rto_max.is_some());
-    if asks && !has_rto_max() {
+    // TCP_RTO_MIN_US came with TCP_RTO_MAX_MS.
+    if has_rto_max() {
+        return;
+    }
+    let flows = || {
+        config
+            .sites
+            .iter()
+            .map(|(_, site)| site)
+            .filter(|site| site.mode.takes_flows())
+    };
+    if flows().any(|site| site.timeouts.rto_min.is_some()) {
+        tracing::info!(
+            "this kernel lacks TCP_RTO_MIN_US (Linux 6.15): `timeouts.rto_min` has an effect only with \
+             the congestion controls hybla_sat, hybla and steady"
+        );
+    }
+    if flows().any(|site| site.timeouts.rto_max.is_some()) {
         tracing::info!(
             "retransmission timeouts may grow to 120 s, since this kernel lacks TCP_RTO_MAX_MS (Linux 6.15): \
              `timeouts.rto_max` has no effect"

@@ -51,6 +51,22 @@ fn an_answer_after_a_silence_lets_new_segments_go_once() {
 }
 
 #[test]
+fn answers_that_acknowledge_nothing_let_no_more_than_a_second_window_go() {
+    for (control, rtt_us) in CONTROLS
+        .into_iter()
+        .flat_map(|one| [(one, 1_000), (one, 600_000)])
+    {
+        let mut socket = silent(control, rtt_us, 5_000_000);
+        let before = socket.view.window;
+        for _ in 0..1000 {
+            socket.view.in_flight = socket.view.window;
+            socket.acknowledge();
+        }
+        assert!(socket.view.window <= 2 * before + 4, "{control}");
+    }
+}
+
+#[test]
 fn over_a_short_path_half_a_window_goes() {
     for control in CONTROLS {
         let mut socket = silent(control, 1_000, 200_000);

@@ -22,7 +22,7 @@ pub struct Vitals {
     pub silent: Duration,
     /// Round-trip time, smoothed.
     pub rtt: Duration,
-    /// Shortest recent round-trip time.
+    /// Shortest recent round-trip time; zero while unknown.
     pub rtt_min: Duration,
     /// Total bytes that the far end has acknowledged.
     pub acked: u64,
@@ -82,13 +82,14 @@ impl Tempo {
     }
 
     /// Returns the time without an ACK after which the link may be down: two round trips, a
-    /// tolerated delay, such as that of a delayed ACK, and the time that the packets in flight take
-    /// on a slow link.
+    /// tolerated delay, and the time that the packets in flight take on a slow link. The usual
+    /// tempo tolerates a delayed ACK. The quick one does not, but its probe makes the receiver send
+    /// that ACK.
     ///
     /// The smoothed round trip allows for a queue. After a short outage it contains the outage, so
     /// the quick tempo goes by the shortest one.
     pub fn limit(self, vitals: &Vitals) -> Duration {
-        let round_trips = if self.is_quick {
+        let round_trips = if self.is_quick && !vitals.rtt_min.is_zero() {
             2 * vitals.rtt_min + Duration::from_millis(30)
         } else {
             2 * vitals.rtt + Duration::from_millis(400)

@@ -341,7 +341,9 @@ impl Shares {
     }
 
     fn divide_among_sites<T: AsRef<Sharer> + AsMut<Sharer>>(&mut self, rate: u64, flows: &mut [T]) {
-        let limit_min = minimum_share(self.rate);
+        // All minimums together are no more than the rate of these flows' priority.
+        let each = rate / u64::try_from(flows.len()).unwrap_or(u64::MAX).max(1);
+        let limit_min = minimum_share(self.rate).min(each).max(1);
         let demands = &mut self.demands;
         let mut level = |rate, wanted: &mut dyn Iterator<Item = u64>| {
             demands.clear();

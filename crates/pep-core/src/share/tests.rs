@@ -415,7 +415,7 @@ fn nothing_changes_while_the_link_is_down() {
 fn limits_have_a_floor() {
     assert_eq!(
         level_after(&mut vec![greedy(place(0, 0)); 3000]),
-        RATE / 1024
+        SHARED / 3000
     );
 }
 

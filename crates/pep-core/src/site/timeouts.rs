@@ -19,8 +19,8 @@ const KERNEL_RTO_MIN: RangeInclusive<Duration> =
 /// Longest round trip of links whose flows get a short minimum. Over longer ones the round trip
 /// itself rules the timer.
 const SHORT_RTT: Duration = Duration::from_millis(100);
-/// Minimum wait over short links: above the 40 ms for which receivers delay an ACK (Linux,
-/// Windows, BSD), so that a lone segment is not sent twice.
+/// Minimum wait over short links: above the 40 ms for which most receivers delay an ACK. Linux may
+/// delay it by a round trip, older systems by 200 ms: then a lone segment is sent twice.
 const SHORT_RTO_MIN: Duration = Duration::from_millis(50);
 
 const SECOND: Duration = Duration::from_secs(1);

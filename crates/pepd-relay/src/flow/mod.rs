@@ -264,9 +264,7 @@ impl Flow {
             .iter()
             .all(|direction| relay.direction(*direction).delivered() == 0);
         let link_leg = &legs[ends.site.link_side as usize];
-        let pacing = ends.site.link_leg().pacing;
-        let rate = pacing.map(|rate| rate.v4.bytes_per_second());
-        revive::watch(link_leg.shared(), &ends.site.timeouts, rate);
+        revive::watch(link_leg.shared(), ends.site.link_leg());
         let receive_window = ReceiveWindow::new(
             ends.site.link_leg().buffers.receive,
             Share::none(&context.budget),
@@ -336,6 +334,9 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
+        if let Some(share) = &self.share {
+            share.on_end();
+        }
         self.slot.publish_state(SlotState::Closed);
         self.record();
         self.count_bytes();

@@ -12,14 +12,11 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{
-    config::Timeouts,
-    outage::{
-        patience::Patience,
-        revival::{Care, Revival, Tempo, Vitals},
-    },
+use pep_core::outage::{
+    patience::Patience,
+    revival::{Care, Revival, Tempo, Vitals},
 };
-use pepd_sys::socket;
+use pepd_sys::{leg::LegOptions, socket};
 use socket2::SockRef;
 use tokio::{
     sync::Notify,
@@ -34,7 +31,8 @@ const SCAN: Duration = Patience::LOOK;
 /// none has.
 const SCAN_QUICK: Duration = Duration::from_millis(10);
 const SCAN_IDLE: Duration = Duration::from_millis(200);
-/// Minimum interval between two looks per leg of quick tempo: 1 % of a CPU for all of them.
+/// Minimum interval between two looks per leg of quick tempo, or per stuck leg: 1 % of a CPU for
+/// all of them.
 const SCAN_EACH: Duration = Duration::from_micros(100);
 /// Intervals between two looks at stuck legs, by tempo.
 const QUICK_LOOK: Duration = Tempo::quick(None).look();
@@ -61,8 +59,7 @@ struct Leg {
     /// revived.
     rto_max: Option<Duration>,
     tempo: Tempo,
-    /// Patience, if the leg has a user timeout.
-    patience: Option<Patience>,
+    patience: Patience,
     /// Bytes acknowledged while more are in flight, and the scan that first found as many.
     waits: Option<(u64, Duration)>,
     /// State of the revival, if the leg seems stuck.
@@ -74,25 +71,26 @@ struct Leg {
 /// limits the time to detect losses once the link is up again.
 const RTO_MAX_STUCK: Duration = Duration::from_secs(1);
 
-/// Adds a leg of a flow with these timeouts to the calling worker's list; `rate` is that of the
-/// link in bytes per second, where it is stated.
-pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts, rate: Option<u64>) {
-    let (rto_max, user_timeout) = (timeouts.rto_max, timeouts.user_timeout);
-    if rto_max.is_none() && user_timeout.is_none() {
+/// Adds a leg with these options to the calling worker's list, if it has a user timeout. Without
+/// one, the kernel gives up after a number of retransmissions, so that a cap on the time between
+/// them would end the flow early.
+pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) {
+    let Some(user_timeout) = options.user_timeout else {
         return;
-    }
+    };
+    let rate = options.pacing.map(|rate| rate.v4.bytes_per_second());
     LEGS.with_borrow_mut(|legs| {
         if legs.list.is_empty() {
             legs.some.notify_one();
         }
         legs.list.push(Leg {
             socket: Arc::downgrade(socket),
-            rto_max,
-            tempo: match timeouts.rto_min {
+            rto_max: options.rto_max,
+            tempo: match options.rto_min {
                 Some(_) => Tempo::quick(rate),
                 None => Tempo::usual(rate),
             },
-            patience: user_timeout.map(Patience::new),
+            patience: Patience::new(user_timeout),
             waits: None,
             revival: None,
         });
@@ -134,10 +132,11 @@ struct Looks {
 impl Looks {
     /// Returns the time until the next look.
     fn pause(&self) -> Duration {
+        let for_stuck = SCAN_EACH * self.stuck;
         if self.stuck_quick > 0 {
-            QUICK_LOOK
+            QUICK_LOOK.max(for_stuck).min(SCAN)
         } else if self.stuck > 0 {
-            USUAL_LOOK.min(self.scan_quick())
+            USUAL_LOOK.max(for_stuck).min(self.scan_quick())
         } else {
             self.scan_quick()
         }
@@ -223,7 +222,7 @@ impl Leg {
 
     /// Returns the leg's new user timeout, if it changes.
     fn user_timeout(&mut self, now: Duration, vitals: &Vitals) -> Option<Duration> {
-        self.patience.as_mut()?.care(now, vitals)
+        self.patience.care(now, vitals)
     }
 
     /// Decides the action for the leg.

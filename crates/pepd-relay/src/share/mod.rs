@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use pep_core::share::{Place, Priority, newcomer_limit};
 use pepd_sys::{
     leg::{self, Terms},
-    socket::Progress,
+    socket::{self, Progress},
 };
 use tokio::sync::Notify;
 use units::Rate;
@@ -150,6 +150,8 @@ struct Sender {
     /// Progress of the leg when it was last not listed, if known. What it sends before its first
     /// sample counts, though it is not paced.
     before: Mutex<Option<Progress>>,
+    /// Progress of the leg when its flow ended, until it is sampled.
+    last: Mutex<Option<Progress>>,
     /// SO_MAX_PACING_RATE set last; 0 if none was.
     pace: AtomicU64,
 }
@@ -181,8 +183,8 @@ pub struct FlowShare {
     link: Arc<SharedLink>,
     terms: Terms,
     place: Place,
-    /// True until the first byte is sent.
-    begins: bool,
+    /// Progress of the leg when it was last not listed, if known, while there is no sender.
+    before: Option<Progress>,
     /// `None` after a long time with nothing to send.
     sender: Option<Arc<Sender>>,
 }
@@ -194,21 +196,22 @@ impl FlowShare {
             link,
             terms,
             place,
-            begins,
+            before: begins.then(Progress::default),
             sender: None,
         }
     }
 
     /// Notes that the flow has just sent bytes by `leg`.
     pub fn on_sent(&mut self, leg: &Arc<OwnedFd>) {
-        let begins = mem::take(&mut self.begins);
+        let before = &mut self.before;
         let sender = self.sender.get_or_insert_with(|| {
             Arc::new(Sender {
                 leg: Arc::downgrade(leg),
                 terms: self.terms,
                 place: self.place,
                 listed: AtomicBool::new(false),
-                before: Mutex::new(begins.then(Progress::default)),
+                before: Mutex::new(before.take()),
+                last: Mutex::default(),
                 pace: AtomicU64::new(0),
             })
         });
@@ -218,8 +221,20 @@ impl FlowShare {
         }
     }
 
+    /// Notes that the flow is about to close its leg. What it has sent since the last sample is
+    /// not other traffic.
+    pub(crate) fn on_end(&self) {
+        let Some(sender) = &self.sender else { return };
+        if let Some(leg) = sender.leg.upgrade() {
+            *sender.last.lock() = socket::progress(leg.as_fd()).ok();
+        }
+    }
+
     /// Notes that the flow has not sent anything for a while.
     pub(crate) fn on_quiet(&mut self) {
-        self.sender.take_if(|sender| !sender.listed.load(Relaxed));
+        let unlisted = |sender: &mut Arc<Sender>| !sender.listed.load(SeqCst);
+        if let Some(sender) = self.sender.take_if(unlisted) {
+            self.before = sender.before.lock().take();
+        }
     }
 }

@@ -245,9 +245,11 @@ impl Watched {
         })
     }
 
-    /// Returns the socket's progress; `None` when the flow has ended.
+    /// Returns the socket's progress, once also after the flow's end; then `None`.
     fn progress(&self) -> Option<Progress> {
-        let leg = self.sender.leg.upgrade()?;
+        let Some(leg) = self.sender.leg.upgrade() else {
+            return self.sender.last.lock().take();
+        };
         let progress: io::Result<_> = socket::progress(leg.as_fd());
         progress.ok()
     }

@@ -93,7 +93,7 @@ impl Flow {
     }
 
     fn pace(&self) -> u64 {
-        pepd_sys::socket::max_pacing_rate(self.leg.as_fd()).unwrap()
+        socket::max_pacing_rate(self.leg.as_fd()).unwrap()
     }
 }
 
@@ -178,17 +178,18 @@ async fn other_packets_of_the_interface_reduce_the_limits() {
     let address = other.local_addr().unwrap();
     let (mut due, mut reduced) = (tokio::time::Instant::now(), false);
     send_until(&mut flows, |flows| {
-        // As fast as half of the link, with 28 bytes of headers.
+        // A quarter of the link, with 28 bytes of headers: with the flow's own packets it would be
+        // more, and only half would be left.
         while due <= tokio::time::Instant::now() {
             other.send_to(&[0; 1472], address).unwrap();
-            due += Duration::from_millis(2);
+            due += Duration::from_millis(4);
         }
-        reduced |= near(flows[0].pace(), FULL / 2);
+        reduced |= (FULL * 13 / 20..FULL * 4 / 5).contains(&flows[0].pace());
         reduced
     })
     .await;
     let bits = link.other_bits().expect("counted");
-    assert!(bits >= LINK_BITS / 3, "{bits}");
+    assert!(bits >= LINK_BITS / 6, "{bits}");
     assert!(link.other_bytes() > 0);
 }
 
@@ -224,6 +225,10 @@ async fn flows_that_are_done_are_forgotten_until_they_send_again() {
         assert!(flow.share.sender.is_some());
         flow.share.on_quiet();
         assert!(flow.share.sender.is_none());
+        // The bytes that it sends next are its own from the first on.
+        assert!(flow.share.before.is_some());
+        flow.send(1);
+        assert!(flow.share.before.is_none());
     }
 }
 

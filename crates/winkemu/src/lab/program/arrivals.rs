@@ -81,9 +81,14 @@ mod tests {
     fn work_is_watched_until_it_ends() {
         let (live, seen) = (AtomicU64::new(0), AtomicU64::new(0));
         let read = || seen.fetch_add(3, Relaxed) + 3;
+        let began = Instant::now();
         let work = || {
             while live.load(Relaxed) < 6 {
-                thread::sleep(Duration::from_millis(5));
+                assert!(
+                    began.elapsed() < Duration::from_secs(60),
+                    "nothing was read"
+                );
+                thread::yield_now();
             }
             "done"
         };
