@@ -33,8 +33,8 @@ Exit codes:
   1  failure at run time, or output could not be written
   2  invalid command line
   3  invalid configuration (each error is printed with file, line and key)
-  4  the configuration could not be applied: missing capability, nft, route, kernel feature,
-     file descriptors or virtual memory, or a port in use
+  4  the configuration could not be applied: missing capability, nft or iptables, route, kernel
+     feature, file descriptors or virtual memory, or a port in use
   5  some flows exceeded `timeouts.drain` (or the timeout of `pepd drain`) and were reset
   6  a repeated stop signal, a second or more after the first, ended pepd at once
   7  `pepd check --strict`: the configuration is valid, but a finding has the state `fail`";
