@@ -351,7 +351,14 @@ fn rules_of_the_operator_carry_flows_and_are_left_alone() {
             assert_eq!(pep.counter("flows_accepted"), 0);
             match format {
                 "nft" => feed(&bed.gateway, "nft", &["-f", "-"], &rules),
-                _ => feed(&bed.gateway, "sh", &["-s"], &rules),
+                _ => {
+                    // The script replaces rules of another configuration.
+                    let other = text.replacen("lan = [", "lan = [\"lan9\", ", 1);
+                    assert_ne!(other, text);
+                    fs::write(&file, other).expect("written");
+                    feed(&bed.gateway, "sh", &["-s"], &printed(bed, &file, format));
+                    feed(&bed.gateway, "sh", &["-s"], &rules);
+                }
             }
             // The gate of iptables opens by pepd's next signal.
             wait_until("flows to be accelerated", || {
@@ -375,7 +382,11 @@ fn rules_of_the_operator_carry_flows_and_are_left_alone() {
             assert_eq!(pep.terminate(), 0);
             match format {
                 "nft" => bed.gateway.nft("delete table inet pepd"),
-                _ => feed(&bed.gateway, "sh", &["-s", "remove"], &rules),
+                _ => {
+                    feed(&bed.gateway, "sh", &["-s", "remove"], &rules);
+                    let left = bed.gateway.run("iptables-save", &[]);
+                    assert!(!left.contains("pepd"), "{left}");
+                }
             }
         }
     });

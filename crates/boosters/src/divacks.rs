@@ -139,7 +139,12 @@ impl DivAcks {
             return None;
         }
         flow.duplicates = 0;
-        if pause > self.rtt * 3 {
+        // Where the round trip is unknown, that of RFC 6298 §2.1.
+        let rtt = match self.rtt {
+            Path::RTT_UNKNOWN => Duration::from_secs(1),
+            known => known,
+        };
+        if pause > rtt * 3 {
             flow.resume(self.config.mode == Mode::Controlled);
         }
         let bytes = tcp.ack.wrapping_sub(before);
@@ -305,7 +310,15 @@ mod tests {
         total: u32,
         application: fn(u32) -> (u32, u64),
     ) -> (u32, DivAcks) {
-        let mut booster = DivAcks::new(config);
+        transfer_by(DivAcks::new(config), counts_bytes, total, application)
+    }
+
+    fn transfer_by(
+        mut booster: DivAcks,
+        counts_bytes: bool,
+        total: u32,
+        application: fn(u32) -> (u32, u64),
+    ) -> (u32, DivAcks) {
         let (mut out, mut now) = (Out::default(), Duration::ZERO);
         let begin = u32::MAX - 20_000;
         let (mut next, mut una, mut window, mut rounds) = (begin, begin, 2 * MSS, 0);
@@ -339,6 +352,18 @@ mod tests {
             }
         }
         (rounds, booster)
+    }
+
+    #[test]
+    fn a_sender_that_counts_bytes_is_left_alone_where_the_round_trip_is_unknown() {
+        let mut booster = DivAcks::new(Config::default());
+        let path = Path {
+            rtt: Path::RTT_UNKNOWN,
+            ..Path::default()
+        };
+        booster.set_path(Duration::ZERO, &path);
+        let (_, booster) = transfer_by(booster, true, 2000 * MSS, |_| (u32::MAX, 0));
+        assert_eq!(booster.refused, 1);
     }
 
     #[test]

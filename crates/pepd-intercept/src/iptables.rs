@@ -18,7 +18,7 @@ use std::{
 pub use command::{Iptables, IptablesError};
 pub use listing::Differences;
 use listing::Listing;
-pub use text::{Commands, script};
+pub use text::{Commands, prefix, script};
 use text::{Lines, Table, Writer};
 
 use ipnet::IpNet;
@@ -129,7 +129,7 @@ impl Tables {
     /// Returns the rules of a configuration for a backend, not installed yet.
     pub fn new(config: &Config, program: Iptables) -> Self {
         Self {
-            prefix: text::prefix(config.intercept.table.as_ref()).to_owned(),
+            prefix: prefix(config.intercept.table.as_ref()).to_owned(),
             marks: MarkSet::new(config.intercept.marks),
             port: config.intercept.listen_port,
             program,
@@ -183,7 +183,10 @@ impl Tables {
     ) -> Result<Ruleset, IptablesError> {
         let mut ruleset = self.ruleset(config, ipv6);
         self.expect(&ruleset);
-        if let Err(refused) = self.put_back_of(Family::V4).await {
+        if let Err(refused) = self.put_back_twice(Family::V4).await {
+            if !matches!(refused, IptablesError::Refused(..)) {
+                return Err(refused);
+            }
             self.is_reduced = true;
             ruleset = self.ruleset(config, ipv6);
             self.expect(&ruleset);
@@ -192,11 +195,14 @@ impl Tables {
             }
             warn!(
                 error = &refused as &dyn std::error::Error,
-                "the kernel lacks xt_hashlimit or xt_rpfilter: a host that floods pepd with SYNs, or forges their \
+                "the kernel probably lacks xt_hashlimit or xt_rpfilter: a host that floods pepd with SYNs, or forges their \
                  source, may keep connections of other hosts from being accelerated"
             );
         }
-        if ipv6 && let Err(err) = self.put_back_of(Family::V6).await {
+        if ipv6 && let Err(err) = self.put_back_twice(Family::V6).await {
+            for table in TABLES {
+                let _ = remove_table(&self.program, &self.prefix, Family::V6, table).await;
+            }
             warn!(
                 error = &err as &dyn std::error::Error,
                 "cannot install rules for IPv6: connections over it pass unaccelerated"
@@ -223,13 +229,38 @@ impl Tables {
         Ok(())
     }
 
+    /// Tries a second time: another program may have changed the table meanwhile.
+    async fn put_back_twice(&self, family: Family) -> Result<(), IptablesError> {
+        match self.put_back_of(family).await {
+            Err(IptablesError::Refused(..) | IptablesError::Hangs { .. }) => {
+                self.put_back_of(family).await
+            }
+            done => done,
+        }
+    }
+
+    /// Applies input for iptables-restore, once other programs have released the lock. Signals
+    /// meanwhile: otherwise the rules would take pepd for dead.
+    async fn restore(&self, family: Family, input: &str) -> Result<(), IptablesError> {
+        const TRIES: usize = 5;
+        let mut result = Ok(());
+        for _ in 0..TRIES {
+            self.signal();
+            result = self.program.restore(family, input).await;
+            if !result.as_ref().is_err_and(IptablesError::is_locked) {
+                break;
+            }
+        }
+        result
+    }
+
     async fn put_back_of(&self, family: Family) -> Result<(), IptablesError> {
         let tables = self.state.lock().tables.clone();
         for table in tables.iter().filter(|table| table.family == family) {
             let saved = self.program.save(family, table.name).await?;
             let old = Listing::parse(&saved, &self.prefix);
             let input = table.restoring(&old.chains, &old.jumps());
-            self.program.restore(family, &input).await?;
+            self.restore(family, &input).await?;
         }
         Ok(())
     }
@@ -265,7 +296,7 @@ impl Tables {
         };
         for family in families {
             let chain = chain(self.writer(family));
-            self.program.restore(family, &chain.restoring()).await?;
+            self.restore(family, &chain.restoring()).await?;
             self.keep_counters(|name| *name == chain.name);
             let mut state = self.state.lock();
             let tables = state.tables.iter_mut();
@@ -402,18 +433,21 @@ fn count(table: &Table, listing: &Listing, counters: &mut BTreeMap<String, u64>)
 /// # Errors
 /// When none is installed, or the kernel lacks a module.
 pub async fn choose(config: &Config) -> Result<Iptables, IptablesError> {
-    let prefix = text::prefix(config.intercept.table.as_ref());
+    let prefix = prefix(config.intercept.table.as_ref());
     let mut failure = IptablesError::Missing;
     for (number, program) in Iptables::installed().await?.into_iter().enumerate() {
-        match program.restore(Family::V4, &text::probe(prefix)).await {
-            Ok(()) => {
-                let chain = [text::probe_chain(prefix)];
-                for table in TABLES {
-                    let removal = text::removing(table, &chain, &[]);
-                    program.restore(Family::V4, &removal).await?;
-                }
-                return Ok(program);
+        let probed = program.restore(Family::V4, &text::probe(prefix)).await;
+        // Each table is a transaction of its own: the first may exist without the second.
+        let chain = [text::probe_chain(prefix)];
+        for table in TABLES {
+            let removal = text::removing(table, &chain, &[]);
+            let removed = program.restore(Family::V4, &removal).await;
+            if probed.is_ok() {
+                removed?;
             }
+        }
+        match probed {
+            Ok(()) => return Ok(program),
             Err(err) if number == 0 => failure = err,
             Err(_) => {}
         }
@@ -423,7 +457,7 @@ pub async fn choose(config: &Config) -> Result<Iptables, IptablesError> {
 
 /// Returns an installed backend, one with rules for this configuration if there is one.
 pub async fn with_rules(config: &Config) -> Option<Iptables> {
-    let prefix = text::prefix(config.intercept.table.as_ref());
+    let prefix = prefix(config.intercept.table.as_ref());
     let mut installed = Iptables::installed().await.unwrap_or_default();
     let mut place = 0;
     for (number, program) in installed
@@ -448,7 +482,7 @@ pub fn tables(config: &Config, families: &[Family]) -> Vec<Table> {
     let ruleset = Ruleset::new(config, FEATURES);
     let tables = families.iter().flat_map(|&family| {
         let writer = Writer {
-            prefix: text::prefix(config.intercept.table.as_ref()),
+            prefix: prefix(config.intercept.table.as_ref()),
             marks: MarkSet::new(config.intercept.marks),
             port: config.intercept.listen_port,
             family,
@@ -461,7 +495,7 @@ pub fn tables(config: &Config, families: &[Family]) -> Vec<Table> {
 
 /// Returns true for a line of iptables-save about a chain of pepd, or a rule that leads to one.
 pub fn is_own_rule(line: &str, table: &str) -> bool {
-    let prefix = format!("{}_", text::prefix(table));
+    let prefix = format!("{}_", prefix(table));
     let mut words = line.split(' ').map(|word| word.trim_start_matches(':'));
     words.any(|word| word.strip_prefix(&prefix).is_some_and(text::is_own))
 }
@@ -483,11 +517,11 @@ pub struct Inspected {
 /// # Errors
 /// When the program cannot be run, or is missing.
 pub async fn inspect(config: &Config, version: Option<&str>) -> Result<Inspected, IptablesError> {
-    let program = match version {
-        Some(version) => {
-            let mut programs = Iptables::installed().await?.into_iter();
-            programs.find(|program| program.version() == version)
-        }
+    let mut programs = Iptables::installed().await?.into_iter();
+    let same = programs.find(|program| Some(program.version().as_str()) == version);
+    // Another version may have been installed meanwhile.
+    let program = match same {
+        Some(program) => Some(program),
         None => with_rules(config).await,
     };
     let program = program.ok_or(IptablesError::Missing)?;
@@ -540,7 +574,7 @@ impl Tables {
 
 /// Returns the kernel's file of the list of pepd's gate, which exists as long as its rules.
 fn list_of_gate(config: &Config) -> PathBuf {
-    let prefix = text::prefix(config.intercept.table.as_ref());
+    let prefix = prefix(config.intercept.table.as_ref());
     PathBuf::from(format!("/proc/net/xt_recent/{prefix}_{}", signals::OPEN))
 }
 
@@ -563,7 +597,7 @@ pub fn gate_is_closed(config: &Config) -> io::Result<bool> {
 /// # Errors
 /// When a program cannot be run or rejects it.
 pub async fn remove_leftovers(config: &Config) -> Result<(), IptablesError> {
-    let prefix = text::prefix(config.intercept.table.as_ref());
+    let prefix = prefix(config.intercept.table.as_ref());
     for program in Iptables::installed().await? {
         let tables = TABLES.into_iter().filter(|table| program.may_have(table));
         let tables: Vec<_> = tables.collect();

@@ -148,7 +148,7 @@ fn the_script_has_the_rules_that_pepd_installs() {
         for table in tables(&config(), &[family]) {
             let input = table.restoring(&[], &[]);
             for rule in input.lines().filter(|line| line.starts_with('-')) {
-                let command = format!("{program} -t {} {rule}\n", table.name);
+                let command = format!("{program} -w -t {} {rule}\n", table.name);
                 assert!(script.contains(&command), "{command}");
             }
         }
@@ -156,6 +156,7 @@ fn the_script_has_the_rules_that_pepd_installs() {
     for limit in limits(&config()) {
         assert!(script.contains(limit), "{limit}");
     }
+    assert!(script.contains("\nown='pepd_(gate|"), "{script}");
 }
 
 #[test]

@@ -67,7 +67,8 @@ fn script(config: &Config) -> String {
         _ => commands(config),
     };
     let tables = iptables::tables(config, Features::FULL.families());
-    iptables::script(&tables, &iptables::limits(config), &commands)
+    let prefix = iptables::prefix(config.intercept.table.as_ref());
+    iptables::script(prefix, &tables, &iptables::limits(config), &commands)
 }
 
 fn commands(config: &Config) -> iptables::Commands {

@@ -12,7 +12,8 @@ use std::fmt;
 use pepd_sys::gate::Gate;
 
 use super::{
-    InterceptError, Interception, cannot, netlink::LanHost, route::Rules, rules::Family, setup,
+    InterceptError, Interception, cannot, filter::FilterError, netlink::LanHost, route::Rules,
+    rules::Family, setup,
 };
 
 /// A difference from the installed state, or a lack of its effect.
@@ -80,9 +81,11 @@ impl Interception {
     /// When no descriptors are left for queries to the kernel.
     pub async fn troubles(&mut self) -> Result<Vec<Trouble>, InterceptError> {
         let mut troubles = Vec::new();
-        let installed = self.filter.are_installed().await;
-        if !installed.map_err(cannot("look at the rules"))? {
-            troubles.push(Trouble::Table);
+        match self.filter.are_installed().await {
+            Ok(true) => {}
+            // Where rules cannot be listed, restoring them fails as well, and the log says why.
+            Ok(false) | Err(FilterError::Iptables(_)) => troubles.push(Trouble::Table),
+            Err(err) => return Err(cannot("look at the rules")(err)),
         }
         if self.answers_at_once {
             for family in setup::bridge_filters() {

@@ -44,10 +44,26 @@ pub enum IptablesError {
         /// Time after which pepd killed it.
         limit: Duration,
     },
+    /// The table has rules that this version of iptables does not understand.
+    #[error(
+        "{0} cannot list the table {1}: another program has put rules into it that iptables does not \
+         understand (`nft list ruleset` shows them); remove them, or set `intercept.rules = \"nft\"`"
+    )]
+    Unreadable(String, String),
     /// The program or the kernel rejected the rules.
     #[error("{0} refused: {1}")]
     Refused(String, String),
 }
+
+impl IptablesError {
+    /// Returns true if another program held the lock of xtables.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, Self::Refused(_, said) if said.contains("xtables lock"))
+    }
+}
+
+/// Words of iptables-save about a table with rules of nft that it cannot list.
+const INCOMPATIBLE: &str = "is incompatible, use 'nft' tool";
 
 /// A backend of iptables that is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,10 +115,11 @@ impl Iptables {
     /// Applies input for iptables-restore: each table as a whole or not at all.
     ///
     /// # Errors
-    /// When the program cannot be run or rejects it.
+    /// When the program cannot be run or rejects it, or another program holds the lock for two
+    /// seconds ([`IptablesError::is_locked`]).
     pub async fn restore(&self, family: Family, input: &str) -> Result<(), IptablesError> {
         let program = self.program(family, "restore");
-        run(&program, &["-w", "5", "--noflush"], Some(input)).await?;
+        run(&program, &["-w", "2", "--noflush"], Some(input)).await?;
         Ok(())
     }
 
@@ -112,7 +129,12 @@ impl Iptables {
     /// When the program cannot be run, or the kernel lacks the table.
     pub async fn save(&self, family: Family, table: &str) -> Result<String, IptablesError> {
         let program = self.program(family, "save");
-        run(&program, &["-c", "-t", table], None).await
+        let saved = run(&program, &["-c", "-t", table], None).await?;
+        // The exit status is 0 nevertheless.
+        if saved.contains(INCOMPATIBLE) {
+            return Err(IptablesError::Unreadable(program, table.to_owned()));
+        }
+        Ok(saved)
     }
 
     fn program(&self, family: Family, what: &str) -> String {

@@ -30,25 +30,46 @@ const USAGE: &str = "\
 const CHECKS: &str = "\
 fail() { echo \"$0: $*\" >&2; exit 1; }
 [ \"$(id -u)\" = 0 ] || fail 'run this as root'
-for command in ip iptables ip6tables; do
+for command in ip iptables; do
     command -v $command >/dev/null || fail \"command $command not found\"
 done
+if [ ! -e /proc/net/if_inet6 ] || ! command -v ip6tables >/dev/null; then
+    echo \"$0: without IPv6 or ip6tables: rules and routes of IPv4 only\" >&2
+    ip6tables() { :; }
+    ip() { case \"$1 $2 $3\" in '-6 rule del') return 1 ;; '-6 '*) ;; *) command ip \"$@\" ;; esac; }
+fi
 for command in iptables ip6tables; do
     for table in raw mangle; do
-        $command -t $table -S >/dev/null || fail \"$command lacks the table $table\"
+        $command -w -t $table -S >/dev/null || fail \"$command lacks the table $table\"
     done
 done
 ";
 
-/// Returns a shell script that installs the tables, runs the `ip` commands given, and removes all
-/// of it on request.
-pub fn script(tables: &[Table], limits: &[&str], routing: &Commands) -> String {
+/// Function that removes pepd's chains from a table, and the rules that lead to them. They may be
+/// those of another configuration.
+const CLEAR: &str = "\
+clear_table() {
+    \"$@\" -S 2>/dev/null | sed -nE \"s/^-A ([A-Z]+ .*-j $own)\\$/-D \\1/p\" |
+        while read -r rule; do \"$@\" $rule || :; done
+    chains=$(\"$@\" -S 2>/dev/null | sed -nE \"s/^-N ($own)\\$/\\1/p\")
+    for chain in $chains; do \"$@\" -F \"$chain\" || :; done
+    for chain in $chains; do \"$@\" -X \"$chain\" || :; done
+}
+";
+
+/// Returns a shell script that installs the tables, whose chains' names begin with `prefix`, runs
+/// the `ip` commands given, and removes all of it on request.
+pub fn script(prefix: &str, tables: &[Table], limits: &[&str], routing: &Commands) -> String {
     let limits: String = limits
         .iter()
         .map(|limit| format!("# - {limit}\n"))
         .collect();
-    let each = |text: fn(&Table) -> String| tables.iter().map(text).collect::<String>();
-    let (remove, install) = (each(Table::removing_commands), each(Table::commands));
+    let install: String = tables.iter().map(Table::commands).collect();
+    let remove: String = tables
+        .iter()
+        .map(|table| format!("    clear_table {}\n", table.command()))
+        .collect();
+    let own = own_pattern(prefix);
     let quiet = |commands: &[String]| -> String {
         let quiet = commands
             .iter()
@@ -56,7 +77,7 @@ pub fn script(tables: &[Table], limits: &[&str], routing: &Commands) -> String {
         quiet.collect()
     };
     format!(
-        "{USAGE}{limits}set -eu\n{CHECKS}{}\nremove() {{\n{}{remove}}}\n\n\
+        "{USAGE}{limits}set -eu\n{CHECKS}{}\nown='{own}'\n{CLEAR}\nremove() {{\n{}{remove}}}\n\n\
          case \"${{1-}}\" in\nremove) remove; exit ;;\n'') ;;\n*) fail 'usage: sh FILE [remove]' ;;\nesac\n\n\
          remove\ntrap 'status=$?; trap - EXIT; [ $status = 0 ] || remove; exit $status' EXIT\n\
          {}\n{install}",
@@ -192,7 +213,8 @@ impl Table {
             Family::V4 => "iptables",
             Family::V6 => "ip6tables",
         };
-        format!("{command} -t {}", self.name)
+        // Other programs may hold the lock of xtables.
+        format!("{command} -w -t {}", self.name)
     }
 
     fn commands(&self) -> String {
@@ -201,21 +223,6 @@ impl Table {
         let rules = self.chains.iter().flat_map(Lines::adding);
         let all = names.chain(rules).chain(self.adding_jumps());
         all.map(|words| format!("{command} {words}\n")).collect()
-    }
-
-    /// Returns commands that remove the jumps, then the rules, which refer to chains, then the
-    /// chains.
-    fn removing_commands(&self) -> String {
-        let command = self.command();
-        let line = |words: String| format!("    {command} {words} 2>/dev/null || :\n");
-        let names = self.chains.iter().map(|chain| &chain.name);
-        let hooks = self
-            .jumps
-            .iter()
-            .map(|jump| line(format!("-D {}", jump.rule())));
-        let flush = names.clone().map(|name| line(format!("-F {name}")));
-        let delete = names.map(|name| line(format!("-X {name}")));
-        hooks.chain(flush).chain(delete).collect()
     }
 }
 
@@ -255,27 +262,35 @@ pub fn prefix(table: &str) -> &str {
     &table[..table.len().min(12)]
 }
 
+/// Names of pepd's chains without the prefix: whole ones, and those that a number follows.
+const WHOLE: [&str; 16] = [
+    "gate",
+    "host_at_cap",
+    "no_route",
+    "elsewhere",
+    "held_rate",
+    "sites",
+    "packet_sites",
+    rules::BOOSTED,
+    "from_hosts",
+    "from_servers",
+    "to_hosts",
+    "handshakes",
+    "into_tunnels",
+    HOSTS,
+    NEAR,
+    SIGNALS,
+];
+const NUMBERED: [&str; 5] = ["lost", "hold", "site", "packet", "block"];
+
+/// Returns an extended regular expression of the names for which [`is_own`] is true.
+fn own_pattern(prefix: &str) -> String {
+    let (whole, numbered) = (WHOLE.join("|"), NUMBERED.join("|"));
+    format!("{prefix}_({whole}|{ACTIONS}[a-z0-9_]+|({numbered})_[0-9]+)")
+}
+
 /// Returns true for the name of a chain that pepd installs, without the prefix.
 pub fn is_own(name: &str) -> bool {
-    const WHOLE: [&str; 16] = [
-        "gate",
-        "host_at_cap",
-        "no_route",
-        "elsewhere",
-        "held_rate",
-        "sites",
-        "packet_sites",
-        rules::BOOSTED,
-        "from_hosts",
-        "from_servers",
-        "to_hosts",
-        "handshakes",
-        "into_tunnels",
-        HOSTS,
-        NEAR,
-        SIGNALS,
-    ];
-    const NUMBERED: [&str; 5] = ["lost", "hold", "site", "packet", "block"];
     let is_numbered = |(word, number): (&str, &str)| {
         NUMBERED.contains(&word) && number.bytes().all(|digit| digit.is_ascii_digit())
     };

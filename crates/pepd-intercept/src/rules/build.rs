@@ -376,7 +376,10 @@ impl Builder<'_> {
         let mut rules = vec![rule("from hosts, and handled already", known)];
         if self.has_v6() {
             // Hosts may also be servers, of this machine and of others.
-            let from_link = (!self.may_be_one_armed()).then(|| Term::NotFrom(self.lan_names()));
+            let from_link = (!self.may_be_one_armed()).then(|| match &self.config.link {
+                Some(link) => Term::From(vec![link.interface.to_string()]),
+                None => Term::NotFrom(self.lan_names()),
+            });
             let answers = [
                 Term::SynAck,
                 Term::Of(Family::V6),
