@@ -245,3 +245,29 @@ impl Leg {
         care
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use pepd_sys::leg::testing::site;
+
+    use super::*;
+
+    #[test]
+    fn a_leg_without_a_user_timeout_keeps_the_kernels_timer() {
+        let (socket, _other) = UnixStream::pair().expect("sockets");
+        let socket = Arc::new(OwnedFd::from(socket));
+        let mut options = LegOptions {
+            rto_max: Some(Duration::from_secs(2)),
+            rto_min: Some(Duration::from_millis(50)),
+            user_timeout: None,
+            ..site().server
+        };
+        watch(&socket, &options);
+        assert!(LEGS.with_borrow(|legs| legs.list.is_empty()));
+        options.user_timeout = Some(Duration::from_secs(900));
+        watch(&socket, &options);
+        assert_eq!(LEGS.with_borrow(|legs| legs.list.len()), 1);
+    }
+}
