@@ -192,6 +192,19 @@ fn of_too_many_sites_none_is_read() {
     assert_eq!(error.message, "1024 sites; accepted: 0 to 1023");
 }
 
+#[test]
+fn retransmissions_wait_for_the_packets_of_a_slow_link() {
+    let over = |rate: &str| {
+        let link = format!("[link]\ninterface = \"hf0\"\nrtt = \"1s\"\nrate = \"{rate}\"\n");
+        let config = valid(&format!("[intercept]\nlan = [\"eth0\"]\n{link}"));
+        config.timeouts.rto_max.map(|rto_max| rto_max.as_secs())
+    };
+    assert_eq!(over("10Mbit/s"), Some(3));
+    // 12,000 bytes take 10 s, and more than the kernel allows.
+    assert_eq!(over("9600bit/s"), Some(13));
+    assert_eq!(over("300bit/s"), Some(120));
+}
+
 /// No retransmission cap of the kernel is above such a round-trip time.
 #[test]
 fn a_link_of_minutes_is_accepted_without_rto_max() {

@@ -76,6 +76,14 @@ impl Tempo {
         alone.max(self.time_of(u64::from(stuck.max(1)) * PROBE * PROBES_PART))
     }
 
+    /// Returns the maximum of a stuck connection's retransmission timeout. It limits the time to
+    /// detect losses once the link is up again, so it is the lowest that the kernel accepts, or the
+    /// time of two packets on a slow link. As a permanent value it would be harmful wherever queues
+    /// are long. A stuck connection has no queue to wait in.
+    pub fn rto_max(self) -> Duration {
+        Duration::from_secs(1).max(self.time_of(2 * PACKET))
+    }
+
     /// Returns the interval between checks of stuck connections.
     pub const fn look(self) -> Duration {
         Duration::from_millis(if self.is_quick { 5 } else { 50 })
@@ -272,6 +280,8 @@ mod tests {
         assert!(slow.seem_stuck(&one(21_600)) && !slow.seem_stuck(&one(21_599)));
         assert_eq!(slow.period(0).as_secs(), 27);
         assert_eq!(slow.period(2).as_secs(), 54);
+        assert_eq!(slow.rto_max().as_secs(), 40);
+        assert_eq!(USUAL.rto_max().as_secs(), 1);
         let fast = Tempo::usual(Some(1_250_000));
         assert_eq!(
             (fast.period(1), fast.period(1000)),

@@ -23,6 +23,9 @@ const SHORT_RTT: Duration = Duration::from_millis(100);
 /// delay it by a round trip, older systems by 200 ms: then a lone segment is sent twice.
 const SHORT_RTO_MIN: Duration = Duration::from_millis(50);
 
+/// Bytes of a small window: eight full packets.
+const WINDOW: u64 = 8 * 1500;
+
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -99,12 +102,18 @@ impl Timeouts {
     /// The defaults over this link.
     pub fn over(link: Option<&Link>) -> Self {
         let mut timeouts = Self::default();
-        if let Some(rtt) = link.and_then(|link| link.rtt) {
-            let cap = |rto: Duration| rto.max(rtt * 3).min(KERNEL_RTO_MAX);
-            let room = rtt < KERNEL_RTO_MAX;
-            timeouts.rto_max = timeouts.rto_max.map(cap).filter(|_| room);
-            timeouts.rto_min = (rtt <= SHORT_RTT).then_some(SHORT_RTO_MIN);
-        }
+        let Some(link) = link else { return timeouts };
+        let rtt = link.rtt.unwrap_or_default();
+        // On a slow link the packets of a window make most of the round trip.
+        let packets = link.rate.map_or(Duration::ZERO, |rate| {
+            Duration::from_secs(WINDOW)
+                / u32::try_from(rate.bytes_per_second().max(1)).unwrap_or(u32::MAX)
+        });
+        let cap = |rto: Duration| rto.max(rtt * 3 + packets).min(KERNEL_RTO_MAX);
+        let room = rtt < KERNEL_RTO_MAX;
+        timeouts.rto_max = timeouts.rto_max.map(cap).filter(|_| room);
+        let is_short = link.rtt.is_some_and(|rtt| rtt <= SHORT_RTT);
+        timeouts.rto_min = is_short.then_some(SHORT_RTO_MIN);
         timeouts
     }
 

@@ -66,11 +66,6 @@ struct Leg {
     revival: Option<Revival>,
 }
 
-/// Lowest maximum of the retransmission timeout that the kernel accepts. It would be harmful as a
-/// permanent value wherever queues are long. A stuck leg has no queue to wait in, and this bound
-/// limits the time to detect losses once the link is up again.
-const RTO_MAX_STUCK: Duration = Duration::from_secs(1);
-
 /// Adds a leg with these options to the calling worker's list, if it has a user timeout. Without
 /// one, the kernel gives up after a number of retransmissions, so that a cap on the time between
 /// them would end the flow early.
@@ -216,7 +211,7 @@ impl Leg {
     /// Sets the maximum of the retransmission timeout that its state calls for. pepd already warned
     /// of a kernel without this option when it made the leg.
     fn cap_retransmissions(&self, socket: BorrowedFd<'_>, rto_max: Duration) {
-        let stuck = self.revival.map(|_| RTO_MAX_STUCK.min(rto_max));
+        let stuck = self.revival.map(|_| self.tempo.rto_max().min(rto_max));
         let _ = socket::set_rto_max(socket, stuck.unwrap_or(rto_max));
     }
 
