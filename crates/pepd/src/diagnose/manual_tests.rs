@@ -27,7 +27,7 @@ fn rules_of_iptables_are_found_by_port_and_mark_for_each_family() {
     assert!(!found.seen.contains("IPv4"), "{found}");
     let wanted = found.remedy.unwrap();
     assert!(
-        wanted.contains("ip6tables -t mangle -A pepd_site_0"),
+        wanted.contains("ip6tables -w -t mangle -A pepd_site_0"),
         "{wanted}"
     );
     rules.take_iptables(Family::V6, &saved("0x53000000"), LOCAL);
