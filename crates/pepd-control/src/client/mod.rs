@@ -34,7 +34,8 @@ const ANSWER_MAX: usize = 16 << 20;
 pub enum AskError {
     /// No pepd answers, at this path or at the default one.
     #[error(
-        "no pepd is running: none answers at {0}; start one (`systemctl start pepd`, or `pepd run`)"
+        "no pepd is running: none answers at {0}; start one (`systemctl start pepd`, or `pepd run`), or, \
+         if its `admin.socket` is elsewhere, name it by `--socket`"
     )]
     NotRunning(PathBuf),
     /// No pepd answers at the first path, but one does at the second.

@@ -436,6 +436,12 @@ pub(super) fn arrivals(config: &Config, traffic: &Traffic) -> Finding {
             ),
         );
     }
+    if config.packet_sites().next().is_some() {
+        return Finding::ok(
+            what,
+            format!("{seen}; packets of sites are listed by themselves"),
+        );
+    }
     let beyond = by_link.map_or(String::new(), |(name, _)| {
         format!("; some came over the link {name}")
     });

@@ -414,7 +414,7 @@ pub(super) fn descriptors(may: Option<May>) -> Finding {
         );
     }
     if descriptors >= needed {
-        let seen = format!("{who} may have {descriptors}, and needs up to {needed}");
+        let seen = format!("{who} may have {descriptors}, of which pepd needs {needed} at most");
         return Finding::ok(what, seen);
     }
     Finding::warn(

@@ -61,7 +61,11 @@ impl Summary<'_> {
         };
         line(f, "custody", &survival)?;
         if self.config.peers.is_empty() {
-            return line(f, "", &"split flows hold at most their ring buffers");
+            return line(
+                f,
+                "",
+                &"split flows hold at most their ring buffers, and the kernel's socket buffers",
+            );
         }
         let directory = custody.directory.as_ref().map(|directory| {
             let state = self.directory.as_ref();
