@@ -18,7 +18,10 @@ use pepd_tests::{
 };
 use tempfile::TempDir;
 
-use crate::support::{PORT, connect, echo_once};
+use crate::{
+    support::{PORT, connect, echo_once},
+    survive::upgrade,
+};
 
 /// A backend of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +85,10 @@ impl Tools {
                 );
             }
         }
+        self.start_again(bed, config)
+    }
+
+    fn start_again(&self, bed: &Bed, config: &str) -> Pep {
         Pep::start_by(&bed.gateway, config, |mut command| {
             command.env("PATH", self.path());
             command
@@ -219,6 +226,35 @@ fn the_gate_of_iptables_closes_at_the_flow_limit_and_opens_again() {
         drop(passed);
         assert_eq!(pep.terminate(), 0);
         assert_eq!(tools.rules(&bed.gateway), "");
+    });
+}
+
+/// A rule that iptables does not understand makes its table unreadable.
+const FOREIGN: &str = "add rule ip raw PREROUTING fib daddr type broadcast drop";
+
+#[test]
+fn pepd_gets_on_where_iptables_cannot_list_a_table() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let tools = Tools::new(Backend::Nft);
+        let text = config(bed, "iptables", ADMIN);
+        let mut pep = tools.start(bed, &text);
+        let mut open = connect(bed);
+        echo_once(&mut open, b"open");
+        bed.gateway.nft(FOREIGN);
+        let saved = tools.run(&bed.gateway, "iptables-save -t raw");
+        assert!(saved.contains("incompatible"), "{saved}");
+        upgrade(&pep);
+        echo_once(&mut open, b"still open");
+        accelerated(bed, &pep);
+        drop(open);
+        assert_eq!(pep.terminate(), 0);
+        let ruleset = || bed.gateway.run("nft", &["list", "ruleset"]);
+        assert!(!ruleset().contains("pepd"), "{}", ruleset());
+        let mut again = tools.start_again(bed, &text);
+        accelerated(bed, &again);
+        assert_eq!(again.terminate(), 0);
+        assert!(!ruleset().contains("pepd"), "{}", ruleset());
     });
 }
 

@@ -70,8 +70,14 @@ fn of_mail(pep: &Pep, key: &str) -> Value {
 
 #[test]
 fn a_site_that_is_off_leaves_new_flows_to_the_kernel_until_it_is_on() {
+    for path in [Path::Spoof, Path::Defer] {
+        leaves_new_flows_to_the_kernel_until_it_is_on(path);
+    }
+}
+
+fn leaves_new_flows_to_the_kernel_until_it_is_on(path: Path) {
     shared(|| {
-        let bed = Bed::new(Path::Spoof, Family::V4);
+        let bed = Bed::new(path, Family::V4);
         let pep = start(&bed);
         let (_echo, mut open) = talking(&bed);
         assert_eq!(of_mail(&pep, "bypassed"), Value::Null);

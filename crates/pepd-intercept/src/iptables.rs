@@ -212,7 +212,13 @@ impl Tables {
             self.expect(&ruleset);
         }
         self.set_gate(Gate::Open);
-        self.list().await?;
+        match self.list().await {
+            Err(err @ IptablesError::Unreadable(..)) => warn!(
+                error = &err as &dyn std::error::Error,
+                "pepd's rules are in place, but it cannot count their packets, nor see changes by other programs"
+            ),
+            listed => drop(listed?),
+        }
         Ok(ruleset)
     }
 
@@ -257,12 +263,28 @@ impl Tables {
     async fn put_back_of(&self, family: Family) -> Result<(), IptablesError> {
         let tables = self.state.lock().tables.clone();
         for table in tables.iter().filter(|table| table.family == family) {
-            let saved = self.program.save(family, table.name).await?;
+            let saved = match self.program.save(family, table.name).await {
+                Err(err @ IptablesError::Unreadable(..)) => {
+                    // Another program's rules do not keep pepd from replacing its own by name.
+                    self.replace_unseen(table).await.map_err(|_| err)?;
+                    continue;
+                }
+                saved => saved?,
+            };
             let old = Listing::parse(&saved, &self.prefix);
             let input = table.restoring(&old.chains, &old.jumps());
             self.restore(family, &input).await?;
         }
         Ok(())
+    }
+
+    /// Installs a table that cannot be listed: in place of the same one, or where there is none.
+    async fn replace_unseen(&self, table: &Table) -> Result<(), IptablesError> {
+        let same = table.restoring(&[], &table.jump_rules());
+        if self.restore(table.family, &same).await.is_ok() {
+            return Ok(());
+        }
+        self.restore(table.family, &table.restoring(&[], &[])).await
     }
 
     /// Replaces the rules of a chain.
@@ -349,7 +371,14 @@ impl Tables {
         if is_taken && listed.is_some_and(|at| at.elapsed() < PAUSE) {
             return Ok(true);
         }
-        Ok(self.list().await?.is_empty() && is_taken)
+        match self.list().await {
+            // The signals show that the rules are there.
+            Err(IptablesError::Unreadable(..)) if is_taken => {
+                self.state.lock().listed = Some(Instant::now());
+                Ok(true)
+            }
+            listed => Ok(listed?.is_empty() && is_taken),
+        }
     }
 
     /// Lists the rules: reads their counters, and compares them with the expected ones.
@@ -413,7 +442,21 @@ impl Tables {
     /// # Errors
     /// When the program cannot be run or rejects it; the other family is removed nevertheless.
     pub async fn remove(&self) -> Result<(), IptablesError> {
-        remove(&self.program, &self.prefix, &TABLES).await
+        let tables = self.state.lock().tables.clone();
+        let mut result = remove(&self.program, &self.prefix, &TABLES).await;
+        if let Err(IptablesError::Unreadable(..)) = result {
+            result = Ok(());
+            for table in &tables {
+                let names: Vec<_> = table
+                    .chains
+                    .iter()
+                    .map(|chain| chain.name.clone())
+                    .collect();
+                let input = text::removing(table.name, &names, &table.jump_rules());
+                result = result.and(self.restore(table.family, &input).await);
+            }
+        }
+        result
     }
 }
 
@@ -435,8 +478,9 @@ fn count(table: &Table, listing: &Listing, counters: &mut BTreeMap<String, u64>)
 pub async fn choose(config: &Config) -> Result<Iptables, IptablesError> {
     let prefix = prefix(config.intercept.table.as_ref());
     let mut failure = IptablesError::Missing;
+    let mut unseen = None;
     for (number, program) in Iptables::installed().await?.into_iter().enumerate() {
-        let probed = program.restore(Family::V4, &text::probe(prefix)).await;
+        let mut probed = program.restore(Family::V4, &text::probe(prefix)).await;
         // Each table is a transaction of its own: the first may exist without the second.
         let chain = [text::probe_chain(prefix)];
         for table in TABLES {
@@ -446,13 +490,26 @@ pub async fn choose(config: &Config) -> Result<Iptables, IptablesError> {
                 removed?;
             }
         }
+        for table in TABLES {
+            if probed.is_ok() {
+                probed = program.save(Family::V4, table).await.map(drop);
+            }
+        }
         match probed {
             Ok(()) => return Ok(program),
+            // Rules can be installed nevertheless, if they are there already, or no other backend
+            // can be read.
+            Err(IptablesError::Unreadable(..)) => {
+                if may_have_rules(&program, prefix, Family::V4, "raw").await {
+                    return Ok(program);
+                }
+                unseen = unseen.or(Some(program));
+            }
             Err(err) if number == 0 => failure = err,
             Err(_) => {}
         }
     }
-    Err(failure)
+    unseen.ok_or(failure)
 }
 
 /// Returns an installed backend, one with rules for this configuration if there is one.
@@ -617,6 +674,18 @@ async fn remove(program: &Iptables, prefix: &str, tables: &[&str]) -> Result<(),
     result
 }
 
+/// Returns true if a table that cannot be listed has chains of pepd: they cannot be created a
+/// second time.
+async fn may_have_rules(program: &Iptables, prefix: &str, family: Family, table: &str) -> bool {
+    let chain = match table {
+        "raw" => "from_hosts",
+        _ => "from_servers",
+    };
+    let chain = format!("{prefix}_{chain}");
+    let new = format!("*{table}\n-N {chain}\n-X {chain}\nCOMMIT\n");
+    program.restore(family, &new).await.is_err()
+}
+
 async fn remove_table(
     program: &Iptables,
     prefix: &str,
@@ -626,6 +695,12 @@ async fn remove_table(
     let saved = match program.save(family, table).await {
         // Without the program or the table, its rules cannot exist.
         Err(IptablesError::Run(..) | IptablesError::Refused(..)) => return Ok(()),
+        // The probe shows whether pepd has a chain there.
+        Err(IptablesError::Unreadable(..))
+            if !may_have_rules(program, prefix, family, table).await =>
+        {
+            return Ok(());
+        }
         saved => saved?,
     };
     let listing = Listing::parse(&saved, prefix);

@@ -120,10 +120,11 @@ impl Interception {
     /// # Errors
     /// When nft or iptables cannot be run, or the kernel does not answer.
     pub async fn clear(config: &Config) -> Result<(), InterceptError> {
-        Self::clear_leftovers(config).await?;
+        let cleared = Self::clear_leftovers(config).await;
         let families = Features::FULL.families();
         let routing = Routing::new(config, families);
-        Ok(routing.remove(&Netlink::connect()?).await?)
+        routing.remove(&Netlink::connect()?).await?;
+        cleared
     }
 
     /// Installs everything for the configuration, and replaces leftovers of an earlier run. The

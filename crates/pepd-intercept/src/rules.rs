@@ -631,10 +631,19 @@ fn host_at_cap() -> Vec<Rule> {
     ]
 }
 
+/// Name of the chain before SYNs of a deferred site enter a TUN. It is empty while the site is on:
+/// otherwise pepd would connect to the servers of connections that pass.
+pub(super) fn off_chain(id: SiteId) -> String {
+    format!("off_{}", id.0)
+}
+
 /// Returns the names of a site's own chains, whose rules can be replaced without affecting others.
 /// Sites of mode `bypass` have none.
 pub(super) fn own_chains(config: &Config, id: SiteId) -> Vec<String> {
     match config.sites[id].mode {
+        Mode::Split | Mode::Tunnel if config.sites[id].is_deferred() => {
+            vec![off_chain(id), site_chain(id)]
+        }
         Mode::Split | Mode::Tunnel => vec![site_chain(id)],
         Mode::Packet | Mode::Boost => packets::lanes_of(config, id),
         Mode::Block => vec![packets::block_chain(id)],
@@ -647,7 +656,7 @@ pub(super) fn own_chains(config: &Config, id: SiteId) -> Vec<String> {
 pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
     let (of, _) = chain.split_once('_')?;
     match of {
-        "site" => Some(vec![
+        "site" | "off" => Some(vec![
             goes_on(),
             rule(
                 "peer or link is down, or site is off: new flows pass",

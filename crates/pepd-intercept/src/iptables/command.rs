@@ -47,7 +47,7 @@ pub enum IptablesError {
     /// The table has rules that this version of iptables does not understand.
     #[error(
         "{0} cannot list the table {1}: another program has put rules into it that iptables does not \
-         understand (`nft list ruleset` shows them); remove them, or set `intercept.rules = \"nft\"`"
+         understand (`nft list ruleset` shows them); remove them, then `pepd cleanup`, or use `intercept.rules = \"nft\"`"
     )]
     Unreadable(String, String),
     /// The program or the kernel rejected the rules.

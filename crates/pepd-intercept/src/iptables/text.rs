@@ -199,6 +199,11 @@ impl Table {
         format!("*{}\n{lines}COMMIT\n", self.name)
     }
 
+    /// Returns the rules that lead to its chains.
+    pub fn jump_rules(&self) -> Vec<String> {
+        self.jumps.iter().map(Jump::rule).collect()
+    }
+
     fn adding_jumps(&self) -> impl Iterator<Item = String> {
         self.jumps.iter().enumerate().map(|(number, jump)| {
             let before = self.jumps[..number].iter();
@@ -281,7 +286,7 @@ const WHOLE: [&str; 16] = [
     NEAR,
     SIGNALS,
 ];
-const NUMBERED: [&str; 5] = ["lost", "hold", "site", "packet", "block"];
+const NUMBERED: [&str; 6] = ["lost", "off", "hold", "site", "packet", "block"];
 
 /// Returns an extended regular expression of the names for which [`is_own`] is true.
 fn own_pattern(prefix: &str) -> String {

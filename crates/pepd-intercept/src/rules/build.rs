@@ -8,7 +8,7 @@ use pepd_sys::{gate::Gate, marks::MarkSet};
 
 use super::{
     Chain, Counter, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, OTHER_ROUTE, Prefixes, Rule,
-    Ruleset, Term, chain, gate, host_at_cap, lans, lost_chain, no_route, other_route,
+    Ruleset, Term, chain, gate, host_at_cap, lans, lost_chain, no_route, off_chain, other_route,
     packets::{PacketLane, lanes, takes_tcp},
     rule,
 };
@@ -123,7 +123,9 @@ impl Builder<'_> {
         let other_routes = self.link_alone().map(other_route);
         chains.extend(other_routes.map(|rules| chain(OTHER_ROUTE, None, rules)));
         let lost = self.flow_sites().map(|(id, _)| lost_chain(id));
-        chains.extend(lost.map(|name| chain(&name, None, Vec::new())));
+        let deferred = self.flow_sites().filter(|(_, site)| site.is_deferred());
+        let off = deferred.map(|(id, _)| off_chain(id));
+        chains.extend(lost.chain(off).map(|name| chain(&name, None, Vec::new())));
         chains.extend(self.rate_chain());
         chains.extend(self.hold_chains());
         chains.extend(self.site_chains());
@@ -626,6 +628,10 @@ impl Builder<'_> {
             rules.push(on(&syn, Term::Jump(OTHER_ROUTE.to_owned())));
         }
         if site.is_deferred() {
+            let lans = self.interfaces(&site.matcher);
+            let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
+            let syn = [Term::From(lans), Term::Syn];
+            rules.push(on(&syn, Term::Jump(off_chain(id))));
             rules.extend(self.interfaces(&site.matcher).map(|(index, lan)| {
                 let syn = [Term::From(vec![lan.interface.clone()]), Term::Syn];
                 on(&syn, Term::Goto(format!("hold_{index}")))

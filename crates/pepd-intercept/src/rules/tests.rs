@@ -15,7 +15,9 @@ fn sites_of(ruleset: &Ruleset) -> Vec<&[Term]> {
     let mut rules = terms_of(ruleset, "sites");
     let passes = [Counter::PassedEndToEnd, Counter::PassedOtherRoute].map(Term::Count);
     let leaves = |term: &Term| match term {
-        Term::Jump(chain) => is_lost_chain(chain) || chain == OTHER_ROUTE,
+        Term::Jump(chain) => {
+            is_lost_chain(chain) || chain.starts_with("off_") || chain == OTHER_ROUTE
+        }
         term => passes.contains(term),
     };
     rules.retain(|terms| !terms.iter().any(leaves));
