@@ -97,6 +97,13 @@ fn rules_of_others_may_come_after_pepds_jumps_but_not_before() {
         let found = Listing::parse(&with, "pepd").differences(table);
         assert_eq!(found.is_empty(), !is_first, "{found:?}");
     }
+    // Another pepd would put its own first again.
+    let with = format!(
+        "[0:0] -A PREROUTING -i lan9 -j roof_2_from_hosts\n{}",
+        saved(raw)
+    );
+    let found = Listing::parse(&with, "pepd").differences(raw);
+    assert!(found.is_empty(), "{found:?}");
     // The jump from POSTROUTING stays behind others.
     let whole = format!(
         "[0:0] -A POSTROUTING -j MARK --set-mark 0x1\n{}",

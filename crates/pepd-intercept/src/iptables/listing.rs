@@ -67,6 +67,12 @@ impl Listing {
         chain.strip_prefix(&self.prefix).is_some_and(is_own)
     }
 
+    /// Returns true for a chain of another pepd, which also wants the first place.
+    fn is_of_another_pepd(&self, chain: &str) -> bool {
+        let mut underscores = chain.match_indices('_');
+        !self.is_own(chain) && underscores.any(|(at, _)| is_own(&chain[at + 1..]))
+    }
+
     /// Returns rules of other chains that lead to pepd's.
     pub fn jumps(&self) -> Vec<String> {
         let jumps = self.bases.iter();
@@ -110,6 +116,7 @@ impl Listing {
             let listed = self.bases.iter().filter(|rule| rule.chain == base);
             let listed: Vec<_> = listed
                 .map(|rule| target(&rule.words).unwrap_or_default())
+                .filter(|to| !self.is_of_another_pepd(to))
                 .collect();
             for (place, jump) in first.iter().enumerate() {
                 if listed.get(place) != Some(&jump.to.as_str()) {
