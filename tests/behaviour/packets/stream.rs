@@ -109,13 +109,15 @@ impl Stream {
         took.max().unwrap_or_default()
     }
 
-    /// Sends `count` datagrams at an interval.
-    pub fn run(&mut self, count: usize, len: usize, spacing: Duration) {
+    /// Sends `count` datagrams at an interval; returns their numbers.
+    pub fn run(&mut self, count: usize, len: usize, spacing: Duration) -> Range<usize> {
+        let first = self.sent.len();
         for _ in 0..count {
             self.send(len);
             thread::sleep(spacing);
             self.take();
         }
+        first..self.sent.len()
     }
 
     /// Sends datagrams of these lengths without a pause; returns their numbers.
