@@ -618,20 +618,17 @@ impl Builder<'_> {
         }
         let syn = [&anywhere[..], &[Term::Syn]].concat();
         let mut rules = vec![on(&syn, Term::Jump(lost_chain(id)))];
+        let lans = self.interfaces(&site.matcher);
+        let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
+        let from_lans = [Term::From(lans), Term::Syn];
         // In a tunnel they are protected, whatever their route.
         if site.mode == Mode::Split && self.link_alone().is_some() {
             // Not for packets out of a TUN: they were checked before they entered it, and have the
             // TUN's mark.
-            let lans = self.interfaces(&site.matcher);
-            let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
-            let syn = [Term::From(lans), Term::Syn];
-            rules.push(on(&syn, Term::Jump(OTHER_ROUTE.to_owned())));
+            rules.push(on(&from_lans, Term::Jump(OTHER_ROUTE.to_owned())));
         }
         if site.is_deferred() {
-            let lans = self.interfaces(&site.matcher);
-            let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
-            let syn = [Term::From(lans), Term::Syn];
-            rules.push(on(&syn, Term::Jump(off_chain(id))));
+            rules.push(on(&from_lans, Term::Jump(off_chain(id))));
             rules.extend(self.interfaces(&site.matcher).map(|(index, lan)| {
                 let syn = [Term::From(vec![lan.interface.clone()]), Term::Syn];
                 on(&syn, Term::Goto(format!("hold_{index}")))
