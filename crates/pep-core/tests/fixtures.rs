@@ -281,12 +281,32 @@ fn an_unused_rtt0_is_pointed_out() {
         let site = format!("[[site]]\nname = \"a\"\ncongestion = {congestion}\nrtt0 = \"10ms\"\n");
         valid(&format!("[intercept]\nlan = [\"eth0\"]\n{site}")).warnings
     };
-    assert!(with("[\"bbr\", \"hybla_sat\"]").is_empty());
+    assert!(with("[\"bbr\", \"hybla\"]").is_empty());
     let warnings = with("[\"bbr\"]");
     let [warning] = warnings.as_slice() else {
         panic!("one warning, not {warnings:?}")
     };
     assert_eq!((warning.line, warning.key.as_str()), (6, "site[1].rtt0"));
+}
+
+#[test]
+fn hybla_sat_without_a_rate_is_pointed_out() {
+    let with = |link: &str, site: &str| {
+        let site = format!("[[site]]\nname = \"a\"\ncongestion = [\"hybla_sat\"]\n{site}");
+        valid(&format!("[intercept]\nlan = [\"eth0\"]\n{link}{site}")).warnings
+    };
+    let link = "[link]\ninterface = \"sat0\"\n";
+    let rate = format!("{link}rate = \"10Mbit/s\"\n");
+    assert!(with(&rate, "").is_empty());
+    assert!(with(&rate, "pacing = \"off\"\n").is_empty());
+    assert!(with(link, "pacing = \"1Mbit/s\"\n").is_empty());
+    for link in ["", link] {
+        let warnings = with(link, "");
+        let [warning] = warnings.as_slice() else {
+            panic!("one warning, not {warnings:?}")
+        };
+        assert_eq!(warning.key, "site[1].congestion");
+    }
 }
 
 #[test]

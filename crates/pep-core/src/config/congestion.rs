@@ -19,6 +19,15 @@ pub(super) fn check(section: &Section<'_>, site: &Site, link: Option<&Link>) {
             ),
         );
     }
+    let adapts = |name: &CongestionName| name.as_str() == "hybla_sat";
+    let states_rate = link.is_some_and(|link| link.rate.is_some());
+    if site.congestion.iter().any(adapts) && !states_rate && site.pacing_rate(link).is_none() {
+        section.warning(
+            "congestion",
+            "`hybla_sat` has no bound for its first window without `link.rate`, and may overload \
+             the link at the start of a flow; state `link.rate`, or use `hybla`",
+        );
+    }
     let names_one = site.congestion.iter().any(CongestionName::has_rtt0);
     if site.rtt0 != RTT0_DEFAULT && !names_one {
         section.warning(
