@@ -19,11 +19,12 @@ use pepd_tests::{
     bed::{Bed, Family, Path, Place},
     echo::EchoServer,
     footprint::Footprint,
+    host::Dial,
     matrix::{matrix_pepd_only, shared},
     outcome::{Ended, reset},
     payload::{Payload, receive, receive_slowly, run_seed},
     pep::{Pep, children},
-    wait::{PATIENCE, wait_for, wait_within},
+    wait::{PATIENCE, wait_for, wait_until, wait_within},
 };
 use splitmix::SplitMix64;
 
@@ -424,6 +425,42 @@ fn flows_without_a_keeper_are_reset_and_reported() {
         echo_once(&mut connect(&bed), b"after");
         pep.stop();
     });
+}
+
+/// The rules remember a recent SYN, as the answer to a SYN cookie has no socket yet. A new
+/// connection from the same port that passes is not answered by pepd's listener.
+#[test]
+fn a_port_of_a_recent_flow_connects_while_no_pepd_runs() {
+    matrix_pepd_only(|bed| {
+        let pep = bed.start().expect("not direct");
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(40_006));
+        let connect = || bed.client.dial(&dial).expect("the server listens");
+        let mut before = connect();
+        echo_once(&mut before, b"before");
+        reset(before);
+        wait_for_end(&echo);
+        let (position, worker) = (pep.log().position(), pep.id());
+        send_signal(pep.supervisor(), Signal::SIGSTOP);
+        send_signal(worker, Signal::SIGKILL);
+        let tun = || bed.gateway.output("ip", &["link", "show", "pepd0"]);
+        wait_until("the TUN to be gone", || !tun().status.success());
+        let mut between = connect();
+        // With `spoof` the kernel completes the handshake, and the next pepd takes the flow.
+        if bed.path == Path::Defer {
+            echo_once(&mut between, b"between");
+        }
+        send_signal(pep.supervisor(), Signal::SIGCONT);
+        wait_ready(&pep, position);
+        echo_once(&mut between, b"after");
+        drop(between);
+        wait_for_end(&echo);
+        pep.stop();
+    });
+}
+
+fn wait_for_end(echo: &EchoServer) {
+    wait_until("the server to see the end", || echo.open() == 0);
 }
 
 /// Killed processes did not die of the flows they took over.

@@ -58,7 +58,7 @@ impl Interception {
     ) -> (String, Vec<Rule>) {
         let instead = config.sites[site].on_interception_loss;
         let families = families.into_iter().flatten();
-        let rules = rules::lost(families, instead, &self.ruleset.forgotten);
+        let rules = rules::lost(families, instead);
         (rules::lost_chain(site), rules)
     }
 

@@ -479,8 +479,6 @@ pub struct Ruleset {
     pub mask: u32,
     /// Families with a set of recent SYNs; empty without nft_dynset.
     pub recent: Vec<Family>,
-    /// Families whose recent SYNs can be deleted.
-    pub forgotten: Vec<Family>,
     /// Families with a set of hosts at their flow limit.
     pub hosts: Vec<Family>,
     /// Families with a set of networks of this machine; empty if not needed.
@@ -587,19 +585,13 @@ pub fn is_lost_chain(name: &str) -> bool {
 pub(super) fn lost<'a>(
     families: impl IntoIterator<Item = &'a Family>,
     instead: InterceptionLoss,
-    forgotten: &[Family],
 ) -> Vec<Rule> {
-    let rules = families.into_iter().flat_map(|&family| {
+    let rules = families.into_iter().map(|&family| {
         let (comment, counter, end) = match instead {
             InterceptionLoss::Pass => (LOST_PASS, Counter::PassedLost, Term::Accept),
             InterceptionLoss::Block => (LOST_BLOCK, Counter::BlockedLost, Term::Drop),
         };
-        let forget = forgotten.contains(&family).then(|| {
-            let forget = [Term::Of(family), Term::Forget(family)];
-            rule("an answer to a server, not to a SYN cookie", forget)
-        });
-        let end = rule(comment, [Term::Of(family), Term::Count(counter), end]);
-        forget.into_iter().chain([end])
+        rule(comment, [Term::Of(family), Term::Count(counter), end])
     });
     rules.collect()
 }

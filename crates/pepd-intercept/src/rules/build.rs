@@ -27,7 +27,6 @@ impl Ruleset {
             table: config.intercept.table.to_string(),
             mask: config.intercept.marks.mask(),
             recent: builder.recent().to_vec(),
-            forgotten: builder.forgotten().to_vec(),
             hosts: features.families().to_vec(),
             rates: builder.rates().to_vec(),
             near: builder.near().to_vec(),
@@ -288,6 +287,13 @@ impl Builder<'_> {
             // A rule of its own: a full set ends the rule.
             rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
         }
+        // Whichever rule lets it pass: what the server answers is not for pepd's listener.
+        rules.extend(self.forgotten().iter().map(|&family| {
+            rule(
+                "a new flow: an earlier one from its port is not recent any more",
+                [lan(), Syn, Forget(family)],
+            )
+        }));
         rules.extend(self.to_packets("a new flow, or packets to pepd", &[lan(), Syn], false));
         rules.push(rule(
             "a new flow, if the set has room",

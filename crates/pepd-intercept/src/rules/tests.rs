@@ -272,19 +272,18 @@ fn what_does_not_cross_the_link_is_left_to_the_kernel() {
 }
 
 #[test]
-fn a_loss_is_of_a_family_and_forgets_what_looks_like_an_answer_to_a_cookie() {
-    let forgotten = [Family::V4];
+fn a_loss_is_of_a_family() {
     let of = |families: &[Family], instead| {
-        let rules = lost(families, instead, &forgotten);
+        let rules = lost(families, instead);
         rules.into_iter().map(|rule| rule.terms).collect::<Vec<_>>()
     };
     assert!(of(&[], InterceptionLoss::Pass).is_empty());
-    let v4 = Term::Of(Family::V4);
-    let expected = [
-        vec![v4.clone(), Term::Forget(Family::V4)],
-        vec![v4, Term::Count(Counter::PassedLost), Term::Accept],
+    let passed = vec![
+        Term::Of(Family::V4),
+        Term::Count(Counter::PassedLost),
+        Term::Accept,
     ];
-    assert_eq!(of(&[Family::V4], InterceptionLoss::Pass), expected);
+    assert_eq!(of(&[Family::V4], InterceptionLoss::Pass), [passed]);
     let blocked = vec![
         Term::Of(Family::V6),
         Term::Count(Counter::BlockedLost),
@@ -353,6 +352,22 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
             .iter()
             .any(|term| matches!(term, Term::Tproxy(Family::V6, _)))
     );
+}
+
+#[test]
+fn a_new_flow_is_not_recent_until_a_site_takes_it() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let rules = terms_of(&ruleset, "from_hosts");
+    let forgets = |family| vec![Term::From(vec!["lan0".into()]), Term::Syn, Term::Forget(family)];
+    let place = |wanted: &[Term]| rules.iter().position(|terms| *terms == wanted);
+    let leaves = |terms: &&[Term]| {
+        let leads = |term: &Term| matches!(term, Term::Jump(_) | Term::Goto(_));
+        terms.contains(&Term::Syn) && terms.last().is_some_and(leads)
+    };
+    let first = rules.iter().position(leaves).expect("a rule");
+    for family in [Family::V4, Family::V6] {
+        assert!(place(&forgets(family)).is_some_and(|place| place < first));
+    }
 }
 
 #[test]
