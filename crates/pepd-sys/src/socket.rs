@@ -357,6 +357,21 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
 /// No thread may send or receive on the socket meanwhile: its calls would fail.
 pub fn send_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)?;
+    leave_repair(fd)
+}
+
+/// Ends a [probe](send_probe) that another process left unfinished when it was killed: no call that
+/// sends or receives would succeed. Has no effect on other sockets.
+pub fn end_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut repair = [0; 4];
+    get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &mut repair)?;
+    if i32::from_ne_bytes(repair) == 0 {
+        return Ok(());
+    }
+    leave_repair(fd)
+}
+
+fn leave_repair(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
     // Restores the option, which TCP_REPAIR has cleared.
     set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
@@ -443,4 +458,30 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
         return Err(io::Error::last_os_error());
     }
     Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// Needs root, as pepd does.
+    #[test]
+    fn a_probe_that_a_killed_process_began_is_ended() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut leg = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut host, _) = listener.accept().unwrap();
+        set_int(leg.as_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, 1).unwrap();
+        assert!(leg.write(b"x").is_err(), "the kernel refuses it");
+        end_probe(leg.as_fd()).unwrap();
+        end_probe(leg.as_fd()).unwrap();
+        leg.write_all(b"to").unwrap();
+        host.read_exact(&mut [0; 2]).unwrap();
+        host.write_all(b"from").unwrap();
+        leg.read_exact(&mut [0; 4]).unwrap();
+    }
 }

@@ -115,6 +115,8 @@ impl Inheritance {
         if socket.is_listener().unwrap_or(false) {
             self.listeners.insert(cookie, socket);
         } else {
+            // Fails for no socket that is probed.
+            let _ = pepd_sys::socket::end_probe(socket.as_fd());
             self.legs.insert(cookie, socket.into());
         }
     }
