@@ -358,7 +358,13 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
 fn a_new_flow_is_not_recent_until_a_site_takes_it() {
     let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
     let rules = terms_of(&ruleset, "from_hosts");
-    let forgets = |family| vec![Term::From(vec!["lan0".into()]), Term::Syn, Term::Forget(family)];
+    let forgets = |family| {
+        vec![
+            Term::From(vec!["lan0".into()]),
+            Term::Syn,
+            Term::Forget(family),
+        ]
+    };
     let place = |wanted: &[Term]| rules.iter().position(|terms| *terms == wanted);
     let leaves = |terms: &&[Term]| {
         let leads = |term: &Term| matches!(term, Term::Jump(_) | Term::Goto(_));
