@@ -459,6 +459,32 @@ fn a_port_of_a_recent_flow_connects_while_no_pepd_runs() {
     });
 }
 
+/// The kernel completes handshakes at the listeners of all workers, of which the next process has
+/// fewer.
+#[test]
+fn clients_that_wait_are_served_by_a_pepd_with_fewer_workers() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = bed.start().expect("not direct");
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let (position, worker) = (pep.log().position(), pep.id());
+        send_signal(pep.supervisor(), Signal::SIGSTOP);
+        send_signal(worker, Signal::SIGKILL);
+        let mut waiting: Vec<_> = (0..12).map(|_| connect(&bed)).collect();
+        let supervisor = pep.supervisor().to_string();
+        bed.gateway
+            .run("taskset", &["--pid", "--cpu-list", "0", &supervisor]);
+        send_signal(pep.supervisor(), Signal::SIGCONT);
+        wait_ready(&pep, position);
+        for client in &mut waiting {
+            echo_once(client, b"after");
+        }
+        drop(waiting);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
 fn wait_for_end(echo: &EchoServer) {
     wait_until("the server to see the end", || echo.open() == 0);
 }

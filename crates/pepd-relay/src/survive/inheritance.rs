@@ -131,12 +131,18 @@ impl Inheritance {
         self.paths.take()
     }
 
-    /// Returns copies of the listeners at an address.
+    /// Returns copies of the listeners at an address, of `most` at the most. Clients in the queues
+    /// of others belong to [flows](Self::into_flows).
     ///
     /// # Errors
     /// Fails with too few descriptors.
-    pub fn take_listeners(&mut self, address: SocketAddr) -> io::Result<Vec<Socket>> {
-        let there = self.extract(|local| local == address);
+    pub fn take_listeners(&mut self, address: SocketAddr, most: usize) -> io::Result<Vec<Socket>> {
+        let mut left = most;
+        let there = self.extract(|local| {
+            let is_taken = local == address && left > 0;
+            left -= usize::from(is_taken);
+            is_taken
+        });
         let copies = there.iter().map(Socket::try_clone).collect();
         self.taken.extend(there);
         copies
@@ -150,10 +156,10 @@ impl Inheritance {
         self.empty(&gone, client_mark);
     }
 
-    fn extract(&mut self, wanted: impl Fn(SocketAddr) -> bool) -> Vec<Socket> {
-        let is_wanted = |socket: &Socket| {
+    fn extract(&mut self, mut wanted: impl FnMut(SocketAddr) -> bool) -> Vec<Socket> {
+        let mut is_wanted = |socket: &Socket| {
             let local = socket.local_addr().ok().and_then(|local| local.as_socket());
-            local.is_some_and(&wanted)
+            local.is_some_and(&mut wanted)
         };
         let all = self.listeners.extract_if(|_, socket| is_wanted(socket));
         all.map(|(_, socket)| socket).collect()

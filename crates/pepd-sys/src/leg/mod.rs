@@ -35,7 +35,7 @@ pub use terms::Terms;
 
 /// Returns `count` non-blocking listeners of a site on loopback at [`SiteRuntime::port`], with the
 /// options of its client legs. The kernel spreads connections over them (SO_REUSEPORT). `inherited`
-/// ones are reused.
+/// ones, `count` at the most, are reused.
 ///
 /// # Errors
 /// The option or bind that failed; most often an address in use.
@@ -46,7 +46,6 @@ pub fn listeners(
     inherited: Vec<Socket>,
 ) -> Result<Vec<Socket>, OptionError> {
     let mut bound = inherited;
-    bound.truncate(count);
     for socket in &bound {
         set_listener_options(socket, site, family)?;
     }

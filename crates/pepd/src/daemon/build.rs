@@ -380,7 +380,7 @@ fn listeners(
         for family in setup::families() {
             let address = SocketAddr::new(family.loopback(), site.port);
             let inherited = inheritance
-                .take_listeners(address)
+                .take_listeners(address, workers.len())
                 .map_err(DaemonError::TakeOver)?;
             let sockets = leg::listeners(site, family, workers.len(), inherited);
             let sockets = sockets.map_err(|err| DaemonError::Listen {
