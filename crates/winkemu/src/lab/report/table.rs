@@ -79,14 +79,14 @@ fn row(
         .collect()
 }
 
-/// Median, range if there are several values, and ratio to the baseline.
+/// Median, range if there are several values, and ratio to the baseline unless that is zero.
 fn cell_text(cell: &Cell, baseline: Option<&Cell>) -> String {
     let value = |value: f64| significant(value * cell.metric.scale());
     let mut text = value(cell.median);
     if cell.values.len() > 1 {
         text += &format!(" ({}\u{2013}{})", value(cell.min), value(cell.max));
     }
-    if let Some(baseline) = baseline {
+    if let Some(baseline) = baseline.filter(|baseline| baseline.median != 0.0) {
         text += &format!("  \u{d7}{}", significant(cell.median / baseline.median));
     }
     text
