@@ -435,7 +435,11 @@ fn a_port_of_a_recent_flow_connects_while_no_pepd_runs() {
         let pep = bed.start().expect("not direct");
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(40_006));
-        let connect = || bed.client.dial(&dial).expect("the server listens");
+        let connect = || {
+            let stream = bed.client.dial(&dial).expect("the server listens");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            stream
+        };
         let mut before = connect();
         echo_once(&mut before, b"before");
         reset(before);
@@ -472,8 +476,14 @@ fn clients_that_wait_are_served_by_a_pepd_with_fewer_workers() {
         send_signal(worker, Signal::SIGKILL);
         let mut waiting: Vec<_> = (0..12).map(|_| connect(&bed)).collect();
         let supervisor = pep.supervisor().to_string();
+        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+        let cpus = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let first = cpus.and_then(|cpus| cpus.trim().split(['-', ',']).next());
+        let first = first.expect("a list of CPUs");
         bed.gateway
-            .run("taskset", &["--pid", "--cpu-list", "0", &supervisor]);
+            .run("taskset", &["--pid", "--cpu-list", first, &supervisor]);
         send_signal(pep.supervisor(), Signal::SIGCONT);
         wait_ready(&pep, position);
         for client in &mut waiting {

@@ -24,8 +24,8 @@ pub enum EndReason {
     UserTimeout,
     /// pepd was stopped and the flow outlived `timeouts.drain`.
     Drained,
-    /// The peer at the other end of the tunnel does not know the flow: it has restarted, or the
-    /// flow ended there and its last session was lost before the reason arrived.
+    /// The peer at the other end of the tunnel does not know the flow. It has restarted, or the
+    /// flow ended there while the session was lost.
     PeerRestarted,
     /// The peer at the far end of the tunnel accepts no more flows from here.
     PeerLimit,

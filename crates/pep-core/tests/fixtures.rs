@@ -298,10 +298,10 @@ fn hybla_sat_without_a_rate_is_pointed_out() {
     let link = "[link]\ninterface = \"sat0\"\n";
     let rate = format!("{link}rate = \"10Mbit/s\"\n");
     assert!(with(&rate, "").is_empty());
-    assert!(with(&rate, "pacing = \"off\"\n").is_empty());
     assert!(with(link, "pacing = \"1Mbit/s\"\n").is_empty());
-    for link in ["", link] {
-        let warnings = with(link, "");
+    let off = "pacing = \"off\"\n";
+    for (link, site) in [("", ""), (link, ""), (&rate, off)] {
+        let warnings = with(link, site);
         let [warning] = warnings.as_slice() else {
             panic!("one warning, not {warnings:?}")
         };

@@ -283,7 +283,10 @@ impl Hook {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::PreroutingRaw | Self::PreroutingDnat | Self::PreroutingLast => "prerouting",
+            Self::PreroutingRaw
+            | Self::PreroutingRawNext
+            | Self::PreroutingDnat
+            | Self::PreroutingLast => "prerouting",
             Self::OutputRaw | Self::OutputRoute => "output",
             Self::PostroutingLast => "postrouting",
             Self::ForwardMangle => "forward",
@@ -293,6 +296,7 @@ impl Hook {
     const fn priority(self) -> i32 {
         match self {
             Self::PreroutingRaw | Self::OutputRaw | Self::OutputRoute => -300,
+            Self::PreroutingRawNext => -299,
             Self::PreroutingDnat => -99,
             Self::PreroutingLast | Self::PostroutingLast => 1000,
             Self::ForwardMangle => -150,

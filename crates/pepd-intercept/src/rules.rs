@@ -372,6 +372,8 @@ fn rule(comment: &str, terms: impl Into<Vec<Term>>) -> Rule {
 pub enum Hook {
     /// Incoming packets before conntrack (priority raw, -300).
     PreroutingRaw,
+    /// Incoming packets right after that (priority raw + 1, -299).
+    PreroutingRawNext,
     /// Incoming packets after conntrack and de-NAT (priority dstnat + 1, -99).
     PreroutingDnat,
     /// Incoming packets after the rules of all other programs, before the routing decision
@@ -416,7 +418,8 @@ pub struct Features {
     /// Sets filled by rules (nft_dynset, 4.1); required for flows opened by a SYN cookie.
     pub recent: bool,
     /// Removal from sets by rules (5.4). Without it, packets repeated after the end of a flow that
-    /// a SYN cookie opened may open another.
+    /// a SYN cookie opened may open another. A new flow from the port of a recent one is reset if
+    /// it passes.
     pub forget: bool,
     /// Route look-ups in rules (nft_fib, 4.10). Without them SYNs to this machine itself are
     /// intercepted too, and a daemon killed in `defer` leaves SYNs untracked.

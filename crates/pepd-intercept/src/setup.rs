@@ -459,7 +459,8 @@ pub fn degradations(features: Features) -> Vec<&'static str> {
     if features.recent && !features.forget {
         lost.push(
             "the kernel cannot remove from nft sets by rules (Linux 5.4): while SYN cookies are in \
-             use, a packet repeated after the end of a connection may open another",
+             use, a packet repeated after the end of a connection may open another; connections \
+             that pass from a port used in the last ten seconds are reset",
         );
     }
     if !features.fib {

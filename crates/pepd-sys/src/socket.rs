@@ -357,23 +357,19 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
 /// No thread may send or receive on the socket meanwhile: its calls would fail.
 pub fn send_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)?;
-    leave_repair(fd)
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
+    // Restores the option, which TCP_REPAIR has cleared.
+    set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 
 /// Ends a [probe](send_probe) that another process left unfinished when it was killed: no call that
-/// sends or receives would succeed. Has no effect on other sockets.
+/// sends or receives would succeed.
 pub fn end_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut repair = [0; 4];
     get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &mut repair)?;
-    if i32::from_ne_bytes(repair) == 0 {
-        return Ok(());
+    if i32::from_ne_bytes(repair) != 0 {
+        set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
     }
-    leave_repair(fd)
-}
-
-fn leave_repair(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
-    // Restores the option, which TCP_REPAIR has cleared.
     set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 

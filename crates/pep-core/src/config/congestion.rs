@@ -20,12 +20,11 @@ pub(super) fn check(section: &Section<'_>, site: &Site, link: Option<&Link>) {
         );
     }
     let adapts = |name: &CongestionName| name.as_str() == "hybla_sat";
-    let states_rate = link.is_some_and(|link| link.rate.is_some());
-    if site.congestion.iter().any(adapts) && !states_rate && site.pacing_rate(link).is_none() {
+    if site.congestion.iter().any(adapts) && site.pacing_rate(link).is_none() {
         section.warning(
             "congestion",
-            "`hybla_sat` has no bound for its first window without `link.rate`, and may overload \
-             the link at the start of a flow; state `link.rate`, or use `hybla`",
+            "`hybla_sat` knows no rate that bounds its first window: the start of a flow may \
+             overload the link; state `link.rate` or `pacing`, or use `bbr`",
         );
     }
     let names_one = site.congestion.iter().any(CongestionName::has_rtt0);

@@ -66,7 +66,7 @@ impl Builder<'_> {
     }
 
     /// Returns the families whose recent SYNs can be deleted.
-    fn forgotten(&self) -> &'static [Family] {
+    pub(super) fn forgotten(&self) -> &'static [Family] {
         if self.features.forget {
             self.recent()
         } else {
@@ -135,6 +135,7 @@ impl Builder<'_> {
         }
         let from_hosts = self.host_rules();
         chains.push(chain("from_hosts", Some(Hook::PreroutingRaw), from_hosts));
+        chains.extend(self.passed_chain());
         let from_servers = self.server_rules();
         chains.push(chain(
             "from_servers",
@@ -287,13 +288,6 @@ impl Builder<'_> {
             // A rule of its own: a full set ends the rule.
             rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
         }
-        // Whichever rule lets it pass: what the server answers is not for pepd's listener.
-        rules.extend(self.forgotten().iter().map(|&family| {
-            rule(
-                "a new flow: an earlier one from its port is not recent any more",
-                [lan(), Syn, Forget(family)],
-            )
-        }));
         rules.extend(self.to_packets("a new flow, or packets to pepd", &[lan(), Syn], false));
         rules.push(rule(
             "a new flow, if the set has room",

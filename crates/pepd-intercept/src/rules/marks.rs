@@ -57,15 +57,8 @@ impl Builder<'_> {
         };
         let local = self.marks.local();
         let local = again(local, local, "to pepd, despite marks of other programs");
-        let tuns = self.lans.len() + self.lanes.len();
-        let has_tun = |number: &usize| match self.lans.get(*number) {
-            Some(lan) => lan.tun.is_some(),
-            None => true,
-        };
-        let tuns = (0..tuns).filter(has_tun).map(|number| {
-            let mark = self.marks.hold(number);
-            again(mark, mark, "into a TUN, past reverse path filters")
-        });
+        let tuns = self.tun_marks();
+        let tuns = tuns.map(|mark| again(mark, mark, "into a TUN, past reverse path filters"));
         let clear = again(self.no_mark(), 0, "out of a TUN, past reverse path filters");
         let kept = self.to_kept_marks();
         let rules = kept.into_iter().chain([local, clear]).chain(tuns).collect();
@@ -73,6 +66,37 @@ impl Builder<'_> {
         self.features
             .tags
             .then(|| chain("marks_again", hook, rules))
+    }
+
+    /// Returns the marks that lead into TUNs.
+    fn tun_marks(&self) -> impl Iterator<Item = u32> {
+        let tuns = self.lans.len() + self.lanes.len();
+        let has_tun = |number: &usize| match self.lans.get(*number) {
+            Some(lan) => lan.tun.is_some(),
+            None => true,
+        };
+        let tuns = (0..tuns).filter(has_tun);
+        tuns.map(|number| self.marks.hold(number))
+    }
+
+    /// Returns the chain for SYNs that pass. Their ACK is for the server: without this, a SYN that
+    /// pepd took from the same port would make it look like the answer to a SYN cookie.
+    pub(super) fn passed_chain(&self) -> Option<Chain> {
+        let taken = [self.marks.local()].into_iter().chain(self.tun_marks());
+        let taken = taken.filter(|_| self.features.tags).map(|mark| {
+            let tagged = Term::Tagged(self.marks.number(mark));
+            rule("pepd takes it", [tagged, Term::Accept])
+        });
+        let forgets = self.forgotten().iter().map(|&family| {
+            let from = Term::From(self.lan_names());
+            // Not up front: until the kernel collects it, a deleted entry takes room in the set.
+            let terms = [from, Term::Syn, Term::Mark(0), Term::Forget(family)];
+            rule("passes: an earlier SYN from its port is not recent", terms)
+        });
+        let rules = taken.chain(forgets).collect();
+        let hook = Some(Hook::PreroutingRawNext);
+        let is_empty = self.forgotten().is_empty();
+        (!is_empty).then(|| chain("passed_syns", hook, rules))
     }
 
     /// Returns jumps to [`KEPT_MARKS`] for the SYNs that pepd takes.

@@ -355,25 +355,30 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
 }
 
 #[test]
-fn a_new_flow_is_not_recent_until_a_site_takes_it() {
+fn a_syn_that_passes_is_not_recent() {
     let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
-    let rules = terms_of(&ruleset, "from_hosts");
-    let forgets = |family| {
-        vec![
-            Term::From(vec!["lan0".into()]),
-            Term::Syn,
-            Term::Forget(family),
-        ]
+    let place = |name: &str| ruleset.chains.iter().position(|chain| chain.name == name);
+    assert!(place("passed_syns") > place("from_hosts"));
+    let lan = || Term::From(vec!["lan0".to_owned()]);
+    let forgets = |family| vec![lan(), Term::Syn, Term::Mark(0), Term::Forget(family)];
+    let expected = [Family::V4, Family::V6].map(forgets);
+    let rules = terms_of(&ruleset, "passed_syns");
+    let (taken, passed) = rules.split_at(rules.len() - expected.len());
+    assert_eq!(passed, expected);
+    // Until `marks_again`, only their tags tell SYNs that go into a TUN from those that pass.
+    let ends = |terms: &&[Term]| matches!(terms, [Term::Tagged(_), Term::Accept]);
+    assert!(!taken.is_empty() && taken.iter().all(ends));
+    let old = Features {
+        forget: false,
+        ..Features::FULL
     };
-    let place = |wanted: &[Term]| rules.iter().position(|terms| *terms == wanted);
-    let leaves = |terms: &&[Term]| {
-        let leads = |term: &Term| matches!(term, Term::Jump(_) | Term::Goto(_));
-        terms.contains(&Term::Syn) && terms.last().is_some_and(leads)
-    };
-    let first = rules.iter().position(leaves).expect("a rule");
-    for family in [Family::V4, Family::V6] {
-        assert!(place(&forgets(family)).is_some_and(|place| place < first));
-    }
+    let ruleset = Ruleset::new(&config(PLAIN), old);
+    assert!(
+        ruleset
+            .chains
+            .iter()
+            .all(|chain| chain.name != "passed_syns")
+    );
 }
 
 #[test]

@@ -345,7 +345,9 @@ impl Writer<'_> {
             Some(Hook::ForwardMangle) => vec![jump("FORWARD", String::new())],
             Some(Hook::PostroutingLast) => vec![jump("POSTROUTING", String::new())],
             // iptables has no equivalent.
-            Some(Hook::OutputRoute | Hook::PreroutingLast) | None => Vec::new(),
+            Some(Hook::OutputRoute | Hook::PreroutingRawNext | Hook::PreroutingLast) | None => {
+                Vec::new()
+            }
         }
     }
 
