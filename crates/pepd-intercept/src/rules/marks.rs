@@ -79,8 +79,8 @@ impl Builder<'_> {
         tuns.map(|number| self.marks.hold(number))
     }
 
-    /// Returns the chain for SYNs that pass. Their ACK is for the server: without this, a SYN that
-    /// pepd took from the same port would make it look like the answer to a SYN cookie.
+    /// Returns the chain for SYNs that pass. The ACK that follows is for the server. If pepd took
+    /// an earlier SYN from the same port, that ACK would look like the answer to a SYN cookie.
     pub(super) fn passed_chain(&self) -> Option<Chain> {
         let taken = [self.marks.local()].into_iter().chain(self.tun_marks());
         let taken = taken.filter(|_| self.features.tags).map(|mark| {

@@ -115,7 +115,7 @@ impl Inheritance {
         if socket.is_listener().unwrap_or(false) {
             self.listeners.insert(cookie, socket);
         } else {
-            // Fails for no socket that is probed.
+            // An error does not matter: sockets that pepd probes accept these options.
             let _ = pepd_sys::socket::end_probe(socket.as_fd());
             self.legs.insert(cookie, socket.into());
         }
@@ -131,8 +131,8 @@ impl Inheritance {
         self.paths.take()
     }
 
-    /// Returns copies of the listeners at an address, of `most` at the most. Clients in the queues
-    /// of others belong to [flows](Self::into_flows).
+    /// Returns copies of the listeners at an address, at most `most`. Clients that wait at the
+    /// others are accepted with the [flows](Self::into_flows).
     ///
     /// # Errors
     /// Fails with too few descriptors.
