@@ -195,7 +195,7 @@ impl Bed {
 
 /// The congestion control of every socket, including pepd's. One that paces, the default of some
 /// systems, would measure its timers.
-const CONGESTION: &str = "cubic";
+pub(super) const CONGESTION: &str = "cubic";
 
 /// Connects from the namespace of the calling thread, with TCP_NODELAY.
 pub(super) fn connect(server: SocketAddr) -> Result<TcpStream> {
@@ -208,7 +208,7 @@ pub(super) fn connect(server: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-fn listener(address: Ipv4Addr) -> Result<Socket> {
+pub(super) fn listener(address: Ipv4Addr) -> Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_tcp_congestion(CONGESTION.as_bytes())?;
     socket.bind(&SocketAddr::from((address, 0)).into())?;
@@ -246,10 +246,10 @@ fn start_split(
 }
 
 /// The listening port of a tunnel's far end.
-const PORT: u16 = 5001;
+pub(super) const PORT: u16 = 5001;
 /// Log messages when pepd takes flows, and when it takes them into a tunnel.
-const READY: &str = "pepd is ready";
-const PEER: &str = "peer up: session established";
+pub(super) const READY: &str = "pepd is ready";
+pub(super) const PEER: &str = "peer up: session established";
 
 /// The two ends of a tunnel.
 struct Pair {
@@ -339,7 +339,7 @@ fn lose_one_in_a_hundred(far: &Netns) -> Result<()> {
 }
 
 /// Creates a private key and returns the public one.
-fn keygen(program: &Path, file: &Path) -> Result<String> {
+pub(super) fn keygen(program: &Path, file: &Path) -> Result<String> {
     let made = Command::new(program)
         .arg("keygen")
         .arg("--out")
@@ -352,7 +352,7 @@ fn keygen(program: &Path, file: &Path) -> Result<String> {
 }
 
 /// Starts a pepd of this name and waits until its log contains `until`.
-fn start_pepd(
+pub(super) fn start_pepd(
     netns: &Netns,
     name: &str,
     config: &str,

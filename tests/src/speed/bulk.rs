@@ -78,13 +78,13 @@ pub(super) fn transfer(
 
 /// State shared by the threads of a transfer.
 #[derive(Debug, Clone, Default)]
-struct Run {
-    over: Arc<AtomicBool>,
-    received: Arc<AtomicU64>,
+pub(super) struct Run {
+    pub(super) over: Arc<AtomicBool>,
+    pub(super) received: Arc<AtomicU64>,
 }
 
 impl Run {
-    fn start(
+    pub(super) fn start(
         &self,
         step: Step,
         piece: usize,
@@ -121,19 +121,19 @@ impl Run {
 
 /// The step of a thread on a ready stream.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+pub(super) struct Step {
     name: &'static str,
     wants: EpollFlags,
     act: fn(&TcpStream, &mut [u8], &AtomicU64) -> Result<()>,
 }
 
-const DRAIN: Step = Step {
+pub(super) const DRAIN: Step = Step {
     name: "sink",
     wants: EpollFlags::EPOLLIN,
     act: drain,
 };
 
-const FILL: Step = Step {
+pub(super) const FILL: Step = Step {
     name: "source",
     wants: EpollFlags::EPOLLOUT,
     act: fill,

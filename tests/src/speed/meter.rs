@@ -12,6 +12,19 @@ pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from(clock.now()?))
 }
 
+/// Returns how often the threads of a process have waited (voluntary context switches).
+pub(super) fn waits(pid: Pid) -> Result<u64> {
+    const FIELD: &str = "voluntary_ctxt_switches:";
+    let mut sum = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end in between.
+        let status = fs::read_to_string(thread?.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(FIELD));
+        sum += line.map_or(Ok(0), |line| line.trim().parse::<u64>())?;
+    }
+    Ok(sum)
+}
+
 /// Resident memory in bytes: all of it, and the anonymous part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resident {

@@ -9,6 +9,7 @@ mod bed;
 mod bulk;
 mod datagrams;
 mod echo;
+mod hub;
 mod machine;
 mod measures;
 mod meter;
@@ -17,6 +18,7 @@ mod strangers;
 mod summary;
 
 pub use bed::{Bed, Variant};
+pub use hub::{Carried, Cost, Fleet, Uploaded};
 pub use machine::Machine;
 pub use measures::{Measure, Plan};
 pub use report::Report;
