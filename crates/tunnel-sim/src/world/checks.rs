@@ -13,8 +13,8 @@ use crate::{
 const SPINS_MAX: u32 = 8;
 /// Bytes that may be sent at once ahead of a configured rate: the size of a segmentation offload.
 const BURST: f64 = 64_000.0;
-/// Delay after which an end that keeps to its rate may detect that it is late.
-const LATE: Duration = Duration::from_millis(5);
+/// The longest batch, 10 ms, and the longest delay that an end may catch up, 5 ms.
+const LATE: Duration = Duration::from_millis(15);
 
 impl<S: Side> World<S> {
     /// Returns whether the plan is completed.

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-/// Maximum reports per round trip.
+/// Maximum reports per round trip. Each costs both ends as much CPU time as many packets of data,
+/// so on short paths there are half as many, unless they are rare anyway.
 const PER_ROUND_TRIP: u32 = 16;
+const PER_SHORT_ROUND_TRIP: u32 = 8;
+const SPACING_RARE: Duration = Duration::from_millis(5);
 const SPACING_MIN: Duration = Duration::from_millis(1);
 /// Assumed cost of a report on the link, in bytes: the real cost varies, but both ends must agree.
 const REPORT_BYTES: u64 = 160;
@@ -60,10 +63,13 @@ impl Timing {
         }
     }
 
-    /// Returns the time between two reports while packets arrive: max(RTT/16, 1 ms, 160 bytes at
-    /// half the rate).
+    /// Returns the time between two reports while packets arrive: RTT/8 up to 5 ms, RTT/16 beyond;
+    /// at least 1 ms, and 160 bytes at half the rate.
     pub fn spacing(&self) -> Duration {
-        (self.rtt / PER_ROUND_TRIP).max(self.min_spacing())
+        let rare = (self.rtt / PER_SHORT_ROUND_TRIP).min(SPACING_RARE);
+        (self.rtt / PER_ROUND_TRIP)
+            .max(rare)
+            .max(self.min_spacing())
     }
 
     /// Returns the time between two reports while only datagrams arrive and both ends state their

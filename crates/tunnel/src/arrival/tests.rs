@@ -177,7 +177,8 @@ fn spacing_follows_round_trip_and_rate() {
     let us = Duration::from_micros;
     // 160 bytes at half the rate; 100 bytes at a hundredth of it.
     assert_eq!(of(600, 10_000_000), [us(37_500), ms(50), ms(1)]);
-    assert_eq!(of(20, 100_000_000), [us(1250), ms(5), ms(1)]);
+    assert_eq!(of(20, 100_000_000), [us(2500), ms(5), ms(1)]);
+    assert_eq!(of(60, 100_000_000), [ms(5), ms(15), ms(1)]);
     assert_eq!(of(0, 100_000_000), [ms(1), ms(1), ms(1)]);
     assert_eq!(of(528, 500_000), [ms(33), ms(160), us(5120)]);
     assert_eq!(of(600, 20_000), [ms(128), ms(4000), ms(128)]);

@@ -7,7 +7,7 @@ mod statement;
 
 pub use auto::{Auto, min_safe_rate};
 pub use controller::{Controller, ControllerConfig, Found};
-pub use pacer::{Batch, Pacer};
+pub use pacer::{Batch, Calm, Pacer};
 pub use statement::Rate;
 
 /// Returns the time that this many bytes take at a rate in bits per second; 0 counts as 1.

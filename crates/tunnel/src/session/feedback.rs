@@ -12,7 +12,7 @@ use crate::{
     delivery::Guard,
     outage::{Change, Expected, Kind, State},
     path::PathSample,
-    rate::time_of,
+    rate::{Batch, time_of},
     wire::{Data, Report, StreamId},
 };
 
@@ -46,7 +46,10 @@ impl Session {
             }
             self.controller.on_sample(sample, &self.losses);
             self.pacer.set_rate(now, self.controller.rate());
-            self.expect();
+            if !self.losses.is_empty() {
+                self.calm.on_loss(now);
+            }
+            self.expect(now);
         }
         let overhead = self.encoding.share();
         self.count(report);
@@ -95,7 +98,7 @@ impl Session {
 
     /// Updates everything that depends on the round trip time or the rate: the spacing of reports,
     /// the maximum packet, and the silence limit.
-    pub(super) fn expect(&mut self) {
+    pub(super) fn expect(&mut self, now: Duration) {
         let rtt = self.delivery.smoothed_rtt();
         let rate = self.controller.safe_rate();
         let [ours, back] = self.config.report_rates(rate, rtt);
@@ -103,6 +106,8 @@ impl Session {
             rtt,
             rate: Some(rate),
         };
+        self.pacer
+            .set_batch(Batch::for_path(rtt, self.calm.is_calm(now)));
         self.arrivals.set_timing(timing(ours));
         self.mtu.suit(self.config.longest_packet(rate));
         self.spacing = timing(self.config.return_rate.unwrap_or(rate)).spacing();
@@ -150,7 +155,8 @@ impl Session {
 
     /// Returns the maximum time for an answer.
     pub(super) fn patience(&self) -> Duration {
-        self.delivery.smoothed_rtt() + self.delivery.rtt_variation() * 4 + self.spacing
+        let there_and_back = self.delivery.smoothed_rtt() + self.delivery.rtt_variation() * 4;
+        there_and_back + self.longest_wait() + self.spacing
     }
 
     fn on_acked(&mut self, segment: &Segment) {

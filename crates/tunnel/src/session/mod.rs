@@ -64,11 +64,18 @@ use crate::{
     ecn::Ecn,
     outage::{Expected, Silence},
     path::{Mtu, PathMemory},
-    rate::{Batch, Controller, ControllerConfig, Pacer, time_of},
+    rate::{Batch, Calm, Controller, ControllerConfig, Pacer, time_of},
     schedule::{HostId, Scheduler, SiteId},
     stream::Streams,
     wire::{CloseCode, DATAGRAM_OVERHEAD, ResetCode, StreamId},
 };
+
+/// Limits of [`Session::may_wait`].
+const WAITS_PER_ROUND_TRIP: u32 = 16;
+const WAIT_MAX: Duration = Duration::from_millis(10);
+const DATAGRAM_WAIT_MAX: Duration = Duration::from_millis(1);
+/// Time for which an interactive stream that was used is expected to be used again.
+const URGENT_FOR: Duration = Duration::from_secs(10);
 
 /// One end of a tunnel.
 #[derive(Debug)]
@@ -86,6 +93,7 @@ pub struct Session {
     delivery: Delivery<Segment>,
     encoding: Encoding,
     pacer: Pacer,
+    calm: Calm,
     controller: Controller,
     classifier: Classifier,
     losses: Vec<LossEvent>,
@@ -110,6 +118,10 @@ pub struct Session {
     /// Buffer for the segment being written.
     scratch: Vec<u8>,
     sending: Sending,
+    /// Last time at which an interactive stream sent or received.
+    urgent_at: Option<Duration>,
+    /// The packet being handled has bytes of one.
+    heard_urgent: bool,
     /// Time of the last link check, if only packets were sent since.
     looked: Option<Duration>,
     /// Segments acknowledged by the report being handled.
@@ -171,7 +183,8 @@ impl Session {
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
             encoding: Encoding::new(config.packet_max, config.overhead_max),
-            pacer: Pacer::new(controller.rate(), Batch::for_round_trip(config.rtt)),
+            pacer: Pacer::new(controller.rate(), Batch::for_path(config.rtt, false)),
+            calm: Calm::new(now),
             controller,
             classifier: Classifier::new(),
             losses: Vec::new(),
@@ -189,6 +202,8 @@ impl Session {
             reliable: false,
             scratch: Vec::new(),
             sending: Sending::default(),
+            urgent_at: None,
+            heard_urgent: false,
             looked: None,
             acked: Vec::new(),
             stats: SessionStats::default(),
@@ -243,6 +258,26 @@ impl Session {
     /// Returns the rate at which the peer states it sends, in bits per second, if known.
     pub fn return_rate(&self) -> Option<u64> {
         self.config.return_rate
+    }
+
+    /// Returns how long packets from the peer may wait for others, so that they are handled
+    /// together: a sixteenth of a round trip, 10 ms at most. The limit is 1 ms while datagrams
+    /// arrive, and 0 within 10 s of bytes of an interactive stream.
+    pub fn may_wait(&self, now: Duration) -> Duration {
+        if self.urgent_at.is_some_and(|at| now < at + URGENT_FOR) {
+            return Duration::ZERO;
+        }
+        let most = if self.messages.is_talking(now) {
+            DATAGRAM_WAIT_MAX
+        } else {
+            WAIT_MAX
+        };
+        self.longest_wait().min(most)
+    }
+
+    /// Returns the longest time that an end lets packets of streams wait for others.
+    fn longest_wait(&self) -> Duration {
+        (self.delivery.smoothed_rtt() / WAITS_PER_ROUND_TRIP).min(WAIT_MAX)
     }
 
     /// Returns the time without packets from the peer after which the link counts as silent.

@@ -49,6 +49,7 @@ impl Session {
     ) -> Result<(), PacketError> {
         match self.streams.open_by_peer(stream, class)? {
             Opening::New => {
+                self.heard_urgent |= class == Class::Interactive;
                 self.scheduler.insert(stream, class, 0);
                 self.events.push_back(Event::Opened {
                     stream,
@@ -78,6 +79,7 @@ impl Session {
         let Some(news) = news else {
             return Ok(());
         };
+        self.heard_urgent |= self.streams.class(stream) == Some(Class::Interactive);
         if news.is_new {
             store.place(stream, from + news.known as u64, &bytes[news.known..]);
         }

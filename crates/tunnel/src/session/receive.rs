@@ -50,6 +50,9 @@ impl Session {
             }
             progress |= self.handle_frame(now, frame, ecn, store)?;
         }
+        if std::mem::take(&mut self.heard_urgent) {
+            self.urgent_at = Some(now);
+        }
         let arrived = Arrived {
             number,
             datagram,

@@ -110,7 +110,12 @@ impl Session {
         let own = [Some(self.arrivals.deadline()), self.silence_deadline()];
         let paced = self.silence.sends_from().and_then(|from| {
             let due = self.next_work()?;
-            Some(due.max(from).max(self.pacer.deadline()))
+            let paced = if self.is_urgent() {
+                self.pacer.next()
+            } else {
+                self.pacer.deadline()
+            };
+            Some(due.max(from).max(paced))
         });
         own.into_iter().chain([paced]).flatten().min()
     }
@@ -156,7 +161,14 @@ impl Session {
 
     fn may_send(&mut self, now: Duration) -> bool {
         let from = self.silence.sends_from();
-        from.is_some_and(|from| now >= from) && self.pacer.may_send(now)
+        from.is_some_and(|from| now >= from)
+            && (self.pacer.may_send(now) || now >= self.pacer.next() && self.is_urgent())
+    }
+
+    /// Returns true if an interactive stream's bytes are next, which wait for no batch.
+    fn is_urgent(&mut self) -> bool {
+        let next = self.next_turn();
+        self.is_interactive(next)
     }
 
     /// Updates the state of the link.
@@ -297,7 +309,11 @@ impl Session {
         out: &mut Vec<u8>,
         store: &mut impl Store,
     ) -> bool {
-        let urgent = self.is_interactive(next) || !self.control.is_empty();
+        let interactive = self.is_interactive(next);
+        if interactive {
+            self.urgent_at = Some(now);
+        }
+        let urgent = interactive || !self.control.is_empty();
         urgent && self.write_new(now, next, out, store)
     }
 

@@ -16,6 +16,51 @@ const LATE_MAX: Duration = Duration::from_millis(5);
 /// Catch-up time as a part of a round trip: little compared to any suitable queue.
 const LATE_PART: u32 = 128;
 
+/// Time of a batch. Each costs one wake-up of the sender, and its packets stand in the link's queue
+/// together.
+const TIME: Duration = Duration::from_millis(1);
+/// Packets that make a batch in a longer time: queues hold five or more.
+const FEW: u32 = 4;
+/// Part of a round trip that such a batch may take, and its maximum time. While nothing is lost,
+/// batches of any number of packets may take it.
+const LONG_PART: u32 = 16;
+const LONG_MAX: Duration = Duration::from_millis(10);
+/// Time without loss after which batches become long, at first and at most. Each time that loss
+/// follows, it becomes longer by this factor.
+const CALM_FIRST: Duration = Duration::from_secs(1);
+const CALM_MAX: Duration = Duration::from_secs(600);
+const CALM_FACTOR: u32 = 4;
+
+/// Record of losses: whether the link's queue seems to hold long batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Calm {
+    since: Duration,
+    needed: Duration,
+}
+
+impl Calm {
+    /// Creates a record without losses that begins at `now`.
+    pub fn new(now: Duration) -> Self {
+        Self {
+            since: now,
+            needed: CALM_FIRST,
+        }
+    }
+
+    /// Records the loss of packets.
+    pub fn on_loss(&mut self, now: Duration) {
+        if self.is_calm(now) {
+            self.needed = (self.needed * CALM_FACTOR).min(CALM_MAX);
+        }
+        self.since = now;
+    }
+
+    /// Returns true if nothing has been lost for long enough.
+    pub fn is_calm(&self, now: Duration) -> bool {
+        now >= self.since + self.needed
+    }
+}
+
 /// Maximum batch of packets that leave together, in one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
@@ -23,14 +68,20 @@ pub struct Batch {
     pub packets: u32,
     /// Maximum time of the batch at the rate; also the maximum wait of a single packet.
     pub time: Duration,
+    /// Maximum time of a batch of at most four packets.
+    pub time_of_few: Duration,
     /// Maximum time that a late caller may catch up.
     pub late: Duration,
 }
 
 impl Batch {
-    /// Returns a suitable batch for a path with this round trip time.
-    pub fn for_round_trip(rtt: Duration) -> Self {
+    /// Returns a suitable batch for a path with this round trip time, which loses nothing if it is
+    /// `calm`.
+    pub fn for_path(rtt: Duration, calm: bool) -> Self {
+        let long = (rtt / LONG_PART).min(LONG_MAX);
         Self {
+            time: if calm { TIME.max(long) } else { TIME },
+            time_of_few: long,
             late: (rtt / LATE_PART).clamp(LATE_MIN, LATE_MAX),
             ..Self::default()
         }
@@ -38,12 +89,12 @@ impl Batch {
 }
 
 impl Default for Batch {
-    /// Adds at most a millisecond to the link's queue. Each batch costs one wake-up of the sender
-    /// and one of the receiver. Above 3 Gbit/s, a millisecond would exceed a CPU's cache.
+    /// The batch for a short round trip. Above 3 Gbit/s, a millisecond would exceed a CPU's cache.
     fn default() -> Self {
         Self {
             packets: 256,
-            time: Duration::from_millis(1),
+            time: TIME,
+            time_of_few: Duration::ZERO,
             late: LATE_MIN,
         }
     }
@@ -58,7 +109,7 @@ impl Default for Batch {
 /// ```text
 ///   next: when the packet after the last one is due
 ///   closed --(now >= next + hold)--> open --(a packet is sent, now < next)--> closed
-///   hold = min(time, (packets - 1) x a packet's time)
+///   hold = min(time, (packets - 1) x a packet's time), or if longer the same for few packets
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Pacer {
@@ -105,6 +156,19 @@ impl Pacer {
         self.hold = self.hold();
     }
 
+    /// Sets the batch. The current one keeps its size.
+    pub fn set_batch(&mut self, batch: Batch) {
+        if batch != self.batch {
+            self.batch = batch;
+            self.hold = self.hold();
+        }
+    }
+
+    /// Returns when a packet that waits for no batch may leave.
+    pub fn next(&self) -> Duration {
+        self.next
+    }
+
     /// Returns when to ask next.
     pub fn deadline(&self) -> Duration {
         if self.open {
@@ -141,13 +205,23 @@ impl Pacer {
     }
 
     fn hold(&self) -> Duration {
-        let packets = u64::from(self.batch.packets.saturating_sub(1));
-        let bytes = self.bytes_max.saturating_mul(packets);
-        let whole = time_of(self.bytes_max.max(1), self.rate);
-        // No batch if one packet already takes longer.
-        if whole > self.batch.time {
-            return Duration::ZERO;
-        }
-        time_of(bytes, self.rate).min(self.batch.time)
+        let Batch {
+            packets,
+            time,
+            time_of_few,
+            ..
+        } = self.batch;
+        let hold = |packets: u32, time| {
+            // No batch if one packet already takes longer.
+            let more = packets.saturating_sub(1);
+            let bytes = self.bytes_max.saturating_mul(more.into());
+            let whole = time_of(self.bytes_max.max(1), self.rate);
+            if whole > time {
+                Duration::ZERO
+            } else {
+                time_of(bytes, self.rate).min(time)
+            }
+        };
+        hold(packets, time).max(hold(packets.min(FEW), time_of_few))
     }
 }

@@ -37,14 +37,14 @@ fn the_rate_is_kept_however_late_it_is_asked_within_a_millisecond() {
 #[test]
 fn over_a_long_path_more_may_be_caught_up() {
     let ms = Duration::from_millis;
-    let late = |rtt| Batch::for_round_trip(rtt).late;
+    let late = |rtt| Batch::for_path(rtt, false).late;
     assert_eq!(
         [late(ms(1)), late(ms(256)), late(ms(5000))],
         [ms(1), ms(2), ms(5)]
     );
     // Repeated wake-ups 4 ms late reduce the rate at 20 ms, but not at 600 ms.
     for (rtt, kept) in [(ms(600), true), (ms(20), false)] {
-        let mut pacer = Pacer::new(10_000_000, Batch::for_round_trip(rtt));
+        let mut pacer = Pacer::new(10_000_000, Batch::for_path(rtt, false));
         let (mut now, mut bytes) = (Duration::ZERO, 0);
         while now < SECOND {
             if pacer.may_send(now) {
@@ -54,7 +54,34 @@ fn over_a_long_path_more_may_be_caught_up() {
                 now = pacer.deadline() + ms(4);
             }
         }
-        assert_eq!(bytes * 8 > 9_900_000, kept, "{bytes} bytes at {rtt:?}");
+        // The last batch may not be complete.
+        assert_eq!(bytes * 8 > 9_850_000, kept, "{bytes} bytes at {rtt:?}");
+    }
+}
+
+#[test]
+fn over_a_long_path_batches_are_longer_and_urgent_packets_wait_for_none() {
+    let ms = Duration::from_millis;
+    let single = time_of(BYTES, 10_000_000);
+    for (rtt, batch) in [(ms(5), 1), (ms(40), 3), (ms(600), 4)] {
+        let mut pacer = Pacer::new(10_000_000, Batch::default());
+        pacer.set_batch(Batch::for_path(rtt, false));
+        let (mut now, mut wakes, mut sent) = (Duration::ZERO, 0, 0);
+        while now < SECOND {
+            if pacer.may_send(now) {
+                pacer.on_sent(now, BYTES);
+                sent += 1;
+            } else {
+                assert!(pacer.next() <= now + single, "an urgent packet may leave");
+                now = pacer.deadline();
+                wakes += 1;
+            }
+        }
+        assert_eq!(
+            (f64::from(sent) / f64::from(wakes)).round(),
+            f64::from(batch),
+            "{rtt:?}"
+        );
     }
 }
 
@@ -120,4 +147,28 @@ fn absurd_values_do_not_overflow() {
     pacer.set_rate(Duration::ZERO, 1);
     pacer.on_sent(Duration::ZERO, u64::MAX);
     assert!(!pacer.may_send(SECOND));
+}
+
+#[test]
+fn batches_are_long_only_while_nothing_is_lost() {
+    let ms = Duration::from_millis;
+    let time = |rtt, calm| Batch::for_path(rtt, calm).time;
+    assert_eq!([time(ms(1), true), time(ms(600), false)], [ms(1), ms(1)]);
+    assert_eq!(
+        [time(ms(40), true), time(ms(600), true)],
+        [ms(5) / 2, ms(10)]
+    );
+    let mut calm = Calm::new(SECOND);
+    assert!(!calm.is_calm(SECOND) && calm.is_calm(2 * SECOND));
+    calm.on_loss(10 * SECOND);
+    assert!(!calm.is_calm(13 * SECOND) && calm.is_calm(14 * SECOND));
+    // Losses in between do not make it longer: batches were not their cause.
+    for second in 10..20 {
+        calm.on_loss(second * SECOND);
+    }
+    assert!(calm.is_calm(23 * SECOND));
+    for round in 1..10 {
+        calm.on_loss(round * 10_000 * SECOND);
+    }
+    assert!(calm.is_calm(90_600 * SECOND) && !calm.is_calm(90_599 * SECOND));
 }
