@@ -3,6 +3,7 @@
 //! Sockets and system calls without a safe wrapper; the only unsafe code of the daemon:
 //!
 //! - [`socket`], [`sockets`], options of one socket, and all TCP sockets of the process
+//! - [`datagrams`], many received by one call
 //! - [`memory`], shared with other processes; [`keeper`], [`process`], these processes
 //! - [`packet`], [`tun`], packet sockets and TUN devices; [`interface`], [`ethtool`], interfaces
 //! - [`clock`], [`reactor`]
@@ -28,6 +29,8 @@ pub mod clock;
 pub mod congestion;
 #[cfg(any(test, feature = "testing"))]
 pub mod crash_point;
+#[expect(unsafe_code, reason = "system calls")]
+pub mod datagrams;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod ethtool;
 pub mod family;

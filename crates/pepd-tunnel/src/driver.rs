@@ -41,7 +41,7 @@ use super::{
     table::Custody,
     tap::Taps,
     tcp::{self, Connections, Listeners},
-    udp::{Arrived, Sockets},
+    udp::{Arrived, Sockets, Taker},
 };
 use crate::{custody::Replies, table::Key};
 
@@ -216,9 +216,7 @@ impl Driver {
         Core::dispatch(&self.core);
         self.core.borrow_mut().record();
         self.count();
-        if !blocked {
-            self.wait(cx);
-        }
+        self.wait(cx, blocked);
         Poll::Pending
     }
 
@@ -237,18 +235,9 @@ impl Driver {
 
     fn receive(&mut self, cx: &mut Context<'_>) {
         let core = &mut *self.core.borrow_mut();
-        for _ in 0..RECEIVE_TURN {
-            // One receive call is one arrival time.
-            let now = core.now();
-            let any = self.sockets.poll_receive(cx, |arrived| {
-                let Arrived { from, to, ecn, .. } = arrived;
-                core.handle_datagram(now, from.into(), to, ecn, arrived.datagram);
-            });
-            if !any {
-                return;
-            }
+        if self.sockets.poll_receive(cx, RECEIVE_TURN, core) {
+            cx.waker().wake_by_ref();
         }
-        cx.waker().wake_by_ref();
     }
 
     /// Sends what is due. Returns whether the kernel takes no more for now.
@@ -257,13 +246,13 @@ impl Driver {
         // Datagrams that become due during this turn go in the next one.
         let now = core.now();
         for _ in 0..SEND_TURN {
-            if !self.sockets.has_room() && flush(&mut self.sockets, core, cx).is_pending() {
+            if !self.sockets.has_room() && flush(&mut self.sockets, core) {
                 return true;
             }
             let tail = self.sockets.tail();
             let begin = tail.len();
             let Some((Transmit { peer, to, ecn }, from)) = core.poll_transmit(now, tail) else {
-                return flush(&mut self.sockets, core, cx).is_pending();
+                return flush(&mut self.sockets, core);
             };
             if to.carrier == Carrier::Udp {
                 self.sockets.push(begin, to.address, from, ecn);
@@ -273,15 +262,22 @@ impl Driver {
             }
         }
         cx.waker().wake_by_ref();
-        flush(&mut self.sockets, core, cx).is_pending()
+        flush(&mut self.sockets, core)
     }
 
-    /// Waits for the next deadline.
-    fn wait(&mut self, cx: &mut Context<'_>) {
+    /// Waits for the next deadline; while sockets are `blocked`, of receiving alone.
+    fn wait(&mut self, cx: &mut Context<'_>, blocked: bool) {
         let core = self.core.borrow();
         let now = core.now();
-        let deadlines = [core.endpoint.deadline(), core.packets_deadline()];
-        let deadline = deadlines.into_iter().flatten().min();
+        let deadlines = [
+            core.endpoint.deadline(),
+            core.packets_deadline(),
+            self.sockets.deadline(),
+        ];
+        let deadline = match blocked {
+            true => self.sockets.deadline(),
+            false => deadlines.into_iter().flatten().min(),
+        };
         if self.timer.poll(cx, deadline, now).is_ready() {
             cx.waker().wake_by_ref();
         }
@@ -303,6 +299,27 @@ impl Driver {
             stats.tunnel_send_calls += counted.send_calls;
             stats.tunnel_datagrams_unsent += counted.unsent;
         });
+    }
+}
+
+impl Taker for Core {
+    fn now(&self) -> Duration {
+        Self::now(self)
+    }
+
+    fn is_due(&mut self, now: Duration) -> bool {
+        self.endpoint.deadline().is_some_and(|due| due <= now)
+    }
+
+    fn take(&mut self, arrived: Arrived<'_>) {
+        let Arrived {
+            from, to, ecn, at, ..
+        } = arrived;
+        self.handle_datagram(at, from.into(), to, ecn, arrived.datagram);
+    }
+
+    fn may_wait(&mut self, now: Duration) -> Duration {
+        Self::may_wait(self, now)
     }
 }
 
@@ -340,8 +357,9 @@ impl Drops {
     }
 }
 
-fn flush(sockets: &mut Sockets, core: &mut Core, cx: &mut Context<'_>) -> Poll<()> {
-    sockets.poll_flush(cx, |to| core.on_send_failed(to))
+/// Returns whether the kernel takes no more for now.
+fn flush(sockets: &mut Sockets, core: &mut Core) -> bool {
+    sockets.flush(|to| core.on_send_failed(to))
 }
 
 /// A timer with the kernel's resolution. The runtime's timers have a resolution of 1 ms, in which a
@@ -375,24 +393,22 @@ impl Timer {
         deadline: Option<Duration>,
         now: Duration,
     ) -> Poll<()> {
-        if self.set != deadline {
+        let is_new = self.set != deadline;
+        if is_new {
             self.set = deadline;
             if let Err(err) = self.set_to(deadline.map(|at| at.saturating_sub(now))) {
                 tracing::error!(error = %err, "cannot set a timer");
             }
         }
-        // Setting the timer has cleared an earlier expiry.
         loop {
             let Ok(mut ready) = ready!(self.watch.poll_read_ready(cx)) else {
                 return Poll::Ready(());
             };
-            let mut count = [0; 8];
-            let expired = ready.try_io(|fd| Ok(nix::unistd::read(fd, &mut count)?));
-            if let Ok(result) = expired {
+            ready.clear_ready();
+            // Setting the timer has cleared an earlier expiry, so that none needs to be read. The
+            // runtime learns of later ones only after this task.
+            if !is_new {
                 self.set = None;
-                if let Err(err) = result {
-                    tracing::error!(error = %err, "cannot read a timer");
-                }
                 return Poll::Ready(());
             }
         }

@@ -13,7 +13,8 @@
 //! however many flows.
 //!
 //! - [`setup`], from the configuration to sockets, endpoint and peers
-//! - `driver`, sending and receiving datagrams, and timers
+//! - `driver`, sending and receiving datagrams, and timers; `company`, how long datagrams wait for
+//!   others
 //! - `core`, state shared by the driver and the flows
 //! - `table`, the flows of a peer and their bytes; `credit`, the bytes that peers may send
 //! - `leg`, a connection to a host; `flow`, relaying between a leg and a stream; `near` and `far`,
@@ -31,6 +32,7 @@
 
 mod batch;
 pub mod boosted;
+mod company;
 mod core;
 mod credit;
 pub mod custody;
@@ -187,12 +189,17 @@ impl Tunnels {
             local.block_on(&runtime, async move {
                 tokio::spawn(heartbeat);
                 // No value is ever sent: the wait ends when the sender is dropped.
-                let stopped = async { while stopped.changed().await.is_ok() {} };
+                let stopped = async move { while stopped.changed().await.is_ok() {} };
                 let given = (prepared, inherited, tuns);
-                if let Err(err) = driver::run(given, context, (incoming, orders), stopped).await {
-                    let error = &err as &dyn std::error::Error;
-                    tracing::error!(error, "tunnel thread stopped");
-                }
+                let run = driver::run(given, context, (incoming, orders), stopped);
+                // A task of its own: each wake-up of the outermost future by a flow would cost a
+                // call of epoll_wait(2).
+                let error = match tokio::task::spawn_local(run).await {
+                    Ok(Ok(())) => return,
+                    Ok(Err(err)) => Box::new(err) as Box<dyn std::error::Error>,
+                    Err(err) => std::panic::resume_unwind(err.into_panic()),
+                };
+                tracing::error!(error, "tunnel thread stopped");
             });
         });
         Ok(Self {

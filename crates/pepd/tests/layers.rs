@@ -123,7 +123,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "family gate marks threads crash_point stats keys log load admin_socket",
             "clock interface packet process reactor socket sockets",
-            "ethtool keeper memory notices tun unanswered",
+            "datagrams ethtool keeper memory notices tun unanswered",
             "congestion site_counters",
             "leg",
             "held",
@@ -148,7 +148,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pepd-tunnel",
         &[
-            "batch custody leg udp",
+            "batch company custody leg",
+            "udp",
             "table",
             "credit packets peers",
             "core far flow name near paths probe recover setup tap tcp",

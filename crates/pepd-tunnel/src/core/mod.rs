@@ -70,6 +70,10 @@ pub(super) struct Core {
     pub(super) driver: Option<Waker>,
     /// Sender of the datagrams being handled.
     heard: Option<usize>,
+    /// Latest time that the endpoint was given: its time never runs back.
+    latest: Duration,
+    /// Time for which a datagram may wait for others, and when it was computed.
+    wait: (Duration, Duration),
     /// The link is switched off by an operator.
     off: bool,
     /// A session that takes packets has begun.
@@ -80,6 +84,11 @@ pub(super) struct Core {
 
 /// Reading of the local clock when the core is created, so that remembered times lie before it.
 pub(super) const BEGINNING: Duration = Duration::from_secs(48 * 3600);
+
+/// Time for which [`Core::may_wait`] is computed once.
+const WAIT_KNOWN_FOR: Duration = Duration::from_millis(10);
+/// Time since a peer was heard for which its datagrams are expected.
+const HEARD_LATELY: Duration = Duration::from_secs(1);
 
 /// The core as shared by the tasks of one thread. Never borrowed across an await.
 pub(super) type Shared = Rc<RefCell<Core>>;
@@ -106,6 +115,8 @@ impl Core {
             base: Instant::now(),
             driver: None,
             heard: None,
+            latest: Duration::ZERO,
+            wait: Default::default(),
             off: false,
             joined: false,
             recorded: Attached::default(),
@@ -359,15 +370,31 @@ impl Core {
         self.endpoint.shut_down("pepd ends");
     }
 
-    /// Handles a received datagram.
+    /// Returns how long datagrams of any peer that was heard lately may wait for others.
+    pub(super) fn may_wait(&mut self, now: Duration) -> Duration {
+        let (wait, computed) = self.wait;
+        if now < computed + WAIT_KNOWN_FOR {
+            return wait;
+        }
+        let is_recent = |heard: Option<Duration>| heard.is_some_and(|at| now < at + HEARD_LATELY);
+        let recent = self.peers.list.iter().filter(|peer| is_recent(peer.heard));
+        let waits = recent.filter_map(|peer| Some(self.endpoint.session(peer.id)?.may_wait(now)));
+        let wait = waits.min().unwrap_or_default();
+        self.wait = (wait, now);
+        wait
+    }
+
+    /// Handles a datagram that arrived at this time, or earlier than the endpoint's last event.
     pub(super) fn handle_datagram(
         &mut self,
-        now: Duration,
+        arrived: Duration,
         from: Remote,
         to: Option<IpAddr>,
         ecn: Ecn,
         datagram: &mut [u8],
     ) -> Option<PeerId> {
+        let now = self.latest.max(arrived);
+        self.latest = now;
         let (peers, length) = (&mut self.peers, datagram.len() as u64);
         let peer = self
             .endpoint
@@ -399,6 +426,7 @@ impl Core {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<(Transmit, Option<IpAddr>)> {
+        self.latest = self.latest.max(now);
         let before = out.len();
         let transmit = self.endpoint.poll_transmit(now, out, &mut self.peers)?;
         let length = out.len().saturating_sub(before) as u64;

@@ -223,7 +223,8 @@ fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
         (GEO, geo, 10e6, 0.6, 40, 0.1, [2.7, 1.4]),
         (GEO, geo, 10e6, 0.6, 40, 1.0, [3.7, 2.4]),
         (GEO, geo, 10e6, 0.6, 40, 2.0, [3.7, 2.6]),
-        (GEO, geo, 10e6, 0.6, 40, 8.0, [4.6, 3.4]),
+        // Of 33,000 packets, one is lost four times in a row.
+        (GEO, geo, 10e6, 0.6, 40, 8.0, [5.5, 4.5]),
         (FAST, fast, 100e6, 0.1, 5, 0.0, [1.5, 0.2]),
         (FAST, fast, 100e6, 0.1, 5, 0.1, [2.7, 1.4]),
         (FAST, fast, 100e6, 0.1, 5, 2.0, [3.7, 2.6]),
