@@ -6,7 +6,8 @@
 //!                         <--fewer than 1.5 a tick--
 //! ```
 //!
-//! The kernel's network drivers do the same (NAPI). A datagram that comes alone never waits.
+//! The kernel's network drivers do the same (NAPI). A datagram that comes long after others does
+//! not wait.
 
 use std::time::Duration;
 

@@ -48,6 +48,8 @@ use crate::{custody::Replies, table::Key};
 /// Datagrams sent, and receive calls made, before other tasks run.
 const SEND_TURN: usize = 256;
 const RECEIVE_TURN: usize = 8;
+/// Time until the next attempt to send by blocked sockets.
+const RETRY: Duration = Duration::from_millis(10);
 /// Flows started before other tasks run.
 const BEGIN_TURN: usize = 64;
 /// Time limit for close messages.
@@ -208,10 +210,10 @@ impl Driver {
             core.record();
         }
         self.begin_flows(cx);
-        self.receive(cx);
+        let more = self.receive(cx);
         Core::dispatch(&self.core);
         self.taps.poll(cx, &mut self.core.borrow_mut());
-        let blocked = self.send(cx);
+        let blocked = self.send(cx, more);
         // Sending reveals whether the link is up.
         Core::dispatch(&self.core);
         self.core.borrow_mut().record();
@@ -233,18 +235,23 @@ impl Driver {
         cx.waker().wake_by_ref();
     }
 
-    fn receive(&mut self, cx: &mut Context<'_>) {
+    /// Receives what has arrived, if it is time. Returns whether there may be more.
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         let core = &mut *self.core.borrow_mut();
-        if self.sockets.poll_receive(cx, RECEIVE_TURN, core) {
+        let more = self.sockets.poll_receive(cx, RECEIVE_TURN, core);
+        if more {
             cx.waker().wake_by_ref();
         }
+        more
     }
 
-    /// Sends what is due. Returns whether the kernel takes no more for now.
-    fn send(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Sends what is due. Returns whether the kernel takes no more for now. While `more` datagrams
+    /// may have arrived, it is no later than the last one received: a peer is not silent as long as
+    /// its datagrams wait.
+    fn send(&mut self, cx: &mut Context<'_>, more: bool) -> bool {
         let core = &mut *self.core.borrow_mut();
         // Datagrams that become due during this turn go in the next one.
-        let now = core.now();
+        let now = if more { core.latest } else { core.now() };
         for _ in 0..SEND_TURN {
             if !self.sockets.has_room() && flush(&mut self.sockets, core) {
                 return true;
@@ -265,7 +272,8 @@ impl Driver {
         flush(&mut self.sockets, core)
     }
 
-    /// Waits for the next deadline; while sockets are `blocked`, of receiving alone.
+    /// Waits for the next deadline. While sockets are `blocked`, that is of receiving or of another
+    /// attempt to send: they may have become free before pepd asked to be woken.
     fn wait(&mut self, cx: &mut Context<'_>, blocked: bool) {
         let core = self.core.borrow();
         let now = core.now();
@@ -275,7 +283,10 @@ impl Driver {
             self.sockets.deadline(),
         ];
         let deadline = match blocked {
-            true => self.sockets.deadline(),
+            true => [self.sockets.deadline(), Some(now + RETRY)]
+                .into_iter()
+                .flatten()
+                .min(),
             false => deadlines.into_iter().flatten().min(),
         };
         if self.timer.poll(cx, deadline, now).is_ready() {

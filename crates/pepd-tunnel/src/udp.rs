@@ -114,18 +114,22 @@ impl Udp {
         self.has_more || woken && self.company.is_woken() || self.company.is_due(now)
     }
 
-    /// Sets what the kernel wakes the task for.
-    fn watch(&mut self, epoll: &Epoll, room: bool) {
+    /// Sets what the kernel wakes the task for. Returns whether datagrams wake it again: those that
+    /// have arrived already may not.
+    fn watch(&mut self, epoll: &Epoll, room: bool) -> bool {
         let mut interest = EpollFlags::empty();
         interest.set(EpollFlags::EPOLLIN, self.company.is_woken());
         interest.set(EpollFlags::EPOLLOUT, room);
         if self.interest == interest {
-            return;
+            return false;
         }
+        let arrivals = EpollFlags::EPOLLIN;
+        let again = interest.contains(arrivals) && !self.interest.contains(arrivals);
         self.interest = interest;
         if let Err(err) = epoll.modify(&self.socket, &mut EpollEvent::new(interest, 0)) {
             tracing::error!(error = %err, "cannot wait for datagrams");
         }
+        again
     }
 
     fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
@@ -315,7 +319,7 @@ impl Sockets {
             let count = self.counted.received - before;
             udp.company.on_look(began, count, taker.may_wait(began));
             let room = udp.interest.contains(EpollFlags::EPOLLOUT);
-            udp.watch(&self.wakeups.epoll, room);
+            udp.has_more |= udp.watch(&self.wakeups.epoll, room);
             more |= udp.has_more;
         }
         more

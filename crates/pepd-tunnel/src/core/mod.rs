@@ -71,7 +71,7 @@ pub(super) struct Core {
     /// Sender of the datagrams being handled.
     heard: Option<usize>,
     /// Latest time that the endpoint was given: its time never runs back.
-    latest: Duration,
+    pub(super) latest: Duration,
     /// Time for which a datagram may wait for others, and when it was computed.
     wait: (Duration, Duration),
     /// The link is switched off by an operator.
@@ -87,8 +87,8 @@ pub(super) const BEGINNING: Duration = Duration::from_secs(48 * 3600);
 
 /// Time for which [`Core::may_wait`] is computed once.
 const WAIT_KNOWN_FOR: Duration = Duration::from_millis(10);
-/// Time since a peer was heard for which its datagrams are expected.
-const HEARD_LATELY: Duration = Duration::from_secs(1);
+/// Time since a peer was heard for which its datagrams are expected: three beacons of an idle one.
+const HEARD_LATELY: Duration = Duration::from_secs(3);
 
 /// The core as shared by the tasks of one thread. Never borrowed across an await.
 pub(super) type Shared = Rc<RefCell<Core>>;
