@@ -27,7 +27,7 @@ pub struct Received<'a> {
     /// Time since the arrival, if the socket reports it ([`report_times`]). Wrong by as much as the
     /// system clock was set in between.
     pub age: Option<Duration>,
-    /// Bytes of each datagram but the last, which may be shorter. At least 1.
+    /// Bytes of each datagram but the last, which may be shorter. Never 0.
     pub segment: usize,
     /// Bytes of all datagrams.
     pub bytes: &'a mut [u8],
@@ -220,7 +220,7 @@ fn contents<T: Plain>(message: &libc::cmsghdr) -> Option<T> {
         return None;
     }
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: the kernel wrote at least as many bytes behind the header as `T` has, and any bytes
+    // SAFETY: the kernel wrote all bytes of a `T`, or more, behind the header, and any bytes
     // are a valid `T`.
     unsafe {
         let data = libc::CMSG_DATA(message);

@@ -63,8 +63,8 @@ impl Timing {
         }
     }
 
-    /// Returns the time between two reports while packets arrive: RTT/8 up to 5 ms, RTT/16 beyond;
-    /// at least 1 ms, and 160 bytes at half the rate.
+    /// Returns the time between two reports while packets arrive: the longest of RTT/16, RTT/8 up
+    /// to 5 ms, 1 ms, and 160 bytes at half the rate.
     pub fn spacing(&self) -> Duration {
         let rare = (self.rtt / PER_SHORT_ROUND_TRIP).min(SPACING_RARE);
         (self.rtt / PER_ROUND_TRIP)

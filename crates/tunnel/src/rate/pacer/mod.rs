@@ -66,9 +66,10 @@ impl Calm {
 pub struct Batch {
     /// Maximum number of packets.
     pub packets: u32,
-    /// Maximum time of the batch at the rate; also the maximum wait of a single packet.
+    /// Maximum time of the batch at the rate.
     pub time: Duration,
-    /// Maximum time of a batch of at most four packets.
+    /// Maximum time of a batch of at most four packets. The longer of both times is the maximum
+    /// wait of a single packet.
     pub time_of_few: Duration,
     /// Maximum time that a late caller may catch up.
     pub late: Duration,
