@@ -106,8 +106,12 @@ impl Session {
             rtt,
             rate: Some(rate),
         };
-        self.pacer
-            .set_batch(Batch::for_path(rtt, self.calm.is_calm(now)));
+        let batch = Batch::for_path(rtt, self.calm.is_calm(now));
+        self.pacer.set_batch(if self.is_used_urgently(now) {
+            batch.beside_interactive()
+        } else {
+            batch
+        });
         self.arrivals.set_timing(timing(ours));
         self.mtu.suit(self.config.longest_packet(rate));
         self.spacing = timing(self.config.return_rate.unwrap_or(rate)).spacing();

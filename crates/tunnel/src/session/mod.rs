@@ -264,7 +264,7 @@ impl Session {
     /// together: a sixteenth of a round trip, 10 ms at most. The limit is 1 ms while datagrams
     /// arrive, and 0 within 10 s of bytes of an interactive stream.
     pub fn may_wait(&self, now: Duration) -> Duration {
-        if self.urgent_at.is_some_and(|at| now < at + URGENT_FOR) {
+        if self.is_used_urgently(now) {
             return Duration::ZERO;
         }
         let most = if self.messages.is_talking(now) {
@@ -273,6 +273,11 @@ impl Session {
             WAIT_MAX
         };
         self.longest_wait().min(most)
+    }
+
+    /// Returns true within 10 s of bytes of an interactive stream.
+    fn is_used_urgently(&self, now: Duration) -> bool {
+        self.urgent_at.is_some_and(|at| now < at + URGENT_FOR)
     }
 
     /// Returns the longest time that an end lets packets of streams wait for others.

@@ -89,6 +89,18 @@ impl Batch {
     }
 }
 
+impl Batch {
+    /// Returns the batch beside interactive streams, which packets of a long one would delay.
+    #[must_use]
+    pub fn beside_interactive(self) -> Self {
+        Self {
+            time: TIME,
+            time_of_few: Duration::ZERO,
+            ..self
+        }
+    }
+}
+
 impl Default for Batch {
     /// The batch for a short round trip. Above 3 Gbit/s, a millisecond would exceed a CPU's cache.
     fn default() -> Self {
