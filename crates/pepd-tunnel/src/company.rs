@@ -1,5 +1,5 @@
-//! Waiting for company: while datagrams arrive in numbers, pepd looks for them once a tick, so that
-//! one wake-up, one receive call and one send call of each flow serve several.
+//! Waiting for company: while datagrams come and go in numbers, pepd looks for new ones once a
+//! tick. One wake-up, one receive call and one send call of each flow then serve several.
 //!
 //! ```text
 //!   woken by each arrival --several within a tick--> looking once a tick
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The kernel's network drivers do the same (NAPI). A datagram that comes long after others does
-//! not wait.
+//! not wait. Datagrams sent count as company, too: pepd is awake for them, and looks then.
 
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(super) struct Company {
     paid: Duration,
     /// The last look.
     last: Duration,
+    /// Datagrams sent since then.
+    sent: u64,
 }
 
 impl Company {
@@ -40,14 +42,22 @@ impl Company {
         self.look
     }
 
-    /// Returns whether to look now.
+    /// Returns whether to look now that pepd is awake: half of a tick suffices then.
     pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.look.is_some_and(|look| now >= look)
+        let half = |look: Duration| look.saturating_sub(self.last) / 2;
+        self.look
+            .is_some_and(|look| now >= look.saturating_sub(half(look)))
+    }
+
+    /// Handles datagrams sent.
+    pub(super) fn on_sent(&mut self, count: u64) {
+        self.sent = self.sent.saturating_add(count);
     }
 
     /// Handles a look that found `count` datagrams. No peer's datagrams may wait longer than
     /// `tick`.
     pub(super) fn on_look(&mut self, now: Duration, count: u64, tick: Duration) {
+        let count = count.saturating_add(std::mem::take(&mut self.sent));
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.last, now));
         let tick = if tick < TICK_MIN {
             Duration::ZERO
@@ -133,6 +143,22 @@ mod tests {
         let (waits, looks) = run(&every(US * 120, 1000), US * 200);
         assert!(waits.iter().all(Duration::is_zero));
         assert_eq!(looks, 1000);
+    }
+
+    /// A look is made when pepd is awake anyway, unless the last one was just before.
+    #[test]
+    fn datagrams_sent_are_company() {
+        let mut company = Company::default();
+        let batch = |company: &mut Company, now| {
+            company.on_sent(9);
+            company.on_look(now, 0, MS);
+        };
+        batch(&mut company, MS * 100);
+        batch(&mut company, MS * 101);
+        assert!(!company.is_woken());
+        assert!(!company.is_due(MS * 101 + US * 499));
+        assert!(company.is_due(MS * 101 + US * 500));
+        assert_eq!(company.deadline(), Some(MS * 102));
     }
 
     /// Two and more a tick pay, fewer do not.

@@ -238,7 +238,12 @@ impl Driver {
     /// Receives what has arrived, if it is time. Returns whether there may be more.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         let core = &mut *self.core.borrow_mut();
+        let looks_at = self.sockets.deadline();
         let more = self.sockets.poll_receive(cx, RECEIVE_TURN, core);
+        // What is to be reported is known after a look.
+        if self.sockets.deadline() != looks_at {
+            core.endpoint.delay_reports(Duration::ZERO);
+        }
         if more {
             cx.waker().wake_by_ref();
         }
@@ -275,18 +280,13 @@ impl Driver {
     /// Waits for the next deadline. While sockets are `blocked`, that is of receiving or of another
     /// attempt to send: they may have become free before pepd asked to be woken.
     fn wait(&mut self, cx: &mut Context<'_>, blocked: bool) {
-        let core = self.core.borrow();
+        let core = &mut *self.core.borrow_mut();
         let now = core.now();
-        let deadlines = [
-            core.endpoint.deadline(),
-            core.packets_deadline(),
-            self.sockets.deadline(),
-        ];
+        let looks_at = self.sockets.deadline();
+        core.endpoint.delay_reports(looks_at.unwrap_or_default());
+        let deadlines = [core.endpoint.deadline(), core.packets_deadline(), looks_at];
         let deadline = match blocked {
-            true => [self.sockets.deadline(), Some(now + RETRY)]
-                .into_iter()
-                .flatten()
-                .min(),
+            true => [looks_at, Some(now + RETRY)].into_iter().flatten().min(),
             false => deadlines.into_iter().flatten().min(),
         };
         if self.timer.poll(cx, deadline, now).is_ready() {
@@ -318,8 +318,8 @@ impl Taker for Core {
         Self::now(self)
     }
 
-    fn is_due(&mut self, now: Duration) -> bool {
-        self.endpoint.deadline().is_some_and(|due| due <= now)
+    fn must_know(&self, now: Duration) -> bool {
+        self.endpoint.is_silence_due(now)
     }
 
     fn take(&mut self, arrived: Arrived<'_>) {

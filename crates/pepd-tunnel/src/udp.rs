@@ -161,8 +161,8 @@ pub(super) trait Taker {
     /// Returns the time.
     fn now(&self) -> Duration;
 
-    /// Returns whether something other than datagrams is to be handled now.
-    fn is_due(&mut self, now: Duration) -> bool;
+    /// Returns whether datagrams that have arrived must be known now.
+    fn must_know(&self, now: Duration) -> bool;
 
     /// Takes a datagram.
     fn take(&mut self, arrived: Arrived<'_>);
@@ -287,18 +287,18 @@ impl Sockets {
         let began = taker.now();
         let mut more = false;
         for udp in [&mut self.v4, &mut self.v6].into_iter().flatten() {
-            // Before a report is made or silence found, what has arrived must be known.
-            let due = udp.is_due(began, woken) || !udp.company.is_woken() && taker.is_due(began);
+            let due = udp.is_due(began, woken) || !udp.company.is_woken() && taker.must_know(began);
             if !due {
                 continue;
             }
             let before = self.counted.received;
             udp.has_more = true;
             for _ in 0..calls {
-                let now = taker.now();
-                let (mut received, mut joined) = (0, false);
+                let (mut received, mut joined, mut now) = (0, false, None);
                 let each = |mut buffer: Received<'_>| {
                     joined |= buffer.bytes.len() > buffer.segment;
+                    // Ages were taken when the call had ended.
+                    let now = *now.get_or_insert_with(|| taker.now());
                     received += take_all(now, &mut buffer, taker);
                 };
                 match self.receiver.receive(udp.socket.as_fd(), udp.most, each) {
@@ -336,6 +336,14 @@ impl Sockets {
             self.v4.as_ref()
         } else {
             self.v6.as_ref()
+        }
+    }
+
+    fn socket_for_mut(&mut self, to: &SocketAddr) -> Option<&mut Udp> {
+        if to.is_ipv4() {
+            self.v4.as_mut()
+        } else {
+            self.v6.as_mut()
         }
     }
 
@@ -383,6 +391,9 @@ impl Sockets {
             match self.send(&batch) {
                 _ if batch.segments == 0 => {}
                 Ok(()) => {
+                    if let Some(udp) = batch.to.and_then(|to| self.socket_for_mut(&to)) {
+                        udp.company.on_sent(batch.segments as u64);
+                    }
                     self.counted.sent += batch.segments as u64;
                     self.counted.send_calls += 1;
                 }
@@ -471,7 +482,7 @@ mod tests {
             Duration::from_secs(1)
         }
 
-        fn is_due(&mut self, _now: Duration) -> bool {
+        fn must_know(&self, _now: Duration) -> bool {
             false
         }
 

@@ -87,8 +87,6 @@ pub(super) const BEGINNING: Duration = Duration::from_secs(48 * 3600);
 
 /// Time for which [`Core::may_wait`] is computed once.
 const WAIT_KNOWN_FOR: Duration = Duration::from_millis(10);
-/// Time since a peer was heard for which its datagrams are expected: three beacons of an idle one.
-const HEARD_LATELY: Duration = Duration::from_secs(3);
 
 /// The core as shared by the tasks of one thread. Never borrowed across an await.
 pub(super) type Shared = Rc<RefCell<Core>>;
@@ -376,10 +374,7 @@ impl Core {
         if now < computed + WAIT_KNOWN_FOR {
             return wait;
         }
-        let is_recent = |heard: Option<Duration>| heard.is_some_and(|at| now < at + HEARD_LATELY);
-        let recent = self.peers.list.iter().filter(|peer| is_recent(peer.heard));
-        let waits = recent.filter_map(|peer| Some(self.endpoint.session(peer.id)?.may_wait(now)));
-        let wait = waits.min().unwrap_or_default();
+        let wait = self.endpoint.may_wait(now);
         self.wait = (wait, now);
         wait
     }

@@ -20,6 +20,8 @@ pub(super) struct Local {
     pub limits: Limits,
     /// True during shutdown: no session begins any more.
     pub ending: bool,
+    /// Reports wait until then.
+    pub reports_from: Duration,
     random: ChaCha20Rng,
 }
 
@@ -32,6 +34,7 @@ impl Local {
             identity,
             limits: config.limits,
             ending: false,
+            reports_from: Duration::ZERO,
             random: ChaCha20Rng::from_seed(config.seed),
         }
     }

@@ -57,6 +57,8 @@ use tests::fake::Session;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(u32);
 
+/// Time since a peer was heard for which its datagrams are expected: three beacons of an idle one.
+const HEARD_LATELY: Duration = Duration::from_secs(3);
 /// Datagrams to a peer before the next peer's turn: as many as one system call may send.
 const TURN: u32 = 32;
 
@@ -453,6 +455,38 @@ impl Endpoint {
         }
         let peers = self.slots.iter().filter_map(|slot| slot.peer.as_ref());
         peers.filter_map(|peer| peer.due(&self.local)).min()
+    }
+
+    /// Lets reports wait until `at`, when the caller will handle datagrams that have arrived: the
+    /// [deadline](Self::deadline) disregards them until then. A past time ends this.
+    pub fn delay_reports(&mut self, at: Duration) {
+        self.local.reports_from = at;
+    }
+
+    /// Returns true if a link would now count as silent: datagrams that have arrived should be
+    /// handled first.
+    pub fn is_silence_due(&self, now: Duration) -> bool {
+        self.sessions().any(|(session, _)| {
+            let silent = session.silence_deadline();
+            silent.is_some_and(|at| now >= at)
+        })
+    }
+
+    /// Returns the [longest wait](Session::may_wait) that suits all peers heard within the last
+    /// three seconds; 0 without any.
+    pub fn may_wait(&self, now: Duration) -> Duration {
+        let recent = self
+            .sessions()
+            .filter(|(_, heard)| now < *heard + HEARD_LATELY);
+        let waits = recent.map(|(session, _)| session.may_wait(now));
+        waits.min().unwrap_or_default()
+    }
+
+    /// Returns the sessions of all peers, and the times at which they were heard.
+    fn sessions(&self) -> impl Iterator<Item = (&Session, Duration)> {
+        let peers = self.slots.iter().filter_map(|slot| slot.peer.as_ref());
+        let live = peers.filter_map(|peer| peer.live.as_ref());
+        live.map(|live| (&live.session, live.heard))
     }
 
     /// Returns an unknown sender that was not answered, and its unverified address: the last one of

@@ -107,11 +107,7 @@ impl Session {
             rate: Some(rate),
         };
         let batch = Batch::for_path(rtt, self.calm.is_calm(now));
-        self.pacer.set_batch(if self.is_used_urgently(now) {
-            batch.beside_interactive()
-        } else {
-            batch
-        });
+        self.pacer.set_batch(batch.within(self.streams_wait(now)));
         self.arrivals.set_timing(timing(ours));
         self.mtu.suit(self.config.longest_packet(rate));
         self.spacing = timing(self.config.return_rate.unwrap_or(rate)).spacing();
@@ -160,7 +156,8 @@ impl Session {
     /// Returns the maximum time for an answer.
     pub(super) fn patience(&self) -> Duration {
         let there_and_back = self.delivery.smoothed_rtt() + self.delivery.rtt_variation() * 4;
-        there_and_back + self.longest_wait() + self.spacing
+        // A packet waits at the peer, and the report that answers it waits here.
+        there_and_back + self.longest_wait() * 2 + self.spacing
     }
 
     fn on_acked(&mut self, segment: &Segment) {

@@ -72,10 +72,13 @@ use crate::{
 
 /// Limits of [`Session::may_wait`].
 const WAITS_PER_ROUND_TRIP: u32 = 16;
-const WAIT_MAX: Duration = Duration::from_millis(10);
+const WAIT_MAX: Duration = Duration::from_millis(20);
 const DATAGRAM_WAIT_MAX: Duration = Duration::from_millis(1);
+const TALK_WAIT_MAX: Duration = Duration::from_millis(2);
 /// Time for which an interactive stream that was used is expected to be used again.
 const URGENT_FOR: Duration = Duration::from_secs(10);
+/// Time for which another stream that carried messages is expected to carry more.
+const TALK_FOR: Duration = Duration::from_secs(3);
 
 /// One end of a tunnel.
 #[derive(Debug)]
@@ -122,6 +125,10 @@ pub struct Session {
     urgent_at: Option<Duration>,
     /// The packet being handled has bytes of one.
     heard_urgent: bool,
+    /// Last time at which another stream sent or received messages.
+    talked_at: Option<Duration>,
+    /// The packet being handled has messages of one.
+    heard_talk: bool,
     /// Time of the last link check, if only packets were sent since.
     looked: Option<Duration>,
     /// Segments acknowledged by the report being handled.
@@ -204,6 +211,8 @@ impl Session {
             sending: Sending::default(),
             urgent_at: None,
             heard_urgent: false,
+            talked_at: None,
+            heard_talk: false,
             looked: None,
             acked: Vec::new(),
             stats: SessionStats::default(),
@@ -261,23 +270,28 @@ impl Session {
     }
 
     /// Returns how long packets from the peer may wait for others, so that they are handled
-    /// together: a sixteenth of a round trip, 10 ms at most. The limit is 1 ms while datagrams
-    /// arrive, and 0 within 10 s of bytes of an interactive stream.
+    /// together: a sixteenth of a round trip, 20 ms at most. The limit is 2 ms within 3 s of short
+    /// pieces of a stream in a row, 1 ms while datagrams arrive, and 0 within 10 s of bytes of an
+    /// interactive stream.
     pub fn may_wait(&self, now: Duration) -> Duration {
-        if self.is_used_urgently(now) {
-            return Duration::ZERO;
-        }
         let most = if self.messages.is_talking(now) {
             DATAGRAM_WAIT_MAX
         } else {
             WAIT_MAX
         };
-        self.longest_wait().min(most)
+        self.longest_wait().min(most).min(self.streams_wait(now))
     }
 
-    /// Returns true within 10 s of bytes of an interactive stream.
-    fn is_used_urgently(&self, now: Duration) -> bool {
-        self.urgent_at.is_some_and(|at| now < at + URGENT_FOR)
+    /// Returns the longest time that bytes of the streams in use may wait for others.
+    fn streams_wait(&self, now: Duration) -> Duration {
+        let within = |at: Option<Duration>, time| at.is_some_and(|at| now < at + time);
+        if within(self.urgent_at, URGENT_FOR) {
+            Duration::ZERO
+        } else if within(self.talked_at, TALK_FOR) {
+            TALK_WAIT_MAX
+        } else {
+            WAIT_MAX
+        }
     }
 
     /// Returns the longest time that an end lets packets of streams wait for others.

@@ -192,7 +192,7 @@ impl Session {
                 return;
             }
             let before = packing.out.len();
-            let fits = self.pack_stream(stream, packing, store);
+            let fits = self.pack_stream(stream, packing, now, store);
             self.scheduler.sent(stream, packing.out.len() - before);
             self.unqueue_sent(stream);
             self.update_readiness(stream);
@@ -218,6 +218,7 @@ impl Session {
         &mut self,
         stream: StreamId,
         packing: &mut Packing<'_>,
+        now: Duration,
         store: &impl Store,
     ) -> bool {
         if let Some(opening) = self.opening(stream) {
@@ -232,7 +233,9 @@ impl Session {
         let Some(packed) = packing.push_data(data, store) else {
             return false;
         };
-        self.streams.on_sent(packed);
+        if self.streams.on_sent(packed) {
+            self.talked_at = Some(now);
+        }
         packed.len == data.len
     }
 

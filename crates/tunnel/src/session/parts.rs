@@ -80,6 +80,7 @@ impl Session {
             return Ok(());
         };
         self.heard_urgent |= self.streams.class(stream) == Some(Class::Interactive);
+        self.heard_talk |= news.talks;
         if news.is_new {
             store.place(stream, from + news.known as u64, &bytes[news.known..]);
         }

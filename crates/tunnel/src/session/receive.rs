@@ -53,6 +53,9 @@ impl Session {
         if std::mem::take(&mut self.heard_urgent) {
             self.urgent_at = Some(now);
         }
+        if std::mem::take(&mut self.heard_talk) {
+            self.talked_at = Some(now);
+        }
         let arrived = Arrived {
             number,
             datagram,

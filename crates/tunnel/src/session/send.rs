@@ -107,7 +107,17 @@ impl Session {
 
     /// Returns when to call [`poll_packet`](Self::poll_packet) again if nothing else happens.
     pub fn deadline(&mut self) -> Option<Duration> {
-        let own = [Some(self.arrivals.deadline()), self.silence_deadline()];
+        let report = Some(self.report_deadline());
+        report.into_iter().chain(self.deadline_but_report()).min()
+    }
+
+    /// Returns when a report is due.
+    pub fn report_deadline(&self) -> Duration {
+        self.arrivals.deadline()
+    }
+
+    /// Returns the [deadline](Self::deadline) of everything but a report.
+    pub fn deadline_but_report(&mut self) -> Option<Duration> {
         let paced = self.silence.sends_from().and_then(|from| {
             let due = self.next_work()?;
             let paced = if self.is_urgent() {
@@ -117,7 +127,7 @@ impl Session {
             };
             Some(due.max(from).max(paced))
         });
-        own.into_iter().chain([paced]).flatten().min()
+        [self.silence_deadline(), paced].into_iter().flatten().min()
     }
 
     /// Updates silence detection while nothing can be sent. Returns when to call again.
@@ -186,7 +196,8 @@ impl Session {
         self.report_change(now, change);
     }
 
-    fn silence_deadline(&self) -> Option<Duration> {
+    /// Returns when the link counts as silent, unless a packet arrives before.
+    pub fn silence_deadline(&self) -> Option<Duration> {
         let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
         self.silence.deadline(unanswered, self.patience())
     }

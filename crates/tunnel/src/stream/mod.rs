@@ -22,6 +22,7 @@ mod ids;
 mod receive;
 mod send;
 mod table;
+mod talk;
 #[cfg(test)]
 mod tests;
 

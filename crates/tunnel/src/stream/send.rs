@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::talk::Talk;
 use crate::{
     ranges::RangeSet,
     wire::{Data, StreamId, varint},
@@ -26,6 +27,7 @@ pub struct SendState {
     /// Bytes acknowledged beyond the first missing one.
     acked_beyond: RangeSet,
     fin_acked: bool,
+    talk: Talk,
 }
 
 impl SendState {
@@ -41,6 +43,7 @@ impl SendState {
             acked: 0,
             acked_beyond: RangeSet::default(),
             fin_acked: false,
+            talk: Talk::default(),
         }
     }
 
@@ -85,10 +88,11 @@ impl SendState {
     }
 
     /// Records that the first `len` bytes of [unsent](Self::unsent) data are sent, and the end if
-    /// `fin`.
-    pub fn on_sent(&mut self, len: usize, fin: bool) {
+    /// `fin`. Returns true if the last bytes are messages: several short pieces in a row.
+    pub fn on_sent(&mut self, len: usize, fin: bool) -> bool {
         self.sent += len as u64;
         self.fin_sent |= fin;
+        self.talk.on_piece(len)
     }
 
     /// Records that the peer has these bytes. Returns the first position it lacks, if that has

@@ -254,12 +254,14 @@ impl Streams {
         self.streams.get(&stream).map(|stream| stream.send.sent())
     }
 
-    /// Records that the first `data.len` unsent bytes are sent.
-    pub fn on_sent(&mut self, data: Data) {
-        if let Some(stream) = self.streams.get_mut(&data.stream) {
-            stream.send.on_sent(data.len, data.fin);
-            self.session.on_sent(data.len as u64);
-        }
+    /// Records that the first `data.len` unsent bytes are sent. Returns true if the stream's last
+    /// bytes are messages: several short pieces in a row.
+    pub fn on_sent(&mut self, data: Data) -> bool {
+        let Some(stream) = self.streams.get_mut(&data.stream) else {
+            return false;
+        };
+        self.session.on_sent(data.len as u64);
+        stream.send.on_sent(data.len, data.fin)
     }
 
     /// Records that the peer has these bytes. Returns the first position it lacks, if that has

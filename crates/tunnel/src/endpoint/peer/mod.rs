@@ -59,6 +59,8 @@ pub(super) struct Peer {
     answers_rejected: u32,
     /// Time to poll the session for packets.
     wake: Duration,
+    /// Time to poll it for a report alone.
+    report: Duration,
     /// True if the session may have events.
     has_events: bool,
     /// True if a session has begun, and the store has not been notified.
@@ -86,6 +88,7 @@ impl Peer {
             failed: false,
             answers_rejected: 0,
             wake: Duration::ZERO,
+            report: Duration::MAX,
             has_events: false,
             began: false,
             trace: Trace::default(),
@@ -338,6 +341,7 @@ impl Peer {
             self.probe_due(local),
             live.wants_to_confirm(),
             Some(self.wake),
+            Some(self.report.max(local.reports_from)),
         ];
         times
             .into_iter()
@@ -383,11 +387,13 @@ impl Peer {
         if self.held {
             // Silence detection continues, or the loss of the peer would go unnoticed.
             self.wake = live.session.wait(now).unwrap_or(Duration::MAX);
+            self.report = Duration::MAX;
             self.has_events = true;
             return None;
         }
         let Some(ecn) = live.seal(now, out, store) else {
-            self.wake = live.session.deadline().unwrap_or(Duration::MAX);
+            self.wake = live.session.deadline_but_report().unwrap_or(Duration::MAX);
+            self.report = live.session.report_deadline();
             return None;
         };
         self.has_events = true;

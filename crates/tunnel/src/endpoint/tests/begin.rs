@@ -335,3 +335,19 @@ fn on_a_slow_link_handshakes_take_a_tenth_of_it() {
     let calls = (initiations(&net) - before) / 2;
     assert!((400..600).contains(&calls), "{calls}");
 }
+
+/// Reports wait for the next look, other packets do not.
+#[test]
+fn reports_can_be_delayed() {
+    let mut net = Net::up();
+    let endpoint = &mut net.nodes[0].endpoint;
+    let report = endpoint.deadline().expect("a beacon");
+    endpoint.delay_reports(report + S / 8);
+    assert_eq!(endpoint.deadline(), Some(report + S / 8));
+    endpoint.delay_reports(Duration::ZERO);
+    assert_eq!(endpoint.deadline(), Some(report));
+    endpoint.delay_reports(report + S / 8);
+    net.one().write(b"a packet");
+    let due = net.nodes[0].endpoint.deadline();
+    assert!(due.is_some_and(|due| due <= net.now));
+}

@@ -138,14 +138,23 @@ impl Session {
             self.heard = None;
             self.events.push_back(Event::LinkDown);
         }
+        self.silence_deadline()
+    }
+
+    pub fn silence_deadline(&self) -> Option<Duration> {
         self.heard.map(|heard| heard + SILENCE)
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
-        match self.outbox.is_empty() {
-            true => Some(self.deadline),
-            false => Some(Duration::ZERO),
-        }
+    pub fn may_wait(&self, _now: Duration) -> Duration {
+        Duration::from_millis(1)
+    }
+
+    pub fn report_deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    pub fn deadline_but_report(&self) -> Option<Duration> {
+        (!self.outbox.is_empty()).then_some(Duration::ZERO)
     }
 
     pub fn poll_event(&mut self) -> Option<Event> {

@@ -22,9 +22,11 @@ const TIME: Duration = Duration::from_millis(1);
 /// Packets that make a batch in a longer time: queues hold five or more.
 const FEW: u32 = 4;
 /// Part of a round trip that such a batch may take, and its maximum time. While nothing is lost,
-/// batches of any number of packets may take it.
-const LONG_PART: u32 = 16;
-const LONG_MAX: Duration = Duration::from_millis(10);
+/// batches of any number of packets may take it. Both are less than the longest wait for packets
+/// of the peer ([`Session::may_wait`](crate::session::Session::may_wait)), so that each batch is an
+/// occasion to receive.
+const LONG_PART: u32 = 20;
+const LONG_MAX: Duration = Duration::from_millis(16);
 /// Time without loss after which batches become long, at first and at most. Each time that loss
 /// follows, it becomes longer by this factor.
 const CALM_FIRST: Duration = Duration::from_secs(1);
@@ -90,12 +92,13 @@ impl Batch {
 }
 
 impl Batch {
-    /// Returns the batch beside interactive streams, which packets of a long one would delay.
+    /// Returns the batch where some bytes may wait no longer than `most`. A short batch remains, at
+    /// any `most`.
     #[must_use]
-    pub fn beside_interactive(self) -> Self {
+    pub fn within(self, most: Duration) -> Self {
         Self {
-            time: TIME,
-            time_of_few: Duration::ZERO,
+            time: self.time.min(most.max(TIME)),
+            time_of_few: self.time_of_few.min(most),
             ..self
         }
     }

@@ -63,7 +63,7 @@ fn over_a_long_path_more_may_be_caught_up() {
 fn over_a_long_path_batches_are_longer_and_urgent_packets_wait_for_none() {
     let ms = Duration::from_millis;
     let single = time_of(BYTES, 10_000_000);
-    for (rtt, batch) in [(ms(5), 1), (ms(40), 3), (ms(600), 4)] {
+    for (rtt, batch) in [(ms(5), 1), (ms(40), 2), (ms(600), 4)] {
         let mut pacer = Pacer::new(10_000_000, Batch::default());
         pacer.set_batch(Batch::for_path(rtt, false));
         let (mut now, mut wakes, mut sent) = (Duration::ZERO, 0, 0);
@@ -154,10 +154,12 @@ fn batches_are_long_only_while_nothing_is_lost() {
     let ms = Duration::from_millis;
     let time = |rtt, calm| Batch::for_path(rtt, calm).time;
     assert_eq!([time(ms(1), true), time(ms(600), false)], [ms(1), ms(1)]);
-    assert_eq!(
-        [time(ms(40), true), time(ms(600), true)],
-        [ms(5) / 2, ms(10)]
-    );
+    assert_eq!([time(ms(40), true), time(ms(600), true)], [ms(2), ms(16)]);
+    let long = Batch::for_path(ms(600), true);
+    let within = |most| [long.within(most).time, long.within(most).time_of_few];
+    assert_eq!(within(ms(0)), [ms(1), ms(0)], "beside interactive streams");
+    assert_eq!(within(ms(2)), [ms(2); 2]);
+    assert_eq!(long.within(ms(20)), long);
     let mut calm = Calm::new(SECOND);
     assert!(!calm.is_calm(SECOND) && calm.is_calm(2 * SECOND));
     calm.on_loss(10 * SECOND);

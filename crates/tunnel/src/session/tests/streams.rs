@@ -182,3 +182,28 @@ fn streams_that_are_queued_are_delivered_one_after_the_other() {
     let order = [2, 1, 0, 3].map(|stream| streams[stream]);
     assert_eq!(finished.collect::<Vec<_>>(), order);
 }
+
+/// Returns how long the packets of each end may wait after a second of writes of these lengths,
+/// one every 20 ms, in a session with a round trip of 100 ms.
+fn waits_beside(class: Class, len: usize) -> [Duration; 2] {
+    let mut pair = Pair::new();
+    let stream = pair.sides[0].session.open(class, 0, b"").expect("few");
+    for _ in 0..50 {
+        pair.sides[0].write(stream, &bytes(len));
+        pair.run(Duration::from_millis(20));
+    }
+    pair.sides
+        .each_ref()
+        .map(|side| side.session.may_wait(pair.now))
+}
+
+#[test]
+fn packets_wait_for_others_but_not_beside_messages() {
+    let sixteenth = Duration::from_micros(6250);
+    let near = |wait: Duration| wait.abs_diff(sixteenth) < Duration::from_micros(500);
+    let waits = waits_beside(Class::Normal, 2000);
+    assert!(waits.into_iter().all(near), "{waits:?}");
+    let [short, none] = [Duration::from_millis(2), Duration::ZERO];
+    assert_eq!(waits_beside(Class::Normal, 200), [short; 2]);
+    assert_eq!(waits_beside(Class::Interactive, 2000), [none; 2]);
+}
