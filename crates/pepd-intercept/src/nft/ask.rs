@@ -1,6 +1,7 @@
 //! Queries to nf_tables over netlink, without running `nft`.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     io,
     os::fd::{AsRawFd as _, OwnedFd},
@@ -63,6 +64,8 @@ const INET: u8 = 1;
 
 /// Bytes of a `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
+/// Offsets of its `nlmsg_seq`.
+const SEQUENCE: std::ops::Range<usize> = 8..12;
 /// Bytes of the `struct nfgenmsg` that follows.
 const GENERIC_BYTES: usize = 4;
 /// Maximum bytes of one answer of the kernel (`NLMSG_GOODSIZE`).
@@ -135,18 +138,78 @@ pub fn element(table: &str, map: &str, key: &[u8]) -> io::Result<Option<u32>> {
         (ELEMENTS_SET, &terminated(map)),
         (ELEMENTS | NESTED, &elements),
     ];
-    let fd = ask(&query(GET_ELEMENT, flags, &attributes))?;
     let mut answer = [0; 1024];
-    let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    mark(&answer[..length])
+    mark(ask_again(
+        query(GET_ELEMENT, flags, &attributes),
+        &mut answer,
+    )?)
 }
 
 fn ask(query: &[u8]) -> io::Result<OwnedFd> {
-    let protocol = SockProtocol::NetlinkNetFilter;
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    let fd = unused_socket()?;
     send(fd.as_raw_fd(), query, MsgFlags::empty())?;
     Ok(fd)
+}
+
+fn unused_socket() -> io::Result<OwnedFd> {
+    let protocol = SockProtocol::NetlinkNetFilter;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    Ok(socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        flags,
+        protocol,
+    )?)
+}
+
+/// Socket that a thread keeps for its next query: each flow asks one. Creating and closing a socket
+/// costs more than the query.
+#[derive(Debug)]
+struct Asker {
+    socket: OwnedFd,
+    /// Sequence number of the last query.
+    sequence: u32,
+}
+
+thread_local! {
+    static ASKER: RefCell<Option<Asker>> = const { RefCell::new(None) };
+}
+
+/// Sends a query, and returns the kernel's answer to it: one message, as this socket gets no other.
+/// After an error the thread's next query has a new socket.
+fn ask_again(query: Vec<u8>, answer: &mut [u8]) -> io::Result<&[u8]> {
+    ASKER.with_borrow_mut(|kept| {
+        let mut asker = match kept.take() {
+            Some(asker) => asker,
+            None => Asker {
+                socket: unused_socket()?,
+                sequence: 0,
+            },
+        };
+        let length = asker.ask(query, answer)?;
+        *kept = Some(asker);
+        Ok(&answer[..length])
+    })
+}
+
+impl Asker {
+    fn ask(&mut self, mut query: Vec<u8>, answer: &mut [u8]) -> io::Result<usize> {
+        self.sequence = self.sequence.wrapping_add(1);
+        query[SEQUENCE].copy_from_slice(&self.sequence.to_ne_bytes());
+        send(self.socket.as_raw_fd(), &query, MsgFlags::empty())?;
+        loop {
+            // The kernel has answered before send() returns.
+            let length = recv(self.socket.as_raw_fd(), answer, MsgFlags::empty())?;
+            if answers(&answer[..length], self.sequence) {
+                return Ok(length);
+            }
+        }
+    }
+}
+
+/// Returns whether an answer belongs to the query with this sequence number.
+fn answers(answer: &[u8], sequence: u32) -> bool {
+    answer.get(SEQUENCE) == Some(&sequence.to_ne_bytes()[..])
 }
 
 fn terminated(text: &str) -> Vec<u8> {
@@ -154,7 +217,8 @@ fn terminated(text: &str) -> Vec<u8> {
 }
 
 fn query(kind: u16, flags: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
-    // The length is filled in last. The kernel needs neither sequence number nor port.
+    // The length is filled in last. The kernel needs no port, and no sequence number where a socket
+    // is used once.
     let mut query = vec![0; HEADER_BYTES];
     query[4..6].copy_from_slice(&kind.to_ne_bytes());
     query[6..8].copy_from_slice(&flags.to_ne_bytes());
@@ -351,6 +415,26 @@ mod tests {
         }
         let missing = message(libc::NLMSG_ERROR as u16, &(-libc::ENOENT).to_ne_bytes());
         assert_eq!(mark(&missing).expect("an answer"), None);
+    }
+
+    /// Needs root, as pepd does. No such table exists.
+    #[test]
+    fn a_thread_asks_by_one_socket_and_takes_no_other_querys_answer() {
+        let descriptor = || ASKER.with_borrow(|kept| kept.as_ref().map(|a| a.socket.as_raw_fd()));
+        let ask = || element("pepd_no_such_table", "marks", &[0; 4]).expect("an answer");
+        assert_eq!((descriptor(), ask()), (None, None));
+        let first = descriptor().expect("it is kept");
+        // As if a query had been given up between its two calls.
+        let stale = query(GET_GENERATION, libc::NLM_F_REQUEST as u16, &[]);
+        send(first, &stale, MsgFlags::empty()).expect("sent");
+        assert_eq!((ask(), descriptor()), (None, Some(first)));
+        let too_short = query(GET_GENERATION, libc::NLM_F_REQUEST as u16, &[]);
+        assert!(
+            ask_again(too_short, &mut [0; 4]).is_err(),
+            "no whole header"
+        );
+        assert_eq!(descriptor(), None, "socket kept after an error");
+        assert_eq!(ask(), None);
     }
 
     #[test]

@@ -15,11 +15,13 @@ const ADMIN: usize = 17;
 
 /// Event loop: two epoll descriptors, an eventfd, a copy of the pipe for signals.
 const EVENT_LOOP: u64 = 4;
+/// Netlink socket by which a thread that opens server legs asks for the marks of SYNs.
+const ASKER: u64 = 1;
 /// The claim (two), the memory of the rings, netlink, signals, the watch for neighbours; the
 /// supervisor, and in the keeper, this process.
 const ALWAYS: u64 = 13;
-/// The TUN device, and sockets that forge answers.
-const DEFER: u64 = 8;
+/// The TUN device, sockets that forge answers, and a server leg made ahead.
+const DEFER: u64 = 9;
 /// An event loop, and the sockets and timer of tunnels.
 const TUNNELS: u64 = EVENT_LOOP + 10;
 /// A TUN of a site in mode `packet` or `boost`, and its watch.
@@ -88,7 +90,7 @@ fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
     let boosts = config.boosted_sites().next().is_some();
     let packets = packets + u64::from(boosts) * BOOSTERS;
-    let event_loops = (1 + workers) * EVENT_LOOP;
+    let event_loops = (1 + workers) * (EVENT_LOOP + ASKER);
     // While nft installs or removes rules, it uses the spare ones.
     listeners + event_loops + tunnels + defer + packets + ALWAYS + SPARE as u64 + FLOW
 }
@@ -101,7 +103,8 @@ pub fn open() -> u64 {
 /// Returns the number of descriptors outside flows that are opened later, with `reserved_legs` made
 /// ahead by listeners.
 pub fn later(reserved_legs: usize) -> u64 {
-    (reserved_legs + SPARE + OTHERS_LATER) as u64
+    let askers = (1 + threads::count() as u64) * ASKER;
+    askers + (reserved_legs + SPARE + OTHERS_LATER) as u64
 }
 
 /// Warns that descriptors allow only `cap` flows: `available` in all, of which `others` are kept
@@ -129,7 +132,10 @@ mod tests {
         let smallest = minimum(&config(""), 1, 1);
         let site = "[[site]]\nname = \"a\"\n";
         assert_eq!(minimum(&config(site), 1, 1), smallest + 1);
-        assert_eq!(minimum(&config(""), 2, 2), smallest + 3 + EVENT_LOOP);
+        assert_eq!(
+            minimum(&config(""), 2, 2),
+            smallest + 3 + EVENT_LOOP + ASKER
+        );
         assert_eq!(
             minimum(&config("syn = \"defer\"\n"), 1, 1),
             smallest + DEFER
