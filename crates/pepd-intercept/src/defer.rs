@@ -26,6 +26,7 @@ use pepd_sys::{
     held::{ConnectedLeg, HeldLegs},
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     marks::MarkSet,
+    socket,
 };
 use tokio::{sync::mpsc, time};
 use tracing::{debug, trace};
@@ -55,6 +56,7 @@ pub struct DeferTask {
     held: Arc<HeldLegs>,
     tuns: Vec<(Lan, Tun)>,
     watcher: Watcher,
+    reserve: Reserve,
     passed: RawSender,
     answers: RawSender,
     actions: VecDeque<Action>,
@@ -91,6 +93,7 @@ impl DeferTask {
             other_mark: OtherMarks::new(&config),
             held: Arc::new(HeldLegs::new(holder)),
             watcher: Watcher::new(tuns.iter().map(|(_, tun)| tun))?,
+            reserve: Reserve::default(),
             passed: RawSender::new(marks.passed(), ipv6)?,
             answers: RawSender::new(marks.client_leg(), ipv6)?,
             actions: VecDeque::new(),
@@ -138,6 +141,7 @@ impl DeferTask {
                 }
             }
             self.perform_all();
+            self.reserve.refill();
         }
     }
 
@@ -263,11 +267,13 @@ impl DeferTask {
         if !leg::may_be_host(flow.destination.ip()) {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
-        let fd = match leg::server_leg(&site, flow.destination, flow.client, syn) {
+        let family = Family::from_address(&flow.destination);
+        let leg = self.reserve.take(&site, family)?;
+        let fd = match leg.connect(&site, flow.destination, flow.client, syn) {
             // An earlier flow between the same addresses still has a socket, most likely in
             // TIME_WAIT. Passing the SYN would not help: that socket would get the answer.
             Err(err) if is_lingering(&err) && site.source == Source::Client => {
-                let reserved = ReservedLeg::new(&site, Family::from_address(&flow.destination))?;
+                let reserved = ReservedLeg::new(&site, family)?;
                 let client = flow.client.ip();
                 let fd = reserved.connect_from_any_port(&site, flow.destination, client, syn)?;
                 self.held.count_source_port_changed();
@@ -275,7 +281,44 @@ impl DeferTask {
             }
             result => result?,
         };
-        self.watcher.add(PendingLeg { flow, fd, dscp })
+        let leg = PendingLeg { flow, fd, dscp };
+        // A server on this machine, or about as near, has answered before connect() returns.
+        if socket::is_established(leg.fd.as_fd()).unwrap_or(false) {
+            self.on_connected(leg);
+            return Ok(());
+        }
+        self.watcher.add(leg)
+    }
+}
+
+/// A server leg like the last one, made while no SYN waits for it.
+#[derive(Debug, Default)]
+struct Reserve {
+    last: Option<(Arc<SiteRuntime>, Family)>,
+    leg: Option<ReservedLeg>,
+}
+
+impl Reserve {
+    /// Returns a leg with the options of this site.
+    fn take(&mut self, site: &Arc<SiteRuntime>, family: Family) -> io::Result<ReservedLeg> {
+        let is_same = |(last, of): &(Arc<_>, _)| Arc::ptr_eq(last, site) && *of == family;
+        if !self.last.as_ref().is_some_and(is_same) {
+            *self = Self {
+                last: Some((Arc::clone(site), family)),
+                leg: None,
+            };
+        }
+        match self.leg.take() {
+            Some(leg) => Ok(leg),
+            None => Ok(ReservedLeg::new(site, family)?),
+        }
+    }
+
+    /// Makes the next leg. The next SYN reports an error.
+    fn refill(&mut self) {
+        if let (None, Some((site, family))) = (&self.leg, &self.last) {
+            self.leg = ReservedLeg::new(site, *family).ok();
+        }
     }
 }
 

@@ -119,6 +119,7 @@ pub struct FromSyn {
 ///
 /// # Errors
 /// As [`ReservedLeg::connect`], and any error in creating a socket.
+#[cfg(any(test, feature = "testing"))]
 pub fn server_leg(
     site: &SiteRuntime,
     destination: SocketAddr,
