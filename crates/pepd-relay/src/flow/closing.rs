@@ -4,6 +4,7 @@ use pep_core::{
     relay::{Direction, DirectionState, End, Side},
     stats::EndReason,
 };
+use tokio::task::yield_now;
 
 use super::{Flow, LegIo, tail};
 
@@ -18,6 +19,8 @@ impl Flow {
                 // If the task is dropped from here on, the kernel still delivers the rest.
                 self.ending = EndReason::Closed;
                 self.legs.iter().for_each(LegIo::close_with_fin);
+                // No host waits for the rest: flows that have something to relay go first.
+                yield_now().await;
                 self.delivered_within_orphan(&Side::ALL).await;
             }
             End::Reset(by) => {

@@ -265,11 +265,8 @@ impl Flow {
             .all(|direction| relay.direction(*direction).delivered() == 0);
         let link_leg = &legs[ends.site.link_side as usize];
         revive::watch(link_leg.shared(), ends.site.link_leg());
-        let receive_window = ReceiveWindow::new(
-            ends.site.link_leg().buffers.receive,
-            Share::none(&context.budget),
-            link_leg.fd(),
-        );
+        let buffer = ends.site.link_leg().buffers.receive;
+        let receive_window = ReceiveWindow::new(buffer, Share::none(&context.budget));
         Some(Self {
             relay,
             busy_poll: BusyPoll::new(context.busy_poll),

@@ -24,20 +24,25 @@ pub(super) struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// Creates the state, and accounts for the growth of a buffer that was taken over.
-    pub(super) fn new(buffer: ReceiveBuffer, mut extra: Share, fd: BorrowedFd<'_>) -> Self {
+    /// Creates the state of a new connection.
+    pub(super) fn new(buffer: ReceiveBuffer, extra: Share) -> Self {
         let most = match buffer {
             ReceiveBuffer::Grown(bytes) => bytes.saturating_mul(2),
             ReceiveBuffer::System | ReceiveBuffer::Fixed(_) => 0,
         };
-        if most > 0 {
-            let size = receive::size(fd).unwrap_or(0);
-            extra.grow(size.saturating_sub(receive::autotuned_most()));
-        }
         Self {
             most,
             until_look: LOOK_EVERY,
             extra,
+        }
+    }
+
+    /// Accounts for the growth of a buffer that was taken over.
+    pub(super) fn take_over(&mut self, fd: BorrowedFd<'_>) {
+        if self.most > 0 {
+            let size = receive::size(fd).unwrap_or(0);
+            self.extra
+                .grow(size.saturating_sub(receive::autotuned_most()));
         }
     }
 
@@ -97,12 +102,14 @@ mod tests {
         let (receiver, _) = listener.accept().unwrap();
         let (fd, limit) = (receiver.as_fd(), receive::autotuned_most());
         let budget = Arc::new(MemoryBudget::new(1 << 30));
-        let window = |buffer| ReceiveWindow::new(buffer, Share::none(&budget), fd);
-        let fresh = window(ReceiveBuffer::Grown(limit));
-        assert_eq!(budget.taken(), 0, "budget of a new connection");
-        drop(fresh);
+        let window = |most| ReceiveWindow::new(ReceiveBuffer::Grown(most), Share::none(&budget));
+        let mut small = window(limit);
+        small.take_over(fd);
+        assert_eq!(budget.taken(), 0, "budget of a buffer that has not grown");
+        drop(small);
         receive::set_size(fd, limit + (4 << 20)).unwrap();
-        let mut taken_over = window(ReceiveBuffer::Grown(2 * limit));
+        let mut taken_over = window(2 * limit);
+        taken_over.take_over(fd);
         assert_eq!(budget.taken(), 4 << 20);
         taken_over.on_quiet(fd);
         assert_eq!(budget.taken(), 0);

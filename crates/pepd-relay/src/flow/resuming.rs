@@ -182,6 +182,8 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
     let now = Instant::now();
     flow.began = now.checked_sub(age(born)).unwrap_or(now);
     flow.counted = flow.delivered();
+    let link_leg = &flow.legs[flow.ends.site.link_side as usize];
+    flow.receive_window.take_over(link_leg.fd());
     for direction in Direction::ALL {
         flow.publish_direction(direction);
     }
