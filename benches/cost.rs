@@ -8,7 +8,7 @@ use benches::{Needs, Run, run};
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use pepd_tests::{
     pep_binary,
-    speed::{Carried, Cost, Fleet, Result, Summary, Uploaded},
+    speed::{Carried, Cost, Fleet, Idle, Result, Summary, Uploaded},
 };
 
 /// Repetitions in a full run, and in a quick one.
@@ -62,8 +62,14 @@ const ROWS: [Row; 9] = [
     row("hub-40", Carried::Tunnel, 10, 40, 40),
 ];
 
+/// Tunnels without traffic, with the CPU time that the hub may take, in percent.
+const IDLE: (&str, usize, f64) = ("idle-40", 40, 0.4);
+/// Time until tunnels without traffic are idle.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
+
 fn main() -> ExitCode {
-    let names = ROWS.map(|row| row.name);
+    let mut names = ROWS.map(|row| row.name).to_vec();
+    names.push(IDLE.0);
     run("cost", &names, Needs::Root, measure)
 }
 
@@ -85,7 +91,60 @@ fn measure(run: &Run) -> Result<bool> {
         .flatten()
         .collect();
     println!("{}\n\n{}", table(&measured), TEXT);
-    Ok(measured.iter().all(Measured::is_met))
+    let idle_is_met = !run.has(IDLE.0) || measure_idle(run, &current, before.as_deref())?;
+    Ok(measured.iter().all(Measured::is_met) && idle_is_met)
+}
+
+/// Measures the hub of idle tunnels. Returns whether the current pepd keeps the limit.
+fn measure_idle(run: &Run, current: &Path, before: Option<&Path>) -> Result<bool> {
+    let (name, boats, limit) = IDLE;
+    let fleet = Fleet {
+        carried: Carried::Tunnel,
+        rate: 10,
+        rtt: Duration::from_millis(40),
+        boats,
+    };
+    let mut rounds: [Vec<Idle>; 2] = Default::default();
+    let count = ROUNDS[usize::from(run.quick)];
+    for round in 1..=count {
+        eprintln!("{name}, round {round} of {count}");
+        for (pepd, rounds) in [Some(current), before].iter().zip(&mut rounds) {
+            let Some(pepd) = pepd else { continue };
+            let time = TIME[usize::from(run.quick)];
+            rounds.push(fleet.rest(pepd, IDLE_AFTER, time)?);
+        }
+    }
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN);
+    table.set_header([
+        "hub of idle tunnels",
+        "pepd",
+        "CPU, %",
+        "resident, MB",
+        "of it own, MB",
+        "target, CPU %",
+    ]);
+    let mut medians = Vec::new();
+    for (pepd, rounds) in ["", "before"].into_iter().zip(&rounds) {
+        if rounds.is_empty() {
+            continue;
+        }
+        let summary = |figure: fn(&Idle) -> f64| {
+            Summary::from_values(&rounds.iter().map(figure).collect::<Vec<_>>())
+        };
+        let cpu = summary(|idle| idle.cpu_percent);
+        medians.push(cpu.median);
+        table.add_row([
+            format!("{name}: {boats} tunnels"),
+            pepd.to_owned(),
+            cpu.to_string(),
+            summary(|idle| idle.resident_mb[0]).to_string(),
+            summary(|idle| idle.resident_mb[1]).to_string(),
+            format!("<= {limit}"),
+        ]);
+    }
+    println!("\n{table}");
+    Ok(medians.first().is_some_and(|median| *median <= limit))
 }
 
 fn measure_row<'a>(

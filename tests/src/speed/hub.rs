@@ -90,6 +90,15 @@ pub struct Uploaded {
     pub hub: Option<Cost>,
 }
 
+/// The resources that an idle hub takes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Idle {
+    /// CPU time in percent of a processor.
+    pub cpu_percent: f64,
+    /// Resident memory in MB, and the part of it that other processes do not share.
+    pub resident_mb: [f64; 2],
+}
+
 /// Namespaces of the boats, their clients, the hub and the server; dropping it ends all.
 #[derive(Debug)]
 struct Sea {
@@ -119,6 +128,26 @@ impl Fleet {
             thread.join().expect("a traffic thread reports errors")?;
         }
         measured
+    }
+
+    /// Leaves tunnels without traffic for `warm_up` and then for `time`, in which the hub is
+    /// measured.
+    ///
+    /// # Errors
+    /// Without root, or when a pepd is not ready in time.
+    pub fn rest(&self, pepd: &Path, warm_up: Duration, time: Duration) -> Result<Idle> {
+        let sea = Sea::new(self, pepd)?;
+        let hub = sea.hub.as_ref().ok_or("only tunnels have a hub")?;
+        let hub = carrier(hub.id());
+        thread::sleep(warm_up);
+        let (before, began) = (meter::cpu_time(hub)?, Instant::now());
+        thread::sleep(time);
+        let (used, took) = (meter::cpu_time(hub)? - before, began.elapsed());
+        let resident = meter::resident(hub)?;
+        Ok(Idle {
+            cpu_percent: used.as_secs_f64() / took.as_secs_f64() * 100.0,
+            resident_mb: [resident.total, resident.anonymous].map(|bytes| bytes as f64 / 1e6),
+        })
     }
 
     fn link(&self) -> Result<LinkEdge> {

@@ -18,7 +18,7 @@ mod strangers;
 mod summary;
 
 pub use bed::{Bed, Variant};
-pub use hub::{Carried, Cost, Fleet, Uploaded};
+pub use hub::{Carried, Cost, Fleet, Idle, Uploaded};
 pub use machine::Machine;
 pub use measures::{Measure, Plan};
 pub use report::Report;
