@@ -263,7 +263,7 @@ counters! {
     packets_taken,
     /// Host packets that the kernel forwarded because the peer was down or takes none.
     packets_passed,
-    /// Host packets dropped because the peer was down (`packet.on_peer_loss`).
+    /// Host packets dropped because the peer was down (`packet.on_peer_loss`), or malformed.
     packets_dropped,
     /// Packets delivered to the kernel: those of peers, and behind boosters (mode `boost`).
     packets_delivered,

@@ -322,7 +322,9 @@ impl Interception {
         let first = config.intercept.lan.len();
         for (number, lane) in rules::lanes(config).into_iter().enumerate() {
             let tun = create_tun(&lane.tun, features.ipv6).await?;
-            if !lane.join {
+            if lane.join {
+                tun.deliver_joined();
+            } else {
                 tun.one_by_one();
             }
             let queue = netlink::PACKET_QUEUE;

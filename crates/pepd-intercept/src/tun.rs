@@ -2,6 +2,7 @@
 //! site of mode `packet`.
 
 mod run;
+mod split;
 
 use std::{
     cell::Cell,
@@ -121,6 +122,24 @@ impl Tun {
         self.runs.set(Runs::Never);
     }
 
+    /// Lets the kernel deliver several packets of a flow as one, to
+    /// [`read_each`](Self::read_each) only.
+    pub(crate) fn deliver_joined(&self) {
+        let interface = &self.name;
+        match pepd_sys::tun::offload(self.as_fd()) {
+            Ok(true) => {}
+            Ok(false) => tracing::info!(
+                interface,
+                "datagrams are read one by one, which costs more CPU: Linux 6.2 and later deliver several of a flow at once"
+            ),
+            Err(error) => tracing::info!(
+                interface,
+                %error,
+                "packets are read one by one, which costs more CPU: the kernel delivers no segments of a connection at once"
+            ),
+        }
+    }
+
     /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -131,11 +150,34 @@ impl Tun {
     ///
     /// # Errors
     /// When the device is removed or down.
-    pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let read = self.read_with_header(buffer)?;
+        Ok(read.map(|(_, length)| length))
+    }
+
+    /// Reads what the kernel delivers at once into `buffer`, and calls `each` with the packets that
+    /// it stands for. Returns their number, 0 for a malformed packet; `None` when none is queued.
+    /// Never blocks.
+    ///
+    /// # Errors
+    /// When the device is removed or down.
+    pub fn read_each(
+        &self,
+        buffer: &mut [u8],
+        each: impl FnMut(&mut [u8]),
+    ) -> io::Result<Option<usize>> {
+        let read = self.read_with_header(buffer)?;
+        Ok(read.map(|(header, length)| split::split(header, &mut buffer[..length], each)))
+    }
+
+    fn read_with_header(
+        &self,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<([u8; run::HEADER], usize)>> {
         let mut header = WHOLE;
         let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
         match readv(&self.device, &mut parts) {
-            Ok(length) => Ok(Some(length.saturating_sub(WHOLE.len()))),
+            Ok(length) => Ok(Some((header, length.saturating_sub(WHOLE.len())))),
             Err(Errno::EAGAIN) => Ok(None),
             Err(err) => Err(err.into()),
         }

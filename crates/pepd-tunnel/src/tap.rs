@@ -59,16 +59,18 @@ impl Source {
         &self.tun
     }
 
-    /// Reads a packet to the beginning of `buffer`. Returns its length.
+    /// Reads what the kernel delivers at once into `buffer`, and calls `each` with its packets.
+    /// Returns their number: 0 for a malformed packet, which is dropped.
     pub(crate) fn poll_read(
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
+        mut each: impl FnMut(&mut [u8]),
     ) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.watch.poll_read_ready(cx))?;
-            match self.tun.read(buffer)? {
-                Some(length) => return Poll::Ready(Ok(length)),
+            match self.tun.read_each(buffer, &mut each)? {
+                Some(count) => return Poll::Ready(Ok(count)),
                 None => ready.clear_ready(),
             }
         }
@@ -266,23 +268,33 @@ fn read(
 ) -> bool {
     let [mut taken, mut passed, mut dropped] = [0; 3];
     let mut more = true;
-    for _ in 0..TURN {
-        let Poll::Ready(Ok(length)) = tap.source.poll_read(cx, buffer) else {
-            more = false;
-            break;
-        };
-        let packet = &buffer[..length];
+    let mut malformed = 0;
+    let mut each = |packet: &mut [u8]| {
         // The kernel's own neighbour and group queries on every interface; hosts' multicast takes
         // another path.
         if ends(packet).is_none_or(|(_, to)| to.is_multicast()) {
-            continue;
+            return;
         }
         match core.packet_from_host(now, tap.of, packet) {
             Taken::Yes => taken += 1,
             Taken::Pass if passes(passing, packet) => passed += 1,
             Taken::Pass | Taken::Dropped => dropped += 1,
         }
+    };
+    let mut read = 0;
+    while read < TURN {
+        match tap.source.poll_read(cx, buffer, &mut each) {
+            Poll::Ready(Ok(count)) => {
+                read += count.max(1);
+                malformed += u64::from(count == 0);
+            }
+            Poll::Ready(Err(_)) | Poll::Pending => {
+                more = false;
+                break;
+            }
+        }
     }
+    dropped += malformed;
     if taken + passed + dropped > 0 {
         core.context.counters.update(|stats| {
             stats.packets_taken += taken;

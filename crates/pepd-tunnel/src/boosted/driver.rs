@@ -89,12 +89,13 @@ impl Driver<'_> {
     /// Never ready: the task ends on drop.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.base.elapsed();
-        let taken = self.read(cx, now);
+        let [taken, malformed] = self.read(cx, now);
         self.sites.settle(now);
         let [written, lost] = self.write(now);
-        if taken + written + lost > 0 {
+        if taken + malformed + written + lost > 0 {
             self.context.counters.update(|stats| {
                 stats.packets_taken += taken;
+                stats.packets_dropped += malformed;
                 stats.packets_delivered += written;
                 // Packets that the kernel does not take are lost, as on a link.
                 stats.packets_undeliverable += lost;
@@ -113,29 +114,36 @@ impl Driver<'_> {
         Poll::Pending
     }
 
-    /// Takes packets out of the TUNs. Returns their number.
-    fn read(&mut self, cx: &mut Context<'_>, now: Duration) -> u64 {
-        let mut taken = 0;
+    /// Takes packets out of the TUNs. Returns their number, and that of malformed ones.
+    fn read(&mut self, cx: &mut Context<'_>, now: Duration) -> [u64; 2] {
+        let [mut taken, mut malformed] = [0; 2];
         for lane in &self.lanes {
             let mut more = true;
-            for _ in 0..TURN {
-                let Poll::Ready(Ok(length)) = lane.source.poll_read(cx, &mut self.buffer) else {
-                    more = false;
-                    break;
-                };
-                let packet = &mut self.buffer[..length];
+            let mut each = |packet: &mut [u8]| {
                 // The kernel's own neighbour and group queries on every interface.
-                if ends(packet).is_none_or(|(_, to)| to.is_multicast()) {
-                    continue;
+                if ends(packet).is_some_and(|(_, to)| !to.is_multicast()) {
+                    self.sites.take(now, lane.place, lane.kind, packet);
+                    taken += 1;
                 }
-                self.sites.take(now, lane.place, lane.kind, packet);
-                taken += 1;
+            };
+            let mut read = 0;
+            while read < TURN {
+                match lane.source.poll_read(cx, &mut self.buffer, &mut each) {
+                    Poll::Ready(Ok(count)) => {
+                        read += count.max(1);
+                        malformed += u64::from(count == 0);
+                    }
+                    Poll::Ready(Err(_)) | Poll::Pending => {
+                        more = false;
+                        break;
+                    }
+                }
             }
             if more {
                 cx.waker().wake_by_ref();
             }
         }
-        taken
+        [taken, malformed]
     }
 
     /// Gives the kernel what has passed the boosters. Returns the numbers of packets that it took,

@@ -13,7 +13,7 @@ use nix::{
     sched::{CloneFlags, unshare},
     unistd::gettid,
 };
-use pepd_intercept::{Interception, PacketTun, PacketTuns};
+use pepd_intercept::{Interception, PacketTun, PacketTuns, tun::PACKET_MAX};
 
 pub(crate) const CONFIG: &str = r#"
 [intercept]
@@ -143,15 +143,30 @@ pub(crate) fn socket_of_host() -> UdpSocket {
 
 /// Returns the next packet out of a TUN, if one arrives within a moment.
 pub(crate) fn next(tun: &PacketTun) -> Option<Vec<u8>> {
-    let mut buffer = [0; 2048];
+    let mut packets = next_all(tun);
+    assert!(packets.len() < 2, "joined");
+    packets.pop()
+}
+
+/// Returns the packets that the next one out of a TUN stands for; none if none arrives within a
+/// moment.
+pub(crate) fn next_all(tun: &PacketTun) -> Vec<Vec<u8>> {
+    let mut buffer = vec![0; usize::try_from(PACKET_MAX).expect("fits")];
+    let mut packets = Vec::new();
     let deadline = Instant::now() + Duration::from_millis(300);
     while Instant::now() < deadline {
-        if let Some(length) = tun.tun.read(&mut buffer).expect("reads") {
-            return Some(buffer[..length].to_vec());
+        let each = |packet: &mut [u8]| packets.push(packet.to_vec());
+        if tun
+            .tun
+            .read_each(&mut buffer, each)
+            .expect("reads")
+            .is_some()
+        {
+            break;
         }
         thread::sleep(Duration::from_millis(5));
     }
-    None
+    packets
 }
 
 pub(crate) fn counter(name: &str) -> bool {

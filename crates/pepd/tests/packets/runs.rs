@@ -1,11 +1,16 @@
 //! Datagrams that the kernel takes as one.
 
-use std::{fs, net::UdpSocket, time::Duration};
+use std::{
+    fs,
+    net::{IpAddr, UdpSocket},
+    time::Duration,
+};
 
+use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use pepd_intercept::tun::Run;
 
 use crate::{
-    bed::{CONFIG, HOST_V4, HOST_V6, firewall, in_place_for, run, with_ipv6},
+    bed::{CONFIG, HOST_V4, HOST_V6, firewall, in_place, in_place_for, next_all, run, with_ipv6},
     forge::udp,
 };
 
@@ -29,6 +34,40 @@ fn filters_see_each_datagram_where_none_are_to_be_joined() {
     goes(config, false);
 }
 
+#[test]
+fn what_a_host_joins_comes_apart_as_if_sent_singly() {
+    in_place(async |host, _interception, tuns| {
+        with_ipv6(host);
+        let ends: [(IpAddr, &str, usize); 2] = [
+            (HOST_V4.into(), "203.0.113.5", 20),
+            (HOST_V6.into(), "2001:db8:f::5", 40),
+        ];
+        for (from, to, header) in ends {
+            let (from, to) = ((from, 7000), (to.parse().expect("an address"), 5060));
+            let payloads: Vec<_> = (0..11).map(|byte| vec![byte; 200]).collect();
+            let bytes = payloads.concat();
+            host.on(move || {
+                let socket = UdpSocket::bind(from).expect("a socket of the host");
+                setsockopt(&socket, UdpGsoSegment, &200).expect("Linux 4.18");
+                socket.send_to(&bytes, to).expect("a socket of the host");
+            });
+            let mut packets = next_all(&tuns.sites[0]);
+            assert_eq!(packets.len() > 1, joins(), "{to:?}");
+            while packets.len() < payloads.len() {
+                let next = next_all(&tuns.sites[0]);
+                assert!(!next.is_empty(), "{} to {to:?}", packets.len());
+                packets.extend(next);
+            }
+            // Ports, length, checksum and payload.
+            let came = packets.iter().map(|packet| packet[header..].to_vec());
+            let sent = payloads
+                .iter()
+                .map(|bytes| udp(from, to, bytes)[header..].to_vec());
+            assert_eq!(came.collect::<Vec<_>>(), sent.collect::<Vec<_>>());
+        }
+    });
+}
+
 /// Checks that datagrams of a flow reach their host unchanged, and that filters before it see them
 /// as one, or not.
 fn goes(config: String, as_one: bool) {
@@ -45,8 +84,8 @@ fn goes(config: String, as_one: bool) {
             .collect();
         for to in [HOST_V4.into(), HOST_V6.into()] {
             let from = match to {
-                std::net::IpAddr::V4(_) => "203.0.113.5",
-                std::net::IpAddr::V6(_) => "2001:db8:f::5",
+                IpAddr::V4(_) => "203.0.113.5",
+                IpAddr::V6(_) => "2001:db8:f::5",
             };
             let from = (from.parse().expect("an address"), 5060);
             let socket = host.on(move || UdpSocket::bind((to, 7000)));
