@@ -6,12 +6,13 @@ use crate::{
     booster::Out,
     ecn::{self, Ecn},
     ip,
+    joined::{self, Joining},
     packet::Packet,
     pieces::{Cutter, Joiner},
     queue::{AtQueue, Queue},
     rule::{Path, Rule, Switch},
     stack::{Layer, Stack},
-    wire::PIECE,
+    wire::{Abilities, JOINED, PIECE},
 };
 
 /// Booster at the queue, with its state.
@@ -90,6 +91,8 @@ pub struct Chain {
     /// Packets for hosts.
     hosts: VecDeque<Packet>,
     cutter: Cutter,
+    /// The far end reads messages of several packets.
+    joins: bool,
     out: Out,
     stats: ChainStats,
 }
@@ -113,6 +116,7 @@ impl Chain {
             ready_late: 0,
             hosts: VecDeque::new(),
             cutter: Cutter::default(),
+            joins: false,
             out: Out::default(),
             stats: ChainStats::default(),
         }
@@ -172,6 +176,7 @@ impl Chain {
             queue: self.queue.delay(now),
             ..*path
         };
+        self.joins = path.abilities & Abilities::JOINED != 0;
         self.upper.set_path(now, &path);
         for layer in &mut self.at_queue {
             let was_on = layer.is_on();
@@ -209,6 +214,20 @@ impl Chain {
     /// Appends the next message, up to `room` bytes long, to `out`. Returns the ECN mark for its
     /// datagram (RFC 6040 §4.1).
     pub fn poll_message(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> Option<Ecn> {
+        let first = self.next_message(now, room)?;
+        let mut message = Joining::new(&first.bytes, out);
+        while self.joins
+            && let Some(next) = self.next_to_join(now, &first, &message, room)
+        {
+            message.push(&next.bytes);
+        }
+        self.stats.messages += 1;
+        self.stats.message_bytes += message.length() as u64;
+        Some(first.ecn)
+    }
+
+    /// Takes the next message that fits, or piece of one that does not.
+    fn next_message(&mut self, now: Duration, room: usize) -> Option<Packet> {
         loop {
             while self.ready.is_empty() {
                 let (number, packet) = self.queue.pop(now)?;
@@ -223,11 +242,28 @@ impl Chain {
                 self.cut(since, &message, room);
                 continue;
             }
-            self.stats.messages += 1;
-            self.stats.message_bytes += message.bytes.len() as u64;
-            out.extend_from_slice(&message.bytes);
-            return Some(message.ecn);
+            return Some(message);
         }
+    }
+
+    /// Takes the next packet if it may share a message with `first` and fits.
+    fn next_to_join(
+        &mut self,
+        now: Duration,
+        first: &Packet,
+        message: &Joining<'_>,
+        room: usize,
+    ) -> Option<Packet> {
+        let joins = |next: &Packet| {
+            message.length_with(next.bytes.len()) <= room && joined::may_join(first, next)
+        };
+        if self.ready.is_empty() && self.queue.front().is_some_and(joins) {
+            let (number, packet) = self.queue.pop(now)?;
+            self.leave(now, number, packet);
+        }
+        // Boosters may have changed it.
+        self.ready.front().filter(|(_, next)| joins(next))?;
+        self.ready.pop_front().map(|(_, next)| next)
     }
 
     /// Returns the next packet for a host.
@@ -372,23 +408,6 @@ pub struct ReceiverStats {
     pub given_up: u64,
 }
 
-/// Returns whether this is a complete IP packet, without trailing bytes. The rest is up to the
-/// hosts: later fragments of a packet have no transport header, although the first one's headers
-/// name it.
-fn is_whole(packet: &[u8]) -> bool {
-    let word = |at: usize| {
-        packet
-            .get(at..at + 2)
-            .map(|word| u16::from_be_bytes([word[0], word[1]]).into())
-    };
-    let (header, len) = match (ip::version(packet), packet.first()) {
-        (Some(4), Some(first)) => (usize::from(first & 15) * 4, word(2)),
-        (Some(6), _) => (40, word(4).map(|payload: usize| payload + 40)),
-        _ => return false,
-    };
-    header >= 20 && packet.len() >= header && len == Some(packet.len())
-}
-
 /// Receiving side of one of the peer's chains.
 #[derive(Debug)]
 pub struct Receiver {
@@ -417,12 +436,30 @@ impl Receiver {
     /// Takes a message whose datagram had the mark `outer`.
     pub fn handle(&mut self, now: Duration, message: &[u8], outer: Ecn) {
         self.stats.messages += 1;
-        let whole = match message.first() {
-            Some(&PIECE) => self.joiner.take(now, message, outer),
-            Some(_) => Some((message.to_vec(), outer)),
-            None => None,
-        };
-        let Some((bytes, outer)) = whole else { return };
+        match message.first() {
+            Some(&JOINED) => self.take_joined(now, &message[1..], outer),
+            Some(&PIECE) => {
+                if let Some((whole, outer)) = self.joiner.take(now, message, outer) {
+                    self.take(now, whole, outer);
+                }
+            }
+            Some(_) => self.take(now, message.to_vec(), outer),
+            None => {}
+        }
+    }
+
+    /// Takes the packets of one message.
+    fn take_joined(&mut self, now: Duration, mut rest: &[u8], outer: Ecn) {
+        while !rest.is_empty() {
+            let Some(packet) = joined::split_off(&mut rest) else {
+                self.stats.unreadable += 1;
+                return;
+            };
+            self.take(now, packet.to_vec(), outer);
+        }
+    }
+
+    fn take(&mut self, now: Duration, bytes: Vec<u8>, outer: Ecn) {
         let packet = Packet {
             ecn: ecn::of_packet(&bytes),
             bytes,
@@ -478,7 +515,9 @@ impl Receiver {
 
     fn route(&mut self) {
         for mut packet in self.out.up.drain(..) {
-            if !is_whole(&packet.bytes) {
+            // The rest is up to the hosts: later fragments of a packet have no transport header,
+            // although the first one's headers name it.
+            if ip::length(&packet.bytes) != Some(packet.bytes.len()) {
                 self.stats.unreadable += 1;
             } else if !ecn::decapsulate(&mut packet.bytes, packet.outer) {
                 self.stats.dropped_congested += 1;

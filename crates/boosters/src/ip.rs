@@ -58,6 +58,21 @@ pub fn version(packet: &[u8]) -> Option<u8> {
     [4, 6].contains(&version).then_some(version)
 }
 
+/// Returns the length that a packet's header states; `None` if the header itself is incomplete.
+#[must_use]
+pub fn length(packet: &[u8]) -> Option<usize> {
+    let word = |at: usize| {
+        Some(usize::from(u16::from_be_bytes(
+            *packet.get(at..)?.first_chunk()?,
+        )))
+    };
+    let (header, length) = match version(packet)? {
+        4 => (usize::from(packet[0] & 15) * 4, word(2)?),
+        _ => (40, word(4)? + 40),
+    };
+    (header >= 20 && packet.len() >= header && length >= header).then_some(length)
+}
+
 impl<'a> Ip<'a> {
     /// Parses a packet; `None` if it is not IP or incomplete.
     #[must_use]

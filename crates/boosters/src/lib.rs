@@ -49,6 +49,7 @@ pub mod fec;
 pub mod flow;
 pub mod ip;
 pub mod jitter;
+mod joined;
 pub mod packet;
 pub mod pieces;
 pub mod queue;

@@ -71,6 +71,12 @@ impl Queue {
         Some(old)
     }
 
+    /// Returns the next packet.
+    #[must_use]
+    pub fn front(&self) -> Option<&Packet> {
+        self.packets.front().map(|(packet, _)| packet)
+    }
+
     /// Takes the next packet and its number. Packets that have waited for too long are dropped.
     pub fn pop(&mut self, now: Duration) -> Option<(u64, Packet)> {
         loop {

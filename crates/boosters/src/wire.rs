@@ -11,6 +11,8 @@
 //!                                                            (bit/s; 0: not known)
 //!  0x02 | id:16 | index:8 | last:8 | bytes       PIECE       of a message too long for the link;
 //!                                                            within FEC, too long with its header
+//!  0x03 | n * packet                           JOINED      IP packets of one UDP flow, each as
+//!                                                            long as its header states
 //!  0x10 | fec's header | message or symbol       FEC
 //!  0x11 | flags:8 | seq:32 | wait:16 | message   ARQ data
 //!  0x12 | n:8 | n * (seq:32)                     ARQ         request for retransmission; a reply
@@ -28,6 +30,8 @@
 pub const ABILITIES: u8 = 0x01;
 /// Piece of a message.
 pub const PIECE: u8 = 0x02;
+/// Several packets.
+pub const JOINED: u8 = 0x03;
 /// Message protected by FEC.
 pub const FEC: u8 = 0x10;
 /// Numbered message, which can be requested again.
@@ -64,8 +68,10 @@ impl Abilities {
     pub const COMPRESS: u32 = 1 << 4;
     /// Confirms known contexts ([`CONTEXT_KNOWN`]).
     pub const CONFIRM: u32 = 1 << 5;
+    /// Understands [`JOINED`].
+    pub const JOINED: u32 = 1 << 6;
     /// All abilities of this version.
-    pub const ALL: u32 = (1 << 6) - 1;
+    pub const ALL: u32 = (1 << 7) - 1;
 }
 
 /// Reads big-endian numbers off the front of a message.

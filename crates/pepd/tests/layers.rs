@@ -41,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "wire",
             "ack_reconstruction",
             "arq",
+            "joined",
             "pieces",
             "stack",
             "chain",

@@ -116,6 +116,97 @@ fn congestion_of_one_piece_is_reported() {
     }
 }
 
+/// Returns a datagram of this flow.
+fn datagram(port: u16, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let builder = etherparse::PacketBuilder::ipv4([10, 0, 0, 1], [10, 9, 0, 2], 64);
+    let payload = vec![port as u8; len];
+    builder
+        .udp(4000, port)
+        .write(&mut bytes, &payload)
+        .expect("fits");
+    bytes
+}
+
+#[test]
+fn datagrams_of_a_flow_that_came_together_share_a_message() {
+    let mut sender = chain(Vec::new(), Vec::new());
+    // 128 bytes each, the fourth of another flow, the last of another time.
+    let sent = [1, 1, 1, 2, 1, 1, 1].map(|port| datagram(port, 100));
+    let fill = |sender: &mut Chain| {
+        for packet in &sent[..6] {
+            sender.from_host(ms(0), packet);
+        }
+        sender.from_host(ms(1), &sent[6]);
+    };
+    fill(&mut sender);
+    let single = leave(&mut sender, ms(1), 385);
+    let single: Vec<_> = single.into_iter().map(|(message, _)| message).collect();
+    assert_eq!(single, sent, "a far end that cannot read others");
+
+    let abilities = Abilities::ALL;
+    let path = Path {
+        abilities,
+        ..Path::default()
+    };
+    sender.set_path(ms(1), &path);
+    for (room, lengths) in [
+        (385, vec![385, 128, 257, 128]),
+        (384, vec![257, 128, 128, 257, 128]),
+        (1000, vec![385, 128, 257, 128]),
+    ] {
+        let before = sender.stats();
+        fill(&mut sender);
+        let left = leave(&mut sender, ms(1), room);
+        let messages = left.iter().map(|(message, _)| message.len());
+        assert_eq!(messages.collect::<Vec<_>>(), lengths);
+        assert_eq!(sender.stats().messages - before.messages, left.len() as u64);
+        let mut receiver = Receiver::new(Vec::new());
+        for (message, mark) in &left {
+            receiver.handle(ms(1), message, *mark);
+        }
+        let came: Vec<_> = std::iter::from_fn(|| receiver.poll_packet())
+            .map(|packet| packet.bytes)
+            .collect();
+        assert_eq!(came, sent);
+    }
+}
+
+#[test]
+fn a_message_that_ends_within_a_packet_is_counted() {
+    let mut receiver = Receiver::new(Vec::new());
+    let mut message = vec![JOINED];
+    message.extend(datagram(1, 10));
+    message.extend(&datagram(1, 10)[..20]);
+    receiver.handle(ms(0), &message, Ecn::NotEct);
+    assert_eq!(
+        receiver.poll_packet().map(|packet| packet.bytes),
+        Some(datagram(1, 10))
+    );
+    assert_eq!(receiver.poll_packet(), None);
+    assert_eq!(receiver.stats().unreadable, 1);
+    receiver.handle(ms(0), &[JOINED], Ecn::NotEct);
+    receiver.handle(ms(0), &[JOINED, JOINED, PIECE], Ecn::NotEct);
+    assert_eq!(receiver.stats().unreadable, 2);
+}
+
+#[test]
+fn protected_packets_stay_alone() {
+    let config = crate::arq::Config::default();
+    let arq = Layer::new("arq", 0, Rule::ALWAYS, crate::arq::Sender::new(config));
+    let mut sender = chain(Vec::new(), vec![arq]);
+    let path = Path {
+        abilities: Abilities::ALL,
+        ..Path::default()
+    };
+    sender.set_path(ms(0), &path);
+    for _ in 0..3 {
+        sender.from_host(ms(0), &datagram(1, 100));
+    }
+    let left = leave(&mut sender, ms(0), 1000);
+    assert_eq!(left.len(), 3);
+}
+
 /// Booster that makes a message by itself at a given time.
 #[derive(Debug)]
 struct Ticking(Option<Duration>, usize);
