@@ -12,7 +12,8 @@ use std::{
 use nix::{
     errno::Errno,
     sys::socket::{
-        MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt::RcvBufForce,
+        MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt,
+        sockopt::{RcvBufForce, UdpGsoSegment},
     },
 };
 
@@ -46,6 +47,9 @@ pub(super) struct Reached {
 pub(super) struct Kind {
     pub len: usize,
     pub flows: usize,
+    /// The sender gives the kernel all of a system call as one (`UDP_SEGMENT` in udp(7)), as
+    /// programs for QUIC and video do.
+    pub joined: bool,
 }
 
 /// Searches for the maximum sustained rate.
@@ -103,22 +107,28 @@ struct Flood {
     clients: Vec<UdpSocket>,
     server: UdpSocket,
     len: usize,
+    joined: bool,
 }
 
 impl Flood {
-    fn new(bed: &Bed, Kind { len, flows }: Kind) -> Result<Self> {
+    fn new(bed: &Bed, kind: Kind) -> Result<Self> {
+        let Kind { len, flows, joined } = kind;
         let (server, to) = bed.datagrams()?;
         setsockopt(&server, RcvBufForce, &BUFFER)?;
         server.set_read_timeout(Some(Duration::from_millis(20)))?;
         let client = || {
             let client = bed.client().enter(|| UdpSocket::bind("0.0.0.0:0"))??;
             client.connect(to)?;
+            if joined {
+                setsockopt(&client, UdpGsoSegment, &i32::try_from(len)?)?;
+            }
             Ok(client)
         };
         Ok(Self {
             clients: (0..flows).map(|_| client()).collect::<Result<_>>()?,
             server,
             len,
+            joined,
         })
     }
 
@@ -143,11 +153,13 @@ impl Flood {
     }
 
     fn send(&self, per_second: f64, time: Duration) -> Result<u64> {
-        let payload = vec![7; self.len];
         let each = BATCH / self.clients.len();
-        let slices = vec![[IoSlice::new(&payload)]; each];
-        let none = vec![None::<SockaddrIn>; each];
-        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(each, None);
+        let of_message = if self.joined { each } else { 1 };
+        let messages = each / of_message;
+        let payload = vec![7; self.len * of_message];
+        let slices = vec![[IoSlice::new(&payload)]; messages];
+        let none = vec![None::<SockaddrIn>; messages];
+        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(messages, None);
         let mut turns = self.clients.iter().cycle();
         let began = Instant::now();
         let mut sent = 0;
@@ -163,7 +175,7 @@ impl Flood {
             }
             let client = turns.next().expect("there are flows").as_raw_fd();
             match sendmmsg(client, &mut headers, &slices, &none, [], MsgFlags::empty()) {
-                Ok(messages) => sent += u32::try_from(messages.count())?,
+                Ok(messages) => sent += u32::try_from(messages.count() * of_message)?,
                 // The queue of the interface is full.
                 Err(Errno::ENOBUFS | Errno::EAGAIN) => {}
                 Err(error) => return Err(error.into()),

@@ -21,8 +21,14 @@ use super::{
 const MANY_FLOWS: usize = 64;
 /// Bytes of each write of the measurement of messages.
 const WRITES: [usize; 4] = [64, 512, 4096, 65536];
-/// Lengths of datagrams, with the number of their flows.
-const DATAGRAMS: [(usize, usize); 3] = [(200, 1), (200, 16), (1400, 1)];
+/// Lengths of datagrams, with the number of their flows, and whether their sender joins them.
+const DATAGRAMS: [(usize, usize, bool); 5] = [
+    (200, 1, false),
+    (200, 16, false),
+    (200, 1, true),
+    (1400, 1, false),
+    (1400, 1, true),
+];
 /// Sizes of ping-pong messages in bytes.
 const MESSAGE_SIZES: [usize; 3] = [1, 64, 1000];
 /// Round trips of each ping-pong, and connections of each connect-and-echo.
@@ -151,10 +157,11 @@ impl Plan {
     }
 
     fn datagrams(&self, bed: &Bed, report: &mut Report) -> Result<()> {
-        for (len, flows) in DATAGRAMS {
-            let kind = datagrams::Kind { len, flows };
+        for (len, flows, joined) in DATAGRAMS {
+            let kind = datagrams::Kind { len, flows, joined };
             let reached = datagrams::search(bed, kind, self.transfer_time / 2)?;
             let name = match flows {
+                _ if joined => format!("datagrams of {len} B, joined"),
                 1 => format!("datagrams of {len} B"),
                 _ => format!("datagrams of {len} B, {flows} flows"),
             };
