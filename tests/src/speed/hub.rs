@@ -93,7 +93,7 @@ pub struct Uploaded {
 /// The resources that an idle hub takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Idle {
-    /// CPU time in percent of a processor.
+    /// CPU time in percent of one CPU.
     pub cpu_percent: f64,
     /// Resident memory in MB, and the part of it that other processes do not share.
     pub resident_mb: [f64; 2],
