@@ -166,8 +166,14 @@ impl Tun {
         buffer: &mut [u8],
         each: impl FnMut(&mut [u8]),
     ) -> io::Result<Option<usize>> {
-        let read = self.read_with_header(buffer)?;
-        Ok(read.map(|(header, length)| split::split(header, &mut buffer[..length], each)))
+        match self.read_with_header(buffer) {
+            Ok(read) => {
+                Ok(read.map(|(header, length)| split::split(header, &mut buffer[..length], each)))
+            }
+            // The kernel has dropped a packet that no header can describe.
+            Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(Some(0)),
+            Err(err) => Err(err),
+        }
     }
 
     fn read_with_header(

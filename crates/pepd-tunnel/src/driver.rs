@@ -48,6 +48,9 @@ use crate::{custody::Replies, table::Key};
 /// Datagrams sent, and receive calls made, before other tasks run.
 const SEND_TURN: usize = 256;
 const RECEIVE_TURN: usize = 8;
+/// Time after which most turns have ended: silence found at their end must be expected at their
+/// beginning.
+const LONG_TURN: Duration = Duration::from_millis(5);
 /// Time until the next attempt to send by blocked sockets.
 const RETRY: Duration = Duration::from_millis(10);
 /// Flows started before other tasks run.
@@ -319,7 +322,7 @@ impl Taker for Core {
     }
 
     fn must_know(&self, now: Duration) -> bool {
-        self.endpoint.is_silence_due(now)
+        self.endpoint.is_silence_due(now + LONG_TURN)
     }
 
     fn take(&mut self, arrived: Arrived<'_>) {

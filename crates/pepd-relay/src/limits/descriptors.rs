@@ -101,7 +101,7 @@ pub fn open() -> u64 {
 }
 
 /// Returns the number of descriptors outside flows that are opened later, with `reserved_legs` made
-/// ahead by listeners.
+/// ahead by listeners and for held SYNs.
 pub fn later(reserved_legs: usize) -> u64 {
     let askers = (1 + threads::count() as u64) * ASKER;
     askers + (reserved_legs + SPARE + OTHERS_LATER) as u64

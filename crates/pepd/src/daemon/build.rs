@@ -215,11 +215,8 @@ fn start(
     let (mut context, legs) = context(config, descriptors, held, inheritance, discards)?;
     context.other_marks = other_marks;
     let context = Arc::new(context);
-    let reserved = listeners
-        .iter()
-        .flatten()
-        .map(Listener::reserved_legs)
-        .sum();
+    let reserved = listeners.iter().flatten().map(Listener::reserved_legs);
+    let reserved = reserved.sum::<usize>() + usize::from(defer.is_some());
     let later = descriptors::later(reserved);
     let taken = legs.map(|legs| takeover::flows(config, &context, sites, legs));
     let TakenOver {

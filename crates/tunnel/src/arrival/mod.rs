@@ -66,6 +66,7 @@ pub struct Arrivals {
     paces: Paces,
     idle: bool,
     stated: bool,
+    follows: bool,
     /// Bytes of the last beacon on the link.
     beacon_bytes: u64,
     highest: Option<(u64, Duration)>,
@@ -103,6 +104,7 @@ impl Arrivals {
             paces: timing.paces(spacing::beacon_bytes()),
             idle: false,
             stated: false,
+            follows: false,
             beacon_bytes: spacing::beacon_bytes(),
             highest: None,
             packets: 0,
@@ -139,6 +141,13 @@ impl Arrivals {
         Self { stated, ..self }
     }
 
+    /// Sets whether beacons of an idle session answer those of the peer, so that both cost one
+    /// wake-up. Exactly one of the ends should do so. Default: none does.
+    #[must_use]
+    pub fn with_beacons_following(self, follows: bool) -> Self {
+        Self { follows, ..self }
+    }
+
     /// Returns the time between two reports while packets arrive.
     pub fn spacing(&self) -> Duration {
         self.paces.spacing
@@ -166,6 +175,8 @@ impl Arrivals {
         };
         *count = count.saturating_add(1);
         self.at_once |= silent && packet.asks > Asks::Nothing;
+        let is_soon = now >= self.last_sent + self.beacon() / 2;
+        self.at_once |= self.idle && self.follows() && is_soon;
     }
 
     fn count(&mut self, number: u64, silent: bool) {
@@ -269,11 +280,18 @@ impl Arrivals {
     }
 
     fn beacon(&self) -> Duration {
-        if self.idle {
-            self.paces.beacon.max(IDLE_BEACON)
-        } else {
-            self.paces.beacon
+        if !self.idle {
+            return self.paces.beacon;
         }
+        let beacon = self.paces.beacon.max(IDLE_BEACON);
+        // Later than the peer's, which it answers.
+        beacon + beacon / 4 * u32::from(self.follows())
+    }
+
+    /// Returns true if beacons answer those of the peer. Where the rate makes them rarer, they keep
+    /// their share of it.
+    fn follows(&self) -> bool {
+        self.follows && self.paces.beacon <= IDLE_BEACON
     }
 
     /// Returns the time from the last report to the next while other data is sent.

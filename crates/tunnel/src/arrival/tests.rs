@@ -84,6 +84,43 @@ fn reports_keep_to_the_pace() {
     assert_eq!(arrivals.deadline(), ms(331), "at once when asked");
 }
 
+/// Whatever the phase of the beacons at first, those of one end soon answer those of the other.
+#[test]
+fn beacons_of_an_idle_session_go_together() {
+    for phase in (0..1000).step_by(50) {
+        let [mut leader, mut follower] = [false, true].map(|follows| {
+            let mut arrivals = arrivals().with_beacons_following(follows);
+            arrivals.set_idle(true);
+            arrivals.on_sent(ms(if follows { phase } else { 0 }), Some(100));
+            arrivals
+        });
+        let mut alone = 0;
+        for number in 0..20 {
+            let beacon = leader.deadline();
+            while follower.deadline() <= beacon {
+                let own = follower.deadline();
+                follower.report(own);
+                follower.on_sent(own, Some(100));
+                alone += 1;
+                assert!(number < 3, "{phase}: still alone at {own:?}");
+            }
+            leader.report(beacon);
+            leader.on_sent(beacon, Some(100));
+            let asks = Asks::Nothing;
+            let arrived = Arrived {
+                asks,
+                ..packet(number)
+            };
+            follower.on_packet(beacon, &arrived, SILENCE);
+            if follower.wants_report(beacon) {
+                follower.report(beacon);
+                follower.on_sent(beacon, Some(100));
+            }
+        }
+        assert!(alone <= 2, "{phase}: {alone} beacons alone");
+    }
+}
+
 #[test]
 fn packets_of_hosts_are_reported_with_patience() {
     let hosts = |number| Arrived {

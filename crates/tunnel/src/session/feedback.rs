@@ -107,7 +107,7 @@ impl Session {
             rate: Some(rate),
         };
         let batch = Batch::for_path(rtt, self.calm.is_calm(now));
-        self.pacer.set_batch(batch.within(self.streams_wait(now)));
+        self.pacer.set_batch(batch.within(self.suitable_wait(now)));
         self.arrivals.set_timing(timing(ours));
         self.mtu.suit(self.config.longest_packet(rate));
         self.spacing = timing(self.config.return_rate.unwrap_or(rate)).spacing();

@@ -199,7 +199,10 @@ impl Session {
             silence: Silence::new(config.outages, &expected, now),
             idle_since: None,
             unheard: false,
-            arrivals: Arrivals::new(timing(ours), now).with_rates_stated(stated),
+            // A hub answers the beacons of its peers.
+            arrivals: Arrivals::new(timing(ours), now)
+                .with_rates_stated(stated)
+                .with_beacons_following(!config.initiator),
             decoding: Some(Decoding::new(config.packet_max)),
             held: Held::default(),
             mtu_arrived: None,
@@ -274,19 +277,16 @@ impl Session {
     /// pieces of a stream in a row, 1 ms while datagrams arrive, and 0 within 10 s of bytes of an
     /// interactive stream.
     pub fn may_wait(&self, now: Duration) -> Duration {
-        let most = if self.messages.is_talking(now) {
-            DATAGRAM_WAIT_MAX
-        } else {
-            WAIT_MAX
-        };
-        self.longest_wait().min(most).min(self.streams_wait(now))
+        self.longest_wait().min(self.suitable_wait(now))
     }
 
-    /// Returns the longest time that bytes of the streams in use may wait for others.
-    fn streams_wait(&self, now: Duration) -> Duration {
+    /// Returns the longest time that suits what was sent and received lately.
+    fn suitable_wait(&self, now: Duration) -> Duration {
         let within = |at: Option<Duration>, time| at.is_some_and(|at| now < at + time);
         if within(self.urgent_at, URGENT_FOR) {
             Duration::ZERO
+        } else if self.messages.is_talking(now) {
+            DATAGRAM_WAIT_MAX
         } else if within(self.talked_at, TALK_FOR) {
             TALK_WAIT_MAX
         } else {
