@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Packets read from one interface before other tasks run.
-pub(crate) const TURN: usize = 128;
+const TURN: usize = 128;
 /// Interval between checks of the maximum packet length.
 const LOOK: Duration = Duration::from_secs(1);
 /// Minimum MTU of IPv6 (RFC 8200 §5). Packets longer than the tunnel carries are fragmented.
@@ -59,9 +59,28 @@ impl Source {
         &self.tun
     }
 
-    /// Reads what the kernel delivers at once into `buffer`, and calls `each` with its packets.
-    /// Returns their number: 0 for a malformed packet, which is dropped.
-    pub(crate) fn poll_read(
+    /// Reads what has arrived, some `TURN` packets at most, by way of `buffer`, and calls `each`
+    /// with the packets. Returns the number of malformed ones, which are dropped, and whether there
+    /// may be more.
+    pub(crate) fn read_turn(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        mut each: impl FnMut(&mut [u8]),
+    ) -> (u64, bool) {
+        let (mut read, mut malformed) = (0, 0);
+        while read < TURN {
+            let Poll::Ready(Ok(count)) = self.poll_read(cx, buffer, &mut each) else {
+                return (malformed, false);
+            };
+            read += count.max(1);
+            malformed += u64::from(count == 0);
+        }
+        (malformed, true)
+    }
+
+    /// Reads what the kernel delivers at once. Returns the packets' number, 0 for a malformed one.
+    fn poll_read(
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
@@ -267,9 +286,7 @@ fn read(
     core: &mut Core,
 ) -> bool {
     let [mut taken, mut passed, mut dropped] = [0; 3];
-    let mut more = true;
-    let mut malformed = 0;
-    let mut each = |packet: &mut [u8]| {
+    let (malformed, more) = tap.source.read_turn(cx, buffer, |packet| {
         // The kernel's own neighbour and group queries on every interface; hosts' multicast takes
         // another path.
         if ends(packet).is_none_or(|(_, to)| to.is_multicast()) {
@@ -280,20 +297,7 @@ fn read(
             Taken::Pass if passes(passing, packet) => passed += 1,
             Taken::Pass | Taken::Dropped => dropped += 1,
         }
-    };
-    let mut read = 0;
-    while read < TURN {
-        match tap.source.poll_read(cx, buffer, &mut each) {
-            Poll::Ready(Ok(count)) => {
-                read += count.max(1);
-                malformed += u64::from(count == 0);
-            }
-            Poll::Ready(Err(_)) | Poll::Pending => {
-                more = false;
-                break;
-            }
-        }
-    }
+    });
     dropped += malformed;
     if taken + passed + dropped > 0 {
         core.context.counters.update(|stats| {

@@ -19,7 +19,7 @@ use super::Sites;
 use crate::{
     driver::Timer,
     packets::{SiteFacts, groups::ends},
-    tap::{Source, TURN},
+    tap::Source,
 };
 
 /// Interval at which other threads get the state of the sites.
@@ -118,27 +118,14 @@ impl Driver<'_> {
     fn read(&mut self, cx: &mut Context<'_>, now: Duration) -> [u64; 2] {
         let [mut taken, mut malformed] = [0; 2];
         for lane in &self.lanes {
-            let mut more = true;
-            let mut each = |packet: &mut [u8]| {
+            let (dropped, more) = lane.source.read_turn(cx, &mut self.buffer, |packet| {
                 // The kernel's own neighbour and group queries on every interface.
                 if ends(packet).is_some_and(|(_, to)| !to.is_multicast()) {
                     self.sites.take(now, lane.place, lane.kind, packet);
                     taken += 1;
                 }
-            };
-            let mut read = 0;
-            while read < TURN {
-                match lane.source.poll_read(cx, &mut self.buffer, &mut each) {
-                    Poll::Ready(Ok(count)) => {
-                        read += count.max(1);
-                        malformed += u64::from(count == 0);
-                    }
-                    Poll::Ready(Err(_)) | Poll::Pending => {
-                        more = false;
-                        break;
-                    }
-                }
-            }
+            });
+            malformed += dropped;
             if more {
                 cx.waker().wake_by_ref();
             }
