@@ -44,9 +44,8 @@ impl Company {
 
     /// Returns whether to look now that pepd is awake: half of a tick suffices then.
     pub(super) fn is_due(&self, now: Duration) -> bool {
-        let half = |look: Duration| look.saturating_sub(self.last) / 2;
         self.look
-            .is_some_and(|look| now >= look.saturating_sub(half(look)))
+            .is_some_and(|look| now + look.saturating_sub(self.last) / 2 >= look)
     }
 
     /// Handles datagrams sent.

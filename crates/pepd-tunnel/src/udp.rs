@@ -339,14 +339,6 @@ impl Sockets {
         }
     }
 
-    fn socket_for_mut(&mut self, to: &SocketAddr) -> Option<&mut Udp> {
-        if to.is_ipv4() {
-            self.v4.as_mut()
-        } else {
-            self.v6.as_mut()
-        }
-    }
-
     /// Returns the datagrams that the sockets have dropped since they were created because pepd did
     /// not read them in time; modulo 2^32.
     pub(super) fn dropped(&self) -> u32 {
@@ -391,9 +383,6 @@ impl Sockets {
             match self.send(&batch) {
                 _ if batch.segments == 0 => {}
                 Ok(()) => {
-                    if let Some(udp) = batch.to.and_then(|to| self.socket_for_mut(&to)) {
-                        udp.company.on_sent(batch.segments as u64);
-                    }
                     self.counted.sent += batch.segments as u64;
                     self.counted.send_calls += 1;
                 }
@@ -420,10 +409,14 @@ impl Sockets {
         blocked
     }
 
-    fn send(&self, batch: &Batch) -> io::Result<()> {
-        let Some((to, udp)) = batch.to.and_then(|to| Some((to, self.socket_for(&to)?))) else {
-            return Err(io::ErrorKind::Unsupported.into());
+    fn send(&mut self, batch: &Batch) -> io::Result<()> {
+        let to = batch.to.ok_or(io::ErrorKind::Unsupported)?;
+        let udp = if to.is_ipv4() {
+            self.v4.as_mut()
+        } else {
+            self.v6.as_mut()
         };
+        let udp = udp.ok_or(io::ErrorKind::Unsupported)?;
         let transmit = Transmit {
             destination: to,
             ecn: codepoint(batch.ecn),
@@ -431,7 +424,9 @@ impl Sockets {
             segment_size: (batch.segments > 1).then_some(batch.segment),
             src_ip: batch.from,
         };
-        udp.send(&transmit)
+        udp.send(&transmit)?;
+        udp.company.on_sent(batch.segments as u64);
+        Ok(())
     }
 }
 
