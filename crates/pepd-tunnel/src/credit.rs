@@ -19,7 +19,13 @@
 //! are not: all flows of a peer share its part, and those with stalled servers would starve the
 //! others.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use pep_core::budget::{MemoryBudget, Share};
 use tunnel::session::Session;
@@ -51,12 +57,38 @@ pub(super) fn round(session: &Session) -> Duration {
     session.peer_window() / ROUNDS as u32
 }
 
-/// The credit of all peers.
-#[derive(Debug, Default)]
-pub(super) struct Credits {
-    accounts: Vec<Account>,
+/// Sums over the peers of all threads. Threads that grant at the same time may exceed the maximum
+/// by one grant each; the budget itself is never exceeded.
+#[derive(Debug)]
+pub(super) struct Pool {
+    budget: Arc<MemoryBudget>,
     /// Maximum of all peers together, in flight and received.
     all: u64,
+    bases: AtomicU64,
+    /// Bytes of all peers, in flight and received.
+    had: AtomicU64,
+    /// Number of peers that need more than their base.
+    claimants: AtomicU64,
+}
+
+impl Pool {
+    /// Creates the sums of no peer.
+    pub(super) fn new(budget: &Arc<MemoryBudget>) -> Arc<Self> {
+        Arc::new(Self {
+            budget: Arc::clone(budget),
+            all: budget.limit() / ALL,
+            bases: AtomicU64::new(0),
+            had: AtomicU64::new(0),
+            claimants: AtomicU64::new(0),
+        })
+    }
+}
+
+/// The credit of the peers of one thread.
+#[derive(Debug)]
+pub(super) struct Credits {
+    accounts: Vec<Account>,
+    pool: Arc<Pool>,
 }
 
 #[derive(Debug)]
@@ -70,6 +102,8 @@ struct Account {
     granted: Share,
     /// Received bytes that legs have not taken.
     taken: u64,
+    /// Bytes and claims of this account within the sums of all.
+    counted: (u64, u64),
     meter: Meter,
 }
 
@@ -102,20 +136,31 @@ impl Usage {
 }
 
 impl Credits {
+    /// Creates the value without peers.
+    pub(super) fn new(pool: &Arc<Pool>) -> Self {
+        Self {
+            accounts: Vec::new(),
+            pool: Arc::clone(pool),
+        }
+    }
+
     /// Adds a peer, which may have `minimum` bytes in flight while its need is unknown. Takes its
     /// [base] from the budget.
-    pub(super) fn add(&mut self, budget: &Arc<MemoryBudget>, base: u64, minimum: u64) {
-        let mut granted = Share::none(budget);
+    pub(super) fn add(&mut self, base: u64, minimum: u64) {
+        let mut granted = Share::none(&self.pool.budget);
         granted.grow(base);
-        self.accounts.push(Account {
+        self.pool.bases.fetch_add(base, Relaxed);
+        let mut account = Account {
             base,
             minimum,
             need: 0,
             granted,
             taken: 0,
+            counted: (0, 0),
             meter: Meter::default(),
-        });
-        self.all = budget.limit() / ALL;
+        };
+        account.count(&self.pool);
+        self.accounts.push(account);
     }
 
     /// Resets a peer's account when its session ends.
@@ -123,6 +168,7 @@ impl Credits {
         let account = &mut self.accounts[peer];
         (account.need, account.taken, account.meter) = (0, 0, Meter::default());
         account.hold(0);
+        account.count(&self.pool);
     }
 
     /// Returns the offset up to which the peer may send.
@@ -137,8 +183,8 @@ impl Credits {
         let came = account.meter.note(now, round, usage.received);
         account.need = account.minimum.max(came.saturating_mul(ROUNDS));
         account.taken = usage.taken;
-        let most = self.most(peer);
-        let account = &mut self.accounts[peer];
+        account.count(&self.pool);
+        let most = account.most(&self.pool);
         let target = account.need.max(account.base).min(most);
         let ahead = usage.taken.saturating_sub(usage.waiting);
         let more = target
@@ -146,21 +192,8 @@ impl Credits {
             .min(most.saturating_sub(usage.taken));
         let in_flight = usage.in_flight().max(more);
         let granted = account.hold(in_flight).max(usage.in_flight());
+        account.count(&self.pool);
         usage.received.saturating_add(granted)
-    }
-
-    /// Returns a peer's maximum, in flight and received: its share of the free credit, and no less
-    /// than its base.
-    fn most(&self, peer: usize) -> u64 {
-        let bases: u64 = self.accounts.iter().map(|account| account.base).sum();
-        let claimants = self.accounts.iter().filter(|account| account.claims());
-        let part = self.all.saturating_sub(bases) / claimants.count().max(1) as u64;
-        let others = self.accounts.iter().enumerate();
-        let others = others.filter(|(other, _)| *other != peer);
-        let had: u64 = others.map(|(_, account)| account.has()).sum();
-        let account = &self.accounts[peer];
-        let most = (account.base + part).min(self.all.saturating_sub(had));
-        most.max(account.base)
     }
 
     /// Returns the credit granted and not yet used.
@@ -172,14 +205,29 @@ impl Credits {
 }
 
 impl Account {
-    /// Returns the peer's bytes, in flight and received.
-    fn has(&self) -> u64 {
-        (self.granted.bytes() + self.taken).max(self.base)
+    /// Corrects the sums by what has changed in this account.
+    fn count(&mut self, pool: &Pool) {
+        let has = (self.granted.bytes() + self.taken).max(self.base);
+        let claims = u64::from(self.need > self.base);
+        let (had, claimed) = std::mem::replace(&mut self.counted, (has, claims));
+        // Sums wrap, so that a difference may be negative.
+        if has != had {
+            pool.had.fetch_add(has.wrapping_sub(had), Relaxed);
+        }
+        if claims != claimed {
+            let difference = claims.wrapping_sub(claimed);
+            pool.claimants.fetch_add(difference, Relaxed);
+        }
     }
 
-    /// Returns whether the peer needs more than its base.
-    fn claims(&self) -> bool {
-        self.need > self.base
+    /// Returns the peer's maximum, in flight and received: its share of the free credit, and no
+    /// less than its base. The account is [counted](Self::count).
+    fn most(&self, pool: &Pool) -> u64 {
+        let lendable = pool.all.saturating_sub(pool.bases.load(Relaxed));
+        let part = lendable / pool.claimants.load(Relaxed).max(1);
+        let others = pool.had.load(Relaxed).saturating_sub(self.counted.0);
+        let most = (self.base + part).min(pool.all.saturating_sub(others));
+        most.max(self.base)
     }
 
     /// Takes the bytes in flight from the budget, as far as it has them. Returns how many it took.
@@ -243,10 +291,10 @@ mod tests {
     impl Hub {
         fn new(peers: usize, limit: u64, minimum: u64) -> Self {
             let budget = Arc::new(MemoryBudget::new(limit));
-            let mut credits = Credits::default();
+            let mut credits = Credits::new(&Pool::new(&budget));
             let base = base(limit, peers, minimum);
             for _ in 0..peers {
-                credits.add(&budget, base, minimum);
+                credits.add(base, minimum);
             }
             let new = Usage {
                 received: 0,
@@ -385,6 +433,35 @@ mod tests {
         hub.peers[1].allowed = hub.peers[1].received;
         hub.grant(0);
         assert!(hub.budget.taken() <= 3 * MIB);
+    }
+
+    #[test]
+    fn peers_of_two_threads_share_the_budget() {
+        let mut hub = Hub::new(2, 64 * MIB, MIB);
+        let mut alone = Hub::new(2, 64 * MIB, MIB);
+        let mut second = Credits::new(&hub.credits.pool);
+        second.add(0, MIB);
+        for _ in 0..20 {
+            hub.turn(&[0, 1], true, u64::MAX);
+            alone.turn(&[0, 1], true, u64::MAX);
+        }
+        let (two, usage) = (alone.peers[0].in_flight(), &mut hub.peers[0].clone());
+        assert_eq!(hub.peers[0].in_flight(), two);
+        // A peer of the other thread wants its part.
+        (usage.received, usage.allowed) = (0, 0);
+        let mut others = 0;
+        for _ in 0..20 {
+            hub.now += RTT;
+            usage.received = usage.allowed;
+            usage.allowed = second.grant(0, hub.now, || RTT, usage);
+            others = usage.in_flight();
+            hub.turn(&[0, 1], true, u64::MAX);
+        }
+        assert!(hub.held() + others <= 32 * MIB, "{} {others}", hub.held());
+        assert!(
+            others >= 8 * MIB && hub.peers[0].in_flight() < two,
+            "{others}"
+        );
     }
 
     #[test]

@@ -38,6 +38,7 @@ use super::{
     recover::{self, Inherited},
     register,
     setup::Prepared,
+    shards::Member,
     table::Custody,
     tap::Taps,
     tcp::{self, Connections, Listeners},
@@ -72,6 +73,7 @@ pub(super) enum DriverError {
 /// Runs all tunnels until `stopped`.
 pub(super) async fn run(
     (mut prepared, inherited, tuns): (Prepared, Inherited, PacketTuns),
+    member: Member,
     context: Arc<FlowContext>,
     (incoming, orders): (
         UnboundedReceiver<(AcceptedFlow, OwnedFd)>,
@@ -98,12 +100,11 @@ pub(super) async fn run(
     let tcp = Connections::new(prepared.tcp);
     let core = Core::new(
         context,
-        endpoint,
-        peers,
-        prepared.statuses,
+        (endpoint, peers, prepared.statuses),
         prepared.far,
         tcp,
         custody,
+        member,
     );
     listen(&core, prepared.listeners)?;
     recover::flows(&core, (inherited, disk.left), register);

@@ -52,6 +52,7 @@ mod rig;
 #[cfg(test)]
 mod schedules;
 pub mod setup;
+mod shards;
 mod table;
 mod tap;
 mod tcp;
@@ -191,7 +192,8 @@ impl Tunnels {
                 // No value is ever sent: the wait ends when the sender is dropped.
                 let stopped = async move { while stopped.changed().await.is_ok() {} };
                 let given = (prepared, inherited, tuns);
-                let run = driver::run(given, context, (incoming, orders), stopped);
+                let member = shards::Member::all(1).remove(0);
+                let run = driver::run(given, member, context, (incoming, orders), stopped);
                 // A task of its own: each wake-up of the outermost future by a flow would cost a
                 // call of epoll_wait(2).
                 let error = match tokio::task::spawn_local(run).await {

@@ -153,10 +153,12 @@ impl PeerStatus {
     }
 }
 
-/// All peers of a configuration, in its order.
+/// Peers of a configuration, in its order: all of them, or those of one thread.
 #[derive(Debug, Clone)]
 pub struct Statuses {
     peers: Arc<[Arc<PeerStatus>]>,
+    /// The peers of all threads.
+    all: Arc<[Arc<PeerStatus>]>,
     /// Sites whose flows or packets the kernel is to forward.
     bypassed: watch::Sender<BTreeSet<SiteId>>,
 }
@@ -191,11 +193,20 @@ impl Statuses {
             })
             .collect();
         let statuses = Self {
+            all: Arc::clone(&peers),
             peers,
             bypassed: watch::Sender::default(),
         };
         statuses.notify();
         statuses
+    }
+
+    /// Returns the peers with these indices, in that order.
+    pub(super) fn of(&self, peers: impl Iterator<Item = usize>) -> Self {
+        Self {
+            peers: peers.map(|peer| Arc::clone(&self.peers[peer])).collect(),
+            ..self.clone()
+        }
     }
 
     /// Returns the state of one peer.
@@ -208,9 +219,9 @@ impl Statuses {
         self.peers[peer].is_up.load(Relaxed)
     }
 
-    /// Returns the number of peers that are up.
+    /// Returns the number of peers that are up, of all threads.
     pub fn count_up(&self) -> usize {
-        let up = self.peers.iter();
+        let up = self.all.iter();
         up.filter(|peer| peer.is_up.load(Relaxed)).count()
     }
 
@@ -231,8 +242,9 @@ impl Statuses {
     }
 
     fn notify(&self) {
-        let bypassed = self.peers.iter().flat_map(|peer| peer.bypassed()).collect();
         self.bypassed.send_if_modified(|sent| {
+            // Under the lock: of two threads, the later one must see the change of the other.
+            let bypassed = self.all.iter().flat_map(|peer| peer.bypassed()).collect();
             let changed = *sent != bypassed;
             *sent = bypassed;
             changed

@@ -40,9 +40,11 @@ use tunnel::{
 use super::{
     AcceptedFlow,
     core::{Core, Peers, Shared},
+    credit::Pool,
     far, near,
     peers::Statuses,
     register,
+    shards::Member,
     table::{Custody, Sizes, Table},
     tcp::{self, Connections},
 };
@@ -171,8 +173,8 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
         limits: Limits::default(),
     });
     let id = endpoint.add_peer(peer_config(other, address)).unwrap();
-    let mut peers = Peers::default();
-    peers.credits.add(&context.budget, CREDIT, CREDIT);
+    let mut peers = Peers::new(&Pool::new(&context.budget));
+    peers.credits.add(CREDIT, CREDIT);
     let table = Table::new(&context, SIZES, FLOWS);
     peers.push(id, config.peers[0].clone(), table, None);
     let far = far::Sites::with_loopback(&site());
@@ -184,12 +186,11 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let custody = Custody::new(Bounds::NONE, &[Bounds::NONE], None, &context.counters);
     Core::new(
         context,
-        endpoint,
-        peers,
-        Statuses::new(&config),
+        (endpoint, peers, Statuses::new(&config)),
         far,
         tcp,
         custody,
+        Member::alone(),
     )
 }
 

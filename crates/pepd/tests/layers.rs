@@ -149,7 +149,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pepd-tunnel",
         &[
-            "batch company custody leg",
+            "batch company custody leg shards",
             "udp",
             "table",
             "credit packets peers",

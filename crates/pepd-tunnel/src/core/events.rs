@@ -13,6 +13,7 @@ use tunnel::{
 use super::{Core, Shared};
 use crate::{
     peers::{Contact, SessionFacts},
+    shards::Heard,
     table::{Key, Known},
     tcp,
 };
@@ -241,9 +242,9 @@ impl Core {
     /// Sets whether the peer is up. Returns whether that is a change.
     fn set_up(&mut self, index: usize, is_up: bool) -> bool {
         let is_news = self.statuses.set(index, is_up);
-        let up = self.statuses.count_up() as u64;
         let counters = &self.context.counters;
-        counters.update(|stats| stats.tunnel_peers_up = up);
+        // Counted under the lock of the counters: several threads set this figure.
+        counters.update(|stats| stats.tunnel_peers_up = self.statuses.count_up() as u64);
         is_news
     }
 
@@ -330,23 +331,25 @@ impl Core {
         Some(self.now().saturating_sub(heard)).filter(|silence| *silence >= UNHEARD_AFTER)
     }
 
-    /// Reports to the outage monitor when a peer was last heard. A peer without a session gives no
-    /// information on the link.
+    /// Reports to the outage monitor when a peer of any thread was last heard. A peer without a
+    /// session gives no information on the link.
     fn report_heard_peers(&mut self) {
-        let now = self.now();
-        let mut peers = self.peers.list.iter().filter_map(|peer| {
+        let peers = self.peers.list.iter().filter_map(|peer| {
             let heard = self.endpoint.peer_state(peer.id)?.heard?;
-            Some(
-                peer.silent_since
-                    .is_none()
-                    .then(|| now.saturating_sub(heard)),
-            )
+            Some(match peer.silent_since {
+                None => Heard::At(heard),
+                Some(_) => Heard::Silent,
+            })
         });
-        let Some(first) = peers.next() else {
-            return self.context.outage.hear_nothing();
-        };
-        let latest = peers.flatten().chain(first).min();
-        self.context.outage.hear(latest);
+        let here = peers.max().unwrap_or(Heard::Nothing);
+        match self.member.latest(here) {
+            Heard::Nothing => self.context.outage.hear_nothing(),
+            Heard::Silent => self.context.outage.hear(None),
+            Heard::At(at) => {
+                let ago = self.now().saturating_sub(at);
+                self.context.outage.hear(Some(ago));
+            }
+        }
     }
 
     fn count(&mut self) {
@@ -361,11 +364,20 @@ impl Core {
         let peers = self.peers.list.iter();
         let by_tcp = peers.filter(|peer| peer.carrier == Some(Carrier::Tcp));
         let (by_tcp, connections) = (by_tcp.count(), self.tcp.len());
+        let strangers = self.tcp.strangers_closed;
+        let counts = [refused, by_tcp as u64, connections as u64, strangers];
+        let before = std::mem::replace(&mut self.counted, counts);
         self.context.counters.update(|stats| {
-            stats.tunnel_datagrams_refused = refused;
-            stats.tunnel_peers_by_tcp = by_tcp as u64;
-            stats.tunnel_tcp_connections = connections as u64;
-            stats.tunnel_tcp_unauthenticated = self.tcp.strangers_closed;
+            let figures = [
+                &mut stats.tunnel_datagrams_refused,
+                &mut stats.tunnel_peers_by_tcp,
+                &mut stats.tunnel_tcp_connections,
+                &mut stats.tunnel_tcp_unauthenticated,
+            ];
+            // Differences, which wrap: the figures are sums over all threads.
+            for ((figure, now), before) in figures.into_iter().zip(counts).zip(before) {
+                *figure = figure.wrapping_add(now.wrapping_sub(before));
+            }
         });
     }
 

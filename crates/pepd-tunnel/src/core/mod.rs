@@ -41,6 +41,7 @@ use super::{
     far,
     flow::PackingBuffers,
     peers::Statuses,
+    shards::Member,
     table::{Custody, FlowBuffers, Table},
     tcp::Connections,
 };
@@ -64,6 +65,8 @@ pub(super) struct Core {
     pub(super) tcp: Connections,
     /// Custody of bytes while links are down.
     pub(super) custody: Rc<Custody>,
+    /// The place of this thread among the tunnel threads.
+    pub(super) member: Member,
     /// Start of the local clock.
     base: Instant,
     /// Waker of the driver when there may be something to send.
@@ -80,6 +83,8 @@ pub(super) struct Core {
     joined: bool,
     /// Recorders of traces of all peers.
     recorded: Attached,
+    /// Figures that are part of counters of all threads.
+    counted: [u64; 4],
 }
 
 /// Reading of the local clock when the core is created, so that remembered times lie before it.
@@ -94,12 +99,11 @@ pub(super) type Shared = Rc<RefCell<Core>>;
 impl Core {
     pub(super) fn new(
         context: Arc<FlowContext>,
-        endpoint: Endpoint,
-        peers: Peers,
-        statuses: Statuses,
+        (endpoint, peers, statuses): (Endpoint, Peers, Statuses),
         far: far::Sites,
         tcp: Connections,
         custody: Rc<Custody>,
+        member: Member,
     ) -> Shared {
         Rc::new(RefCell::new(Self {
             context,
@@ -110,7 +114,8 @@ impl Core {
             packing_buffers: Rc::default(),
             tcp,
             custody,
-            base: Instant::now(),
+            base: member.base(),
+            member,
             driver: None,
             heard: None,
             latest: Duration::ZERO,
@@ -118,6 +123,7 @@ impl Core {
             off: false,
             joined: false,
             recorded: Attached::default(),
+            counted: Default::default(),
         }))
     }
 

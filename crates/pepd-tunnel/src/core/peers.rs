@@ -2,7 +2,7 @@
 //!
 //! A peer is the store of its session: the bytes of its flows, and packets (datagrams, RFC 9221).
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use pep_core::{arena::name_hash, config::Peer};
 use pepd_relay::flow::Attached;
@@ -15,7 +15,11 @@ use tunnel::{
 };
 
 use super::trouble::{Pause, Trouble};
-use crate::{credit::Credits, packets::Packets, table::Table};
+use crate::{
+    credit::{Credits, Pool},
+    packets::Packets,
+    table::Table,
+};
 
 /// One peer.
 #[derive(Debug)]
@@ -47,8 +51,8 @@ pub(crate) struct PeerShell {
     pub(super) recorded: Attached,
 }
 
-/// All peers, in the order of the configuration.
-#[derive(Debug, Default)]
+/// The peers of one thread, in the order of the configuration.
+#[derive(Debug)]
 pub(crate) struct Peers {
     pub(super) list: Vec<PeerShell>,
     /// Credit of the peers.
@@ -59,6 +63,16 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// Creates the value without peers.
+    pub(crate) fn new(credit: &Arc<Pool>) -> Self {
+        Self {
+            list: Vec::new(),
+            credits: Credits::new(credit),
+            by_id: BTreeMap::new(),
+            strangers: Default::default(),
+        }
+    }
+
     pub(crate) fn push(
         &mut self,
         id: PeerId,

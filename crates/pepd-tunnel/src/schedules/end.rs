@@ -40,6 +40,7 @@ use super::{
 use crate::{
     AcceptedFlow, Inherited,
     core::{BEGINNING, Core, Peers, Shared},
+    credit::Pool,
     custody::{
         Left,
         tests::{Faulty, ManualDisk},
@@ -48,6 +49,7 @@ use crate::{
     peers::Statuses,
     recover,
     rig::{ADDRESSES, context_over, peer_config},
+    shards::Member,
     table::{Custody, Key, Sizes, Table},
     tcp::{self, Connections},
 };
@@ -177,8 +179,8 @@ impl Machine {
             None => (None, None, Left::default()),
         };
         let custody = Custody::new(bounds, &[Bounds::NONE], spill, &context.counters);
-        let mut peers = Peers::default();
-        peers.credits.add(&context.budget, CREDIT, CREDIT);
+        let mut peers = Peers::new(&Pool::new(&context.budget));
+        peers.credits.add(CREDIT, CREDIT);
         let sizes = Sizes {
             first: CREDIT,
             unsent: EXTENT / 2,
@@ -202,7 +204,14 @@ impl Machine {
         });
         let statuses = Statuses::new(&parsed);
         let kept = Rc::clone(&custody);
-        let core = Core::new(context, endpoint, peers, statuses, far, tcp, kept);
+        let core = Core::new(
+            context,
+            (endpoint, peers, statuses),
+            far,
+            tcp,
+            kept,
+            Member::alone(),
+        );
         let process = Process {
             core,
             local: LocalSet::new(),

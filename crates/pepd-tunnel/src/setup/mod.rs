@@ -180,11 +180,11 @@ impl Prepared {
         (context, custody): (&Arc<FlowContext>, &Rc<Custody>),
         far: Policy,
     ) -> Result<Peers, TunnelError> {
-        let mut added = Peers::default();
+        let mut added = Peers::new(&credit::Pool::new(&context.budget));
         let mut packets = packets.into_iter();
         for (index, (peer, config)) in peers.iter().enumerate() {
             let (base, minimum) = (config.session.session_credit, sizes[index].first);
-            added.credits.add(&context.budget, base, minimum);
+            added.credits.add(base, minimum);
             let id = endpoint
                 .add_peer(config.clone())
                 .map_err(|err| TunnelError::Peer {

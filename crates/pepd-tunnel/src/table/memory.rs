@@ -12,7 +12,7 @@ use winkemu_link::{Direction as Way, Engine, LinkOptions};
 
 use super::*;
 use crate::{
-    credit::{self, Credits, Usage},
+    credit::{self, Credits, Pool, Usage},
     rig::context_with,
     setup,
 };
@@ -37,8 +37,8 @@ impl End {
         let context = context_with(2, BUDGET, setup::extent(config), 64 << 10);
         let (mut session, sizes) = setup::sizes_and_session(config, 0);
         session.initiator = initiator;
-        let mut credits = Credits::default();
-        credits.add(&context.budget, session.session_credit, sizes.first);
+        let mut credits = Credits::new(&Pool::new(&context.budget));
+        credits.add(session.session_credit, sizes.first);
         Self {
             table: Table::new(&context, sizes, 1),
             session: Session::new(session, Duration::ZERO),

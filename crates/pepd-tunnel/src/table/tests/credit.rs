@@ -61,8 +61,8 @@ impl Store for Receiver {
 impl Receiver {
     fn new() -> Self {
         let (context, budget) = (context(8, BUDGET), MemoryBudget::new(2 * CREDIT));
-        let mut credits = Credits::default();
-        credits.add(&Arc::new(budget), CREDIT, CREDIT);
+        let mut credits = Credits::new(&Pool::new(&Arc::new(budget)));
+        credits.add(CREDIT, CREDIT);
         Self {
             table: Table::new(&context, SIZES, FLOWS),
             session: session(false),

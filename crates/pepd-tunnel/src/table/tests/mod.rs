@@ -19,7 +19,7 @@ use pep_core::{
 
 use super::*;
 use crate::{
-    credit::{Credits, Usage},
+    credit::{Credits, Pool, Usage},
     rig::{FLOWS, INITIAL, RING, SIZES, context},
 };
 
