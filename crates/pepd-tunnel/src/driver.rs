@@ -1,7 +1,6 @@
 //! Sending and receiving datagrams, and timers: the one task that drives the endpoint.
 
 use std::{
-    cell::RefCell,
     future::poll_fn,
     io,
     os::fd::{AsFd, OwnedFd},
@@ -123,9 +122,9 @@ pub(super) async fn run(
         tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
     }
     tokio::task::spawn_local(pass_on_hints(Rc::clone(&core)));
-    let paths = prepared.paths.map(|paths| Rc::new(RefCell::new(paths)));
+    let paths = prepared.paths;
     if let Some(paths) = &paths {
-        tokio::task::spawn_local(paths::keep(Rc::clone(&core), Rc::clone(paths)));
+        tokio::task::spawn_local(paths::keep(Rc::clone(&core), Arc::clone(paths), true));
     }
     for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
         // A peer with an endpoint but no address has a host name.
@@ -139,13 +138,13 @@ pub(super) async fn run(
         () = stopped => {}
     }
     if let Some(paths) = &paths {
-        paths.borrow_mut().take(&core);
+        paths.lock().take(&core);
     }
     core.borrow_mut().close();
     // Packets in flight may be lost from here on.
     let _ = timeout(CLOSE_TIMEOUT, poll_fn(|cx| driver.poll(cx))).await;
     if let Some(paths) = &paths {
-        paths.borrow_mut().write();
+        paths.lock().write();
     }
     Ok(())
 }

@@ -4,7 +4,6 @@
 //! If the file is missing, damaged or not pepd's, only the remembered figures are lost.
 
 use std::{
-    cell::RefCell,
     collections::BTreeMap,
     fmt,
     fs::{self, File},
@@ -15,7 +14,6 @@ use std::{
         unix::fs::{DirBuilderExt as _, FileExt as _},
     },
     path::{Path, PathBuf},
-    rc::Rc,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -27,6 +25,7 @@ use nix::{
     },
     unistd::{AccessFlags, eaccess},
 };
+use parking_lot::Mutex;
 use pep_core::key::PublicKey;
 use pepd_relay::survive::inheritance::PATHS;
 use serde::{Deserialize, Serialize};
@@ -97,6 +96,8 @@ impl fmt::Display for Store {
 pub(crate) struct Paths {
     store: Store,
     known: Known,
+    /// An address has changed since the last write.
+    moved: bool,
     /// A failed write was logged.
     logged: bool,
 }
@@ -150,11 +151,11 @@ impl Paths {
                 Known::new()
             }
         };
-        let logged = false;
         Self {
             store,
             known,
-            logged,
+            moved: false,
+            logged: false,
         }
     }
 
@@ -182,14 +183,14 @@ impl Paths {
         entry.address.filter(|_| age < MOVED)
     }
 
-    /// Records a peer's path and address; times as above. Returns whether the address has changed.
+    /// Records a peer's path and address; times as above.
     fn note(
         &mut self,
         key: &PublicKey,
         (memory, address): (&PathMemory, Option<SocketAddr>),
         now: Duration,
         today: Duration,
-    ) -> bool {
+    ) {
         let seen = today.saturating_sub(now.saturating_sub(memory.at));
         let rtt = u64::try_from(memory.rtt.as_micros()).unwrap_or(u64::MAX);
         let entry = Entry {
@@ -201,10 +202,10 @@ impl Paths {
             address,
         };
         if address.is_none() && (entry.rate == 0 || entry.rtt_us == 0) {
-            return false;
+            return;
         }
         let before = self.known.insert(key.to_string(), entry);
-        before.and_then(|entry| entry.address) != address
+        self.moved |= before.and_then(|entry| entry.address) != address;
     }
 
     fn forget_old(&mut self, today: Duration) {
@@ -222,7 +223,8 @@ impl Paths {
     }
 
     /// Returns a closure that writes the file, on any thread.
-    fn writing(&self) -> impl FnOnce() -> io::Result<()> + Send + 'static {
+    fn writing(&mut self) -> impl FnOnce() -> io::Result<()> + Send + 'static {
+        self.moved = false;
         let store = self.store.clone();
         let content = Content {
             version: VERSION,
@@ -248,16 +250,12 @@ impl Paths {
         }
     }
 
-    /// Records the current paths to all peers. Returns whether an address has changed.
-    pub(super) fn take(&mut self, core: &Shared) -> bool {
+    /// Records the current paths to all peers of a thread.
+    pub(super) fn take(&mut self, core: &Shared) {
         let (core, today) = (&mut *core.borrow_mut(), today());
         let now = core.now();
-        let mut moved = false;
-        core.each_path(|key, memory, address| {
-            moved |= self.note(key, (memory, address), now, today);
-        });
+        core.each_path(|key, memory, address| self.note(key, (memory, address), now, today));
         self.forget_old(today);
-        moved
     }
 }
 
@@ -346,21 +344,28 @@ pub(super) fn today() -> Duration {
     since.unwrap_or_default()
 }
 
-/// Writes the record every minute and when a peer has moved; never ends.
-pub(super) async fn keep(core: Shared, paths: Rc<RefCell<Paths>>) {
+/// The record as shared by the tunnel threads.
+pub(super) type Record = Arc<Mutex<Paths>>;
+
+/// Keeps the record of a thread's peers current. The thread that `writes` writes it every minute
+/// and when a peer has moved. Never ends.
+pub(super) async fn keep(core: Shared, paths: Record, writes: bool) {
     let mut written = Instant::now();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let moved = paths.borrow_mut().take(&core);
-        if !moved && written.elapsed() < WRITE_EVERY {
-            continue;
-        }
-        written = Instant::now();
         // A file system may block, and datagrams must not wait for it.
-        let writing = paths.borrow().writing();
-        match tokio::task::spawn_blocking(writing).await {
-            Ok(written) => paths.borrow_mut().on_written(written),
-            Err(_panicked) => return,
+        let writing = {
+            let mut paths = paths.lock();
+            paths.take(&core);
+            let due = writes && (paths.moved || written.elapsed() >= WRITE_EVERY);
+            due.then(|| paths.writing())
+        };
+        if let Some(writing) = writing {
+            written = Instant::now();
+            match tokio::task::spawn_blocking(writing).await {
+                Ok(written) => paths.lock().on_written(written),
+                Err(_panicked) => return,
+            }
         }
     }
 }
@@ -386,8 +391,11 @@ mod tests {
         assert_eq!(paths.get(&KEY, 48 * HOUR, DAY), None);
         // Heard an hour ago by the monotonic clock.
         let address: SocketAddr = "192.0.2.1:5001".parse().unwrap();
-        assert!(paths.note(&KEY, (&memory(9 * HOUR), Some(address)), 10 * HOUR, DAY));
-        assert!(!paths.note(&KEY, (&memory(9 * HOUR), Some(address)), 10 * HOUR, DAY));
+        for moved in [true, false] {
+            paths.moved = false;
+            paths.note(&KEY, (&memory(9 * HOUR), Some(address)), 10 * HOUR, DAY);
+            assert_eq!(paths.moved, moved);
+        }
         paths.write();
         let again = Paths::load(directory.path());
         let two_later = again.get(&KEY, 48 * HOUR, DAY + 2 * HOUR);

@@ -5,6 +5,7 @@ mod room;
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, rc::Rc, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use pep_core::{
     chunks,
     config::{Carrier, Config, Identity, Peer},
@@ -97,7 +98,7 @@ pub struct Prepared {
     /// Sizes of flows, by peer.
     pub(super) sizes: Vec<Sizes>,
     /// Record of paths to peers, if one is kept.
-    pub(super) paths: Option<Paths>,
+    pub(super) paths: Option<paths::Record>,
     /// Maximum of flows that each peer may open.
     pub(super) flows: Vec<u32>,
     /// Custody in memory and on disk.
@@ -157,7 +158,7 @@ impl Prepared {
             sizes: room::sizes(config),
             flows: flows(config),
             custody: Kept::new(config)?,
-            paths,
+            paths: paths.map(|paths| Arc::new(Mutex::new(paths))),
             packets: packets(config)?,
             groups: Named::new(config),
         }))
