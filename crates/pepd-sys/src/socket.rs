@@ -70,10 +70,31 @@ fn set<T: Copy>(
 ) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` points to `len` readable bytes for the whole call, and the kernel
-    // keeps no reference to them.
+    // keeps no reference to them, nor to what they point to.
     let result =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) };
     check(result).map(drop)
+}
+
+/// Attaches a classic BPF program to the sockets that share a socket's address and port
+/// (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5). It reads the payload of a datagram and returns the
+/// position, in order of binding, of the socket that gets it. The kernel chooses by the addresses
+/// if there is no such socket.
+///
+/// # Errors
+/// If the program is invalid, or the socket is in no group of sockets that share a port.
+pub fn steer(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        // The kernel copies the instructions.
+        filter: program.as_ptr().cast_mut(),
+    };
+    set(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        &program,
+    )
 }
 
 /// Sets the size of the send buffer in bytes as the kernel counts them, regardless of
@@ -460,8 +481,10 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 mod tests {
     use std::{
         io::{Read as _, Write as _},
-        net::{TcpListener, TcpStream},
+        net::{TcpListener, TcpStream, UdpSocket},
     };
+
+    use socket2::SockRef;
 
     use super::*;
 
@@ -479,5 +502,32 @@ mod tests {
         host.read_exact(&mut [0; 2]).unwrap();
         host.write_all(b"from").unwrap();
         leg.read_exact(&mut [0; 4]).unwrap();
+    }
+
+    #[test]
+    fn only_sockets_that_share_a_port_are_steered() {
+        let first = UdpSocket::bind("127.0.0.1:0").unwrap();
+        SockRef::from(&first).set_reuse_port(true).unwrap();
+        let always = |position| libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: position,
+        };
+        assert!(steer(first.as_fd(), &[always(0)]).is_err(), "it is alone");
+        let second = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        second.set_reuse_port(true).unwrap();
+        let to = first.local_addr().unwrap();
+        second.bind(&to.into()).unwrap();
+        let second = UdpSocket::from(second);
+        assert!(steer(first.as_fd(), &[]).is_err(), "there is no program");
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for (position, socket) in [(1, &second), (0, &first)] {
+            steer(first.as_fd(), &[always(position)]).unwrap();
+            sender.send_to(&[7], to).unwrap();
+            let timeout = Some(Duration::from_secs(10));
+            socket.set_read_timeout(timeout).unwrap();
+            socket.recv(&mut [0]).unwrap();
+        }
     }
 }
