@@ -1,10 +1,15 @@
 //! Datagrams by UDP: several per call, with ECN marks and local addresses.
+//!
+//! - `bound`, creation of sockets
+
+mod bound;
 
 use std::{
     collections::VecDeque,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -15,80 +20,22 @@ use pepd_sys::{
     reactor,
 };
 use quinn_udp::{EcnCodepoint, Transmit, UdpSockRef, UdpSocketState};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 use tokio::io::{Interest, unix::AsyncFd};
 use tunnel::ecn::Ecn;
 
+pub(super) use self::bound::Bound;
 use super::{batch::Batch, company::Company};
 
-/// Receive buffer in bytes: 60 ms at 1 Gbit/s. Datagrams beyond it are lost, and their repair costs
-/// even more CPU time.
-const RECEIVE_BUFFER: i32 = 8 << 20;
-/// Send buffer in bytes; the pacer keeps it almost empty.
-const SEND_BUFFER: i32 = 1 << 20;
 /// Buffers per receive call: as many as a tick of 10 ms brings at 40 Mbit/s.
 const BUFFERS: usize = 32;
 /// Buffers if the kernel fills each with many datagrams: more would not fit a CPU's cache.
 const JOINED_BUFFERS: usize = 8;
 
-/// Bound sockets, outside of any event loop.
-#[derive(Debug)]
-pub(super) struct Bound {
-    v4: Option<Socket>,
-    v6: Option<Socket>,
-}
-
-impl Bound {
-    /// Binds to `listen`. Without it, and for the other version of IP, binds to any address and a
-    /// port that the kernel chooses. If `listen` is any address, binds both versions.
-    ///
-    /// # Errors
-    /// If `listen` cannot be bound, or no socket can.
-    pub(super) fn bind(listen: Option<SocketAddr>, mark: u32) -> io::Result<Self> {
-        let any = |ip: IpAddr| {
-            let port = listen.filter(|listen| listen.ip().is_unspecified());
-            SocketAddr::new(ip, port.map_or(0, |listen| listen.port()))
-        };
-        let wanted = |family: fn(&SocketAddr) -> bool, ip: IpAddr| {
-            let listen = listen.filter(family);
-            bind(listen.unwrap_or(any(ip)), mark).map(Some)
-        };
-        let v4 = wanted(SocketAddr::is_ipv4, Ipv4Addr::UNSPECIFIED.into());
-        let v6 = wanted(SocketAddr::is_ipv6, Ipv6Addr::UNSPECIFIED.into());
-        // One version of IP suffices, unless the other was configured.
-        let (v4, v6) = match (listen, v4, v6) {
-            (Some(SocketAddr::V4(_)), v4, v6) => (v4?, v6.unwrap_or_default()),
-            (Some(SocketAddr::V6(_)), v4, v6) => (v4.unwrap_or_default(), v6?),
-            (None, Err(err), Err(_)) => return Err(err),
-            (None, v4, v6) => (v4.unwrap_or_default(), v6.unwrap_or_default()),
-        };
-        Ok(Self { v4, v6 })
-    }
-}
-
-fn bind(address: SocketAddr, mark: u32) -> io::Result<Socket> {
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    if mark != 0 {
-        socket.set_mark(mark)?;
-    }
-    for (option, bytes) in [
-        (libc::SO_RCVBUFFORCE, RECEIVE_BUFFER),
-        (libc::SO_SNDBUFFORCE, SEND_BUFFER),
-    ] {
-        pepd_sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, option, bytes)?;
-    }
-    socket.bind(&address.into())?;
-    Ok(socket)
-}
-
 /// One socket in the event loop.
 #[derive(Debug)]
 struct Udp {
-    socket: Socket,
+    socket: Arc<Socket>,
     state: UdpSocketState,
     company: Company,
     /// More datagrams may have arrived than were received.
@@ -99,7 +46,7 @@ struct Udp {
 }
 
 impl Udp {
-    fn new(socket: Socket) -> io::Result<Self> {
+    fn new(socket: Arc<Socket>) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         datagrams::report_times(socket.as_fd())?;
         Ok(Self {
@@ -467,6 +414,8 @@ fn take_all(now: Duration, buffer: &mut Received<'_>, taker: &mut impl Taker) ->
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     /// Calls a function with each datagram, at once.
@@ -490,10 +439,15 @@ mod tests {
         }
     }
 
+    fn alone(address: SocketAddr) -> Bound {
+        let mut bound = Bound::bind(Some(address), 0, 1).expect("loopback");
+        bound.pop().expect("one was asked for")
+    }
+
     #[tokio::test(flavor = "current_thread")]
     async fn what_finds_no_room_is_counted() {
         let local: SocketAddr = ([127, 0, 0, 1], 0).into();
-        let bound = Bound::bind(Some(local), 0).expect("loopback");
+        let bound = alone(local);
         let socket = bound.v4.as_ref().expect("it was asked for");
         let to = socket.local_addr().expect("bound");
         let smallest = 1;
@@ -519,8 +473,7 @@ mod tests {
     }
 
     async fn marks_arrive(local: IpAddr) {
-        let bound = || Bound::bind(Some((local, 0).into()), 0).expect("loopback");
-        let socket = || Sockets::new(bound()).expect("an event loop");
+        let socket = || Sockets::new(alone((local, 0).into())).expect("an event loop");
         let (mut a, mut b) = (socket(), socket());
         let udp = if local.is_ipv4() { &b.v4 } else { &b.v6 };
         let to = udp.as_ref().expect("bound").socket.local_addr();
@@ -557,9 +510,8 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn datagrams_arrive_as_they_were_sent() {
         let local: SocketAddr = ([127, 0, 0, 1], 0).into();
-        let bound = |address| Bound::bind(Some(address), 0).expect("loopback");
-        let socket = |address| Sockets::new(bound(address)).expect("an event loop");
-        let (mut a, mut b) = (socket(local), socket(local));
+        let socket = || Sockets::new(alone(local)).expect("an event loop");
+        let (mut a, mut b) = (socket(), socket());
         let udp = b.v4.as_ref().expect("bound").socket.local_addr();
         let to = udp.expect("bound").as_socket().expect("IP");
         for length in [1000, 1000, 1000, 300, 500] {

@@ -225,12 +225,14 @@ fn packets(config: &Config) -> Result<Vec<Option<Packets>>, NoRandomness> {
 }
 
 fn bind(identity: &Identity, mark: u32) -> Result<Bound, TunnelError> {
-    Bound::bind(identity.listen, mark).map_err(|err| TunnelError::Listen {
+    let bound = Bound::bind(identity.listen, mark, 1);
+    let mut bound = bound.map_err(|err| TunnelError::Listen {
         address: identity
             .listen
             .map_or("any address".to_owned(), |address| address.to_string()),
         err,
-    })
+    })?;
+    Ok(bound.swap_remove(0))
 }
 
 /// Bytes that the kernel takes ahead of the congestion window. Low, because urgent datagrams wait
