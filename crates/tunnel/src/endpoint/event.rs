@@ -53,13 +53,13 @@ pub enum Stranger {
 /// A peer that cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddPeerError {
-    /// Another peer has this public key.
+    /// Another peer has this public key, perhaps in another shard.
     #[error("another peer has this public key")]
     Known,
     /// The public key is the endpoint's own.
     #[error("the public key is the endpoint's own")]
     Ourselves,
-    /// The maximum of 65,536 peers is reached.
+    /// The maximum of 65,536 peers is reached, which shards share equally.
     #[error("too many peers: the maximum is 65,536")]
     TooMany,
 }

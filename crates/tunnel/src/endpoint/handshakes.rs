@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply, Stranger, Transmit, VERSION,
     datagram::{
-        self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, RESPONSE,
+        self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, Kind, RESPONSE,
         RESPONSE_HEADER, RESPONSE_SIGNED,
     },
     guard::Admission,
@@ -30,7 +30,7 @@ impl Endpoint {
             self.strangers[Stranger::NotForUs as usize] = Some(from);
             return None;
         };
-        if self.local.ending {
+        if self.local.ending || !self.local.shard.is_first() {
             self.stats.refused += 1;
             return None;
         }
@@ -40,7 +40,15 @@ impl Endpoint {
         }
         let (signed, mac2) = datagram.split_at(INITIATION_LEN - MAC_LEN);
         match self.guard.admit(now, from.address, signed, mac2) {
-            Admission::Read => self.read_initiation(now, from, sender, datagram, mac1),
+            Admission::Read => {
+                let (handshake, terms) = self.read_initiation(datagram)?;
+                self.guard.remember(mac1);
+                self.admitted_for = self.elsewhere.get(&handshake.peer).copied();
+                if self.admitted_for.is_some() {
+                    return None;
+                }
+                self.on_call(now, from, sender, handshake, terms)
+            }
             Admission::Cookie => {
                 self.send_cookie(now, from, sender, &mac1);
                 None
@@ -73,14 +81,28 @@ impl Endpoint {
         self.reply(None, from, reply);
     }
 
-    fn read_initiation(
+    /// Handles an initiation of a peer that the first shard has [admitted](Self::take_elsewhere).
+    /// It is read again, but neither counted against limits nor recognised as repeated. Returns the
+    /// peer, if it is answered.
+    pub fn handle_admitted(
         &mut self,
         now: Duration,
-        from: Remote,
-        sender: u32,
+        from: impl Into<Remote>,
         datagram: &[u8],
-        mac1: Mac,
     ) -> Option<PeerId> {
+        let Some(Kind::Initiation { sender }) = Kind::parse(datagram) else {
+            self.stats.malformed += 1;
+            return None;
+        };
+        if self.local.ending {
+            self.stats.refused += 1;
+            return None;
+        }
+        let (handshake, terms) = self.read_initiation(datagram)?;
+        self.on_call(now, from.into(), sender, handshake, terms)
+    }
+
+    fn read_initiation(&mut self, datagram: &[u8]) -> Option<(Responding, Terms)> {
         self.stats.handshakes_read += 1;
         let (seed, mut payload) = (self.local.seed(), [0; TERMS_LEN]);
         let message = &datagram[INITIATION_HEADER..INITIATION_SIGNED];
@@ -89,8 +111,18 @@ impl Endpoint {
             self.stats.forged += 1;
             return None;
         };
-        self.guard.remember(mac1);
-        let terms = Terms::parse(&payload);
+        Some((handshake, Terms::parse(&payload)))
+    }
+
+    /// Answers an initiation that was read, if a peer sent it and may call now.
+    fn on_call(
+        &mut self,
+        now: Duration,
+        from: Remote,
+        sender: u32,
+        handshake: Responding,
+        terms: Terms,
+    ) -> Option<PeerId> {
         let Some(id) = self.find_peer(&handshake.peer) else {
             self.stats.unknown_keys += 1;
             self.strangers[Stranger::UnknownKey as usize] = Some(from);

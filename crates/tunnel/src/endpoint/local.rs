@@ -7,7 +7,7 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-use super::{EndpointConfig, Limits};
+use super::{EndpointConfig, Limits, Shard};
 use crate::crypto::{CookieKey, Identity, Key, MacKey};
 
 /// Identity of the endpoint, and keys derived from it.
@@ -18,6 +18,7 @@ pub(super) struct Local {
     /// Seals cookies made by the local end.
     pub cookie: CookieKey,
     pub limits: Limits,
+    pub shard: Shard,
     /// True during shutdown: no session begins any more.
     pub ending: bool,
     /// Reports wait until then.
@@ -33,6 +34,7 @@ impl Local {
             cookie: CookieKey::of_responder(&identity.public),
             identity,
             limits: config.limits,
+            shard: Shard::default(),
             ending: false,
             reports_from: Duration::ZERO,
             random: ChaCha20Rng::from_seed(config.seed),

@@ -20,6 +20,7 @@ mod initiations;
 mod live;
 mod local;
 mod peer;
+mod shard;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub use addresses::ADDRESSES;
 pub use carriers::{Carrier, Carriers, Remote};
 pub use config::{EndpointConfig, Limits, PeerConfig};
 pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent, Stranger};
+pub use shard::Shard;
 pub use terms::VERSION;
 
 use self::{
@@ -121,9 +123,11 @@ pub struct Stats {
     pub not_for_us: u64,
     /// Initiations with a public key of no peer.
     pub unknown_keys: u64,
-    /// Initiations refused because of rate limits.
+    /// Initiations refused because of rate limits, during shutdown, or by another than the first
+    /// [shard](Shard).
     pub refused: u64,
-    /// Handshake messages read, successfully or not: each costs a DH computation.
+    /// Handshake messages read, successfully or not: each costs a DH computation. An initiation
+    /// of another shard's peer is read, and counts, in both shards.
     pub handshakes_read: u64,
     /// Initiations answered.
     pub answered: u64,
@@ -148,6 +152,10 @@ pub struct Endpoint {
     responses: Bucket,
     slots: Vec<Slot>,
     by_key: BTreeMap<Key, PeerId>,
+    /// Shards of the other shards' peers, by public key.
+    elsewhere: BTreeMap<Key, u16>,
+    /// Shard for which the last initiation was admitted.
+    admitted_for: Option<u16>,
     replies: VecDeque<Reply>,
     /// Slot whose turn it is, and the number of datagrams left in the turn.
     turn: (usize, u32),
@@ -175,11 +183,22 @@ impl Endpoint {
             local,
             slots: Vec::new(),
             by_key: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            admitted_for: None,
             replies: VecDeque::new(),
             turn: (0, TURN),
             stats: Stats::default(),
             strangers: [None; 2],
         }
+    }
+
+    /// Makes the endpoint one of several with its private key, each with another seed. Call before
+    /// adding peers.
+    #[must_use]
+    pub fn in_shard(mut self, shard: Shard) -> Self {
+        debug_assert!(self.slots.is_empty(), "slots depend on the shard");
+        self.local.shard = shard;
+        self
     }
 
     /// Returns the endpoint's public key.
@@ -195,14 +214,10 @@ impl Endpoint {
     /// Adds a peer; if it has addresses, it is called at once.
     ///
     /// # Errors
-    /// A peer with that key exists, the key is the endpoint's own, or there are too many peers.
+    /// A peer with that key exists here or elsewhere, the key is the endpoint's own, or there are
+    /// too many peers.
     pub fn add_peer(&mut self, config: PeerConfig) -> Result<PeerId, AddPeerError> {
-        if config.public_key == self.public_key() {
-            return Err(AddPeerError::Ourselves);
-        }
-        if self.by_key.contains_key(&config.public_key) {
-            return Err(AddPeerError::Known);
-        }
+        self.check_new(&config.public_key)?;
         let slot = self.free_slot()?;
         let id = PeerId::new(slot, self.slots[usize::from(slot)].generation);
         self.by_key.insert(config.public_key, id);
@@ -211,10 +226,33 @@ impl Endpoint {
         Ok(id)
     }
 
+    /// Adds the public key of a peer of another shard. The first shard needs those of all others,
+    /// or it would take their peers for strangers.
+    ///
+    /// # Errors
+    /// A peer with that key exists here or elsewhere, or the key is the endpoint's own.
+    pub fn add_elsewhere(&mut self, public_key: Key, shard: u16) -> Result<(), AddPeerError> {
+        self.check_new(&public_key)?;
+        self.elsewhere.insert(public_key, shard);
+        Ok(())
+    }
+
+    fn check_new(&self, public_key: &Key) -> Result<(), AddPeerError> {
+        if *public_key == self.public_key() {
+            return Err(AddPeerError::Ourselves);
+        }
+        if self.by_key.contains_key(public_key) || self.elsewhere.contains_key(public_key) {
+            return Err(AddPeerError::Known);
+        }
+        Ok(())
+    }
+
     fn free_slot(&mut self) -> Result<u16, AddPeerError> {
         let free = |slot: &Slot| slot.peer.is_none() && slot.generation < u16::MAX;
         let place = self.slots.iter().position(free).unwrap_or(self.slots.len());
-        let slot = u16::try_from(place).map_err(|_| AddPeerError::TooMany)?;
+        if place >= self.local.shard.slots() {
+            return Err(AddPeerError::TooMany);
+        }
         match self.slots.get_mut(place) {
             Some(slot) => slot.generation += 1,
             None => self.slots.push(Slot {
@@ -222,7 +260,7 @@ impl Endpoint {
                 peer: None,
             }),
         }
-        Ok(slot)
+        Ok(place as u16)
     }
 
     /// Removes a peer and its session without notifying the peer.
@@ -290,6 +328,9 @@ impl Endpoint {
 
     /// Handles a received datagram, and opens it in place. `ecn` is its mark, [`Ecn::NotEct`] if
     /// none. Returns the peer it came from, if authenticated.
+    ///
+    /// With several shards, hand over only what no other shard [owns](Shard::owner), and call
+    /// [`take_elsewhere`](Self::take_elsewhere) afterwards. Others are not answered.
     pub fn handle_datagram(
         &mut self,
         now: Duration,
@@ -374,7 +415,8 @@ impl Endpoint {
 
     /// Returns the peer in the slot of an index, which may no longer be in use.
     fn owner(&mut self, index: u32) -> Option<&mut Peer> {
-        let slot = self.slots.get_mut(PeerId::slot_of(index));
+        let slot = self.local.shard.slot_of(index);
+        let slot = slot.and_then(|slot| self.slots.get_mut(slot));
         let peer = slot.and_then(|slot| slot.peer.as_deref_mut());
         if peer.is_none() {
             self.stats.unknown += 1;
@@ -489,6 +531,13 @@ impl Endpoint {
         live.map(|live| (&live.session, live.heard))
     }
 
+    /// Returns the shard of the peer that sent the datagram handled last, if that was an admitted
+    /// initiation of another shard's peer. Its bytes are unchanged. Pass them to that shard's
+    /// [`handle_admitted`](Self::handle_admitted). Repetitions are dropped here.
+    pub fn take_elsewhere(&mut self) -> Option<u16> {
+        self.admitted_for.take()
+    }
+
     /// Returns an unknown sender that was not answered, and its unverified address: the last one of
     /// each kind since the previous call.
     pub fn take_stranger(&mut self) -> Option<(Stranger, Remote)> {
@@ -516,14 +565,5 @@ impl PeerId {
 
     fn generation(self) -> u16 {
         (self.0 >> 16) as u16
-    }
-
-    /// Creates an index by which the peer addresses the local end; it contains the peer's slot.
-    fn index(self, random: u16) -> u32 {
-        u32::from(self.slot()) << 16 | u32::from(random)
-    }
-
-    fn slot_of(index: u32) -> usize {
-        (index >> 16) as usize
     }
 }

@@ -135,7 +135,8 @@ impl Peer {
     /// Creates an unused index by which the peer may address the local end.
     pub fn new_index(&self, local: &mut Local) -> u32 {
         loop {
-            let index = self.id.index(u16::from_be_bytes(local.random()));
+            let random = u16::from_be_bytes(local.random());
+            let index = local.shard.index(self.id.slot(), random);
             if !self.is_used(index) {
                 return index;
             }

@@ -9,6 +9,7 @@ pub(crate) mod fake;
 mod guard;
 mod rekey;
 mod roam;
+mod shards;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -156,6 +157,8 @@ pub(super) struct Net {
     pub fate: Fate,
     /// All datagrams sent.
     pub log: Vec<Datagram>,
+    /// Number of initiations that one shard passed to another.
+    pub passed: u64,
     on_the_way: BTreeMap<(Duration, u64), Datagram>,
     count: u64,
 }
@@ -179,6 +182,7 @@ impl Net {
             nodes: vec![one, two],
             fate: Box::new(|_, _| vec![DELAY]),
             log: Vec::new(),
+            passed: 0,
             on_the_way: BTreeMap::new(),
             count: 0,
         }
@@ -266,12 +270,13 @@ impl Net {
         }
     }
 
-    /// Delivers a datagram now, from any sender.
+    /// Delivers a datagram now, from any sender. Consecutive nodes with one address are shards.
     pub fn deliver(&mut self, datagram: &Datagram) -> Option<PeerId> {
-        let node = self
-            .nodes
-            .iter_mut()
-            .find(|node| node.address == datagram.to.address)?;
+        let is_to = |node: &Node| node.address == datagram.to.address;
+        let first = self.nodes.iter().position(is_to)?;
+        let shard = self.nodes[first].endpoint.local.shard;
+        let owner = shard.owner(&datagram.bytes).unwrap_or(shard.number());
+        let node = &mut self.nodes[first + usize::from(owner)];
         let mut bytes = datagram.bytes.clone();
         let peer = node.endpoint.handle_datagram(
             self.now,
@@ -280,6 +285,16 @@ impl Net {
             &mut bytes,
             &mut NoStore,
         );
+        node.collect();
+        let Some(shard) = node.endpoint.take_elsewhere() else {
+            return peer;
+        };
+        assert_eq!((peer, &bytes), (None, &datagram.bytes));
+        self.passed += 1;
+        let node = &mut self.nodes[first + usize::from(shard)];
+        let peer = node
+            .endpoint
+            .handle_admitted(self.now, datagram.from, &bytes);
         node.collect();
         peer
     }
