@@ -14,13 +14,13 @@ use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
-use pep_core::outage::TunnelLink;
+use pep_core::{custody::Bounds, outage::TunnelLink};
 use pepd_intercept::tun::PacketTuns;
 use pepd_relay::flow::FlowContext;
 use pepd_sys::reactor;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::mpsc::UnboundedReceiver,
+    sync::{mpsc::UnboundedReceiver, oneshot},
     time::{MissedTickBehavior, interval, timeout},
 };
 
@@ -32,12 +32,13 @@ use tunnel::{
 use super::{
     AcceptedFlow, TunnelError,
     core::{Core, Shared},
+    credit::Pool,
     near, paths,
     probe::{self, Ordered},
     recover::{self, Inherited},
     register,
-    setup::Prepared,
-    shards::Member,
+    setup::{OnDisk, Part},
+    shards::Inbox,
     table::Custody,
     tap::Taps,
     tcp::{self, Connections, Listeners},
@@ -55,6 +56,8 @@ const LONG_TURN: Duration = Duration::from_millis(5);
 const RETRY: Duration = Duration::from_millis(10);
 /// Flows started before other tasks run.
 const BEGIN_TURN: usize = 64;
+/// Things from other threads that are handled before other tasks run.
+const PASSED_TURN: usize = 64;
 /// Time limit for close messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -64,69 +67,73 @@ pub(super) enum DriverError {
     /// A peer cannot be set up.
     #[error(transparent)]
     Setup(#[from] TunnelError),
+    /// The first thread has panicked.
+    #[error("`custody.directory` was not opened")]
+    Directory,
     /// A descriptor cannot be created.
     #[error("cannot create a timer or register a socket")]
     System(#[from] io::Error),
 }
 
-/// Runs all tunnels until `stopped`.
+/// What a thread gets.
+pub(super) struct Given {
+    pub(super) part: Part,
+    pub(super) inherited: Inherited,
+    pub(super) tuns: PacketTuns,
+    pub(super) credit: Arc<Pool>,
+    /// Limits of custody, in all and of each site.
+    pub(super) custody: (Bounds, Vec<Bounds>),
+    pub(super) disk: oneshot::Receiver<OnDisk>,
+    pub(super) incoming: UnboundedReceiver<(AcceptedFlow, OwnedFd)>,
+    pub(super) orders: UnboundedReceiver<Ordered>,
+}
+
+/// Runs the tunnels of one thread until `stopped`.
 pub(super) async fn run(
-    (mut prepared, inherited, tuns): (Prepared, Inherited, PacketTuns),
-    member: Member,
+    given: Given,
     context: Arc<FlowContext>,
-    (incoming, orders): (
-        UnboundedReceiver<(AcceptedFlow, OwnedFd)>,
-        UnboundedReceiver<Ordered>,
-    ),
     stopped: impl Future<Output = ()>,
 ) -> Result<(), DriverError> {
-    prepared.fit(context.arena.layout().extent_bytes());
-    let mut endpoint = prepared.endpoint;
-    let sizes = (&prepared.sizes[..], &prepared.flows[..]);
-    let mut kept = prepared.custody;
-    let disk = kept.open(&context.arena);
-    let custody = Custody::new(kept.bounds, &kept.sites, disk.spill, &context.counters);
-    let far = prepared.far.policy();
-    let kept = (&context, &custody);
-    let peers = Prepared::add_peers(
-        &mut endpoint,
-        &prepared.peers,
-        sizes,
-        prepared.packets,
-        kept,
-        far,
-    )?;
-    let tcp = Connections::new(prepared.tcp);
+    let mut part = given.part;
+    let is_first = part.member.shard().number() == 0;
+    part.fit(context.arena.layout().extent_bytes());
+    let (bounds, sites) = given.custody;
+    let disk = given.disk.await.map_err(|_| DriverError::Directory)?;
+    let custody = Custody::new(bounds, &sites, disk.spill, &context.counters);
+    let peers = part.add_peers(&context, &given.credit, &custody)?;
+    let tcp = Connections::new(part.tcp);
     let core = Core::new(
         context,
-        (endpoint, peers, prepared.statuses),
-        prepared.far,
+        (part.endpoint, peers, part.statuses),
+        part.far,
         tcp,
         custody,
-        member,
+        part.member,
     );
-    listen(&core, prepared.listeners)?;
-    recover::flows(&core, (inherited, disk.left), register);
-    let taps = Taps::new(tuns, prepared.groups, |site| core.borrow().chain_of(site))?;
+    listen(&core, part.listeners)?;
+    recover::flows(&core, (given.inherited, disk.left), register);
+    let taps = Taps::new(given.tuns, part.groups, |site| core.borrow().chain_of(site))?;
     let mut driver = Driver {
         core: Rc::clone(&core),
-        sockets: Sockets::new(prepared.sockets)?,
-        incoming,
+        sockets: Sockets::new(part.sockets)?,
+        incoming: given.incoming,
+        inbox: part.inbox,
         timer: Timer::new()?,
         drops: Drops::default(),
         taps,
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
-    tokio::task::spawn_local(probe::serve(Rc::clone(&core), orders));
+    tokio::task::spawn_local(probe::serve(Rc::clone(&core), given.orders));
     if let Some(answers) = disk.answers {
         tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
     }
     tokio::task::spawn_local(pass_on_hints(Rc::clone(&core)));
-    let paths = prepared.paths;
+    let paths = part.paths;
     if let Some(paths) = &paths {
-        tokio::task::spawn_local(paths::keep(Rc::clone(&core), Arc::clone(paths), true));
+        let keep = paths::keep(Rc::clone(&core), Arc::clone(paths), is_first);
+        tokio::task::spawn_local(keep);
     }
-    for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
+    for (index, (peer, config)) in part.peers.into_iter().enumerate() {
         // A peer with an endpoint but no address has a host name.
         if let (Some(endpoint), true) = (peer.endpoint, config.addresses.is_empty()) {
             let core = Rc::clone(&core);
@@ -198,6 +205,7 @@ struct Driver {
     core: Shared,
     sockets: Sockets,
     incoming: UnboundedReceiver<(AcceptedFlow, OwnedFd)>,
+    inbox: Inbox,
     timer: Timer,
     drops: Drops,
     taps: Taps,
@@ -213,6 +221,7 @@ impl Driver {
             core.record();
         }
         self.begin_flows(cx);
+        self.take_passed(cx);
         let more = self.receive(cx);
         Core::dispatch(&self.core);
         self.taps.poll(cx, &mut self.core.borrow_mut());
@@ -234,6 +243,17 @@ impl Driver {
                 }
                 Poll::Ready(None) | Poll::Pending => return,
             }
+        }
+        cx.waker().wake_by_ref();
+    }
+
+    /// Handles what other threads have passed to this one.
+    fn take_passed(&mut self, cx: &mut Context<'_>) {
+        for _ in 0..PASSED_TURN {
+            let Poll::Ready(Some(passed)) = self.inbox.poll_recv(cx) else {
+                return;
+            };
+            Core::on_passed(&self.core, passed);
         }
         cx.waker().wake_by_ref();
     }
@@ -329,7 +349,7 @@ impl Taker for Core {
         let Arrived {
             from, to, ecn, at, ..
         } = arrived;
-        self.handle_datagram(at, from.into(), to, ecn, arrived.datagram);
+        self.take_datagram(at, (from.into(), to), ecn, arrived.datagram);
     }
 
     fn may_wait(&mut self, now: Duration) -> Duration {

@@ -1,16 +1,16 @@
 //! Tunnels: flows to and from peers over UDP, or over TCP where UDP is blocked.
 //!
 //! ```text
-//!   workers                   one thread, "tunnels"                      the other pepd
+//!   workers                   a thread, "tunnels"                        the other pepd
 //!   accept --hand over--> flow <-> table, rings <-> endpoint <-> driver <=UDP=> driver ...
 //!                          |                                          flow -- connect --> server
 //!                       client leg                                     server leg
 //! ```
 //!
-//! One thread owns everything of a tunnel: the sockets, the
-//! [`Endpoint`](tunnel::endpoint::Endpoint) with all peers, and the legs of their flows. Each flow
-//! is a task. Nothing is locked, and one turn handles everything that a datagram carries, for
-//! however many flows.
+//! One thread owns everything of a tunnel: sockets, an [`Endpoint`](tunnel::endpoint::Endpoint)
+//! with the peer, and the legs of its flows. Each flow is a task. Nothing is locked, and one turn
+//! handles everything that a datagram carries, for however many flows. `limits.tunnel_threads`
+//! threads share the peers.
 //!
 //! - [`setup`], from the configuration to sockets, endpoint and peers
 //! - `driver`, sending and receiving datagrams, and timers; `company`, how long datagrams wait for
@@ -19,6 +19,7 @@
 //! - `table`, the flows of a peer and their bytes; `credit`, the bytes that peers may send
 //! - `leg`, a connection to a host; `flow`, relaying between a leg and a stream; `near` and `far`,
 //!   the start of a flow at the two ends
+//! - `shards`, the threads and what they pass to each other
 //! - `recover`, flows of the previous process
 //! - `udp` and `tcp`, the transports of datagrams; `batch`, datagrams of one system call; `name`,
 //!   resolution of peers' host names
@@ -70,11 +71,15 @@ use pepd_sys::{site_counters::SiteCounters, threads::IdleThread};
 use tokio::sync::{mpsc, watch};
 use tunnel::class::Class;
 
+use credit::Pool;
+use driver::Given;
 use leg::Leg;
 use peers::{PeerStatus, Statuses};
 use probe::Prober;
 pub use recover::Inherited;
 pub use setup::TunnelError;
+use setup::{Opening, Place};
+use udp::Bound;
 
 /// Maps the class of a site to the class on the wire.
 fn class(class: SiteClass) -> Class {
@@ -103,7 +108,7 @@ fn register(leg: OwnedFd) -> io::Result<Box<dyn Leg>> {
     Ok(Box::new(LegIo::new(leg)?))
 }
 
-/// Handle by which a site's acceptors pass flows to the tunnel thread.
+/// Handle by which a site's acceptors pass flows to the thread of its peer.
 #[derive(Debug, Clone)]
 pub struct Route {
     peer: usize,
@@ -119,12 +124,12 @@ impl Route {
         self.status.takes_flows() && self.is_served()
     }
 
-    /// Returns whether the tunnel thread still runs.
+    /// Returns whether the peer's thread still runs.
     pub fn is_served(&self) -> bool {
         !self.accepted.is_closed()
     }
 
-    /// Passes a flow to the tunnel thread. `dscp` is that of the client's SYN.
+    /// Passes a flow to the peer's thread. `dscp` is that of the client's SYN.
     pub fn hand_over(
         &self,
         context: &FlowContext,
@@ -150,80 +155,84 @@ impl Route {
     }
 }
 
-/// The running tunnel thread. It stops on drop; [`stop`](Self::stop) also waits for its end.
+/// The running tunnel threads. They stop on drop; [`stop`](Self::stop) also waits for their end.
 #[derive(Debug)]
 pub struct Tunnels {
-    thread: JoinHandle<()>,
+    threads: Vec<JoinHandle<()>>,
     stop: watch::Sender<()>,
-    accepted: mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>,
+    accepted: Vec<mpsc::UnboundedSender<(AcceptedFlow, OwnedFd)>>,
+    places: Vec<Place>,
     statuses: Statuses,
     routes: Vec<(SiteId, usize, Class)>,
     far: Arc<SiteCounters>,
     prober: Prober,
+    /// Sockets of all threads: when one is closed, the kernel confuses the others.
+    _sockets: Vec<Bound>,
 }
 
 impl Tunnels {
-    /// Starts the tunnel thread. `tuns` are the interfaces of sites in mode `packet`.
+    /// Starts the tunnel threads. `tuns` are the interfaces of sites in mode `packet`.
     ///
     /// # Errors
-    /// If the event loop cannot be created.
+    /// If an event loop cannot be created.
     pub fn start(
-        (prepared, thread): (setup::Prepared, IdleThread),
+        (prepared, threads): (setup::Prepared, Vec<IdleThread>),
         inherited: Inherited,
         tuns: PacketTuns,
         context: &Arc<FlowContext>,
     ) -> io::Result<Self> {
-        let (accepted, incoming) = mpsc::unbounded_channel();
-        let stop = watch::Sender::new(());
-        let mut stopped = stop.subscribe();
         recover::expect_peers(&prepared, &inherited);
-        let (statuses, routes) = (prepared.statuses.clone(), prepared.routes.clone());
-        let far = Arc::clone(prepared.far.site_counters());
-        let (prober, orders) = probe::prober(&statuses);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let context = Arc::clone(context);
-        let heartbeat = context.heartbeat.of_thread();
-        let thread = thread.begin(move || {
-            let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, async move {
-                tokio::spawn(heartbeat);
-                // No value is ever sent: the wait ends when the sender is dropped.
-                let stopped = async move { while stopped.changed().await.is_ok() {} };
-                let given = (prepared, inherited, tuns);
-                let member = shards::Member::all(1).remove(0);
-                let run = driver::run(given, member, context, (incoming, orders), stopped);
-                // A task of its own: each wake-up of the outermost future by a flow would cost a
-                // call of epoll_wait(2).
-                let error = match tokio::task::spawn_local(run).await {
-                    Ok(Ok(())) => return,
-                    Ok(Err(err)) => Box::new(err) as Box<dyn std::error::Error>,
-                    Err(err) => std::panic::resume_unwind(err.into_panic()),
-                };
-                tracing::error!(error, "tunnel thread stopped");
-            });
-        });
+        let stop = watch::Sender::new(());
+        let mut inherited = recover::split(&prepared, inherited);
+        let custody = (prepared.custody.bounds, prepared.custody.sites.clone());
+        let (opening, disks) = Opening::new(prepared.custody, &inherited);
+        let mut opening = Some(opening);
+        // Those of the first thread, which alone has peers of such sites.
+        let mut tuns = Some(tuns);
+        let credit = Pool::new(&context.budget);
+        let (mut running, mut accepted, mut orders) = (Vec::new(), Vec::new(), Vec::new());
+        let parts = prepared.parts.into_iter().zip(threads);
+        for (((part, thread), inherited), disk) in parts.zip(inherited.drain(..)).zip(disks) {
+            let (accept, incoming) = mpsc::unbounded_channel();
+            let (order, ordered) = mpsc::unbounded_channel();
+            accepted.push(accept);
+            orders.push(order);
+            let given = Given {
+                part,
+                inherited,
+                custody: custody.clone(),
+                disk,
+                tuns: tuns.take().unwrap_or_default(),
+                credit: Arc::clone(&credit),
+                incoming,
+                orders: ordered,
+            };
+            let opening = opening.take();
+            running.push(run(thread, given, opening, context, stop.subscribe())?);
+        }
         Ok(Self {
-            thread,
+            threads: running,
             stop,
             accepted,
-            statuses,
-            routes,
-            far,
-            prober,
+            prober: Prober::new(&prepared.statuses, &prepared.places, orders),
+            places: prepared.places,
+            statuses: prepared.statuses,
+            routes: prepared.routes,
+            far: prepared.far,
+            _sockets: prepared.sockets,
         })
     }
 
     /// Returns the handle for a site's flows; `None` for sites in other modes.
     pub fn route(&self, site: SiteId) -> Option<Route> {
         let (site, peer, class) = self.routes.iter().find(|(id, ..)| *id == site)?;
+        let place = self.places[*peer];
         Some(Route {
-            peer: *peer,
+            peer: place.index,
             site: *site,
             class: *class,
             status: Arc::clone(self.statuses.status(*peer)),
-            accepted: self.accepted.clone(),
+            accepted: self.accepted[place.thread].clone(),
         })
     }
 
@@ -242,13 +251,50 @@ impl Tunnels {
         self.prober.clone()
     }
 
-    /// Stops the thread. Open flows are reset.
+    /// Stops the threads. Open flows are reset.
     pub fn stop(self) {
         drop((self.stop, self.accepted, self.prober));
-        if self.thread.join().is_err() {
-            tracing::error!(
-                "tunnel thread panicked: flows in tunnels are reset; a bug: please report"
-            );
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!(
+                    "tunnel thread panicked: flows in its tunnels are reset; a bug: please report"
+                );
+            }
         }
     }
+}
+
+/// Starts one thread. The first one opens the custody of all.
+fn run(
+    thread: IdleThread,
+    given: Given,
+    opening: Option<Opening>,
+    context: &Arc<FlowContext>,
+    mut stopped: watch::Receiver<()>,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let context = Arc::clone(context);
+    let heartbeat = context.heartbeat.of_thread();
+    Ok(thread.begin(move || {
+        if let Some(opening) = opening {
+            opening.open(&context.arena);
+        }
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            tokio::spawn(heartbeat);
+            // No value is ever sent: the wait ends when the sender is dropped.
+            let stopped = async move { while stopped.changed().await.is_ok() {} };
+            let run = driver::run(given, context, stopped);
+            // A task of its own: each wake-up of the outermost future by a flow would cost a
+            // call of epoll_wait(2).
+            let error = match tokio::task::spawn_local(run).await {
+                Ok(Ok(())) => return,
+                Ok(Err(err)) => Box::new(err) as Box<dyn std::error::Error>,
+                Err(err) => std::panic::resume_unwind(err.into_panic()),
+            };
+            tracing::error!(error, "tunnel thread stopped");
+        });
+    }))
 }

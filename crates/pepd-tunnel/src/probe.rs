@@ -29,6 +29,7 @@ use tunnel::{
 use super::{
     core::Shared,
     peers::{SessionFacts, Statuses},
+    setup::Place,
 };
 
 /// Interval between samples.
@@ -128,8 +129,11 @@ pub enum ProbeEvent {
 #[derive(Debug, Clone)]
 pub struct Prober {
     statuses: Statuses,
-    ordered: mpsc::UnboundedSender<Ordered>,
-    place: Arc<Semaphore>,
+    places: Arc<[Place]>,
+    /// Requests to each thread.
+    ordered: Vec<mpsc::UnboundedSender<Ordered>>,
+    /// Permit of the only probe.
+    permit: Arc<Semaphore>,
 }
 
 /// A requested probe.
@@ -138,21 +142,24 @@ pub(super) struct Ordered {
     plan: Plan,
     tell: mpsc::Sender<ProbeEvent>,
     /// Permit that excludes other probes.
-    _place: OwnedSemaphorePermit,
-}
-
-/// Returns both ends of the request channel.
-pub(super) fn prober(statuses: &Statuses) -> (Prober, mpsc::UnboundedReceiver<Ordered>) {
-    let (ordered, orders) = mpsc::unbounded_channel();
-    let prober = Prober {
-        statuses: statuses.clone(),
-        ordered,
-        place: Arc::new(Semaphore::new(1)),
-    };
-    (prober, orders)
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Prober {
+    /// Creates the handle. `ordered` takes the requests to each thread.
+    pub(super) fn new(
+        statuses: &Statuses,
+        places: &[Place],
+        ordered: Vec<mpsc::UnboundedSender<Ordered>>,
+    ) -> Self {
+        Self {
+            statuses: statuses.clone(),
+            places: places.into(),
+            ordered,
+            permit: Arc::new(Semaphore::new(1)),
+        }
+    }
+
     /// Starts a probe. It ends when the returned receiver is dropped, if not before.
     ///
     /// # Errors
@@ -161,15 +168,19 @@ impl Prober {
         if !self.statuses.is_up(plan.peer) {
             return Err(ProbeError::Down);
         }
-        let place = Arc::clone(&self.place).try_acquire_owned();
+        let permit = Arc::clone(&self.permit).try_acquire_owned();
         let (tell, events) = mpsc::channel(AHEAD);
+        let Place { thread, index } = self.places[plan.peer];
         let ordered = Ordered {
-            plan,
+            plan: Plan {
+                peer: index,
+                ..plan
+            },
             tell,
-            _place: place.map_err(|_| ProbeError::Busy)?,
+            _permit: permit.map_err(|_| ProbeError::Busy)?,
         };
-        // The send fails only after the tunnel thread has ended.
-        let sent = self.ordered.send(ordered);
+        // The send fails only after the peer's thread has ended.
+        let sent = self.ordered[thread].send(ordered);
         sent.map(|()| events).map_err(|_| ProbeError::Down)
     }
 }
@@ -386,7 +397,12 @@ mod tests {
         client.write_all(b"x").await.unwrap();
         listener.accept().await.unwrap();
         let statuses = rig.near.borrow().statuses.clone();
-        let (prober, orders) = prober(&statuses);
+        let (order, orders) = mpsc::unbounded_channel();
+        let first = Place {
+            thread: 0,
+            index: 0,
+        };
+        let prober = Prober::new(&statuses, &[first], vec![order]);
         tokio::task::spawn_local(serve(Rc::clone(&rig.near), orders));
         prober
     }

@@ -87,11 +87,33 @@ fn class(identity: &Identity) -> (Class, u8) {
 /// go to them as well until they turn out to be down. To be called before any flow is accepted.
 pub(super) fn expect_peers(prepared: &Prepared, inherited: &Inherited) {
     for survivor in &inherited.survivors {
-        let mut names = prepared.peers.iter().map(|(peer, _)| name_hash(&peer.name));
-        if let Some(index) = names.position(|name| name == survivor.record.identity.peer) {
-            prepared.statuses.set(index, true);
+        if let Some((part, index)) = find(prepared, survivor.record.identity.peer) {
+            prepared.parts[part].statuses.set(index, true);
         }
     }
+}
+
+/// Returns the thread of the peer with that [`name_hash`], and its place there.
+fn find(prepared: &Prepared, peer: u64) -> Option<(usize, usize)> {
+    let mut parts = prepared.parts.iter().enumerate();
+    parts.find_map(|(thread, part)| {
+        let mut names = part.peers.iter().map(|(peer, _)| name_hash(&peer.name));
+        Some((thread, names.position(|name| name == peer)?))
+    })
+}
+
+/// Distributes the state to the threads. The first one gets the flows of unknown peers.
+pub(super) fn split(prepared: &Prepared, inherited: Inherited) -> Vec<Inherited> {
+    let mut split = Vec::new();
+    split.resize_with(prepared.parts.len(), || Inherited {
+        survivors: Vec::new(),
+        sites: inherited.sites.clone(),
+    });
+    for survivor in inherited.survivors {
+        let (thread, _) = find(prepared, survivor.record.identity.peer).unwrap_or_default();
+        split[thread].survivors.push(survivor);
+    }
+    split
 }
 
 /// Resumes the inherited flows, in memory and on disk, and counts them. `register` adds legs to the

@@ -1,6 +1,18 @@
 //! The threads of the tunnels: each has a part of the peers.
+//!
+//! ```text
+//!           +--> sockets --> endpoint: peers of thread 0, and initiations of all peers
+//!   kernel -+                    |  ^
+//!           |      an initiation |  | what reached another thread than its own
+//!           |                    v  |
+//!           +--> sockets --> endpoint: peers of thread 1
+//! ```
+//!
+//! The kernel gives a thread the datagrams of its peers. It gives the first thread all initiations,
+//! as their senders are known only after a computation: limits and cookies are thus one for all.
 
 use std::{
+    net::{IpAddr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -8,7 +20,47 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::mpsc, time::Instant};
+use tunnel::{
+    ecn::Ecn,
+    endpoint::{Remote, Shard},
+    wire::Carried,
+};
+
+/// Maximum of things passed to a thread that it has not taken yet.
+const PASSED_MAX: usize = 256;
+
+/// Something that arrived at one thread and is for another.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// A datagram of a peer of the other thread, or an initiation for the first thread.
+    Datagram(Datagram),
+    /// An initiation of a peer of the other thread, admitted by the first one.
+    Initiation(Datagram),
+    /// A connection by which a peer of the other thread has called.
+    Connection {
+        /// The connection.
+        stream: TcpStream,
+        /// What has been received by it and not handled.
+        carried: Carried,
+        /// Bytes to be sent by it.
+        unsent: Vec<u8>,
+        /// What has been received first: an admitted initiation, or a datagram of a session that
+        /// goes on by this connection.
+        first: Datagram,
+        admitted: bool,
+    },
+}
+
+/// A received datagram.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    pub(crate) from: Remote,
+    /// The local address to which it was sent, if known.
+    pub(crate) to: Option<IpAddr>,
+    pub(crate) ecn: Ecn,
+    pub(crate) bytes: Box<[u8]>,
+}
 
 /// Latest sign of life of the peers that have sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,33 +98,67 @@ struct Common {
     base: Instant,
     /// Reports of the threads.
     heard: Box<[AtomicU64]>,
+    inboxes: Box<[mpsc::Sender<Passed>]>,
 }
 
 /// The place of one thread among all.
 #[derive(Debug)]
 pub(crate) struct Member {
-    number: usize,
+    shard: Shard,
     common: Arc<Common>,
 }
 
+/// Receiver of what other threads pass on.
+pub(crate) type Inbox = mpsc::Receiver<Passed>;
+
 impl Member {
-    /// Returns the places of `count` threads.
-    pub(crate) fn all(count: usize) -> Vec<Self> {
+    /// Returns the places of `count` threads, at least 1 and at most 16.
+    pub(crate) fn all(count: usize) -> Vec<(Self, Inbox)> {
+        let (inboxes, received): (Vec<_>, Vec<_>) =
+            (0..count).map(|_| mpsc::channel(PASSED_MAX)).unzip();
         let common = Arc::new(Common {
             base: Instant::now(),
-            heard: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            heard: inboxes.iter().map(|_| AtomicU64::new(0)).collect(),
+            inboxes: inboxes.into(),
         });
-        let member = |number| Self {
-            number,
-            common: Arc::clone(&common),
+        let bits = count.next_power_of_two().ilog2() as u8;
+        let members = received.into_iter().enumerate();
+        let member = |(number, inbox)| {
+            let shard = Shard::new(number as u16, bits).expect("no more than the maximum");
+            let common = Arc::clone(&common);
+            (Self { shard, common }, inbox)
         };
-        (0..count).map(member).collect()
+        members.map(member).collect()
     }
 
     /// Returns the place of the only thread.
     #[cfg(test)]
     pub(crate) fn alone() -> Self {
-        Self::all(1).remove(0)
+        Self::all(1).remove(0).0
+    }
+
+    /// Returns the thread's part of the receiver indices.
+    pub(crate) fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// Returns the thread to which a connection is to be passed by its first datagram. Initiations
+    /// must be admitted first. Threads other than the first have no connections of strangers.
+    pub(crate) fn owner_of_connection(&self, first: &[u8]) -> Option<u16> {
+        (self.shard.number() == 0).then(|| self.owner(first))?
+    }
+
+    /// Returns the thread to which a datagram is to be passed, if it is another one.
+    pub(crate) fn owner(&self, datagram: &[u8]) -> Option<u16> {
+        let owner = self.shard.owner(datagram)?;
+        // A forged datagram may name a thread that does not exist.
+        (usize::from(owner) < self.common.inboxes.len()).then_some(owner)
+    }
+
+    /// Passes something to another thread. Returns whether it has room, and still runs.
+    pub(crate) fn pass(&self, to: u16, passed: Passed) -> bool {
+        let inbox = self.common.inboxes.get(usize::from(to));
+        inbox.is_some_and(|inbox| inbox.try_send(passed).is_ok())
     }
 
     /// Returns the start of the local clock.
@@ -82,7 +168,7 @@ impl Member {
 
     /// Reports when peers of this thread were last heard. Returns the latest report of all.
     pub(crate) fn latest(&self, here: Heard) -> Heard {
-        self.common.heard[self.number].store(here.to_u64(), Relaxed);
+        self.common.heard[usize::from(self.shard.number())].store(here.to_u64(), Relaxed);
         let all = self.common.heard.iter().map(|heard| heard.load(Relaxed));
         Heard::from_u64(all.max().unwrap_or_default())
     }
@@ -94,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_latest_sign_of_life_of_all_threads_counts() {
-        let [one, other] = Member::all(2).try_into().expect("two");
+        let [(one, _), (other, _)] = Member::all(2).try_into().expect("two");
         let at = |seconds| Heard::At(Duration::from_secs(seconds));
         assert_eq!(one.latest(Heard::Nothing), Heard::Nothing);
         assert_eq!(other.latest(Heard::Silent), Heard::Silent);

@@ -44,6 +44,8 @@ section! {
         descriptors: u32 = Integer(16..=10_000), 64;
         /// Bytes that one flow may move before other flows get their turn.
         relay_budget: ByteSize = Size(ByteSize::kib(4)..=ByteSize::mib(64)), ByteSize::mib(1);
+        /// Threads that share the tunnels, at most one per peer.
+        tunnel_threads: u32 = Integer(1..=16), 1;
         /// Maximum time that a worker busy-polls for the next bytes of a flow; 0 disables it.
         busy_poll: Duration =
             Span(Duration::ZERO..=Duration::from_millis(1)), Duration::from_micros(50);

@@ -22,7 +22,7 @@ const ASKER: u64 = 1;
 const ALWAYS: u64 = 13;
 /// The TUN device, sockets that forge answers, and a server leg made ahead.
 const DEFER: u64 = 9;
-/// An event loop, and the sockets and timer of tunnels.
+/// An event loop, and the sockets and timer of a tunnel thread.
 const TUNNELS: u64 = EVENT_LOOP + 10;
 /// A TUN of a site in mode `packet` or `boost`, and its watch.
 const PACKETS: u64 = 2;
@@ -83,7 +83,8 @@ fn families() -> u64 {
 /// Returns the number needed besides those open at the start, for this number of workers.
 fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let listeners = listeners(config, workers, families);
-    let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
+    let threads = (config.limits.tunnel_threads as usize).min(config.peers.len());
+    let tunnels = threads as u64 * TUNNELS;
     let defer = if config.defers() { DEFER } else { 0 };
     let packets = PACKETS * config.packet_tuns() as u64;
     // One more for passed packets, and those for groups.

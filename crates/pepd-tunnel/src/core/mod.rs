@@ -2,11 +2,13 @@
 //!
 //! - this module, operations of flows and the driver
 //! - `events`, events of the endpoint; `resuming`, flows that resume in another session
+//! - `passing`, what arrives for another thread
 //! - `peers`, a peer and its flows; `packets`, packets (datagrams, RFC 9221); `probed`, probes of
 //!   the path; `recorded`, traces that operators request
 
 mod events;
 mod packets;
+mod passing;
 mod peers;
 mod probed;
 mod recorded;
@@ -41,7 +43,7 @@ use super::{
     far,
     flow::PackingBuffers,
     peers::Statuses,
-    shards::Member,
+    shards::{Datagram, Member},
     table::{Custody, FlowBuffers, Table},
     tcp::Connections,
 };
@@ -396,14 +398,32 @@ impl Core {
     ) -> Option<PeerId> {
         let now = self.latest.max(arrived);
         self.latest = now;
-        let (peers, length) = (&mut self.peers, datagram.len() as u64);
+        let peers = &mut self.peers;
         let peer = self
             .endpoint
             .handle_datagram(now, from, ecn, datagram, peers);
-        let index = peers.index(peer?);
-        let shell = &mut peers.list[index];
-        shell.heard = Some(now);
-        shell.received_bytes += length;
+        self.on_heard(peer?, to, datagram.len());
+        peer
+    }
+
+    /// Handles an initiation that the first thread has admitted.
+    fn handle_admitted(&mut self, initiation: &Datagram) {
+        let now = self.latest.max(self.now());
+        self.latest = now;
+        let Datagram {
+            from, to, bytes, ..
+        } = initiation;
+        if let Some(peer) = self.endpoint.handle_admitted(now, *from, bytes) {
+            self.on_heard(peer, *to, bytes.len());
+        }
+    }
+
+    /// Counts a datagram of a peer.
+    fn on_heard(&mut self, peer: PeerId, to: Option<IpAddr>, length: usize) {
+        let index = self.peers.index(peer);
+        let shell = &mut self.peers.list[index];
+        shell.heard = Some(self.latest);
+        shell.received_bytes += length as u64;
         if to.is_some() {
             shell.local = to;
         }
@@ -411,7 +431,6 @@ impl Core {
             self.grant_heard();
             self.heard = Some(index);
         }
-        peer
     }
 
     /// Grants used credit again.

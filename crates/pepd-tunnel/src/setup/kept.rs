@@ -5,9 +5,10 @@ use std::path::Path;
 use pep_core::{config::Config, custody::Bounds};
 use pepd_relay::arena::Arena;
 use pepd_sys::threads::IdleThread;
+use tokio::sync::oneshot;
 use units::ByteSize;
 
-use super::TunnelError;
+use super::{super::Inherited, TunnelError};
 use crate::{
     custody::{self, Claimed, Left, Replies, Seal, Spill},
     table::Key,
@@ -58,7 +59,7 @@ impl Kept {
         })
     }
 
-    /// Opens the custody directory. The key of the flows' memory seals its segments: a process that
+    /// Opens the custody directory for `count` threads. The key of the flows' memory seals its segments: a process that
     /// takes over this memory can read them.
     pub(crate) fn open(&mut self, arena: &Arena) -> OnDisk {
         let Some(directory) = self.directory.take() else {
@@ -75,6 +76,31 @@ impl Kept {
             spill: Some(spill),
             answers: Some(answers),
             left,
+        }
+    }
+}
+
+/// The custody directory, to be opened by the first thread for all.
+pub(crate) struct Opening {
+    kept: Kept,
+    to: Vec<oneshot::Sender<OnDisk>>,
+}
+
+impl Opening {
+    /// Returns with it what each thread gets when it is opened.
+    pub(crate) fn new(
+        kept: Kept,
+        inherited: &[Inherited],
+    ) -> (Self, Vec<oneshot::Receiver<OnDisk>>) {
+        let (to, from) = inherited.iter().map(|_| oneshot::channel()).unzip();
+        (Self { kept, to }, from)
+    }
+
+    /// Opens the directory.
+    pub(crate) fn open(mut self, arena: &Arena) {
+        for to in self.to {
+            // A thread that has failed to start needs none.
+            let _ = to.send(self.kept.open(arena));
         }
     }
 }

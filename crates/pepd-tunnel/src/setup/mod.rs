@@ -3,7 +3,10 @@
 mod kept;
 mod room;
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse, io, mem, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, rc::Rc, sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use pep_core::{
@@ -19,10 +22,14 @@ use pepd_sys::{
     keys::{self, KeyFileError, NoRandomness},
     leg::{Clamps, LegOptions, SiteRuntime},
     marks::MarkSet,
+    site_counters::SiteCounters,
+    threads::IdleThread,
 };
 use tunnel::{
     class::Class,
-    endpoint::{Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig},
+    endpoint::{
+        AddPeerError, Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig,
+    },
     session::{Outages, Rate, SessionConfig},
 };
 
@@ -32,13 +39,14 @@ use super::{
     packets::{Packets, groups::Named},
     paths::{self, Paths},
     peers::Statuses,
-    table::{Custody, Policy, Sizes, Table},
+    shards::{Inbox, Member},
+    table::{Custody, Sizes, Table},
     tcp,
     udp::Bound,
 };
 use crate::custody::DirectoryError;
 
-pub(super) use kept::Kept;
+pub(super) use kept::{Kept, OnDisk, Opening};
 pub use room::extent;
 
 /// Reasons for which the tunnels cannot start.
@@ -62,7 +70,7 @@ pub enum TunnelError {
         /// Name of the peer.
         name: String,
         /// The conflict.
-        err: tunnel::endpoint::AddPeerError,
+        err: AddPeerError,
     },
     /// Listening by UDP failed, most likely because the port is in use.
     #[error("cannot listen for peers at {address} (`identity.listen`): {err}")]
@@ -87,13 +95,32 @@ pub enum TunnelError {
 /// Everything that the tunnels need to start.
 #[derive(Debug)]
 pub struct Prepared {
+    /// Parts of the threads.
+    pub(super) parts: Vec<Part>,
+    /// Thread of each peer, and its place there.
+    pub(super) places: Vec<Place>,
+    pub(super) statuses: Statuses,
+    pub(super) routes: Vec<(SiteId, usize, Class)>,
+    /// Counters of the flows that peers open.
+    pub(super) far: Arc<SiteCounters>,
+    /// Custody in memory and on disk.
+    pub(super) custody: Kept,
+    /// Sockets of all threads, which stay open until the last thread has ended.
+    pub(super) sockets: Vec<Bound>,
+}
+
+/// Everything that one thread needs to start.
+#[derive(Debug)]
+pub(super) struct Part {
     pub(super) endpoint: Endpoint,
+    pub(super) member: Member,
+    pub(super) inbox: Inbox,
     pub(super) sockets: Bound,
     pub(super) tcp: tcp::Options,
+    /// TCP listeners, of the first thread only.
     pub(super) listeners: Option<tcp::Listeners>,
     pub(super) peers: Vec<(Peer, PeerConfig)>,
     pub(super) statuses: Statuses,
-    pub(super) routes: Vec<(SiteId, usize, Class)>,
     pub(super) far: far::Sites,
     /// Sizes of flows, by peer.
     pub(super) sizes: Vec<Sizes>,
@@ -101,8 +128,6 @@ pub struct Prepared {
     pub(super) paths: Option<paths::Record>,
     /// Maximum of flows that each peer may open.
     pub(super) flows: Vec<u32>,
-    /// Custody in memory and on disk.
-    pub(super) custody: Kept,
     /// Packets of sites in mode `packet`, by peer.
     pub(super) packets: Vec<Option<Packets>>,
     /// Multicast groups whose packets are carried.
@@ -125,11 +150,7 @@ impl Prepared {
         let Some(identity) = identity.filter(|_| !config.peers.is_empty()) else {
             return Ok(None);
         };
-        let endpoint = Endpoint::new(&EndpointConfig {
-            private_key: *keys::read(&identity.key_file)?.bytes(),
-            seed: keys::random()?,
-            limits: Limits::default(),
-        });
+        let private_key = keys::read(&identity.key_file)?;
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls, clamps);
         let paths = match state(identity) {
@@ -137,33 +158,148 @@ impl Prepared {
             // Without a record, pepd waits for peers that it cannot call.
             None => Paths::inherit(before).ok(),
         };
-        let peers = config.peers.iter().enumerate().map(|(index, peer)| {
+        let mut peers = Vec::new();
+        for (index, peer) in config.peers.iter().enumerate() {
             let mut known = peer_config(config, index, peer)?;
             let memory = |paths: &Paths| paths.get(&peer.public_key, BEGINNING, paths::today());
             known.session.memory = paths.as_ref().and_then(memory);
             let last = |paths: &Paths| paths.address(&peer.public_key, paths::today());
             let calls_us = known.addresses.is_empty();
             known.last = paths.as_ref().and_then(last).filter(|_| calls_us);
-            Ok((peer.clone(), known))
-        });
+            peers.push((peer.clone(), known));
+        }
+        let mut threads = (config.limits.tunnel_threads as usize).min(peers.len());
+        if config.custody.directory.is_some() {
+            threads = 1;
+        }
+        let sockets = bind(identity, marks.server_leg(), threads)?;
+        let places = places(config, sockets.len());
+        let far = SiteRuntime::far(config, controls, clamps);
+        let statuses = Statuses::new(config);
+        let mut parts = Vec::new();
+        for ((member, inbox), sockets) in Member::all(sockets.len()).into_iter().zip(&sockets) {
+            // With one seed for several, keys would repeat.
+            let endpoint = Endpoint::new(&EndpointConfig {
+                private_key: *private_key.bytes(),
+                seed: keys::random()?,
+                limits: Limits::default(),
+            });
+            parts.push(Part {
+                endpoint: endpoint.in_shard(member.shard()),
+                sockets: sockets.clone(),
+                tcp: tcp.clone(),
+                listeners: None,
+                peers: Vec::new(),
+                statuses: statuses.of(of_thread(&places, &member)),
+                far: far::Sites::new(&far),
+                sizes: Vec::new(),
+                paths: None,
+                flows: Vec::new(),
+                packets: Vec::new(),
+                groups: None,
+                member,
+                inbox,
+            });
+        }
+        parts[0].listeners = listen_by_tcp(config, identity, &tcp)?;
+        parts[0].groups = Named::new(config);
+        let paths = paths.map(|paths| Arc::new(Mutex::new(paths)));
+        for part in &mut parts {
+            part.paths.clone_from(&paths);
+        }
+        let (sizes, flows, mut packets) = (room::sizes(config), flows(config), packets(config)?);
+        for (index, (peer, place)) in peers.into_iter().zip(&places).enumerate() {
+            if place.thread > 0 {
+                let added = parts[0]
+                    .endpoint
+                    .add_elsewhere(peer.1.public_key, place.thread as u16);
+                added.map_err(|err| conflict(&peer.0, err))?;
+            }
+            let part = &mut parts[place.thread];
+            part.peers.push(peer);
+            part.sizes.push(sizes[index]);
+            part.flows.push(flows[index]);
+            part.packets.push(packets[index].take());
+        }
         Ok(Some(Self {
-            endpoint,
-            sockets: bind(identity, marks.server_leg())?,
-            listeners: listen_by_tcp(config, identity, &tcp)?,
-            tcp,
-            peers: peers.collect::<Result<_, TunnelError>>()?,
-            statuses: Statuses::new(config),
+            parts,
+            places,
+            statuses,
             routes: routes(config),
-            far: far::Sites::new(&SiteRuntime::far(config, controls, clamps)),
-            sizes: room::sizes(config),
-            flows: flows(config),
+            far: Arc::clone(&far.site_counters),
             custody: Kept::new(config)?,
-            paths: paths.map(|paths| Arc::new(Mutex::new(paths))),
-            packets: packets(config)?,
-            groups: Named::new(config),
+            sockets,
         }))
     }
 
+    /// Creates the threads, without work for now.
+    ///
+    /// # Errors
+    /// When memory, or the limit of threads, is exhausted.
+    pub fn threads(&self) -> io::Result<Vec<IdleThread>> {
+        let name = |part: &Part| match part.member.shard().number() {
+            0 => "tunnels".to_owned(),
+            number => format!("tunnels-{number}"),
+        };
+        let parts = self.parts.iter();
+        parts.map(|part| IdleThread::new(name(part))).collect()
+    }
+}
+
+/// Place of a peer among the threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) thread: usize,
+    /// Number of the peer within the thread.
+    pub(super) index: usize,
+}
+
+/// Returns the places of all peers: those with the highest stated rates first, each on the thread
+/// with the least rate, and then with the fewest peers. Peers of sites in mode `packet` share the
+/// first thread, as multicast packets of one may be for another.
+fn places(config: &Config, threads: usize) -> Vec<Place> {
+    let rate = |peer: usize| {
+        let stated = config.peers[peer].rate;
+        stated.map_or(0, units::Rate::bits_per_second)
+    };
+    let mut order: Vec<_> = (0..config.peers.len()).collect();
+    order.sort_by_key(|peer| (!has_packets(config, *peer), Reverse(rate(*peer))));
+    let mut loads = vec![(0, 0); threads];
+    let mut of = vec![0; config.peers.len()];
+    for peer in order {
+        let least = (0..threads).min_by_key(|thread| loads[*thread]);
+        let thread = match has_packets(config, peer) {
+            true => 0,
+            false => least.unwrap_or_default(),
+        };
+        let (load, peers) = &mut loads[thread];
+        (*load, *peers) = (*load + rate(peer), *peers + 1);
+        of[peer] = thread;
+    }
+    let mut next = vec![0; threads];
+    let of = of.into_iter().map(|thread| {
+        let index = next[thread];
+        next[thread] += 1;
+        Place { thread, index }
+    });
+    of.collect()
+}
+
+/// Returns the peers of a thread, in their order.
+fn of_thread(places: &[Place], member: &Member) -> impl Iterator<Item = usize> {
+    let thread = usize::from(member.shard().number());
+    let peers = places.iter().enumerate();
+    peers.filter_map(move |(peer, place)| (place.thread == thread).then_some(peer))
+}
+
+fn conflict(peer: &Peer, err: AddPeerError) -> TunnelError {
+    TunnelError::Peer {
+        name: peer.name.clone(),
+        err,
+    }
+}
+
+impl Part {
     /// Adapts to the existing memory of flows: a predecessor's may have less room for each flow.
     pub(super) fn fit(&mut self, extent: u64) {
         for (_, peer) in &mut self.peers {
@@ -174,28 +310,24 @@ impl Prepared {
 
     /// Adds the peers to the endpoint.
     pub(super) fn add_peers(
-        endpoint: &mut Endpoint,
-        peers: &[(Peer, PeerConfig)],
-        (sizes, flows): (&[Sizes], &[u32]),
-        packets: Vec<Option<Packets>>,
-        (context, custody): (&Arc<FlowContext>, &Rc<Custody>),
-        far: Policy,
+        &mut self,
+        context: &Arc<FlowContext>,
+        credit: &Arc<credit::Pool>,
+        custody: &Rc<Custody>,
     ) -> Result<Peers, TunnelError> {
-        let mut added = Peers::new(&credit::Pool::new(&context.budget));
-        let mut packets = packets.into_iter();
-        for (index, (peer, config)) in peers.iter().enumerate() {
-            let (base, minimum) = (config.session.session_credit, sizes[index].first);
-            added.credits.add(base, minimum);
-            let id = endpoint
-                .add_peer(config.clone())
-                .map_err(|err| TunnelError::Peer {
-                    name: peer.name.clone(),
-                    err,
-                })?;
-            let mut table = Table::new(context, sizes[index], flows[index]);
+        let mut added = Peers::new(credit);
+        let (far, packets) = (self.far.policy(), mem::take(&mut self.packets));
+        let peers = self.peers.iter().zip(packets).enumerate();
+        for (index, ((peer, config), packets)) in peers {
+            let (sizes, flows) = (self.sizes[index], self.flows[index]);
+            added
+                .credits
+                .add(config.session.session_credit, sizes.first);
+            let id = self.endpoint.add_peer(config.clone());
+            let id = id.map_err(|err| conflict(peer, err))?;
+            let mut table = Table::new(context, sizes, flows);
             table.keep_in(custody, index, far);
             table.belong_to(&peer.name);
-            let packets = packets.next().flatten();
             added.push(id, peer.clone(), table, packets);
         }
         Ok(added)
@@ -224,15 +356,13 @@ fn packets(config: &Config) -> Result<Vec<Option<Packets>>, NoRandomness> {
     Ok(peers.map(|peer| Packets::new(config, peer, seed)).collect())
 }
 
-fn bind(identity: &Identity, mark: u32) -> Result<Bound, TunnelError> {
-    let bound = Bound::bind(identity.listen, mark, 1);
-    let mut bound = bound.map_err(|err| TunnelError::Listen {
+fn bind(identity: &Identity, mark: u32, threads: usize) -> Result<Vec<Bound>, TunnelError> {
+    Bound::bind(identity.listen, mark, threads).map_err(|err| TunnelError::Listen {
         address: identity
             .listen
             .map_or("any address".to_owned(), |address| address.to_string()),
         err,
-    })?;
-    Ok(bound.swap_remove(0))
+    })
 }
 
 /// Bytes that the kernel takes ahead of the congestion window. Low, because urgent datagrams wait

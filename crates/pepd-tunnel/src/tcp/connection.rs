@@ -11,7 +11,10 @@ use tokio::net::TcpStream;
 use tunnel::{ecn::Ecn, endpoint::Remote, wire::Carried};
 
 use super::{
-    super::core::{Core, Shared},
+    super::{
+        core::{Core, Shared},
+        shards::Datagram,
+    },
     QUEUE,
 };
 
@@ -31,7 +34,7 @@ pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
         Err(err) => Err(err),
     };
     match connected {
-        Ok(stream) => run(core, stream, at, id).await,
+        Ok(stream) => run(core, stream, (at, id), Carried::default()).await,
         Err(err) => {
             tracing::debug!(%at, error = %err, "cannot call a peer by TCP");
             core.borrow_mut().on_connection_end(at, id);
@@ -51,17 +54,28 @@ async fn replaced(core: &Shared, at: SocketAddr, id: u64) {
     .await;
 }
 
-/// Moves datagrams until the connection ends or is to end.
-pub(super) async fn run(core: Shared, stream: TcpStream, at: SocketAddr, id: u64) {
+/// Moves datagrams until the connection ends or is to end, or turns out to be one of another
+/// thread's peer. `carried` is what has been received by it and not handled.
+pub(in super::super) async fn run(
+    core: Shared,
+    stream: TcpStream,
+    (at, id): (SocketAddr, u64),
+    carried: Carried,
+) {
     let mut pipe = Pipe {
         stream,
         at,
         id,
-        carried: Carried::default(),
+        carried,
         chances: STRANGER_DATAGRAMS,
+        elsewhere: None,
     };
     core.borrow_mut().on_room(at, id);
     let end = poll_fn(|cx| pipe.poll(cx, &core)).await;
+    if let Some(elsewhere) = pipe.elsewhere {
+        let core = &mut *core.borrow_mut();
+        return core.pass_connection(id, pipe.stream, pipe.carried, elsewhere);
+    }
     tracing::debug!(%at, error = end.err().map(tracing::field::display), "TCP connection to a peer closed");
     core.borrow_mut().on_connection_end(at, id);
 }
@@ -72,6 +86,9 @@ struct Pipe {
     id: u64,
     carried: Carried,
     chances: u32,
+    /// Thread of the peer that has called, its first datagram, and whether that is an admitted
+    /// initiation.
+    elsewhere: Option<(u16, Datagram, bool)>,
 }
 
 impl Pipe {
@@ -84,6 +101,8 @@ impl Pipe {
         if conn.called {
             self.carried.prove();
         }
+        // What is in `carried` already was received by another thread.
+        self.take_all(core)?;
         if self.read(cx, core)? || core.tcp.get(self.at, self.id).is_none() {
             return Poll::Ready(Ok(()));
         }
@@ -104,6 +123,9 @@ impl Pipe {
                 Err(err) => return Err(err),
             }
             self.take_all(core)?;
+            if self.elsewhere.is_some() {
+                return Ok(true);
+            }
         }
         cx.waker().wake_by_ref();
         Ok(false)
@@ -112,7 +134,23 @@ impl Pipe {
     fn take_all(&mut self, core: &mut Core) -> io::Result<()> {
         let nonsense = |err| io::Error::new(io::ErrorKind::InvalidData, err);
         while let Some(datagram) = self.carried.next().map_err(nonsense)? {
-            let is_known = core.take_from_tcp(self.at, self.id, datagram);
+            let conn = core.tcp.get(self.at, self.id);
+            let is_stranger = conn.is_some_and(|conn| conn.is_stranger());
+            let member = &core.member;
+            let by_index = is_stranger.then(|| member.owner_of_connection(datagram));
+            let by_index = by_index.flatten();
+            let is_known = by_index.is_none() && core.take_from_tcp(self.at, self.id, datagram);
+            let by_key = core.endpoint.take_elsewhere().filter(|_| is_stranger);
+            if let Some(owner) = by_index.or(by_key) {
+                let first = Datagram {
+                    from: Remote::tcp(self.at),
+                    to: None,
+                    ecn: Ecn::NotEct,
+                    bytes: (&*datagram).into(),
+                };
+                self.elsewhere = Some((owner, first, by_index.is_none()));
+                return Ok(());
+            }
             if is_known {
                 self.carried.prove();
                 continue;
@@ -159,7 +197,12 @@ impl Core {
     }
 
     /// Handles a datagram. Returns whether the connection is that of a peer.
-    fn take_from_tcp(&mut self, at: SocketAddr, id: u64, datagram: &mut [u8]) -> bool {
+    pub(in super::super) fn take_from_tcp(
+        &mut self,
+        at: SocketAddr,
+        id: u64,
+        datagram: &mut [u8],
+    ) -> bool {
         let now = self.now();
         let remote = Remote::tcp(at);
         self.tcp.counted.received += 1;

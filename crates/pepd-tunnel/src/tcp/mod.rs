@@ -17,6 +17,7 @@ mod sockets;
 
 use std::{
     collections::BTreeMap,
+    io, mem,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     task::Waker,
@@ -25,14 +26,24 @@ use std::{
 
 use pep_core::config::{self, Peer};
 use pepd_relay::{flow::SHORTAGE_RETRY, limits::Resource};
-use tokio::{net::TcpListener, task::spawn_local, time::sleep};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::spawn_local,
+    time::sleep,
+};
 use tunnel::{
     endpoint::{Carrier, PeerId, Remote},
-    wire::append_carried,
+    wire::{Carried, append_carried},
 };
 
-pub(super) use self::sockets::{Listeners, Options};
-use super::core::{Core, Shared};
+pub(super) use self::{
+    connection::run,
+    sockets::{Listeners, Options},
+};
+use super::{
+    core::{Core, Shared},
+    shards::{Datagram, Passed},
+};
 
 /// Maximum of bytes queued for a connection, apart from handshakes. Beyond it, its peer is held.
 const QUEUE: usize = 32 << 10;
@@ -220,6 +231,54 @@ impl Core {
             .is_none_or(|conn| conn.called && conn.heard + stuck < now)
     }
 
+    /// Adds a connection that another thread has accepted. Returns its stream and number.
+    pub(super) fn take_connection(
+        &mut self,
+        at: SocketAddr,
+        stream: std::net::TcpStream,
+        unsent: Vec<u8>,
+    ) -> io::Result<(TcpStream, u64)> {
+        let stream = TcpStream::from_std(stream)?;
+        let now = self.now();
+        let id = self.tcp.admit(now, at);
+        if let Some(conn) = self.tcp.get(at, id) {
+            conn.queue = unsent;
+        }
+        Ok((stream, id))
+    }
+
+    /// Passes a connection to the thread of its peer, with what has been received by it.
+    fn pass_connection(
+        &mut self,
+        id: u64,
+        stream: TcpStream,
+        carried: Carried,
+        (to, first, admitted): (u16, Datagram, bool),
+    ) {
+        let at = first.from.address;
+        let Some(conn) = self.tcp.get(at, id) else {
+            return;
+        };
+        let unsent = mem::take(&mut conn.queue);
+        match stream.into_std() {
+            Ok(stream) => {
+                self.tcp.list.remove(&at);
+                let passed = Passed::Connection {
+                    stream,
+                    carried,
+                    unsent,
+                    first,
+                    admitted,
+                };
+                self.pass(to, passed);
+            }
+            Err(err) => {
+                tracing::debug!(%at, error = %err, "TCP connection to a peer closed");
+                self.on_connection_end(at, id);
+            }
+        }
+    }
+
     /// Handles the end of a connection.
     fn on_connection_end(&mut self, at: SocketAddr, id: u64) {
         if self.tcp.get(at, id).is_some() {
@@ -280,7 +339,8 @@ pub(super) async fn accept(core: Shared, listener: TcpListener) {
                 let mut core_there = core.borrow_mut();
                 let now = core_there.now();
                 let id = core_there.tcp.admit(now, from);
-                spawn_local(connection::run(Rc::clone(&core), stream, from, id));
+                let carried = Carried::default();
+                spawn_local(run(Rc::clone(&core), stream, (from, id), carried));
             }
             Err(err) => {
                 tracing::debug!(error = %err, "cannot accept a TCP connection of a peer");

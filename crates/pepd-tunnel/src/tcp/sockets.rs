@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 const BACKLOG: i32 = 128;
 
 /// Options of sockets.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in super::super) struct Options {
     /// Socket options.
     pub(in super::super) leg: LegOptions,

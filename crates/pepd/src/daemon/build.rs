@@ -91,8 +91,10 @@ pub(super) async fn build(
         .collect();
     inheritance.close_conflicting(&ports, &addresses, client_mark);
     let tunnels = Prepared::new(config, &controls, &clamps, inheritance.take_paths())?;
-    let thread = || IdleThread::new("tunnels".to_owned());
-    let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
+    let tunnels = tunnels.map(|prepared| {
+        let threads = prepared.threads()?;
+        Ok((prepared, threads))
+    });
     let tunnels = tunnels.transpose();
     let tunnels = tunnels.map_err(DaemonError::system("start the tunnels"))?;
     let boosts = config.boosted_sites().next();
@@ -176,7 +178,7 @@ impl Drop for KeptOnFailure {
 struct Parts {
     listeners: Vec<Vec<Listener>>,
     threads: Vec<IdleThread>,
-    tunnels: Option<(Prepared, IdleThread)>,
+    tunnels: Option<(Prepared, Vec<IdleThread>)>,
     boosters: Option<IdleThread>,
     inheritance: Inheritance,
     /// True if flows of earlier processes are not taken over.

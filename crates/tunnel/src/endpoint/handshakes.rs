@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply, Stranger, Transmit, VERSION,
+    Carrier, Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply, Stranger, Transmit,
+    VERSION,
     datagram::{
         self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, Kind, RESPONSE,
         RESPONSE_HEADER, RESPONSE_SIGNED,
@@ -30,7 +31,8 @@ impl Endpoint {
             self.strangers[Stranger::NotForUs as usize] = Some(from);
             return None;
         };
-        if self.local.ending || !self.local.shard.is_first() {
+        let is_admitted_here = self.local.shard.is_first() || from.carrier == Carrier::Tcp;
+        if self.local.ending || !is_admitted_here {
             self.stats.refused += 1;
             return None;
         }
