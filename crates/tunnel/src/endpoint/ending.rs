@@ -8,14 +8,14 @@
 
 use std::time::Duration;
 
-use super::{Endpoint, peer::Peer};
+use super::{Endpoint, peer::Peer, slot::Slot};
 use crate::wire::CloseCode;
 
 impl Endpoint {
     /// Shuts down: the next packet of each session closes it. No session begins any more.
     pub fn shut_down(&mut self, reason: &str) {
         self.local.ending = true;
-        let peers = self.slots.iter_mut().filter_map(|slot| slot.peer.as_mut());
+        let peers = self.slots.iter_mut().filter_map(Slot::peer_mut);
         peers.for_each(|peer| peer.shut_down(reason));
     }
 }

@@ -130,7 +130,7 @@ impl Endpoint {
             self.strangers[Stranger::UnknownKey as usize] = Some(from);
             return None;
         };
-        let peer = self.slots[usize::from(id.slot())].peer.as_deref_mut()?;
+        let peer = self.slots[usize::from(id.slot())].peer_mut()?;
         if terms.version != VERSION {
             peer.failed(HandshakeError::Version(terms.version));
             return None;
@@ -155,7 +155,7 @@ impl Endpoint {
         handshake: Responding,
         terms: Terms,
     ) -> Option<PeerId> {
-        let peer = self.slots[usize::from(id.slot())].peer.as_deref_mut()?;
+        let peer = self.slots[usize::from(id.slot())].peer_mut()?;
         let continues = terms.continues.filter(|session| peer.knows(*session));
         let next = match &peer.live {
             Some(live) if continues == Some(live.id) => live.next,

@@ -21,6 +21,7 @@ mod live;
 mod local;
 mod peer;
 mod shard;
+mod slot;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ use self::{
     live::Refused,
     local::Local,
     peer::{Arrival, Peer},
+    slot::Slot,
 };
 #[cfg(not(test))]
 use crate::session::Session;
@@ -135,11 +137,6 @@ pub struct Stats {
     pub cookies: u64,
 }
 
-struct Slot {
-    generation: u16,
-    peer: Option<Box<Peer>>,
-}
-
 struct Reply {
     transmit: Transmit,
     datagram: Vec<u8>,
@@ -222,7 +219,7 @@ impl Endpoint {
         let id = PeerId::new(slot, self.slots[usize::from(slot)].generation);
         self.by_key.insert(config.public_key, id);
         let peer = Peer::new(id, config, &self.local);
-        self.slots[usize::from(slot)].peer = Some(Box::new(peer));
+        self.slots[usize::from(slot)].replace(Some(Box::new(peer)));
         Ok(id)
     }
 
@@ -248,24 +245,21 @@ impl Endpoint {
     }
 
     fn free_slot(&mut self) -> Result<u16, AddPeerError> {
-        let free = |slot: &Slot| slot.peer.is_none() && slot.generation < u16::MAX;
+        let free = |slot: &Slot| slot.peer().is_none() && slot.generation < u16::MAX;
         let place = self.slots.iter().position(free).unwrap_or(self.slots.len());
         if place >= self.local.shard.slots() {
             return Err(AddPeerError::TooMany);
         }
         match self.slots.get_mut(place) {
             Some(slot) => slot.generation += 1,
-            None => self.slots.push(Slot {
-                generation: 0,
-                peer: None,
-            }),
+            None => self.slots.push(Slot::default()),
         }
         Ok(place as u16)
     }
 
     /// Removes a peer and its session without notifying the peer.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        if let Some(peer) = self.slot(peer).and_then(|slot| slot.peer.take()) {
+        if let Some(peer) = self.slot(peer).and_then(|slot| slot.replace(None)) {
             self.by_key.remove(&peer.config.public_key);
         }
     }
@@ -312,13 +306,13 @@ impl Endpoint {
 
     fn live_peer(&self, peer: PeerId) -> Option<&Peer> {
         let slot = self.slots.get(usize::from(peer.slot()))?;
-        slot.peer.as_deref().filter(|there| there.id == peer)
+        slot.peer().filter(|there| there.id == peer)
     }
 
     /// Returns the session with a peer, if there is one. Poll [datagrams](Self::poll_transmit) and
     /// [events](Self::poll_event) afterwards.
     pub fn session(&mut self, peer: PeerId) -> Option<&mut Session> {
-        self.slot(peer)?.peer.as_mut()?.session()
+        self.peer(peer)?.session()
     }
 
     /// Returns the trace of the sessions with a peer; `None` if there is no such peer.
@@ -370,7 +364,7 @@ impl Endpoint {
     /// Notifies the peer's store if a session has begun.
     fn renew(&mut self, peer: Option<PeerId>, stores: &mut impl Stores) -> Option<PeerId> {
         let id = peer?;
-        if let Some(peer) = self.slot(id).and_then(|slot| slot.peer.as_mut()) {
+        if let Some(peer) = self.peer(id) {
             peer.renew(stores.store_of(id));
         }
         Some(id)
@@ -417,7 +411,7 @@ impl Endpoint {
     fn owner(&mut self, index: u32) -> Option<&mut Peer> {
         let slot = self.local.shard.slot_of(index);
         let slot = slot.and_then(|slot| self.slots.get_mut(slot));
-        let peer = slot.and_then(|slot| slot.peer.as_deref_mut());
+        let peer = slot.and_then(Slot::peer_mut);
         if peer.is_none() {
             self.stats.unknown += 1;
         }
@@ -453,10 +447,11 @@ impl Endpoint {
         stores: &mut impl Stores,
     ) -> Option<Transmit> {
         let (slot, left) = self.turn;
-        let peer = self.slots.get_mut(slot)?.peer.as_deref_mut()?;
-        if left == 0 || peer.due(&self.local).is_none_or(|at| at > now) {
+        let slot = self.slots.get_mut(slot)?;
+        if left == 0 || slot.due(&self.local).is_none_or(|at| at > now) {
             return None;
         }
+        let peer = slot.peer_mut()?;
         let (to, ecn) = peer.poll(now, &mut self.local, out, stores.store_of(peer.id))?;
         let peer = Some(peer.id);
         Some(Transmit { peer, to, ecn })
@@ -486,7 +481,7 @@ impl Endpoint {
     }
 
     fn peer(&mut self, peer: PeerId) -> Option<&mut Peer> {
-        self.slot(peer)?.peer.as_deref_mut()
+        self.slot(peer)?.peer_mut()
     }
 
     /// Returns when to call [`poll_transmit`](Self::poll_transmit) again if nothing else happens. A
@@ -495,8 +490,8 @@ impl Endpoint {
         if !self.replies.is_empty() {
             return Some(Duration::ZERO);
         }
-        let peers = self.slots.iter().filter_map(|slot| slot.peer.as_ref());
-        peers.filter_map(|peer| peer.due(&self.local)).min()
+        let due = self.slots.iter().filter_map(|slot| slot.due(&self.local));
+        due.min()
     }
 
     /// Lets reports wait until `at`, when the caller will handle datagrams that have arrived: the
@@ -526,7 +521,7 @@ impl Endpoint {
 
     /// Returns the sessions of all peers, and the times at which they were heard.
     fn sessions(&self) -> impl Iterator<Item = (&Session, Duration)> {
-        let peers = self.slots.iter().filter_map(|slot| slot.peer.as_ref());
+        let peers = self.slots.iter().filter_map(Slot::peer);
         let live = peers.filter_map(|peer| peer.live.as_ref());
         live.map(|live| (&live.session, live.heard))
     }
@@ -549,8 +544,9 @@ impl Endpoint {
     /// Returns the next event; call until it returns `None`.
     pub fn poll_event(&mut self) -> Option<(PeerId, PeerEvent)> {
         let retry = self.local.limits.retry;
-        let mut peers = self.slots.iter_mut().filter_map(|slot| slot.peer.as_mut());
-        peers.find_map(|peer| Some((peer.id, peer.poll_event(retry)?)))
+        self.slots
+            .iter_mut()
+            .find_map(|slot| slot.poll_event(retry))
     }
 }
 

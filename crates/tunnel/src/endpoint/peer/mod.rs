@@ -331,24 +331,20 @@ impl Peer {
 
     // --- sending ---
 
-    /// Returns when there may be something to send.
-    pub fn due(&self, local: &Local) -> Option<Duration> {
-        let initiation = self.initiation_due(local);
+    /// Returns when there may be something to send: the same until the peer changes, or the
+    /// endpoint shuts down.
+    pub fn times(&self, local: &Local) -> Times {
+        let (initiation, report) = (self.initiation_due(local), Duration::MAX);
         let Some(live) = &self.live else {
-            return initiation;
+            let work = initiation.unwrap_or(Duration::MAX);
+            return Times { work, report };
         };
-        let times = [
-            initiation,
-            self.probe_due(local),
-            live.wants_to_confirm(),
-            Some(self.wake),
-            Some(self.report.max(local.reports_from)),
-        ];
-        times
-            .into_iter()
-            .flatten()
-            .min()
-            .filter(|at| *at < Duration::MAX)
+        let others = [self.probe_due(local), live.wants_to_confirm()];
+        let times = others.into_iter().chain([initiation]).flatten();
+        Times {
+            work: times.fold(self.wake, Duration::min),
+            report: self.report,
+        }
     }
 
     fn initiation_due(&self, local: &Local) -> Option<Duration> {
@@ -465,6 +461,22 @@ fn last(config: &PeerConfig) -> Option<Remote> {
 /// Returns the destination with the mark of all packets other than datagrams.
 fn plainly(to: Remote) -> (Remote, Ecn) {
     (to, Ecn::Ect0)
+}
+
+/// Times at which a peer may have something to send; [`Duration::MAX`] for never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    /// Time of everything but a report.
+    work: Duration,
+    /// Time of a report alone, unless the endpoint delays reports.
+    report: Duration,
+}
+
+impl Times {
+    pub fn due(&self, local: &Local) -> Option<Duration> {
+        let due = self.work.min(self.report.max(local.reports_from));
+        (due < Duration::MAX).then_some(due)
+    }
 }
 
 /// Arrival time, source and receiver index of a datagram.
