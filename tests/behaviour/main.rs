@@ -53,6 +53,7 @@ mod survive;
 mod survive_disk;
 mod survive_tunnel;
 mod switches;
+mod threads;
 mod timeouts;
 mod top;
 mod trace;

@@ -548,32 +548,3 @@ fn a_hub_may_have_sites_of_its_own() {
     running.assert_in_tunnel(1);
     running.stop();
 }
-
-/// Each boat's flows reach the server by the hub's one socket, and a boat that dies ends only its
-/// own flows.
-#[test]
-fn a_hub_serves_several_boats() {
-    let bed = TunnelBed::with_two_boats(LINK);
-    let second = bed.peer(End::Hub, End::SecondBoat);
-    let mut hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", &second));
-    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
-    let mut boats: Vec<_> = [End::Boat, End::SecondBoat]
-        .map(|end| bed.start(end, &bed.config(end, STATED, "", SITE)))
-        .into();
-    hub.wait_counter("tunnel_peers_up", |peers| peers == 2);
-    let mut streams = ["client", "client2"].map(|client| {
-        let stream = bed.host(client).connect(bed.server_at(Family::V4, PORT));
-        let mut stream = stream.expect("pepd answers");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        echo_once(&mut stream, client.as_bytes());
-        stream
-    });
-    assert_eq!(hub.counter("tunnel_flows_far"), 2);
-    boats.remove(0).kill();
-    assert_eq!(Ended::from_stream(&streams[0]), Ended::RESET);
-    echo_once(&mut streams[1], b"still there");
-    drop(streams);
-    for pep in boats.iter_mut().chain([&mut hub]) {
-        pep.assert_healthy();
-    }
-}

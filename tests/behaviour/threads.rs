@@ -1,0 +1,153 @@
+//! A hub with several boats, whose tunnels share one thread or several.
+
+use std::net::TcpStream;
+
+use pepd_tests::{
+    bed::Family,
+    echo::EchoServer,
+    outcome::Ended,
+    pep::Pep,
+    tunnel::{End, TunnelBed},
+    wait::PATIENCE,
+};
+
+use crate::{
+    support::echo_once,
+    survive::{crash, upgrade},
+    tunnel::{LINK, PORT, SITE, STATED},
+};
+
+const BOATS: [End; 2] = [End::Boat, End::SecondBoat];
+
+/// A hub and two boats.
+struct Fleet<'a> {
+    bed: &'a TunnelBed,
+    hub: Pep,
+    boats: Vec<Pep>,
+    _echo: EchoServer,
+}
+
+impl<'a> Fleet<'a> {
+    /// Starts a hub with so many tunnel threads, and both boats; `peer` is in the section of each
+    /// peer.
+    fn start(bed: &'a TunnelBed, threads: usize, peer: &str) -> Self {
+        let fleet = Self {
+            bed,
+            hub: bed.start(End::Hub, &Self::hub(bed, threads, peer)),
+            boats: Vec::from(BOATS.map(|end| bed.start(end, &bed.config(end, STATED, peer, SITE)))),
+            _echo: EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT))),
+        };
+        fleet.wait_for_sessions();
+        fleet
+    }
+
+    fn hub(bed: &TunnelBed, threads: usize, peer: &str) -> String {
+        let second = bed.peer(End::Hub, End::SecondBoat);
+        let more = format!("{peer}\n[limits]\ntunnel_threads = {threads}\n");
+        bed.config(End::Hub, STATED, peer, &format!("{second}{more}"))
+    }
+
+    fn wait_for_sessions(&self) {
+        self.hub.wait_counter("tunnel_peers_up", |peers| peers == 2);
+        for boat in &self.boats {
+            boat.wait_counter("tunnel_peers_up", |peers| peers == 1);
+        }
+    }
+
+    /// Opens a flow of each boat's client.
+    fn flows(&self) -> [TcpStream; 2] {
+        ["client", "client2"].map(|client| {
+            let server = self.bed.server_at(Family::V4, PORT);
+            let stream = self.bed.host(client).connect(server);
+            let mut stream = stream.expect("pepd answers");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            echo_once(&mut stream, client.as_bytes());
+            stream
+        })
+    }
+
+    fn threads(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.hub.id())).expect("it runs");
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+        let names = tasks.filter_map(|task| name(task.ok()?));
+        names.filter(|name| name.starts_with("tunnels")).count()
+    }
+
+    fn stop(self) {
+        for pep in self.boats.into_iter().chain([self.hub]) {
+            pep.stop();
+        }
+    }
+}
+
+/// Each boat's flows reach the server by the hub's one port, and a boat that dies ends only its own
+/// flows.
+#[test]
+fn a_hub_serves_several_boats() {
+    for threads in [1, 2] {
+        for carrier in ["udp", "tcp"] {
+            let bed = TunnelBed::with_two_boats(LINK);
+            let peer = format!("carrier = \"{carrier}\"");
+            let mut fleet = Fleet::start(&bed, threads, &peer);
+            assert_eq!(fleet.threads(), threads);
+            let mut streams = fleet.flows();
+            assert_eq!(fleet.hub.counter("tunnel_flows_far"), 2);
+            let by_tcp = if carrier == "tcp" { 2 } else { 0 };
+            let hub = &fleet.hub;
+            hub.wait_counter("tunnel_peers_by_tcp", |peers| peers == by_tcp);
+            hub.wait_counter("tunnel_tcp_connections", |open| open == by_tcp);
+            assert_eq!(hub.counter("tunnel_tcp_unauthenticated"), 0);
+            fleet.boats.remove(0).kill();
+            assert_eq!(Ended::from_stream(&streams[0]), Ended::RESET);
+            echo_once(&mut streams[1], b"still there");
+            drop(streams);
+            for pep in fleet.boats.iter_mut().chain([&mut fleet.hub]) {
+                pep.assert_healthy();
+            }
+        }
+    }
+}
+
+/// Flows of all threads outlive the process, whatever the number of threads before and after.
+#[test]
+fn flows_survive_a_change_of_the_number_of_threads() {
+    let bed = TunnelBed::with_two_boats(LINK);
+    let fleet = Fleet::start(&bed, 2, "");
+    let mut streams = fleet.flows();
+    for threads in [1, 2] {
+        let changed = Fleet::hub(&bed, threads, "");
+        std::fs::write(fleet.hub.path("pepd.toml"), changed).expect("a directory");
+        for replace in [upgrade, crash] {
+            replace(&fleet.hub);
+            assert_eq!(fleet.threads(), threads);
+            for stream in &mut streams {
+                echo_once(stream, b"goes on");
+            }
+        }
+    }
+    assert_eq!(fleet.hub.counter("flows_lost_at_restart"), 0);
+    drop(streams);
+    fleet.stop();
+}
+
+/// Peers whose UDP is blocked go on by TCP on their threads, and return to UDP.
+#[test]
+fn boats_of_all_threads_change_their_carrier() {
+    let bed = TunnelBed::with_two_boats(LINK);
+    let fleet = Fleet::start(&bed, 2, "");
+    let mut streams = fleet.flows();
+    for (blocked, by_tcp) in [(true, 2), (false, 0)] {
+        if blocked {
+            bed.block_udp();
+        } else {
+            bed.unblock_udp();
+        }
+        let hub = &fleet.hub;
+        hub.wait_counter("tunnel_peers_by_tcp", |peers| peers == by_tcp);
+        for stream in &mut streams {
+            echo_once(stream, b"goes on");
+        }
+    }
+    drop(streams);
+    fleet.stop();
+}
