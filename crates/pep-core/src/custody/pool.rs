@@ -1,7 +1,17 @@
 //! Pool of bytes that several flows take from, a site's or that of all, with the share of each
 //! host.
+//!
+//! Ledgers of several threads may take from one pool. Bounds, held bytes and the number of hosts
+//! are then those of all of them, without a lock. The bytes of a host are counted by each ledger:
+//! they would need a shared map.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use super::{Bounds, HOST_SHARE, Place, SHARE};
 use crate::hosts::Host;
@@ -45,11 +55,26 @@ impl Account {
     }
 }
 
+/// Sums of a pool over all ledgers that take from it.
+#[derive(Debug)]
+struct Total {
+    most: [u64; 2],
+    held: [AtomicU64; 2],
+    /// Hosts with flows. A host with flows in several ledgers is counted in each.
+    hosts: AtomicUsize,
+}
+
+impl Total {
+    fn left(&self, place: Place, held: u64) -> u64 {
+        self.most[place as usize].saturating_sub(held)
+    }
+}
+
 /// Pool of bytes that several flows take from.
 #[derive(Debug)]
 pub(super) struct Pool {
-    account: Account,
-    /// Hosts with flows.
+    total: Arc<Total>,
+    /// Hosts with flows of this ledger.
     hosts: HashMap<Host, HostAccount>,
 }
 
@@ -62,24 +87,44 @@ struct HostAccount {
 impl Pool {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
-            account: Account::new(bounds),
+            total: Arc::new(Total {
+                most: bounds.by_place(),
+                held: Default::default(),
+                hosts: AtomicUsize::new(0),
+            }),
             hosts: HashMap::new(),
         }
     }
 
+    /// Returns the pool of another ledger with the bounds and sums of this one.
+    pub(super) fn sharing(&self) -> Self {
+        Self {
+            total: Arc::clone(&self.total),
+            hosts: HashMap::new(),
+        }
+    }
+
+    /// Bytes held by the flows of all ledgers.
     pub(super) fn held(&self, place: Place) -> u64 {
-        self.account.held[place as usize]
+        self.total.held[place as usize].load(Relaxed)
     }
 
     pub(super) fn most(&self, place: Place) -> u64 {
-        self.account.most(place)
+        self.total.most[place as usize]
+    }
+
+    fn left(&self, place: Place) -> u64 {
+        self.total.left(place, self.held(place))
     }
 
     /// Adds a flow of a host, with its held bytes.
     pub(super) fn join(&mut self, host: Host, held: [u64; 2]) {
-        let new = || HostAccount {
-            flows: 0,
-            account: Account::new(Bounds::NONE),
+        let new = || {
+            self.total.hosts.fetch_add(1, Relaxed);
+            HostAccount {
+                flows: 0,
+                account: Account::new(Bounds::NONE),
+            }
         };
         let of_host = self.hosts.entry(host).or_insert_with(new);
         of_host.flows += 1;
@@ -94,11 +139,35 @@ impl Pool {
         of_host.flows -= 1;
         if of_host.flows == 0 {
             self.hosts.remove(&host);
+            self.total.hosts.fetch_sub(1, Relaxed);
         }
     }
 
+    /// Takes `bytes` for a flow of `host` that holds `held`, if it may take `wanted`.
+    ///
+    /// Check and take are one step: other ledgers take at the same time.
+    #[must_use]
+    pub(super) fn try_take(
+        &mut self,
+        host: Option<Host>,
+        place: Place,
+        held: u64,
+        (wanted, bytes): (u64, u64),
+    ) -> bool {
+        let of_all = &self.total.held[place as usize];
+        let taken = of_all.fetch_update(Relaxed, Relaxed, |all| {
+            let left = self.total.left(place, all);
+            let fits = self.fits_into(left, host, place, held, wanted);
+            fits.then(|| all + bytes)
+        });
+        if let (Ok(_), Some(of_host)) = (taken, self.account_of(host)) {
+            of_host.take(place, bytes);
+        }
+        taken.is_ok()
+    }
+
     pub(super) fn take(&mut self, host: Option<Host>, place: Place, bytes: u64) {
-        self.account.take(place, bytes);
+        self.total.held[place as usize].fetch_add(bytes, Relaxed);
         if let Some(of_host) = self.account_of(host) {
             of_host.take(place, bytes);
         }
@@ -107,7 +176,8 @@ impl Pool {
     /// # Panics
     /// When less is held.
     pub(super) fn give_back(&mut self, host: Option<Host>, place: Place, bytes: u64) {
-        self.account.give_back(place, bytes);
+        let held = self.total.held[place as usize].fetch_sub(bytes, Relaxed);
+        assert!(held >= bytes, "{bytes} returned of {held}");
         if let Some(of_host) = self.account_of(host) {
             of_host.give_back(place, bytes);
         }
@@ -119,7 +189,20 @@ impl Pool {
 
     /// Reports whether a flow of `host` that holds `held` bytes may take `bytes` more.
     pub(super) fn fits(&self, host: Option<Host>, place: Place, held: u64, bytes: u64) -> bool {
-        let Some(left) = self.account.left(place).checked_sub(bytes) else {
+        let left = self.left(place);
+        self.fits_into(left, host, place, held, bytes)
+    }
+
+    /// Reports whether it may where `left` bytes are left.
+    fn fits_into(
+        &self,
+        left: u64,
+        host: Option<Host>,
+        place: Place,
+        held: u64,
+        bytes: u64,
+    ) -> bool {
+        let Some(left) = left.checked_sub(bytes) else {
             return false;
         };
         let held = held.saturating_add(bytes);
@@ -134,7 +217,8 @@ impl Pool {
     /// Bytes by which a flow of `host` that holds `held` exceeds its share, or its host the host's
     /// share.
     pub(super) fn surplus(&self, host: Option<Host>, place: Place, held: u64) -> u64 {
-        let (left, flow_share) = (i128::from(self.account.left(place)), i128::from(SHARE));
+        let left = i128::from(self.left(place));
+        let flow_share = i128::from(SHARE);
         let too_much = match self.part(host, place) {
             // With r bytes fewer there are r more left, and its share is SHARE * r larger.
             None => div_ceil(i128::from(held) - flow_share * left, 1 + flow_share),
@@ -149,10 +233,11 @@ impl Pool {
         u64::try_from(too_much).unwrap_or(0).min(held)
     }
 
-    /// Bytes held by a host, and its maximum as a multiple of what is left.
+    /// Bytes held by a host's flows of this ledger, and their maximum as a multiple of what is
+    /// left.
     fn part(&self, host: Option<Host>, place: Place) -> Option<(u64, u64)> {
         let of_host = self.hosts.get(&host?)?;
-        let share = match self.hosts.len() {
+        let share = match self.total.hosts.load(Relaxed) {
             1 => SHARE,
             _ => HOST_SHARE,
         };
