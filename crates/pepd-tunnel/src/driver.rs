@@ -14,7 +14,7 @@ use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
-use pep_core::{custody::Bounds, outage::TunnelLink};
+use pep_core::outage::TunnelLink;
 use pepd_intercept::tun::PacketTuns;
 use pepd_relay::flow::FlowContext;
 use pepd_sys::reactor;
@@ -37,7 +37,7 @@ use super::{
     probe::{self, Ordered},
     recover::{self, Inherited},
     register,
-    setup::{OnDisk, Part},
+    setup::{Part, Portion},
     shards::Inbox,
     table::Custody,
     tap::Taps,
@@ -81,9 +81,7 @@ pub(super) struct Given {
     pub(super) inherited: Inherited,
     pub(super) tuns: PacketTuns,
     pub(super) credit: Arc<Pool>,
-    /// Limits of custody, in all and of each site.
-    pub(super) custody: (Bounds, Vec<Bounds>),
-    pub(super) disk: oneshot::Receiver<OnDisk>,
+    pub(super) kept: oneshot::Receiver<Portion>,
     pub(super) incoming: UnboundedReceiver<(AcceptedFlow, OwnedFd)>,
     pub(super) orders: UnboundedReceiver<Ordered>,
 }
@@ -97,9 +95,8 @@ pub(super) async fn run(
     let mut part = given.part;
     let is_first = part.member.shard().number() == 0;
     part.fit(context.arena.layout().extent_bytes());
-    let (bounds, sites) = given.custody;
-    let disk = given.disk.await.map_err(|_| DriverError::Directory)?;
-    let custody = Custody::new(bounds, &sites, disk.spill, &context.counters);
+    let kept = given.kept.await.map_err(|_| DriverError::Directory)?;
+    let custody = Custody::new(kept.ledger, kept.spill, &context.counters);
     let peers = part.add_peers(&context, &given.credit, &custody)?;
     let tcp = Connections::new(part.tcp);
     let core = Core::new(
@@ -111,7 +108,7 @@ pub(super) async fn run(
         part.member,
     );
     listen(&core, part.listeners)?;
-    recover::flows(&core, (given.inherited, disk.left), register);
+    recover::flows(&core, (given.inherited, kept.left), register);
     let taps = Taps::new(given.tuns, part.groups, |site| core.borrow().chain_of(site))?;
     let mut driver = Driver {
         core: Rc::clone(&core),
@@ -124,7 +121,7 @@ pub(super) async fn run(
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
     tokio::task::spawn_local(probe::serve(Rc::clone(&core), given.orders));
-    if let Some(answers) = disk.answers {
+    if let Some(answers) = kept.answers {
         tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
     }
     tokio::task::spawn_local(pass_on_hints(Rc::clone(&core)));

@@ -184,15 +184,14 @@ impl Tunnels {
         recover::expect_peers(&prepared, &inherited);
         let stop = watch::Sender::new(());
         let mut inherited = recover::split(&prepared, inherited);
-        let custody = (prepared.custody.bounds, prepared.custody.sites.clone());
-        let (opening, disks) = Opening::new(prepared.custody, &inherited);
+        let (opening, kept) = Opening::new(prepared.custody, &inherited);
         let mut opening = Some(opening);
         // Those of the first thread, which alone has peers of such sites.
         let mut tuns = Some(tuns);
         let credit = Pool::new(&context.budget);
         let (mut running, mut accepted, mut orders) = (Vec::new(), Vec::new(), Vec::new());
         let parts = prepared.parts.into_iter().zip(threads);
-        for (((part, thread), inherited), disk) in parts.zip(inherited.drain(..)).zip(disks) {
+        for (((part, thread), inherited), kept) in parts.zip(inherited.drain(..)).zip(kept) {
             let (accept, incoming) = mpsc::unbounded_channel();
             let (order, ordered) = mpsc::unbounded_channel();
             accepted.push(accept);
@@ -200,8 +199,7 @@ impl Tunnels {
             let given = Given {
                 part,
                 inherited,
-                custody: custody.clone(),
-                disk,
+                kept,
                 tuns: tuns.take().unwrap_or_default(),
                 credit: Arc::clone(&credit),
                 incoming,

@@ -183,7 +183,7 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
         clamps: Arc::default(),
         from: None,
     });
-    let custody = Custody::new(Bounds::NONE, &[Bounds::NONE], None, &context.counters);
+    let custody = Custody::within(Bounds::NONE, None, &context.counters);
     Core::new(
         context,
         (endpoint, peers, Statuses::new(&config)),

@@ -47,6 +47,19 @@ impl Left {
         records.map(|(start, found)| (start, found.spot)).collect()
     }
 
+    /// Moves the records of these flows to another value, for the thread that recovers them. What
+    /// no thread claims thus stays here, and each record is dropped by one of them only.
+    pub fn cut(&mut self, flows: impl IntoIterator<Item = u128>) -> Self {
+        let mut part = Self::default();
+        for flow in flows {
+            for direction in Direction::ALL {
+                let key = (flow, direction as usize);
+                part.flows.extend(self.flows.remove_entry(&key));
+            }
+        }
+        part
+    }
+
     /// Returns all records that were not taken.
     pub fn rest(self) -> impl Iterator<Item = Spot> {
         let records = self.flows.into_values().flat_map(BTreeMap::into_values);

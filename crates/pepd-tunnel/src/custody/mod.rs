@@ -12,6 +12,9 @@
 //! A separate thread waits for the disk, so that flows do not. The number of pending records is
 //! bounded. The module knows nothing of flows: the caller keeps a record's bytes until its reply.
 //!
+//! Several threads with flows have a [`Spill`] each. One thread for the disk serves them, and ends
+//! with the last of them. They share the quota, and the [`Seal`]: no nonce may be used twice.
+//!
 //! Records do not outlive their key, which is in the memory of flows only. A process that takes
 //! over this memory can thus use [left records](Left), too. Records are synced so that a failing
 //! disk reports errors while the bytes are still in memory.
@@ -42,15 +45,17 @@ pub use seal::{Label, Record, Seal};
 use segments::Segments;
 pub use segments::{ReadError, Spot, WriteError};
 
-/// Maximum of pending records.
+/// Maximum of pending records of a [`Spill`].
 const UNDER_WAY: usize = 32;
 /// Maximum of records synced together.
 const TOGETHER: usize = 16;
 
-/// Records on disk. Callers mark their requests by a `T`.
+/// Records on disk of one thread. Callers mark their requests by a `T`.
 #[derive(Debug)]
 pub struct Spill<T> {
-    jobs: Sender<Job<T>>,
+    /// Requests, with the number of this value.
+    jobs: Sender<(usize, Job<T>)>,
+    number: usize,
     spare: Vec<Record>,
     under_way: usize,
 }
@@ -92,52 +97,61 @@ struct Answer<T> {
     spare: Option<Record>,
 }
 
+/// Values for several threads, with their replies.
+pub type Spills<T> = Vec<(Spill<T>, Replies<T>)>;
+
 /// Receiver of replies.
 #[derive(Debug)]
 pub struct Replies<T>(UnboundedReceiver<Answer<T>>);
 
 impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
     /// Opens a directory for up to `most` bytes, and takes over records of previous processes with
-    /// the same key.
+    /// the same key. Returns `count` values, each for a thread, with its replies.
     pub fn open(
         (claimed, thread): (Claimed, IdleThread),
         most: u64,
         seal: Seal,
-    ) -> (Self, Replies<T>, Left) {
+        count: usize,
+    ) -> (Spills<T>, Left) {
         let mut segments = Segments::new(Directory(claimed.path.clone()), seal, most);
         let left = segments.inherit();
-        let (spill, replies) = Self::over(segments, thread, claimed);
-        (spill, replies, left)
+        (Self::over(segments, thread, claimed, count), left)
     }
 
     fn over<D: Disk>(
         segments: Segments<D>,
         thread: IdleThread,
         held: impl Send + 'static,
-    ) -> (Self, Replies<T>) {
-        let (spill, replies, worker) = Self::without_thread(segments);
+        count: usize,
+    ) -> Spills<T> {
+        let (spills, worker) = Self::without_thread(segments, count);
         thread.begin(move || {
             let _held = held;
             worker.run();
         });
-        (spill, replies)
+        spills
     }
 
-    fn without_thread<D: Disk>(segments: Segments<D>) -> (Self, Replies<T>, Worker<D, T>) {
+    fn without_thread<D: Disk>(segments: Segments<D>, count: usize) -> (Spills<T>, Worker<D, T>) {
         let (jobs, todo) = channel();
-        let (answers, replies) = unbounded_channel();
-        let worker = Worker {
+        let mut worker = Worker {
             segments,
             todo,
-            answers,
+            answers: Vec::new(),
             written: Vec::new(),
         };
-        let spill = Self {
-            jobs,
-            spare: Vec::new(),
-            under_way: 0,
-        };
-        (spill, Replies(replies), worker)
+        let spills = (0..count).map(|number| {
+            let (answers, replies) = unbounded_channel();
+            worker.answers.push(answers);
+            let spill = Self {
+                jobs: jobs.clone(),
+                number,
+                spare: Vec::new(),
+                under_way: 0,
+            };
+            (spill, Replies(replies))
+        });
+        (spills.collect(), worker)
     }
 
     /// Returns whether records are pending.
@@ -173,13 +187,17 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
 
     /// Frees a record that is not needed any more.
     pub fn forget(&mut self, spot: Spot) {
-        // The thread ends with this value only, or by a panic, which is logged elsewhere.
-        let _ = self.jobs.send(Job::Forget(spot));
+        self.request(Job::Forget(spot));
     }
 
     fn begin(&mut self, job: Job<T>) {
         self.under_way += 1;
-        let _ = self.jobs.send(job);
+        self.request(job);
+    }
+
+    fn request(&self, job: Job<T>) {
+        // The thread does not end before this value, except by a panic, which is logged elsewhere.
+        let _ = self.jobs.send((self.number, job));
     }
 
     /// Handles an answer. Returns its reply.
@@ -212,10 +230,11 @@ impl<T: fmt::Debug + Copy + Send + 'static> Answered<T> {
 
 struct Worker<D: Disk, T> {
     segments: Segments<D>,
-    todo: Receiver<Job<T>>,
-    answers: UnboundedSender<Answer<T>>,
+    todo: Receiver<(usize, Job<T>)>,
+    /// Senders of replies, by number of the [`Spill`].
+    answers: Vec<UnboundedSender<Answer<T>>>,
     /// Records written and not synced.
-    written: Vec<(T, Label, Spot, Record)>,
+    written: Vec<(usize, T, Label, Spot, Record)>,
 }
 
 impl<D: Disk, T> Worker<D, T> {
@@ -236,11 +255,11 @@ impl<D: Disk, T> Worker<D, T> {
         self.sync();
     }
 
-    fn work(&mut self, job: Job<T>) {
+    fn work(&mut self, (by, job): (usize, Job<T>)) {
         match job {
             Job::Write(of, label, mut record) => match self.segments.write(label, &mut record) {
-                Ok(spot) => self.written.push((of, label, spot, record)),
-                Err(err) => self.answer_written(of, label, Err(err), record),
+                Ok(spot) => self.written.push((by, of, label, spot, record)),
+                Err(err) => self.answer_written(by, (of, label), Err(err), record),
             },
             Job::Read(of, label, spot, mut record) => {
                 let result = self.segments.read(spot, label, &mut record);
@@ -254,7 +273,7 @@ impl<D: Disk, T> Worker<D, T> {
                     spot,
                     result,
                 };
-                self.answer(reply, spare);
+                self.answer(by, reply, spare);
             }
             Job::Forget(spot) => self.segments.forget(spot),
         }
@@ -266,7 +285,7 @@ impl<D: Disk, T> Worker<D, T> {
             return;
         }
         let synced = self.segments.sync();
-        for (of, label, spot, record) in written {
+        for (by, of, label, spot, record) in written {
             let result = match &synced {
                 Ok(()) => Ok(spot),
                 Err(err) => {
@@ -275,22 +294,23 @@ impl<D: Disk, T> Worker<D, T> {
                     Err(again.unwrap_or_else(|| err.kind().into()).into())
                 }
             };
-            self.answer_written(of, label, result, record);
+            self.answer_written(by, (of, label), result, record);
         }
     }
 
     fn answer_written(
         &self,
-        of: T,
-        label: Label,
+        by: usize,
+        (of, label): (T, Label),
         result: Result<Spot, WriteError>,
         record: Record,
     ) {
-        self.answer(Reply::Written { of, label, result }, Some(record));
+        let reply = Reply::Written { of, label, result };
+        self.answer(by, reply, Some(record));
     }
 
-    fn answer(&self, reply: Reply<T>, spare: Option<Record>) {
-        // The receiver may have ended with the daemon.
-        let _ = self.answers.send(Answer { reply, spare });
+    fn answer(&self, by: usize, reply: Reply<T>, spare: Option<Record>) {
+        // The receiver may have ended with its thread.
+        let _ = self.answers[by].send(Answer { reply, spare });
     }
 }

@@ -1,13 +1,14 @@
 //! Custody on working, full and failing disks.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::{PermissionsExt, chown},
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::TryRecvError,
     },
     time::Duration,
 };
@@ -15,6 +16,7 @@ use std::{
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use parking_lot::Mutex;
 use pep_core::relay::Direction;
+use tokio::time::timeout;
 
 use super::{directory::claim_within, *};
 
@@ -209,7 +211,8 @@ impl<T: fmt::Debug + Copy + Send + 'static> ManualDisk<T> {
     pub(crate) fn with_room(disk: &Faulty, most: u64, generation: u32) -> (Spill<T>, Self, Left) {
         let mut segments = Segments::new(disk.clone(), seal_of(generation), most);
         let left = segments.inherit();
-        let (spill, replies, worker) = Spill::without_thread(segments);
+        let (mut spills, worker) = Spill::without_thread(segments, 1);
+        let (spill, replies) = spills.remove(0);
         (spill, Self(worker, replies), left)
     }
 
@@ -298,11 +301,12 @@ impl Disk for Faulty {
 
 fn spill(disk: &Faulty) -> (Spill<u64>, Replies<u64>) {
     let segments = Segments::new(disk.clone(), seal(), 64 * MIB);
-    Spill::over(segments, thread(), ())
+    Spill::over(segments, thread(), (), 1).remove(0)
 }
 
 async fn reply(spill: &mut Spill<u64>, replies: &mut Replies<u64>) -> Reply<u64> {
-    replies.next().await.unwrap().by(spill)
+    let answered = timeout(Duration::from_secs(60), replies.next()).await;
+    answered.expect("an answer").unwrap().by(spill)
 }
 
 async fn written(
@@ -388,6 +392,79 @@ async fn pending_records_are_limited() {
     }
 }
 
+/// Starts as many writes as may be pending. Returns their numbers, from `first`.
+fn write_all(spill: &mut Spill<u64>, first: u64) -> BTreeSet<u64> {
+    let mut begun = BTreeSet::new();
+    for number in first.. {
+        let Some(mut record) = spill.record() else {
+            break;
+        };
+        record.bytes_mut().fill(number as u8);
+        spill.write(number, label(number), record);
+        begun.insert(number);
+    }
+    begun
+}
+
+#[tokio::test]
+async fn several_share_a_quota_and_each_gets_its_own_replies() {
+    let disk = Faulty::default();
+    let most = (2 * UNDER_WAY as u64 - 1) * RECORD;
+    let segments = Segments::new(disk.clone(), seal(), most);
+    let mut spills = Spill::<u64>::over(segments, thread(), (), 2);
+    let firsts = [0, 1000];
+    let begun = firsts.map(|first| write_all(&mut spills[usize::from(first > 0)].0, first));
+    let (mut spots, mut refused) = (Vec::new(), 0);
+    for ((spill, replies), begun) in spills.iter_mut().zip(begun) {
+        assert_eq!(begun.len(), UNDER_WAY, "each has its own limit");
+        let mut answered = BTreeSet::new();
+        while spill.is_busy() {
+            let Reply::Written { of, result, .. } = reply(spill, replies).await else {
+                panic!("something was read");
+            };
+            answered.insert(of);
+            match result {
+                Ok(spot) => spots.push((of, spot)),
+                Err(WriteError::Quota) => refused += 1,
+                Err(err) => panic!("{err}"),
+            }
+        }
+        assert_eq!(answered, begun);
+    }
+    assert_eq!((spots.len(), refused), (2 * UNDER_WAY - 1, 1));
+    // Each record can be read by any of them.
+    let (spill, replies) = &mut spills[1];
+    for (number, spot) in spots {
+        assert!(spill.read(number, label(number), spot));
+        let Reply::Read { of, result, .. } = reply(spill, replies).await else {
+            panic!("something was written");
+        };
+        assert_eq!(of, number);
+        assert!(is_right(number, &mut result.unwrap()), "{number}");
+    }
+}
+
+#[tokio::test]
+async fn the_thread_serves_until_the_last_has_ended() {
+    let disk = Faulty::default();
+    let segments = Segments::new(disk.clone(), seal(), 64 * MIB);
+    let (held, until) = channel::<()>();
+    let mut spills = Spill::<u64>::over(segments, thread(), held, 3);
+    for first in [0, 1000] {
+        // It ends with requests pending.
+        let (mut spill, replies) = spills.remove(0);
+        assert_eq!(write_all(&mut spill, first).len(), UNDER_WAY);
+        drop((spill, replies));
+    }
+    let (mut last, mut replies) = spills.remove(0);
+    written(&mut last, &mut replies, 2000).await.unwrap();
+    assert!(matches!(until.try_recv(), Err(TryRecvError::Empty)));
+    drop(last);
+    until.recv().unwrap_err();
+    assert!(replies.next().await.is_none());
+    assert!(disk.0.files.lock().is_empty());
+}
+
 fn thread() -> IdleThread {
     IdleThread::new("pepd-custody".to_owned()).unwrap()
 }
@@ -436,13 +513,13 @@ fn what_others_have_left_is_removed_and_nothing_else() {
     write(&mut other, 1).unwrap();
     mem::forget(other);
     let claimed = claim_within(path, Duration::ZERO).unwrap();
-    let (spill, replies, left) = Spill::<u64>::open((claimed, thread()), 64 * MIB, seal());
+    let (spills, left) = Spill::<u64>::open((claimed, thread()), 64 * MIB, seal(), 1);
     let names = fs::read_dir(path).unwrap().map(|f| f.unwrap().file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
     assert_eq!(names, ["notes.txt", odd[1], odd[0]]);
     assert_eq!((left.count(), left.torn), (0, 0));
-    drop((spill, replies));
+    drop(spills);
 }
 
 /// Writes records, and ends without cleaning up.
@@ -480,6 +557,23 @@ fn what_a_predecessor_has_left_is_found_by_what_it_is() {
     }
     assert_eq!((left.count(), segments.used()), (0, 0));
     assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_predecessor_has_left_is_divided_by_flows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    left_by(path, 1, (0..90).step_by(5));
+    let mut segments = Segments::new(Directory(path.into()), seal_of(2), 64 * MIB);
+    let mut left = segments.inherit();
+    // Flow 7 has nothing on disk, and another thread has flow 1 already.
+    let mut parts = [left.cut([7, 1]), left.cut([1, 2])];
+    assert_eq!(parts.each_ref().map(Left::count), [6, 6]);
+    assert_eq!((left.count(), left.torn), (6, 0));
+    assert_eq!(parts[0].take(1, Direction::Up).len(), 6);
+    assert_eq!(parts[1].take(2, Direction::Up).len(), 6);
+    assert_eq!(left.take(0, Direction::Up).len(), 6);
+    assert_eq!(parts.map(|part| part.rest().count()), [0, 0]);
 }
 
 #[test]

@@ -178,7 +178,7 @@ impl Machine {
             Some((spill, disk, left)) => (Some(spill), Some(disk), left),
             None => (None, None, Left::default()),
         };
-        let custody = Custody::new(bounds, &[Bounds::NONE], spill, &context.counters);
+        let custody = Custody::within(bounds, spill, &context.counters);
         let mut peers = Peers::new(&Pool::new(&context.budget));
         peers.credits.add(CREDIT, CREDIT);
         let sizes = Sizes {

@@ -46,7 +46,7 @@ use super::{
 };
 use crate::custody::DirectoryError;
 
-pub(super) use kept::{Kept, OnDisk, Opening};
+pub(super) use kept::{Kept, Opening, Portion};
 pub use room::extent;
 
 /// Reasons for which the tunnels cannot start.
@@ -168,10 +168,7 @@ impl Prepared {
             known.last = paths.as_ref().and_then(last).filter(|_| calls_us);
             peers.push((peer.clone(), known));
         }
-        let mut threads = (config.limits.tunnel_threads as usize).min(peers.len());
-        if config.custody.directory.is_some() {
-            threads = 1;
-        }
+        let threads = (config.limits.tunnel_threads as usize).min(peers.len());
         let sockets = bind(identity, marks.server_leg(), threads)?;
         let places = places(config, sockets.len());
         let far = SiteRuntime::far(config, controls, clamps);

@@ -87,7 +87,7 @@ impl World {
         bounds: Bounds,
         spill: Spill<Key>,
     ) -> (Table, Rc<Custody>) {
-        let custody = Custody::new(bounds, &[Bounds::NONE], Some(spill), &context.counters);
+        let custody = Custody::within(bounds, Some(spill), &context.counters);
         let sizes = Sizes {
             first: 2 * MIB,
             unsent: 128 << 10,

@@ -1,4 +1,4 @@
-//! Custody shared by all flows of all peers: limits and the disk.
+//! Custody shared by all flows of a thread: limits and the disk, which all threads share.
 
 use std::{
     cell::{Cell, RefCell},
@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use pep_core::custody::{Bounds, FlowKey, Ledger, Place, SiteKey};
+use pep_core::custody::{Bounds, FlowKey, Ledger, Place};
 use pepd_sys::stats::Counters;
 
 use crate::{
@@ -19,12 +19,10 @@ const PAUSE: u32 = 2;
 /// Minimum interval between log lines on a failing disk, in seconds.
 const LOGGED_EVERY_S: u32 = 60;
 
-/// Custody shared by all flows.
+/// Custody shared by all flows of a thread.
 #[derive(Debug)]
 pub(crate) struct Custody {
     pub(super) ledger: RefCell<Ledger>,
-    /// Keys of sites, by number.
-    sites: Vec<SiteKey>,
     pub(super) spill: RefCell<Option<Spill<Key>>>,
     pub(super) counters: Arc<Counters>,
     /// Seconds until the next disk request, and until the next log line.
@@ -33,17 +31,14 @@ pub(crate) struct Custody {
 }
 
 impl Custody {
-    /// Creates the value with the limits of all sites together and of each.
+    /// Creates the value with the ledger of the thread's flows, to which the sites were added by
+    /// number.
     pub(crate) fn new(
-        bounds: Bounds,
-        sites: &[Bounds],
+        ledger: Ledger,
         spill: Option<Spill<Key>>,
         counters: &Arc<Counters>,
     ) -> Rc<Self> {
-        let mut ledger = Ledger::new(bounds);
-        let sites = sites.iter().map(|bounds| ledger.add_site(*bounds));
         Rc::new(Self {
-            sites: sites.collect(),
             ledger: RefCell::new(ledger),
             spill: RefCell::new(spill),
             counters: Arc::clone(counters),
@@ -52,10 +47,28 @@ impl Custody {
         })
     }
 
+    /// Creates the value with these limits for the flows of one site.
+    pub(crate) fn within(
+        bounds: Bounds,
+        spill: Option<Spill<Key>>,
+        counters: &Arc<Counters>,
+    ) -> Rc<Self> {
+        let mut ledger = Ledger::new(bounds);
+        ledger.add_site(Bounds::NONE);
+        Self::new(ledger, spill, counters)
+    }
+
     /// Returns the bytes held there by all flows.
     #[cfg(test)]
     pub(crate) fn held(&self, place: Place) -> u64 {
         self.ledger.borrow().held_by_all(place)
+    }
+
+    /// Takes bytes for a new flow of a site, which never ends.
+    #[cfg(test)]
+    pub(crate) fn try_take(&self, site: usize, place: Place, bytes: u64) -> bool {
+        let flow = self.open(site);
+        self.ledger.borrow_mut().try_take(flow, place, bytes)
     }
 
     /// Returns whether disk requests are pending.
@@ -66,8 +79,9 @@ impl Custody {
 
     /// Adds a flow of a site.
     pub(super) fn open(&self, site: usize) -> FlowKey {
-        let bounds = Bounds::NONE;
-        self.ledger.borrow_mut().open(self.sites[site], bounds)
+        let mut ledger = self.ledger.borrow_mut();
+        let site = ledger.site(site);
+        ledger.open(site, Bounds::NONE)
     }
 
     /// Handles an answer of the disk.
@@ -95,10 +109,11 @@ impl Custody {
         self.pause.set(self.pause.get().saturating_sub(1));
         self.quiet.set(self.quiet.get().saturating_sub(1));
         let ledger = self.ledger.borrow();
-        let [memory, disk] = Place::ALL.map(|place| ledger.held_by_all(place));
+        // The sums are those of all threads, each of which sets them. Read under the lock, they are
+        // never older than those set before.
         self.counters.update(|stats| {
-            stats.custody_memory_bytes = memory;
-            stats.custody_disk_bytes = disk;
+            stats.custody_memory_bytes = ledger.held_by_all(Place::Memory);
+            stats.custody_disk_bytes = ledger.held_by_all(Place::Disk);
         });
     }
 

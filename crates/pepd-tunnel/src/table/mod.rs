@@ -158,7 +158,7 @@ impl Table {
             next: 0,
             taken: 0,
             waiting: 0,
-            custody: Custody::new(Bounds::NONE, &[Bounds::NONE], None, &context.counters),
+            custody: Custody::within(Bounds::NONE, None, &context.counters),
             peer: 0,
             policy: Policy {
                 site: 0,
