@@ -23,6 +23,7 @@ struct Row {
     rate: u32,
     rtt_ms: u64,
     boats: usize,
+    threads: usize,
     near: Option<f64>,
     far: Option<f64>,
 }
@@ -34,12 +35,13 @@ const fn row(name: &'static str, carried: Carried, rate: u32, rtt_ms: u64, boats
         rate,
         rtt_ms,
         boats,
+        threads: 1,
         near: None,
         far: None,
     }
 }
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 10] = [
     row("direct-geo", Carried::Direct, 10, 600, 1),
     row("split-geo", Carried::Split, 10, 600, 1),
     Row {
@@ -60,6 +62,10 @@ const ROWS: [Row; 9] = [
         ..row("hub-10", Carried::Tunnel, 10, 40, 10)
     },
     row("hub-40", Carried::Tunnel, 10, 40, 40),
+    Row {
+        threads: 2,
+        ..row("hub-40-threads", Carried::Tunnel, 10, 40, 40)
+    },
 ];
 
 /// Tunnels without traffic, with the CPU time that the hub may take, in percent.
@@ -103,6 +109,7 @@ fn measure_idle(run: &Run, current: &Path, before: Option<&Path>) -> Result<bool
         rate: 10,
         rtt: Duration::from_millis(40),
         boats,
+        threads: 1,
     };
     let mut rounds: [Vec<Idle>; 2] = Default::default();
     let count = ROUNDS[usize::from(run.quick)];
@@ -154,7 +161,8 @@ fn measure_row<'a>(
     before: Option<&Path>,
 ) -> Result<Vec<Measured<'a>>> {
     let mut kinds = vec![("", current)];
-    if row.carried != Carried::Direct {
+    // An older pepd may not know of threads.
+    if row.carried != Carried::Direct && row.threads == 1 {
         kinds.extend(before.map(|before| ("before", before)));
     }
     let fleet = Fleet {
@@ -162,6 +170,7 @@ fn measure_row<'a>(
         rate: row.rate,
         rtt: Duration::from_millis(row.rtt_ms),
         boats: row.boats,
+        threads: row.threads,
     };
     let new = |&(pepd, _): &(&'static str, &Path)| Measured {
         row,
@@ -235,8 +244,14 @@ impl Measured<'_> {
             rate,
             rtt_ms,
             boats,
+            threads,
             ..
         } = self.row;
+        let threads = if *threads > 1 {
+            format!(", {threads} threads")
+        } else {
+            String::new()
+        };
         let boats = if *boats > 1 {
             format!("{boats} x ")
         } else {
@@ -244,7 +259,7 @@ impl Measured<'_> {
         };
         [
             format!(
-                "{name}: {}, {boats}{rate} Mbit/s, {rtt_ms} ms",
+                "{name}: {}, {boats}{rate} Mbit/s, {rtt_ms} ms{threads}",
                 carried.name()
             ),
             self.pepd.to_owned(),

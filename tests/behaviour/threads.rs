@@ -1,17 +1,26 @@
 //! A hub with several boats, whose tunnels share one thread or several.
 
-use std::net::TcpStream;
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    sync::mpsc,
+};
+
+use parking_lot::Mutex;
 
 use pepd_tests::{
     bed::Family,
     echo::EchoServer,
     outcome::Ended,
+    payload::{Payload, receive},
     pep::Pep,
+    serve::Server,
     tunnel::{End, TunnelBed},
     wait::PATIENCE,
 };
 
 use crate::{
+    custody::{self, HOLD, MB, MIB},
     support::echo_once,
     survive::{crash, upgrade},
     tunnel::{LINK, PORT, SITE, STATED},
@@ -31,9 +40,14 @@ impl<'a> Fleet<'a> {
     /// Starts a hub with so many tunnel threads, and both boats; `peer` is in the section of each
     /// peer.
     fn start(bed: &'a TunnelBed, threads: usize, peer: &str) -> Self {
+        Self::start_with(bed, threads, peer, "")
+    }
+
+    /// Starts them with more keys of the hub.
+    fn start_with(bed: &'a TunnelBed, threads: usize, peer: &str, more: &str) -> Self {
         let fleet = Self {
             bed,
-            hub: bed.start(End::Hub, &Self::hub(bed, threads, peer)),
+            hub: bed.start(End::Hub, &Self::hub(bed, threads, peer, more)),
             boats: Vec::from(BOATS.map(|end| bed.start(end, &bed.config(end, STATED, peer, SITE)))),
             _echo: EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT))),
         };
@@ -41,10 +55,15 @@ impl<'a> Fleet<'a> {
         fleet
     }
 
-    fn hub(bed: &TunnelBed, threads: usize, peer: &str) -> String {
+    fn hub(bed: &TunnelBed, threads: usize, peer: &str, more: &str) -> String {
         let second = bed.peer(End::Hub, End::SecondBoat);
-        let more = format!("{peer}\n[limits]\ntunnel_threads = {threads}\n");
-        bed.config(End::Hub, STATED, peer, &format!("{second}{more}"))
+        let limits = format!("[limits]\ntunnel_threads = {threads}\n");
+        bed.config(
+            End::Hub,
+            STATED,
+            peer,
+            &format!("{second}{peer}\n{limits}{more}"),
+        )
     }
 
     fn wait_for_sessions(&self) {
@@ -115,7 +134,7 @@ fn flows_survive_a_change_of_the_number_of_threads() {
     let fleet = Fleet::start(&bed, 2, "");
     let mut streams = fleet.flows();
     for threads in [1, 2] {
-        let changed = Fleet::hub(&bed, threads, "");
+        let changed = Fleet::hub(&bed, threads, "", "");
         std::fs::write(fleet.hub.path("pepd.toml"), changed).expect("a directory");
         for replace in [upgrade, crash] {
             replace(&fleet.hub);
@@ -149,5 +168,60 @@ fn boats_of_all_threads_change_their_carrier() {
         }
     }
     drop(streams);
+    fleet.stop();
+}
+
+/// Bytes for a boat whose link is down are on the hub's disk, and outlive the process with another
+/// number of threads. The other boat's flows go on meanwhile.
+#[test]
+fn bytes_on_disk_survive_a_change_of_the_number_of_threads() {
+    const LEN: u64 = 16 * MB;
+    let bed = TunnelBed::with_two_boats(custody::LINK);
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let keys = format!(
+        "[custody]\nfolder = \"{}\"\nmemory = \"4MiB\"\ndisk = \"64MiB\"\n",
+        directory.path().display()
+    );
+    let fleet = Fleet::start_with(&bed, 2, HOLD, &keys);
+    let listener = bed
+        .host("server")
+        .listen(bed.server_at(Family::V4, PORT + 1));
+    let (go, gone) = mpsc::channel();
+    let gone = Mutex::new(gone);
+    let _server = Server::start(listener, move |mut stream, _| {
+        stream.write_all(b"begin").expect("connected");
+        gone.lock().recv().expect("the test goes on");
+        Payload::new(1, LEN).send(&mut stream).expect("connected");
+    });
+    let mut others = fleet.flows();
+    let client = bed
+        .host("client")
+        .connect(bed.server_at(Family::V4, PORT + 1));
+    let mut client = client.expect("pepd answers");
+    client.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let mut begin = [0; 5];
+    client.read_exact(&mut begin).expect("connected");
+    bed.cut_link();
+    let hub = &fleet.hub;
+    hub.log()
+        .expect("link to the peer down: its flows' bytes go into custody");
+    go.send(()).expect("the server waits");
+    hub.wait_counter("custody_disk_bytes", |bytes| bytes >= 4 * MIB);
+    for threads in [1, 2] {
+        let changed = Fleet::hub(&bed, threads, HOLD, &keys);
+        std::fs::write(hub.path("pepd.toml"), changed).expect("a directory");
+        upgrade(hub);
+        assert_eq!(fleet.threads(), threads);
+        echo_once(&mut others[1], b"goes on");
+    }
+    bed.restore_link();
+    let received = receive(&mut client).expect("a payload");
+    assert_eq!(received, (LEN, Payload::new(1, LEN).sum()));
+    let counters = hub.counters();
+    assert_eq!(counters["flows_lost_at_restart"], 0, "{counters:?}");
+    drop((others, client));
+    for counter in ["custody_memory_bytes", "custody_disk_bytes"] {
+        hub.wait_counter(counter, |bytes| bytes == 0);
+    }
     fleet.stop();
 }

@@ -75,7 +75,7 @@ pub(super) enum DriverError {
     System(#[from] io::Error),
 }
 
-/// What a thread gets.
+/// Everything that a thread gets at its start.
 pub(super) struct Given {
     pub(super) part: Part,
     pub(super) inherited: Inherited,

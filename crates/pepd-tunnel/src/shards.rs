@@ -41,11 +41,11 @@ pub(crate) enum Passed {
     Connection {
         /// The connection.
         stream: TcpStream,
-        /// What has been received by it and not handled.
+        /// Bytes received by it and not handled.
         carried: Carried,
         /// Bytes to be sent by it.
         unsent: Vec<u8>,
-        /// What has been received first: an admitted initiation, or a datagram of a session that
+        /// First datagram received by it: an admitted initiation, or a datagram of a session that
         /// goes on by this connection.
         first: Datagram,
         admitted: bool,
@@ -65,9 +65,9 @@ pub(crate) struct Datagram {
 /// Latest sign of life of the peers that have sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Heard {
-    /// There is no session.
+    /// No session.
     Nothing,
-    /// All peers are silent.
+    /// Sessions, but all peers are silent.
     Silent,
     /// Time, on the local clock, at which one was heard.
     At(Duration),

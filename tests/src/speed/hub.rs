@@ -66,6 +66,8 @@ pub struct Fleet {
     pub rtt: Duration,
     /// The number of boats.
     pub boats: usize,
+    /// The number of threads that share the hub's tunnels.
+    pub threads: usize,
 }
 
 /// The resources that one side took, and what it carried with them.
@@ -224,6 +226,10 @@ impl Sea {
              [identity]\nkey_file = \"{}\"\nlisten = \"0.0.0.0:{PORT}\"\n",
             hub_file.display()
         );
+        // Older pepds do not know the key.
+        if fleet.threads > 1 {
+            hub += &format!("[limits]\ntunnel_threads = {}\n", fleet.threads);
+        }
         let mut boats = Vec::new();
         for index in 0..fleet.boats {
             let name = boat(index);

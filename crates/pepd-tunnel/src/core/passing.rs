@@ -1,4 +1,4 @@
-//! What arrives at one tunnel thread and is for another.
+//! Datagrams and connections that arrive at one tunnel thread and are for another.
 
 use std::{net::IpAddr, rc::Rc, time::Duration};
 

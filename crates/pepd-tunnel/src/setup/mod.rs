@@ -1,11 +1,11 @@
 //! From the configuration to sockets, an endpoint and its peers: everything that can fail.
 
 mod kept;
+mod places;
 mod room;
 
 use std::{
-    cmp::Reverse, io, mem, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, rc::Rc, sync::Arc,
-    time::Duration,
+    io, mem, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, rc::Rc, sync::Arc, time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -47,6 +47,8 @@ use super::{
 use crate::custody::DirectoryError;
 
 pub(super) use kept::{Kept, Opening, Portion};
+pub(super) use places::Place;
+use places::{of_thread, places};
 pub use room::extent;
 
 /// Reasons for which the tunnels cannot start.
@@ -241,52 +243,6 @@ impl Prepared {
         let parts = self.parts.iter();
         parts.map(|part| IdleThread::new(name(part))).collect()
     }
-}
-
-/// Place of a peer among the threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) thread: usize,
-    /// Number of the peer within the thread.
-    pub(super) index: usize,
-}
-
-/// Returns the places of all peers: those with the highest stated rates first, each on the thread
-/// with the least rate, and then with the fewest peers. Peers of sites in mode `packet` share the
-/// first thread, as multicast packets of one may be for another.
-fn places(config: &Config, threads: usize) -> Vec<Place> {
-    let rate = |peer: usize| {
-        let stated = config.peers[peer].rate;
-        stated.map_or(0, units::Rate::bits_per_second)
-    };
-    let mut order: Vec<_> = (0..config.peers.len()).collect();
-    order.sort_by_key(|peer| (!has_packets(config, *peer), Reverse(rate(*peer))));
-    let mut loads = vec![(0, 0); threads];
-    let mut of = vec![0; config.peers.len()];
-    for peer in order {
-        let least = (0..threads).min_by_key(|thread| loads[*thread]);
-        let thread = match has_packets(config, peer) {
-            true => 0,
-            false => least.unwrap_or_default(),
-        };
-        let (load, peers) = &mut loads[thread];
-        (*load, *peers) = (*load + rate(peer), *peers + 1);
-        of[peer] = thread;
-    }
-    let mut next = vec![0; threads];
-    let of = of.into_iter().map(|thread| {
-        let index = next[thread];
-        next[thread] += 1;
-        Place { thread, index }
-    });
-    of.collect()
-}
-
-/// Returns the peers of a thread, in their order.
-fn of_thread(places: &[Place], member: &Member) -> impl Iterator<Item = usize> {
-    let thread = usize::from(member.shard().number());
-    let peers = places.iter().enumerate();
-    peers.filter_map(move |(peer, place)| (place.thread == thread).then_some(peer))
 }
 
 fn conflict(peer: &Peer, err: AddPeerError) -> TunnelError {

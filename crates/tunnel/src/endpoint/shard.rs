@@ -9,7 +9,7 @@
 //!
 //! Each shard has its own seed, sockets and peers. The first one admits the initiations to all of
 //! them, so that limits, cookies and the memory of answered initiations exist once. A shard admits
-//! by itself those that come by its own TCP connections: cookies would not find the way back.
+//! by itself those that come by its own TCP connections: cookies would not find the return path.
 
 use super::datagram::Kind;
 
