@@ -181,6 +181,10 @@ impl Summary<'_> {
             None => format!("tunnels by {by}: this end calls its peers and needs no open port"),
         };
         line(f, "", &listen)?;
+        let threads = self.config.tunnel_threads();
+        if threads > 1 {
+            line(f, "", &format!("{threads} threads share the peers"))?;
+        }
         for (index, peer) in self.config.peers.iter().enumerate() {
             line(f, if index == 0 { "peers" } else { "" }, &described(peer))?;
         }

@@ -251,6 +251,11 @@ impl Config {
         if self.defers() { self.limits.held } else { 0 }
     }
 
+    /// Returns the number of threads that share the peers: none without peers.
+    pub fn tunnel_threads(&self) -> usize {
+        (self.limits.tunnel_threads as usize).min(self.peers.len())
+    }
+
     /// Descriptors needed at full load: two per flow, one per held SYN, and the reserve.
     pub fn descriptors_needed(&self) -> u64 {
         let limits = &self.limits;

@@ -83,8 +83,7 @@ fn families() -> u64 {
 /// Returns the number needed besides those open at the start, for this number of workers.
 fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let listeners = listeners(config, workers, families);
-    let threads = (config.limits.tunnel_threads as usize).min(config.peers.len());
-    let tunnels = threads as u64 * TUNNELS;
+    let tunnels = config.tunnel_threads() as u64 * TUNNELS;
     let defer = if config.defers() { DEFER } else { 0 };
     let packets = PACKETS * config.packet_tuns() as u64;
     // One more for passed packets, and those for groups.
@@ -141,6 +140,18 @@ mod tests {
             minimum(&config("syn = \"defer\"\n"), 1, 1),
             smallest + DEFER
         );
+        let peer = |name, number| {
+            let key = pep_core::key::PublicKey([number; 32]);
+            format!("[peer.{name}]\npublic_key = \"{key}\"\n")
+        };
+        let tunnels = |threads| {
+            let limits = format!("[limits]\ntunnel_threads = {threads}\n");
+            let peers = peer("a", 1) + &peer("b", 2);
+            config(&format!("[identity]\nkey_file = \"a\"\n{limits}{peers}"))
+        };
+        assert_eq!(minimum(&tunnels(1), 1, 1), smallest + TUNNELS);
+        // At most one for each peer.
+        assert_eq!(minimum(&tunnels(3), 1, 1), smallest + 2 * TUNNELS);
         let bypass = "[[site]]\nname = \"a\"\nmode = \"bypass\"\nsyn = \"defer\"\n";
         assert_eq!(minimum(&config(bypass), 1, 1), smallest);
     }

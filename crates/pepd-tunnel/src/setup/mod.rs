@@ -170,8 +170,7 @@ impl Prepared {
             known.last = paths.as_ref().and_then(last).filter(|_| calls_us);
             peers.push((peer.clone(), known));
         }
-        let threads = (config.limits.tunnel_threads as usize).min(peers.len());
-        let sockets = bind(identity, marks.server_leg(), threads)?;
+        let sockets = bind(identity, marks.server_leg(), config.tunnel_threads())?;
         let places = places(config, sockets.len());
         let far = SiteRuntime::far(config, controls, clamps);
         let statuses = Statuses::new(config);
