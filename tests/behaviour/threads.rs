@@ -130,11 +130,18 @@ fn a_hub_serves_several_boats() {
 /// Flows of all threads outlive the process, whatever the number of threads before and after.
 #[test]
 fn flows_survive_a_change_of_the_number_of_threads() {
-    let bed = TunnelBed::with_two_boats(LINK);
-    let fleet = Fleet::start(&bed, 2, "");
+    for carrier in ["udp", "tcp"] {
+        let peer = format!("carrier = \"{carrier}\"\n");
+        let bed = TunnelBed::with_two_boats(LINK);
+        let fleet = Fleet::start(&bed, 2, &peer);
+        survives_changes(&bed, fleet, &peer);
+    }
+}
+
+fn survives_changes(bed: &TunnelBed, fleet: Fleet<'_>, peer: &str) {
     let mut streams = fleet.flows();
     for threads in [1, 2] {
-        let changed = Fleet::hub(&bed, threads, "", "");
+        let changed = Fleet::hub(bed, threads, peer, "");
         std::fs::write(fleet.hub.path("pepd.toml"), changed).expect("a directory");
         for replace in [upgrade, crash] {
             replace(&fleet.hub);
@@ -223,5 +230,37 @@ fn bytes_on_disk_survive_a_change_of_the_number_of_threads() {
     for counter in ["custody_memory_bytes", "custody_disk_bytes"] {
         hub.wait_counter(counter, |bytes| bytes == 0);
     }
+    fleet.stop();
+}
+
+/// Forged datagrams move strangers' connections from thread to thread, and take nothing from peers.
+#[test]
+fn strangers_whose_connections_move_are_closed_and_counted() {
+    const STRANGERS: u64 = 40;
+    let bed = TunnelBed::with_two_boats(LINK);
+    let fleet = Fleet::start(&bed, 2, "");
+    let mut streams = fleet.flows();
+    let strangers = (0..STRANGERS).map(|number| {
+        let mut stream = bed.host("boat").connect(bed.hub_at()).expect("a listener");
+        // DATA for the first thread, for the second one, and half of one for the second.
+        let data = |thread: u8| [&[0, 40, 5, 0, thread][..], &[7; 37][..]].concat();
+        let bytes = match number % 3 {
+            0 => data(0),
+            1 => [data(1), data(0), data(1)].concat(),
+            _ => [&data(1)[..], &data(1)[..20]].concat(),
+        };
+        // The hub may have closed the connection already.
+        let _ = stream.write_all(&bytes);
+        stream
+    });
+    let strangers: Vec<_> = strangers.collect();
+    for stream in &mut streams {
+        echo_once(stream, b"undisturbed");
+    }
+    drop(strangers);
+    let hub = &fleet.hub;
+    hub.wait_counter("tunnel_tcp_unauthenticated", |closed| closed == STRANGERS);
+    hub.wait_counter("tunnel_tcp_connections", |open| open == 0);
+    drop(streams);
     fleet.stop();
 }

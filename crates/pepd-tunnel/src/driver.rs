@@ -57,7 +57,7 @@ const RETRY: Duration = Duration::from_millis(10);
 /// Flows started before other tasks run.
 const BEGIN_TURN: usize = 64;
 /// Things from other threads that are handled before other tasks run.
-const PASSED_TURN: usize = 64;
+const PASSED_TURN: usize = 32;
 /// Time limit for close messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -147,9 +147,6 @@ pub(super) async fn run(
     core.borrow_mut().close();
     // Packets in flight may be lost from here on.
     let _ = timeout(CLOSE_TIMEOUT, poll_fn(|cx| driver.poll(cx))).await;
-    if let Some(paths) = &paths {
-        paths.lock().write();
-    }
     Ok(())
 }
 

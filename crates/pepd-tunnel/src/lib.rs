@@ -7,10 +7,10 @@
 //!                       client leg                                     server leg
 //! ```
 //!
-//! One thread owns everything of a tunnel: sockets, an [`Endpoint`](tunnel::endpoint::Endpoint)
-//! with the peer, and the legs of its flows. Each flow is a task. Nothing is locked, and one turn
-//! handles everything that a datagram carries, for however many flows. `limits.tunnel_threads`
-//! threads share the peers.
+//! Everything of a peer belongs to one thread: sockets, an
+//! [`Endpoint`](tunnel::endpoint::Endpoint), and the legs of its flows. Each flow is a task. No
+//! datagram takes a lock, and one turn handles everything that it carries, for however many flows.
+//! `limits.tunnel_threads` threads share the peers.
 //!
 //! - [`setup`], from the configuration to sockets, endpoint and peers
 //! - `driver`, sending and receiving datagrams, and timers; `company`, how long datagrams wait for
@@ -68,12 +68,16 @@ use pepd_relay::{
     limits::Permit,
 };
 use pepd_sys::{site_counters::SiteCounters, threads::IdleThread};
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    runtime::Runtime,
+    sync::{mpsc, watch},
+};
 use tunnel::class::Class;
 
 use credit::Pool;
 use driver::Given;
 use leg::Leg;
+use paths::Record;
 use peers::{PeerStatus, Statuses};
 use probe::Prober;
 pub use recover::Inherited;
@@ -166,7 +170,9 @@ pub struct Tunnels {
     routes: Vec<(SiteId, usize, Class)>,
     far: Arc<SiteCounters>,
     prober: Prober,
-    /// Sockets of all threads: when one is closed, the kernel confuses the others.
+    /// Record of paths, to be written after the end of all threads.
+    paths: Option<Record>,
+    /// Sockets of several threads: when one is closed, the kernel confuses the others.
     _sockets: Vec<Bound>,
 }
 
@@ -190,6 +196,17 @@ impl Tunnels {
         let mut tuns = Some(tuns);
         let credit = Pool::new(&context.budget);
         let (mut running, mut accepted, mut orders) = (Vec::new(), Vec::new(), Vec::new());
+        let several = threads.len() > 1;
+        // All of them first: a thread that has begun cannot be taken back.
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+        };
+        let runtimes = threads.iter().map(|_| runtime());
+        let runtimes: Vec<_> = runtimes.collect::<io::Result<_>>()?;
+        let paths = prepared.parts[0].paths.clone();
+        let threads = threads.into_iter().zip(runtimes);
         let parts = prepared.parts.into_iter().zip(threads);
         for (((part, thread), inherited), kept) in parts.zip(inherited.drain(..)).zip(kept) {
             let (accept, incoming) = mpsc::unbounded_channel();
@@ -205,8 +222,8 @@ impl Tunnels {
                 incoming,
                 orders: ordered,
             };
-            let opening = opening.take();
-            running.push(run(thread, given, opening, context, stop.subscribe())?);
+            let (opening, stopped) = (opening.take(), stop.subscribe());
+            running.push(run(thread, given, opening, context, (stopped, several)));
         }
         Ok(Self {
             threads: running,
@@ -217,7 +234,8 @@ impl Tunnels {
             statuses: prepared.statuses,
             routes: prepared.routes,
             far: prepared.far,
-            _sockets: prepared.sockets,
+            paths,
+            _sockets: prepared.sockets.into_iter().filter(|_| several).collect(),
         })
     }
 
@@ -259,23 +277,23 @@ impl Tunnels {
                 );
             }
         }
+        if let Some(paths) = self.paths {
+            paths.lock().write();
+        }
     }
 }
 
 /// Starts one thread. The first one opens the custody of all.
 fn run(
-    thread: IdleThread,
+    (thread, runtime): (IdleThread, Runtime),
     given: Given,
     opening: Option<Opening>,
     context: &Arc<FlowContext>,
-    mut stopped: watch::Receiver<()>,
-) -> io::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    (mut stopped, several): (watch::Receiver<()>, bool),
+) -> JoinHandle<()> {
     let context = Arc::clone(context);
     let heartbeat = context.heartbeat.of_thread();
-    Ok(thread.begin(move || {
+    thread.begin(move || {
         if let Some(opening) = opening {
             opening.open(&context.arena);
         }
@@ -293,6 +311,8 @@ fn run(
                 Err(err) => std::panic::resume_unwind(err.into_panic()),
             };
             tracing::error!(error, "tunnel thread stopped");
+            // Peers of the other threads cannot do without it, so all start anew.
+            assert!(!several, "a tunnel thread of several has stopped");
         });
-    }))
+    })
 }

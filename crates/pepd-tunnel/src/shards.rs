@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The kernel gives a thread the datagrams of its peers. It gives the first thread all initiations,
-//! as their senders are known only after a computation: limits and cookies are thus one for all.
+//! as their senders are known only after a computation: limits and cookies are thus one for all. A
+//! connection by TCP stays with the thread of its peer, once that is known.
 
 use std::{
     net::{IpAddr, TcpStream},
@@ -41,8 +42,7 @@ pub(crate) enum Passed {
     Connection {
         /// The connection.
         stream: TcpStream,
-        /// Bytes received by it and not handled.
-        carried: Carried,
+        received: Received,
         /// Bytes to be sent by it.
         unsent: Vec<u8>,
         /// First datagram received by it: an admitted initiation, or a datagram of a session that
@@ -52,9 +52,31 @@ pub(crate) enum Passed {
     },
 }
 
+/// State of a connection's receiving side.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// Bytes that have not been handled.
+    pub(crate) carried: Carried,
+    /// Number of datagrams by which the sender may still authenticate.
+    pub(crate) chances: u32,
+}
+
+impl Default for Received {
+    /// Returns the state of a new connection.
+    fn default() -> Self {
+        Self {
+            carried: Carried::default(),
+            // Two, and as many again for each cookie.
+            chances: 16,
+        }
+    }
+}
+
 /// A received datagram.
 #[derive(Debug)]
 pub(crate) struct Datagram {
+    /// Time of arrival on the common clock.
+    pub(crate) at: Duration,
     pub(crate) from: Remote,
     /// The local address to which it was sent, if known.
     pub(crate) to: Option<IpAddr>,
@@ -111,6 +133,13 @@ pub(crate) struct Member {
 /// Receiver of what other threads pass on.
 pub(crate) type Inbox = mpsc::Receiver<Passed>;
 
+impl Drop for Member {
+    fn drop(&mut self) {
+        // The peers of a thread that has ended say nothing about the link.
+        self.latest(Heard::Nothing);
+    }
+}
+
 impl Member {
     /// Returns the places of `count` threads, at least 1 and at most 16.
     pub(crate) fn all(count: usize) -> Vec<(Self, Inbox)> {
@@ -121,10 +150,9 @@ impl Member {
             heard: inboxes.iter().map(|_| AtomicU64::new(0)).collect(),
             inboxes: inboxes.into(),
         });
-        let bits = count.next_power_of_two().ilog2() as u8;
         let members = received.into_iter().enumerate();
         let member = |(number, inbox)| {
-            let shard = Shard::new(number as u16, bits).expect("no more than the maximum");
+            let shard = Self::shard_of(number, count);
             let common = Arc::clone(&common);
             (Self { shard, common }, inbox)
         };
@@ -143,7 +171,8 @@ impl Member {
     }
 
     /// Returns the thread to which a connection is to be passed by its first datagram. Initiations
-    /// must be admitted first. Threads other than the first have no connections of strangers.
+    /// must be admitted first. Only the first thread passes connections by what a stranger may have
+    /// forged: it accepts them.
     pub(crate) fn owner_of_connection(&self, first: &[u8]) -> Option<u16> {
         (self.shard.number() == 0).then(|| self.owner(first))?
     }
@@ -159,6 +188,16 @@ impl Member {
     pub(crate) fn pass(&self, to: u16, passed: Passed) -> bool {
         let inbox = self.common.inboxes.get(usize::from(to));
         inbox.is_some_and(|inbox| inbox.try_send(passed).is_ok())
+    }
+
+    /// Returns the maximum number of peers of each of `count` threads.
+    pub(crate) fn peers_max(count: usize) -> usize {
+        Self::shard_of(0, count).slots()
+    }
+
+    fn shard_of(number: usize, count: usize) -> Shard {
+        let bits = count.next_power_of_two().ilog2() as u8;
+        Shard::new(number as u16, bits).expect("no more than the maximum")
     }
 
     /// Returns the start of the local clock.

@@ -89,7 +89,7 @@ pub(super) struct Core {
     counted: [u64; 4],
 }
 
-/// Reading of the local clock when the core is created, so that remembered times lie before it.
+/// Reading of the local clock at its start, so that remembered times lie before it.
 pub(super) const BEGINNING: Duration = Duration::from_secs(48 * 3600);
 
 /// Time for which [`Core::may_wait`] is computed once.

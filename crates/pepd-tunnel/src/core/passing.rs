@@ -20,13 +20,15 @@ impl Core {
         datagram: &mut [u8],
     ) {
         let copy = |bytes: &[u8]| Datagram {
+            at: arrived,
             from,
             to,
             ecn,
             bytes: bytes.into(),
         };
         if let Some(owner) = self.member.owner(datagram) {
-            return self.pass(owner, Passed::Datagram(copy(datagram)));
+            self.pass(owner, Passed::Datagram(copy(datagram)));
+            return;
         }
         self.handle_datagram(arrived, from, to, ecn, datagram);
         if let Some(owner) = self.endpoint.take_elsewhere() {
@@ -34,13 +36,15 @@ impl Core {
         }
     }
 
-    /// Passes something to another thread. What finds no room is lost, like a datagram that the
-    /// kernel drops: the thread is too busy.
-    pub(crate) fn pass(&self, to: u16, passed: Passed) {
-        if !self.member.pass(to, passed) {
+    /// Passes something to another thread. Returns false if that has no room: it is too busy, and
+    /// the thing is lost, like a datagram that the kernel drops.
+    pub(crate) fn pass(&self, to: u16, passed: Passed) -> bool {
+        let has_room = self.member.pass(to, passed);
+        if !has_room {
             let counters = &self.context.counters;
             counters.update(|stats| stats.tunnel_datagrams_dropped += 1);
         }
+        has_room
     }
 
     /// Handles what another thread has passed.
@@ -48,15 +52,16 @@ impl Core {
         let core = &mut *shared.borrow_mut();
         match passed {
             Passed::Datagram(Datagram {
+                at,
                 from,
                 to,
                 ecn,
                 mut bytes,
-            }) => core.take_datagram(core.now(), (from, to), ecn, &mut bytes),
+            }) => core.take_datagram(at, (from, to), ecn, &mut bytes),
             Passed::Initiation(initiation) => core.handle_admitted(&initiation),
             Passed::Connection {
                 stream,
-                carried,
+                received,
                 unsent,
                 mut first,
                 admitted,
@@ -64,7 +69,7 @@ impl Core {
                 let at = first.from.address;
                 match core.take_connection(at, stream, unsent) {
                     Ok((stream, id)) => {
-                        let connection = tcp::run(Rc::clone(shared), stream, (at, id), carried);
+                        let connection = tcp::run(Rc::clone(shared), stream, (at, id), received);
                         tokio::task::spawn_local(connection);
                         if admitted {
                             core.handle_admitted(&first);

@@ -207,11 +207,12 @@ impl Prepared {
         }
         let (sizes, flows, mut packets) = (room::sizes(config), flows(config), packets(config)?);
         for (index, (peer, place)) in peers.into_iter().zip(&places).enumerate() {
-            if place.thread > 0 {
-                let added = parts[0]
-                    .endpoint
-                    .add_elsewhere(peer.1.public_key, place.thread as u16);
-                added.map_err(|err| conflict(&peer.0, err))?;
+            for (thread, part) in parts.iter_mut().enumerate() {
+                if thread != place.thread {
+                    let (key, there) = (peer.1.public_key, place.thread as u16);
+                    let added = part.endpoint.add_elsewhere(key, there);
+                    added.map_err(|err| conflict(&peer.0, err))?;
+                }
             }
             let part = &mut parts[place.thread];
             part.peers.push(peer);

@@ -27,13 +27,17 @@ pub(super) fn places(config: &Config, threads: usize) -> Vec<Place> {
     let average = known.clone().sum::<u64>() / known.count().max(1) as u64;
     let rate = |peer: usize| stated[peer].unwrap_or(average).max(1);
     let mut order: Vec<_> = (0..stated.len()).collect();
-    order.sort_by_key(|peer| (!has_packets(config, *peer), Reverse(rate(*peer))));
-    let (mut loads, mut of) = (vec![0; threads], vec![0; stated.len()]);
+    order.sort_by_cached_key(|peer| (!has_packets(config, *peer), Reverse(rate(*peer))));
+    let room = Member::peers_max(threads);
+    let (mut rates, mut peers) = (vec![0; threads], vec![0; threads]);
+    let mut of = vec![0; stated.len()];
     for peer in order {
-        let lowest = (0..threads).min_by_key(|thread| loads[*thread]);
+        let free = (0..threads).filter(|thread| peers[*thread] < room);
+        let lowest = free.min_by_key(|thread| rates[*thread]);
         let lowest = lowest.filter(|_| !has_packets(config, peer));
         of[peer] = lowest.unwrap_or_default();
-        loads[of[peer]] += rate(peer);
+        rates[of[peer]] += rate(peer);
+        peers[of[peer]] += 1;
     }
     let mut next = vec![0; threads];
     let of = of.into_iter().map(|thread| {
@@ -59,8 +63,9 @@ mod tests {
 
     /// Returns the threads of peers with these keys and the text of their sites.
     fn threads(peers: &[&str], sites: &str, threads: usize) -> Vec<usize> {
-        let peers = peers.iter().zip(1..).map(|(keys, number)| {
-            let key = PublicKey([number; 32]);
+        let peers = peers.iter().zip(1_u64..).map(|(keys, number)| {
+            let mut key = PublicKey([1; 32]);
+            key.0[..8].copy_from_slice(&number.to_be_bytes());
             format!("[peer.p{number}]\npublic_key = \"{key}\"\n{keys}\n")
         });
         let text = format!(
@@ -92,6 +97,15 @@ mod tests {
         assert_eq!(threads(&[""; 4], "", 2), [0, 1, 0, 1]);
         let mixed = ["rate = \"1Gbit/s\"", "", "", ""];
         assert_eq!(threads(&mixed, "", 2), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn no_thread_gets_more_peers_than_it_may_have() {
+        let (fast, slow) = ("rate = \"10Gbit/s\"", "rate = \"1Mbit/s\"");
+        let peers = [vec![fast; 15], vec![slow; Member::peers_max(16) + 1]].concat();
+        let threads = threads(&peers, "", 16);
+        let last = threads.iter().filter(|thread| **thread == 15);
+        assert_eq!(last.count(), Member::peers_max(16));
     }
 
     #[test]

@@ -13,15 +13,13 @@ use tunnel::{ecn::Ecn, endpoint::Remote, wire::Carried};
 use super::{
     super::{
         core::{Core, Shared},
-        shards::Datagram,
+        shards::{Datagram, Received},
     },
     QUEUE,
 };
 
 /// Read calls before other tasks run.
 const READ_TURN: usize = 8;
-/// Datagrams by which a stranger may authenticate: two, and as many again for each cookie.
-const STRANGER_DATAGRAMS: u32 = 16;
 
 /// Connects, and runs the connection.
 pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
@@ -34,7 +32,7 @@ pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
         Err(err) => Err(err),
     };
     match connected {
-        Ok(stream) => run(core, stream, (at, id), Carried::default()).await,
+        Ok(stream) => run(core, stream, (at, id), Received::default()).await,
         Err(err) => {
             tracing::debug!(%at, error = %err, "cannot call a peer by TCP");
             core.borrow_mut().on_connection_end(at, id);
@@ -55,26 +53,30 @@ async fn replaced(core: &Shared, at: SocketAddr, id: u64) {
 }
 
 /// Moves datagrams until the connection ends or is to end, or turns out to be one of another
-/// thread's peer. `carried` is what has been received by it and not handled.
+/// thread's peer.
 pub(in super::super) async fn run(
     core: Shared,
     stream: TcpStream,
     (at, id): (SocketAddr, u64),
-    carried: Carried,
+    Received { carried, chances }: Received,
 ) {
     let mut pipe = Pipe {
         stream,
         at,
         id,
         carried,
-        chances: STRANGER_DATAGRAMS,
+        chances,
         elsewhere: None,
     };
     core.borrow_mut().on_room(at, id);
     let end = poll_fn(|cx| pipe.poll(cx, &core)).await;
     if let Some(elsewhere) = pipe.elsewhere {
         let core = &mut *core.borrow_mut();
-        return core.pass_connection(id, pipe.stream, pipe.carried, elsewhere);
+        let received = Received {
+            carried: pipe.carried,
+            chances: pipe.chances,
+        };
+        return core.pass_connection(id, pipe.stream, received, elsewhere);
     }
     tracing::debug!(%at, error = end.err().map(tracing::field::display), "TCP connection to a peer closed");
     core.borrow_mut().on_connection_end(at, id);
@@ -103,7 +105,10 @@ impl Pipe {
         }
         // What is in `carried` already was received by another thread.
         self.take_all(core)?;
-        if self.read(cx, core)? || core.tcp.get(self.at, self.id).is_none() {
+        if self.elsewhere.is_some()
+            || self.read(cx, core)?
+            || core.tcp.get(self.at, self.id).is_none()
+        {
             return Poll::Ready(Ok(()));
         }
         self.write(cx, core)?;
@@ -141,8 +146,12 @@ impl Pipe {
             let by_index = by_index.flatten();
             let is_known = by_index.is_none() && core.take_from_tcp(self.at, self.id, datagram);
             let by_key = core.endpoint.take_elsewhere().filter(|_| is_stranger);
-            if let Some(owner) = by_index.or(by_key) {
+            if let Some(owner) = by_index.or(by_key)
+                && self.chances > 1
+            {
+                self.chances -= 1;
                 let first = Datagram {
+                    at: core.now(),
                     from: Remote::tcp(self.at),
                     to: None,
                     ecn: Ecn::NotEct,

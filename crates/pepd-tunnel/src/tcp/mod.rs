@@ -33,7 +33,7 @@ use tokio::{
 };
 use tunnel::{
     endpoint::{Carrier, PeerId, Remote},
-    wire::{Carried, append_carried},
+    wire::append_carried,
 };
 
 pub(super) use self::{
@@ -42,7 +42,7 @@ pub(super) use self::{
 };
 use super::{
     core::{Core, Shared},
-    shards::{Datagram, Passed},
+    shards::{Datagram, Passed, Received},
 };
 
 /// Maximum of bytes queued for a connection, apart from handshakes. Beyond it, its peer is held.
@@ -252,7 +252,7 @@ impl Core {
         &mut self,
         id: u64,
         stream: TcpStream,
-        carried: Carried,
+        received: Received,
         (to, first, admitted): (u16, Datagram, bool),
     ) {
         let at = first.from.address;
@@ -265,12 +265,14 @@ impl Core {
                 self.tcp.list.remove(&at);
                 let passed = Passed::Connection {
                     stream,
-                    carried,
+                    received,
                     unsent,
                     first,
                     admitted,
                 };
-                self.pass(to, passed);
+                if !self.pass(to, passed) {
+                    tracing::debug!(%at, "TCP connection to a peer closed: its thread is too busy");
+                }
             }
             Err(err) => {
                 tracing::debug!(%at, error = %err, "TCP connection to a peer closed");
@@ -339,8 +341,8 @@ pub(super) async fn accept(core: Shared, listener: TcpListener) {
                 let mut core_there = core.borrow_mut();
                 let now = core_there.now();
                 let id = core_there.tcp.admit(now, from);
-                let carried = Carried::default();
-                spawn_local(run(Rc::clone(&core), stream, (from, id), carried));
+                let received = Received::default();
+                spawn_local(run(Rc::clone(&core), stream, (from, id), received));
             }
             Err(err) => {
                 tracing::debug!(error = %err, "cannot accept a TCP connection of a peer");

@@ -36,13 +36,13 @@ impl Bound {
     /// Binds to `listen`. Without it, and for the other version of IP, binds to any address and a
     /// port that the kernel chooses. If `listen` is any address, binds both versions.
     ///
-    /// Returns the sockets of `count` threads, at least 1 and at most 256, in the order of the
+    /// Returns the sockets of `count` threads, at least 1 and at most 16, in the order of the
     /// threads. If the kernel cannot distribute datagrams to them, warns, and returns only those of
     /// the first thread.
     ///
     /// A datagram may still reach the wrong thread: the kernel distributes datagrams that it has
-    /// joined by the first of them. All sockets must stay open until no thread uses any: when one
-    /// is closed, the kernel moves the last one to its position. A [clone](Clone) suffices.
+    /// joined (GRO) by the first of them. All sockets must stay open until no thread uses any: when
+    /// one is closed, the kernel moves the last one to its position. A [clone](Clone) suffices.
     ///
     /// # Errors
     /// If `listen` cannot be bound, or no socket can.
@@ -81,8 +81,15 @@ impl Bound {
                 "all tunnels share one thread: the kernel cannot distribute datagrams to several"
             );
             bound.truncate(1);
+            bound[0].stop_sharing()?;
         }
         Ok(bound)
+    }
+
+    /// Makes the port exclusive again.
+    fn stop_sharing(&self) -> io::Result<()> {
+        let mut sockets = [&self.v4, &self.v6].into_iter().flatten();
+        sockets.try_for_each(|socket| socket.set_reuse_port(false))
     }
 
     /// Attaches the program that distributes datagrams to so many threads.

@@ -59,7 +59,7 @@ pub enum AddPeerError {
     /// The public key is the endpoint's own.
     #[error("the public key is the endpoint's own")]
     Ourselves,
-    /// The maximum of 65,536 peers is reached, which shards share equally.
-    #[error("too many peers: the maximum is 65,536")]
+    /// The maximum is reached: 65,536, or the [part](super::Shard::slots) of one of several shards.
+    #[error("too many peers: the maximum is 65,536, or less for one of several threads")]
     TooMany,
 }

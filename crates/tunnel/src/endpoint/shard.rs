@@ -61,8 +61,8 @@ impl Shard {
         self.number == 0
     }
 
-    /// Returns the number of slots for peers.
-    pub(super) fn slots(self) -> usize {
+    /// Returns the maximum number of peers.
+    pub fn slots(self) -> usize {
         1 << (16 - self.bits)
     }
 
