@@ -41,7 +41,7 @@ const fn row(name: &'static str, carried: Carried, rate: u32, rtt_ms: u64, boats
     }
 }
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 13] = [
     row("direct-geo", Carried::Direct, 10, 600, 1),
     row("split-geo", Carried::Split, 10, 600, 1),
     Row {
@@ -61,10 +61,18 @@ const ROWS: [Row; 10] = [
         far: Some(8.0),
         ..row("hub-10", Carried::Tunnel, 10, 40, 10)
     },
-    row("hub-40", Carried::Tunnel, 10, 40, 40),
+    // Pepds of more boats would take the CPU time that the hub needs.
+    row("hub-sim-1", Carried::Simulated, 10, 40, 1),
+    row("hub-40", Carried::Simulated, 10, 40, 40),
     Row {
         threads: 2,
-        ..row("hub-40-threads", Carried::Tunnel, 10, 40, 40)
+        ..row("hub-40-threads", Carried::Simulated, 10, 40, 40)
+    },
+    // Half of what one thread of the hub carries.
+    row("hub-fast", Carried::Simulated, 50, 40, 40),
+    Row {
+        threads: 2,
+        ..row("hub-fast-threads", Carried::Simulated, 50, 40, 40)
     },
 ];
 
@@ -193,8 +201,9 @@ fn measure_row<'a>(
 }
 
 const TEXT: &str = "Median (minimum..maximum) of the rounds. CPU: seconds for each 1e9 bytes that \
-hosts received.\nA packet is 1,448 such bytes. Waits are those of pepd's threads. An empty cell: no \
-pepd, or no `perf`.";
+hosts received.\nA packet is 1,448 such bytes. Waits are those of pepd's threads. The near side \
+of simulated\nboats is the thread that simulates them, with the kernel's work for what the hub \
+receives. An empty\ncell: no pepd, or no `perf`.";
 
 const HEADER: [&str; 11] = [
     "work",

@@ -1,7 +1,7 @@
 //! Boats behind links of a stated rate, and the hub where their tunnels end.
 
 use std::{
-    net::TcpStream,
+    net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::Ordering::Relaxed,
@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use nix::unistd::Pid;
 use serde::Serialize;
 use tempfile::TempDir;
@@ -21,8 +22,10 @@ use winkemu::{
 use super::{
     Result,
     bed::{self, CONGESTION, PEER, PORT, READY, keygen, start_pepd},
+    boats::{Boats, key_of},
     bulk::{DRAIN, FILL, PIECE, Run},
     meter,
+    strangers::Target,
 };
 use crate::pep::carrier;
 
@@ -41,6 +44,8 @@ pub enum Carried {
     Split,
     /// Tunnels between a pepd on each boat and that of the hub.
     Tunnel,
+    /// Tunnels of the hub's pepd with boats simulated by a thread of this process, without links.
+    Simulated,
 }
 
 impl Carried {
@@ -51,6 +56,7 @@ impl Carried {
             Self::Direct => "direct",
             Self::Split => "split",
             Self::Tunnel => "tunnel",
+            Self::Simulated => "tunnel, simulated boats",
         }
     }
 }
@@ -86,7 +92,7 @@ pub struct Cost {
 pub struct Uploaded {
     /// The goodput of all boats together at the server, in Mbit/s.
     pub mbit_per_s: f64,
-    /// The cost of all boats' pepds; `None` without any.
+    /// The cost of all boats' pepds, or of the thread that simulates boats; `None` without any.
     pub boats: Option<Cost>,
     /// The cost of the hub's pepd; `None` without one.
     pub hub: Option<Cost>,
@@ -107,6 +113,8 @@ struct Sea {
     nodes: Topology,
     boats: Vec<Process>,
     hub: Option<Process>,
+    /// The hub's end of the tunnels, if its boats are simulated.
+    target: Option<Target>,
     _files: TempDir,
 }
 
@@ -117,18 +125,29 @@ impl Fleet {
     /// Without root, when a pepd is not ready in time, or when a flow ends early.
     pub fn upload(&self, pepd: &Path, warm_up: Duration, time: Duration) -> Result<Uploaded> {
         let sea = Sea::new(self, pepd)?;
-        let (sources, sinks) = sea.connected(self.boats)?;
+        let server = sea.nodes.node("server");
+        let listener = server.netns().enter(|| bed::listener(server.ipv4()))??;
+        let listener = TcpListener::from(listener);
+        let address = listener.local_addr()?;
+        let (mut sources, mut simulated) = (Vec::new(), None);
+        match sea.target {
+            Some(target) => simulated = Some(sea.simulate(self, target, address)?),
+            None => sources = sea.connect(self.boats, address)?,
+        }
+        let sinks = (0..self.boats).map(|_| Ok(listener.accept()?.0));
+        let sinks = sinks.collect::<Result<_>>()?;
         let run = Run::default();
-        let threads = [
-            run.start(DRAIN, PIECE, sinks)?,
-            run.start(FILL, PIECE, sources)?,
-        ];
+        let mut threads = vec![run.start(DRAIN, PIECE, sinks)?];
+        if !sources.is_empty() {
+            threads.push(run.start(FILL, PIECE, sources)?);
+        }
         thread::sleep(warm_up);
-        let measured = sea.measure(time, &|| run.received.load(Relaxed));
+        let measured = sea.measure(time, &|| run.received.load(Relaxed), simulated.as_ref());
         run.over.store(true, Relaxed);
         for thread in threads {
             thread.join().expect("a traffic thread reports errors")?;
         }
+        simulated.map_or(Ok(()), Boats::end)?;
         measured
     }
 
@@ -164,6 +183,9 @@ impl Fleet {
     }
 }
 
+/// The node of all simulated boats.
+const SIMULATED: &str = "boats";
+
 fn client(boat: usize) -> String {
     format!("client{boat}")
 }
@@ -180,17 +202,22 @@ impl Sea {
                 .veth(&client(index), &boat)
                 .link(&boat, "hub", fleet.link()?))
         };
-        let nodes = (0..fleet.boats).try_fold(Topology::builder(), add)?;
+        let nodes = match fleet.carried {
+            Carried::Simulated => Topology::builder().veth(SIMULATED, "hub"),
+            _ => (0..fleet.boats).try_fold(Topology::builder(), add)?,
+        };
         let mut sea = Self {
             nodes: nodes.veth("hub", "server").build()?,
             boats: Vec::new(),
             hub: None,
+            target: None,
             _files: tempfile::tempdir()?,
         };
         match fleet.carried {
             Carried::Direct => {}
             Carried::Split => sea.start_split(fleet, pepd)?,
             Carried::Tunnel => sea.start_tunnels(fleet, pepd)?,
+            Carried::Simulated => sea.start_hub_of_simulated(fleet, pepd)?,
         }
         Ok(sea)
     }
@@ -212,34 +239,49 @@ impl Sea {
         Ok(())
     }
 
-    fn start_tunnels(&mut self, fleet: &Fleet, pepd: &Path) -> Result<()> {
-        let files = self._files.path().to_owned();
-        let key = |name: &str| -> (PathBuf, Result<String>) {
-            let file = files.join(format!("{name}.key"));
-            let public = keygen(pepd, &file);
-            (file, public)
-        };
-        let (hub_file, hub_key) = key("hub");
-        let hub_key = hub_key?;
+    /// Creates a private key. Returns its file and the public key.
+    fn key(&self, name: &str, pepd: &Path) -> Result<(PathBuf, String)> {
+        let file = self._files.path().join(format!("{name}.key"));
+        let public = keygen(pepd, &file)?;
+        Ok((file, public))
+    }
+
+    /// Starts the hub's pepd for boats with these public keys.
+    fn start_hub(
+        &self,
+        fleet: &Fleet,
+        pepd: &Path,
+        key: &Path,
+        boats: &[String],
+    ) -> Result<Process> {
         let mut hub = format!(
             "[intercept]\nlan = [\"server\"]\n\
              [identity]\nkey_file = \"{}\"\nlisten = \"0.0.0.0:{PORT}\"\n",
-            hub_file.display()
+            key.display()
         );
         // Older pepds do not know the key.
         if fleet.threads > 1 {
             hub += &format!("[limits]\ntunnel_threads = {}\n", fleet.threads);
         }
-        let mut boats = Vec::new();
-        for index in 0..fleet.boats {
-            let name = boat(index);
-            let (file, public) = key(&name);
-            hub += &format!("[peer.{name}]\npublic_key = \"{}\"\n", public?);
+        for (index, public) in boats.iter().enumerate() {
             hub += &format!(
-                "rate = \"{0}Mbit/s\"\nrtt = \"{1}ms\"\n",
+                "[peer.{}]\npublic_key = \"{public}\"\nrate = \"{}Mbit/s\"\nrtt = \"{}ms\"\n",
+                boat(index),
                 fleet.rate,
                 fleet.rtt.as_millis()
             );
+        }
+        self.start("hub", &hub, pepd, READY)
+    }
+
+    fn start_tunnels(&mut self, fleet: &Fleet, pepd: &Path) -> Result<()> {
+        let (hub_file, hub_key) = self.key("hub", pepd)?;
+        let keys = (0..fleet.boats).map(|index| self.key(&boat(index), pepd));
+        let (files, publics): (Vec<_>, Vec<_>) =
+            keys.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        self.hub = Some(self.start_hub(fleet, pepd, &hub_file, &publics)?);
+        for (index, file) in files.iter().enumerate() {
+            let name = boat(index);
             let at = self.nodes.node("hub").interface(&name).ipv4.addr();
             let config = format!(
                 "{}[identity]\nkey_file = \"{}\"\n\
@@ -248,48 +290,71 @@ impl Sea {
                 ends(&client(index), "hub", fleet),
                 file.display()
             );
-            boats.push((name, config));
-        }
-        self.hub = Some(self.start("hub", &hub, pepd, READY)?);
-        for (name, config) in boats {
             let boat = self.start(&name, &config, pepd, PEER)?;
             self.boats.push(boat);
         }
         Ok(())
     }
 
+    fn start_hub_of_simulated(&mut self, fleet: &Fleet, pepd: &Path) -> Result<()> {
+        let (file, public) = self.key("hub", pepd)?;
+        let key = BASE64_STANDARD.decode(public)?;
+        let boats = (0..fleet.boats).map(|index| BASE64_STANDARD.encode(key_of(index)));
+        let boats: Vec<_> = boats.collect();
+        self.hub = Some(self.start_hub(fleet, pepd, &file, &boats)?);
+        let at = self.nodes.node("hub").interface(SIMULATED).ipv4.addr();
+        self.target = Some(Target {
+            address: SocketAddr::from((at, PORT)),
+            key: key.try_into().map_err(|_| "a key has 32 bytes")?,
+        });
+        Ok(())
+    }
+
+    /// Starts the simulated boats, which upload to the server.
+    fn simulate(&self, fleet: &Fleet, hub: Target, server: SocketAddr) -> Result<Boats> {
+        let netns = self.nodes.node(SIMULATED).netns();
+        // The hub receives each datagram of a batch alone, as over links.
+        let off = ["-K", "hub", "tx-udp-segmentation", "off"];
+        let output = netns.command("ethtool").args(off).output();
+        let output = output.map_err(|err| format!("ethtool: {err}"))?;
+        if !output.status.success() {
+            return Err(format!("ethtool: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        netns.enter(|| Boats::start(fleet, hub, server))?
+    }
+
     /// Connects a client of each boat to the server.
-    fn connected(&self, boats: usize) -> Result<(Vec<TcpStream>, Vec<TcpStream>)> {
-        let server = self.nodes.node("server");
-        let listener = server.netns().enter(|| bed::listener(server.ipv4()))??;
-        let listener = std::net::TcpListener::from(listener);
-        let address = listener.local_addr()?;
+    fn connect(&self, boats: usize, server: SocketAddr) -> Result<Vec<TcpStream>> {
         let connect = |index| {
             self.nodes
                 .node(&client(index))
                 .netns()
-                .enter(|| bed::connect(address))?
+                .enter(|| bed::connect(server))?
         };
-        let sources = (0..boats).map(connect).collect::<Result<_>>()?;
-        let sinks = (0..boats).map(|_| Ok(listener.accept()?.0));
-        Ok((sources, sinks.collect::<Result<_>>()?))
+        (0..boats).map(connect).collect()
     }
 
-    fn measure(&self, time: Duration, received: &dyn Fn() -> u64) -> Result<Uploaded> {
+    fn measure(
+        &self,
+        time: Duration,
+        received: &dyn Fn() -> u64,
+        simulated: Option<&Boats>,
+    ) -> Result<Uploaded> {
         let ids = |pepds: &mut dyn Iterator<Item = &Process>| -> Vec<u32> {
             pepds.map(|pepd| carrier(pepd.id())).collect()
         };
         let boats = ids(&mut self.boats.iter());
         let hub = ids(&mut self.hub.iter());
         let (bytes, began) = (received(), Instant::now());
-        let before = [used(&boats)?, used(&hub)?];
+        let of_boats = || simulated.map_or_else(|| used(&boats), |simulated| Ok(simulated.used()));
+        let before = [of_boats()?, used(&hub)?];
         thread::sleep(time);
-        let after = [used(&boats)?, used(&hub)?];
+        let after = [of_boats()?, used(&hub)?];
         let (bytes, took) = ((received() - bytes) as f64, began.elapsed());
         let count = |ids: &[u32]| count_calls(ids, received);
         let calls = [count(&boats), count(&hub)];
-        let cost = |side: usize, ids: &[u32]| {
-            (!ids.is_empty()).then(|| {
+        let cost = |side: usize, exists: bool| {
+            exists.then(|| {
                 let cpu = after[side].cpu - before[side].cpu;
                 let waits = after[side].waits.saturating_sub(before[side].waits);
                 Cost {
@@ -304,8 +369,8 @@ impl Sea {
         }
         Ok(Uploaded {
             mbit_per_s: bytes * 8.0 / took.as_secs_f64() / 1e6,
-            boats: cost(0, &boats),
-            hub: cost(1, &hub),
+            boats: cost(0, !boats.is_empty() || simulated.is_some()),
+            hub: cost(1, !hub.is_empty()),
         })
     }
 }
@@ -322,10 +387,10 @@ fn ends(lan: &str, link: &str, fleet: &Fleet) -> String {
 
 /// Resources that processes have used since their start.
 #[derive(Debug, Clone, Copy, Default)]
-struct Used {
-    cpu: Duration,
+pub(super) struct Used {
+    pub cpu: Duration,
     /// Times that a thread waited.
-    waits: u64,
+    pub waits: u64,
 }
 
 fn used(ids: &[u32]) -> Result<Used> {

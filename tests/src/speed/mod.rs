@@ -6,6 +6,7 @@
 //! bytes in large pieces and times at the receiver.
 
 mod bed;
+mod boats;
 mod bulk;
 mod datagrams;
 mod echo;

@@ -233,10 +233,14 @@ fn initiation(stranger: u64, target: Target) -> Result<Vec<u8>> {
     Ok(datagram)
 }
 
-struct Nothing;
+/// Streams that only have zeros.
+pub(super) struct Nothing;
 
 impl Store for Nothing {
-    fn read(&self, _: StreamId, _: u64, _: &mut [u8]) {}
+    fn read(&self, _: StreamId, _: u64, into: &mut [u8]) {
+        into.fill(0);
+    }
+
     fn place(&mut self, _: StreamId, _: u64, _: &[u8]) {}
 }
 
