@@ -253,7 +253,8 @@ counters! {
     /// System calls that received tunnel datagrams by UDP.
     tunnel_receive_calls,
     /// Tunnel datagrams that the kernel dropped on arrival by UDP: pepd was busy and the receive
-    /// buffer full.
+    /// buffer full. Also datagrams and connections that one tunnel thread passed to another whose
+    /// queue was full.
     tunnel_datagrams_dropped,
     /// Datagrams received on the tunnel port, from any sender.
     tunnel_datagrams_received,

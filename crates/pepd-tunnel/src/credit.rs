@@ -72,7 +72,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Creates the sums of no peer.
+    /// Creates the sums, without peers.
     pub(super) fn new(budget: &Arc<MemoryBudget>) -> Arc<Self> {
         Arc::new(Self {
             budget: Arc::clone(budget),
@@ -220,8 +220,8 @@ impl Account {
         }
     }
 
-    /// Returns the peer's maximum, in flight and received: its share of the free credit, and no
-    /// less than its base. The account is [counted](Self::count).
+    /// Returns the peer's maximum, in flight and received: its base and its part of what can be
+    /// lent, as far as that is free. Call [`count`](Self::count) first.
     fn most(&self, pool: &Pool) -> u64 {
         let lendable = pool.all.saturating_sub(pool.bases.load(Relaxed));
         let part = lendable / pool.claimants.load(Relaxed).max(1);

@@ -7,10 +7,9 @@
 //!                       client leg                                     server leg
 //! ```
 //!
-//! Everything of a peer belongs to one thread: sockets, an
-//! [`Endpoint`](tunnel::endpoint::Endpoint), and the legs of its flows. Each flow is a task. No
-//! datagram takes a lock, and one turn handles everything that it carries, for however many flows.
-//! `limits.tunnel_threads` threads share the peers.
+//! A thread has sockets, an [`Endpoint`](tunnel::endpoint::Endpoint), and the legs of its peers'
+//! flows; each flow is a task. `limits.tunnel_threads` threads share the peers, and each peer stays
+//! on one of them. Handling a datagram takes no lock, and one turn serves all flows in it.
 //!
 //! - [`setup`], from the configuration to sockets, endpoint and peers
 //! - `driver`, sending and receiving datagrams, and timers; `company`, how long datagrams wait for
@@ -172,7 +171,7 @@ pub struct Tunnels {
     prober: Prober,
     /// Record of paths, to be written after the end of all threads.
     paths: Option<Record>,
-    /// Sockets of several threads: when one is closed, the kernel confuses the others.
+    /// Sockets of several threads: when one is closed, the kernel misdirects datagrams.
     _sockets: Vec<Bound>,
 }
 
@@ -311,7 +310,8 @@ fn run(
                 Err(err) => std::panic::resume_unwind(err.into_panic()),
             };
             tracing::error!(error, "tunnel thread stopped");
-            // Peers of the other threads cannot do without it, so all start anew.
+            // The others cannot serve the peers of this thread. The panic ends the process, and the
+            // next one takes the flows over.
             assert!(!several, "a tunnel thread of several has stopped");
         });
     })

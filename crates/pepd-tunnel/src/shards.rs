@@ -1,16 +1,16 @@
-//! The threads of the tunnels: each has a part of the peers.
+//! The threads of the tunnels, among which the peers are divided.
 //!
 //! ```text
 //!           +--> sockets --> endpoint: peers of thread 0, and initiations of all peers
 //!   kernel -+                    |  ^
-//!           |      an initiation |  | what reached another thread than its own
+//!           |                    |  | datagrams and connections of the other thread's peers
 //!           |                    v  |
 //!           +--> sockets --> endpoint: peers of thread 1
 //! ```
 //!
-//! The kernel gives a thread the datagrams of its peers. It gives the first thread all initiations,
-//! as their senders are known only after a computation: limits and cookies are thus one for all. A
-//! connection by TCP stays with the thread of its peer, once that is known.
+//! The kernel gives each thread the datagrams of its peers, and all initiations to the first
+//! thread. Their senders are known only after a computation, so limits and cookies exist only
+//! there. The first thread accepts all connections by TCP; each moves to the thread of its peer.
 
 use std::{
     net::{IpAddr, TcpStream},
@@ -43,11 +43,11 @@ pub(crate) enum Passed {
         /// The connection.
         stream: TcpStream,
         received: Received,
-        /// Bytes to be sent by it.
+        /// Bytes that remain to be sent.
         unsent: Vec<u8>,
-        /// First datagram received by it: an admitted initiation, or a datagram of a session that
-        /// goes on by this connection.
+        /// First datagram: an admitted initiation, or one of a session that goes on here.
         first: Datagram,
+        /// True if `first` is an admitted initiation.
         admitted: bool,
     },
 }
@@ -123,7 +123,7 @@ struct Common {
     inboxes: Box<[mpsc::Sender<Passed>]>,
 }
 
-/// The place of one thread among all.
+/// A thread's number, and its means to reach the others.
 #[derive(Debug)]
 pub(crate) struct Member {
     shard: Shard,
@@ -141,7 +141,7 @@ impl Drop for Member {
 }
 
 impl Member {
-    /// Returns the places of `count` threads, at least 1 and at most 16.
+    /// Returns those of `count` threads, at least 1 and at most 16.
     pub(crate) fn all(count: usize) -> Vec<(Self, Inbox)> {
         let (inboxes, received): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::channel(PASSED_MAX)).unzip();
@@ -159,20 +159,20 @@ impl Member {
         members.map(member).collect()
     }
 
-    /// Returns the place of the only thread.
+    /// Returns that of the only thread.
     #[cfg(test)]
     pub(crate) fn alone() -> Self {
         Self::all(1).remove(0).0
     }
 
-    /// Returns the thread's part of the receiver indices.
+    /// Returns the number of the thread's endpoint among all.
     pub(crate) fn shard(&self) -> Shard {
         self.shard
     }
 
-    /// Returns the thread to which a connection is to be passed by its first datagram. Initiations
-    /// must be admitted first. Only the first thread passes connections by what a stranger may have
-    /// forged: it accepts them.
+    /// Returns the thread that the first datagram of a connection names, if it is another one.
+    /// Initiations must be admitted first. The name may be forged, so only the first thread, which
+    /// accepts all connections, passes them on by it.
     pub(crate) fn owner_of_connection(&self, first: &[u8]) -> Option<u16> {
         (self.shard.number() == 0).then(|| self.owner(first))?
     }
@@ -184,7 +184,7 @@ impl Member {
         (usize::from(owner) < self.common.inboxes.len()).then_some(owner)
     }
 
-    /// Passes something to another thread. Returns whether it has room, and still runs.
+    /// Passes something to another thread. Returns false if that thread is full or has ended.
     pub(crate) fn pass(&self, to: u16, passed: Passed) -> bool {
         let inbox = self.common.inboxes.get(usize::from(to));
         inbox.is_some_and(|inbox| inbox.try_send(passed).is_ok())

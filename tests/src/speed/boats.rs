@@ -43,7 +43,7 @@ use super::{
 
 /// Interval in which all boats take a turn.
 const TICK: Duration = Duration::from_millis(1);
-/// Time between the calls of two boats: the hub answers 20 unknown senders a second.
+/// Time between the calls of two boats: the hub reads 20 initiations a second without a cookie.
 const APART: Duration = Duration::from_millis(60);
 /// Bytes that a boat has to send: at 100 Mbit/s for 3,000 years.
 const ENDLESS: u64 = 1 << 60;

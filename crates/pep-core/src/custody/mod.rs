@@ -27,9 +27,9 @@
 //! the surplus to disk. Flows of unknown hosts each hold at most [`SHARE`] times what is left.
 //!
 //! **Threads.** Each thread has its own ledger, and they [share](Ledger::sharing) bounds and held
-//! bytes. Bounds are exact: a take counts at once in all ledgers, or fails. A host with flows in n
-//! ledgers counts as n hosts: it gets 1 - 1/3^n at most, 8/9 by two, and other hosts their part of
-//! the rest. A common account of each host would need a lock around all hosts.
+//! bytes. A [`try_take`](Ledger::try_take) counts at once in all ledgers, or fails. A host with
+//! flows in n ledgers counts as n hosts, and gets 1 - 1/3^n at most: 8/9 with two ledgers. Other
+//! hosts get their part of the rest. A common account of each host would need a lock.
 //!
 //! **No silly windows.** A refused flow is served again only when [`REOPEN`] more bytes fit, not
 //! for each byte that becomes free.
@@ -130,8 +130,8 @@ impl Ledger {
         }
     }
 
-    /// Returns an empty ledger with the bounds of `other` and its sites, whose flows count together
-    /// with those of `other`. For another thread. Sites added later are not shared.
+    /// Returns an empty ledger for another thread, with the bounds and sites of `other`. The flows
+    /// of both count together. Sites added later are not shared.
     pub fn sharing(other: &Self) -> Self {
         Self {
             all: other.all.sharing(),

@@ -1,9 +1,8 @@
 //! Pool of bytes that several flows take from, a site's or that of all, with the share of each
 //! host.
 //!
-//! Ledgers of several threads may take from one pool. Bounds, held bytes and the number of hosts
-//! are then those of all of them, without a lock. The bytes of a host are counted by each ledger:
-//! they would need a shared map.
+//! Ledgers of several threads may share a pool's bounds, held bytes and number of hosts, without a
+//! lock. But each ledger counts the bytes of its hosts by itself.
 
 use std::{
     collections::HashMap,
@@ -193,7 +192,7 @@ impl Pool {
         self.fits_into(left, host, place, held, bytes)
     }
 
-    /// Reports whether it may where `left` bytes are left.
+    /// Reports the same for a pool with `left` bytes left.
     fn fits_into(
         &self,
         left: u64,

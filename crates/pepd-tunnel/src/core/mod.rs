@@ -67,7 +67,7 @@ pub(super) struct Core {
     pub(super) tcp: Connections,
     /// Custody of bytes while links are down.
     pub(super) custody: Rc<Custody>,
-    /// The place of this thread among the tunnel threads.
+    /// The number of this thread among the tunnel threads, and its means to reach them.
     pub(super) member: Member,
     /// Start of the local clock.
     base: Instant,

@@ -36,8 +36,8 @@ impl Core {
         }
     }
 
-    /// Passes something to another thread. Returns false if that has no room: it is too busy, and
-    /// the thing is lost, like a datagram that the kernel drops.
+    /// Passes something to another thread. Returns false if that thread is full or has ended: the
+    /// thing is lost, and counts as a datagram that the kernel dropped.
     pub(crate) fn pass(&self, to: u16, passed: Passed) -> bool {
         let has_room = self.member.pass(to, passed);
         if !has_room {

@@ -1,4 +1,4 @@
-//! Peers with their flows, as the tunnel thread has them.
+//! Peers with their flows, as a tunnel thread has them.
 //!
 //! A peer is the store of its session: the bytes of its flows, and packets (datagrams, RFC 9221).
 

@@ -112,7 +112,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Returns with it what each thread gets when it is opened.
+    /// Creates the value, and the receivers by which the threads get their portions.
     pub(crate) fn new(
         kept: Kept,
         inherited: &[Inherited],
@@ -126,7 +126,7 @@ impl Opening {
         (Self { kept, flows, to }, from)
     }
 
-    /// Opens the directory.
+    /// Opens the directory, if there is one, and sends each thread its portion.
     pub(crate) fn open(self, arena: &Arena) {
         let portions = self.kept.open(arena, self.flows);
         for (to, portion) in self.to.into_iter().zip(portions) {

@@ -16,9 +16,9 @@ pub(in super::super) struct Place {
     pub(in super::super) index: usize,
 }
 
-/// Returns the places of all peers: those with the highest stated rates first, each on the thread
-/// with the lowest sum of rates. Peers of sites in mode `packet` share the first thread, as
-/// multicast packets of one may be for another.
+/// Returns the places of all peers, in the order of the configuration. Each peer, from the highest
+/// stated rate to the lowest, gets the thread with the lowest sum of rates. But those of sites in
+/// mode `packet` all get the first thread, as multicast packets of one may be for another.
 pub(super) fn places(config: &Config, threads: usize) -> Vec<Place> {
     let stated = config.peers.iter().map(|peer| peer.rate);
     let stated: Vec<_> = stated.map(|rate| rate.map(Rate::bits_per_second)).collect();

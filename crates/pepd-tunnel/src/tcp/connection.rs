@@ -52,8 +52,8 @@ async fn replaced(core: &Shared, at: SocketAddr, id: u64) {
     .await;
 }
 
-/// Moves datagrams until the connection ends or is to end, or turns out to be one of another
-/// thread's peer.
+/// Moves datagrams until the connection ends or is to end, or its peer turns out to be another
+/// thread's.
 pub(in super::super) async fn run(
     core: Shared,
     stream: TcpStream,
@@ -103,7 +103,7 @@ impl Pipe {
         if conn.called {
             self.carried.prove();
         }
-        // What is in `carried` already was received by another thread.
+        // Another thread may have received what `carried` holds.
         self.take_all(core)?;
         if self.elsewhere.is_some()
             || self.read(cx, core)?

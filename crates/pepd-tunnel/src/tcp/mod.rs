@@ -231,7 +231,7 @@ impl Core {
             .is_none_or(|conn| conn.called && conn.heard + stuck < now)
     }
 
-    /// Adds a connection that another thread has accepted. Returns its stream and number.
+    /// Adds a connection that another thread has passed. Returns its stream and number.
     pub(super) fn take_connection(
         &mut self,
         at: SocketAddr,
@@ -247,7 +247,7 @@ impl Core {
         Ok((stream, id))
     }
 
-    /// Passes a connection to the thread of its peer, with what has been received by it.
+    /// Passes a connection, with its received and unsent bytes, to the thread of its peer.
     fn pass_connection(
         &mut self,
         id: u64,

@@ -1,12 +1,12 @@
 //! Sockets for datagrams, outside of any event loop.
 //!
 //! Several threads may share an address and port, each with a socket of its own. The kernel gives a
-//! datagram to the thread that the low bits of its receiver's slot name:
+//! datagram to the thread whose number is the shard in its receiver index:
 //!
 //! ```text
-//!   type 1 | ...                                first thread
-//!   type 2 | sender:32 | slot:16 | random:16    thread in the low bits of `slot`
-//!   others | slot:16 | random:16                thread in the low bits of `slot`
+//!   type 1 | ...                                          first thread
+//!   type 2 | sender:32 | slot and shard:16 | random:16    thread in the low bits of the 16
+//!   others | slot and shard:16 | random:16                thread in the low bits of the 16
 //! ```
 
 use std::{
@@ -41,8 +41,8 @@ impl Bound {
     /// the first thread.
     ///
     /// A datagram may still reach the wrong thread: the kernel distributes datagrams that it has
-    /// joined (GRO) by the first of them. All sockets must stay open until no thread uses any: when
-    /// one is closed, the kernel moves the last one to its position. A [clone](Clone) suffices.
+    /// joined (GRO) by the first of them. All sockets must stay open, at least as a [clone](Clone),
+    /// until no thread uses any: the last socket takes the position of a closed one.
     ///
     /// # Errors
     /// If `listen` cannot be bound, or no socket can.
@@ -103,8 +103,8 @@ impl Bound {
 }
 
 /// Returns the classic BPF program that computes the position of a datagram's thread: 0 for an
-/// initiation, and for a datagram that ends before its slot. The position may be beyond the last
-/// thread if their number is no power of two.
+/// initiation, and for a datagram that ends before its shard. If the number of threads is no power
+/// of two, there may be no such thread; the kernel then chooses one by the addresses.
 fn distribution(count: usize) -> [libc::sock_filter; 9] {
     let mask = count.next_power_of_two() as u32 - 1;
     let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {

@@ -83,7 +83,7 @@ impl Endpoint {
         self.reply(None, from, reply);
     }
 
-    /// Handles an initiation of a peer that the first shard has [admitted](Self::take_elsewhere).
+    /// Handles an initiation that another shard has [admitted](Self::take_elsewhere) for this one.
     /// It is read again, but neither counted against limits nor recognised as repeated. Returns the
     /// peer, if it is answered.
     pub fn handle_admitted(

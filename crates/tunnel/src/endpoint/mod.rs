@@ -223,8 +223,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Adds the public key of a peer of another shard. The first shard needs those of all others,
-    /// or it would take their peers for strangers.
+    /// Adds the public key of a peer of another shard. Each shard that admits initiations needs
+    /// these keys, or it would take the peers for strangers.
     ///
     /// # Errors
     /// A peer with that key exists here or elsewhere, or the key is the endpoint's own.

@@ -7,9 +7,9 @@
 //!  RESPONSE, COOKIE, CONFIRMATION, DATA    to the shard in the receiver index
 //! ```
 //!
-//! Each shard has its own seed, sockets and peers. The first one admits the initiations to all of
-//! them, so that limits, cookies and the memory of answered initiations exist once. A shard admits
-//! by itself those that come by its own TCP connections: cookies would not find the return path.
+//! Each shard has its own seed, sockets and peers. The first one admits all initiations by UDP, so
+//! that limits, cookies and the memory of answered initiations exist once. Each shard admits those
+//! on its own TCP connections: cookies would not find the return path.
 
 use super::datagram::Kind;
 
@@ -35,13 +35,13 @@ impl Shard {
         self.number
     }
 
-    /// Returns the number of another shard that a datagram is for, by its bytes in clear; `None` if
-    /// it is to be handled here, as a malformed one is wherever it arrives. All shards agree, so
-    /// none passes on what another one passed to it. A forged datagram may name a shard that does
-    /// not exist.
+    /// Returns the number of the other shard that a datagram is for, read from its bytes in clear;
+    /// `None` if it is to be handled here. A malformed datagram is handled wherever it arrives. All
+    /// shards agree, so each datagram is passed at most once. A forged one may name a shard that
+    /// does not exist.
     ///
-    /// A filter at the sockets can select the same shard by one byte: 0 for type 1, else the low
-    /// `bits` bits of byte 6 for type 2, and of byte 2 for other types.
+    /// A filter at the sockets can select the same shard: the first for type 1, else by the low
+    /// `bits` bits of one byte. That is byte 6 for type 2, and byte 2 for other types.
     pub fn owner(self, datagram: &[u8]) -> Option<u16> {
         if self.bits == 0 {
             return None;

@@ -11,7 +11,7 @@ use super::{
     peer::{Peer, Times},
 };
 
-/// Place of a peer, or of none.
+/// Place for a peer, which may be empty.
 #[derive(Default)]
 pub(super) struct Slot {
     /// Number of peers that had the place before.
@@ -47,7 +47,7 @@ impl Slot {
         times.due(local)
     }
 
-    /// Returns the peer's next event. `retry` is the pause between two calls.
+    /// Returns the peer's next event. `retry` is the interval between initiations to it.
     pub fn poll_event(&mut self, retry: Duration) -> Option<(PeerId, PeerEvent)> {
         let peer = self.peer.as_deref_mut()?;
         let event = peer.poll_event(retry)?;
