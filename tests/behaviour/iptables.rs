@@ -203,7 +203,8 @@ fn the_gate_of_iptables_closes_at_the_flow_limit_and_opens_again() {
         let mut pep = tools.start(bed, &config(bed, "iptables", "[limits]\nflows = 1"));
         let mut only = connect(bed);
         echo_once(&mut only, b"accelerated");
-        pep.wait_counter("gate_closed", |times| times == 1);
+        // The counter grows before the rules change.
+        pep.log().expect("the gate is closed");
         let mut passed = connect(bed);
         echo_once(&mut passed, b"not accelerated");
         // A reinstalled gate stays closed.

@@ -82,7 +82,8 @@ fn a_closed_gate_is_put_back_closed() {
         let pep = bed.start_with(limits).expect("not direct");
         let mut only = connect(bed);
         echo_once(&mut only, b"accelerated");
-        pep.wait_counter("gate_closed", |times| times == 1);
+        // The counter grows before the rules change.
+        pep.log().expect("the gate is closed");
         removed_and_put_back(bed, &pep, |host| host.nft("flush ruleset"));
         echo_once(&mut connect(bed), b"not accelerated");
         echo_once(&mut only, b"still accelerated");
