@@ -141,7 +141,7 @@ impl Drop for Member {
 }
 
 impl Member {
-    /// Returns those of `count` threads, at least 1 and at most 16.
+    /// Returns the members of 1 to 16 threads, each with its inbox.
     pub(crate) fn all(count: usize) -> Vec<(Self, Inbox)> {
         let (inboxes, received): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::channel(PASSED_MAX)).unzip();

@@ -36,13 +36,12 @@ impl Bound {
     /// Binds to `listen`. Without it, and for the other version of IP, binds to any address and a
     /// port that the kernel chooses. If `listen` is any address, binds both versions.
     ///
-    /// Returns the sockets of `count` threads, at least 1 and at most 16, in the order of the
-    /// threads. If the kernel cannot distribute datagrams to them, warns, and returns only those of
-    /// the first thread.
+    /// Returns the sockets of `count` threads, 1 to 16, in the order of the threads. If the kernel
+    /// cannot distribute datagrams to them, warns, and returns only those of the first thread.
     ///
     /// A datagram may still reach the wrong thread: the kernel distributes datagrams that it has
-    /// joined (GRO) by the first of them. All sockets must stay open, at least as a [clone](Clone),
-    /// until no thread uses any: the last socket takes the position of a closed one.
+    /// joined (GRO) by the first of them. All sockets must stay open until no thread uses any: the
+    /// last socket takes the position of a closed one. A [clone](Clone) keeps them open.
     ///
     /// # Errors
     /// If `listen` cannot be bound, or no socket can.
