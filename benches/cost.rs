@@ -78,8 +78,8 @@ const ROWS: [Row; 13] = [
 
 /// Tunnels without traffic, with the CPU time that the hub may take, in percent.
 const IDLE: (&str, usize, f64) = ("idle-40", 40, 0.4);
-/// Time until tunnels without traffic are idle.
-const IDLE_AFTER: Duration = Duration::from_secs(5);
+/// Time until tunnels without traffic are at rest.
+const REST_AFTER: Duration = Duration::from_secs(70);
 
 fn main() -> ExitCode {
     let mut names = ROWS.map(|row| row.name).to_vec();
@@ -126,7 +126,7 @@ fn measure_idle(run: &Run, current: &Path, before: Option<&Path>) -> Result<bool
         for (pepd, rounds) in [Some(current), before].iter().zip(&mut rounds) {
             let Some(pepd) = pepd else { continue };
             let time = TIME[usize::from(run.quick)];
-            rounds.push(fleet.rest(pepd, IDLE_AFTER, time)?);
+            rounds.push(fleet.rest(pepd, REST_AFTER, time)?);
         }
     }
     let mut table = Table::new();

@@ -100,6 +100,7 @@ fn config() -> SessionConfig {
         streams_max: 10,
         packets: false,
         peer_packets: false,
+        peer_rests: false,
         memory: None,
         overhead_max: 0.5,
     }

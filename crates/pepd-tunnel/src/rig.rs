@@ -156,6 +156,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
             streams_max: 2 * SLOTS,
             packets: false,
             peer_packets: false,
+            peer_rests: false,
             memory: None,
             overhead_max: 1.0,
         },

@@ -39,6 +39,7 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
         streams_max: 1000,
         packets: true,
         peer_packets: true,
+        peer_rests: true,
         memory: None,
         overhead_max: 1.0,
     }
@@ -292,6 +293,11 @@ impl Rig {
         self.stores[0].endless = Some(len);
         let queue = self.sessions[0].open_packets(class, 0);
         self.sessions[0].set_packets_ready(queue.expect("below the limit"), true);
+    }
+
+    /// Lets side 0 have no more messages outside streams.
+    pub fn stop_packets(&mut self) {
+        self.stores[0].endless = None;
     }
 
     /// Returns the number of messages outside streams received at side 1.

@@ -107,6 +107,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
         streams_max: 100,
         packets: true,
         peer_packets: true,
+        peer_rests: false,
         memory: None,
         overhead_max: 1.0,
     };

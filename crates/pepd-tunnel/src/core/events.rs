@@ -21,8 +21,8 @@ use crate::{
 /// Silence after which the link counts as down rather than as a short outage: hosts' bytes beyond
 /// the window are then accepted for custody.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// Silence after which a peer counts as unheard while nothing is sent to it. Longer than the pauses
-/// of an idle peer.
+/// Silence after which a peer counts as unheard while nothing is sent to it, unless its session's
+/// limit is longer.
 const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
 impl Core {
@@ -327,8 +327,12 @@ impl Core {
         if !self.off || known.is_some() {
             return known;
         }
-        let heard = self.endpoint.peer_state(peer.id)?.heard?;
-        Some(self.now().saturating_sub(heard)).filter(|silence| *silence >= UNHEARD_AFTER)
+        let state = self.endpoint.peer_state(peer.id)?;
+        let (silence, limit) = (
+            self.now().saturating_sub(state.heard?),
+            state.silence_limit?.max(UNHEARD_AFTER),
+        );
+        Some(silence).filter(|silence| *silence >= limit)
     }
 
     /// Reports to the outage monitor when a peer of any thread was last heard. A peer without a

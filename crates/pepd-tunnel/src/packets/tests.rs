@@ -119,6 +119,7 @@ fn session() -> Session {
         streams_max: 8,
         packets: true,
         peer_packets: true,
+        peer_rests: false,
         memory: None,
         overhead_max: 0.5,
     };

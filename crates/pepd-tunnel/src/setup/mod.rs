@@ -443,6 +443,7 @@ fn session_config(
         overhead_max: 1.0,
         packets: has_packets(config, index),
         peer_packets: false,
+        peer_rests: false,
     }
 }
 

@@ -19,7 +19,7 @@ use std::{ops::Range, time::Duration};
 use fec::control::{Counts, LossMeter, MeterConfig};
 use gaps::Gaps;
 use spacing::Paces;
-pub use spacing::{IDLE_AFTER, IDLE_BEACON, Timing};
+pub use spacing::{IDLE_AFTER, IDLE_BEACON, PEER_RESTS_AFTER, REST_AFTER, REST_BEACON, Timing};
 
 use crate::{
     ranges::RangeSet,
@@ -65,6 +65,7 @@ pub struct Arrivals {
     /// Paces derived from the timing, needed for every packet.
     paces: Paces,
     idle: bool,
+    rests: bool,
     stated: bool,
     follows: bool,
     /// Bytes of the last beacon on the link.
@@ -103,6 +104,7 @@ impl Arrivals {
             timing,
             paces: timing.paces(spacing::beacon_bytes()),
             idle: false,
+            rests: false,
             stated: false,
             follows: false,
             beacon_bytes: spacing::beacon_bytes(),
@@ -156,6 +158,11 @@ impl Arrivals {
     /// Sets whether there are no streams, so that beacons are rare.
     pub fn set_idle(&mut self, idle: bool) {
         self.idle = idle;
+    }
+
+    /// Sets whether there have been no streams for so long that beacons are even rarer.
+    pub fn set_rests(&mut self, rests: bool) {
+        self.rests = rests;
     }
 
     /// Handles a packet. After a pause longer than `silence`, missing packets count as lost in an
@@ -283,7 +290,8 @@ impl Arrivals {
         if !self.idle {
             return self.paces.beacon;
         }
-        let beacon = self.paces.beacon.max(IDLE_BEACON);
+        let rare = if self.rests { REST_BEACON } else { IDLE_BEACON };
+        let beacon = self.paces.beacon.max(rare);
         // Later than the peer's, which it answers.
         beacon + beacon / 4 * u32::from(self.follows())
     }

@@ -26,10 +26,17 @@ const BEACON_MIN: Duration = Duration::from_millis(1);
 const BEACON_MAX: Duration = Duration::from_millis(50);
 /// Beacon interval without streams, when no data waits for the link.
 pub const IDLE_BEACON: Duration = Duration::from_secs(1);
+/// Beacon interval of a session at rest. At 100 bytes each way, beacons once a second would take
+/// half a gigabyte a month.
+pub const REST_BEACON: Duration = Duration::from_secs(5);
 
 /// Time without streams before the session is idle, or three round trips: until then the peer may
 /// still wait for the last report.
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Time without streams and datagrams before a session is at rest.
+pub const REST_AFTER: Duration = Duration::from_secs(60);
+/// Time after which an end takes the peer to be at rest. The peer may have been idle for longer.
+pub const PEER_RESTS_AFTER: Duration = Duration::from_secs(30);
 
 /// Parameters of the pace of one direction's reports.
 #[derive(Clone, Copy, Debug, PartialEq)]

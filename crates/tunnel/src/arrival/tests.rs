@@ -122,6 +122,17 @@ fn beacons_of_an_idle_session_go_together() {
 }
 
 #[test]
+fn beacons_of_a_session_at_rest_are_rarer_still() {
+    let mut arrivals = arrivals();
+    arrivals.set_idle(true);
+    arrivals.set_rests(true);
+    arrivals.on_sent(ms(1000), Some(100));
+    assert_eq!(arrivals.deadline(), ms(6000));
+    arrivals.ask();
+    assert_eq!(arrivals.deadline(), ms(1), "at once when asked");
+}
+
+#[test]
 fn packets_of_hosts_are_reported_with_patience() {
     let hosts = |number| Arrived {
         asks: Asks::Later,

@@ -100,6 +100,9 @@ pub struct PeerState {
     pub up: bool,
     /// Time of the peer's last packet in this session.
     pub heard: Option<Duration>,
+    /// Time without packets from it after which the link counts as silent; `None` without a
+    /// session.
+    pub silence_limit: Option<Duration>,
     /// Time since which the keys are used.
     pub keys_since: Option<Duration>,
     /// Failed rounds of initiations, one to each address.

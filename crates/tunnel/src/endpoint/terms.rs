@@ -31,6 +31,8 @@ pub(super) struct Terms {
     pub session_credit: u64,
     /// True if the sender accepts datagrams (RFC 9221).
     pub packets: bool,
+    /// True if the sender expects the rare beacons of a session at rest.
+    pub rests: bool,
     /// Sending rate of the sender in bits per second, if known.
     pub rate: Option<u64>,
 }
@@ -41,6 +43,8 @@ pub(super) const TERMS_LEN: usize = 48;
 const CONTINUES: u8 = 1;
 /// Flag: the sender accepts datagrams.
 const PACKETS: u8 = 2;
+/// Flag: the sender expects the rare beacons of a session at rest.
+const RESTS: u8 = 4;
 
 impl Terms {
     /// Creates the terms of an end with that configuration.
@@ -54,6 +58,7 @@ impl Terms {
             stream_credit: config.stream_credit,
             session_credit: config.session_credit,
             packets: config.packets,
+            rests: true,
             rate: config.rate.stated(),
         }
     }
@@ -61,7 +66,9 @@ impl Terms {
     pub fn emit(&self) -> [u8; TERMS_LEN] {
         let mut out = [0; TERMS_LEN];
         out[0] = self.version;
-        out[1] = flag(self.continues.is_some(), CONTINUES) | flag(self.packets, PACKETS);
+        out[1] = flag(self.continues.is_some(), CONTINUES)
+            | flag(self.packets, PACKETS)
+            | flag(self.rests, RESTS);
         out[2..10].copy_from_slice(&self.continues.unwrap_or(0).to_be_bytes());
         out[10..18].copy_from_slice(&self.next.to_be_bytes());
         out[18..20].copy_from_slice(&self.packet_max.to_be_bytes());
@@ -95,6 +102,7 @@ impl Terms {
             stream_credit: long(24),
             session_credit: long(32),
             packets: bytes[1] & PACKETS != 0,
+            rests: bytes[1] & RESTS != 0,
             rate: Some(long(40)).filter(|rate| *rate > 0),
         }
     }
@@ -111,6 +119,7 @@ impl Terms {
             session_credit: ours.session_credit.min(self.session_credit),
             return_rate: ours.return_rate.or(self.rate),
             peer_packets: self.packets,
+            peer_rests: self.rests,
             ..ours.clone()
         }
     }
@@ -129,21 +138,25 @@ mod tests {
     use super::{super::tests::session_config, *};
 
     #[test]
-    fn a_flag_says_who_takes_packets_and_other_flags_nothing() {
+    fn flags_say_who_takes_packets_and_rests_and_other_flags_nothing() {
         for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
             let [ours, theirs] = [ours, theirs].map(|packets| SessionConfig {
                 packets,
                 ..session_config()
             });
             let mut bytes = Terms::from_config(&theirs, Some(7), 9).emit();
-            assert_eq!(bytes[1], flag(theirs.packets, 2) | 1);
+            assert_eq!(bytes[1], flag(theirs.packets, 2) | 0b101);
             // Flags of a later version.
-            bytes[1] |= 0xfc;
+            bytes[1] |= 0xf8;
             let terms = Terms::parse(&bytes);
             assert_eq!(terms, Terms::from_config(&theirs, Some(7), 9));
             let agreed = terms.agree(&ours);
             assert_eq!(agreed.packets, ours.packets);
             assert_eq!(agreed.peer_packets, theirs.packets);
+            assert!(agreed.peer_rests);
+            // An earlier version.
+            bytes[1] &= 0b11;
+            assert!(!Terms::parse(&bytes).agree(&ours).peer_rests);
         }
     }
 }

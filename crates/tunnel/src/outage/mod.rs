@@ -26,7 +26,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::arrival::{IDLE_BEACON, Timing};
+use crate::arrival::{IDLE_BEACON, REST_BEACON, Timing};
 
 /// Hint about the link, from a modem, an interface or a contact plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,9 @@ pub struct Silence {
     /// Time when a packet was last acknowledged, or is taken to have been.
     answered: Duration,
     idle: bool,
+    rests: bool,
+    /// Time from which the peer, idle before, was expected to send as often as with streams.
+    woken: Duration,
     /// Until then, packets do not contradict a hint that the link is down.
     trusted_until: Duration,
     /// True if the link must not be used, even if the peer is heard.
@@ -166,6 +169,8 @@ impl Silence {
             heard: now + expected.reports.rtt,
             answered: now,
             idle: false,
+            rests: false,
+            woken: Duration::ZERO,
             trusted_until: Duration::ZERO,
             off: false,
         }
@@ -187,16 +192,33 @@ impl Silence {
     pub fn set_idle(&mut self, now: Duration, idle: bool, rtt: Duration) {
         if self.idle && !idle {
             self.heard = self.heard.max(now + rtt);
+            self.woken = now + rtt;
         }
         self.idle = idle;
     }
 
+    /// Sets whether the peer may be at rest.
+    pub fn set_rests(&mut self, rests: bool) {
+        self.rests = rests;
+    }
+
     /// Returns the time without packets after which the link counts as silent.
     pub fn limit(&self) -> Duration {
-        if self.idle {
-            self.limit.max(IDLE_BEACON * PAUSES)
+        let beacon = match (self.idle, self.rests) {
+            (false, _) => Duration::ZERO,
+            (true, false) => IDLE_BEACON,
+            (true, true) => REST_BEACON,
+        };
+        self.limit.max(beacon * PAUSES)
+    }
+
+    /// Returns since when the peer has been expected to send as often as now: the
+    /// [limit](Self::limit) counts from then, or from its last packet. 0 unless the link is up.
+    pub fn expected_since(&self) -> Duration {
+        if self.state == State::Up {
+            self.woken
         } else {
-            self.limit
+            Duration::ZERO
         }
     }
 

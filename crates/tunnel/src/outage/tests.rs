@@ -200,3 +200,13 @@ fn into_silence_nothing_is_sent_until_the_queue_has_drained() {
     assert_eq!(silence.on_time(ms(2100), None, RTT), None);
     assert_eq!(silence.sends_from(), None, "stopped");
 }
+
+#[test]
+fn a_peer_at_rest_may_be_silent_for_fifteen_seconds() {
+    let mut silence = silence(Outages::AtOnce);
+    silence.set_idle(ms(1000), true, RTT);
+    silence.set_rests(true);
+    assert_eq!(silence.limit(), ms(15_000));
+    silence.set_idle(ms(1000), false, RTT);
+    assert_eq!(silence.limit(), expected().limit());
+}

@@ -35,6 +35,8 @@ pub struct SessionConfig {
     pub packets: bool,
     /// True if the peer accepts datagrams. Set by the endpoint.
     pub peer_packets: bool,
+    /// True if the peer expects the rare beacons of a session at rest. Set by the endpoint.
+    pub peer_rests: bool,
     /// Path parameters learnt by an earlier session; its times are on the clock of `now`.
     pub memory: Option<PathMemory>,
     /// Maximum number of repair packets per FEC-protected data packet.
@@ -64,6 +66,7 @@ impl Default for SessionConfig {
             streams_max: 1000,
             packets: false,
             peer_packets: false,
+            peer_rests: false,
             memory: None,
             overhead_max: 1.0,
         }

@@ -15,7 +15,6 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{PacketQueue, Session, TooManyQueues, send::Sending};
 use crate::{
-    arrival::IDLE_AFTER,
     cause::LossEvent,
     class::Class,
     ecn::Ecn,
@@ -68,10 +67,10 @@ impl Messages {
         self.active_at.unwrap_or_default()
     }
 
-    /// Returns true if the peer knows that datagrams are exchanged: only received datagrams prove
-    /// it, as sent ones may be lost.
-    pub fn is_talking(&self, now: Duration) -> bool {
-        self.heard.is_some_and(|heard| now < heard + IDLE_AFTER)
+    /// Returns true if the peer knows that datagrams were exchanged within that time: only received
+    /// datagrams prove it, as sent ones may be lost.
+    pub fn is_talking(&self, now: Duration, within: Duration) -> bool {
+        self.heard.is_some_and(|heard| now < heard + within)
     }
 
     /// Handles a rise of the highest arrived number, with these gaps. Returns true if newly arrived

@@ -56,7 +56,7 @@ use send::Sending;
 pub use stats::{Measures, PathState, SessionStats};
 
 use crate::{
-    arrival::{Arrivals, Timing},
+    arrival::{Arrivals, IDLE_AFTER, Timing},
     cause::{CauseCounts, Classifier, LossEvent},
     class::Class,
     coding::{Decoding, Encoding},
@@ -285,7 +285,7 @@ impl Session {
         let within = |at: Option<Duration>, time| at.is_some_and(|at| now < at + time);
         if within(self.urgent_at, URGENT_FOR) {
             Duration::ZERO
-        } else if self.messages.is_talking(now) {
+        } else if self.messages.is_talking(now, IDLE_AFTER) {
             DATAGRAM_WAIT_MAX
         } else if within(self.talked_at, TALK_FOR) {
             TALK_WAIT_MAX
@@ -302,6 +302,12 @@ impl Session {
     /// Returns the time without packets from the peer after which the link counts as silent.
     pub fn silence_limit(&self) -> Duration {
         self.silence.limit()
+    }
+
+    /// Returns since when the peer has been expected to send so often that the
+    /// [limit](Self::silence_limit) holds.
+    pub fn expected_since(&self) -> Duration {
+        self.silence.expected_since()
     }
 
     /// Returns unsmoothed measurements of the path.

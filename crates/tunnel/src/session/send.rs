@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{PacketQueue, Session, Written, segment::Segment};
 use crate::{
-    arrival::IDLE_AFTER,
+    arrival::{IDLE_AFTER, PEER_RESTS_AFTER, REST_AFTER},
     class::Class,
     coding::{CODED_OVERHEAD, Channel},
     ecn::Ecn,
@@ -187,10 +187,20 @@ impl Session {
         let rtt = self.delivery.smoothed_rtt();
         self.idle_since = idle.then(|| self.idle_since.unwrap_or(now));
         let messages_at = self.messages.silent_since();
-        let rests = |since: Duration| now >= since.max(messages_at) + IDLE_AFTER.max(rtt * 3);
-        self.arrivals.set_idle(self.idle_since.is_some_and(rests));
-        let quiet = idle && !self.messages.is_talking(now);
-        self.silence.set_idle(now, quiet, rtt);
+        let passed = |since: Duration, time| now >= since + time;
+        let since = self.idle_since.map(|since| since.max(messages_at));
+        let idle_for = |time| since.is_some_and(|since| passed(since, time));
+        let rests = self.config.peer_rests && idle_for(REST_AFTER);
+        self.arrivals.set_idle(idle_for(IDLE_AFTER.max(rtt * 3)));
+        self.arrivals.set_rests(rests);
+        // The peer knows only of datagrams that it has sent.
+        let quiet_for = |time| idle && !self.messages.is_talking(now, time);
+        let without_streams = self
+            .idle_since
+            .is_some_and(|since| passed(since, PEER_RESTS_AFTER));
+        let may_rest = self.config.peer_rests && without_streams && quiet_for(PEER_RESTS_AFTER);
+        self.silence.set_idle(now, quiet_for(IDLE_AFTER), rtt);
+        self.silence.set_rests(may_rest);
         let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
         let change = self.silence.on_time(now, unanswered, self.patience());
         self.report_change(now, change);

@@ -31,6 +31,7 @@ fn session(initiator: bool) -> Session {
         streams_max: 6,
         packets: false,
         peer_packets: false,
+        peer_rests: false,
         memory: None,
         overhead_max: 1.0,
     };

@@ -194,6 +194,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             streams_max,
             packets: false,
             peer_packets: false,
+            peer_rests: true,
             overhead_max,
             memory: None,
         }

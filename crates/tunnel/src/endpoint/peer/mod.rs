@@ -108,6 +108,7 @@ impl Peer {
             rtt: self.config.session.rtt,
             up: self.live.is_some(),
             heard: self.live.as_ref().map(|live| live.heard),
+            silence_limit: self.live.as_ref().map(|live| live.session.silence_limit()),
             keys_since: self.live.as_ref().map(|live| live.current().since),
             unanswered: self.initiations.tries,
             answers_rejected: self.answers_rejected,
@@ -175,12 +176,15 @@ impl Peer {
     }
 
     /// Returns the general limits, adapted to the session: on a slow link handshakes take little of
-    /// the rate, and the silence limit is the session's.
+    /// the rate, and the silence limit is the session's. For a peer that was at rest when a stream
+    /// began, it counts from when that peer can know of the stream.
     pub fn limits(&self, limits: &Limits) -> Limits {
-        let silence = self
-            .live
-            .as_ref()
-            .map_or(Duration::ZERO, |live| live.session.silence_limit());
+        let live = self.live.as_ref();
+        let silence = live.map_or(Duration::ZERO, |live| live.session.silence_limit());
+        let unexpected = live.map_or(Duration::ZERO, |live| {
+            let since = live.session.expected_since();
+            since.saturating_sub(live.heard)
+        });
         let rtt = self.config.session.rtt;
         let rate = self.config.session.rate.stated().unwrap_or(u64::MAX) / HANDSHAKES;
         let bytes = (INITIATION_LEN + self.config.session.overhead) as u64;
@@ -188,7 +192,7 @@ impl Peer {
         Limits {
             retry: limits.retry.max(minimum),
             stagger: limits.stagger.max(rtt).min(limits.retry).max(minimum),
-            silence: limits.silence.max(silence),
+            silence: limits.silence.max(silence) + unexpected,
             ..*limits
         }
     }

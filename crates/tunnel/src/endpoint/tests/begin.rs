@@ -336,6 +336,37 @@ fn on_a_slow_link_handshakes_take_a_tenth_of_it() {
     assert!((400..600).contains(&calls), "{calls}");
 }
 
+#[test]
+fn a_peer_that_was_at_rest_is_not_called_when_a_stream_begins() {
+    let mut net = Net::up();
+    let pace = |net: &mut Net, beacon: Duration, limit: Duration, since: Duration| {
+        for node in &mut net.nodes {
+            let session = node.session().expect("a session");
+            session.beacon = beacon;
+            session.limit_min = limit;
+            session.expected_since = since;
+        }
+    };
+    pace(&mut net, 7 * S, 21 * S, Duration::ZERO);
+    let calls = |net: &Net| net.log.iter().filter(|sent| sent.bytes[0] == 1).count();
+    let before = calls(&net);
+    net.run(60 * S);
+    // Both ends were heard long ago, and learn of the stream a round trip apart.
+    let state = net.nodes[0].endpoint.peer_state(PeerId(0));
+    let heard = state.and_then(|state| state.heard).expect("heard");
+    net.run((heard + 6 * S).saturating_sub(net.now));
+    let since = net.now + S;
+    pace(&mut net, 7 * S, Duration::ZERO, since);
+    net.run(500 * MS);
+    pace(&mut net, 500 * MS, Duration::ZERO, since);
+    net.run(10 * S);
+    assert_eq!(calls(&net), before);
+    // The limit counts from the time at which the peer was expected.
+    net.fate = Box::new(|_, _| vec![]);
+    net.run(4 * S);
+    assert!(calls(&net) > before);
+}
+
 /// Reports wait for the next look, other packets do not.
 #[test]
 fn reports_can_be_delayed() {

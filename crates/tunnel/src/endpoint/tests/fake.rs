@@ -28,6 +28,9 @@ pub struct Session {
     pub events: VecDeque<Event>,
     /// Beacon interval.
     pub beacon: Duration,
+    /// Minimum silence limit.
+    pub limit_min: Duration,
+    pub expected_since: Duration,
     pub next: u64,
     /// Carrier state last set by the endpoint.
     pub reliable: bool,
@@ -51,6 +54,8 @@ impl Session {
             inbox: Vec::new(),
             events: VecDeque::new(),
             beacon: Duration::from_millis(500),
+            limit_min: Duration::ZERO,
+            expected_since: Duration::ZERO,
             next: 0,
             reliable: false,
             heard: Some(now),
@@ -90,7 +95,11 @@ impl Session {
     /// Returns the duration of four beacons of 100 bytes that take a hundredth of the rate.
     pub fn silence_limit(&self) -> Duration {
         let rate = self.config.rate.stated().unwrap_or(u64::MAX) as f64;
-        Duration::from_secs_f64(4.0 * 800.0 / (rate / 100.0))
+        Duration::from_secs_f64(4.0 * 800.0 / (rate / 100.0)).max(self.limit_min)
+    }
+
+    pub fn expected_since(&self) -> Duration {
+        self.expected_since
     }
 
     pub fn set_reliable(&mut self, reliable: bool) {

@@ -57,6 +57,7 @@ pub(super) fn session_config() -> SessionConfig {
         streams_max: 1000,
         packets: false,
         peer_packets: false,
+        peer_rests: false,
         memory: None,
         overhead_max: 0.5,
     }

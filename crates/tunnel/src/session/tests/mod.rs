@@ -34,6 +34,7 @@ pub fn config(initiator: bool) -> SessionConfig {
         streams_max: 10,
         packets: true,
         peer_packets: true,
+        peer_rests: false,
         memory: None,
         overhead_max: 1.0,
     }
