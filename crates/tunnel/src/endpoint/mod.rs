@@ -265,6 +265,9 @@ impl Endpoint {
         if let Some(peer) = self.slot(peer).and_then(|slot| slot.replace(None)) {
             self.by_key.remove(&peer.config.public_key);
         }
+        // The caller no longer knows the peer.
+        self.replies
+            .retain(|reply| reply.transmit.peer != Some(peer));
     }
 
     fn slot(&mut self, peer: PeerId) -> Option<&mut Slot> {

@@ -289,6 +289,21 @@ fn nonsense_ends_a_session_and_another_one_begins() {
 }
 
 #[test]
+fn a_removed_peer_gets_no_reply() {
+    let mut net = Net::pair(false);
+    net.run(DELAY / 2);
+    let call = net.log.pop().expect("an initiation");
+    net.deliver(&call);
+    let caller = public_key(&private(1));
+    let id = net.nodes[1].endpoint.find_peer(&caller).expect("added");
+    let node = &mut net.nodes[1];
+    node.endpoint.remove_peer(id);
+    let mut out = Vec::new();
+    let sent = node.endpoint.poll_transmit(net.now, &mut out, &mut NoStore);
+    assert_eq!(sent, None);
+}
+
+#[test]
 fn peers_are_added_once_and_removed() {
     let mut node = Node::new(1, 1, Limits::default());
     let first = node.peer(2, false);
