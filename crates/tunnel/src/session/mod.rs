@@ -30,6 +30,7 @@ mod receive;
 mod segment;
 mod send;
 mod stats;
+mod steady;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -54,6 +55,7 @@ pub use messages::QUEUES_MAX;
 use segment::{Segment, Sent};
 use send::Sending;
 pub use stats::{Measures, PathState, SessionStats};
+use steady::LastSteady;
 
 use crate::{
     arrival::{Arrivals, IDLE_AFTER, Timing},
@@ -74,11 +76,9 @@ use crate::{
 const WAITS_PER_ROUND_TRIP: u32 = 16;
 const WAIT_MAX: Duration = Duration::from_millis(20);
 const DATAGRAM_WAIT_MAX: Duration = Duration::from_millis(1);
-const TALK_WAIT_MAX: Duration = Duration::from_millis(2);
+const STEADY_WAIT_MAX: Duration = Duration::from_millis(2);
 /// Time for which an interactive stream that was used is expected to be used again.
 const URGENT_FOR: Duration = Duration::from_secs(10);
-/// Time for which another stream that carried messages is expected to carry more.
-const TALK_FOR: Duration = Duration::from_secs(3);
 
 /// One end of a tunnel.
 #[derive(Debug)]
@@ -123,12 +123,10 @@ pub struct Session {
     sending: Sending,
     /// Last time at which an interactive stream sent or received.
     urgent_at: Option<Duration>,
-    /// The packet being handled has bytes of one.
-    heard_urgent: bool,
-    /// Last time at which another stream sent or received messages.
-    talked_at: Option<Duration>,
-    /// The packet being handled has messages of one.
-    heard_talk: bool,
+    /// The steady streams that sent and received last.
+    steady: [LastSteady; 2],
+    /// Arrival of the packet being handled.
+    arrived_at: Duration,
     /// Time of the last link check, if only packets were sent since.
     looked: Option<Duration>,
     /// Segments acknowledged by the report being handled.
@@ -213,9 +211,8 @@ impl Session {
             scratch: Vec::new(),
             sending: Sending::default(),
             urgent_at: None,
-            heard_urgent: false,
-            talked_at: None,
-            heard_talk: false,
+            steady: Default::default(),
+            arrived_at: now,
             looked: None,
             acked: Vec::new(),
             stats: SessionStats::default(),
@@ -273,22 +270,21 @@ impl Session {
     }
 
     /// Returns how long packets from the peer may wait for others, so that they are handled
-    /// together: a sixteenth of a round trip, 20 ms at most. The limit is 2 ms within 3 s of short
-    /// pieces of a stream in a row, 1 ms while datagrams arrive, and 0 within 10 s of bytes of an
-    /// interactive stream.
+    /// together: a sixteenth of a round trip, 20 ms at most. The limit is 2 ms within 3 s of bytes
+    /// of a steady stream, 1 ms while datagrams arrive, and 0 within 10 s of bytes of an
+    /// interactive stream. Steady are streams of class `normal` that do not fill the link.
     pub fn may_wait(&self, now: Duration) -> Duration {
         self.longest_wait().min(self.suitable_wait(now))
     }
 
     /// Returns the longest time that suits what was sent and received lately.
     fn suitable_wait(&self, now: Duration) -> Duration {
-        let within = |at: Option<Duration>, time| at.is_some_and(|at| now < at + time);
-        if within(self.urgent_at, URGENT_FOR) {
+        if self.urgent_at.is_some_and(|at| now < at + URGENT_FOR) {
             Duration::ZERO
         } else if self.messages.is_talking(now, IDLE_AFTER) {
             DATAGRAM_WAIT_MAX
-        } else if within(self.talked_at, TALK_FOR) {
-            TALK_WAIT_MAX
+        } else if self.steady.iter().any(|steady| steady.is_used(now)) {
+            STEADY_WAIT_MAX
         } else {
             WAIT_MAX
         }

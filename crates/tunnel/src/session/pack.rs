@@ -233,9 +233,9 @@ impl Session {
         let Some(packed) = packing.push_data(data, store) else {
             return false;
         };
-        if self.streams.on_sent(packed) {
-            self.talked_at = Some(now);
-        }
+        self.streams.on_sent(packed);
+        let is_steady = self.streams.sends_steadily(stream, now);
+        self.steady[0].on_piece(now, stream, is_steady);
         packed.len == data.len
     }
 

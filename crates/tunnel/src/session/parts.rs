@@ -9,9 +9,12 @@ use crate::{
 };
 
 impl Session {
+    /// Handles a part. `is_whole` tells that it is data that left the peer no more to send of the
+    /// stream.
     pub(super) fn handle_part(
         &mut self,
         part: Part<'_>,
+        is_whole: bool,
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
         match part {
@@ -25,7 +28,10 @@ impl Session {
                 from,
                 bytes,
                 fin,
-            } => self.handle_data(stream, from, bytes, fin, store)?,
+            } => {
+                let data = Data::new(stream, from, bytes.len(), fin);
+                self.handle_data(data, bytes, is_whole, store)?;
+            }
             Part::Reset { stream, code, sent } => self.handle_reset(stream, code, sent)?,
             Part::Credit { stream, until } => {
                 self.streams.on_credit(stream, until);
@@ -49,7 +55,9 @@ impl Session {
     ) -> Result<(), PacketError> {
         match self.streams.open_by_peer(stream, class)? {
             Opening::New => {
-                self.heard_urgent |= class == Class::Interactive;
+                if class == Class::Interactive {
+                    self.urgent_at = Some(self.arrived_at);
+                }
                 self.scheduler.insert(stream, class, 0);
                 self.events.push_back(Event::Opened {
                     stream,
@@ -67,21 +75,24 @@ impl Session {
 
     fn handle_data(
         &mut self,
-        stream: StreamId,
-        from: u64,
+        data: Data,
         bytes: &[u8],
-        fin: bool,
+        is_whole: bool,
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
-        let data = Data::new(stream, from, bytes.len(), fin);
+        let Data { stream, from, .. } = data;
         let news = self.streams.on_data(data)?;
         self.allow_session(0);
         let Some(news) = news else {
             return Ok(());
         };
-        self.heard_urgent |= self.streams.class(stream) == Some(Class::Interactive);
-        self.heard_talk |= news.talks;
+        let now = self.arrived_at;
+        if self.streams.class(stream) == Some(Class::Interactive) {
+            self.urgent_at = Some(now);
+        }
         if news.is_new {
+            let is_steady = self.streams.receives_steadily(data, now, is_whole);
+            self.steady[1].on_piece(now, stream, is_steady);
             store.place(stream, from + news.known as u64, &bytes[news.known..]);
         }
         if news.tell {

@@ -33,6 +33,7 @@ impl Session {
         self.trace.at(now);
         self.trace_received(number, packet, datagram, ecn);
         self.looked = None;
+        self.arrived_at = now;
         if self.silence.has_drained(now) {
             self.delivery.expect_drained();
         }
@@ -49,12 +50,6 @@ impl Session {
                 marked &= !before;
             }
             progress |= self.handle_frame(now, frame, ecn, store)?;
-        }
-        if std::mem::take(&mut self.heard_urgent) {
-            self.urgent_at = Some(now);
-        }
-        if std::mem::take(&mut self.heard_talk) {
-            self.talked_at = Some(now);
         }
         let arrived = Arrived {
             number,
@@ -204,14 +199,15 @@ impl Session {
         store: &mut impl Store,
     ) -> Result<bool, PacketError> {
         let mut opened = false;
-        for part in Parts::new(parts) {
+        let mut parts = Parts::new(parts);
+        while let Some(part) = parts.next() {
             let part = part?;
             if wait && self.is_early(&part)? {
                 self.held.push(&part);
                 continue;
             }
             opened |= matches!(part, Part::Open { .. });
-            self.handle_part(part, store)?;
+            self.handle_part(part, parts.is_whole(), store)?;
         }
         Ok(opened)
     }

@@ -21,8 +21,8 @@ mod credit;
 mod ids;
 mod receive;
 mod send;
+mod steady;
 mod table;
-mod talk;
 #[cfg(test)]
 mod tests;
 

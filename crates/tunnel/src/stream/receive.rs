@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{StreamError, credit::Allowance, talk::Talk};
+use super::{StreamError, credit::Allowance};
 use crate::{ranges::RangeSet, wire::Data};
 
 /// Maximum number of separate pieces of a stream beyond the first missing byte. A window of 300 MB
@@ -21,7 +21,6 @@ pub struct ReceiveState {
     /// End of the stream, if known.
     end: Option<u64>,
     allowance: Allowance,
-    talk: Talk,
 }
 
 /// Effect of received data.
@@ -38,8 +37,6 @@ pub struct News {
     pub finished: bool,
     /// True if the peer must be notified of the stream's credit now ([`ReceiveState::allow`]).
     pub tell: bool,
-    /// True if the last bytes are messages: several short pieces in a row.
-    pub talks: bool,
 }
 
 impl ReceiveState {
@@ -52,7 +49,6 @@ impl ReceiveState {
             highest: 0,
             end: None,
             allowance: Allowance::new(allowed),
-            talk: Talk::default(),
         }
     }
 
@@ -95,7 +91,6 @@ impl ReceiveState {
             readable: (self.readable > before).then_some(self.readable),
             finished: !was_finished && self.is_finished(),
             tell: self.allow(0),
-            talks: is_new && self.talk.on_piece(data.len),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::talk::Talk;
 use crate::{
     ranges::RangeSet,
     wire::{Data, StreamId, varint},
@@ -27,7 +26,6 @@ pub struct SendState {
     /// Bytes acknowledged beyond the first missing one.
     acked_beyond: RangeSet,
     fin_acked: bool,
-    talk: Talk,
 }
 
 impl SendState {
@@ -43,7 +41,6 @@ impl SendState {
             acked: 0,
             acked_beyond: RangeSet::default(),
             fin_acked: false,
-            talk: Talk::default(),
         }
     }
 
@@ -88,11 +85,15 @@ impl SendState {
     }
 
     /// Records that the first `len` bytes of [unsent](Self::unsent) data are sent, and the end if
-    /// `fin`. Returns true if the last bytes are messages: several short pieces in a row.
-    pub fn on_sent(&mut self, len: usize, fin: bool) -> bool {
+    /// `fin`.
+    pub fn on_sent(&mut self, len: usize, fin: bool) {
         self.sent += len as u64;
         self.fin_sent |= fin;
-        self.talk.on_piece(len)
+    }
+
+    /// Returns true if all written bytes are sent.
+    pub fn is_drained(&self) -> bool {
+        self.sent == self.written
     }
 
     /// Records that the peer has these bytes. Returns the first position it lacks, if that has

@@ -1,8 +1,10 @@
 //! All streams of a session.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
-use super::{News, ReceiveState, SendState, StreamError, credit::SessionCredit, ids::Ids};
+use super::{
+    News, ReceiveState, SendState, StreamError, credit::SessionCredit, ids::Ids, steady::Steady,
+};
 use crate::{
     class::Class,
     wire::{Data, StreamId},
@@ -47,6 +49,8 @@ struct Stream {
     class: Class,
     send: SendState,
     receive: ReceiveState,
+    /// Runs of bytes sent, and received.
+    steady: [Steady; 2],
     /// The peer has not yet received the opening.
     unannounced: bool,
 }
@@ -80,6 +84,7 @@ impl Streams {
                 class,
                 send: SendState::new(stream_credit),
                 receive: ReceiveState::new(stream_credit),
+                steady: Default::default(),
                 unannounced,
             },
         );
@@ -254,14 +259,33 @@ impl Streams {
         self.streams.get(&stream).map(|stream| stream.send.sent())
     }
 
-    /// Records that the first `data.len` unsent bytes are sent. Returns true if the stream's last
-    /// bytes are messages: several short pieces in a row.
-    pub fn on_sent(&mut self, data: Data) -> bool {
-        let Some(stream) = self.streams.get_mut(&data.stream) else {
-            return false;
-        };
-        self.session.on_sent(data.len as u64);
-        stream.send.on_sent(data.len, data.fin)
+    /// Records that the first `data.len` unsent bytes are sent.
+    pub fn on_sent(&mut self, data: Data) {
+        if let Some(stream) = self.streams.get_mut(&data.stream) {
+            self.session.on_sent(data.len as u64);
+            stream.send.on_sent(data.len, data.fin);
+        }
+    }
+
+    /// Returns true if a stream of class `normal` is steady: it does not fill the link. Call after
+    /// each [`on_sent`](Self::on_sent).
+    pub fn sends_steadily(&mut self, stream: StreamId, now: Duration) -> bool {
+        let stream = self.streams.get_mut(&stream);
+        stream.is_some_and(|stream| {
+            let is_steady = stream.steady[0].on_piece(now, stream.send.is_drained());
+            is_steady && stream.class == Class::Normal
+        })
+    }
+
+    /// Returns true if a stream of class `normal` is steady, after new data that arrived at `now`.
+    /// `is_whole` tells that the peer had no more bytes that it could send. It may have had more
+    /// than the credit.
+    pub fn receives_steadily(&mut self, data: Data, now: Duration, is_whole: bool) -> bool {
+        let stream = self.streams.get_mut(&data.stream);
+        stream.is_some_and(|stream| {
+            let is_whole = is_whole && data.end() < stream.receive.allowed();
+            stream.steady[1].on_piece(now, is_whole) && stream.class == Class::Normal
+        })
     }
 
     /// Records that the peer has these bytes. Returns the first position it lacks, if that has

@@ -244,7 +244,7 @@ impl Data {
     /// must fit.
     ///
     /// Data that does not fill the room carries its length, if that fits, so that other parts may
-    /// follow.
+    /// follow. [`Parts::is_whole`] relies on that.
     #[must_use]
     pub fn fit(stream: StreamId, from: u64, available: usize, room: usize) -> Option<Fit> {
         let whole = Self::new(stream, from, available, false);
@@ -259,6 +259,7 @@ impl Data {
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {
     reader: Reader<'a>,
+    is_whole: bool,
 }
 
 impl<'a> Parts<'a> {
@@ -266,18 +267,30 @@ impl<'a> Parts<'a> {
     #[must_use]
     pub fn new(parts: &'a [u8]) -> Self {
         let reader = Reader::new(parts);
-        Self { reader }
+        Self {
+            reader,
+            is_whole: false,
+        }
+    }
+
+    /// Returns true if the part returned last is data with a length: other data would have fitted
+    /// behind it, so its stream had no more that could be sent.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     fn parse(&mut self) -> Result<Part<'a>, FrameError> {
         let reader = &mut self.reader;
-        Ok(match reader.u8()? {
+        let kind = reader.u8()?;
+        self.is_whole = matches!(kind, DATA..=DATA_LAST) && (kind - DATA) & WITH_LENGTH != 0;
+        Ok(match kind {
             OPEN => Part::Open {
                 stream: reader.varint()?,
                 class: parse_class(reader)?,
                 stream_header: reader.counted("stream header", STREAM_HEADER_MAX)?,
             },
-            kind @ DATA..=DATA_LAST => parse_data(kind - DATA, reader)?,
+            DATA..=DATA_LAST => parse_data(kind - DATA, reader)?,
             RESET => Part::Reset {
                 stream: reader.varint()?,
                 code: parse_reset_code(reader)?,

@@ -183,13 +183,23 @@ fn streams_that_are_queued_are_delivered_one_after_the_other() {
     assert_eq!(finished.collect::<Vec<_>>(), order);
 }
 
-/// Returns how long the packets of each end may wait after a second of writes of these lengths,
-/// one every 20 ms, in a session with a round trip of 100 ms.
-fn waits_beside(class: Class, len: usize) -> [Duration; 2] {
-    let mut pair = Pair::new();
-    let stream = pair.sides[0].session.open(class, 0, b"").expect("few");
+/// Returns how long the packets of each end may wait, once streams have been written to every 20 ms
+/// for a second, in pieces of these lengths. The link carries 25,000 bytes in 20 ms, and the round
+/// trip is 100 ms.
+fn waits_beside(streams: &[(Class, usize)]) -> [Duration; 2] {
+    let mut pair = Pair::with(|initiator| SessionConfig {
+        stream_credit: 1 << 40,
+        ..config(initiator)
+    });
+    let open = |(class, len): &(Class, usize)| {
+        let stream = pair.sides[0].session.open(*class, 0, b"").expect("few");
+        (stream, *len)
+    };
+    let streams: Vec<_> = streams.iter().map(open).collect();
     for _ in 0..50 {
-        pair.sides[0].write(stream, &bytes(len));
+        for (stream, len) in &streams {
+            pair.sides[0].write(*stream, &bytes(*len));
+        }
         pair.run(Duration::from_millis(20));
     }
     pair.sides
@@ -198,12 +208,50 @@ fn waits_beside(class: Class, len: usize) -> [Duration; 2] {
 }
 
 #[test]
-fn packets_wait_for_others_but_not_beside_messages() {
-    let sixteenth = Duration::from_micros(6250);
-    let near = |wait: Duration| wait.abs_diff(sixteenth) < Duration::from_micros(500);
-    let waits = waits_beside(Class::Normal, 2000);
-    assert!(waits.into_iter().all(near), "{waits:?}");
-    let [short, none] = [Duration::from_millis(2), Duration::ZERO];
-    assert_eq!(waits_beside(Class::Normal, 200), [short; 2]);
-    assert_eq!(waits_beside(Class::Interactive, 2000), [none; 2]);
+fn packets_wait_for_others_but_not_beside_streams_that_do_not_fill_the_link() {
+    let check = |streams: &[(Class, usize)], wait: u64| {
+        let waits = waits_beside(streams);
+        let wait = Duration::from_micros(wait);
+        let is_near = |of: Duration| of.abs_diff(wait) < Duration::from_micros(500);
+        assert!(waits.into_iter().all(is_near), "{streams:?}: {waits:?}");
+    };
+    let fills = 40_000;
+    // Two streams that fill the link have 12,500 each.
+    check(&[(Class::Normal, 15_000)], 2000);
+    check(&[(Class::Bulk, fills), (Class::Normal, 15_000)], 6250);
+    for len in [200, 1250, 1400, 2000, 9000] {
+        check(&[(Class::Normal, len)], 2000);
+        check(&[(Class::Bulk, fills), (Class::Normal, len)], 2000);
+        check(&[(Class::Normal, fills), (Class::Normal, len)], 2000);
+        check(&[(Class::Bulk, len)], 6250);
+        check(&[(Class::Interactive, len)], 0);
+    }
+    check(&[(Class::Normal, fills)], 6250);
+    check(&[(Class::Normal, fills), (Class::Normal, fills)], 6250);
+}
+
+#[test]
+fn packets_wait_again_once_a_steady_stream_fills_the_link() {
+    let mut pair = Pair::new();
+    let stream = pair.sides[0]
+        .session
+        .open(Class::Normal, 0, b"")
+        .expect("few");
+    for _ in 0..10 {
+        pair.sides[0].write(stream, &bytes(500));
+        pair.run(super::DELAY / 2);
+    }
+    let may_wait = |pair: &Pair| {
+        let sides = pair.sides.each_ref();
+        sides.map(|side| side.session.may_wait(pair.now) > Duration::from_millis(2))
+    };
+    pair.run(super::DELAY * 10);
+    assert_eq!(may_wait(&pair), [false; 2]);
+    pair.sides[1].session.allow(stream, 10_000_000);
+    pair.sides[0].write(stream, &bytes(1_000_000));
+    pair.run(super::DELAY * 6);
+    assert_eq!(may_wait(&pair), [true; 2]);
+    // The transfer ends, and is followed by nothing.
+    pair.run(SECOND * 2);
+    assert_eq!(may_wait(&pair), [true; 2]);
 }
