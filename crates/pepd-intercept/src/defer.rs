@@ -191,6 +191,7 @@ impl DeferTask {
         let connected = ConnectedLeg {
             fd: leg.fd,
             dscp: leg.dscp,
+            other_mark: leg.other_mark,
         };
         // The flow may no longer need the leg; dropping it sends a reset.
         drop(self.held.connected(flow, connected, &mut self.actions));
@@ -281,7 +282,12 @@ impl DeferTask {
             }
             result => result?,
         };
-        let leg = PendingLeg { flow, fd, dscp };
+        let leg = PendingLeg {
+            flow,
+            fd,
+            dscp,
+            other_mark,
+        };
         // A server on this machine, or about as near, has answered before connect() returns.
         if socket::is_established(leg.fd.as_fd()).unwrap_or(false) {
             self.on_connected(leg);

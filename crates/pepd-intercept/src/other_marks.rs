@@ -6,18 +6,9 @@
 use std::net::IpAddr;
 
 use pep_core::{config::Config, syn::FlowTuple};
-use pepd_sys::marks::MarkSet;
+use pepd_sys::marks::{MarkSet, OtherMark};
 
 use super::nft;
-
-/// The mark of one SYN.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OtherMark {
-    /// Bits of the mark that do not belong to pepd; 0 for none.
-    pub mark: u32,
-    /// True if the route with this mark leaves by another interface than the link.
-    pub is_off_link: bool,
-}
 
 /// Marks of recent SYNs of hosts, as kept by the kernel.
 #[derive(Debug, Clone)]

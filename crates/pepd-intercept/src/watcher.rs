@@ -8,6 +8,7 @@ use std::{
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use pep_core::syn::FlowTuple;
+use pepd_sys::marks::OtherMark;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::yield_now,
@@ -31,6 +32,8 @@ pub struct PendingLeg {
     pub fd: OwnedFd,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
+    /// The mark of the client's SYN.
+    pub other_mark: OtherMark,
 }
 
 /// Maximum number of events read from the kernel at once.

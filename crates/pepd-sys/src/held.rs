@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 use pep_core::syn::{Action, FlowTuple, Holder, HolderConfig, HolderStats};
 
-use crate::leg::Family;
+use crate::{leg::Family, marks::OtherMark};
 
 /// A server leg whose server has answered.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub struct ConnectedLeg {
     pub fd: OwnedFd,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
+    /// The mark of the client's SYN, by which the leg was made.
+    pub other_mark: OtherMark,
 }
 
 /// Server legs of held SYNs, connected and waiting for the listener to accept their clients.
@@ -75,6 +77,12 @@ impl HeldLegs {
         let mut shared = self.shared.lock();
         shared.holder.take(flow, now)?;
         shared.legs.remove(flow)
+    }
+
+    /// Returns the mark of a flow whose leg is ready. The kernel need not be asked again.
+    pub fn other_mark(&self, flow: &FlowTuple) -> Option<OtherMark> {
+        let shared = self.shared.lock();
+        shared.legs.get(flow).map(|leg| leg.other_mark)
     }
 
     /// Returns the counters of held SYNs.

@@ -2,6 +2,15 @@
 
 use pep_core::config::Marks;
 
+/// The mark that other programs have set on one SYN.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OtherMark {
+    /// Bits of the mark that do not belong to pepd; 0 for none.
+    pub mark: u32,
+    /// True if the route with this mark leaves by another interface than the link.
+    pub is_off_link: bool,
+}
+
 /// The marks of pepd's packets and sockets, within the configured mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkSet(Marks);

@@ -15,7 +15,6 @@ use pep_core::{
     relay::Side,
     site::{SynHandling, WhileDown},
 };
-use pepd_intercept::other_marks::OtherMark;
 use pepd_relay::{
     arena::SlotState,
     flow::{self, FlowContext, FlowInfo, FlowMemory, ServerLeg, connect, waiting},
@@ -24,6 +23,7 @@ use pepd_relay::{
 use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     reactor, socket,
+    marks::OtherMark,
 };
 use pepd_tunnel::Route;
 use socket2::{SockRef, Socket};
@@ -224,8 +224,14 @@ impl Acceptor {
     /// Returns the mark that another program has set on the SYN of a split flow.
     fn other_mark(&self, ends: &FlowInfo) -> OtherMark {
         let marks = self.context.other_marks.as_ref();
-        let marks = marks.filter(|_| self.route.is_none());
-        marks.map_or_else(OtherMark::default, |marks| marks.for_flow(&ends.tuple()))
+        let Some(marks) = marks.filter(|_| self.route.is_none()) else {
+            return OtherMark::default();
+        };
+        let flow = ends.tuple();
+        let held = self.context.held.as_ref();
+        let held = held.filter(|_| self.site.syn == SynHandling::Defer);
+        held.and_then(|held| held.other_mark(&flow))
+            .unwrap_or_else(|| marks.for_flow(&flow))
     }
 
     /// Returns true if new flows wait for the link.
