@@ -293,6 +293,7 @@ impl DeferTask {
             self.on_connected(leg);
             return Ok(());
         }
+        site.server.back_off_syns(leg.fd.as_fd());
         self.watcher.add(leg)
     }
 }

@@ -1,6 +1,12 @@
 //! Start of a flow at the server's end: pepd connects to the destination that the peer names.
 
-use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd, rc::Rc, sync::Arc};
+use std::{
+    fmt, io,
+    net::IpAddr,
+    os::fd::{AsFd as _, BorrowedFd},
+    rc::Rc,
+    sync::Arc,
+};
 
 use pep_core::{relay::Side, site::Source, stats::EndReason, stream_header::StreamHeader};
 use pepd_relay::{
@@ -63,7 +69,9 @@ impl Servers for Reachable {
         let leg = ReservedLeg::new(&ends.site, family)?;
         let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
         let syn = FromSyn { dscp, mark: 0 };
-        register(flow::connect(context, leg, family, (ends, syn), publish)?)
+        let leg = flow::connect(context, leg, family, (ends, syn), publish)?;
+        ends.site.server.set_keepalive_or_warn(leg.as_fd());
+        register(leg)
     }
 }
 

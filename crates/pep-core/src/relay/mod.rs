@@ -229,7 +229,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Returns a relay between two connected legs. `share` must cover two initial rings.
+    /// Returns a relay between two connected legs. `share` must cover two initial rings. The shell
+    /// reports the server as readable if it has sent something already, as few do.
     pub fn new(limits: RelayLimits, share: Share) -> Self {
         let empty = || RelayDirection::new(RingMap::new(limits.ring_initial, limits.ring_max));
         debug_assert!(share.bytes() >= 2 * limits.ring_initial);
@@ -238,7 +239,10 @@ impl Relay {
             down: empty(),
             legs: PerSide {
                 client: Leg::FRESH,
-                server: Leg::FRESH,
+                server: Leg {
+                    readable: false,
+                    ..Leg::FRESH
+                },
             },
             reset_by: None,
             first: Direction::Up,

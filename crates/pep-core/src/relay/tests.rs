@@ -120,7 +120,11 @@ impl World {
             relay: Relay::new(LIMITS, Share::take(&budget, 16).unwrap()),
             legs: PerSide {
                 client: kernel(up, 0),
-                server: kernel(down, 100),
+                server: Kernel {
+                    // A new socket is reported once it is readable.
+                    reported_blocked_receive: true,
+                    ..kernel(down, 100)
+                },
             },
             memory: [vec![0; 64], vec![0; 64]],
             calls: Box::new(calls.into_iter().cycle()),

@@ -37,6 +37,9 @@ impl Flow {
     }
 
     fn has_tail(&self, side: Side) -> bool {
+        if side == Side::Server && self.is_confirmed {
+            return false;
+        }
         let direction = self.relay.direction(Direction::from(side.other()));
         self.leg(side)
             .has_tail(direction.state() == DirectionState::Shut)

@@ -69,6 +69,8 @@ impl Flow {
     }
 
     async fn late_answer(&self, limit: Duration) -> Answer {
+        let server = self.leg(Side::Server);
+        self.ends.site.server.back_off_syns(server.fd());
         let end = pin!(sleep(limit));
         let silence = async {
             let since = Instant::now();

@@ -219,6 +219,11 @@ struct Flow {
     receive_window: ReceiveWindow,
     /// Bytes up and down already added to the counters.
     counted: [u64; 2],
+    /// True if the flow has lasted long enough for the keepalive of its server leg.
+    is_lasting: bool,
+    /// True if the server had acknowledged all bytes and the FIN of the client before pepd passed
+    /// the server's FIN to the client.
+    is_confirmed: bool,
     /// First error of a leg.
     failure: Option<io::Error>,
     recorded: Attached,
@@ -278,6 +283,8 @@ impl Flow {
             legs,
             began: Instant::now(),
             counted: [0; 2],
+            is_lasting: false,
+            is_confirmed: false,
             failure: None,
             recorded: Attached::default(),
             ending: EndReason::Drained,

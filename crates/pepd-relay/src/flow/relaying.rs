@@ -158,7 +158,11 @@ impl Flow {
     async fn confirmed(&mut self, direction: Direction) -> bool {
         let server = self.leg(Side::Server);
         let answers = self.relay.direction(direction.other()).state() == DirectionState::Shut;
-        if direction == Direction::Up || !answers || !server.has_tail(true) {
+        if direction == Direction::Up || !answers {
+            return true;
+        }
+        if !server.has_tail(true) {
+            self.is_confirmed = true;
             return true;
         }
         let limit = self.ends.site.timeouts.orphan;
@@ -271,6 +275,7 @@ impl Flow {
     ) -> Poll<Result<(), EndReason>> {
         while let Poll::Ready(event) = idle.poll(cx) {
             self.count_bytes();
+            self.start_keepalive();
             match event {
                 IdleEvent::Active => {}
                 IdleEvent::Quiet => self.give_memory_back(),
@@ -278,6 +283,14 @@ impl Flow {
             }
         }
         Poll::Pending
+    }
+
+    /// Starts the keepalive of the server leg, once. Short flows end before they need it.
+    fn start_keepalive(&mut self) {
+        if !std::mem::replace(&mut self.is_lasting, true) {
+            let server = self.leg(Side::Server);
+            self.ends.site.server.set_keepalive_or_warn(server.fd());
+        }
     }
 
     fn give_memory_back(&mut self) {

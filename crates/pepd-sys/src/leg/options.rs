@@ -12,7 +12,7 @@ use pep_core::{
     config::{CongestionName, Keepalive},
     site::{Buffers, ReceiveBuffer},
 };
-use socket2::{Socket, TcpKeepalive};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use units::Rate;
 
 use super::Family;
@@ -115,11 +115,18 @@ impl LegOptions {
     /// # Errors
     /// The first required option that the kernel refuses.
     pub fn apply(&self, socket: &Socket, family: Family) -> Result<(), OptionError> {
-        self.apply_with(socket, family, self.rto_max)
+        self.apply_to_connect(socket, family)?;
+        self.set_keepalive_or_warn(socket.as_fd());
+        if let Some(rto_max) = self.rto_max {
+            self.set_rto_max_or_warn(socket.as_fd(), rto_max);
+        }
+        Ok(())
     }
 
-    /// Sets all options for a leg that will connect, whose SYNs back off; call
-    /// [`cap_retransmissions`](Self::cap_retransmissions) once it has.
+    /// Sets the options that a leg needs from its first packet on. Most flows end before the others
+    /// matter, so the caller sets those later: [`back_off_syns`](Self::back_off_syns),
+    /// [`cap_retransmissions`](Self::cap_retransmissions) and
+    /// [`set_keepalive_or_warn`](Self::set_keepalive_or_warn).
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -128,23 +135,21 @@ impl LegOptions {
         socket: &Socket,
         family: Family,
     ) -> Result<(), OptionError> {
-        let rto_max = self.rto_max.map(|rto_max| rto_max.max(SYN_RTO_MAX));
-        self.apply_with(socket, family, rto_max)
-    }
-
-    fn apply_with(
-        &self,
-        socket: &Socket,
-        family: Family,
-        rto_max: Option<Duration>,
-    ) -> Result<(), OptionError> {
         self.set_required(socket)?;
         self.set_rates_or_warn(socket, family);
-        self.set_keepalive_or_warn(socket);
         self.set_buffers_or_warn(socket);
         self.set_segments_or_warn(socket);
-        self.set_timeouts_or_warn(socket, rto_max);
+        self.set_timeouts_or_warn(socket);
         Ok(())
+    }
+
+    /// Makes the SYNs of a leg back off up to a limit, and last as long as the connect timeout.
+    /// Call it within a second of connect(), when the server has not answered at once: only the
+    /// second repetition is affected.
+    pub fn back_off_syns(&self, socket: BorrowedFd<'_>) {
+        if let Some(rto_max) = self.rto_max {
+            self.set_rto_max_or_warn(socket, rto_max.max(SYN_RTO_MAX));
+        }
     }
 
     fn set_required(&self, socket: &Socket) -> Result<(), OptionError> {
@@ -170,7 +175,9 @@ impl LegOptions {
         Ok(())
     }
 
-    fn set_keepalive_or_warn(&self, socket: &Socket) {
+    /// Starts the keepalive of a connection, if there is one. It may start late: the kernel counts
+    /// from the last packet received.
+    pub fn set_keepalive_or_warn(&self, socket: BorrowedFd<'_>) {
         let Some(keepalive) = self.keepalive else {
             return;
         };
@@ -178,7 +185,8 @@ impl LegOptions {
             .with_time(keepalive.idle)
             .with_interval(keepalive.interval)
             .with_retries(keepalive.count);
-        or_warn("SO_KEEPALIVE", socket.set_tcp_keepalive(&times));
+        let set = SockRef::from(&socket).set_tcp_keepalive(&times);
+        or_warn("SO_KEEPALIVE", set);
     }
 
     /// Sets buffers with the forced variants, since `net.core.wmem_max` is not sized for the link.
@@ -225,24 +233,26 @@ impl LegOptions {
         }
     }
 
-    fn set_timeouts_or_warn(&self, socket: &Socket, rto_max: Option<Duration>) {
+    fn set_timeouts_or_warn(&self, socket: &Socket) {
         if let Some(rto_min) = self.rto_min {
             // Without the option (before Linux 6.15), pepd's own controls set it themselves.
             let _ = crate::socket::set_rto_min(socket.as_fd(), rto_min);
         }
-        let Some(user_timeout) = self.user_timeout else {
-            return;
-        };
-        or_warn(
-            "TCP_USER_TIMEOUT",
-            socket.set_tcp_user_timeout(Some(user_timeout)),
-        );
-        let Some(rto_max) = rto_max else { return };
+        if let Some(user_timeout) = self.user_timeout {
+            or_warn(
+                "TCP_USER_TIMEOUT",
+                socket.set_tcp_user_timeout(Some(user_timeout)),
+            );
+        }
+    }
+
+    /// Caps the wait between SYNs and between retransmissions, with as many SYNs as the connect
+    /// timeout needs then.
+    fn set_rto_max_or_warn(&self, socket: BorrowedFd<'_>, rto_max: Duration) {
         // `pepd run` warns at its start if the kernel lacks the option.
-        if crate::socket::set_rto_max(socket.as_fd(), rto_max).is_ok() {
+        if self.user_timeout.is_some() && crate::socket::set_rto_max(socket, rto_max).is_ok() {
             let retries = self.syn_retries(rto_max);
-            let (fd, level) = (socket.as_fd(), libc::IPPROTO_TCP);
-            let set = crate::socket::set_int(fd, level, libc::TCP_SYNCNT, retries);
+            let set = crate::socket::set_int(socket, libc::IPPROTO_TCP, libc::TCP_SYNCNT, retries);
             or_warn("TCP_SYNCNT", set);
         }
     }

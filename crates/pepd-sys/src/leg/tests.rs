@@ -25,7 +25,9 @@ fn a_server_leg_connects_with_its_options() {
         wait_writable(&leg);
         assert!(so_error(leg.as_fd()).unwrap().is_none());
         let socket = SockRef::from(&leg);
-        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        assert!(socket.tcp_nodelay().unwrap() && !socket.keepalive().unwrap());
+        site().server.set_keepalive_or_warn(leg.as_fd());
+        assert!(socket.keepalive().unwrap(), "once a flow lasts");
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), 1 << 17);
         assert_eq!(
             socket.tcp_user_timeout().unwrap(),
@@ -73,6 +75,7 @@ fn syns_back_off_and_retransmissions_do_not() {
     site.server.rto_max = Some(Duration::from_secs(2));
     let rto_max = |leg: &OwnedFd| socket::rto_max(leg.as_fd()).unwrap().as_secs();
     let leg = server_leg(&site, server, server, FromSyn::default()).unwrap();
+    site.server.back_off_syns(leg.as_fd());
     assert_eq!(rto_max(&leg), 16);
     on_connected(leg.as_fd(), &site, Family::V4).unwrap();
     assert_eq!(rto_max(&leg), 2);
