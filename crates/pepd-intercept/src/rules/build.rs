@@ -199,24 +199,34 @@ impl Builder<'_> {
     }
 
     /// Returns rules that end packets of these conditions with `end` if they stay at this end, in
-    /// all modes.
-    pub(super) fn near_rules(&self, conditions: &[Term], end: &[Term]) -> Vec<Rule> {
+    /// all modes. `from_lan` states that only packets from LAN interfaces meet them.
+    pub(super) fn near_rules(
+        &self,
+        from_lan: bool,
+        conditions: &[Term],
+        end: &[Term],
+    ) -> Vec<Rule> {
+        // A comparison of names costs each packet more than one of numbers.
+        let from = |names: &[String]| match from_lan && names == self.lan_names() {
+            true => Vec::new(),
+            false => vec![Term::From(names.to_vec())],
+        };
         let hosts = self.hosts_only();
         let mut rules = Vec::new();
         if self.features.fib && !hosts.is_empty() {
             let destination = [Term::RoutedToAny(hosts.clone())];
-            let between = [&[Term::From(hosts.clone())], conditions, &destination, end].concat();
+            let between = [&from(&hosts), conditions, &destination, end].concat();
             rules.push(rule("between hosts of this side", between));
         }
         // Without a configured link, all LAN interfaces lead to hosts.
-        let from = match self.config.link {
+        let near = match self.config.link {
             Some(_) => hosts,
             None => self.lan_names(),
         };
-        if !from.is_empty() {
+        if !near.is_empty() {
             rules.extend(self.near().iter().map(|&family| {
                 let destination = [Term::ToNear(family)];
-                let near = [&[Term::From(from.clone())], conditions, &destination, end].concat();
+                let near = [&from(&near), conditions, &destination, end].concat();
                 rule("to a network of this machine", near)
             }));
         }
@@ -260,13 +270,15 @@ impl Builder<'_> {
             true => goto(NOT_FROM_LAN),
             false => Accept,
         };
-        let mut rules = self.out_of_lanes();
+        // First: each datagram of a site of mode `packet` meets this rule.
+        let of_no_flow = self.to_packets("of no flow", &[lan(), NotTcpOrIcmp], true);
+        let mut rules: Vec<_> = of_no_flow.into_iter().collect();
+        rules.extend(self.out_of_lanes());
         rules.extend(self.released());
         rules.push(rule(
             "not from hosts",
             [NotFrom(self.host_names()), other_routes],
         ));
-        rules.extend(self.to_packets("of no flow", &[lan(), NotTcpOrIcmp], true));
         rules.extend([
             rule("cannot belong to a flow of pepd", [NotTcpOrIcmp, Accept]),
             rule(
@@ -374,20 +386,22 @@ impl Builder<'_> {
             true => Term::Tagged(self.marks.number(local)),
             false => Term::Mark(local),
         };
-        let known = [known, Term::Accept];
-        let mut rules = vec![rule("from hosts, and handled already", known)];
+        let mut known = vec![known];
+        if self.features.tags {
+            let lanes = (0..self.lanes.len()).map(|lane| self.marks.packet(self.lans.len(), lane));
+            known.extend(lanes.map(|mark| Term::Tagged(self.marks.number(mark))));
+        }
+        let handled = |known| rule("from hosts, and handled already", [known, Term::Accept]);
+        let mut rules: Vec<_> = known.into_iter().map(handled).collect();
         if self.has_v6() {
             // Hosts may also be servers, of this machine and of others.
             let from_link = (!self.may_be_one_armed()).then(|| match &self.config.link {
                 Some(link) => Term::From(vec![link.interface.to_string()]),
                 None => Term::NotFrom(self.lan_names()),
             });
-            let answers = [
-                Term::SynAck,
-                Term::Of(Family::V6),
-                Term::Count(Counter::AnsweredV6),
-            ];
-            let answers: Vec<_> = from_link.into_iter().chain(answers).collect();
+            let counted = [Term::Of(Family::V6), Term::Count(Counter::AnsweredV6)];
+            let answers = [Term::SynAck].into_iter().chain(from_link).chain(counted);
+            let answers: Vec<_> = answers.collect();
             rules.push(rule("a server answers over IPv6", answers));
         }
         rules.extend([
@@ -568,7 +582,7 @@ impl Builder<'_> {
         }
         rules.extend(self.end_to_end());
         let passes = [Term::Count(Counter::PassedOtherRoute), Term::Accept];
-        rules.extend(self.near_rules(&[Term::Syn], &passes));
+        rules.extend(self.near_rules(false, &[Term::Syn], &passes));
         for (id, site) in self.config.sites.iter() {
             rules.extend(self.site(id, site));
         }

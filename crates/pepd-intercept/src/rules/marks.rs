@@ -109,7 +109,7 @@ impl Builder<'_> {
         let jump = |mark: u32| {
             let tagged = Term::Tagged(self.marks.number(mark));
             let jump = Term::Jump(KEPT_MARKS.to_owned());
-            let terms = [lan.clone(), Term::Syn, tagged, jump];
+            let terms = [tagged, lan.clone(), Term::Syn, jump];
             rule(
                 "a SYN that pepd takes, perhaps with another program's mark",
                 terms,

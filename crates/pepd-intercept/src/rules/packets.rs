@@ -202,7 +202,7 @@ impl Builder<'_> {
         let into = self.route_into_tun(self.lans.len() + number, &lane.tun);
         let counted = Count(Counter::IntoTunnel(number));
         let mut rules = match lane.kind {
-            LaneKind::Peer | LaneKind::ToLink => self.near_rules(&[], &[Accept]),
+            LaneKind::Peer | LaneKind::ToLink => self.near_rules(true, &[], &[Accept]),
             LaneKind::ToHosts => Vec::new(),
         };
         let link = self.link_alone().filter(|_| lane.kind == LaneKind::ToLink);
@@ -340,7 +340,7 @@ impl Builder<'_> {
         let names: Vec<_> = clamped.map(|lane| lane.tun.clone()).collect();
         let clamp = rule(
             "clamp the MSS to packets of the tunnel",
-            [Term::To(names.clone()), Term::Opens, Term::ClampMss],
+            [Term::Opens, Term::To(names.clone()), Term::ClampMss],
         );
         let hook = Some(Hook::ForwardMangle);
         (!names.is_empty()).then(|| chain("into_tunnels", hook, vec![clamp]))

@@ -141,9 +141,9 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let half_open =
         position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
     let last = rules.len() - 1;
-    let first = (to_us, as_us, own, passing);
-    assert_eq!(first, (0, 1, 4, 5), "before all others");
-    for (rule, family) in rules[2..4].iter().zip([Family::V4, Family::V6]) {
+    let first = (others, to_us, as_us, own, passing);
+    assert_eq!(first, (0, 1, 2, 5, 6), "before all others");
+    for (rule, family) in rules[3..5].iter().zip([Family::V4, Family::V6]) {
         assert_eq!(*rule, [of_peers(), Term::RememberPeer(family, 0)]);
     }
     assert_eq!(rules[others].last(), Some(&goes(Term::Goto)));
@@ -160,8 +160,8 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
     .concat();
     let ruleset = ruleset(&format!("{all}[site.packet]\nmss_clamp = false\n"));
     let near = Family::ALL.map(|family| {
-        let lans = ["lan0", "lan1"].map(str::to_owned).to_vec();
-        [Term::From(lans), Term::ToNear(family), Term::Accept]
+        // Only packets from LAN interfaces come here.
+        [Term::ToNear(family), Term::Accept]
     });
     let expected: [&[Term]; 4] = [
         &near[0],
@@ -187,8 +187,8 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
     ];
     assert!(ruleset.counters.ends_with(&counters));
     let clamp = [
-        Term::To(vec!["pepd-0".to_owned()]),
         Term::Opens,
+        Term::To(vec!["pepd-0".to_owned()]),
         Term::ClampMss,
     ];
     assert_eq!(rules_of(&ruleset, "into_tunnels"), [clamp]);
@@ -201,18 +201,21 @@ fn what_stays_on_this_side_goes_into_no_tun() {
         let ruleset = ruleset(&format!("[link]\ninterface = \"{link}\"\n{site}"));
         rules_of(&ruleset, "packet_0")[0].to_vec()
     };
-    let between = |names: &[&str]| {
-        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        [
-            Term::From(names.clone()),
-            Term::RoutedToAny(names),
-            Term::Accept,
-        ]
-    };
-    assert_eq!(first("sat0"), between(&["lan0", "lan1"]));
-    assert_eq!(first("lan1"), between(&["lan0"]), "one-armed");
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let between = [Term::RoutedToAny(names(&["lan0", "lan1"])), Term::Accept];
+    assert_eq!(first("sat0"), between, "only packets from these come here");
+    let between = [
+        Term::From(names(&["lan0"])),
+        Term::RoutedToAny(names(&["lan0"])),
+        Term::Accept,
+    ];
+    assert_eq!(first("lan1"), between, "one-armed");
     let unknown = ruleset(&site("a", "packet", ""));
-    let between = |terms: &&[Term]| matches!(terms, [_, Term::RoutedToAny(_), ..]);
+    let between = |terms: &&[Term]| {
+        terms
+            .iter()
+            .any(|term| matches!(term, Term::RoutedToAny(_)))
+    };
     assert!(!rules_of(&unknown, "packet_0").iter().any(between));
 }
 
