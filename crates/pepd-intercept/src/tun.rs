@@ -13,6 +13,7 @@ use std::{
 use nix::{
     errno::Errno,
     sys::uio::{readv, writev},
+    unistd::read,
 };
 
 use pep_core::site::SiteId;
@@ -45,6 +46,9 @@ enum Runs {
 
 /// The longest packet that the kernel passes, in bytes.
 pub const PACKET_MAX: u32 = 65_535;
+
+/// Bytes that [`Tun::read_each`] reads at most: those and a header of virtio.
+pub const READ_MAX: usize = PACKET_MAX as usize + run::HEADER;
 
 /// Rejections without an acceptance after which the kernel counts as lacking support.
 const REFUSED_MAX: u8 = 8;
@@ -151,13 +155,18 @@ impl Tun {
     /// # Errors
     /// When the device is removed or down.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let read = self.read_with_header(buffer)?;
-        Ok(read.map(|(_, length)| length))
+        let mut header = WHOLE;
+        let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+        match readv(&self.device, &mut parts) {
+            Ok(length) => Ok(Some(length.saturating_sub(WHOLE.len()))),
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(err) => Err(err.into()),
+        }
     }
 
-    /// Reads what the kernel delivers at once into `buffer`, and calls `each` with the packets that
-    /// it stands for. Returns their number, 0 for a malformed packet; `None` when none is queued.
-    /// Never blocks.
+    /// Reads what the kernel delivers at once into `buffer` of [`READ_MAX`] bytes, and calls `each`
+    /// with the packets that it stands for. Returns their number, 0 for a malformed packet; `None`
+    /// when none is queued. Never blocks.
     ///
     /// # Errors
     /// When the device is removed or down.
@@ -166,25 +175,17 @@ impl Tun {
         buffer: &mut [u8],
         each: impl FnMut(&mut [u8]),
     ) -> io::Result<Option<usize>> {
-        match self.read_with_header(buffer) {
-            Ok(read) => {
-                Ok(read.map(|(header, length)| split::split(header, &mut buffer[..length], each)))
+        // Into one buffer: several cost the kernel a copy and a check of their list per packet.
+        match read(&self.device, buffer) {
+            Ok(length) => {
+                let header = buffer[..length].split_first_chunk_mut();
+                Ok(Some(header.map_or(0, |(header, packet)| {
+                    split::split(*header, packet, each)
+                })))
             }
-            // The kernel has dropped a packet that no header can describe.
-            Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(Some(0)),
-            Err(err) => Err(err),
-        }
-    }
-
-    fn read_with_header(
-        &self,
-        buffer: &mut [u8],
-    ) -> io::Result<Option<([u8; run::HEADER], usize)>> {
-        let mut header = WHOLE;
-        let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
-        match readv(&self.device, &mut parts) {
-            Ok(length) => Ok(Some((header, length.saturating_sub(WHOLE.len())))),
             Err(Errno::EAGAIN) => Ok(None),
+            // The kernel has dropped a packet that no header can describe.
+            Err(Errno::EINVAL) => Ok(Some(0)),
             Err(err) => Err(err.into()),
         }
     }

@@ -184,7 +184,7 @@ impl Taps {
             passing,
             groups: named.map(Groups::open).transpose()?,
             runs: Runs::default(),
-            buffer: vec![0; PACKET_MAX].into_boxed_slice(),
+            buffer: vec![0; tun::READ_MAX].into_boxed_slice(),
             look: Duration::ZERO,
         })
     }

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use pepd_intercept::{
     rules::LaneKind,
-    tun::{PACKET_MAX, PacketTuns, Tun},
+    tun::{PacketTuns, READ_MAX, Tun},
 };
 use pepd_relay::flow::FlowContext;
 
@@ -56,7 +56,7 @@ pub(super) async fn run(
         show: Duration::ZERO,
         timer: Timer::new()?,
         base: Instant::now(),
-        buffer: vec![0; PACKET_MAX as usize].into_boxed_slice(),
+        buffer: vec![0; READ_MAX].into_boxed_slice(),
     };
     tokio::select! {
         () = poll_fn(|cx| driver.poll(cx)) => {}

@@ -13,7 +13,7 @@ use nix::{
     sched::{CloneFlags, unshare},
     unistd::gettid,
 };
-use pepd_intercept::{Interception, PacketTun, PacketTuns, tun::PACKET_MAX};
+use pepd_intercept::{Interception, PacketTun, PacketTuns, tun::READ_MAX};
 
 pub(crate) const CONFIG: &str = r#"
 [intercept]
@@ -151,7 +151,7 @@ pub(crate) fn next(tun: &PacketTun) -> Option<Vec<u8>> {
 /// Returns the packets that the next one out of a TUN stands for; none if none arrives within a
 /// moment.
 pub(crate) fn next_all(tun: &PacketTun) -> Vec<Vec<u8>> {
-    let mut buffer = vec![0; usize::try_from(PACKET_MAX).expect("fits")];
+    let mut buffer = vec![0; READ_MAX];
     let mut packets = Vec::new();
     let deadline = Instant::now() + Duration::from_millis(300);
     while Instant::now() < deadline {
