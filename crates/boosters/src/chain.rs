@@ -358,12 +358,12 @@ impl Chain {
             let booster = &mut layer.booster;
             packet = booster.arriving(now, arrived, &mut self.queue, &mut self.out);
         }
-        let Some(packet) = packet else { return };
-        // Look the queued packet up again by its number.
-        let looked_at = packet.clone();
-        if let Some(number) = self.queue.push(packet) {
-            for layer in self.at_queue.iter_mut().filter(|layer| layer.is_on()) {
-                layer.booster.queued(number, &looked_at);
+        let Some(number) = packet.and_then(|packet| self.queue.push(packet)) else {
+            return;
+        };
+        for layer in self.at_queue.iter_mut().filter(|layer| layer.is_on()) {
+            if let Some(packet) = self.queue.get(number) {
+                layer.booster.queued(number, packet);
             }
         }
     }

@@ -68,8 +68,14 @@ impl Stack {
 
     /// Takes a packet from the hosts' side. Output of either end is appended to `exit`.
     pub fn down(&mut self, now: Duration, packet: Packet, exit: &mut Out) {
-        self.work.push_back((0, true, packet));
-        self.work(now, exit);
+        // Most packets meet no booster, and need no place among those between two of them.
+        match self.layers.iter().position(Layer::is_on) {
+            Some(first) => {
+                self.work.push_back((first, true, packet));
+                self.work(now, exit);
+            }
+            None => exit.down.push(packet),
+        }
     }
 
     /// Takes a packet from the link's side.
