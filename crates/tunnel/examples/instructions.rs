@@ -84,6 +84,7 @@ impl End {
             streams_max: 100,
             packets: false,
             peer_packets: false,
+            peer_rests: true,
             memory: None,
             overhead_max: 1.0,
         };
