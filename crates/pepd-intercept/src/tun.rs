@@ -47,7 +47,7 @@ enum Runs {
 /// The longest packet that the kernel passes, in bytes.
 pub const PACKET_MAX: u32 = 65_535;
 
-/// Bytes that [`Tun::read_each`] reads at most: those and a header of virtio.
+/// Maximum of bytes that [`Tun::read_each`] reads: the longest packet and its virtio header.
 pub const READ_MAX: usize = PACKET_MAX as usize + run::HEADER;
 
 /// Rejections without an acceptance after which the kernel counts as lacking support.
@@ -175,7 +175,7 @@ impl Tun {
         buffer: &mut [u8],
         each: impl FnMut(&mut [u8]),
     ) -> io::Result<Option<usize>> {
-        // Into one buffer: several cost the kernel a copy and a check of their list per packet.
+        // One buffer: for several, the kernel would copy and check their list with each packet.
         match read(&self.device, buffer) {
             Ok(length) => {
                 let header = buffer[..length].split_first_chunk_mut();

@@ -20,7 +20,7 @@ pub struct ConnectedLeg {
     pub fd: OwnedFd,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
-    /// The mark of the client's SYN, by which the leg was made.
+    /// Mark that another program set on the client's SYN; pepd connected the leg with it.
     pub other_mark: OtherMark,
 }
 
@@ -79,7 +79,7 @@ impl HeldLegs {
         shared.legs.remove(flow)
     }
 
-    /// Returns the mark of a flow whose leg is ready. The kernel need not be asked again.
+    /// Returns that mark if the flow's leg is ready, which saves a request to the kernel.
     pub fn other_mark(&self, flow: &FlowTuple) -> Option<OtherMark> {
         let shared = self.shared.lock();
         shared.legs.get(flow).map(|leg| leg.other_mark)

@@ -64,8 +64,8 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
 
 /// Returns the name of this thread.
 fn own_name() -> io::Result<CString> {
-    // The function of nix lends the kernel a buffer that the compiler may take for unchanged: the
-    // worker of a pepd built with thin LTO had no name.
+    // nix lends the kernel a buffer that the compiler may take for unchanged. The worker of a pepd
+    // built with thin LTO had no name.
     let mut name = [0_u8; 16];
     // SAFETY: the kernel writes at most 16 bytes, of which the last is 0 (prctl(2)).
     super::socket::check(unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr(), 0, 0, 0) })?;

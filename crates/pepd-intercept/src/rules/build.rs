@@ -206,7 +206,8 @@ impl Builder<'_> {
         conditions: &[Term],
         end: &[Term],
     ) -> Vec<Rule> {
-        // A comparison of names costs each packet more than one of numbers.
+        // If all packets are from LANs, comparing all LANs' names is in vain, and the kernel
+        // compares names slowly.
         let from = |names: &[String]| match from_lan && names == self.lan_names() {
             true => Vec::new(),
             false => vec![Term::From(names.to_vec())],
@@ -270,7 +271,7 @@ impl Builder<'_> {
             true => goto(NOT_FROM_LAN),
             false => Accept,
         };
-        // First: each datagram of a site of mode `packet` meets this rule.
+        // First, as each datagram of a site of mode `packet` meets this rule.
         let of_no_flow = self.to_packets("of no flow", &[lan(), NotTcpOrIcmp], true);
         let mut rules: Vec<_> = of_no_flow.into_iter().collect();
         rules.extend(self.out_of_lanes());

@@ -37,6 +37,7 @@ impl Flow {
     }
 
     fn has_tail(&self, side: Side) -> bool {
+        // Saves a system call: nothing follows the client's FIN.
         if side == Side::Server && self.is_confirmed {
             return false;
         }

@@ -143,9 +143,9 @@ impl LegOptions {
         Ok(())
     }
 
-    /// Makes the SYNs of a leg back off up to a limit, and last as long as the connect timeout.
-    /// Call it within a second of connect(), when the server has not answered at once: only the
-    /// second repetition is affected.
+    /// Caps the wait between the SYNs of a connecting leg, and has the kernel repeat them for as
+    /// long as the connect timeout. The caller may wait for up to a second after connect(): until
+    /// then the kernel repeats no SYN.
     pub fn back_off_syns(&self, socket: BorrowedFd<'_>) {
         if let Some(rto_max) = self.rto_max {
             self.set_rto_max_or_warn(socket, rto_max.max(SYN_RTO_MAX));

@@ -212,8 +212,9 @@ impl Silence {
         self.limit.max(beacon * PAUSES)
     }
 
-    /// Returns since when the peer has been expected to send as often as now: the
-    /// [limit](Self::limit) counts from then, or from its last packet. 0 unless the link is up.
+    /// Returns when the peer was last expected to begin to send as often as with streams. The
+    /// [limit](Self::limit) counts from then or from its last packet, whichever is later. 0 unless
+    /// the link is up.
     pub fn expected_since(&self) -> Duration {
         if self.state == State::Up {
             self.woken

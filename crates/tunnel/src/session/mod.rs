@@ -270,9 +270,9 @@ impl Session {
     }
 
     /// Returns how long packets from the peer may wait for others, so that they are handled
-    /// together: a sixteenth of a round trip, 20 ms at most. The limit is 2 ms within 3 s of bytes
-    /// of a steady stream, 1 ms while datagrams arrive, and 0 within 10 s of bytes of an
-    /// interactive stream. Steady are streams of class `normal` that do not fill the link.
+    /// together: a sixteenth of a round trip, 20 ms at most. Within 3 s of bytes of a steady stream
+    /// it is 2 ms at most, while datagrams arrive 1 ms. Within 10 s of bytes of an interactive
+    /// stream it is 0. Steady are streams of class `normal` that do not fill the link.
     pub fn may_wait(&self, now: Duration) -> Duration {
         self.longest_wait().min(self.suitable_wait(now))
     }
@@ -300,8 +300,8 @@ impl Session {
         self.silence.limit()
     }
 
-    /// Returns since when the peer has been expected to send so often that the
-    /// [limit](Self::silence_limit) holds.
+    /// Returns when the peer was last expected to begin to send as often as with streams. The
+    /// [limit](Self::silence_limit) counts from then or from its last packet, whichever is later.
     pub fn expected_since(&self) -> Duration {
         self.silence.expected_since()
     }

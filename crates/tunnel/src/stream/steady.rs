@@ -8,15 +8,16 @@
 //!              a run of more than 100 ms
 //! ```
 //!
-//! A run begins with a piece of the stream's bytes and ends with the one that leaves none. Bytes of
-//! a stream that fills the link wait, so its runs do not end. A host may pause now and then, but
-//! not four times in half a second.
+//! A run begins with a piece of the stream's bytes and ends with the one that leaves none. A stream
+//! that fills the link always has bytes that wait, so its runs last longer. A pause of the host can
+//! end one run early, but seldom four in a row.
 
 use std::time::Duration;
 
 /// Maximum time of a run of a steady stream.
 const RUN_MAX: Duration = Duration::from_millis(100);
-/// Runs in a row that make a stream steady. A transfer begins with some: of slow start.
+/// Runs in a row that make a stream steady. Fewer do not suffice: in slow start a transfer has some
+/// short runs.
 const IN_A_ROW: u8 = 4;
 
 /// Recent runs of one direction of a stream.

@@ -273,8 +273,8 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Returns true if the part returned last is data with a length: other data would have fitted
-    /// behind it, so its stream had no more that could be sent.
+    /// Returns true if the part returned last is data with a length. More data would have fitted
+    /// behind it, so its stream had none that could be sent.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_whole
