@@ -67,10 +67,10 @@ impl Servers for Reachable {
         }
         let family = Family::from_address(&ends.destination);
         let leg = ReservedLeg::new(&ends.site, family)?;
+        ends.site.server.set_keepalive_or_warn(leg.as_fd());
         let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
         let syn = FromSyn { dscp, mark: 0 };
         let leg = flow::connect(context, leg, family, (ends, syn), publish)?;
-        ends.site.server.set_keepalive_or_warn(leg.as_fd());
         register(leg)
     }
 }

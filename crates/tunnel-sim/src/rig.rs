@@ -164,6 +164,8 @@ pub struct Rig {
     pub on_readable: OnReadable,
     /// Times at which a side heard the other again.
     pub links_up: Vec<Duration>,
+    /// Times at which a side no longer heard the other.
+    pub links_down: Vec<Duration>,
     stores: [Positions; 2],
     hosts: [Host; 2],
 }
@@ -193,6 +195,7 @@ impl Rig {
             fed: HashSet::new(),
             on_readable: Box::new(|_, _, _, _, _| {}),
             links_up: Vec::new(),
+            links_down: Vec::new(),
             stores: Default::default(),
             hosts: [(); 2].map(|()| Host {
                 busy: None,
@@ -389,6 +392,7 @@ impl Rig {
                     self.sessions[0].written(stream, until + self.ring);
                 }
                 Event::LinkUp => self.links_up.push(self.now),
+                Event::LinkDown => self.links_down.push(self.now),
                 _ => {}
             }
         }

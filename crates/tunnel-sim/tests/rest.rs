@@ -42,7 +42,7 @@ fn after_a_minute_each_end_sends_a_beacon_in_five_seconds() {
     assert!(rig.links_up.is_empty(), "no outage");
 }
 
-/// Three lost in a row would be an outage: one in 8,000 for each beacon.
+/// Three lost in a row are an outage: one in 8,000 for each beacon.
 #[test]
 fn a_lost_beacon_is_no_outage() {
     let mut rig = rig("loss=5%");
@@ -82,9 +82,37 @@ fn an_opening_that_is_lost_does_not_wait_for_a_rare_beacon() {
 }
 
 #[test]
-fn an_outage_at_rest_is_noticed_in_fifteen_seconds_and_its_end_in_five() {
+fn an_outage_at_rest_is_noticed_in_eighteen_seconds_and_its_end_in_five() {
     let mut rig = rig("outages=300s+100s");
     rig.run(s(405), |rig| !rig.links_up.is_empty());
+    assert_eq!(rig.links_down.len(), 2, "both ends");
+    let noticed = |at: &Duration| (s(312)..s(319)).contains(at);
+    assert!(rig.links_down.iter().all(noticed), "{:?}", rig.links_down);
     let up = rig.links_up.first().expect("the link is up again");
     assert!(*up > s(400), "{up:?}");
+}
+
+/// The receiver of messages knows of them, and does not rest.
+#[test]
+fn an_outage_under_messages_of_one_direction_is_noticed_in_three_seconds() {
+    let mut rig = rig("outages=300s+100s");
+    rig.send_packets(Class::Normal, 1000);
+    rig.run(s(310), |_| false);
+    assert_eq!(rig.links_down.len(), 2, "both ends");
+    let noticed = |at: &Duration| (s(300)..s(305)).contains(at);
+    assert!(rig.links_down.iter().all(noticed), "{:?}", rig.links_down);
+}
+
+/// The peer does not know of a stream that begins in an outage.
+#[test]
+fn a_stream_that_begins_in_an_outage_does_not_wait_for_a_rare_beacon() {
+    for after in (0..5000).step_by(700) {
+        let end = Duration::from_millis(400_000 + after);
+        let mut rig = rig(&format!("outages=300s+{}ms", 100_000 + after));
+        rig.run(end - s(2), |_| false);
+        let stream = rig.upload(Class::Normal, 100);
+        rig.run(end + s(60), |rig| rig.finished(stream).is_some());
+        let took = rig.now - end;
+        assert!(took < RTT * 3, "after {after} ms: {took:?}");
+    }
 }

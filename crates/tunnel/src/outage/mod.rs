@@ -204,12 +204,12 @@ impl Silence {
 
     /// Returns the time without packets after which the link counts as silent.
     pub fn limit(&self) -> Duration {
-        let beacon = match (self.idle, self.rests) {
+        self.limit.max(match (self.idle, self.rests) {
             (false, _) => Duration::ZERO,
-            (true, false) => IDLE_BEACON,
-            (true, true) => REST_BEACON,
-        };
-        self.limit.max(beacon * PAUSES)
+            (true, false) => IDLE_BEACON * PAUSES,
+            // Each may be late, and the third one should count.
+            (true, true) => REST_BEACON * PAUSES + IDLE_BEACON * PAUSES,
+        })
     }
 
     /// Returns when the peer was last expected to begin to send as often as with streams. The
@@ -312,7 +312,8 @@ impl Silence {
                 let fallen = self.state == State::Up;
                 let kind = Kind::Told;
                 self.fell = if fallen { now } else { self.fell };
-                self.trusted_until = now + rtt + self.limit();
+                // The pauses of an idle peer do not matter: packets were sent before or after.
+                self.trusted_until = now + rtt + self.limit;
                 self.state = State::Stopped { since: now, kind };
                 fallen.then_some(Change::Down)
             }

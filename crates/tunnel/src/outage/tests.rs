@@ -202,11 +202,20 @@ fn into_silence_nothing_is_sent_until_the_queue_has_drained() {
 }
 
 #[test]
-fn a_peer_at_rest_may_be_silent_for_fifteen_seconds() {
+fn packets_contradict_a_hint_as_soon_though_the_peer_rests() {
+    let mut silence = silence(Outages::Never);
+    silence.set_idle(ms(1000), true, RTT);
+    silence.set_rests(true);
+    silence.hint(ms(1001), LinkHint::Down, RTT);
+    assert_eq!(silence.on_packet(ms(1042), false), Some(Change::Up));
+}
+
+#[test]
+fn a_peer_at_rest_may_be_silent_for_eighteen_seconds() {
     let mut silence = silence(Outages::AtOnce);
     silence.set_idle(ms(1000), true, RTT);
     silence.set_rests(true);
-    assert_eq!(silence.limit(), ms(15_000));
+    assert_eq!(silence.limit(), ms(18_000));
     silence.set_idle(ms(1000), false, RTT);
     assert_eq!(silence.limit(), expected().limit());
 }

@@ -33,7 +33,7 @@ impl Session {
         let highest = report.highest.filter(|_| outcome.progress);
         let message = highest.is_some_and(|at| {
             let messages = &mut self.messages;
-            messages.on_arrived(at.number, &report.gaps, &mut self.mtu)
+            messages.on_arrived(now, at.number, &report.gaps, &mut self.mtu)
         });
         if outcome.progress && outcome.acked == 0 && !message {
             // The arrived packet was a report, so short packets get through.

@@ -15,6 +15,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{PacketQueue, Session, TooManyQueues, send::Sending};
 use crate::{
+    arrival::{IDLE_AFTER, PEER_RESTS_AFTER},
     cause::LossEvent,
     class::Class,
     ecn::Ecn,
@@ -45,6 +46,8 @@ pub(super) struct Messages {
     /// Times of the last datagram sent or received, and of the last one received.
     active_at: Option<Duration>,
     heard: Option<Duration>,
+    /// Time when datagrams were last reported as arrived.
+    arrived: Option<Duration>,
 }
 
 impl Messages {
@@ -67,16 +70,22 @@ impl Messages {
         self.active_at.unwrap_or_default()
     }
 
-    /// Returns true if the peer knows that datagrams were exchanged within that time: only received
-    /// datagrams prove it, as sent ones may be lost.
-    pub fn is_talking(&self, now: Duration, within: Duration) -> bool {
-        self.heard.is_some_and(|heard| now < heard + within)
+    /// Returns true if datagrams were received lately. So the peer knows that datagrams are
+    /// exchanged, which sent ones do not prove, as they may be lost.
+    pub fn is_talking(&self, now: Duration) -> bool {
+        self.heard.is_some_and(|heard| now < heard + IDLE_AFTER)
+    }
+
+    /// Returns true if the peer may be at rest: it has not known of datagrams lately.
+    pub fn may_peer_rest(&self, now: Duration) -> bool {
+        let known = self.heard.max(self.arrived);
+        known.is_none_or(|known| now >= known + PEER_RESTS_AFTER)
     }
 
     /// Handles a rise of the highest arrived number, with these gaps. Returns true if newly arrived
     /// packets carried datagrams. Their longest one counts for the path MTU, as the last one of a
     /// burst is often short.
-    pub fn on_arrived(&mut self, highest: u64, gaps: &[Gap], mtu: &mut Mtu) -> bool {
+    pub fn on_arrived(&mut self, now: Duration, highest: u64, gaps: &[Gap], mtu: &mut Mtu) -> bool {
         let from = std::mem::replace(&mut self.reported, highest.saturating_add(1));
         // A full list of gaps may omit older ones.
         let oldest = gaps.first().filter(|_| gaps.len() == GAPS_MAX);
@@ -91,6 +100,9 @@ impl Messages {
         let arrived = news.filter(|sent| !is_missing(sent.0));
         let longest = arrived.map(|sent| sent.1).max();
         longest.into_iter().for_each(|len| mtu.on_arrived(len));
+        if longest.is_some() {
+            self.arrived = Some(now);
+        }
         longest.is_some()
     }
 

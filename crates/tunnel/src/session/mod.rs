@@ -58,7 +58,7 @@ pub use stats::{Measures, PathState, SessionStats};
 use steady::LastSteady;
 
 use crate::{
-    arrival::{Arrivals, IDLE_AFTER, Timing},
+    arrival::{Arrivals, Timing},
     cause::{CauseCounts, Classifier, LossEvent},
     class::Class,
     coding::{Decoding, Encoding},
@@ -281,7 +281,7 @@ impl Session {
     fn suitable_wait(&self, now: Duration) -> Duration {
         if self.urgent_at.is_some_and(|at| now < at + URGENT_FOR) {
             Duration::ZERO
-        } else if self.messages.is_talking(now, IDLE_AFTER) {
+        } else if self.messages.is_talking(now) {
             DATAGRAM_WAIT_MAX
         } else if self.steady.iter().any(|steady| steady.is_used(now)) {
             STEADY_WAIT_MAX

@@ -193,14 +193,13 @@ impl Session {
         let rests = self.config.peer_rests && idle_for(REST_AFTER);
         self.arrivals.set_idle(idle_for(IDLE_AFTER.max(rtt * 3)));
         self.arrivals.set_rests(rests);
-        // The peer knows only of datagrams that it has sent.
-        let quiet_for = |time| idle && !self.messages.is_talking(now, time);
+        let quiet = idle && !self.messages.is_talking(now);
+        self.silence.set_idle(now, quiet, rtt);
         let without_streams = self
             .idle_since
             .is_some_and(|since| passed(since, PEER_RESTS_AFTER));
-        let may_rest = self.config.peer_rests && without_streams && quiet_for(PEER_RESTS_AFTER);
-        self.silence.set_idle(now, quiet_for(IDLE_AFTER), rtt);
-        self.silence.set_rests(may_rest);
+        let peer_rests = without_streams && self.messages.may_peer_rest(now);
+        self.silence.set_rests(self.config.peer_rests && peer_rests);
         let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
         let change = self.silence.on_time(now, unanswered, self.patience());
         self.report_change(now, change);
@@ -223,7 +222,7 @@ impl Session {
             Frame::MtuAck { id }.emit(out);
         }
         let report = self.arrivals.wants_report(now);
-        if report && self.arrivals.is_beacon(now) && !self.delivery.is_empty() {
+        if report && self.arrivals.is_beacon(now) && self.awaits_reports() {
             // Everything sent may be lost, so the peer may see no need for a report.
             Frame::Probe.emit(out);
         }
@@ -234,6 +233,13 @@ impl Session {
             self.stats.reports_sent += 1;
         }
         report
+    }
+
+    /// Returns true if reports matter that the peer may see no need for. While the link is not up,
+    /// streams may have begun of which the peer does not know.
+    fn awaits_reports(&self) -> bool {
+        let is_up = self.silence.state() == State::Up;
+        !self.delivery.is_empty() || !is_up && !self.streams.is_empty()
     }
 
     fn write_paced(
