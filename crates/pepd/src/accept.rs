@@ -22,8 +22,8 @@ use pepd_relay::{
 };
 use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
-    reactor, socket,
     marks::OtherMark,
+    reactor, socket,
 };
 use pepd_tunnel::Route;
 use socket2::{SockRef, Socket};
