@@ -71,9 +71,7 @@ impl End {
             limits: Limits::default(),
         });
         let session = SessionConfig {
-            initiator: false,
             rate: Rate::Stated(link.bits_s),
-            return_rate: None,
             rtt: link.rtt,
             packet_start: 1452,
             packet_max: 1452,
@@ -81,12 +79,7 @@ impl End {
             outages: Outages::After(Duration::from_secs(1)),
             stream_credit: CREDIT,
             session_credit: 1 << 40,
-            streams_max: 100,
-            packets: false,
-            peer_packets: false,
-            peer_rests: true,
-            memory: None,
-            overhead_max: 1.0,
+            ..SessionConfig::default()
         };
         let peer = endpoint.add_peer(PeerConfig {
             public_key: public_key(&[3 - key; 32]),
