@@ -174,8 +174,9 @@ proptest! {
         flow.run(10.0 * rtt);
         let possible = flow.link.rate * 10.0 * rtt / 1e6;
         let share = f64::from(flow.delivered() - before) / possible;
-        // A segment that the link takes twice costs two round trips.
-        prop_assert!(share > 0.7, "{}", share);
+        // A segment that the link takes twice costs two round trips; one of several thousand flows
+        // with 2 % loss has two of these.
+        prop_assert!(share > 0.7 - 10.0 * flow.link.loss, "{}", share);
     }
 }
 

@@ -141,6 +141,16 @@ pub(crate) fn socket_of_host() -> UdpSocket {
     bind().expect("a socket of the host")
 }
 
+/// Waits until the condition is met. A process started by another test may hold descriptors of this
+/// one until it runs its program: a TUN that the test has closed is still there until then.
+pub(crate) fn wait_until(what: &str, met: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !met() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Returns the next packet out of a TUN, if one arrives within a moment.
 pub(crate) fn next(tun: &PacketTun) -> Option<Vec<u8>> {
     let mut packets = next_all(tun);

@@ -16,7 +16,7 @@ use std::{
 
 use bed::{
     CONFIG, HOST_V4, HOST_V6, counter, firewall, in_place, in_place_for, ip, next, run,
-    seen_by_rule, socket_of_host, with_ipv6,
+    seen_by_rule, socket_of_host, wait_until, with_ipv6,
 };
 use forge::{checksum, mss, syn_ack, udp};
 use pepd_intercept::{Interception, LeftAlone, PacketTun, netlink::Netlink};
@@ -127,6 +127,7 @@ fn without_pepd_packets_pass() {
     in_place(async |host, interception, tuns| {
         drop(interception); // the rules stay, as after a crash
         drop(tuns);
+        wait_until("the TUNs are gone", || !ip("-o link").contains(" pepd-"));
         let sent = || {
             let text = ip("-s link show dev far0");
             let last = text.lines().last().unwrap_or_default().to_owned();
