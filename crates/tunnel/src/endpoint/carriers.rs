@@ -278,7 +278,7 @@ impl Peer {
         let was = self.remote;
         if is_well {
             // Only new keys are needed, on the same carrier.
-            return was.or(self.should_be());
+            return was.or_else(|| self.should_be());
         }
         let round: Vec<_> = if wants_tcp && call % 2 == 1 {
             self.by(Carrier::Tcp).collect()
@@ -337,13 +337,14 @@ impl Peer {
         }
     }
 
-    /// Records that the newest packet of the peer came from there.
+    /// Records that the newest packet of the peer came from there. `limits` are the general ones.
     pub fn move_to(&mut self, now: Duration, from: Remote, limits: &Limits) {
         if self.remote == Some(from) {
             self.carriers.heard = now;
             return;
         }
-        if !self.config.carriers.include(from.carrier) || self.stays(now, from, limits) {
+        let stays = || self.stays(now, from, &self.limits(limits));
+        if !self.config.carriers.include(from.carrier) || stays() {
             return;
         }
         let was = self.remote.map(|was| was.carrier);

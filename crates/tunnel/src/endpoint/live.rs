@@ -113,9 +113,16 @@ impl Live {
         self.generations.truncate(GENERATIONS);
     }
 
+    /// Returns the session's silence limit, or the general one if that is longer. For a peer that
+    /// was at rest when a stream began, it counts from when that peer can know of the stream.
+    pub fn silence_limit(&self, limits: &Limits) -> Duration {
+        let unexpected = self.session.expected_since().saturating_sub(self.heard);
+        limits.silence.max(self.session.silence_limit()) + unexpected
+    }
+
     /// Returns when new keys are needed: soon if nothing comes from the peer, or the keys are used
     /// up. The end that initiated the last handshake initiates the next, and the other end only if
-    /// it does not.
+    /// it does not. `limits` are the general ones.
     pub fn wants_keys(&self, limits: &Limits) -> Duration {
         let keys = self.current();
         let patience = if keys.ours { 8 } else { 9 };
@@ -123,7 +130,7 @@ impl Live {
         if self.packets.iter().any(|packets| *packets >= used_up) {
             return Duration::ZERO;
         }
-        let silent = self.heard + limits.silence;
+        let silent = self.heard + self.silence_limit(limits);
         let old = keys.since + limits.rekey_after / 8 * patience;
         if self.packets == [0; 2] {
             silent

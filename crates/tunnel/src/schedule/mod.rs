@@ -60,6 +60,8 @@ pub struct Scheduler {
     /// Weights other than 1.
     weights: BTreeMap<SiteId, u32>,
     levels: [Level; LEVELS],
+    /// Stream whose turn it is; `None` if the state has changed since it was determined.
+    turn: Option<Option<StreamId>>,
 }
 
 #[derive(Clone, Debug)]
@@ -135,6 +137,7 @@ impl Scheduler {
 
     /// Sets the site's weight, from 1 (the default) to [`WEIGHT_MAX`]; other values are clamped.
     pub fn set_weight(&mut self, site: SiteId, weight: u32) {
+        self.turn = None;
         match weight.clamp(1, WEIGHT_MAX) {
             1 => self.weights.remove(&site),
             weight => self.weights.insert(site, weight),
@@ -147,6 +150,7 @@ impl Scheduler {
             return;
         };
         if !std::mem::replace(&mut entry.ready, true) {
+            self.turn = None;
             self.levels[level(entry.class)].join(stream, entry);
         }
     }
@@ -157,6 +161,7 @@ impl Scheduler {
             return;
         };
         if std::mem::replace(&mut entry.ready, false) {
+            self.turn = None;
             self.levels[level(entry.class)].leave(stream, entry);
         }
     }
@@ -169,6 +174,7 @@ impl Scheduler {
         {
             entry.queued = Some(place);
             if entry.ready {
+                self.turn = None;
                 self.levels[level(entry.class)].join(stream, entry);
             }
         }
@@ -182,6 +188,7 @@ impl Scheduler {
         if let Some(place) = entry.queued.take()
             && let Some(streams) = self.levels[level(entry.class)].sites.get_mut(&entry.site)
         {
+            self.turn = None;
             streams.queue.remove(&(place, stream));
         }
     }
@@ -194,7 +201,10 @@ impl Scheduler {
     pub fn next(&mut self) -> Option<StreamId> {
         let weights = &self.weights;
         let weight = |site| weights.get(&site).copied().unwrap_or(1);
-        self.levels.iter_mut().find_map(|level| level.next(weight))
+        let levels = &mut self.levels;
+        *self
+            .turn
+            .get_or_insert_with(|| levels.iter_mut().find_map(|level| level.next(weight)))
     }
 
     /// Records that the stream has sent `bytes`, in its turn or out of it.
@@ -203,6 +213,7 @@ impl Scheduler {
             return;
         };
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.turn = None;
         self.levels[level(entry.class)].charge(stream, entry, bytes);
     }
 

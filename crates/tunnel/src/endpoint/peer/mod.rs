@@ -21,7 +21,7 @@ use crate::{
     crypto::{CookieKey, MacKey, Window},
     ecn::Ecn,
     rate::time_of,
-    session::Event,
+    session::{Event, SessionConfig},
     store::Store,
     wire::CloseCode,
 };
@@ -57,6 +57,8 @@ pub(super) struct Peer {
     failed: bool,
     /// Initiations that were answered without resulting in keys.
     answers_rejected: u32,
+    /// Minimum pause between two calls: handshakes take little of a slow link's rate.
+    pause_min: Duration,
     /// Time to poll the session for packets.
     wake: Duration,
     /// Time to poll it for a report alone.
@@ -78,6 +80,7 @@ impl Peer {
             cookie: CookieKey::of_responder(&config.public_key),
             remote: last(&config),
             addresses: Addresses::new(&config.addresses),
+            pause_min: pause_min(&config.session),
             config,
             held: false,
             carriers: CarrierStates::default(),
@@ -176,23 +179,15 @@ impl Peer {
     }
 
     /// Returns the general limits, adapted to the session: on a slow link handshakes take little of
-    /// the rate, and the silence limit is the session's. For a peer that was at rest when a stream
-    /// began, it counts from when that peer can know of the stream.
+    /// the rate, and the silence limit is the session's.
     pub fn limits(&self, limits: &Limits) -> Limits {
         let live = self.live.as_ref();
-        let silence = live.map_or(Duration::ZERO, |live| live.session.silence_limit());
-        let unexpected = live.map_or(Duration::ZERO, |live| {
-            let since = live.session.expected_since();
-            since.saturating_sub(live.heard)
-        });
-        let rtt = self.config.session.rtt;
-        let rate = self.config.session.rate.stated().unwrap_or(u64::MAX) / HANDSHAKES;
-        let bytes = (INITIATION_LEN + self.config.session.overhead) as u64;
-        let minimum = time_of(bytes, rate);
+        let silence = live.map_or(limits.silence, |live| live.silence_limit(limits));
+        let (rtt, pause_min) = (self.config.session.rtt, self.pause_min);
         Limits {
-            retry: limits.retry.max(minimum),
-            stagger: limits.stagger.max(rtt).min(limits.retry).max(minimum),
-            silence: limits.silence.max(silence) + unexpected,
+            retry: limits.retry.max(pause_min),
+            stagger: limits.stagger.max(rtt).min(limits.retry).max(pause_min),
+            silence,
             ..*limits
         }
     }
@@ -201,14 +196,14 @@ impl Peer {
 
     /// Handles the peer's answer to an initiation.
     pub fn agreed(&mut self, from: Remote, agreed: Pending, rtt: Duration, limits: &Limits) {
-        let limits = &self.limits(limits);
+        let adapted = &self.limits(limits);
         let now = agreed.generation.since;
         let goes_on = agreed.continues.is_some_and(|session| self.knows(session));
-        if goes_on && !self.prefers(now, from, limits) {
+        if goes_on && !self.prefers(now, from, adapted) {
             self.initiations.succeeded(now);
             return;
         }
-        if self.doubts(now, from, now.saturating_sub(rtt), limits) {
+        if self.doubts(now, from, now.saturating_sub(rtt), adapted) {
             self.initiations.restart(now);
             return;
         }
@@ -233,7 +228,6 @@ impl Peer {
         self.renew(store);
         let opened = opened?;
         if opened.newest && self.says_where(arrival) {
-            let limits = &self.limits(limits);
             self.move_to(arrival.now, arrival.from, limits);
         }
         self.stir();
@@ -352,9 +346,11 @@ impl Peer {
     }
 
     fn initiation_due(&self, local: &Local) -> Option<Duration> {
-        self.remote.or(self.should_be()).filter(|_| !local.ending)?;
+        if local.ending || self.remote.is_none() && self.should_be().is_none() {
+            return None;
+        }
         let live = self.live.as_ref().filter(|_| !self.is_handshake_due());
-        let wanted = live.map(|live| live.wants_keys(&self.limits(&local.limits)));
+        let wanted = live.map(|live| live.wants_keys(&local.limits));
         Some(wanted.unwrap_or_default().max(self.initiations.next))
     }
 
@@ -366,15 +362,14 @@ impl Peer {
         out: &mut Vec<u8>,
         store: &mut impl Store,
     ) -> Option<(Remote, Ecn)> {
-        let limits = self.limits(&local.limits);
         if let Some(live) = &mut self.live
             && live.wants_to_confirm().is_some_and(|at| at <= now)
         {
-            live.confirm(now + limits.retry, out);
+            live.confirm(now + local.limits.retry.max(self.pause_min), out);
             return self.remote.map(plainly);
         }
         if self.initiation_due(local).is_some_and(|at| at <= now) {
-            let to = self.number_to_call(now, &limits);
+            let to = self.number_to_call(now, &self.limits(&local.limits));
             self.initiate(now, local, out);
             self.doubt_last();
             return to.map(plainly);
@@ -454,6 +449,11 @@ impl Peer {
         }
         event.map(PeerEvent::Session)
     }
+}
+
+fn pause_min(session: &SessionConfig) -> Duration {
+    let rate = session.rate.stated().unwrap_or(u64::MAX) / HANDSHAKES;
+    time_of((INITIATION_LEN + session.overhead) as u64, rate)
 }
 
 /// Returns the address of the peer known from a previous endpoint.
