@@ -310,6 +310,11 @@ impl Filter {
         }
     }
 
+    /// Returns true if nft has installed the rules.
+    pub(crate) fn is_nft(&self) -> bool {
+        matches!(self, Self::Nft(_))
+    }
+
     /// Returns true if the counters are of this moment; of iptables, once for each listing.
     pub(crate) fn take_fresh(&self) -> bool {
         self.tables().is_none_or(Tables::take_fresh)

@@ -66,6 +66,7 @@ use rules::{Counter, Features, Lan, LaneKind, Rule, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 pub use tun::{PacketTun, PacketTuns};
+use upkeep::Upkeep;
 
 /// Installed rules, routes and TUN devices.
 ///
@@ -94,6 +95,7 @@ pub struct Interception {
     lost: Lost,
     /// Chains with `lost`, for a reinstalled table.
     lost_again: Vec<(String, Vec<Rule>)>,
+    upkeep: Upkeep,
 }
 
 impl Interception {
@@ -165,6 +167,7 @@ impl Interception {
             answers_at_once: setup::answers_at_once(config),
             lost: Lost::new(),
             lost_again: Vec::new(),
+            upkeep: Upkeep::new()?,
         };
         match interception.build(config, features, succeeds).await {
             Ok(()) => Ok(interception),

@@ -9,10 +9,10 @@
 
 use std::fmt;
 
-use pepd_sys::gate::Gate;
+use pepd_sys::{gate::Gate, notices::Changes};
 
 use super::{
-    InterceptError, Interception, cannot, filter::FilterError, netlink::LanHost, route::Rules,
+    InterceptError, Interception, cannot, filter::FilterError, netlink::LanHost, nft, route::Rules,
     rules::Family, setup,
 };
 
@@ -74,12 +74,63 @@ impl Trouble {
     }
 }
 
+/// Number of checks left out at most while nothing has changed, as far as the kernel says: some
+/// settings that matter have no notification.
+const UNCHECKED: u32 = 9;
+
+/// Knowledge of the last check.
+#[derive(Debug)]
+pub(super) struct Upkeep {
+    changes: Changes,
+    /// Generation of the rules of nf_tables. The kernel would notify of their changes, too, but
+    /// builds a message of 4 KiB for each element of a set then.
+    generation: Option<u32>,
+    /// Checks that may still be left out.
+    left_out: u32,
+}
+
+impl Upkeep {
+    pub(super) fn new() -> Result<Self, InterceptError> {
+        let changes = Changes::open().map_err(InterceptError::Ask)?;
+        Ok(Self {
+            changes,
+            generation: None,
+            left_out: 0,
+        })
+    }
+
+    /// Returns true if something may have changed since the last call.
+    fn has_changed(&mut self) -> bool {
+        let generation = nft::generation().ok();
+        let before = std::mem::replace(&mut self.generation, generation);
+        self.changes.any() || generation.is_none() || generation != before
+    }
+}
+
 impl Interception {
-    /// Returns changes by other programs since the installation. Cheap enough to run every second.
+    /// Returns changes by other programs since the installation; `None` if nothing has changed
+    /// since the last check, which found none. Call it every second.
     ///
     /// # Errors
     /// When no descriptors are left for queries to the kernel.
-    pub async fn troubles(&mut self) -> Result<Vec<Trouble>, InterceptError> {
+    pub async fn troubles(&mut self) -> Result<Option<Vec<Trouble>>, InterceptError> {
+        // Listing rules of iptables also reads the counters.
+        let is_due = !self.filter.is_nft() || self.upkeep.has_changed();
+        if let Some(left_out) = self.upkeep.left_out.checked_sub(1)
+            && !is_due
+        {
+            self.upkeep.left_out = left_out;
+            return Ok(None);
+        }
+        self.upkeep.left_out = 0;
+        let troubles = self.look().await?;
+        if troubles.is_empty() {
+            self.upkeep.left_out = UNCHECKED;
+        }
+        Ok(Some(troubles))
+    }
+
+    async fn look(&mut self) -> Result<Vec<Trouble>, InterceptError> {
         let mut troubles = Vec::new();
         match self.filter.are_installed().await {
             Ok(true) => {}

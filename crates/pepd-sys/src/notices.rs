@@ -12,7 +12,8 @@ use std::{
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt,
+    socket, sockopt,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -78,12 +79,70 @@ pub enum Group {
 
 impl Group {
     const fn bit(self) -> u32 {
-        let group = match self {
+        bit(match self {
             Self::Link => libc::RTNLGRP_LINK,
             Self::Neighbour => libc::RTNLGRP_NEIGH,
-        };
-        1 << (group - 1)
+        })
     }
+}
+
+/// Groups of rtnetlink whose notices [`Changes`] counts. The last two are settings of interfaces,
+/// among them forwarding and the reverse path check.
+const WATCHED: [u32; 9] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV4_RULE,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+    libc::RTNLGRP_IPV6_RULE,
+    libc::RTNLGRP_IPV4_NETCONF,
+    libc::RTNLGRP_IPV6_NETCONF,
+];
+
+/// Maximum of notices read in one call of [`Changes::any`]; the next call finds the others.
+const NOTICES_READ: usize = 64;
+
+/// Watch for changes of interfaces and their settings, addresses, routes and policy rules in this
+/// network namespace, by any program. Costs a system call a look, and wakes no thread.
+#[derive(Debug)]
+pub struct Changes(OwnedFd);
+
+impl Changes {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// When descriptors or memory are short.
+    pub fn open() -> io::Result<Self> {
+        let fd = subscribe(WATCHED.map(bit).iter().sum())?;
+        // Content is not read, and a full buffer is a change as well.
+        setsockopt(&fd, sockopt::RcvBuf, &1)?;
+        Ok(Self(fd))
+    }
+
+    /// Returns true if there were changes since the last call, or if the kernel does not say.
+    pub fn any(&self) -> bool {
+        for read in 0..NOTICES_READ {
+            let received = recv(self.0.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
+            if received == Err(nix::Error::EAGAIN) {
+                return read > 0;
+            }
+        }
+        true
+    }
+}
+
+const fn bit(group: u32) -> u32 {
+    1 << (group - 1)
+}
+
+/// Returns a socket that receives the notices of these groups.
+fn subscribe(groups: u32) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let protocol = SockProtocol::NetlinkRoute;
+    let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+    Ok(fd)
 }
 
 /// A netlink socket that receives all changes in a group.
@@ -96,10 +155,7 @@ impl Notices {
     /// # Errors
     /// When descriptors or memory are short.
     pub fn open(group: Group) -> io::Result<Self> {
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let protocol = SockProtocol::NetlinkRoute;
-        let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, group.bit()))?;
+        let fd = subscribe(group.bit())?;
         reactor::register(fd, Interest::READABLE).map(Self)
     }
 

@@ -16,7 +16,7 @@ use pepd_intercept::{
     rules::{Features, Ruleset},
     upkeep::Trouble,
 };
-use pepd_sys::gate::Gate;
+use pepd_sys::{gate::Gate, notices::Changes};
 
 /// A configuration with one site of every kind.
 const RICH: &str = r#"
@@ -349,15 +349,50 @@ fn hosts_at_their_cap_are_in_the_sets_and_come_back_with_the_table() {
         let other = hosts(&["10.0.0.2"]);
         interception.set_hosts_at_cap(other).await.unwrap();
         assert!(!set("hosts6").contains("fd00"), "{}", set("hosts6"));
+        assert_eq!(interception.troubles().await.unwrap(), Some(Vec::new()));
+        assert_eq!(interception.troubles().await.unwrap(), None, "no change");
         run("nft", &["delete", "table", "inet", "pepd"]);
         let troubles = interception.troubles().await.unwrap();
-        assert_eq!(troubles, [Trouble::Table]);
+        assert_eq!(troubles, Some(vec![Trouble::Table]));
         interception
             .restore(&Trouble::Table, Gate::Open)
             .await
             .unwrap();
         assert!(set("hosts4").contains("{ 10.0.0.2 }"), "{}", set("hosts4"));
         interception.remove().await.unwrap();
+    });
+}
+
+/// Guard of [`Interception::troubles`], which looks only after such a change.
+#[test]
+fn the_kernel_notifies_of_all_that_upkeep_looks_at() {
+    in_namespace(|| async {
+        let changes = Changes::open().unwrap();
+        assert!(!changes.any());
+        let commands = [
+            "ip link add other0 type veth peer name other1",
+            "ip link set other0 up",
+            "ip address add 10.77.0.1/24 dev other0",
+            "ip -6 address add fd00:77::1/64 dev other0 nodad",
+            "ip route add 10.78.0.0/24 dev other0",
+            "ip -6 route add fd00:78::/64 dev other0",
+            "ip rule add from 10.77.0.0/24 lookup main",
+            "ip -6 rule add from fd00:77::/64 lookup main",
+            "sysctl -w net.ipv4.conf.all.rp_filter=1",
+            "sysctl -w net.ipv4.conf.other0.rp_filter=1",
+            "sysctl -w net.ipv4.conf.other0.forwarding=1",
+            "sysctl -w net.ipv6.conf.lo.disable_ipv6=1",
+        ];
+        for command in commands {
+            let words: Vec<_> = command.split(' ').collect();
+            if let Some(setting) = command.strip_suffix("=1") {
+                let setting = setting.split(' ').next_back().unwrap();
+                run("sysctl", &["-w", &format!("{setting}=0")]);
+            }
+            while changes.any() {}
+            run(words[0], &words[1..]);
+            assert!(changes.any(), "{command}");
+        }
     });
 }
 

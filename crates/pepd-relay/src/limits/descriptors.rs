@@ -17,9 +17,9 @@ const ADMIN: usize = 17;
 const EVENT_LOOP: u64 = 4;
 /// Netlink socket by which a thread that opens server legs asks for the marks of SYNs.
 const ASKER: u64 = 1;
-/// The claim (two), the memory of the rings, netlink, signals, the watch for neighbours; the
-/// supervisor, and in the keeper, this process.
-const ALWAYS: u64 = 13;
+/// The claim (two), the memory of the rings, netlink, signals, the watches for neighbours and for
+/// changes; the supervisor, and in the keeper, this process.
+const ALWAYS: u64 = 14;
 /// The TUN device, sockets that forge answers, and a server leg made ahead.
 const DEFER: u64 = 9;
 /// An event loop, and the sockets and timer of a tunnel thread.

@@ -30,6 +30,8 @@ pub(super) struct Beside {
     /// Generation of the ruleset, and the policy rules, at the last inspection.
     seen: Option<(u32, Vec<String>)>,
     looked: Option<Instant>,
+    /// True if rules may have changed since the last inspection.
+    due: bool,
     reported: Arc<Mutex<BTreeSet<String>>>,
     clamps: Arc<Clamps>,
     /// True if the last inspection could not read the rules.
@@ -42,20 +44,24 @@ impl Beside {
             config: Arc::clone(config),
             seen: None,
             looked: None,
+            due: true,
             reported: Arc::default(),
             clamps,
             failed: Arc::default(),
         }
     }
 
-    /// Inspects the rules if they have changed; call it every second.
-    pub(super) async fn inspect(&mut self, interception: &Interception) {
-        if self.looked.is_some_and(|at| at.elapsed() < PAUSE) {
+    /// Inspects the rules if they have changed; call it every second. They have not if `may_differ`
+    /// was false since the last call.
+    pub(super) async fn inspect(&mut self, may_differ: bool, interception: &Interception) {
+        self.due |= may_differ || self.failed.load(Relaxed);
+        if !self.due || self.looked.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
         }
         let Ok(generation) = nft::generation() else {
             return;
         };
+        self.due = false;
         let now = Some((generation, interception.rules_for_hosts_only().await));
         if self.failed.swap(false, Relaxed) || now != self.seen {
             self.seen = now;

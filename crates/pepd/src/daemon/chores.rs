@@ -32,6 +32,8 @@ pub(super) struct Chores {
 /// Result of a check of everything installed.
 #[derive(Debug, Default)]
 pub(super) struct Looked {
+    /// False if nothing has changed since the last check.
+    pub checked: bool,
     /// True if something was restored: redirected SYNs may arrive again.
     pub mended: bool,
     /// Families whose SYNs, answered at once by listeners, cannot arrive.
@@ -77,11 +79,15 @@ impl Chores {
         spare: &mut Spare,
     ) -> Looked {
         let troubles = match interception.troubles().await {
-            Ok(troubles) => BTreeSet::from_iter(troubles),
+            Ok(Some(troubles)) => BTreeSet::from_iter(troubles),
+            Ok(None) => return Looked::default(),
             Err(err) => {
                 let error = &err as &dyn Error;
                 tracing::debug!(error, "cannot check the installed rules");
-                return Looked::default();
+                return Looked {
+                    checked: true,
+                    ..Looked::default()
+                };
             }
         };
         let is_on_again =
@@ -93,7 +99,10 @@ impl Chores {
             troubles.retain(|trouble| !matches!(trouble, Trouble::Undelivered(Family::V6, _)));
             troubles.insert(Trouble::Routing(Family::V6));
         }
-        let mut looked = Looked::default();
+        let mut looked = Looked {
+            checked: true,
+            ..Looked::default()
+        };
         for trouble in troubles {
             spare.release();
             let result = interception.restore(&trouble, gate).await;

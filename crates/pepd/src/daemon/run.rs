@@ -268,7 +268,9 @@ impl Daemon {
         if self.redirected.check(interception, context, sites).await {
             self.beside.log(true);
         }
-        self.beside.inspect(&self.interception).await;
+        self.beside
+            .inspect(looked.checked, &self.interception)
+            .await;
         self.chores.tidy(&self.context);
     }
 
