@@ -76,6 +76,8 @@ struct FreeSlots {
     used: Vec<(u32, Used)>,
     /// Free slots without pages.
     clean: Vec<u32>,
+    /// Slots from this one on were never taken. Reading their headers would allocate pages.
+    untouched: u32,
 }
 
 /// Number of the first flow that ends.
@@ -102,6 +104,7 @@ impl Arena {
         let free = FreeSlots {
             used: Vec::new(),
             clean: (0..slots).rev().collect(),
+            untouched: 0,
         };
         Ok(Self::begin(memory, layout, initial, free, FIRST_ENDING))
     }
@@ -120,6 +123,7 @@ impl Arena {
         let free = FreeSlots {
             used: used.map(|slot| (slot, [initial; 2])).collect(),
             clean: Vec::new(),
+            untouched: layout.slots(),
         };
         let endings = Layout::endings(&memory).read(|_| true);
         let next = endings.last().map(|(number, _)| number + 1);
@@ -248,9 +252,9 @@ impl Arena {
         held.sum()
     }
 
-    /// Returns slots in which a predecessor had flows.
+    /// Returns the slots with flows, of this process or a predecessor.
     pub fn occupied(&self) -> Vec<u32> {
-        let slots = 0..self.layout.slots();
+        let slots = 0..self.free.lock().untouched;
         slots.filter(|slot| self.header(*slot).has_flow()).collect()
     }
 
@@ -276,6 +280,7 @@ impl Arena {
         let mut free = self.free.lock();
         let recent = free.used.pop();
         let (index, used) = recent.or_else(|| Some((free.clean.pop()?, [0; 2])))?;
+        free.untouched = free.untouched.max(index + 1);
         Some(Slot {
             arena: Arc::clone(self),
             index,

@@ -96,6 +96,20 @@ fn pages_are_given_back_when_idle_and_when_free() {
     assert_eq!(again.len(), 3);
 }
 
+#[test]
+fn listing_flows_takes_no_pages_for_slots_that_were_never_taken() {
+    let geometry = Geometry {
+        slots: 10_000,
+        ..GEOMETRY
+    };
+    let arena = Arena::new(geometry).unwrap();
+    let slot = arena.take_slot().unwrap();
+    let before = pages(&arena);
+    assert!(arena.occupied().is_empty());
+    assert!(pages(&arena) <= before + 1);
+    drop(slot);
+}
+
 /// A slot has pages for no more than its flow took from the budget when it began.
 #[test]
 fn a_slot_that_is_taken_again_has_no_pages_of_grown_rings() {
