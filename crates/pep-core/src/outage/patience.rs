@@ -14,6 +14,9 @@ use super::revival::Vitals;
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     limit: Duration,
+    /// Time by which a predecessor had extended the limit of a pause that still lasts: the kernel
+    /// counts from its beginning.
+    before: Duration,
     /// First update at which the window was closed.
     closed: Option<Duration>,
     set: Duration,
@@ -23,12 +26,14 @@ impl Patience {
     /// Extra time for a connection that falls silent with a closed window, as pepd notices late.
     pub const LOOK: Duration = Duration::from_secs(1);
 
-    /// Returns the state of a connection whose timeout was set to `limit`.
-    pub const fn new(limit: Duration) -> Self {
+    /// Returns the state of a connection whose timeout is to be `limit`. The kernel has it `set` to
+    /// that, or to what a predecessor's last update returned.
+    pub const fn new(limit: Duration, set: Duration) -> Self {
         Self {
             limit,
+            before: set.saturating_sub(limit),
             closed: None,
-            set: limit,
+            set,
         }
     }
 
@@ -38,12 +43,13 @@ impl Patience {
         let timeout = if vitals.waits_for_window {
             let closed = *self.closed.get_or_insert(now);
             let heard = now.saturating_sub(vitals.silent);
+            let limit = self.limit + self.before;
             match heard.checked_sub(closed) {
-                Some(open_for) => self.limit + open_for + Self::LOOK,
-                None => self.limit,
+                Some(open_for) => limit + open_for + Self::LOOK,
+                None => limit,
             }
         } else {
-            self.closed = None;
+            (self.closed, self.before) = (None, Duration::ZERO);
             self.limit
         };
         let is_other = timeout != self.set;
@@ -72,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_closed_window_lasts_as_long_as_it_is_answered_for() {
-        let mut patience = Patience::new(LIMIT);
+        let mut patience = Patience::new(LIMIT, LIMIT);
         assert_eq!(patience.care(s(10), &vitals(0, false)), None);
         assert_eq!(patience.care(s(20), &vitals(1, true)), None);
         let answered = patience.care(s(23), &vitals(1, true));
@@ -85,7 +91,7 @@ mod tests {
 
     #[test]
     fn an_open_window_has_the_usual_limit_again() {
-        let mut patience = Patience::new(LIMIT);
+        let mut patience = Patience::new(LIMIT, LIMIT);
         patience.care(s(20), &vitals(0, true));
         assert!(patience.care(s(50), &vitals(0, true)).is_some());
         assert_eq!(patience.care(s(51), &vitals(0, false)), Some(LIMIT));
@@ -95,5 +101,25 @@ mod tests {
             patience.care(s(60), &vitals(0, true)),
             Some(LIMIT + Patience::LOOK)
         );
+    }
+
+    #[test]
+    fn a_pause_that_began_with_a_predecessor_goes_on() {
+        let extended = LIMIT + s(10_000);
+        let mut patience = Patience::new(LIMIT, extended);
+        assert_eq!(patience.care(s(1), &vitals(2, true)), None);
+        // Without an answer yet, the predecessor's limit holds.
+        let answered = patience.care(s(5), &vitals(0, true));
+        assert_eq!(answered, Some(extended + s(4) + Patience::LOOK));
+        assert_eq!(patience.care(s(6), &vitals(0, false)), Some(LIMIT));
+        patience.care(s(7), &vitals(0, true));
+        let answered = patience.care(s(9), &vitals(0, true));
+        assert_eq!(answered, Some(LIMIT + s(2) + Patience::LOOK));
+    }
+
+    #[test]
+    fn a_pause_that_ended_unseen_leaves_no_long_limit() {
+        let mut patience = Patience::new(LIMIT, LIMIT + s(10_000));
+        assert_eq!(patience.care(s(1), &vitals(0, false)), Some(LIMIT));
     }
 }

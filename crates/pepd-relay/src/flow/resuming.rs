@@ -184,6 +184,8 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
     flow.counted = flow.delivered();
     let link_leg = &flow.legs[flow.ends.site.link_side as usize];
     flow.receive_window.take_over(link_leg.fd());
+    // The predecessor may have died while the leg was stuck.
+    flow.ends.site.link_leg().cap_retransmissions(link_leg.fd());
     for direction in Direction::ALL {
         flow.publish_direction(direction);
     }

@@ -75,6 +75,8 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) {
     let Some(user_timeout) = options.user_timeout else {
         return;
     };
+    // A predecessor may have extended the timeout of a leg whose receiver pauses.
+    let set = SockRef::from(socket).tcp_user_timeout().ok().flatten();
     let rate = options.pacing.map(|rate| rate.v4.bytes_per_second());
     LEGS.with_borrow_mut(|legs| {
         if legs.list.is_empty() {
@@ -87,7 +89,7 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) {
                 Some(_) => Tempo::quick(rate),
                 None => Tempo::usual(rate),
             },
-            patience: Patience::new(user_timeout),
+            patience: Patience::new(user_timeout, set.unwrap_or(user_timeout)),
             waits: None,
             revival: None,
             is_quiet: false,
