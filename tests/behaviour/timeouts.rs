@@ -19,7 +19,10 @@ use pepd_tests::{
     wait::PATIENCE,
 };
 
-use crate::support::{PORT, connect, cut_off, echo_once, reconnect};
+use crate::{
+    support::{PORT, connect, cut_off, echo_once, reconnect},
+    survive,
+};
 
 #[test]
 fn an_idle_flow_is_ended() {
@@ -157,8 +160,13 @@ fn a_receiver_that_pauses_keeps_its_flow() {
                     .shutdown(Shutdown::Write)
                     .expect("the receiver is there");
             });
-            // The length of the pause: more than the user timeout, by the kernel's clock.
-            thread::sleep(Duration::from_secs(8));
+            // The length of the pause: more than the user timeout, by the kernel's clock, before an
+            // upgrade of pepd and after.
+            thread::sleep(Duration::from_secs(5));
+            if let Some(pep) = &pep {
+                survive::upgrade(pep);
+            }
+            thread::sleep(Duration::from_secs(5));
             resume.send(()).expect("the server waits");
             let all = received.recv_timeout(PATIENCE).expect("it goes on");
             assert_eq!(all, Some((LEN, sum)));
