@@ -72,19 +72,29 @@ impl FlowCustody {
     }
 }
 
+impl SiteCustody {
+    /// Adds an open flow of that age in seconds with `[memory, disk, kernel]` held bytes.
+    pub fn add(&mut self, held: [u64; 3], age_s: u64) {
+        let [memory, disk, kernel] = held;
+        self.flows += 1;
+        self.memory += memory;
+        self.disk += disk;
+        self.kernel += kernel;
+        if held != [0; 3] {
+            self.oldest_s = self.oldest_s.max(age_s);
+        }
+    }
+}
+
 impl CustodyReport {
     /// Sums up and lists the data held for these flows.
     pub fn from_flows(mut flows: Vec<FlowCustody>) -> Self {
         let mut sites: BTreeMap<Option<String>, SiteCustody> = BTreeMap::new();
         for flow in &flows {
+            let held = [flow.memory, flow.disk, flow.kernel];
+            let held = held.map(|[up, down]| up + down);
             let site = sites.entry(flow.site.clone()).or_default();
-            site.flows += 1;
-            site.memory += flow.memory.iter().sum::<u64>();
-            site.disk += flow.disk.iter().sum::<u64>();
-            site.kernel += flow.kernel.iter().sum::<u64>();
-            if flow.total() > 0 {
-                site.oldest_s = site.oldest_s.max(flow.age_s);
-            }
+            site.add(held, flow.age_s);
         }
         flows.retain(|flow| flow.total() > 0);
         flows.sort_by_key(|flow| std::cmp::Reverse(flow.total()));

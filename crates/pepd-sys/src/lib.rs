@@ -2,7 +2,8 @@
 //!
 //! Sockets and system calls without a safe wrapper; the only unsafe code of the daemon:
 //!
-//! - [`socket`], [`sockets`], options of one socket, and all TCP sockets of the process
+//! - [`socket`], [`sockets`], options of one socket, and all TCP sockets of the process;
+//!   [`descriptors`], all its open files
 //! - [`datagrams`], many received by one call
 //! - [`memory`], shared with other processes; [`keeper`], [`process`], these processes
 //! - [`packet`], [`tun`], packet sockets and TUN devices; [`interface`], [`ethtool`], interfaces
@@ -31,6 +32,8 @@ pub mod congestion;
 pub mod crash_point;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod datagrams;
+#[expect(unsafe_code, reason = "system calls")]
+pub mod descriptors;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod ethtool;
 pub mod family;

@@ -5,7 +5,7 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    io,
     net::SocketAddr,
     os::fd::{BorrowedFd, RawFd},
     time::Duration,
@@ -13,7 +13,10 @@ use std::{
 
 use socket2::SockRef;
 
-use super::socket::{TCP_INFO_LEN, array, check, get_of, unread};
+use super::{
+    descriptors,
+    socket::{TCP_INFO_LEN, array, check, get_of, unread},
+};
 
 /// A TCP socket that was open a moment ago.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +32,7 @@ pub struct Found {
 /// Returns the TCP sockets of this process, by their cookies (SO_COOKIE). Sockets created or closed
 /// meanwhile may be missing.
 pub fn all() -> HashMap<u64, Found> {
-    let open = fs::read_dir("/proc/self/fd")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let open = open.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
-    let found = open.filter_map(|fd| find(fd).ok());
+    let found = descriptors::possible().filter_map(|fd| find(fd).ok());
     found.map(|found| (found.cookie, found)).collect()
 }
 

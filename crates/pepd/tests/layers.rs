@@ -123,7 +123,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         "pepd-sys",
         &[
             "family gate marks threads crash_point stats keys log load admin_socket",
-            "clock interface packet process reactor socket sockets",
+            "clock descriptors interface packet process reactor socket",
+            "sockets",
             "datagrams ethtool keeper memory notices tun unanswered",
             "congestion site_counters",
             "leg",

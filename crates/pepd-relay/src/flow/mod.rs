@@ -217,6 +217,8 @@ struct Flow {
     share: Option<FlowShare>,
     /// Receive window of the leg that crosses the link.
     receive_window: ReceiveWindow,
+    /// Mark that the link leg has sent.
+    link_used: Arc<revive::Used>,
     /// Bytes up and down already added to the counters.
     counted: [u64; 2],
     /// True if the flow has lasted long enough for the keepalive of its server leg.
@@ -269,7 +271,7 @@ impl Flow {
             .iter()
             .all(|direction| relay.direction(*direction).delivered() == 0);
         let link_leg = &legs[ends.site.link_side as usize];
-        revive::watch(link_leg.shared(), ends.site.link_leg());
+        let link_used = revive::watch(link_leg.shared(), ends.site.link_leg());
         let buffer = ends.site.link_leg().buffers.receive;
         let receive_window = ReceiveWindow::new(buffer, Share::none(&context.budget));
         Some(Self {
@@ -278,6 +280,7 @@ impl Flow {
             slot,
             share: context.share_of(&ends, begins),
             receive_window,
+            link_used,
             context,
             ends,
             legs,

@@ -145,9 +145,11 @@ impl Flow {
     }
 
     fn on_sent_to(&mut self, side: Side) {
-        if let Some(share) = &mut self.share
-            && side == self.ends.site.link_side
-        {
+        if side != self.ends.site.link_side {
+            return;
+        }
+        self.link_used.set();
+        if let Some(share) = &mut self.share {
             share.on_sent(self.legs[side as usize].shared());
         }
     }
@@ -182,7 +184,12 @@ impl Flow {
     fn shut_down(&mut self, direction: Direction) {
         let side = direction.sink();
         match SockRef::from(&self.leg(side).fd()).shutdown(Shutdown::Write) {
-            Ok(()) => self.relay.handle_shut_down(direction),
+            Ok(()) => {
+                self.relay.handle_shut_down(direction);
+                if side == self.ends.site.link_side {
+                    self.link_used.set();
+                }
+            }
             // ENOTCONN: the leg was reset in the meantime, and the error is still pending.
             Err(err) => {
                 let err = self.leg(side).take_error().unwrap_or(err);

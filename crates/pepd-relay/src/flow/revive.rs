@@ -8,7 +8,10 @@
 use std::{
     cell::RefCell,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -66,14 +69,27 @@ struct Leg {
     revival: Option<Revival>,
     /// True if the last scan found nothing in flight and no closed window.
     is_quiet: bool,
+    used: Arc<Used>,
+}
+
+/// Mark of a leg into which its flow has sent since the last look.
+#[derive(Debug, Default)]
+pub(super) struct Used(AtomicBool);
+
+impl Used {
+    /// Sets the mark. To be called after each send, also of a FIN, before the worker's next task.
+    pub(super) fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 /// Adds a leg with these options to the calling worker's list, if it has a user timeout. Without
 /// one, the kernel gives up after a number of retransmissions, so that a cap on the time between
-/// them would end the flow early.
-pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) {
+/// them would end the flow early. Returns the mark to set when the leg sends.
+pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) -> Arc<Used> {
+    let used = Arc::new(Used::default());
     let Some(user_timeout) = options.user_timeout else {
-        return;
+        return used;
     };
     // A predecessor may have extended the timeout of a leg whose receiver pauses.
     let set = SockRef::from(socket).tcp_user_timeout().ok().flatten();
@@ -93,8 +109,10 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) {
             waits: None,
             revival: None,
             is_quiet: false,
+            used: Arc::clone(&used),
         });
     });
+    used
 }
 
 /// Looks after the legs of this worker for as long as it runs.
@@ -178,8 +196,10 @@ impl Legs {
             let Some(socket) = leg.socket.upgrade() else {
                 return false;
             };
-            // All vitals of a leg cost several times as much, and most legs are idle.
-            if leg.is_quiet && matches!(socket::unacknowledged(socket.as_fd()), Ok(0)) {
+            // Most legs are idle: system calls for each would be most of what idle flows cost.
+            let is_used = leg.used.0.swap(false, Relaxed);
+            if leg.is_quiet && (!is_used || matches!(socket::unacknowledged(socket.as_fd()), Ok(0)))
+            {
                 looks.quick += u32::from(scan_quick && quick && leg.rto_max.is_some());
                 return true;
             }
@@ -294,7 +314,7 @@ mod tests {
             user_timeout: Some(Duration::from_secs(900)),
             ..site().server
         };
-        watch(&socket, &options);
+        let used = watch(&socket, &options);
         let mut looks = Looks::default();
         let mut is_quiet_at = |seconds| {
             let now = Duration::from_secs(seconds);
@@ -306,6 +326,7 @@ mod tests {
         assert!(is_quiet_at(1) && is_quiet_at(2));
         // Until the receiver's window is closed.
         while leg.write(&[0; 1 << 16]).is_ok() {}
+        used.set();
         assert!(!is_quiet_at(3));
     }
 }

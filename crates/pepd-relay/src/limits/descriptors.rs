@@ -1,10 +1,9 @@
 //! File descriptors: the number available and the number needed.
 
-use std::fs;
-
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pep_core::config::Config;
 use pepd_intercept::setup;
+pub use pepd_sys::descriptors::open;
 use pepd_sys::threads;
 use units::counted;
 
@@ -93,11 +92,6 @@ fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let event_loops = (1 + workers) * (EVENT_LOOP + ASKER);
     // While nft installs or removes rules, it uses the spare ones.
     listeners + event_loops + tunnels + defer + packets + ALWAYS + SPARE as u64 + FLOW
-}
-
-/// Returns the number of open descriptors: listeners, event loops, netlink, TUNs.
-pub fn open() -> u64 {
-    fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
 /// Returns the number of descriptors outside flows that are opened later, with `reserved_legs` made

@@ -13,7 +13,7 @@ use pep_core::{
     config::Config,
     relay::{Direction, Side},
 };
-use pepd_api::custody::{CustodyQuery, CustodyReport, FlowCustody, LISTED_MAX};
+use pepd_api::custody::{CustodyQuery, CustodyReport, FlowCustody, LISTED_MAX, SiteCustody};
 use pepd_relay::{arena::Arena, flow::age};
 use pepd_sys::sockets::{self, Found};
 
@@ -22,22 +22,51 @@ use super::Observer;
 /// Returns a report of the bytes held now, for one site or for all.
 pub(super) fn report(arena: &Arena, config: &Config, site: Option<&str>) -> CustodyReport {
     let sockets = sockets::all();
+    let sites = site_names(config);
     let flows = open_flows(arena, config, &sockets, arena.occupied());
-    let flows = flows.map(|(_, flow)| flow);
+    let flows = flows.map(|flow| flow.custody(&sites));
     let flows = flows.filter(|flow| site.is_none() || flow.site.as_deref() == site);
     CustodyReport::from_flows(flows.collect())
 }
 
-/// Returns the flows of these slots: published state, and held bytes. `sockets` are those of this
-/// process.
+/// Returns the sums over the flows of each site; those of flows opened by peers have no site.
+pub(super) fn by_site(arena: &Arena, config: &Config) -> HashMap<Option<String>, SiteCustody> {
+    let sockets = sockets::all();
+    let sites = site_names(config);
+    let mut sums: HashMap<Option<&&String>, SiteCustody> = HashMap::new();
+    for flow in open_flows(arena, config, &sockets, arena.occupied()) {
+        let held = [flow.memory, flow.disk, flow.kernel].map(|[up, down]| up + down);
+        let Identity { site, born, .. } = flow.record.identity;
+        let sum = sums.entry(sites.get(&site)).or_default();
+        sum.add(held, age(born).as_secs());
+    }
+    let sums = sums.into_iter();
+    sums.map(|(name, sum)| (name.map(ToString::to_string), sum))
+        .collect()
+}
+
+/// Returns the names of the sites by their hashes, as records have them.
+pub(super) fn site_names(config: &Config) -> HashMap<u64, &String> {
+    let sites = config.sites.iter().map(|(_, site)| &site.name);
+    sites.map(|name| (name_hash(name), name)).collect()
+}
+
+/// Open flow: its published state, and held bytes to the server and to the client.
+pub(super) struct OpenFlow {
+    pub(super) record: Record,
+    slot: u32,
+    memory: [u64; 2],
+    disk: [u64; 2],
+    kernel: [u64; 2],
+}
+
+/// Returns the flows of these slots. `sockets` are those of this process.
 pub(super) fn open_flows(
     arena: &Arena,
     config: &Config,
     sockets: &HashMap<u64, Found>,
     slots: Vec<u32>,
-) -> impl Iterator<Item = (Record, FlowCustody)> {
-    let sites = config.sites.iter().map(|(_, site)| &site.name);
-    let names: HashMap<u64, &String> = sites.map(|name| (name_hash(name), name)).collect();
+) -> impl Iterator<Item = OpenFlow> {
     let slots = slots.into_iter();
     // The published state of a flow may lag behind its chunks: without a disk that must not look
     // like one.
@@ -46,11 +75,24 @@ pub(super) fn open_flows(
         let record = arena.record(slot)?;
         let disk = has_disk.then(|| on_disk(arena, slot, &record));
         let disk = disk.unwrap_or_default();
-        let flow = FlowCustody {
-            id: id(slot, &record.identity),
-            ..flow(&record, disk, &names, sockets)
+        let held = |direction: Direction| {
+            let state = &record.directions[direction as usize];
+            let held = state.tail.saturating_sub(state.head);
+            held.saturating_sub(disk[direction as usize])
         };
-        Some((record, flow))
+        let socket = |side: Side| sockets.get(&record.cookies[side as usize]);
+        let queued = |direction: Direction| {
+            let unread = socket(direction.source()).map_or(0, |socket| socket.unread);
+            let unsent = socket(direction.sink()).map_or(0, |socket| socket.queue);
+            unread + unsent
+        };
+        Some(OpenFlow {
+            memory: Direction::ALL.map(held),
+            kernel: Direction::ALL.map(queued),
+            slot,
+            record,
+            disk,
+        })
     })
 }
 
@@ -80,39 +122,26 @@ fn on_disk(arena: &Arena, slot: u32, record: &Record) -> [u64; 2] {
     disk
 }
 
-fn flow(
-    record: &Record,
-    disk: [u64; 2],
-    names: &HashMap<u64, &String>,
-    sockets: &HashMap<u64, Found>,
-) -> FlowCustody {
-    let identity = &record.identity;
-    let held = |direction: Direction| {
-        let state = &record.directions[direction as usize];
-        let held = state.tail.saturating_sub(state.head);
-        held.saturating_sub(disk[direction as usize])
-    };
-    let socket = |side: Side| sockets.get(&record.cookies[side as usize]);
-    let queued = |direction: Direction| {
-        let unread = socket(direction.source()).map_or(0, |socket| socket.unread);
-        let unsent = socket(direction.sink()).map_or(0, |socket| socket.queue);
-        unread + unsent
-    };
-    let kind = match identity.kind {
-        Kind::Split => "split",
-        Kind::Near => "near",
-        Kind::Far => "far",
-    };
-    FlowCustody {
-        id: String::new(),
-        site: names.get(&identity.site).map(ToString::to_string),
-        kind: kind.to_owned(),
-        client: identity.client.to_string(),
-        destination: identity.destination.to_string(),
-        age_s: age(identity.born).as_secs(),
-        memory: Direction::ALL.map(held),
-        disk,
-        kernel: Direction::ALL.map(queued),
+impl OpenFlow {
+    /// Describes the flow for operators.
+    pub(super) fn custody(&self, sites: &HashMap<u64, &String>) -> FlowCustody {
+        let identity = &self.record.identity;
+        let kind = match identity.kind {
+            Kind::Split => "split",
+            Kind::Near => "near",
+            Kind::Far => "far",
+        };
+        FlowCustody {
+            id: id(self.slot, identity),
+            site: sites.get(&identity.site).map(ToString::to_string),
+            kind: kind.to_owned(),
+            client: identity.client.to_string(),
+            destination: identity.destination.to_string(),
+            age_s: age(identity.born).as_secs(),
+            memory: self.memory,
+            disk: self.disk,
+            kernel: self.kernel,
+        }
     }
 }
 

@@ -26,7 +26,11 @@ use pepd_sys::{
     sockets::{self, Facts, Found},
 };
 
-use super::{Observer, custody::open_flows, gather};
+use super::{
+    Observer,
+    custody::{open_flows, site_names},
+    gather,
+};
 
 /// Counters of causes for which connections are not accelerated.
 const REASONS: [&str; 5] = [
@@ -51,7 +55,12 @@ impl Observer {
         let sockets = sockets::all();
         let (arena, config) = (&self.context.arena, &self.config);
         let wanted = |flow: &FlowCustody| query.site.is_none() || flow.site == query.site;
+        let sites = site_names(config);
         let flows = open_flows(arena, config, &sockets, arena.occupied());
+        let flows = flows.map(|flow| {
+            let custody = flow.custody(&sites);
+            (flow.record, custody)
+        });
         let mut flows: Vec<_> = flows.filter(|(_, flow)| wanted(flow)).collect();
         let total = flows.len();
         sort(&mut flows, query.sort);
@@ -71,8 +80,10 @@ impl Observer {
     pub(super) fn flow(&self, slot: u32) -> Option<FlowStatus> {
         let sockets = sockets::all();
         let (arena, config) = (&self.context.arena, &self.config);
-        let (record, flow) = open_flows(arena, config, &sockets, vec![slot]).next()?;
-        Some(flow_status(&record, flow, &self.peer_names(), &sockets))
+        let found = open_flows(arena, config, &sockets, vec![slot]).next()?;
+        let flow = found.custody(&site_names(config));
+        let peers = self.peer_names();
+        Some(flow_status(&found.record, flow, &peers, &sockets))
     }
 
     fn peer_names(&self) -> HashMap<u64, &String> {

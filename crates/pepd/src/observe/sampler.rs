@@ -67,15 +67,15 @@ impl SlowSamples {
     }
 
     fn take(observer: &Observer) -> Self {
-        let report = custody::report(&observer.context.arena, &observer.config, None);
-        let held = report.sites.into_iter().map(|site| {
+        let held = custody::by_site(&observer.context.arena, &observer.config);
+        let held = held.into_iter().map(|(name, site)| {
             let held = Held {
                 memory: site.memory,
                 disk: site.disk,
                 kernel: site.kernel,
                 oldest_s: site.oldest_s,
             };
-            (site.site, held)
+            (name, held)
         });
         Self {
             held: held.collect(),
