@@ -155,26 +155,32 @@ pub enum ServerLeg {
     Connected(OwnedFd),
 }
 
-/// Serves an accepted client until its flow ends.
-pub async fn serve(
+/// Returns a task that serves an accepted client until its flow ends. Must be called within the
+/// runtime of the worker that runs it.
+pub fn serve(
     context: Arc<FlowContext>,
     ends: FlowInfo,
     memory: FlowMemory,
     client: OwnedFd,
     server: ServerLeg,
-) {
+) -> impl Future<Output = ()> {
     let (server, connecting) = match server {
         ServerLeg::Connecting(fd) => (fd, true),
         ServerLeg::Connected(fd) => (fd, false),
     };
-    let Some(mut flow) = Flow::new(context, ends, memory, client, server) else {
-        return;
-    };
-    if connecting && let Err(reason) = flow.connect().await {
-        flow.ending = reason;
-        return;
+    // Not in the task, which would keep room for the arguments beside the flow.
+    let mut flow = Flow::new(context, ends, memory, client, server);
+    async move {
+        // By reference, as a moved flow would have two places.
+        let Some(flow) = &mut flow else {
+            return;
+        };
+        if connecting && let Err(reason) = flow.connect().await {
+            flow.ending = reason;
+            return;
+        }
+        flow.relay_and_close().await;
     }
-    flow.relay_and_close().await;
 }
 
 /// Refuses a flow that cannot begin: resets the client at once.

@@ -52,7 +52,8 @@ impl Flow {
                     self.settle(result, &mut idle).await;
                 }
                 Action::ShutDown { direction } => {
-                    let is_confirmed = self.confirmed(direction).await;
+                    // Boxed, as most of a flow's life needs no room for it.
+                    let is_confirmed = Box::pin(self.confirmed(direction)).await;
                     self.note_time();
                     if is_confirmed {
                         self.shut_down(direction);
