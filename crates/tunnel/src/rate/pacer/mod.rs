@@ -172,11 +172,14 @@ impl Pacer {
         self.hold = self.hold();
     }
 
-    /// Sets the batch. The current one keeps its size.
+    /// Sets the batch. The next one leaves when it would have. So what a longer batch has put into
+    /// the link's queue drains after a change to a shorter one, and the link never pauses.
     pub fn set_batch(&mut self, batch: Batch) {
         if batch != self.batch {
+            let leaves = self.next.saturating_add(self.hold);
             self.batch = batch;
             self.hold = self.hold();
+            self.next = leaves.saturating_sub(self.hold);
         }
     }
 

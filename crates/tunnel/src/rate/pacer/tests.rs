@@ -85,6 +85,47 @@ fn over_a_long_path_batches_are_longer_and_urgent_packets_wait_for_none() {
     }
 }
 
+/// What stands in the queue once batches are short would delay urgent packets for as long as others
+/// fill the link.
+#[test]
+fn the_queue_of_long_batches_drains_when_they_become_short() {
+    let rate = 10_000_000;
+    let long = Batch::for_path(Duration::from_millis(600), true);
+    let short = long.within(Duration::ZERO);
+    let mut pacer = Pacer::new(rate, long);
+    // The link is busy until then.
+    let (mut now, mut busy) = (SECOND, SECOND);
+    let mut carried = 0;
+    let mut run = |pacer: &mut Pacer, until: Duration| {
+        let mut most = Duration::ZERO;
+        while now < until {
+            if pacer.may_send(now) {
+                pacer.on_sent(now, BYTES);
+                carried += 1;
+                busy = busy.max(now) + time_of(BYTES, rate);
+                most = most.max(busy - now);
+            } else {
+                now = pacer.deadline();
+            }
+        }
+        (most, carried)
+    };
+    let (most, _) = run(&mut pacer, SECOND * 2);
+    assert!(most > long.time, "{most:?}");
+    for second in (2..20).step_by(2) {
+        pacer.set_batch(short);
+        run(&mut pacer, SECOND * second + SECOND / 10);
+        let (most, _) = run(&mut pacer, SECOND * (second + 1));
+        let packet = time_of(BYTES, rate);
+        assert!(most <= short.late + packet * 2, "{most:?}");
+        pacer.set_batch(long);
+        run(&mut pacer, SECOND * (second + 2));
+    }
+    let (_, carried) = run(&mut pacer, SECOND * 21);
+    let expected = rate * 20 / (8 * BYTES);
+    assert!(carried >= expected, "{carried} of {expected}");
+}
+
 #[test]
 fn no_span_carries_more_than_the_rate_a_batch_and_what_was_late() {
     for rate in [2_000_000, 20_000_000, 300_000_000] {
