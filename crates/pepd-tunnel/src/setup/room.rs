@@ -37,7 +37,7 @@ pub(super) fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
 
 /// Returns the estimated need of a flow with that peer: eight times the bandwidth-delay product, as
 /// the window of a session. Bytes wait, here and at the peer, for retransmissions of earlier ones.
-/// At 8 % loss some bytes of each round trip are lost thrice. On a dedicated link the need is the
+/// At 20 % loss some bytes of each round trip are lost thrice. On a dedicated link the need is the
 /// maximum: while the return path is down, nothing acknowledges received bytes.
 fn needed(config: &Config, index: usize, peer: &Peer) -> u64 {
     let rate = peer
@@ -54,7 +54,7 @@ fn needed(config: &Config, index: usize, peer: &Peer) -> u64 {
 /// Time of bytes at the link's rate that a flow reads from its leg ahead of sending. The bounds
 /// cover the turns of flows and datagrams, and keep the bytes well below those in flight.
 const AHEAD: Duration = Duration::from_millis(20);
-const UNSENT_MIN: u64 = 128 << 10;
+const UNSENT_MIN: u64 = 64 << 10;
 const UNSENT_TURNS: u64 = 512 << 10;
 
 pub(super) fn sizes(config: &Config) -> Vec<Sizes> {
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn little_waits_to_be_sent() {
         let unsent = |peer| unsent(&config(peer, "").peers[0]);
-        assert_eq!(unsent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 128 << 10);
+        assert_eq!(unsent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 64 << 10);
         assert_eq!(unsent("rate = \"100Mbit/s\"\nrtt = \"100ms\""), 250_000);
         assert_eq!(unsent("rate = \"10Gbit/s\"\nrtt = \"1ms\""), 512 << 10);
         assert_eq!(unsent("rate = \"1Gbit/s\"\nrtt = \"600ms\""), 2_500_000);

@@ -113,7 +113,7 @@ struct Run {
 impl Run {
     /// Creates both ends with a link. `peer` and `link` are in the syntax of pepd's and winkemu's
     /// configurations.
-    fn new(peer: &str, link: &str, back: Option<&str>) -> Self {
+    fn new(peer: &str, link: &str, back: Option<&str>, seed: u64) -> Self {
         let text = format!(
             "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n[peer.other]\n{peer}\n\
              public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n"
@@ -125,7 +125,7 @@ impl Run {
         ends[0].begin();
         Self {
             ends,
-            link: Engine::new(&options.resolve_without_files().unwrap(), 1),
+            link: Engine::new(&options.resolve_without_files().unwrap(), seed),
             now: Duration::ZERO,
             tick: Duration::ZERO,
         }
@@ -208,6 +208,24 @@ impl Run {
 const GEO: &str = "rate = \"10Mbit/s\"\nrtt = \"600ms\"";
 const FAST: &str = "rate = \"100Mbit/s\"\nrtt = \"100ms\"";
 
+/// Median, minimum and maximum.
+struct Spread([f64; 3]);
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values[index];
+        Self([at(values.len() / 2), at(0), at(values.len() - 1)])
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [median, min, max] = self.0;
+        write!(f, "{median:.3} ({min:.3}..{max:.3})")
+    }
+}
+
 /// Without loss a flow holds little more than the bytes in flight. With bytes lost n times in a row
 /// it also holds what arrives in n round trips. The far end cannot deliver these bytes yet. The
 /// near end keeps them because the far end may lose them with its session.
@@ -219,26 +237,33 @@ fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
         "rate, loss: goodput of rate x (1 - loss); held by the near and the far end, in bandwidth-delay products"
     );
     for (peer, link, rate, rtt, seconds, loss, most) in [
-        (GEO, geo, 10e6, 0.6, 40, 0.0, [1.5, 0.2]),
-        (GEO, geo, 10e6, 0.6, 40, 0.1, [2.7, 1.4]),
-        (GEO, geo, 10e6, 0.6, 40, 1.0, [3.7, 2.4]),
-        (GEO, geo, 10e6, 0.6, 40, 2.0, [3.7, 2.6]),
-        // Of 33,000 packets, one is lost four times in a row.
-        (GEO, geo, 10e6, 0.6, 40, 8.0, [5.5, 4.5]),
+        (GEO, geo, 10e6, 0.6, 40, 0.0, [1.4, 0.2]),
+        (GEO, geo, 10e6, 0.6, 40, 0.1, [2.4, 1.3]),
+        (GEO, geo, 10e6, 0.6, 40, 1.0, [3.4, 2.3]),
+        (GEO, geo, 10e6, 0.6, 40, 2.0, [3.4, 2.3]),
+        // Of 33,000 packets, about one loses both copies of its second retransmission.
+        (GEO, geo, 10e6, 0.6, 40, 8.0, [4.2, 3.1]),
         (FAST, fast, 100e6, 0.1, 5, 0.0, [1.5, 0.2]),
-        (FAST, fast, 100e6, 0.1, 5, 0.1, [2.7, 1.4]),
-        (FAST, fast, 100e6, 0.1, 5, 2.0, [3.7, 2.6]),
+        (FAST, fast, 100e6, 0.1, 5, 0.1, [2.5, 1.3]),
+        (FAST, fast, 100e6, 0.1, 5, 2.0, [3.5, 2.3]),
+        (FAST, fast, 100e6, 0.1, 5, 8.0, [4.6, 3.4]),
     ] {
-        let mut run = Run::new(peer, &format!("{link},loss={loss}%"), None);
-        let (bytes, peaks) = run.measure(5, 5 + seconds);
-        let share = bytes as f64 * 8.0 / seconds as f64 / rate / (1.0 - loss / 100.0);
         let content: f64 = rate / 8.0 * rtt;
-        let [near, far] = peaks.map(|bytes| bytes as f64 / content);
-        println!("{rate} {loss} %: {share:.3}; {near:.2}, {far:.2}");
-        assert!(share > 0.935, "{share:.3} at {loss} %");
+        let [mut shares, mut nears, mut fars] = [const { Vec::new() }; 3];
+        for seed in 1..=5 {
+            let mut run = Run::new(peer, &format!("{link},loss={loss}%"), None, seed);
+            let (bytes, peaks) = run.measure(5, 5 + seconds);
+            shares.push(bytes as f64 * 8.0 / seconds as f64 / rate / (1.0 - loss / 100.0));
+            let [near, far] = peaks.map(|bytes| bytes as f64 / content);
+            nears.push(near);
+            fars.push(far);
+        }
+        let [share, near, far] = [shares, nears, fars].map(Spread::of);
+        println!("{rate} {loss} %: {share}; {near}, {far}");
+        assert!(share.0[0] > 0.935, "{share} at {loss} %");
         assert!(
-            near < most[0] && far < most[1],
-            "{near:.2}, {far:.2} at {loss} %"
+            near.0[0] < most[0] && far.0[0] < most[1],
+            "{near}, {far} at {loss} %"
         );
     }
 }
@@ -251,7 +276,7 @@ fn while_only_the_return_path_is_down_a_dedicated_link_is_used_and_the_memory_is
         Some("outages=10s+10s"),
     );
     for (peer, minimum, most) in [("dedicated = true", 0.9, 14.0), ("", 0.0, 4.0)] {
-        let mut run = Run::new(&format!("{GEO}\n{peer}"), link, back);
+        let mut run = Run::new(&format!("{GEO}\n{peer}"), link, back, 1);
         run.until(Duration::from_secs(5));
         let (bytes, peaks) = run.measure(10, 18);
         let share = bytes as f64 / 8.0 / 1.25e6;

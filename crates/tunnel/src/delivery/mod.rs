@@ -24,6 +24,7 @@
 //!
 //! FEC-protected packets get more time, so that their repair packets can take effect.
 
+mod copies;
 mod log;
 mod reorder;
 mod report;
@@ -38,6 +39,7 @@ use std::{
     time::Duration,
 };
 
+use copies::Copies;
 use log::Log;
 use reorder::Reorder;
 use rtt::{Lateness, Rtt};
@@ -72,6 +74,7 @@ pub struct Delivery<T> {
     /// Segments that are too old but not yet covered by a report; with their packet numbers.
     undecided: BTreeMap<u64, u64>,
     lost: BTreeSet<u64>,
+    copies: Copies,
     in_flight: InFlight,
     highest: Option<u64>,
     /// Creation time of the newest report, by the receiver's clock.
@@ -156,6 +159,7 @@ impl<T> Delivery<T> {
             flights: [VecDeque::new(), VecDeque::new()],
             undecided: BTreeMap::new(),
             lost: BTreeSet::new(),
+            copies: Copies::default(),
             in_flight: InFlight::default(),
             highest: None,
             newest_us: 0,
@@ -190,6 +194,7 @@ impl<T> Delivery<T> {
     pub fn on_sent(&mut self, now: Duration, seq: Option<u64>, size: usize, coded: bool) -> u64 {
         let horizon = now.saturating_sub(self.rtt.smoothed() * 4 + LOG_MIN);
         let number = self.log.push(now, horizon);
+        self.copies.on_packet();
         if let Some(seq) = seq {
             self.on_segment_sent(seq, Sending { number, at: now }, size, coded);
         }
@@ -206,12 +211,16 @@ impl<T> Delivery<T> {
         }
         segment.on_sent(sending, size, coded);
         self.in_flight.add(size);
-        self.lost.remove(&seq);
+        let was_lost = self.lost.remove(&seq);
         self.undecided.remove(&seq);
-        self.flights[usize::from(coded)].push_back(Flight {
+        let flight = Flight {
             number: sending.number,
             seq,
-        });
+        };
+        self.flights[usize::from(coded)].push_back(flight);
+        if was_lost {
+            self.on_retransmitted(sending.at, flight);
+        }
     }
 
     /// Returns the data in flight.

@@ -214,6 +214,7 @@ impl<T> Delivery<T> {
             return 0;
         };
         segment.flying = false;
+        segment.losses = segment.losses.saturating_add(1);
         self.in_flight.remove(segment.size);
         u64::from(self.lost.insert(seq))
     }

@@ -23,6 +23,8 @@ pub(super) struct Segment<T> {
     pub(super) last: Sending,
     /// The transmission before the last.
     pub(super) before: Option<Sending>,
+    /// Number of times that the segment was declared lost.
+    pub(super) losses: u8,
     /// True if the segment counts as in flight.
     pub(super) flying: bool,
     /// True if a transmission was FEC-protected: the segment may have been restored from other
@@ -79,6 +81,7 @@ impl<T> Segments<T> {
             size,
             last: never,
             before: None,
+            losses: 0,
             flying: false,
             coded: false,
         };

@@ -11,33 +11,8 @@ const REPEAT_MIN: Duration = Duration::from_millis(1);
 const HELD_MIN: Duration = Duration::from_millis(20);
 /// Minimum lateness of a held report, as a part of a round trip.
 const HELD_PART: u32 = 4;
-/// First segments that are sent twice after a long silence, as much data waits for them. The second
-/// transmission follows after `SECOND_PART` of a round trip.
-const SECOND_SEGMENTS: usize = 8;
-const SECOND_PART: u32 = 32;
 
 impl<T> Delivery<T> {
-    /// Returns a segment to send a second time after a long silence: one of the first segments,
-    /// retransmitted once. Also returns its content and the time of its last transmission.
-    pub fn next_second(&mut self, now: Duration) -> Option<(u64, &mut T, Duration)> {
-        let since = self.long_until?;
-        let round_trip = self.rtt.smoothed();
-        if now >= since + round_trip {
-            self.long_until = None;
-            return None;
-        }
-        let until = now.checked_sub(round_trip / SECOND_PART)?;
-        let mut first = self.segments.first(SECOND_SEGMENTS);
-        let seq = first.find_map(|(seq, segment)| {
-            let once = segment.before.is_some_and(|before| before.at < since);
-            let went = (since..=until).contains(&segment.last.at);
-            (once && went && segment.flying).then_some(seq)
-        })?;
-        drop(first);
-        let segment = self.segments.get_mut(seq)?;
-        Some((seq, &mut segment.content, segment.last.at))
-    }
-
     /// Returns the oldest segment in flight to repeat during a silence, when nothing better is to
     /// be sent, though it may have arrived. Also returns its content and the time of its last
     /// transmission. `None` if it was just sent; see [`repeat_at`](Self::repeat_at).

@@ -12,9 +12,13 @@ use crate::{
     delivery::Guard,
     outage::{Change, Expected, Kind, State},
     path::PathSample,
-    rate::{Batch, time_of},
+    rate::{Batch, Found, time_of},
     wire::{Data, Report, StreamId},
 };
+
+/// Round trips without copies of retransmissions after congestion and after an outage.
+const CONGESTED_ROUND_TRIPS: u32 = 2;
+const OUTAGE_ROUND_TRIPS: u32 = 8;
 
 impl Session {
     /// Handles a report. Returns true if it raises the highest packet number that has arrived.
@@ -50,6 +54,7 @@ impl Session {
                 self.calm.on_loss(now);
             }
             self.expect(now);
+            self.limit_copies(now);
         }
         let overhead = self.encoding.share();
         self.count(report);
@@ -68,6 +73,28 @@ impl Session {
         let bytes = self.mtu.size() + self.config.overhead;
         let packet = time_of(bytes as u64, self.controller.link_rate());
         self.encoding.on_counts(report.counts, congested, packet);
+    }
+
+    /// Limits copies of retransmissions. There are none after an outage, which loses a second
+    /// transmission by no chance, nor while packets are lost by congestion, which copies would
+    /// increase, unless the link has carried the stated rate.
+    fn limit_copies(&mut self, now: Duration) {
+        let is_carried = match self.config.rate {
+            Rate::Dedicated(_) => true,
+            Rate::Stated(_) | Rate::Auto => self.controller.found() == Some(Found::Carried),
+        };
+        let pause = |loss: &LossEvent| match loss.cause {
+            Cause::Link => 0,
+            Cause::Congestion if is_carried => 0,
+            Cause::Congestion => CONGESTED_ROUND_TRIPS,
+            Cause::Outage => OUTAGE_ROUND_TRIPS,
+        };
+        let pause = self.losses.iter().map(pause).max().unwrap_or(0);
+        let until = now + self.delivery.smoothed_rtt() * pause;
+        self.uncopied_until = self.uncopied_until.max(until);
+        let may_copy = now >= self.uncopied_until;
+        self.delivery
+            .set_copies(may_copy.then(|| self.encoding.loss()));
     }
 
     /// Classifies the cause of packets found missing.

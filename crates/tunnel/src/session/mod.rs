@@ -100,6 +100,8 @@ pub struct Session {
     controller: Controller,
     classifier: Classifier,
     losses: Vec<LossEvent>,
+    /// Until then, there are no copies of retransmissions.
+    uncopied_until: Duration,
     mtu: Mtu,
     silence: Silence,
     /// Time since which there has been no stream, and nothing unacknowledged.
@@ -193,6 +195,7 @@ impl Session {
             controller,
             classifier: Classifier::new(),
             losses: Vec::new(),
+            uncopied_until: now,
             mtu,
             silence: Silence::new(config.outages, &expected, now),
             idle_since: None,

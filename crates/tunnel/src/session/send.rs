@@ -155,7 +155,8 @@ impl Session {
         } else {
             self.mtu.deadline()
         };
-        [interactive, normal, repeat, probe]
+        let copy = self.delivery.copy_at();
+        [interactive, normal, copy, repeat, probe]
             .into_iter()
             .flatten()
             .min()
@@ -287,7 +288,7 @@ impl Session {
         self.write_repair(Channel::Interactive, now, out)
             || self.write_mtu_probe(now, out, begin)
             || self.write_urgent(now, next, out, store)
-            || self.write_second(now, out, store)
+            || self.write_copy(now, out, store)
             || self.write_again(out, store)
             || self.write_repair(Channel::Normal, now, out)
             || self.write_fresh(now, next, out, store)
@@ -408,9 +409,9 @@ impl Session {
         seq
     }
 
-    /// Writes a second copy of the first segments after a long silence, as all data waits for them.
-    fn write_second(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
-        let Some((seq, segment, _)) = self.delivery.next_second(now) else {
+    /// Writes a second copy of a retransmission, as all data waits for it.
+    fn write_copy(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
+        let Some((seq, segment, _)) = self.delivery.next_copy(now) else {
             return false;
         };
         let segment = std::mem::take(segment);

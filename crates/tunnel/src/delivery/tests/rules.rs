@@ -268,9 +268,9 @@ fn after_a_long_silence_the_first_ones_go_twice() {
     assert_eq!(take(&mut delivery, 9000, &report(9000, 0, 1, &[])).0, 99);
     delivery.resume(ms(9000));
     delivery.resume_after_long(ms(9000));
-    assert_eq!(delivery.next_second(ms(9000)), None);
+    assert_eq!(delivery.next_copy(ms(9000)), None);
     let again = (9000..9090).map(|now| {
-        let second = delivery.next_second(ms(now)).map(|(seq, ..)| seq);
+        let second = delivery.next_copy(ms(now)).map(|(seq, ..)| seq);
         let seq = second.unwrap_or_else(|| delivery.next_resend().unwrap().0);
         delivery.on_sent(ms(now), Some(seq), 1000, false);
         seq
@@ -280,7 +280,97 @@ fn after_a_long_silence_the_first_ones_go_twice() {
     assert!((1..=8).all(|seq| times(seq) == 2), "{again:?}");
     assert!((9..80).all(|seq| times(seq) == 1), "{again:?}");
     // Later losses are retransmitted once, as usual.
-    assert_eq!(delivery.next_second(ms(9100)), None);
+    assert_eq!(delivery.next_copy(ms(9100)), None);
+}
+
+/// Loses segment 1 of 100 `losses` times. Returns the time from its last retransmission to a copy.
+fn copied_after(loss: Option<f64>, losses: u64) -> Option<u64> {
+    let mut delivery = sent(100, false);
+    delivery.set_copies(loss);
+    take(&mut delivery, 1200, &report(1200, 99, 1, &[(2, 100)]));
+    for round in 1..=losses {
+        let (now, number) = (1200 + round * 200, delivery.next_number());
+        assert_eq!(delivery.next_resend().map(|(seq, ..)| seq), Some(1));
+        delivery.on_sent(ms(now), Some(1), 1000, false);
+        if let Some(at) = delivery.copy_at() {
+            assert_eq!(delivery.next_copy(at - ms(1)), None);
+            assert_eq!(delivery.next_copy(at), Some((1, &mut 1, ms(now))));
+            delivery.on_sent(at, Some(1), 1000, false);
+            assert_eq!(delivery.copy_at(), None, "one copy");
+            assert_eq!(round, losses);
+            return Some((at - ms(now)).as_millis() as u64);
+        }
+        for _ in 0..3 {
+            delivery.on_sent(ms(now), None, 1000, false);
+        }
+        let all_but_1 = report(now + 100, number + 3, 1, &[(2, 100)]);
+        assert_eq!(take(&mut delivery, now + 100, &all_but_1).0, 1);
+    }
+    None
+}
+
+#[test]
+fn a_segment_lost_twice_goes_twice() {
+    assert_eq!(copied_after(Some(0.0), 2), Some(3));
+    assert_eq!(copied_after(Some(0.09), 2), Some(3));
+    // Copies take at most 1 % of the rate.
+    assert_eq!(copied_after(Some(0.11), 3), Some(3));
+    assert_eq!(copied_after(Some(0.21), 3), Some(3));
+    assert_eq!(copied_after(Some(0.22), 5), None);
+    assert_eq!(copied_after(None, 5), None);
+}
+
+#[test]
+fn copies_are_few_and_none_of_what_an_outage_took() {
+    // Loses segments 100 to `until` twice, of 3000.
+    let copies = |until: u64| {
+        let mut delivery = sent(3000, false);
+        delivery.set_copies(Some(0.0));
+        let mut number = 2999;
+        let mut copies = 0;
+        for round in 1..=2 {
+            let now = 4000 + round * 200;
+            let report = report(now, number, 100, &[(until, 3000)]);
+            assert_eq!(take(&mut delivery, now, &report).0, until - 100);
+            while let Some((seq, ..)) = delivery.next_resend() {
+                number = delivery.on_sent(ms(now), Some(seq), 1000, false);
+            }
+            while let Some((seq, ..)) = delivery.next_copy(ms(now + 20)) {
+                delivery.on_sent(ms(now + 20), Some(seq), 1000, false);
+                copies += 1;
+            }
+            for _ in 0..3 {
+                number = delivery.on_sent(ms(now + 20), None, 1000, false);
+            }
+        }
+        copies
+    };
+    assert_eq!(copies(101), 1);
+    // None while an eighth of those in flight wait.
+    assert_eq!(copies(110), 2);
+    // The 16 are one more while 100 packets are sent.
+    assert_eq!(copies(1100), 17);
+}
+
+#[test]
+fn a_segment_that_has_arrived_is_not_copied() {
+    let mut delivery = sent(100, false);
+    delivery.set_copies(Some(0.0));
+    take(&mut delivery, 1200, &report(1200, 99, 1, &[(2, 100)]));
+    for (number, below) in [(100, 1), (104, 100)] {
+        let now = 300 + number * 10;
+        for seq in [Some(1), None, None, None] {
+            delivery.on_sent(ms(now), seq, 1000, false);
+        }
+        assert_eq!(delivery.copy_at().is_some(), number == 104);
+        let ranges = if below == 1 { &[(2, 100)][..] } else { &[] };
+        take(
+            &mut delivery,
+            now + 100,
+            &report(now + 100, number + 3, below, ranges),
+        );
+    }
+    assert_eq!(delivery.copy_at(), None);
 }
 
 #[test]
