@@ -73,7 +73,7 @@ impl FlowCustody {
 }
 
 impl SiteCustody {
-    /// Adds an open flow of that age in seconds with `[memory, disk, kernel]` held bytes.
+    /// Adds an open flow: its held bytes `[memory, disk, kernel]`, and its age in seconds.
     pub fn add(&mut self, held: [u64; 3], age_s: u64) {
         let [memory, disk, kernel] = held;
         self.flows += 1;

@@ -1,30 +1,46 @@
 //! Open file descriptors of this process.
 
-use std::{fs, ops::Range, os::fd::RawFd};
+use std::{fs, os::fd::RawFd};
 
-/// Returns the numbers that open descriptors of this process may have. Empty if `/proc` is missing.
-///
-/// Trying each costs less than listing `/proc/self/fd`, for which the kernel creates an inode per
-/// descriptor.
-pub fn possible() -> Range<RawFd> {
+const LIST: &str = "/proc/self/fd";
+/// Slots of the descriptor table per open descriptor up to which trying all of them costs less than
+/// listing the open ones: for each of those the kernel creates an inode.
+const SLOTS_TRIED: u64 = 8;
+
+/// Returns numbers that include those of all open descriptors; none if `/proc` cannot be read.
+pub fn numbers() -> impl Iterator<Item = RawFd> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    0..table_size(&status).unwrap_or(0)
+    let slots = table_size(&status).unwrap_or(0);
+    let tries = u64::from(slots) <= counted() * SLOTS_TRIED;
+    let tried = (0..slots).filter_map(|slot| RawFd::try_from(slot).ok());
+    let tried = tried.take_while(move |_| tries);
+    let listed = (!tries).then(listed);
+    tried.chain(listed.into_iter().flatten())
 }
 
-/// Returns the number of open descriptors.
+/// Returns the number of open descriptors; 0 if `/proc` cannot be read.
 pub fn open() -> u64 {
-    let open = |fd: &RawFd| {
-        // SAFETY: F_GETFD only reads the flags, of whatever the number stands for now.
-        unsafe { libc::fcntl(*fd, libc::F_GETFD) >= 0 }
-    };
-    possible().filter(open).count() as u64
+    match counted() {
+        0 => listed().count() as u64,
+        count => count,
+    }
 }
 
-/// Returns the slots of the descriptor table, from `/proc/PID/status` (proc_pid_status(5)).
-fn table_size(status: &str) -> Option<RawFd> {
-    let size = status
-        .lines()
-        .find_map(|line| line.strip_prefix("FDSize:"))?;
+/// Returns the number of open descriptors; 0 before Linux 6.2.
+fn counted() -> u64 {
+    fs::metadata(LIST).map_or(0, |list| list.len())
+}
+
+fn listed() -> impl Iterator<Item = RawFd> {
+    let entries = fs::read_dir(LIST).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns the number of slots of the descriptor table, from `/proc/PID/status`
+/// (proc_pid_status(5)).
+fn table_size(status: &str) -> Option<u32> {
+    let mut lines = status.lines();
+    let size = lines.find_map(|line| line.strip_prefix("FDSize:"))?;
     size.trim().parse().ok()
 }
 
@@ -35,15 +51,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_open_descriptor_is_among_the_possible_ones() {
-        let files: Vec<_> = (0..200).map(|_| File::open("/dev/null").unwrap()).collect();
-        let possible = possible();
-        assert!(
-            files
-                .iter()
-                .all(|file| possible.contains(&file.as_raw_fd()))
-        );
-        assert!(open() >= 200);
+    fn every_open_descriptor_is_among_the_numbers() {
+        let open_some = |count| {
+            let files = (0..count).map(|_| File::open("/dev/null").unwrap());
+            let files: Vec<_> = files.collect();
+            let numbers: Vec<_> = numbers().collect();
+            let is_known = |file: &File| numbers.contains(&file.as_raw_fd());
+            assert!(files.iter().all(is_known));
+            assert!(open() >= count);
+        };
+        open_some(600);
+        // The table does not shrink.
+        open_some(5);
     }
 
     #[test]

@@ -32,7 +32,6 @@ pub mod congestion;
 pub mod crash_point;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod datagrams;
-#[expect(unsafe_code, reason = "system calls")]
 pub mod descriptors;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod ethtool;

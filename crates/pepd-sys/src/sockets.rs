@@ -32,7 +32,7 @@ pub struct Found {
 /// Returns the TCP sockets of this process, by their cookies (SO_COOKIE). Sockets created or closed
 /// meanwhile may be missing.
 pub fn all() -> HashMap<u64, Found> {
-    let found = descriptors::possible().filter_map(|fd| find(fd).ok());
+    let found = descriptors::numbers().filter_map(|fd| find(fd).ok());
     found.map(|found| (found.cookie, found)).collect()
 }
 

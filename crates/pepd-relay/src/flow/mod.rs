@@ -171,7 +171,7 @@ pub fn serve(
     // Not in the task, which would keep room for the arguments beside the flow.
     let mut flow = Flow::new(context, ends, memory, client, server);
     async move {
-        // By reference, as a moved flow would have two places.
+        // By reference: a flow moved out of the option would take room twice in the task.
         let Some(flow) = &mut flow else {
             return;
         };

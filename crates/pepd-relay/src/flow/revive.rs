@@ -77,7 +77,8 @@ struct Leg {
 pub(super) struct Used(AtomicBool);
 
 impl Used {
-    /// Sets the mark. To be called after each send, also of a FIN, before the worker's next task.
+    /// Sets the mark. The flow calls it after each send, also of a FIN, before it yields: the looks
+    /// run as another task of the same thread.
     pub(super) fn set(&self) {
         self.0.store(true, Relaxed);
     }
@@ -196,7 +197,8 @@ impl Legs {
             let Some(socket) = leg.socket.upgrade() else {
                 return false;
             };
-            // Most legs are idle: system calls for each would be most of what idle flows cost.
+            // Most legs are idle, and system calls for each would be most of what they cost. A leg
+            // that was empty, and has not sent since, is still empty.
             let is_used = leg.used.0.swap(false, Relaxed);
             if leg.is_quiet && (!is_used || matches!(socket::unacknowledged(socket.as_fd()), Ok(0)))
             {
@@ -206,7 +208,11 @@ impl Legs {
             let Ok(vitals) = socket::vitals(socket.as_fd()) else {
                 return false;
             };
-            leg.is_quiet = scan && vitals.unacked == 0 && !vitals.waits_for_window;
+            // The vitals of a leg that has sent its FIN show nothing in flight.
+            leg.is_quiet = scan
+                && vitals.unacked == 0
+                && !vitals.waits_for_window
+                && matches!(socket::unacknowledged(socket.as_fd()), Ok(0));
             if scan && let Some(timeout) = leg.user_timeout(now, &vitals) {
                 let socket = SockRef::from(&socket);
                 let _ = socket.set_tcp_user_timeout(Some(timeout));
@@ -277,11 +283,12 @@ impl Leg {
 mod tests {
     use std::{
         io::Write,
-        net::{TcpListener, TcpStream},
+        net::{Shutdown, TcpListener, TcpStream},
         os::unix::net::UnixStream,
     };
 
     use pepd_sys::leg::testing::site;
+    use socket2::SockFilter;
 
     use super::*;
 
@@ -302,31 +309,66 @@ mod tests {
         assert_eq!(LEGS.with_borrow(|legs| legs.list.len()), 1);
     }
 
-    #[test]
-    fn a_quiet_leg_is_looked_at_again_once_bytes_wait() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let mut leg = TcpStream::connect(address).expect("a listener");
-        let _receiver = listener.accept().expect("a connection");
-        leg.set_nonblocking(true).expect("a socket");
-        let socket = Arc::new(OwnedFd::from(leg.try_clone().expect("descriptors")));
-        let options = LegOptions {
-            user_timeout: Some(Duration::from_secs(900)),
-            ..site().server
-        };
-        let used = watch(&socket, &options);
-        let mut looks = Looks::default();
-        let mut is_quiet_at = |seconds| {
+    /// Watched leg, and its receiver.
+    struct Watched {
+        leg: TcpStream,
+        receiver: TcpStream,
+        used: Arc<Used>,
+        looks: Looks,
+        _socket: Arc<OwnedFd>,
+    }
+
+    impl Watched {
+        fn new() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let leg = TcpStream::connect(address).expect("a listener");
+            let (receiver, _) = listener.accept().expect("a connection");
+            leg.set_nonblocking(true).expect("a socket");
+            let socket = Arc::new(OwnedFd::from(leg.try_clone().expect("descriptors")));
+            let options = LegOptions {
+                user_timeout: Some(Duration::from_secs(900)),
+                ..site().server
+            };
+            Self {
+                used: watch(&socket, &options),
+                looks: Looks::default(),
+                leg,
+                receiver,
+                _socket: socket,
+            }
+        }
+
+        fn is_quiet_at(&mut self, seconds: u64) -> bool {
             let now = Duration::from_secs(seconds);
             LEGS.with_borrow_mut(|legs| {
-                legs.care(now, &mut looks);
+                legs.care(now, &mut self.looks);
                 legs.list[0].is_quiet
             })
-        };
-        assert!(is_quiet_at(1) && is_quiet_at(2));
+        }
+    }
+
+    #[test]
+    fn a_quiet_leg_is_looked_at_again_once_bytes_wait() {
+        let mut watched = Watched::new();
+        assert!(watched.is_quiet_at(1) && watched.is_quiet_at(2));
         // Until the receiver's window is closed.
-        while leg.write(&[0; 1 << 16]).is_ok() {}
-        used.set();
-        assert!(!is_quiet_at(3));
+        while watched.leg.write(&[0; 1 << 16]).is_ok() {}
+        watched.used.set();
+        assert!(!watched.is_quiet_at(3));
+    }
+
+    /// It sends no more, so that no mark would end the quiet.
+    #[test]
+    fn a_leg_whose_fin_waits_behind_bytes_in_flight_is_not_quiet() {
+        let mut watched = Watched::new();
+        // The receiver's kernel drops all packets, so that bytes stay in flight.
+        let take_nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+        let receiver = SockRef::from(&watched.receiver);
+        receiver.attach_filter(&[take_nothing]).expect("a filter");
+        watched.leg.write_all(&[0; 1000]).expect("room");
+        watched.leg.shutdown(Shutdown::Write).expect("a connection");
+        watched.used.set();
+        assert!(!watched.is_quiet_at(1) && !watched.is_quiet_at(2));
     }
 }

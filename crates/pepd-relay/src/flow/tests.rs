@@ -112,10 +112,11 @@ fn start_with(
     let context = Arc::clone(context);
     let stop = watch::Sender::new(());
     let mut stopped = stop.subscribe();
-    let flow = serve(Arc::clone(&context), ends(site), memory, client, server);
+    let of_flow = Arc::clone(&context);
     let thread = thread::spawn(move || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap().block_on(async {
+            let flow = serve(of_flow, ends(site), memory, client, server);
             tokio::select! {
                 () = flow => {}
                 _ = stopped.changed() => {}

@@ -51,7 +51,7 @@ pub fn raise() -> u64 {
 /// Returns the number without which pepd does not start: enough to carry one flow and to remove all
 /// rules at the end. `open` are open at the start.
 pub fn to_start(config: &Config, open: u64) -> u64 {
-    // If open descriptors cannot be listed, assume the three standard ones.
+    // If open descriptors cannot be counted, assume the three standard ones.
     open.max(3) + minimum(config, threads::count() as u64, families())
 }
 

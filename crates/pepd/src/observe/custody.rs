@@ -29,7 +29,8 @@ pub(super) fn report(arena: &Arena, config: &Config, site: Option<&str>) -> Cust
     CustodyReport::from_flows(flows.collect())
 }
 
-/// Returns the sums over the flows of each site; those of flows opened by peers have no site.
+/// Returns the sums over the flows of each site. Flows opened by peers, and those of sites that a
+/// reload has removed, have none.
 pub(super) fn by_site(arena: &Arena, config: &Config) -> HashMap<Option<String>, SiteCustody> {
     let sockets = sockets::all();
     let sites = site_names(config);

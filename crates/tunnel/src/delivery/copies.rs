@@ -7,19 +7,19 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{Delivery, Flight};
 
-/// Losses of a segment from which its retransmissions are copied, where few and where many packets
-/// are lost.
+/// Numbers of losses after which a segment's retransmissions are copied: the first that keeps the
+/// copies within [`SHARE_MAX`].
 const LOSSES: [u8; 2] = [2, 3];
-/// Maximum share of sent packets that are copies, and maximum number of copies in a row.
+/// Maximum share of sent packets that are copies, and the number of copies that can be saved up.
 const SHARE_MAX: f64 = 0.01;
 const BURST_MAX: f64 = 16.0;
-/// Part of the segments in flight that may wait for retransmission while there are copies. More are
-/// the loss of an outage, and none of them waits for a single one.
+/// Part of the segments in flight at which copies stop, if so many wait for retransmission. An
+/// outage took them, so no single segment holds up the others.
 const WAITING_PART: u64 = 8;
 /// First segments that are copied after a long silence, as much data waits for them.
 const FIRST_SEGMENTS: usize = 8;
 /// Part of a round trip after which a copy follows, so that a burst does not take both.
-const PART: u32 = 32;
+const DELAY_PART: u32 = 32;
 
 /// Copies to be sent.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +63,7 @@ impl<T> Delivery<T> {
         while let Some(Flight { number, seq }) = self.copies.flights.front().copied() {
             let segment = self.segments.sent_as(seq, number);
             if let Some(segment) = segment.filter(|segment| segment.flying) {
-                return Some(segment.last.at + self.rtt.smoothed() / PART);
+                return Some(segment.last.at + self.rtt.smoothed() / DELAY_PART);
             }
             self.copies.flights.pop_front();
         }
@@ -81,13 +81,14 @@ impl<T> Delivery<T> {
         let is_allowed = few_wait && self.copies.budget >= 1.0;
         let often = is_allowed && self.copies.losses_min.is_some_and(|min| losses >= min);
         let round_trip = self.rtt.smoothed();
+        self.long_until = self.long_until.filter(|until| now < *until + round_trip);
         let after_silence = self.long_until.is_some_and(|until| {
             let once = before.is_some_and(|before| before.at < until);
             let mut first = self.segments.first(FIRST_SEGMENTS);
-            once && now < until + round_trip && first.any(|(seq, _)| seq == flight.seq)
+            once && first.any(|(seq, _)| seq == flight.seq)
         });
         if !self.reliable && (often || after_silence) {
-            self.copies.budget -= 1.0;
+            self.copies.budget = (self.copies.budget - 1.0).max(0.0);
             self.copies.flights.push_back(flight);
         }
     }

@@ -48,7 +48,7 @@ use segments::{Segments, Sending};
 use crate::path::PathSample;
 
 /// Send window in round trips. A segment may be lost six times in a row while others proceed; with
-/// four, a loss of one in twelve cost 6 % of the rate.
+/// four, a loss of one in twelve cost 6 % of the rate when there were no copies.
 const WINDOW_ROUND_TRIPS: u32 = 8;
 /// Minimum window in segments, so that losses show on the slowest link.
 const WINDOW_SEGMENTS_MIN: usize = 64;

@@ -58,10 +58,11 @@ impl Session {
     /// 1. repair packets of interactive streams
     /// 2. probes of the path MTU
     /// 3. control parts, and bytes of interactive streams
-    /// 4. lost segments
-    /// 5. repair packets of normal streams
-    /// 6. new bytes of the other streams, as far as the window allows, and datagrams
-    /// 7. during a silence, repeats of segments in flight
+    /// 4. second copies of retransmissions
+    /// 5. lost segments
+    /// 6. repair packets of normal streams
+    /// 7. new bytes of the other streams, as far as the window allows, and datagrams
+    /// 8. during a silence, repeats of segments in flight
     pub fn poll_packet(
         &mut self,
         now: Duration,

@@ -348,7 +348,7 @@ fn copies_are_few_and_none_of_what_an_outage_took() {
     assert_eq!(copies(101), 1);
     // None while an eighth of those in flight wait.
     assert_eq!(copies(110), 2);
-    // The 16 are one more while 100 packets are sent.
+    // The 16 saved up, and one more that 100 further packets allow.
     assert_eq!(copies(1100), 17);
 }
 

@@ -172,8 +172,9 @@ impl Pacer {
         self.hold = self.hold();
     }
 
-    /// Sets the batch. The next one leaves when it would have. So what a longer batch has put into
-    /// the link's queue drains after a change to a shorter one, and the link never pauses.
+    /// Sets the batch. The next batch leaves when it would have left without the change; one that is
+    /// leaving grows or shrinks at once. So what longer batches have put into the link's queue
+    /// drains once they are shorter, and the link never pauses.
     pub fn set_batch(&mut self, batch: Batch) {
         if batch != self.batch {
             let leaves = self.next.saturating_add(self.hold);
