@@ -358,7 +358,7 @@ mod tests {
         assert!(!watched.is_quiet_at(3));
     }
 
-    /// It sends no more, so that no mark would end the quiet.
+    /// A leg that has sent its FIN sends no more, so that no mark would end the quiet.
     #[test]
     fn a_leg_whose_fin_waits_behind_bytes_in_flight_is_not_quiet() {
         let mut watched = Watched::new();

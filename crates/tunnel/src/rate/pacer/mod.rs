@@ -172,8 +172,8 @@ impl Pacer {
         self.hold = self.hold();
     }
 
-    /// Sets the batch. The next batch leaves when it would have left without the change; one that is
-    /// leaving grows or shrinks at once. So what longer batches have put into the link's queue
+    /// Sets the batch. The next batch leaves when it would have left without the change. One that
+    /// is leaving grows or shrinks at once. So what longer batches have put into the link's queue
     /// drains once they are shorter, and the link never pauses.
     pub fn set_batch(&mut self, batch: Batch) {
         if batch != self.batch {

@@ -85,8 +85,8 @@ fn over_a_long_path_batches_are_longer_and_urgent_packets_wait_for_none() {
     }
 }
 
-/// What stands in the queue once batches are short would delay urgent packets for as long as others
-/// fill the link.
+/// Packets that stand in the queue once batches are short would delay urgent ones for as long as
+/// others fill the link.
 #[test]
 fn the_queue_of_long_batches_drains_when_they_become_short() {
     let rate = 10_000_000;
