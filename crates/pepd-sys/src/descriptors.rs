@@ -3,8 +3,8 @@
 use std::{fs, os::fd::RawFd};
 
 const LIST: &str = "/proc/self/fd";
-/// Slots of the descriptor table per open descriptor up to which trying all of them costs less than
-/// listing the open ones: for each of those the kernel creates an inode.
+/// Maximum slots of the descriptor table per open descriptor for which all slots are tried. Beyond
+/// it, listing the open ones costs less, although the kernel creates an inode for each.
 const SLOTS_TRIED: u64 = 8;
 
 /// Returns numbers that include those of all open descriptors; none if `/proc` cannot be read.

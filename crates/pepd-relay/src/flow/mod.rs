@@ -223,7 +223,7 @@ struct Flow {
     share: Option<FlowShare>,
     /// Receive window of the leg that crosses the link.
     receive_window: ReceiveWindow,
-    /// Mark that the link leg has sent.
+    /// Mark that the flow has sent into its link leg.
     link_used: Arc<revive::Used>,
     /// Bytes up and down already added to the counters.
     counted: [u64; 2],

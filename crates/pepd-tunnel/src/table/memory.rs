@@ -241,7 +241,7 @@ fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
         (GEO, geo, 10e6, 0.6, 40, 0.1, [2.4, 1.3]),
         (GEO, geo, 10e6, 0.6, 40, 1.0, [3.4, 2.3]),
         (GEO, geo, 10e6, 0.6, 40, 2.0, [3.4, 2.3]),
-        // Of 33,000 packets, about one loses both copies of its second retransmission.
+        // Of 33,000 packets, about one loses its second retransmission and the copy of it.
         (GEO, geo, 10e6, 0.6, 40, 8.0, [4.2, 3.1]),
         (FAST, fast, 100e6, 0.1, 5, 0.0, [1.5, 0.2]),
         (FAST, fast, 100e6, 0.1, 5, 0.1, [2.5, 1.3]),

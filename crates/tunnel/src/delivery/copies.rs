@@ -1,4 +1,4 @@
-//! Second copies of retransmissions, so that few segments are lost again and again.
+//! Copies of retransmissions, so that few segments are lost again and again.
 //!
 //! All bytes after a missing segment wait for it, and both ends hold them. Each further loss takes
 //! another round trip.
@@ -7,14 +7,15 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{Delivery, Flight};
 
-/// Numbers of losses after which a segment's retransmissions are copied: the first that keeps the
-/// copies within [`SHARE_MAX`].
+/// Losses of a segment after which its retransmissions may be copied. The smaller number that keeps
+/// copies within [`SHARE_MAX`] applies.
 const LOSSES: [u8; 2] = [2, 3];
-/// Maximum share of sent packets that are copies, and the number of copies that can be saved up.
+/// Maximum share of sent packets that are copies.
 const SHARE_MAX: f64 = 0.01;
+/// Maximum number of copies saved up.
 const BURST_MAX: f64 = 16.0;
-/// Part of the segments in flight at which copies stop, if so many wait for retransmission. An
-/// outage took them, so no single segment holds up the others.
+/// Copies stop while this part (one in eight) of the segments in flight waits for retransmission.
+/// Then an outage took them, and no single segment holds up the others.
 const WAITING_PART: u64 = 8;
 /// First segments that are copied after a long silence, as much data waits for them.
 const FIRST_SEGMENTS: usize = 8;

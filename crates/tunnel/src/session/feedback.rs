@@ -75,9 +75,9 @@ impl Session {
         self.encoding.on_counts(report.counts, congested, packet);
     }
 
-    /// Limits copies of retransmissions. None follow an outage: it takes the copies as well, and
-    /// all that surrounds them. None follow congestion either, as new bytes need the rate more. The
-    /// exception is a link that has carried its stated rate, or a dedicated one.
+    /// Limits copies of retransmissions. For some round trips after an outage there are none: it
+    /// takes copies, too. There are none after congestion either, as new bytes need the rate more.
+    /// The exception is a link that has carried its stated rate, or a dedicated one.
     fn limit_copies(&mut self, now: Duration) {
         let is_carried = match self.config.rate {
             Rate::Dedicated(_) => true,

@@ -58,7 +58,7 @@ impl Session {
     /// 1. repair packets of interactive streams
     /// 2. probes of the path MTU
     /// 3. control parts, and bytes of interactive streams
-    /// 4. second copies of retransmissions
+    /// 4. copies of retransmissions
     /// 5. lost segments
     /// 6. repair packets of normal streams
     /// 7. new bytes of the other streams, as far as the window allows, and datagrams
@@ -410,7 +410,7 @@ impl Session {
         seq
     }
 
-    /// Writes a second copy of a retransmission, as all data waits for it.
+    /// Writes a copy of a retransmission, as all data waits for it.
     fn write_copy(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
         let Some((seq, segment, _)) = self.delivery.next_copy(now) else {
             return false;

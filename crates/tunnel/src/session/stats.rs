@@ -42,7 +42,7 @@ pub struct SessionStats {
     pub repairs_sent: u64,
     /// Lost segments retransmitted.
     pub segments_retransmitted: u64,
-    /// Segments repeated during silences, and second copies of retransmissions.
+    /// Segments repeated during silences, and copies of retransmissions.
     pub segments_repeated: u64,
     /// Packets sent with a datagram.
     pub messages_sent: u64,

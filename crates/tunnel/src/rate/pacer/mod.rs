@@ -172,9 +172,9 @@ impl Pacer {
         self.hold = self.hold();
     }
 
-    /// Sets the batch. The next batch leaves when it would have left without the change. One that
-    /// is leaving grows or shrinks at once. So what longer batches have put into the link's queue
-    /// drains once they are shorter, and the link never pauses.
+    /// Sets the size of batches. The time at which the next batch leaves does not change; one that
+    /// is leaving grows or shrinks at once. So the link's queue drains what longer batches have put
+    /// into it once they are shorter, and the link never pauses.
     pub fn set_batch(&mut self, batch: Batch) {
         if batch != self.batch {
             let leaves = self.next.saturating_add(self.hold);
