@@ -10,11 +10,10 @@ const SLOTS_TRIED: u64 = 8;
 /// Returns numbers that include those of all open descriptors; none if `/proc` cannot be read.
 pub fn numbers() -> impl Iterator<Item = RawFd> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let slots = table_size(&status).unwrap_or(0);
-    let tries = u64::from(slots) <= counted() * SLOTS_TRIED;
-    let tried = (0..slots).filter_map(|slot| RawFd::try_from(slot).ok());
-    let tried = tried.take_while(move |_| tries);
-    let listed = (!tries).then(listed);
+    let slots = table_size(&status);
+    let tried = slots.filter(|slots| u64::from(*slots) <= counted() * SLOTS_TRIED);
+    let listed = tried.is_none().then(listed);
+    let tried = (0..tried.unwrap_or(0)).filter_map(|slot| RawFd::try_from(slot).ok());
     tried.chain(listed.into_iter().flatten())
 }
 
