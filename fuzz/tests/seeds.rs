@@ -51,7 +51,7 @@ fn frames() {
         let mut packet = bytes(seed);
         // A small alphabet makes more of it frames and parts.
         for byte in &mut packet {
-            *byte &= [0xff, 0x0f, 0x47, 0x03][seed as usize % 4];
+            *byte &= [0xff, 0x0f, 0x47, 0x03, 0x23, 0x67][seed as usize % 6];
         }
         pepd_fuzz::frames::run(&packet);
     }

@@ -205,6 +205,13 @@ pub enum Frame {
         /// Count of them.
         frames: u64,
     },
+    /// A frame or part of a later version.
+    Later {
+        /// Type on the wire.
+        kind: u8,
+        /// Bytes of its content.
+        bytes: u64,
+    },
     /// Bytes that are no valid frame.
     Unreadable,
 }

@@ -255,6 +255,7 @@ fn frame_of(frame: &Frame) -> Value {
         Frame::Open { stream } => own(0x40, "open", json!({ "stream_id": stream })),
         Frame::Reclass { stream } => own(0x49, "reclass", json!({ "stream_id": stream })),
         Frame::Further { frames } => own(0xff, "further", json!({ "frames": frames })),
+        Frame::Later { kind, bytes } => own(kind.into(), "later", json!({ "length": bytes })),
         Frame::Unreadable => own(0xff, "unreadable", json!({})),
     }
 }

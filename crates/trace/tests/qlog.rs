@@ -66,6 +66,10 @@ fn every_frame() -> Vec<Frame> {
             bytes: 84,
         },
         Frame::Further { frames: 9 },
+        Frame::Later {
+            kind: 0x20,
+            bytes: 7,
+        },
         Frame::Unreadable,
     ]
 }
@@ -129,7 +133,7 @@ fn frames_are_read_by_others() {
     });
     assert_eq!(stream, Some((4, 1 << 40, 1000, Some(true))));
     let own = |frame: &&QuicFrame| matches!(frame, QuicFrame::Unknown { .. });
-    assert_eq!(frames.iter().filter(own).count(), 8);
+    assert_eq!(frames.iter().filter(own).count(), 9);
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl Core {
                 let flows = peer.table.len();
                 match reason {
                     // Logged when the peer's close arrived.
-                    DownReason::PeerClosed => {}
+                    DownReason::PeerClosed | DownReason::Elsewhere => {}
                     DownReason::Replaced => {
                         tracing::info!(
                             peer = name,
@@ -81,7 +81,7 @@ impl Core {
                 // If the next session has begun already, the table belongs to that one.
                 let next = self.endpoint.session(peer.id).is_some();
                 if !next {
-                    if reason == DownReason::Replaced {
+                    if matches!(reason, DownReason::Replaced | DownReason::Elsewhere) {
                         peer.table.on_restart();
                     } else {
                         // The peer has ended its flows, or one end does not understand the other.
@@ -157,16 +157,23 @@ impl Core {
             }
             Event::PeerClosed { code, reason } => {
                 let flows = table.len();
-                if code == CloseCode::Shutdown {
-                    tracing::info!(peer = name, reason, flows, "peer closed the session");
-                } else {
-                    tracing::warn!(
+                match code {
+                    CloseCode::Shutdown => {
+                        tracing::info!(peer = name, reason, flows, "peer closed the session");
+                    }
+                    CloseCode::Elsewhere => tracing::info!(
+                        peer = name,
+                        reason,
+                        flows,
+                        "peer closed the session: its flows wait for the next one"
+                    ),
+                    CloseCode::Protocol | CloseCode::Limit => tracing::warn!(
                         peer = name,
                         ?code,
                         reason,
                         flows,
                         "peer aborted the session"
-                    );
+                    ),
                 }
             }
         }
@@ -415,9 +422,51 @@ impl Core {
 mod tests {
     use std::time::Duration;
 
-    use tokio::time::sleep;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::sleep,
+    };
+    use tunnel::wire::CloseCode;
 
+    use super::Shared;
     use crate::rig::{Rig, listener};
+
+    /// Returns the packets that an end has sent in its session; none without a session.
+    fn packets_sent(end: &Shared) -> Option<u64> {
+        let core = &mut *end.borrow_mut();
+        let session = core.endpoint.session(core.peers.list[0].id)?;
+        Some(session.stats().packets_sent)
+    }
+
+    #[test]
+    fn flows_go_on_in_the_next_session_if_the_peer_ends_one_elsewhere() {
+        Rig::run(|rig| async move {
+            let listener = listener().await;
+            let mut client = rig.client(listener.local_addr().unwrap()).await;
+            let (mut server, _) = listener.accept().await.unwrap();
+            let first = [7; 400_000];
+            let mut received = [0; 400_000];
+            let (sent, came) =
+                tokio::join!(client.write_all(&first), server.read_exact(&mut received));
+            sent.unwrap();
+            came.unwrap();
+            let before = packets_sent(&rig.near);
+            assert!(before > Some(200));
+            {
+                let far = &mut *rig.far.borrow_mut();
+                let session = far.endpoint.session(far.peers.list[0].id).unwrap();
+                session.close(CloseCode::Elsewhere, "it moves");
+                far.wake_driver();
+            }
+            while packets_sent(&rig.near).is_none_or(|sent| Some(sent) >= before) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            client.write_all(b"then").await.unwrap();
+            let mut then = [0; 4];
+            server.read_exact(&mut then).await.unwrap();
+            assert_eq!(&then, b"then");
+        });
+    }
 
     #[test]
     fn a_peer_is_down_only_after_long_silence() {

@@ -23,8 +23,10 @@ pub enum PeerEvent {
 pub enum DownReason {
     /// Another session begins: the peer restarted, or lost this session.
     Replaced,
-    /// The peer closed it.
+    /// The peer closed it, and ended its streams for good.
     PeerClosed,
+    /// The peer closed it, and what its streams carried continues in the next session.
+    Elsewhere,
     /// The peer violated the protocol.
     Protocol(String),
 }

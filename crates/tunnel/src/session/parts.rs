@@ -43,6 +43,7 @@ impl Session {
                 }
             }
             Part::Reclass { stream, class } => self.reclass(stream, class),
+            Part::Later { .. } => {}
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ impl Session {
         for frame in Frames::new(packet) {
             let frame = frame?;
             asks = asks.max(match frame {
-                Frame::Report(_) | Frame::Padding => Asks::Nothing,
+                Frame::Report(_) | Frame::Padding | Frame::Later { .. } => Asks::Nothing,
                 Frame::Packet { .. } => Asks::Later,
                 _ => Asks::Soon,
             });
@@ -74,7 +74,7 @@ impl Session {
         store: &mut impl Store,
     ) -> Result<bool, PacketError> {
         match frame {
-            Frame::Padding => {}
+            Frame::Padding | Frame::Later { .. } => {}
             Frame::Probe => self.arrivals.ask(),
             Frame::Report(report) => return self.handle_report(now, &report),
             Frame::MtuProbe { id } => self.mtu_arrived = Some(id),

@@ -164,8 +164,16 @@ impl Listed {
                 channel,
                 bytes: message.len() as u64,
             },
+            Frame::Later { kind, content } => later(kind, content),
         };
         self.push(traced);
+    }
+}
+
+fn later(kind: u8, content: &[u8]) -> Traced {
+    Traced::Later {
+        kind,
+        bytes: content.len() as u64,
     }
 }
 
@@ -191,6 +199,7 @@ fn part_of(part: &Part<'_>) -> Traced {
         Part::Credit { stream, until } => Traced::Credit { stream, until },
         Part::SessionCredit { until } => Traced::SessionCredit { until },
         Part::Reclass { stream, .. } => Traced::Reclass { stream },
+        Part::Later { kind, content } => later(kind, content),
     }
 }
 

@@ -10,16 +10,35 @@ pub enum CloseCode {
     Protocol = 1,
     /// The peer exceeded a resource limit.
     Limit = 2,
+    /// The session ends here, and its flows continue in the next one.
+    Elsewhere = 3,
 }
+
+/// Lowest number of codes that no version has defined yet and that leave flows alone.
+const HARMLESS: u8 = 128;
 
 impl CloseCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Shutdown, Self::Protocol, Self::Limit];
+    pub const ALL: [Self; 4] = [
+        Self::Shutdown,
+        Self::Protocol,
+        Self::Limit,
+        Self::Elsewhere,
+    ];
 
-    /// Returns the code with this number on the wire.
+    /// Returns the code with this number on the wire. A code of a later version counts as
+    /// [`Limit`](Self::Limit), and from 128 on as [`Elsewhere`](Self::Elsewhere).
     #[must_use]
-    pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+    pub fn from_wire(number: u8) -> Self {
+        let unknown = if number < HARMLESS {
+            Self::Limit
+        } else {
+            Self::Elsewhere
+        };
+        Self::ALL
+            .get(usize::from(number))
+            .copied()
+            .unwrap_or(unknown)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Frames: the contents of a packet.
 
+use std::ops::RangeInclusive;
+
 use super::{
     CloseCode, FrameError, Report,
     varint::{self, Reader, in_range},
@@ -27,6 +29,8 @@ const MTU_ACK: u8 = 0x05;
 const CLOSE: u8 = 0x06;
 const CODED: u8 = 0x0a;
 const PACKET: u8 = 0x0b;
+/// Frames of later versions, which have a length.
+const LATER: RangeInclusive<u8> = 0x20..=0x3f;
 
 /// Flag in the channel byte of a datagram: the inner packet was already marked.
 const MARKED: u8 = PACKET_CHANNELS;
@@ -84,6 +88,13 @@ pub enum Frame<'a> {
         /// Payload, opaque here; one byte or more.
         message: &'a [u8],
     },
+    /// Frame of a later version, `0x20` to `0x3f`: length, content. Skipped.
+    Later {
+        /// Type of the frame.
+        kind: u8,
+        /// Content, unknown here.
+        content: &'a [u8],
+    },
 }
 
 impl Frame<'_> {
@@ -102,6 +113,7 @@ impl Frame<'_> {
             Self::Segment { parts, .. } => SEGMENT_HEADER_LEN + parts.len(),
             Self::Coded { protected, .. } => CODED_HEADER_LEN + protected.len(),
             Self::Packet { message, .. } => PACKET_HEADER_LEN + message.len(),
+            Self::Later { content, .. } => later_len(content),
         }
     }
 
@@ -134,6 +146,7 @@ impl Frame<'_> {
                 out.push(packet_channel(channel, marked));
                 out.extend_from_slice(message);
             }
+            Self::Later { kind, content } => emit_later(kind, content, out),
         }
     }
 }
@@ -173,6 +186,24 @@ fn emit_close(code: CloseCode, reason: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(reason.as_bytes());
 }
 
+/// Returns the length of a frame or part of a later version with this content.
+pub(super) fn later_len(content: &[u8]) -> usize {
+    1 + varint::len(content.len() as u64) + content.len()
+}
+
+/// Appends a frame or part of a later version.
+pub(super) fn emit_later(kind: u8, content: &[u8], out: &mut Vec<u8>) {
+    out.push(kind);
+    varint::emit(content.len() as u64, out);
+    out.extend_from_slice(content);
+}
+
+/// Parses what follows the type of a frame or part of a later version.
+pub(super) fn parse_later<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], FrameError> {
+    let len = usize::try_from(reader.varint()?).map_err(|_| FrameError::Short)?;
+    reader.bytes(len)
+}
+
 /// Returns the longest prefix of a reason that may be sent.
 fn cut(reason: &str) -> &str {
     let ends = (0..=REASON_MAX.min(reason.len())).rev();
@@ -209,6 +240,10 @@ impl<'a> Frames<'a> {
             CLOSE => parse_close(reader)?,
             CODED => parse_coded(reader)?,
             PACKET => parse_packet(reader)?,
+            kind if LATER.contains(&kind) => Frame::Later {
+                kind,
+                content: parse_later(reader)?,
+            },
             unknown => return Err(FrameError::Unknown(unknown)),
         })
     }
@@ -232,11 +267,7 @@ impl<'a> Iterator for Frames<'a> {
 impl std::iter::FusedIterator for Frames<'_> {}
 
 fn parse_close<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
-    let number = reader.u8()?;
-    let code = CloseCode::from_wire(number).ok_or(FrameError::Range {
-        field: "code",
-        value: number.into(),
-    })?;
+    let code = CloseCode::from_wire(reader.u8()?);
     let reason = reader.counted("reason", REASON_MAX)?;
     let reason = std::str::from_utf8(reason).map_err(|_| FrameError::Text)?;
     Ok(Frame::Close { code, reason })

@@ -1,7 +1,10 @@
 //! Parts: the contents of a segment.
 
+use std::ops::RangeInclusive;
+
 use super::{
     FrameError, ResetCode, StreamId,
+    frame::{emit_later, later_len, parse_later},
     varint::{self, Reader},
 };
 use crate::class::Class;
@@ -17,6 +20,9 @@ const RESET: u8 = 0x46;
 const CREDIT: u8 = 0x47;
 const SESSION_CREDIT: u8 = 0x48;
 const RECLASS: u8 = 0x49;
+
+/// Parts of later versions, which have a length.
+const LATER: RangeInclusive<u8> = 0x60..=0x7f;
 
 const WITH_LENGTH: u8 = 1;
 const FIN: u8 = 2;
@@ -79,6 +85,13 @@ pub enum Part<'a> {
         /// New class.
         class: Class,
     },
+    /// Part of a later version, `0x60` to `0x7f`: length, content. Skipped.
+    Later {
+        /// Type of the part.
+        kind: u8,
+        /// Content, unknown here.
+        content: &'a [u8],
+    },
 }
 
 impl Part<'_> {
@@ -91,7 +104,7 @@ impl Part<'_> {
             | Self::Reset { stream, .. }
             | Self::Credit { stream, .. }
             | Self::Reclass { stream, .. } => Some(stream),
-            Self::SessionCredit { .. } => None,
+            Self::SessionCredit { .. } | Self::Later { .. } => None,
         }
     }
 
@@ -118,6 +131,7 @@ impl Part<'_> {
             Self::Reclass { stream, .. } => 2 + varint::len(stream),
             Self::Credit { stream, until } => 1 + varint::len(stream) + varint::len(until),
             Self::SessionCredit { until } => 1 + varint::len(until),
+            Self::Later { content, .. } => later_len(content),
         }
     }
 
@@ -145,6 +159,7 @@ impl Part<'_> {
             Self::Credit { stream, until } => emit_numbers(CREDIT, &[stream, until], out),
             Self::SessionCredit { until } => emit_numbers(SESSION_CREDIT, &[until], out),
             Self::Reclass { stream, class } => emit_byte(RECLASS, stream, class as u8, out),
+            Self::Later { kind, content } => emit_later(kind, content, out),
         }
     }
 }
@@ -306,6 +321,10 @@ impl<'a> Parts<'a> {
             RECLASS => Part::Reclass {
                 stream: reader.varint()?,
                 class: parse_class(reader)?,
+            },
+            kind if LATER.contains(&kind) => Part::Later {
+                kind,
+                content: parse_later(reader)?,
             },
             unknown => return Err(FrameError::Unknown(unknown)),
         })

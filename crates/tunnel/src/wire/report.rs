@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use super::{
     FrameError,
+    frame::parse_later,
     varint::{self, Reader, fold, in_range, sum, unfold},
 };
 
@@ -32,7 +33,9 @@ const HIGHEST: u8 = 0x01;
 const MARKED: u8 = 0x02;
 const FROM: u8 = 0x04;
 const UNTIL: u8 = 0x08;
-const FLAGS: u8 = HIGHEST | MARKED | FROM | UNTIL;
+/// A length and fields of later versions follow.
+const LATER: u8 = 0x80;
+const FLAGS: u8 = HIGHEST | MARKED | FROM | UNTIL | LATER;
 
 /// Complete state of the receiver: any single report is enough to act on.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -214,6 +217,9 @@ impl Report {
         let counts = [reader.varint()?, reader.varint()?, reader.varint()?];
         let ranges = parse_ranges(below, reader)?;
         let gaps = parse_gaps(highest.unwrap_or(Highest::ZERO).anchor(), reader)?;
+        if has(LATER) {
+            parse_later(reader)?;
+        }
         Ok(Self {
             highest,
             packets,

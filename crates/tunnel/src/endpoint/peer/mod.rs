@@ -445,7 +445,12 @@ impl Peer {
         self.has_events = event.is_some();
         if let Some(Event::PeerClosed { code, .. }) = &event {
             self.on_closed(*code, retry);
-            self.end(DownReason::PeerClosed);
+            self.end(match code {
+                CloseCode::Elsewhere => DownReason::Elsewhere,
+                CloseCode::Shutdown | CloseCode::Protocol | CloseCode::Limit => {
+                    DownReason::PeerClosed
+                }
+            });
         }
         event.map(PeerEvent::Session)
     }

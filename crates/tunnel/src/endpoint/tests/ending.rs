@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::CloseCode;
 
 /// Returns the number of initiations sent to a host.
 fn calls(net: &Net, host: u8) -> usize {
@@ -63,6 +64,20 @@ fn who_ends_begins_no_session_whatever_comes() {
         .iter()
         .filter(|sent| sent.from.address == two);
     assert_eq!(own.count(), 0, "neither calls nor answers");
+}
+
+#[test]
+fn a_session_that_ends_for_another_one_is_replaced_at_once() {
+    let mut net = Net::up();
+    net.one().take_events();
+    let session = net.two().session().expect("up");
+    session.close(CloseCode::Elsewhere, "it moves");
+    net.run(S / 2);
+    let events = net.one().take_events();
+    let down = PeerEvent::Down(DownReason::Elsewhere);
+    let at = events.iter().position(|event| *event == down);
+    let up = events.iter().position(|event| *event == PeerEvent::Up);
+    assert!(at.is_some() && at < up, "{events:?}");
 }
 
 #[test]

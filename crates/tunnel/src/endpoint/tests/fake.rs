@@ -19,6 +19,9 @@ pub(crate) const FAREWELL: &[u8] = b"farewell";
 /// The packet that closes a fake session because of a shutdown.
 pub(crate) const SHUTDOWN: &[u8] = b"shutdown";
 
+/// The packet that closes a fake session whose flows continue.
+pub(crate) const ELSEWHERE: &[u8] = b"elsewhere";
+
 #[derive(Debug)]
 pub struct Session {
     trace: trace::Trace,
@@ -80,6 +83,7 @@ impl Session {
         let code = match packet {
             FAREWELL => Some(CloseCode::Protocol),
             SHUTDOWN => Some(CloseCode::Shutdown),
+            ELSEWHERE => Some(CloseCode::Elsewhere),
             _ => None,
         };
         if let Some(code) = code {
@@ -117,6 +121,7 @@ impl Session {
         assert!(!reason.is_empty());
         let farewell = match code {
             CloseCode::Shutdown => SHUTDOWN,
+            CloseCode::Elsewhere => ELSEWHERE,
             _ => FAREWELL,
         };
         self.outbox.push_front(farewell.into());

@@ -60,6 +60,21 @@ fn a_reason_is_cut_between_characters() {
     assert_eq!(packet.len(), 4 + 255);
 }
 
+#[test]
+fn unknown_codes_of_a_close_tell_whether_flows_go_on() {
+    for number in 0..=u8::MAX {
+        let code = match number {
+            0 => CloseCode::Shutdown,
+            1 => CloseCode::Protocol,
+            2 | 4..128 => CloseCode::Limit,
+            3 | 128.. => CloseCode::Elsewhere,
+        };
+        let reason = "";
+        let frame = Frame::Close { code, reason };
+        assert_eq!(Frames::new(&[6, number, 0]).next(), Some(Ok(frame)));
+    }
+}
+
 /// Compared with the drawings in docs/protocol.md, byte by byte.
 #[test]
 fn frames_are_as_they_are_drawn() {
@@ -86,7 +101,7 @@ fn frames_are_as_they_are_drawn() {
         }],
         counts: [8, 2, 1],
     };
-    let drawn: [(Frame<'_>, &[u8]); 10] = [
+    let drawn: [(Frame<'_>, &[u8]); 11] = [
         (Frame::Padding, &[0]),
         (Frame::Probe, &[3]),
         (Frame::MtuProbe { id: 0x0102 }, &[4, 1, 2]),
@@ -129,6 +144,13 @@ fn frames_are_as_they_are_drawn() {
             &[11, 0x82, 9, 8],
         ),
         (
+            Frame::Later {
+                kind: 0x3f,
+                content: &[9, 8],
+            },
+            &[0x3f, 2, 9, 8],
+        ),
+        (
             Frame::Report(report),
             &[
                 1, 0x0f, 0x40, 200, 0x43, 0xe8, 5, 60, 7, 3, 0x40, 100, 1, 0x41, 0x2b, 8, 2, 1, 2,
@@ -151,7 +173,7 @@ fn parts_are_as_they_are_drawn() {
         bytes: b"ab",
         fin,
     };
-    let drawn: [(Part<'_>, bool, &[u8]); 10] = [
+    let drawn: [(Part<'_>, bool, &[u8]); 11] = [
         (
             Part::Open {
                 stream,
@@ -196,6 +218,14 @@ fn parts_are_as_they_are_drawn() {
             true,
             &[0x49, 0x40, 0x45, 3],
         ),
+        (
+            Part::Later {
+                kind: 0x60,
+                content: &[9, 8],
+            },
+            false,
+            &[0x60, 2, 9, 8],
+        ),
     ];
     for (part, last, bytes) in drawn {
         let mut segment = Vec::new();
@@ -209,7 +239,6 @@ fn parts_are_as_they_are_drawn() {
 fn invalid_frames_are_refused() {
     let frame = |bytes: &[u8]| Frames::new(bytes).last()?.err();
     let range = |field, value| Some(FrameError::Range { field, value });
-    assert_eq!(frame(&[6, 3, 0]), range("code", 3));
     assert_eq!(frame(&[6, 0, 0x41, 1]), range("reason", 257));
     assert_eq!(frame(&[6, 0, 1, 0xff]), Some(FrameError::Text));
     assert_eq!(frame(&[10, 2, 0]), range("channel", 2));
@@ -226,7 +255,8 @@ fn invalid_frames_are_refused() {
     for empty in [&[11][..], &[11, 0]] {
         assert_eq!(frame(empty), Some(FrameError::Short));
     }
-    for kind in [7, 8, 9, 12, 0x40, 0xff] {
+    assert_eq!(frame(&[0x20, 2, 0]), Some(FrameError::Short));
+    for kind in [7, 8, 9, 12, 0x1f, 0x40, 0xff] {
         assert_eq!(frame(&[kind; 9]), Some(FrameError::Unknown(kind)));
     }
 }
@@ -242,7 +272,8 @@ fn invalid_parts_are_refused() {
     let end = [0x42, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0];
     assert_eq!(part(&end), range("end", MAX + 1));
     assert_eq!(part(&end[..10]), None);
-    for kind in (0..0x40).chain([0x41]).chain(0x4a..=0xff) {
+    assert_eq!(part(&[0x7f, 2, 0]), Some(FrameError::Short));
+    for kind in (0..0x40).chain([0x41]).chain(0x4a..0x60).chain(0x80..=0xff) {
         assert_eq!(part(&[kind; 9]), Some(FrameError::Unknown(kind)));
     }
 }

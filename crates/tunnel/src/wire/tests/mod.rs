@@ -90,6 +90,10 @@ fn frame<'a>() -> impl Strategy<Value = Frame<'a>> {
             prop::sample::select(reasons.to_vec())
         )
             .prop_map(|(code, reason)| Frame::Close { code, reason }),
+        (0x20..0x40u8, prop::sample::select(reasons.to_vec())).prop_map(|(kind, content)| {
+            let content = content.as_bytes();
+            Frame::Later { kind, content }
+        }),
     ]
 }
 
@@ -129,6 +133,10 @@ impl OwnedPart {
                 until: self.from,
             },
             6 => Part::SessionCredit { until: self.from },
+            7 => Part::Later {
+                kind: 0x60 + self.stream as u8 % 0x20,
+                content: &self.bytes,
+            },
             _ => Part::Reclass { stream, class },
         }
     }
@@ -136,7 +144,7 @@ impl OwnedPart {
 
 prop_compose! {
     fn part()(
-        kind in 0..8u8,
+        kind in 0..9u8,
         stream in number(),
         from in number(),
         bytes in vec(any::<u8>(), 0..400),

@@ -93,8 +93,8 @@ proptest! {
 
     #[test]
     fn what_is_read_of_any_bytes_is_read_again_when_written(
-        kind in prop_oneof![Just(1u8), 0..12u8],
-        rest in vec(prop_oneof![Just(0u8), 0..4u8, 0x40..0x4au8, any::<u8>()], 0..80),
+        kind in prop_oneof![Just(1u8), 0..12u8, 0x20..0x40u8],
+        rest in vec(prop_oneof![Just(0u8), 0..4u8, 0x40..0x4au8, 0x60..0x80u8, any::<u8>()], 0..80),
     ) {
         let bytes = [&[kind], &rest[..]].concat();
         let frames: Vec<_> = Frames::new(&bytes).filter_map(Result::ok).collect();
@@ -108,6 +108,27 @@ proptest! {
         }
         let read: Result<Vec<_>, _> = Parts::new(&segment).collect();
         prop_assert_eq!(read, Ok(parts));
+    }
+
+    /// Additions of later versions to a packet or report are skipped, and the rest is read.
+    #[test]
+    fn what_a_later_version_adds_is_skipped(
+        frames in vec(frame(), 0..4),
+        report in report(),
+        content in vec(any::<u8>(), 0..70),
+    ) {
+        let mut extended = Vec::new();
+        Frame::Report(report.clone()).emit(&mut extended);
+        extended[1] |= 0x80;
+        varint::emit(content.len() as u64, &mut extended);
+        extended.extend_from_slice(&content);
+        let packet = [extended.clone(), emitted(&frames)].concat();
+        let read: Result<Vec<_>, _> = Frames::new(&packet).collect();
+        prop_assert_eq!(read, Ok([vec![Frame::Report(report)], frames].concat()));
+        for end in 1..extended.len() {
+            let read: Vec<_> = Frames::new(&extended[..end]).collect();
+            prop_assert_eq!(read, [Err(FrameError::Short)]);
+        }
     }
 
     #[test]
