@@ -71,6 +71,13 @@ impl RangeSet {
         run.is_some_and(|(_, end)| number < *end)
     }
 
+    /// Returns true if the set contains one of these numbers or a neighbour of theirs, so that
+    /// adding them would make no further run.
+    pub(crate) fn touches(&self, numbers: Range<u64>) -> bool {
+        let run = self.runs.range(..=numbers.end).next_back();
+        run.is_some_and(|(_, end)| numbers.start <= *end)
+    }
+
     /// Returns the number after the highest one, or 0.
     pub(crate) fn end(&self) -> u64 {
         self.runs.last_key_value().map_or(0, |(_, end)| *end)
@@ -145,6 +152,9 @@ mod tests {
         fn it_is_a_set(steps in prop::collection::vec((0..3, 0_u64..60, 0_u64..12), 1..200)) {
             let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
             for (step, from, length) in steps {
+                let range = from..from + length.max(1);
+                let near = |n: &u64| n + 1 >= range.start && *n <= range.end;
+                prop_assert_eq!(set.touches(range.clone()), model.iter().any(near));
                 if step == 0 {
                     prop_assert_eq!(set.insert(from), model.insert(from));
                 } else if step == 1 {

@@ -28,7 +28,8 @@ use crate::{
 
 /// Maximum ranges in a report. More would bring nothing, as reports are frequent.
 pub const RANGES_MAX: usize = 60;
-/// Maximum ranges of segments kept; a peer that leaves more holes must retransmit.
+/// Maximum ranges of segments kept, whatever the session's credit; a peer that leaves more holes
+/// must retransmit.
 const KEPT_MAX: usize = 1 << 16;
 /// Segments further ahead than this are rejected: no sender's window is as long.
 const AHEAD_MAX: u64 = 1 << 30;
@@ -77,6 +78,8 @@ pub struct Arrivals {
     below: u64,
     /// Segments at or above `below`.
     received: RangeSet,
+    /// Maximum ranges of these.
+    ranges_max: usize,
     refused: u64,
     gaps: Gaps,
     meter: LossMeter,
@@ -114,6 +117,7 @@ impl Arrivals {
             marked: 0,
             below: 0,
             received: RangeSet::default(),
+            ranges_max: KEPT_MAX,
             refused: 0,
             gaps: Gaps::default(),
             meter: LossMeter::new(MeterConfig::default()),
@@ -211,10 +215,17 @@ impl Arrivals {
         self.highest = Some((number, now));
     }
 
+    /// Sets the maximum number of separate ranges of segments to keep, if it is below 65,536.
+    pub fn set_ranges_max(&mut self, max: usize) {
+        self.ranges_max = max.min(KEPT_MAX);
+    }
+
     /// Records a segment that arrived or was restored by FEC; returns true if it is new. Others
     /// must not be delivered: they are duplicates, or the peer retransmits them.
     pub fn on_segment(&mut self, seq: u64) -> bool {
-        let full = self.received.runs_len() >= KEPT_MAX && seq != self.below;
+        let full = self.received.runs_len() >= self.ranges_max
+            && seq > self.below
+            && !self.received.touches(seq..seq + 1);
         if seq >= self.below.saturating_add(AHEAD_MAX) || full {
             self.refused += 1;
             return false;
@@ -230,6 +241,12 @@ impl Arrivals {
             self.below = end;
         }
         true
+    }
+
+    /// Returns the number of separate ranges of segments kept.
+    #[cfg(test)]
+    pub fn ranges_len(&self) -> usize {
+        self.received.runs_len()
     }
 
     /// Returns counts since the session began: packets examined, missing packets, and loss bursts.

@@ -55,6 +55,9 @@ const WINDOW_SEGMENTS_MIN: usize = 64;
 /// Maximum window in segments: numbers are 32 bits on the wire. Suffices for 10 Gbit/s for a
 /// second.
 const WINDOW_SEGMENTS_MAX: usize = 1 << 20;
+/// Segments, and bytes on the link, by which urgent segments may exceed the window.
+const BYPASS_SEGMENTS: usize = 4096;
+const BYPASS_BYTES: u64 = 1 << 20;
 /// Report spacings by which a report may be late.
 const WINDOW_SPACINGS: u32 = 3;
 /// Additional bytes in flight while the link is silent and nothing stops the sender. Data sent for
@@ -145,6 +148,9 @@ pub enum ReportError {
     /// The report lists a packet or segment that was never sent.
     #[error("the report lists {0}, which was never sent")]
     NeverSent(u64),
+    /// The report counts more packets than were sent.
+    #[error("the report counts {0} packets, more than were sent")]
+    Counts(u64),
     /// The report's ranges are out of order or empty.
     #[error("the report's ranges are out of order at {0}")]
     Order(u64),
@@ -217,7 +223,15 @@ impl<T> Delivery<T> {
             number: sending.number,
             seq,
         };
-        self.flights[usize::from(coded)].push_back(flight);
+        let flights = &mut self.flights[usize::from(coded)];
+        flights.push_back(flight);
+        // Two at a time, so that the queue shrinks also if no report shows what is lost.
+        for _ in 0..2 {
+            let live = |f: &Flight| self.segments.sent_as(f.seq, f.number).is_some();
+            if flights.front().is_some_and(|front| !live(front)) {
+                flights.pop_front();
+            }
+        }
         if was_lost {
             self.on_retransmitted(sending.at, flight);
         }
@@ -230,7 +244,13 @@ impl<T> Delivery<T> {
 
     /// Returns true if all segments are acknowledged.
     pub fn is_empty(&self) -> bool {
-        self.segments.span().0 == 0
+        self.span().0 == 0
+    }
+
+    /// Returns the number of segments from the first unacknowledged one on, and the bytes of their
+    /// packets on the link.
+    pub fn span(&self) -> (usize, u64) {
+        self.segments.span()
     }
 
     /// Returns the time that a sender continues without an acknowledgement of its first segment,
@@ -242,10 +262,28 @@ impl<T> Delivery<T> {
     /// Returns true if a new segment may be sent. `rate` is in bytes per second, `spacing` is that
     /// of reports; `blind` extends the window for sending into a silence.
     pub fn window_open(&self, rate: u64, spacing: Duration, blind: bool) -> bool {
-        let (segments, bytes) = self.segments.span();
+        self.is_within(rate, spacing, blind, (0, 0))
+    }
+
+    /// Returns true if an urgent segment may be sent, for which the window is longer. A peer that
+    /// acknowledges nothing would otherwise make the local end keep answers without limit.
+    pub fn may_bypass(&self, rate: u64, spacing: Duration, blind: bool) -> bool {
+        self.is_within(rate, spacing, blind, (BYPASS_SEGMENTS, BYPASS_BYTES))
+    }
+
+    /// Returns true if another segment is within the window and this many segments and bytes more.
+    fn is_within(
+        &self,
+        rate: u64,
+        spacing: Duration,
+        blind: bool,
+        (more, more_bytes): (usize, u64),
+    ) -> bool {
+        let (segments, bytes) = self.span();
         let time = self.window_time(spacing).as_secs_f64();
         let window = (rate as f64 * time) as u64 + if blind { BLIND_BYTES } else { 0 };
-        segments < WINDOW_SEGMENTS_MAX && (segments < WINDOW_SEGMENTS_MIN || bytes < window)
+        segments < WINDOW_SEGMENTS_MAX + more
+            && (segments < WINDOW_SEGMENTS_MIN + more || bytes < window.saturating_add(more_bytes))
     }
 
     /// Returns the oldest lost segment, its content, and the time of its last transmission. The

@@ -77,6 +77,10 @@ impl<T> Delivery<T> {
         if let Some(number) = highest.filter(|number| *number >= self.log.next()) {
             return Err(ReportError::NeverSent(number));
         }
+        let counted = report.counts[0];
+        if counted > self.log.next() {
+            return Err(ReportError::Counts(counted));
+        }
         let mut end = report.below;
         for range in &report.ranges {
             if range.start < end || range.is_empty() {

@@ -18,6 +18,7 @@
 //! Datagrams (`messages`) need not arrive: the session asks the caller for one on its turn, and
 //! sends it once.
 
+mod blocked;
 mod config;
 mod error;
 mod event;
@@ -46,6 +47,7 @@ pub use crate::{
     rate::Rate,
     store::PacketQueue,
 };
+use blocked::Blocked;
 pub use config::SessionConfig;
 pub use error::{PacketError, TooManyQueues, TooManyStreams};
 pub use event::Event;
@@ -72,6 +74,11 @@ use crate::{
     wire::{CloseCode, DATAGRAM_OVERHEAD, ResetCode, StreamId},
 };
 
+/// Control parts that wait to be sent, two more for each stream, and events that wait for the
+/// caller, beyond which no segment is taken.
+const CONTROL_MAX: usize = 1024;
+const EVENTS_MAX: usize = 1 << 14;
+
 /// Limits of [`Session::may_wait`].
 const WAITS_PER_ROUND_TRIP: u32 = 16;
 const WAIT_MAX: Duration = Duration::from_millis(20);
@@ -91,6 +98,8 @@ pub struct Session {
     openings: BTreeMap<StreamId, Box<[u8]>>,
     /// Queued streams, and the positions until which they are queued.
     queued: BTreeMap<StreamId, u64>,
+    /// Streams that wait for credit of the session.
+    blocked: Blocked,
     /// Control parts to send before streams' bytes.
     control: VecDeque<Sent>,
     delivery: Delivery<Segment>,
@@ -115,6 +124,8 @@ pub struct Session {
     /// MTU probe to acknowledge.
     mtu_arrived: Option<u16>,
     closing: Option<(CloseCode, String)>,
+    /// The peer has closed the session.
+    peer_closed: bool,
     events: VecDeque<Event>,
     /// Spacing of the peer's reports.
     spacing: Duration,
@@ -187,6 +198,7 @@ impl Session {
             messages: Messages::default(),
             openings: BTreeMap::new(),
             queued: BTreeMap::new(),
+            blocked: Blocked::default(),
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
             encoding: Encoding::new(config.packet_max, config.overhead_max),
@@ -208,6 +220,7 @@ impl Session {
             held: Held::default(),
             mtu_arrived: None,
             closing: None,
+            peer_closed: false,
             events: VecDeque::new(),
             spacing: timing(config.return_rate.unwrap_or(rate)).spacing(),
             reliable: false,
@@ -390,7 +403,7 @@ impl Session {
     /// Allows the peer to send the stream's bytes below `until`.
     pub fn allow(&mut self, stream: StreamId, until: u64) {
         if self.streams.allow(stream, until) {
-            self.control.push_back(Sent::Credit(stream));
+            self.queue_credit(stream);
         }
     }
 
@@ -421,7 +434,7 @@ impl Session {
 
     /// Allows the peer to send this many bytes of all streams together, since the session began.
     pub fn allow_session(&mut self, until: u64) {
-        if self.streams.allow_session(until) {
+        if self.streams.allow_session(until) && self.streams.queue_session_credit() {
             self.control.push_back(Sent::SessionCredit);
         }
     }
@@ -496,10 +509,37 @@ impl Session {
     /// Updates the readiness of a stream in the scheduler.
     fn update_readiness(&mut self, stream: StreamId) {
         if self.streams.has_unsent(stream) {
+            self.blocked.remove(stream);
             self.scheduler.ready(stream);
-        } else {
-            self.scheduler.idle(stream);
+            return;
         }
+        self.scheduler.idle(stream);
+        if let Some(class) = self.streams.blocked_class(stream) {
+            self.blocked.insert(stream, class);
+        }
+    }
+
+    /// Wakes some of the streams that wait for credit of the session, if there is some.
+    fn wake_blocked(&mut self) {
+        let (sent, credit) = self.streams.session_sent();
+        for stream in self.blocked.wake(sent, credit) {
+            self.stats.streams_woken += 1;
+            self.update_readiness(stream);
+        }
+    }
+
+    /// Announces the stream's credit to the peer, unless an announcement waits already.
+    fn queue_credit(&mut self, stream: StreamId) {
+        if self.streams.queue_credit(stream) {
+            self.control.push_back(Sent::Credit(stream));
+        }
+    }
+
+    /// Returns true if no segment may be taken, as each can add parts to send, or events: the peer
+    /// does not read, or the caller has events to take.
+    fn is_backed_up(&self) -> bool {
+        self.control.len() >= CONTROL_MAX + 2 * self.streams.len()
+            || self.events.len() >= EVENTS_MAX
     }
 
     /// Reports the readable position of a stream. Replaces an event that has not been polled yet.
@@ -527,6 +567,7 @@ impl Session {
     /// Removes a stream.
     fn forget(&mut self, stream: StreamId) {
         self.queued.remove(&stream);
+        self.blocked.forget(stream);
         self.scheduler.remove(stream);
     }
 }

@@ -136,6 +136,11 @@ impl Session {
             return Some(sent);
         }
         packing.push(&part, sent);
+        match sent {
+            Sent::Credit(stream) => self.streams.credit_sent(stream),
+            Sent::SessionCredit => self.streams.session_credit_sent(),
+            _ => {}
+        }
         None
     }
 

@@ -17,6 +17,7 @@ impl Session {
         is_whole: bool,
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
+        self.stats.parts_handled += 1;
         match part {
             Part::Open {
                 stream,
@@ -38,9 +39,8 @@ impl Session {
                 self.update_readiness(stream);
             }
             Part::SessionCredit { until } => {
-                for stream in self.streams.on_session_credit(until) {
-                    self.update_readiness(stream);
-                }
+                self.streams.on_session_credit(until);
+                self.wake_blocked();
             }
             Part::Reclass { stream, class } => self.reclass(stream, class),
             Part::Later { .. } => {}
@@ -97,7 +97,7 @@ impl Session {
             store.place(stream, from + news.known as u64, &bytes[news.known..]);
         }
         if news.tell {
-            self.control.push_back(Sent::Credit(stream));
+            self.queue_credit(stream);
         }
         if let Some(until) = news.readable {
             self.report_readable(stream, until);

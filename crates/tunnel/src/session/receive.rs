@@ -10,7 +10,7 @@ use crate::{
     coding::Origin,
     ecn::Ecn,
     store::Store,
-    wire::{Frame, Frames, Part, Parts, expand},
+    wire::{Data, Frame, Frames, Part, Parts, StreamId, expand},
 };
 
 impl Session {
@@ -79,11 +79,15 @@ impl Session {
             Frame::Report(report) => return self.handle_report(now, &report),
             Frame::MtuProbe { id } => self.mtu_arrived = Some(id),
             Frame::MtuAck { id } => self.mtu.on_ack(id),
-            Frame::Close { code, reason } => self.events.push_back(Event::PeerClosed {
-                code,
-                reason: reason.to_owned(),
-            }),
-            Frame::Segment { seq, parts } => self.handle_segment(seq, parts, store)?,
+            Frame::Close { code, reason } => {
+                if !std::mem::replace(&mut self.peer_closed, true) {
+                    let reason = reason.to_owned();
+                    self.events.push_back(Event::PeerClosed { code, reason });
+                }
+            }
+            Frame::Segment { seq, parts } => {
+                self.handle_segment(seq, parts, store)?;
+            }
             Frame::Coded { channel, protected } => self.handle_coded(channel, protected, store)?,
             Frame::Packet {
                 channel, message, ..
@@ -106,10 +110,9 @@ impl Session {
         let mut restored = 0;
         let decoded = decoding.handle(channel, protected, |packet, from| {
             if outcome.is_ok() {
-                let doubled = self.stats.segments_doubled + self.stats.segments_not_held;
-                outcome = self.handle_content(packet, store);
-                let is_new = doubled == self.stats.segments_doubled + self.stats.segments_not_held;
-                restored += u64::from(is_new && from == Origin::Restored);
+                let is_new = self.handle_content(packet, store);
+                restored += u64::from(is_new == Ok(true) && from == Origin::Restored);
+                outcome = is_new.map(|_| ());
             }
         });
         self.decoding = Some(decoding);
@@ -122,12 +125,13 @@ impl Session {
         outcome
     }
 
-    /// Handles an FEC-protected payload, which must be a single segment.
+    /// Handles an FEC-protected payload, which must be a single segment. Returns true if that is
+    /// taken.
     fn handle_content(
         &mut self,
         content: &[u8],
         store: &mut impl Store,
-    ) -> Result<(), PacketError> {
+    ) -> Result<bool, PacketError> {
         match Frames::new(content).next() {
             Some(Ok(Frame::Segment { seq, parts })) => self.handle_segment(seq, parts, store),
             Some(Err(error)) => Err(error.into()),
@@ -135,27 +139,43 @@ impl Session {
         }
     }
 
+    /// Handles a segment. Returns true if it is taken: new, and there is room for what it causes.
     fn handle_segment(
         &mut self,
         seq: u32,
         parts: &[u8],
         store: &mut impl Store,
-    ) -> Result<(), PacketError> {
+    ) -> Result<bool, PacketError> {
         let seq = expand(seq, self.arrivals.below());
         let wait = self.lacks_opening(parts)?;
-        if wait && !self.held.has_room(parts) {
+        if !self.has_room(parts, wait) {
             // The peer retransmits it.
             self.stats.segments_not_held += 1;
-            return Ok(());
+            return Ok(false);
         }
+        self.arrivals.set_ranges_max(self.streams.runs_max());
         if !self.arrivals.on_segment(seq) {
             self.stats.segments_doubled += 1;
-            return Ok(());
+            return Ok(false);
         }
-        if self.handle_parts(parts, wait, store)? {
-            self.try_held(store)?;
-        }
-        Ok(())
+        self.handle_parts(parts, wait, store)?;
+        Ok(true)
+    }
+
+    /// Returns true if there is room for what a segment causes; `wait` tells that it must be held.
+    fn has_room(&self, parts: &[u8], wait: bool) -> bool {
+        let fits = |part: Part<'_>| match part {
+            Part::Data {
+                stream,
+                from,
+                bytes,
+                fin,
+            } => !self.streams.adds_piece(Data::new(stream, from, bytes.len(), fin)),
+            _ => true,
+        };
+        !self.is_backed_up()
+            && (!wait || self.held.has_room(parts))
+            && (!self.streams.is_scattered() || Parts::new(parts).flatten().all(fits))
     }
 
     /// Returns true if a segment refers to a stream whose opening has not arrived, nor is in the
@@ -182,33 +202,43 @@ impl Session {
         Ok(stream.map_or(Ok(false), |stream| self.streams.may_be_opened(stream))?)
     }
 
-    /// Retries held parts that lacked an opening.
-    fn try_held(&mut self, store: &mut impl Store) -> Result<(), PacketError> {
-        for parts in self.held.take() {
-            self.handle_parts(&parts, true, store)?;
-        }
-        Ok(())
-    }
-
-    /// Handles parts; returns true if a stream was opened. If `wait`, parts that lack an opening
-    /// are held, and others do not wait for them.
+    /// Handles parts. If `wait`, parts that lack an opening are held, and others do not wait for
+    /// them. An opening releases the held parts of its stream.
     fn handle_parts(
         &mut self,
         parts: &[u8],
         wait: bool,
         store: &mut impl Store,
-    ) -> Result<bool, PacketError> {
-        let mut opened = false;
+    ) -> Result<(), PacketError> {
         let mut parts = Parts::new(parts);
         while let Some(part) = parts.next() {
             let part = part?;
-            if wait && self.is_early(&part)? {
-                self.held.push(&part);
+            if wait
+                && let Some(stream) = part.stream()
+                && self.is_early(&part)?
+            {
+                self.held.push(stream, &part);
                 continue;
             }
-            opened |= matches!(part, Part::Open { .. });
             self.handle_part(part, parts.is_whole(), store)?;
+            if let Part::Open { stream, .. } = part {
+                self.handle_held(stream, store)?;
+            }
         }
-        Ok(opened)
+        Ok(())
+    }
+
+    /// Handles the held parts of a stream that has been opened. No opening is among them.
+    fn handle_held(
+        &mut self,
+        stream: StreamId,
+        store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        for part in self.held.take(stream) {
+            for part in Parts::new(&part) {
+                self.handle_part(part?, false, store)?;
+            }
+        }
+        Ok(())
     }
 }

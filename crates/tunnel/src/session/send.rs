@@ -265,9 +265,10 @@ impl Session {
 
     /// Returns the stream or queue whose turn it is, among those that the window does not block.
     fn next_turn(&mut self) -> Option<StreamId> {
+        self.wake_blocked();
         let next = self.scheduler.next();
         let is_free = next.is_none_or(|next| PacketQueue::from_stream(next).is_some());
-        if is_free || self.is_interactive(next) || self.window_is_open() {
+        if is_free || self.is_interactive(next) && self.may_bypass() || self.window_is_open() {
             return next;
         }
         self.messages.scheduler.next().or(next)
@@ -330,7 +331,7 @@ impl Session {
         true
     }
 
-    /// Writes control parts and bytes of interactive streams, which bypass the window.
+    /// Writes control parts and bytes of interactive streams, which may exceed the window a little.
     fn write_urgent(
         &mut self,
         now: Duration,
@@ -343,7 +344,7 @@ impl Session {
             self.urgent_at = Some(now);
         }
         let urgent = interactive || !self.control.is_empty();
-        urgent && self.write_new(now, next, out, store)
+        urgent && self.may_bypass() && self.write_new(now, next, out, store)
     }
 
     fn write_fresh(
@@ -374,7 +375,7 @@ impl Session {
         out: &mut Vec<u8>,
         store: &mut impl Store,
     ) -> bool {
-        if self.control.is_empty()
+        if (self.control.is_empty() || !self.may_bypass())
             && let Some(queue) = next.and_then(PacketQueue::from_stream)
         {
             return self.write_message(queue, now, out, store);
@@ -475,14 +476,24 @@ impl Session {
         self.delivery.window_open(rate, self.spacing, blind)
     }
 
+    /// Returns true if urgent segments may be sent, whether or not the window is open.
+    fn may_bypass(&self) -> bool {
+        let rate = self.controller.link_rate() / 8;
+        let blind = self.silence.is_blind();
+        self.delivery.may_bypass(rate, self.spacing, blind)
+    }
+
     /// Returns true if there is something to send, subject to pacing.
     fn has_work(&mut self) -> bool {
         let fresh = match self.next_turn() {
             Some(next) if PacketQueue::from_stream(next).is_some() => true,
-            next @ Some(_) => self.is_interactive(next) || self.window_is_open(),
+            next @ Some(_) => {
+                self.is_interactive(next) && self.may_bypass() || self.window_is_open()
+            }
             None => false,
         };
-        fresh || !self.control.is_empty() || self.delivery.has_lost()
+        let control = !self.control.is_empty() && self.may_bypass();
+        fresh || control || self.delivery.has_lost()
     }
 
     /// Returns the FEC channel of a stream at present. A normal stream that fills the link has

@@ -56,9 +56,13 @@ pub struct SessionStats {
     pub segments_doubled: u64,
     /// Segments restored by FEC.
     pub segments_restored: u64,
-    /// Segments dropped that came before the opening of their stream when there was no room to hold
-    /// them.
+    /// Segments dropped for lack of room, which the peer retransmits: for parts that came before the
+    /// opening of their stream, for bytes beyond missing ones, or for answers and events.
     pub segments_not_held: u64,
+    /// Parts handled, those that waited for the opening of their stream once.
+    pub parts_handled: u64,
+    /// Streams woken by credit of the session for which they had waited.
+    pub streams_woken: u64,
     /// Outages: nothing came from the peer for long.
     pub outages: u64,
 }

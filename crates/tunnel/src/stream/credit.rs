@@ -55,7 +55,7 @@ impl Allowance {
 #[derive(Clone, Debug)]
 pub(super) struct SessionCredit {
     pub(super) sent: u64,
-    credit: u64,
+    pub(super) credit: u64,
     pub(super) received: u64,
     allowance: Allowance,
 }
@@ -79,11 +79,9 @@ impl SessionCredit {
         self.sent = self.sent.saturating_add(bytes);
     }
 
-    /// Takes credit from the peer. Returns true if the session was blocked and no longer is.
-    pub(super) fn on_credit(&mut self, until: u64) -> bool {
-        let was_stuck = self.left() == 0;
+    /// Takes credit from the peer.
+    pub(super) fn on_credit(&mut self, until: u64) {
         self.credit = self.credit.max(until);
-        was_stuck && self.left() > 0
     }
 
     /// Counts a rise of the streams' highest positions.

@@ -63,9 +63,6 @@ pub enum StreamError {
         /// Second end.
         other: u64,
     },
-    /// More separate pieces than fit into one window.
-    #[error("stream {0}: too many separate pieces")]
-    Pieces(StreamId),
     /// Far more streams than the peer may have.
     #[error("stream {0}: too many streams")]
     TooMany(StreamId),

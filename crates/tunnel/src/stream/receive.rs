@@ -5,10 +5,6 @@ use std::ops::Range;
 use super::{StreamError, credit::Allowance};
 use crate::{ranges::RangeSet, wire::Data};
 
-/// Maximum number of separate pieces of a stream beyond the first missing byte. A window of 300 MB
-/// with 10 % packet loss needs a third of that.
-const PIECES_MAX: usize = 1 << 16;
-
 /// State of the receiving direction of a stream.
 #[derive(Clone, Debug)]
 pub struct ReceiveState {
@@ -56,8 +52,7 @@ impl ReceiveState {
     ///
     /// # Errors
     ///
-    /// The data is beyond the credit or beyond the end, or ends elsewhere (RFC 9000 §4.5), or the
-    /// stream has too many pieces.
+    /// The data is beyond the credit or beyond the end, or ends elsewhere (RFC 9000 §4.5).
     pub fn check(&self, data: Data) -> Result<u64, StreamError> {
         let (stream, end, allowed) = (data.stream, data.end(), self.allowed());
         if end > allowed {
@@ -72,10 +67,20 @@ impl ReceiveState {
             let (one, other) = (known, end);
             return Err(StreamError::FinalSize { stream, one, other });
         }
-        if self.beyond.runs_len() >= PIECES_MAX {
-            return Err(StreamError::Pieces(stream));
-        }
         Ok(end.saturating_sub(self.highest))
+    }
+
+    /// Returns true if data would be one more separate piece beyond the first missing byte.
+    #[must_use]
+    pub fn adds_piece(&self, data: Data) -> bool {
+        data.len > 0 && data.from > self.readable && !self.beyond.touches(data.from..data.end())
+    }
+
+    /// Returns the number of separate pieces beyond the first missing byte, and the bytes from that
+    /// one to the highest position.
+    #[must_use]
+    pub fn beyond(&self) -> (usize, u64) {
+        (self.beyond.runs_len(), self.highest - self.readable)
     }
 
     /// Takes data that has been [checked](Self::check).

@@ -17,6 +17,12 @@ const MORE_MAX: u32 = 64;
 /// short streams come and go while reports are lost.
 const LATE: u32 = 32;
 
+/// Separate runs of bytes, and of segments, that a session keeps in any case, and bytes of credit
+/// for each further one. An honest peer has one run for every lost packet, and its credit covers
+/// many packets for each of those.
+const RUNS_MIN: usize = 4096;
+const RUN_CREDIT: u64 = 1024;
+
 /// Result of an opening by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
@@ -42,6 +48,12 @@ pub struct Streams {
     next: StreamId,
     opened_by_peer: Ids,
     pub(super) session: SessionCredit,
+    /// Separate pieces of all open streams beyond their first missing bytes, and the bytes from
+    /// there to the highest positions.
+    pub(super) pieces: usize,
+    pub(super) beyond: u64,
+    /// An announcement of the session's credit waits to be sent.
+    session_credit_queued: bool,
 }
 
 #[derive(Debug)]
@@ -53,6 +65,8 @@ struct Stream {
     steady: [Steady; 2],
     /// The peer has not yet received the opening.
     unannounced: bool,
+    /// An announcement of credit waits to be sent.
+    credit_queued: bool,
 }
 
 impl Streams {
@@ -68,6 +82,9 @@ impl Streams {
             next: u64::from(!initiator),
             opened_by_peer: Ids::default(),
             session: SessionCredit::new(session_credit),
+            pieces: 0,
+            beyond: 0,
+            session_credit_queued: false,
         }
     }
 
@@ -86,6 +103,7 @@ impl Streams {
                 receive: ReceiveState::new(stream_credit),
                 steady: Default::default(),
                 unannounced,
+                credit_queued: false,
             },
         );
     }
@@ -223,6 +241,7 @@ impl Streams {
     /// opening must be sent even so.
     pub fn reset(&mut self, stream: StreamId) -> Option<u64> {
         let mut gone = self.streams.remove(&stream)?;
+        self.uncount(gone.receive.beyond());
         if gone.receive.has_end() {
             self.forget(stream);
         } else {
@@ -326,13 +345,47 @@ impl Streams {
         }
     }
 
-    /// Takes session credit from the peer. Returns the streams that may have been blocked by it.
-    pub fn on_session_credit(&mut self, until: u64) -> Vec<StreamId> {
-        if self.session.on_credit(until) {
-            self.streams.keys().copied().collect()
-        } else {
-            Vec::new()
+    /// Takes session credit from the peer.
+    pub fn on_session_credit(&mut self, until: u64) {
+        self.session.on_credit(until);
+    }
+
+    /// Returns the bytes of all streams together that were sent, and those that may be.
+    pub fn session_sent(&self) -> (u64, u64) {
+        (self.session.sent, self.session.credit)
+    }
+
+    /// Returns the class of a stream that could send if there were credit of the session.
+    pub fn blocked_class(&self, id: StreamId) -> Option<Class> {
+        if self.session.left() > 0 {
+            return None;
         }
+        let stream = self.streams.get(&id)?;
+        stream.send.unsent(id, u64::MAX).map(|_| stream.class)
+    }
+
+    /// Records that an announcement of the stream's credit waits. Returns true if the stream exists
+    /// and none waited.
+    pub fn queue_credit(&mut self, stream: StreamId) -> bool {
+        let stream = self.streams.get_mut(&stream);
+        stream.is_some_and(|stream| !std::mem::replace(&mut stream.credit_queued, true))
+    }
+
+    /// Records that the announcement of the stream's credit was sent.
+    pub fn credit_sent(&mut self, stream: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.credit_queued = false;
+        }
+    }
+
+    /// Records that an announcement of the session's credit waits. Returns true if none waited.
+    pub fn queue_session_credit(&mut self) -> bool {
+        !std::mem::replace(&mut self.session_credit_queued, true)
+    }
+
+    /// Records that the announcement of the session's credit was sent.
+    pub fn session_credit_sent(&mut self) {
+        self.session_credit_queued = false;
     }
 
     /// Handles data of a stream. Returns its effect, or `None` if the stream is no longer needed.
@@ -344,7 +397,13 @@ impl Streams {
         if let Some(stream) = self.streams.get_mut(&data.stream) {
             let risen = stream.receive.check(data)?;
             self.session.on_received(risen)?;
-            return Ok(Some(stream.receive.on_data(data)));
+            let before = stream.receive.beyond();
+            let news = stream.receive.on_data(data);
+            let (pieces, bytes) = stream.receive.beyond();
+            self.pieces += pieces;
+            self.beyond += bytes;
+            self.uncount(before);
+            return Ok(Some(news));
         }
         if let Some(direction) = self.resetting.get_mut(&data.stream) {
             self.session.on_received(direction.check(data)?)?;
@@ -355,6 +414,37 @@ impl Streams {
             }
         }
         Ok(None)
+    }
+
+    /// Subtracts pieces, and bytes beyond missing ones.
+    fn uncount(&mut self, (pieces, bytes): (usize, u64)) {
+        self.pieces -= pieces;
+        self.beyond -= bytes;
+    }
+
+    /// Returns the maximum number of separate pieces of all streams, and of separate runs of
+    /// segments: in proportion to the credit of bytes that are not yet readable.
+    pub fn runs_max(&self) -> usize {
+        let unused = self.session.allowed() - self.session.received;
+        let credit = unused.saturating_add(self.beyond);
+        RUNS_MIN.saturating_add(usize::try_from(credit / RUN_CREDIT).unwrap_or(usize::MAX))
+    }
+
+    /// Returns the number of separate pieces of all streams.
+    #[cfg(test)]
+    pub fn pieces(&self) -> usize {
+        self.pieces
+    }
+
+    /// Returns true if the streams have as many separate pieces as they may.
+    pub fn is_scattered(&self) -> bool {
+        self.pieces >= self.runs_max()
+    }
+
+    /// Returns true if data would be one separate piece more.
+    pub fn adds_piece(&self, data: Data) -> bool {
+        let stream = self.streams.get(&data.stream);
+        stream.is_some_and(|stream| stream.receive.adds_piece(data))
     }
 
     /// Allows bytes of a stream below `until`; returns true if the peer must be notified.

@@ -1,6 +1,7 @@
 //! Two sessions, joined by a pipe with a delay and scripted loss.
 
 mod carrier;
+mod hostile;
 mod messages;
 mod streams;
 mod traces;

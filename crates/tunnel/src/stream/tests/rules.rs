@@ -42,7 +42,7 @@ proptest! {
                 1 => drop(streams.on_data(data)),
                 2 => drop(streams.on_reset(stream, from)),
                 3 => streams.on_credit(stream, from),
-                4 => drop(streams.on_session_credit(from)),
+                4 => streams.on_session_credit(from),
                 _ => drop(streams.reset(stream)),
             }
             prop_assert!(streams.session.received <= SESSION_CREDIT);
@@ -203,13 +203,47 @@ fn the_peer_may_have_so_many_streams_and_no_more() {
     assert_eq!(streams.may_be_opened(143), Ok(false));
 }
 
+/// 300 MB in packets of 1,400 bytes, of which 10 % are lost and come last.
 #[test]
-fn pieces_are_bounded() {
-    let mut direction = ReceiveState::new(1 << 30);
-    let piece = |i: u64| data(2 * i + 1, 1, false);
-    for i in 0..1 << 16 {
-        direction.check(piece(i)).unwrap();
-        direction.on_data(piece(i));
+fn a_long_window_with_many_losses_has_room() {
+    let (credit, len) = (300_000_000, 1400);
+    let mut streams = Streams::new(false, credit, STREAMS_MAX, credit);
+    streams.open_by_peer(0, Class::Bulk).unwrap();
+    let packets = credit / len;
+    let piece = |i: u64| data(i * len, len as usize, false);
+    let (lost, arrived): (Vec<_>, Vec<_>) = (0..packets).partition(|i| i % 10 == 3);
+    let (mut most, max) = (0, streams.runs_max());
+    for i in arrived.into_iter().chain(lost) {
+        assert!(!streams.is_scattered());
+        streams.on_data(piece(i)).unwrap();
+        most = most.max(streams.pieces());
     }
-    assert_eq!(direction.check(piece(1 << 16)), Err(StreamError::Pieces(0)));
+    assert_eq!((streams.pieces(), streams.beyond), (0, 0));
+    assert!(most > 20_000 && most * 10 < max, "{most}");
+}
+
+#[test]
+fn separate_pieces_are_bounded_by_credit_and_others_always_fit() {
+    let credit = 64 << 20;
+    let mut streams = Streams::new(false, credit, STREAMS_MAX, credit);
+    streams.open_by_peer(0, Class::Bulk).unwrap();
+    streams.open_by_peer(2, Class::Bulk).unwrap();
+    let piece = |i: u64| Data::new(2 * (i % 2), i | 1, 1, false);
+    let mut pieces = 0;
+    while !streams.is_scattered() {
+        assert!(streams.adds_piece(piece(pieces)));
+        streams.on_data(piece(pieces)).unwrap();
+        pieces += 1;
+    }
+    assert_eq!(pieces, 4096 + 65_536);
+    assert_eq!(streams.pieces, pieces as usize);
+    for fits in [data(0, 1, false), data(2, 1, false), data(1, 5, false)] {
+        assert!(!streams.adds_piece(fits), "{fits:?}");
+    }
+    // The first missing byte of a stream joins pieces, and a stream that ends takes its own along.
+    streams.on_data(data(0, 2, false)).unwrap();
+    assert_eq!(streams.pieces, pieces as usize - 1);
+    streams.reset(0);
+    streams.reset(2);
+    assert_eq!((streams.pieces, streams.beyond), (0, 0));
 }

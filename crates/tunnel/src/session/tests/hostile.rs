@@ -1,0 +1,353 @@
+//! A peer with a valid key that keeps no rule: what it sends costs little work and memory.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{Bytes, config};
+use crate::{
+    class::Class,
+    ecn::Ecn,
+    session::{CONTROL_MAX, EVENTS_MAX, Event, Outages, PacketError, Session, SessionConfig},
+    wire::{CloseCode, Frame, Highest, Part, Report, ResetCode, StreamId},
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Maximum number of parts in a packet of these tests, and of events that one causes.
+const PARTS: usize = 400;
+
+/// A session, and the hostile peer's numbers.
+struct Victim {
+    session: Session,
+    bytes: Bytes,
+    now: Duration,
+    number: u64,
+    seq: u32,
+    /// Number of the last packet that the session has sent.
+    sent: Option<u64>,
+}
+
+impl Victim {
+    fn new(config: SessionConfig) -> Self {
+        Self {
+            session: Session::new(config, Duration::ZERO),
+            bytes: Bytes::default(),
+            now: Duration::ZERO,
+            number: 0,
+            seq: 0,
+            sent: None,
+        }
+    }
+
+    fn packet(&mut self, packet: &[u8]) -> Result<(), PacketError> {
+        self.number += 1;
+        let (now, number) = (self.now, self.number);
+        let (session, bytes) = (&mut self.session, &mut self.bytes);
+        session.handle_packet(now, number, packet, packet.len() + 25, Ecn::NotEct, bytes)
+    }
+
+    fn frames(&mut self, frames: &[Frame<'_>]) -> Result<(), PacketError> {
+        let mut packet = Vec::new();
+        frames.iter().for_each(|frame| frame.emit(&mut packet));
+        self.packet(&packet)
+    }
+
+    /// Sends a new segment.
+    fn segment(&mut self, parts: &[Part<'_>]) -> Result<(), PacketError> {
+        let seq = self.seq;
+        self.seq += 1;
+        self.segment_again(seq, parts)
+    }
+
+    /// Sends a new segment; returns true if it is taken. The next one has its number otherwise.
+    fn offer(&mut self, parts: &[Part<'_>]) -> Result<bool, PacketError> {
+        let refused = self.session.stats().segments_not_held;
+        self.segment(parts)?;
+        let is_taken = self.session.stats().segments_not_held == refused;
+        self.seq -= u32::from(!is_taken);
+        Ok(is_taken)
+    }
+
+    fn segment_again(&mut self, seq: u32, parts: &[Part<'_>]) -> Result<(), PacketError> {
+        let mut bytes = Vec::new();
+        parts.iter().for_each(|part| part.emit(false, &mut bytes));
+        let parts = &bytes;
+        self.frames(&[Frame::Segment { seq, parts }])
+    }
+
+    /// Takes all events; returns their number.
+    fn events(&mut self) -> usize {
+        std::iter::from_fn(|| self.session.poll_event()).count()
+    }
+
+    /// Lets the session send for this time; returns the number of packets.
+    fn run(&mut self, time: Duration) -> usize {
+        let end = self.now + time;
+        let mut packets = 0;
+        while self.now < end {
+            let mut out = Vec::new();
+            let (session, bytes) = (&mut self.session, &mut self.bytes);
+            if let Some(written) = session.poll_packet(self.now, &mut out, bytes) {
+                self.sent = Some(written.number);
+                packets += 1;
+            } else {
+                self.now += MS;
+            }
+        }
+        packets
+    }
+
+    /// Returns the number of parts handled during a call.
+    fn parts_of(&mut self, call: impl FnOnce(&mut Self)) -> u64 {
+        let before = self.session.stats().parts_handled;
+        call(self);
+        self.session.stats().parts_handled - before
+    }
+}
+
+fn many_streams(initiator: bool) -> SessionConfig {
+    SessionConfig {
+        streams_max: 4096,
+        // It also sends when it hears nothing.
+        outages: Outages::Never,
+        ..config(initiator)
+    }
+}
+
+fn open(stream: StreamId) -> Part<'static> {
+    Part::Open {
+        stream,
+        class: Class::Normal,
+        stream_header: b"header",
+    }
+}
+
+fn reset(stream: StreamId) -> Part<'static> {
+    let code = ResetCode::Host;
+    Part::Reset {
+        stream,
+        code,
+        sent: 0,
+    }
+}
+
+/// Parts held for a stream that never opens cost nothing when others do.
+#[test]
+fn an_opening_does_not_retry_what_is_held_for_other_streams() {
+    let mut victim = Victim::new(many_streams(true));
+    let never = 8191;
+    let credit = |until| Part::Credit {
+        stream: never,
+        until,
+    };
+    for packet in 0..77 {
+        let parts: Vec<_> = (0..250).map(|i| credit(250 * packet + i)).collect();
+        victim.segment(&parts).expect("held, or ignored");
+    }
+    assert!(victim.session.held.len() <= 1024);
+    assert!(victim.session.stats().segments_not_held > 70);
+    for stream in (1..2001).step_by(2) {
+        let steps = victim.parts_of(|victim| victim.segment(&[open(stream)]).expect("a stream"));
+        assert_eq!(steps, 1, "for an opening");
+        let steps = victim.parts_of(|victim| victim.segment(&[open(stream)]).expect("known"));
+        assert_eq!(steps, 1, "for one that is repeated");
+        victim.events();
+    }
+    let held = victim.session.held.len() as u64;
+    let steps = victim.parts_of(|victim| victim.segment(&[open(never)]).expect("a stream"));
+    assert_eq!((steps, victim.session.held.len()), (1 + held, 0));
+}
+
+/// A byte of session credit lets one stream send, and wakes few.
+#[test]
+fn credit_for_a_byte_does_not_visit_all_streams() {
+    let mut victim = Victim::new(SessionConfig {
+        session_credit: 0,
+        ..many_streams(true)
+    });
+    for _ in 0..4096 {
+        let stream = victim.session.open(Class::Bulk, 0, b"").expect("4096");
+        victim.bytes.written.insert(stream, vec![0; 100]);
+        victim.session.written(stream, 100);
+    }
+    let turns = |victim: &Victim| victim.session.blocked.len();
+    victim.run(Duration::from_secs(2));
+    assert_eq!(turns(&victim), 4096, "all have sent their opening, and wait");
+    for until in 1..200 {
+        let before = victim.session.stats().streams_woken;
+        victim
+            .segment(&[Part::SessionCredit { until }])
+            .expect("credit");
+        victim.run(20 * MS);
+        assert_eq!(victim.session.stats().streams_woken - before, 1);
+        assert_eq!(turns(&victim), 4096);
+    }
+    let sent = |stream| victim.session.streams.sent(stream).expect("open");
+    let sent: Vec<_> = (0..8192).step_by(2).map(sent).collect();
+    assert_eq!(sent.iter().sum::<u64>(), 199);
+    assert!(sent.iter().all(|sent| *sent <= 1), "each in its turn");
+}
+
+/// Reader of what the session has for it.
+#[derive(Clone, Copy, Debug)]
+enum Reads {
+    Nobody,
+    Caller,
+    Peer,
+}
+
+/// Checks that parts to send and events are bounded for any sequence of segments. Once both are
+/// read, segments are taken again.
+fn floods(seed: u64, reads: Reads) -> Result<(), TestCaseError> {
+    let valid = |error: PacketError| TestCaseError::fail(error.to_string());
+    let mut victim = Victim::new(many_streams(true));
+    let mut rng = splitmix::SplitMix64::new(seed);
+    victim.segment(&[open(1)]).map_err(valid)?;
+    let mut next = 3;
+    for _ in 0..1000 {
+        let mut parts = Vec::new();
+        for _ in 0..rng.next_u64() % 60 {
+            match rng.next_u64() % 4 {
+                0 => parts.push(Part::Reclass {
+                    stream: 1,
+                    class: Class::Bulk,
+                }),
+                1 => parts.push(Part::Data {
+                    stream: 1,
+                    from: rng.next_u64() % 100,
+                    bytes: b"x",
+                    fin: false,
+                }),
+                _ => {
+                    parts.extend([open(next), reset(next)]);
+                    next += 2;
+                }
+            }
+        }
+        if !victim.offer(&parts).map_err(valid)? {
+            let opens = parts.iter().filter(|part| matches!(part, Part::Open { .. }));
+            next -= 2 * opens.count() as u64;
+        }
+        match reads {
+            Reads::Caller => _ = victim.events(),
+            Reads::Peer => _ = victim.run(MS),
+            Reads::Nobody => {}
+        }
+        let streams = victim.session.streams.len();
+        prop_assert!(victim.session.control.len() <= CONTROL_MAX + 2 * streams + PARTS);
+        prop_assert!(victim.session.events.len() <= EVENTS_MAX + PARTS);
+    }
+    prop_assert!(victim.session.stats().segments_not_held > 0, "seed {}", seed);
+    victim.events();
+    victim.run(Duration::from_secs(1));
+    prop_assert!(victim.session.control.is_empty());
+    prop_assert!(victim.offer(&[open(next)]).map_err(valid)?);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn what_is_not_read_fills_no_memory(seed: u64) {
+        for reads in [Reads::Nobody, Reads::Caller, Reads::Peer] {
+            floods(seed, reads)?;
+        }
+    }
+}
+
+/// A peer that hears everything and acknowledges nothing: answers wait once the window, and what
+/// may exceed it, are full.
+#[test]
+fn a_peer_that_acknowledges_nothing_fills_no_memory() {
+    let mut victim = Victim::new(many_streams(true));
+    let mut next: StreamId = 1;
+    for _ in 0..20_000 {
+        let resets = (0..30).flat_map(|i| [open(next + 2 * i), reset(next + 2 * i)]);
+        let resets: Vec<_> = resets.collect();
+        next += 60 * u64::from(victim.offer(&resets).expect("valid"));
+        victim.events();
+        victim.run(MS);
+        let highest = victim.sent.map(|number| Highest {
+            number,
+            arrived_us: u64::try_from(victim.now.as_micros()).expect("soon"),
+            held_us: 0,
+        });
+        let report = Report {
+            highest,
+            ..Report::default()
+        };
+        victim.frames(&[Frame::Report(report)]).expect("valid");
+        let (segments, bytes) = victim.session.delivery.span();
+        let is_bounded = segments <= 64 + 4096 || bytes < (1 << 20) + 100_000;
+        assert!(is_bounded, "{segments} segments of {bytes} bytes");
+        assert!(victim.session.control.len() <= CONTROL_MAX + PARTS);
+    }
+    let refused = victim.session.stats().segments_not_held;
+    assert!(refused > 5000, "{refused}");
+}
+
+/// Bytes in single pieces, in every other segment: what the session notes of them is in proportion
+/// to credit. Nothing ends the session, and the bytes in between are taken.
+#[test]
+fn scattered_bytes_and_segments_take_memory_in_proportion_to_credit() {
+    let credit = 4 << 20;
+    let mut victim = Victim::new(SessionConfig {
+        stream_credit: credit,
+        session_credit: credit,
+        ..many_streams(true)
+    });
+    let piece = |from| Part::Data {
+        stream: 1,
+        from,
+        bytes: b"x",
+        fin: false,
+    };
+    victim.segment(&[open(1)]).expect("a stream");
+    let max = 4096 + 4096;
+    for packet in 0..20_000 {
+        // Every other position, 200 of them in a segment, and every other segment.
+        victim.seq += 1;
+        let parts: Vec<_> = (0..200).map(|i| piece(400 * packet + 2 * i + 1)).collect();
+        if 400 * (packet + 1) < credit {
+            victim.offer(&parts).expect("ignored, or taken");
+        } else {
+            let credit = Part::Credit { stream: 1, until: 1 };
+            victim.offer(&[credit]).expect("ignored, or taken");
+        }
+        assert!(victim.session.streams.pieces() <= max + PARTS);
+        assert!(victim.session.arrivals.ranges_len() <= max + 1);
+    }
+    assert!(victim.session.streams.is_scattered());
+    assert_eq!(victim.session.arrivals.ranges_len(), max);
+    let pieces = victim.session.streams.pieces();
+    victim.segment_again(1, &[piece(0)]).expect("the first that is missing");
+    assert_eq!(victim.session.streams.pieces(), pieces - 1);
+    assert_eq!(victim.session.arrivals.ranges_len(), max - 1);
+}
+
+#[test]
+fn a_session_is_closed_once() {
+    let mut victim = Victim::new(config(true));
+    let (code, reason) = (CloseCode::Limit, "again and again");
+    let closes = vec![Frame::Close { code, reason }; 60];
+    for _ in 0..3 {
+        victim.frames(&closes).expect("valid");
+    }
+    let event = victim.session.poll_event();
+    assert!(matches!(event, Some(Event::PeerClosed { .. })));
+    assert_eq!(victim.events(), 0);
+}
+
+#[test]
+fn more_packets_than_were_sent_are_not_counted() {
+    let mut victim = Victim::new(config(true));
+    let sent = victim.run(500 * MS) as u64;
+    let report = |counts| Frame::Report(Report {
+        counts,
+        ..Report::default()
+    });
+    victim.frames(&[report([sent, 1, 1])]).expect("all");
+    assert!(victim.frames(&[report([sent + 1, 1, 1])]).is_err());
+}
