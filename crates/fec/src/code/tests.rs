@@ -199,6 +199,27 @@ fn patterns_are_not_mistaken_for_each_other() {
     }
 }
 
+/// All 495 patterns of 4 losses among 12, of which reed-solomon-erasure caches 254.
+#[test]
+fn more_patterns_than_any_cache_holds_are_decoded() {
+    let block = Block::new(12, 4, 9, 3);
+    let patterns: Vec<(Vec<u8>, Vec<u8>)> = (0_u16..1 << 12)
+        .filter(|losses| losses.count_ones() == 4)
+        .map(|losses| (0..12).partition(|number| losses >> number & 1 == 1))
+        .map(|(lost, kept): (Vec<u8>, Vec<u8>)| ([kept, vec![12, 13, 14, 15]].concat(), lost))
+        .collect();
+    assert_eq!(patterns.len(), 495);
+    for (backend, mut code) in every_back_end() {
+        for (received, lost) in patterns.iter().chain(patterns.iter().rev()) {
+            let restored = block.decoded(code.as_mut(), received, lost).unwrap();
+            let expected = lost
+                .iter()
+                .map(|number| &block.symbols[usize::from(*number)]);
+            assert!(restored.iter().eq(expected), "{backend}, {lost:?}");
+        }
+    }
+}
+
 /// Another k in between, so that the coefficients of one are not taken for those of another.
 #[test]
 fn blocks_of_different_sizes_take_turns() {
