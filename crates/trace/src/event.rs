@@ -127,6 +127,16 @@ pub enum Frame {
         /// Identifier of the probe.
         id: u16,
     },
+    /// A challenge of the peer's address (RFC 9000, section 8.2).
+    PathChallenge {
+        /// Token to be answered.
+        token: u64,
+    },
+    /// The answer to a challenge.
+    PathResponse {
+        /// Token of the challenge.
+        token: u64,
+    },
     /// A close of the session.
     Close {
         /// The code on the wire.

@@ -210,6 +210,14 @@ fn frame_of(frame: &Frame) -> Value {
             "pepd_segments": ranges_of(segments),
         }),
         Frame::MtuProbe { id } => json!({ "frame_type": "ping", "pepd_mtu_probe": id }),
+        Frame::PathChallenge { token } => json!({
+            "frame_type": "path_challenge",
+            "data": format!("{token:016x}"),
+        }),
+        Frame::PathResponse { token } => json!({
+            "frame_type": "path_response",
+            "data": format!("{token:016x}"),
+        }),
         Frame::Close { code, ref reason } => json!({
             "frame_type": "connection_close",
             "error_code": code,

@@ -36,6 +36,8 @@ fn every_frame() -> Vec<Frame> {
         },
         Frame::MtuProbe { id: 1 },
         Frame::MtuAck { id: 1 },
+        Frame::PathChallenge { token: 2 },
+        Frame::PathResponse { token: 2 },
         Frame::Close {
             code: 2,
             reason: "over".to_owned(),

@@ -153,13 +153,13 @@ impl Core {
     ) {
         for peer in &self.peers.list {
             let state = self.endpoint.peer_state(peer.id);
-            let Some((heard, remote)) = state.and_then(|state| Some((state.heard?, state.remote)))
-            else {
+            let Some((heard, state)) = state.and_then(|state| Some((state.heard?, state))) else {
                 continue;
             };
-            let by_udp = remote.filter(|remote| remote.carrier == Carrier::Udp);
+            let by_udp = state.remote.filter(|remote| remote.carrier == Carrier::Udp);
             if let Some(session) = self.endpoint.session(peer.id) {
-                let at = by_udp.map(|remote| remote.address);
+                // The next process calls the peer there, whoever has the address.
+                let at = by_udp.and(state.proved);
                 with(&peer.config.public_key, &session.memory(heard), at);
             }
         }

@@ -13,7 +13,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{Limits, PeerEvent, local::Local, peer::Peer};
+use super::{Limits, PeerEvent, datagram::INITIATION_LEN, local::Local, peer::Peer};
 
 /// Carrier of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -275,7 +275,7 @@ impl Peer {
         }
         let wants_tcp = self.has_choice() && self.wants_tcp(now, limits);
         let call = self.carriers.on_call(is_well);
-        let was = self.remote;
+        let was = self.callable();
         if is_well {
             // Only new keys are needed, on the same carrier.
             return was.or_else(|| self.should_be());
@@ -331,7 +331,7 @@ impl Peer {
         if self.live.is_some() {
             let by_tcp = self.is_by(Carrier::Tcp);
             let offered = self.pending.iter().rev();
-            let offered = offered.filter(|offer| offer.by == Carrier::Tcp || !by_tcp);
+            let offered = offered.filter(|offer| offer.at.carrier == Carrier::Tcp || !by_tcp);
             let times = offered.map(|pending| pending.generation.since);
             self.carriers.on_initiations(times);
         }
@@ -340,6 +340,7 @@ impl Peer {
     /// Records that the newest packet of the peer came from there. `limits` are the general ones.
     pub fn move_to(&mut self, now: Duration, from: Remote, limits: &Limits) {
         if self.remote == Some(from) {
+            self.paths.move_to(from);
             self.carriers.heard = now;
             return;
         }
@@ -353,6 +354,7 @@ impl Peer {
         self.carriers.deaf = None;
         self.held = false;
         self.remote = Some(from);
+        self.paths.move_to(from);
         self.addresses.on_answer(from.address);
         self.note_carrier();
         self.events.push_back(PeerEvent::Roamed(from));
@@ -364,6 +366,18 @@ impl Peer {
         if let Some(live) = &mut self.live {
             live.session.set_reliable(reliable);
         }
+    }
+
+    /// Returns the longest datagram that may be sent to the present remote.
+    pub fn room(&self) -> usize {
+        self.remote.map_or(0, |remote| self.paths.room(remote))
+    }
+
+    /// Returns where the peer can be called, apart from its configured addresses: at its present
+    /// remote, or at the last proved one if that has no room.
+    pub fn callable(&self) -> Option<Remote> {
+        let remote = self.remote.filter(|_| self.room() >= INITIATION_LEN);
+        remote.or_else(|| self.paths.last_proved())
     }
 
     /// Returns true if the connection to `from` is kept. Of two connections, each called by one

@@ -14,7 +14,7 @@
 use super::terms::TERMS_LEN;
 use crate::{
     crypto::{INITIATION_OVERHEAD, MAC_LEN, RESPONSE_OVERHEAD, SEALED_COOKIE_LEN, TAG_LEN},
-    wire::DATAGRAM_OVERHEAD,
+    wire::{DATAGRAM_OVERHEAD, PATH_FRAME_LEN},
 };
 
 pub(super) const INITIATION: u8 = 1;
@@ -41,6 +41,9 @@ pub(super) const RESPONSE_LEN: usize = SHORT_HEADER + 4 + TERMS_LEN + RESPONSE_O
 pub(super) const COOKIE_LEN: usize = SHORT_HEADER + SEALED_COOKIE_LEN;
 /// Length of a confirmation.
 pub(super) const CONFIRMATION_LEN: usize = CONFIRMATION_HEADER + TAG_LEN;
+
+/// Length of the shortest datagram with a path challenge, and of that with an answer.
+pub(super) const CHALLENGE_LEN: usize = DATAGRAM_OVERHEAD + PATH_FRAME_LEN;
 
 // An answer is never longer than its request, so pepd cannot be used for amplification.
 const _: () = assert!(RESPONSE_LEN < INITIATION_LEN && COOKIE_LEN < INITIATION_LEN);

@@ -7,7 +7,7 @@ use super::{
     VERSION,
     datagram::{
         self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, Kind, RESPONSE,
-        RESPONSE_HEADER, RESPONSE_SIGNED,
+        RESPONSE_HEADER, RESPONSE_LEN, RESPONSE_SIGNED,
     },
     guard::Admission,
     live::Generation,
@@ -181,7 +181,7 @@ impl Endpoint {
         };
         peer.offered(Pending {
             generation,
-            by: from.carrier,
+            at: from,
             continues,
             terms,
         });
@@ -247,6 +247,7 @@ fn finish(
         return false;
     };
     let (rtt, mut payload) = (arrival.now.saturating_sub(sent.sent), [0; TERMS_LEN]);
+    let at = sent.to;
     let Ok(keys) = sent.handshake.finish(message, &mut payload) else {
         peer.failed(HandshakeError::Keys);
         return false;
@@ -272,10 +273,11 @@ fn finish(
     let continues = terms.continues;
     let agreed = Pending {
         generation,
-        by: arrival.from.carrier,
+        at,
         continues,
         terms,
     };
     peer.agreed(arrival.from, agreed, rtt, limits);
+    peer.paths.on_received(arrival.from, RESPONSE_LEN);
     true
 }

@@ -43,6 +43,8 @@ pub(super) struct Outstanding {
     pub index: u32,
     pub handshake: Initiating,
     pub sent: Duration,
+    /// Remote that was called.
+    pub to: Remote,
     mac1: Mac,
     with_cookie: bool,
 }
@@ -108,7 +110,7 @@ impl Initiations {
         }
     }
 
-    /// Appends an initiation to `out`.
+    /// Appends an initiation for `to` to `out`.
     #[expect(
         clippy::too_many_arguments,
         reason = "the message contains all of them"
@@ -116,6 +118,7 @@ impl Initiations {
     pub fn write(
         &mut self,
         now: Duration,
+        to: Remote,
         index: u32,
         terms: &Terms,
         peer: &PeerConfig,
@@ -152,6 +155,7 @@ impl Initiations {
             index,
             handshake,
             sent: now,
+            to,
             mac1,
             with_cookie: cookie.is_some(),
         });

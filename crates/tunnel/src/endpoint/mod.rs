@@ -19,6 +19,7 @@ mod handshakes;
 mod initiations;
 mod live;
 mod local;
+mod paths;
 mod peer;
 mod shard;
 mod slot;
@@ -94,6 +95,8 @@ pub struct Transmit {
 pub struct PeerState {
     /// Current or configured remote.
     pub remote: Option<Remote>,
+    /// Address at which the peer was last proved to receive by UDP.
+    pub proved: Option<SocketAddr>,
     /// Stated round trip time.
     pub rtt: Duration,
     /// True if there is a session.

@@ -35,6 +35,7 @@ mod steady;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod validation;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -58,6 +59,7 @@ use segment::{Segment, Sent};
 use send::Sending;
 pub use stats::{Measures, PathState, SessionStats};
 use steady::LastSteady;
+use validation::Validation;
 
 use crate::{
     arrival::{Arrivals, Timing},
@@ -123,6 +125,7 @@ pub struct Session {
     held: Held,
     /// MTU probe to acknowledge.
     mtu_arrived: Option<u16>,
+    validation: Validation,
     closing: Option<(CloseCode, String)>,
     /// The peer has closed the session.
     peer_closed: bool,
@@ -219,6 +222,7 @@ impl Session {
             decoding: Some(Decoding::new(config.packet_max)),
             held: Held::default(),
             mtu_arrived: None,
+            validation: Validation::default(),
             closing: None,
             peer_closed: false,
             events: VecDeque::new(),

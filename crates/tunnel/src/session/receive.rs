@@ -79,6 +79,8 @@ impl Session {
             Frame::Report(report) => return self.handle_report(now, &report),
             Frame::MtuProbe { id } => self.mtu_arrived = Some(id),
             Frame::MtuAck { id } => self.mtu.on_ack(id),
+            Frame::PathChallenge { token } => self.validation.challenged = Some(token),
+            Frame::PathResponse { token } => self.validation.answer = Some(token),
             Frame::Close { code, reason } => {
                 if !std::mem::replace(&mut self.peer_closed, true) {
                     let reason = reason.to_owned();

@@ -15,6 +15,8 @@ use crate::{
 
 /// Additional time for the answer to an MTU probe, beyond some round trips.
 const PROBE_PATIENCE: Duration = Duration::from_millis(100);
+/// Bytes of a CLOSE before its reason.
+const CLOSE_LEN: usize = 4;
 
 /// Contents of the packet being written.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,7 +79,8 @@ impl Session {
         let begin = out.len();
         let report = self.write_unpaced(now, out);
         if out.len() == begin {
-            let sent = self.may_send(now) && self.write_paced(now, out, begin, store);
+            let paced = self.has_room_for_data() && self.may_send(now);
+            let sent = paced && self.write_paced(now, out, begin, store);
             if !sent {
                 self.note_idleness(now);
                 return None;
@@ -112,14 +115,20 @@ impl Session {
         report.into_iter().chain(self.deadline_but_report()).min()
     }
 
-    /// Returns when a report is due.
+    /// Returns when a report is due; [`Duration::MAX`] without [room](Self::set_room) for one.
     pub fn report_deadline(&self) -> Duration {
-        self.arrivals.deadline()
+        if self.has_room_for_report(0) {
+            self.arrivals.deadline()
+        } else {
+            Duration::MAX
+        }
     }
 
     /// Returns the [deadline](Self::deadline) of everything but a report.
     pub fn deadline_but_report(&mut self) -> Option<Duration> {
-        let paced = self.silence.sends_from().and_then(|from| {
+        let from = self.silence.sends_from();
+        let from = from.filter(|_| self.has_room_for_data());
+        let paced = from.and_then(|from| {
             let due = self.next_work()?;
             let paced = if self.is_urgent() {
                 self.pacer.next()
@@ -216,21 +225,26 @@ impl Session {
     /// Writes frames that are not paced. Returns true if a report is among them.
     fn write_unpaced(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
-        if let Some((code, reason)) = self.closing.take() {
-            let reason = &reason;
-            Frame::Close { code, reason }.emit(out);
-        }
         if let Some(id) = self.mtu_arrived.take() {
             Frame::MtuAck { id }.emit(out);
         }
-        let report = self.arrivals.wants_report(now);
+        if let Some((code, reason)) = self.closing.take() {
+            let fits = CLOSE_LEN + reason.len() <= self.validation.left(out.len() - begin);
+            let reason = if fits { &reason } else { "" };
+            Frame::Close { code, reason }.emit(out);
+        }
+        self.write_path_frames(begin, out);
+        let report =
+            self.arrivals.wants_report(now) && self.has_room_for_report(out.len() - begin + 1);
         if report && self.arrivals.is_beacon(now) && self.awaits_reports() {
             // Everything sent may be lost, so the peer may see no need for a report.
             Frame::Probe.emit(out);
         }
         if report {
             let mut report = self.arrivals.report(now);
-            report.shorten((begin + self.mtu.size()).saturating_sub(out.len()));
+            let written = out.len() - begin;
+            let left = self.mtu.size().saturating_sub(written);
+            report.shorten(left.min(self.validation.left(written)));
             Frame::Report(report).emit(out);
             self.stats.reports_sent += 1;
         }

@@ -136,6 +136,8 @@ impl Listed {
             Frame::Report(ref report) => report_of(report),
             Frame::MtuProbe { id } => Traced::MtuProbe { id },
             Frame::MtuAck { id } => Traced::MtuAck { id },
+            Frame::PathChallenge { token } => Traced::PathChallenge { token },
+            Frame::PathResponse { token } => Traced::PathResponse { token },
             Frame::Close { code, reason } => Traced::Close {
                 code: code as u8,
                 reason: reason.to_owned(),

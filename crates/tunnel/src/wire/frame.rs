@@ -17,6 +17,8 @@ pub const SEGMENT_HEADER_LEN: usize = 5;
 pub const CODED_HEADER_LEN: usize = 2;
 /// Bytes of a datagram frame before its message.
 pub const PACKET_HEADER_LEN: usize = 2;
+/// Bytes of a path challenge, and of its answer.
+pub const PATH_FRAME_LEN: usize = 1 + 8;
 /// Channels of datagrams are below this.
 pub const PACKET_CHANNELS: u8 = 0x80;
 
@@ -27,6 +29,8 @@ const PROBE: u8 = 0x03;
 const MTU_PROBE: u8 = 0x04;
 const MTU_ACK: u8 = 0x05;
 const CLOSE: u8 = 0x06;
+const PATH_CHALLENGE: u8 = 0x07;
+const PATH_RESPONSE: u8 = 0x08;
 const CODED: u8 = 0x0a;
 const PACKET: u8 = 0x0b;
 /// Frames of later versions, which have a length.
@@ -62,6 +66,17 @@ pub enum Frame<'a> {
         /// Reason as text, at most [`REASON_MAX`] bytes of UTF-8. Longer text is cut when it is
         /// written.
         reason: &'a str,
+    },
+    /// Challenge, `0x07`: the peer answers with the token (64 bits), which proves that it receives
+    /// where the challenge was sent (RFC 9000 §8.2).
+    PathChallenge {
+        /// Token, not to be guessed.
+        token: u64,
+    },
+    /// Answer to a challenge, `0x08`: token (64 bits).
+    PathResponse {
+        /// Token of the challenge.
+        token: u64,
     },
     /// Segment: parts of streams that are retransmitted until acknowledged, `0x02`. Fills the
     /// packet.
@@ -110,6 +125,7 @@ impl Frame<'_> {
                 let len = cut(reason).len();
                 2 + varint::len(len as u64) + len
             }
+            Self::PathChallenge { .. } | Self::PathResponse { .. } => PATH_FRAME_LEN,
             Self::Segment { parts, .. } => SEGMENT_HEADER_LEN + parts.len(),
             Self::Coded { protected, .. } => CODED_HEADER_LEN + protected.len(),
             Self::Packet { message, .. } => PACKET_HEADER_LEN + message.len(),
@@ -129,6 +145,8 @@ impl Frame<'_> {
             Self::MtuProbe { id } => emit_id(MTU_PROBE, id, out),
             Self::MtuAck { id } => emit_id(MTU_ACK, id, out),
             Self::Close { code, reason } => emit_close(code, cut(reason), out),
+            Self::PathChallenge { token } => emit_token(PATH_CHALLENGE, token, out),
+            Self::PathResponse { token } => emit_token(PATH_RESPONSE, token, out),
             Self::Segment { seq, parts } => {
                 emit_segment_header(seq, out);
                 out.extend_from_slice(parts);
@@ -178,6 +196,11 @@ pub fn packet_channel(channel: u8, marked: bool) -> u8 {
 fn emit_id(kind: u8, id: u16, out: &mut Vec<u8>) {
     out.push(kind);
     out.extend_from_slice(&id.to_be_bytes());
+}
+
+fn emit_token(kind: u8, token: u64, out: &mut Vec<u8>) {
+    out.push(kind);
+    out.extend_from_slice(&token.to_be_bytes());
 }
 
 fn emit_close(code: CloseCode, reason: &str, out: &mut Vec<u8>) {
@@ -238,6 +261,12 @@ impl<'a> Frames<'a> {
             MTU_PROBE => Frame::MtuProbe { id: reader.u16()? },
             MTU_ACK => Frame::MtuAck { id: reader.u16()? },
             CLOSE => parse_close(reader)?,
+            PATH_CHALLENGE => Frame::PathChallenge {
+                token: reader.u64()?,
+            },
+            PATH_RESPONSE => Frame::PathResponse {
+                token: reader.u64()?,
+            },
             CODED => parse_coded(reader)?,
             PACKET => parse_packet(reader)?,
             kind if LATER.contains(&kind) => Frame::Later {

@@ -25,11 +25,12 @@ pub mod varint;
 pub use carried::{Carried, NoLength, append_carried};
 pub use code::{CloseCode, ResetCode};
 pub use frame::{
-    CHANNELS, CODED_HEADER_LEN, Frame, Frames, PACKET_CHANNELS, PACKET_HEADER_LEN, REASON_MAX,
-    SEGMENT_HEADER_LEN, emit_coded_header, emit_packet_type, emit_segment_header, packet_channel,
+    CHANNELS, CODED_HEADER_LEN, Frame, Frames, PACKET_CHANNELS, PACKET_HEADER_LEN, PATH_FRAME_LEN,
+    REASON_MAX, SEGMENT_HEADER_LEN, emit_coded_header, emit_packet_type, emit_segment_header,
+    packet_channel,
 };
 pub use part::{Data, Fit, Part, Parts, STREAM_HEADER_MAX};
-pub use report::{GAPS_MAX, Gap, Highest, RANGES_MAX, Report, Span};
+pub use report::{GAPS_MAX, Gap, Highest, RANGES_MAX, REPORT_LEN_BARE, Report, Span};
 
 /// Bytes that a datagram adds to its packet: type, receiver, low bits of the packet number, tag.
 pub const DATAGRAM_OVERHEAD: usize = 1 + 4 + 4 + 16;

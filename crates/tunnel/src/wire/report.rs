@@ -28,6 +28,8 @@ use super::{
 pub const RANGES_MAX: usize = 64;
 /// Maximum number of gaps in a report.
 pub const GAPS_MAX: usize = 16;
+/// Maximum length of the frame without ranges and gaps: type, flags, twelve numbers, two counts.
+pub const REPORT_LEN_BARE: usize = 2 + 12 * 8 + 2;
 
 const HIGHEST: u8 = 0x01;
 const MARKED: u8 = 0x02;

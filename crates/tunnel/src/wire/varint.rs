@@ -92,6 +92,10 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
+    pub fn u64(&mut self) -> Result<u64, FrameError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
     pub fn varint(&mut self) -> Result<u64, FrameError> {
         let first = *self.rest.first().ok_or(FrameError::Short)?;
         let bytes = self.bytes(1 << (first >> 6))?;

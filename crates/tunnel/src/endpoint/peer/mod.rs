@@ -11,10 +11,11 @@ use super::{
     Session,
     addresses::Addresses,
     carriers::CarrierStates,
-    datagram::INITIATION_LEN,
+    datagram::{CHALLENGE_LEN, CONFIRMATION_LEN, INITIATION_LEN},
     initiations::Initiations,
     live::{Live, Opened, Refused, open},
     local::Local,
+    paths::Paths,
     terms::Terms,
 };
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
     rate::time_of,
     session::{Event, SessionConfig},
     store::Store,
-    wire::CloseCode,
+    wire::{CloseCode, DATAGRAM_OVERHEAD},
 };
 pub(super) use pending::Pending;
 
@@ -46,6 +47,8 @@ pub(super) struct Peer {
     pub cookie: CookieKey,
     /// Current remote, from authenticated packets.
     pub remote: Option<Remote>,
+    /// Known addresses, and whether the peer receives there.
+    pub paths: Paths,
     /// True if only handshakes may be sent there for now.
     pub held: bool,
     pub carriers: CarrierStates,
@@ -73,15 +76,19 @@ pub(super) struct Peer {
 
 impl Peer {
     pub fn new(id: PeerId, config: PeerConfig, local: &Local) -> Self {
+        let last = last(&config);
+        let mut paths = Paths::default();
+        last.into_iter().for_each(|remote| paths.prove(remote));
         Self {
             id,
             greater: local.identity.public > config.public_key,
             mac: MacKey::of_recipient(&config.public_key),
             cookie: CookieKey::of_responder(&config.public_key),
-            remote: last(&config),
+            remote: last,
             addresses: Addresses::new(&config.addresses),
             pause_min: pause_min(&config.session),
             config,
+            paths,
             held: false,
             carriers: CarrierStates::default(),
             live: None,
@@ -108,6 +115,7 @@ impl Peer {
     pub fn state(&self) -> PeerState {
         PeerState {
             remote: self.remote.or(self.should_be()),
+            proved: self.paths.last_proved().map(|remote| remote.address),
             rtt: self.config.session.rtt,
             up: self.live.is_some(),
             heard: self.live.as_ref().map(|live| live.heard),
@@ -207,7 +215,9 @@ impl Peer {
             self.initiations.restart(now);
             return;
         }
+        let called = agreed.at;
         if self.install(agreed, rtt, true) {
+            self.paths.prove(called);
             self.move_to(now, from, limits);
             self.release(from);
         }
@@ -230,6 +240,7 @@ impl Peer {
         if opened.newest && self.says_where(arrival) {
             self.move_to(arrival.now, arrival.from, limits);
         }
+        self.paths.on_received(arrival.from, length);
         self.stir();
         let Some(live) = &mut self.live else {
             return Ok(Vec::new());
@@ -238,11 +249,20 @@ impl Peer {
         let (now, session) = (arrival.now, &mut live.session);
         let handled = session.handle_packet(now, number, packet, length, arrival.ecn, store);
         let Err(error) = handled else {
+            let answer = session.take_path_answer();
+            answer
+                .into_iter()
+                .for_each(|token| self.paths.on_answer(token));
             return Ok(Vec::new());
         };
         let (mut farewell, reason) = (Vec::new(), error.to_string());
-        session.close(CloseCode::Protocol, &reason);
-        live.seal(now, &mut farewell, store);
+        let room = self.paths.room(arrival.from);
+        if room >= CHALLENGE_LEN {
+            session.set_room(room - DATAGRAM_OVERHEAD);
+            session.close(CloseCode::Protocol, &reason);
+            live.seal(now, &mut farewell, store);
+            self.paths.on_sent(arrival.from, farewell.len());
+        }
         self.end(DownReason::Protocol(reason));
         Ok(farewell)
     }
@@ -258,6 +278,7 @@ impl Peer {
         }
         let at = self.pending_at(arrival.index).ok_or(Refused::Forged)?;
         let pending = &self.pending[at];
+        let offered_at = pending.at;
         let new = Window::default();
         let window = match &self.live {
             Some(live) if pending.continues == Some(live.id) => &live.window,
@@ -265,6 +286,7 @@ impl Peer {
         };
         let (number, packet) = open(&pending.generation, window, number, datagram)?;
         self.promote(arrival.now, at)?;
+        self.paths.prove(offered_at);
         let live = self.live.as_mut().ok_or(Refused::Forged)?;
         Ok(live.opened(arrival.now, number, packet))
     }
@@ -333,11 +355,11 @@ impl Peer {
     /// endpoint shuts down.
     pub fn times(&self, local: &Local) -> Times {
         let (initiation, report) = (self.initiation_due(local), Duration::MAX);
-        let Some(live) = &self.live else {
+        if self.live.is_none() {
             let work = initiation.unwrap_or(Duration::MAX);
             return Times { work, report };
-        };
-        let others = [self.probe_due(local), live.wants_to_confirm()];
+        }
+        let others = [self.probe_due(local), self.confirmation_due()];
         let times = others.into_iter().chain([initiation]).flatten();
         Times {
             work: times.fold(self.wake, Duration::min),
@@ -346,12 +368,19 @@ impl Peer {
     }
 
     fn initiation_due(&self, local: &Local) -> Option<Duration> {
-        if local.ending || self.remote.is_none() && self.should_be().is_none() {
+        if local.ending || self.callable().is_none() && self.should_be().is_none() {
             return None;
         }
         let live = self.live.as_ref().filter(|_| !self.is_handshake_due());
         let wanted = live.map(|live| live.wants_keys(&local.limits));
         Some(wanted.unwrap_or_default().max(self.initiations.next))
+    }
+
+    /// Returns when to confirm keys to the peer, if it has room for that.
+    fn confirmation_due(&self) -> Option<Duration> {
+        let live = self.live.as_ref()?;
+        let due = live.wants_to_confirm();
+        due.filter(|_| self.room() >= CONFIRMATION_LEN)
     }
 
     /// Writes one datagram, if one may be sent now; returns its destination and mark.
@@ -362,38 +391,77 @@ impl Peer {
         out: &mut Vec<u8>,
         store: &mut impl Store,
     ) -> Option<(Remote, Ecn)> {
-        if let Some(live) = &mut self.live
-            && live.wants_to_confirm().is_some_and(|at| at <= now)
-        {
-            live.confirm(now + local.limits.retry.max(self.pause_min), out);
+        let start = out.len();
+        let (to, ecn) = self.write(now, local, out, store)?;
+        self.paths.on_sent(to, out.len() - start);
+        Some((to, ecn))
+    }
+
+    fn write(
+        &mut self,
+        now: Duration,
+        local: &mut Local,
+        out: &mut Vec<u8>,
+        store: &mut impl Store,
+    ) -> Option<(Remote, Ecn)> {
+        if self.confirmation_due().is_some_and(|at| at <= now) {
+            let again = now + local.limits.retry.max(self.pause_min);
+            self.live.as_mut()?.confirm(again, out);
             return self.remote.map(plainly);
         }
         if self.initiation_due(local).is_some_and(|at| at <= now) {
-            let to = self.number_to_call(now, &self.limits(&local.limits));
-            self.initiate(now, local, out);
+            let to = self.number_to_call(now, &self.limits(&local.limits))?;
+            self.initiate(now, to, local, out);
             self.doubt_last();
-            return to.map(plainly);
+            return Some(plainly(to));
         }
         if self.probe_due(local).is_some_and(|at| at <= now) {
-            let to = self.number_to_probe(now);
-            self.initiate(now, local, out);
-            return to.map(plainly);
+            let to = self.number_to_probe(now)?;
+            self.initiate(now, to, local, out);
+            return Some(plainly(to));
         }
+        self.write_packet(now, local, out, store)
+    }
+
+    /// Writes a packet of the session, and with it a challenge if one is due.
+    fn write_packet(
+        &mut self,
+        now: Duration,
+        local: &mut Local,
+        out: &mut Vec<u8>,
+        store: &mut impl Store,
+    ) -> Option<(Remote, Ecn)> {
+        let remote = self.remote.filter(|_| !self.held);
+        let challenge = remote.and_then(|remote| self.paths.challenge_due(remote));
+        let is_due = challenge.is_some_and(|at| at <= now);
+        let room = remote.map_or(0, |remote| self.paths.room_for_packet(remote, is_due));
         let live = self.live.as_mut()?;
-        if self.held {
+        let Some(remote) = remote.filter(|_| room >= CHALLENGE_LEN) else {
             // Silence detection continues, or the loss of the peer would go unnoticed.
-            self.wake = live.session.wait(now).unwrap_or(Duration::MAX);
+            let times = [live.session.wait(now), challenge];
+            self.wake = times.into_iter().flatten().min().unwrap_or(Duration::MAX);
             self.report = Duration::MAX;
             self.has_events = true;
             return None;
+        };
+        live.session.set_room(room - DATAGRAM_OVERHEAD);
+        if is_due {
+            let interval = live.session.smoothed_rtt() * 5 / 4;
+            let random = || u64::from_be_bytes(local.random());
+            let token = self.paths.challenge(now, remote, interval, random);
+            token
+                .into_iter()
+                .for_each(|token| live.session.challenge_path(token));
         }
         let Some(ecn) = live.seal(now, out, store) else {
-            self.wake = live.session.deadline_but_report().unwrap_or(Duration::MAX);
+            let work = live.session.deadline_but_report();
+            let times = [work, self.paths.challenge_due(remote)];
+            self.wake = times.into_iter().flatten().min().unwrap_or(Duration::MAX);
             self.report = live.session.report_deadline();
             return None;
         };
         self.has_events = true;
-        Some((self.remote?, ecn))
+        Some((remote, ecn))
     }
 
     /// Gives up an address at which the peer has not been heard.
@@ -408,10 +476,11 @@ impl Peer {
         let has_left = !addresses.is_empty() && !self.remote.is_some_and(is_one);
         if is_last || has_left {
             self.remote = None;
+            self.paths = Paths::default();
         }
     }
 
-    fn initiate(&mut self, now: Duration, local: &mut Local, out: &mut Vec<u8>) {
+    fn initiate(&mut self, now: Duration, to: Remote, local: &mut Local, out: &mut Vec<u8>) {
         let index = self.new_index(local);
         let (continues, next) = match &self.live {
             Some(live) => (Some(live.id), live.next),
@@ -421,6 +490,7 @@ impl Peer {
         let limits = self.limits(&local.limits);
         self.initiations.write(
             now,
+            to,
             index,
             &terms,
             &self.config,

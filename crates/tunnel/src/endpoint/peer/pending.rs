@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Arrival, Peer};
 use crate::endpoint::{
-    Carrier, Limits,
+    Limits, Remote,
     live::{Generation, Refused},
     terms::Terms,
 };
@@ -20,8 +20,8 @@ const PENDING_LIFE: Duration = Duration::from_secs(3600);
 /// Offered keys.
 pub(in crate::endpoint) struct Pending {
     pub generation: Generation,
-    /// Carrier of the handshake.
-    pub by: Carrier,
+    /// Remote to which the local end's message went. A peer that proves the keys receives there.
+    pub at: Remote,
     /// Session that continues; `None` for a new one.
     pub continues: Option<u64>,
     pub terms: Terms,
@@ -56,17 +56,21 @@ impl Peer {
         limits: &Limits,
     ) -> Result<(), Refused> {
         let at = self.pending_at(arrival.index).ok_or(Refused::Repeated)?;
-        let keys = &self.pending[at].generation.keys;
+        let pending = &self.pending[at];
+        let offered_at = pending.at;
+        let keys = &pending.generation.keys;
         if !keys.is_confirmation(header, datagram) {
             return Err(Refused::Forged);
         }
         self.promote(arrival.now, at)?;
+        self.paths.prove(offered_at);
         if let Some(live) = &mut self.live {
             live.heard = arrival.now;
         }
         if self.says_where(arrival) {
             self.move_to(arrival.now, arrival.from, limits);
         }
+        self.paths.on_received(arrival.from, datagram.len());
         self.release(arrival.from);
         Ok(())
     }

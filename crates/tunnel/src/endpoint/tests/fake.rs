@@ -13,6 +13,10 @@ use crate::{
 /// A packet that the fake session treats as invalid.
 pub(crate) const NONSENSE: &[u8] = b"nonsense";
 
+/// First bytes of a challenge and of an answer, which are as long as the real ones.
+const CHALLENGE: &[u8] = &[7];
+const ANSWER: &[u8] = &[8];
+
 /// The packet that closes a fake session.
 pub(crate) const FAREWELL: &[u8] = b"farewell";
 
@@ -37,6 +41,13 @@ pub struct Session {
     pub next: u64,
     /// Carrier state last set by the endpoint.
     pub reliable: bool,
+    /// Longest packet that may be sent.
+    pub room: usize,
+    /// Challenges and answers to send.
+    path_frames: VecDeque<Vec<u8>>,
+    answer: Option<u64>,
+    /// Number of challenges to the peer.
+    pub challenges: u64,
     /// Time of the last packet; `None` once silence has been reported.
     heard: Option<Duration>,
     deadline: Duration,
@@ -61,6 +72,10 @@ impl Session {
             expected_since: Duration::ZERO,
             next: 0,
             reliable: false,
+            room: usize::MAX,
+            path_frames: VecDeque::new(),
+            answer: None,
+            challenges: 0,
             heard: Some(now),
             deadline: now,
             trace: trace::Trace::default(),
@@ -90,7 +105,11 @@ impl Session {
             let reason = String::new();
             self.events.push_back(Event::PeerClosed { code, reason });
         }
-        if !packet.is_empty() {
+        if let Some(token) = token_of(CHALLENGE, packet) {
+            self.path_frames.push_back(path_frame(ANSWER, token));
+        } else if let Some(token) = token_of(ANSWER, packet) {
+            self.answer = Some(token);
+        } else if !packet.is_empty() {
             self.inbox.push((number, packet.to_vec()));
         }
         Ok(())
@@ -133,9 +152,9 @@ impl Session {
         out: &mut Vec<u8>,
         _store: &mut impl Store,
     ) -> Option<Written> {
-        match self.outbox.pop_front() {
+        match self.next_packet() {
             Some(packet) => out.extend_from_slice(&packet),
-            None if now < self.deadline => return None,
+            None if now < self.report_deadline() => return None,
             None => {}
         }
         self.deadline = now + self.beacon;
@@ -145,6 +164,30 @@ impl Session {
             number,
             ecn: Ecn::Ect0,
         })
+    }
+
+    fn next_packet(&mut self) -> Option<Vec<u8>> {
+        let mut queues = [&mut self.path_frames, &mut self.outbox].into_iter();
+        let fits = |packet: &Vec<u8>| packet.len() <= self.room;
+        let queue = queues.find(|queue| queue.front().is_some_and(fits))?;
+        queue.pop_front()
+    }
+
+    pub fn challenge_path(&mut self, token: u64) {
+        self.challenges += 1;
+        self.path_frames.push_back(path_frame(CHALLENGE, token));
+    }
+
+    pub fn take_path_answer(&mut self) -> Option<u64> {
+        self.answer.take()
+    }
+
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room;
+    }
+
+    pub fn smoothed_rtt(&self) -> Duration {
+        self.config.rtt
     }
 
     pub fn wait(&mut self, now: Duration) -> Option<Duration> {
@@ -168,10 +211,22 @@ impl Session {
     }
 
     pub fn deadline_but_report(&self) -> Option<Duration> {
-        (!self.outbox.is_empty()).then_some(Duration::ZERO)
+        let firsts = [self.path_frames.front(), self.outbox.front()];
+        let mut firsts = firsts.into_iter().flatten();
+        let fits = firsts.any(|packet| packet.len() <= self.room);
+        fits.then_some(Duration::ZERO)
     }
 
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
+}
+
+fn path_frame(kind: &[u8], token: u64) -> Vec<u8> {
+    [kind, &token.to_be_bytes()].concat()
+}
+
+fn token_of(kind: &[u8], packet: &[u8]) -> Option<u64> {
+    let token = packet.strip_prefix(kind)?;
+    Some(u64::from_be_bytes(token.try_into().ok()?))
 }

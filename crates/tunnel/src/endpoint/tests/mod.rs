@@ -7,6 +7,7 @@ mod carriers;
 mod ending;
 pub(crate) mod fake;
 mod guard;
+mod paths;
 mod rekey;
 mod roam;
 mod shards;

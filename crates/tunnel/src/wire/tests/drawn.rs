@@ -101,11 +101,23 @@ fn frames_are_as_they_are_drawn() {
         }],
         counts: [8, 2, 1],
     };
-    let drawn: [(Frame<'_>, &[u8]); 11] = [
+    let drawn: [(Frame<'_>, &[u8]); 13] = [
         (Frame::Padding, &[0]),
         (Frame::Probe, &[3]),
         (Frame::MtuProbe { id: 0x0102 }, &[4, 1, 2]),
         (Frame::MtuAck { id: 0x0102 }, &[5, 1, 2]),
+        (
+            Frame::PathChallenge {
+                token: 0x0102_0304_0506_0708,
+            },
+            &[7, 1, 2, 3, 4, 5, 6, 7, 8],
+        ),
+        (
+            Frame::PathResponse {
+                token: 0x0102_0304_0506_0708,
+            },
+            &[8, 1, 2, 3, 4, 5, 6, 7, 8],
+        ),
         (
             Frame::Close {
                 code: CloseCode::Limit,
@@ -252,11 +264,11 @@ fn invalid_frames_are_refused() {
         range("range", MAX + 1)
     );
     assert_eq!(report(&[0, 1, 1, 0, 0, 0]), range("before", u64::MAX));
-    for empty in [&[11][..], &[11, 0]] {
-        assert_eq!(frame(empty), Some(FrameError::Short));
+    for short in [&[11][..], &[11, 0], &[7; 8], &[8; 8]] {
+        assert_eq!(frame(short), Some(FrameError::Short));
     }
     assert_eq!(frame(&[0x20, 2, 0]), Some(FrameError::Short));
-    for kind in [7, 8, 9, 12, 0x1f, 0x40, 0xff] {
+    for kind in [9, 12, 0x1f, 0x40, 0xff] {
         assert_eq!(frame(&[kind; 9]), Some(FrameError::Unknown(kind)));
     }
 }

@@ -85,6 +85,8 @@ fn frame<'a>() -> impl Strategy<Value = Frame<'a>> {
         Just(Frame::Probe),
         any::<u16>().prop_map(|id| Frame::MtuProbe { id }),
         any::<u16>().prop_map(|id| Frame::MtuAck { id }),
+        any::<u64>().prop_map(|token| Frame::PathChallenge { token }),
+        any::<u64>().prop_map(|token| Frame::PathResponse { token }),
         (
             prop::sample::select(CloseCode::ALL.to_vec()),
             prop::sample::select(reasons.to_vec())
