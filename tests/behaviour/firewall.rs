@@ -14,7 +14,7 @@ use pepd_tests::{
     payload::{Payload, receive},
     pep::Pep,
     serve::Server,
-    tunnel::TunnelBed,
+    tunnel::{End, TunnelBed},
     wait::PATIENCE,
 };
 
@@ -189,9 +189,16 @@ fn a_peers_hosts_can_be_kept_from_the_hubs_own_services() {
     shared(|| {
         let bed = TunnelBed::new(tunnel::LINK);
         let site = format!("{SITE}source = \"self\"\n");
-        let running = Running::start(&bed, "", &site);
+        let own = bed.address("hub", Family::V4);
+        let to = format!("to = [\"0.0.0.0/0\", \"{own}\"]");
+        let config = bed.config(End::Hub, tunnel::STATED, &to, "");
+        let running = Running {
+            hub: bed.start(End::Hub, &config),
+            boat: bed.start(End::Boat, &bed.config(End::Boat, tunnel::STATED, "", &site)),
+        };
+        running.wait_for_session();
         let hub = bed.host("hub");
-        let own = (bed.address("hub", Family::V4), tunnel::PORT).into();
+        let own = (own, tunnel::PORT).into();
         let _service = EchoServer::start(hub.listen(own));
         let connect = || bed.host("client").connect(own);
         echo_once(&mut connect().expect("pepd answers"), b"reached");

@@ -41,6 +41,7 @@ mod page;
 mod probing;
 mod programs;
 mod qlog;
+mod reach;
 mod recipes;
 mod relay;
 mod secrets;

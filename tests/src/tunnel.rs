@@ -23,6 +23,9 @@ use crate::{bed::Family, host::Host, pep::Pep, pep_binary::pepd};
 /// The hub's UDP port for its peers.
 pub const PORT: u16 = 5001;
 
+/// The reach of peers: servers and clients are in private networks beside their pepd.
+const TO: &str = "to = [\"0.0.0.0/0\", \"::/0\"]\n";
+
 /// A machine at an end of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -178,18 +181,24 @@ impl TunnelBed {
     }
 
     /// Returns the configuration of an end. `link` are keys of `[link]` such as its rate, `peer`
-    /// those of the peer, `more` further TOML.
+    /// those of the peer, `more` further TOML. The peer reaches all hosts, unless `peer` has `to`.
     pub fn config(&self, end: End, link: &str, peer: &str, more: &str) -> String {
         let other = end.other().name();
+        let to = if peer.contains("to = ") { "" } else { TO };
         format!(
-            "{}[link]\ninterface = \"{other}\"\n{link}\n{}{peer}\n{more}\n",
+            "{}[link]\ninterface = \"{other}\"\n{link}\n{}{to}{peer}\n{more}\n",
             self.config_without_peer(end, end.name()),
-            self.peer(end, end.other()),
+            self.bare_peer(end, end.other()),
         )
     }
 
-    /// Returns the section of a peer in the configuration of an end.
+    /// Returns the section of a peer in the configuration of an end. The peer reaches all hosts.
     pub fn peer(&self, end: End, peer: End) -> String {
+        self.bare_peer(end, peer) + TO
+    }
+
+    /// Returns the section of a peer without its reach.
+    fn bare_peer(&self, end: End, peer: End) -> String {
         let endpoint = match peer {
             End::Hub => {
                 let hub = self.nodes.node("hub").interface(end.name()).ipv4.addr();
@@ -202,6 +211,12 @@ impl TunnelBed {
             "[peer.{name}]\npublic_key = \"{}\"\npsk_file = \"{psk}\"\n{endpoint}",
             self.public_key(name),
         )
+    }
+
+    /// Returns the addresses of a machine toward a neighbour, of IPv4 and of IPv6.
+    pub fn addresses_toward(&self, name: &str, neighbour: &str) -> [IpAddr; 2] {
+        let interface = self.nodes.node(name).interface(neighbour);
+        [interface.ipv4.addr().into(), interface.ipv6.addr().into()]
     }
 
     /// Returns the hub's address for the boat.

@@ -11,6 +11,7 @@
 //! - [`key`], tunnel keys as text
 //! - [`lookups`], scheduling of name lookups
 //! - [`outage`], detection of link outages
+//! - [`reach`], the hosts and destinations of a peer
 //! - [`redirection`], detection of SYNs that rules redirect but that never arrive
 //! - [`relay`], next actions on the two legs of a flow
 //! - [`ring`], positions of the bytes of one direction
@@ -31,6 +32,7 @@ pub mod hosts;
 pub mod key;
 pub mod lookups;
 pub mod outage;
+pub mod reach;
 mod reading;
 pub mod redirection;
 pub mod relay;

@@ -231,6 +231,8 @@ counters! {
     tunnel_flows_far,
     /// Tunnel flows of peers that were reset: the peer had reached its limit, or memory was short.
     tunnel_flows_refused,
+    /// Tunnel flows of peers that were reset: `from` and `to` of the peer do not permit them.
+    tunnel_flows_forbidden,
     /// Times that a flow in a tunnel resumed in a new session.
     tunnel_flows_resumed,
     /// Bytes of hosts that entered compressed tunnel streams, before compression.
@@ -272,6 +274,8 @@ counters! {
     packets_undeliverable,
     /// Peer packets dropped as unmatched: they answer nothing that a site takes.
     packets_unmatched,
+    /// Peer packets dropped because `from` and `to` of the peer do not permit them.
+    packets_forbidden,
     /// Peer packets dropped as martians: invalid source or destination, both equal, or
     /// source-routed.
     packets_martian,

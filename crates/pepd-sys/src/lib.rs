@@ -15,7 +15,7 @@
 //!   [`unanswered`], servers that do not answer
 //! - [`congestion`], congestion controls of the kernel and of pepd
 //! - [`family`], address families; [`marks`], marks of packets and sockets
-//! - [`notices`], notifications of the kernel
+//! - [`notices`], notifications of the kernel; [`places`], location of addresses
 //! - [`stats`], counters; [`site_counters`], those of one site
 //! - [`gate`], whether new connections are accepted
 //! - [`keys`], of tunnels: generation and files
@@ -52,6 +52,7 @@ pub mod memory;
 pub mod notices;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod packet;
+pub mod places;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod process;
 #[expect(unsafe_code, reason = "system calls")]

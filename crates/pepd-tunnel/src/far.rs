@@ -2,19 +2,25 @@
 
 use std::{
     fmt, io,
-    net::IpAddr,
     os::fd::{AsFd as _, BorrowedFd},
     rc::Rc,
     sync::Arc,
 };
 
-use pep_core::{relay::Side, site::Source, stats::EndReason, stream_header::StreamHeader};
+use pep_core::{
+    reach::{Forbidden, Reach, Request},
+    relay::Side,
+    site::Source,
+    stats::EndReason,
+    stream_header::StreamHeader,
+};
 use pepd_relay::{
     flow::{self, FlowContext, FlowInfo},
     limits::Permit,
 };
 use pepd_sys::{
-    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
+    leg::{Family, FromSyn, ReservedLeg, SiteRuntime},
+    places::Places,
     site_counters::SiteCounters,
 };
 use socket2::SockRef;
@@ -31,13 +37,19 @@ pub(super) struct Sites {
     servers: Box<dyn Servers>,
 }
 
-/// The servers that flows of peers may reach.
+/// Network of the servers.
 pub(super) trait Servers: fmt::Debug + Send {
+    /// Decides whether a peer of that reach may open a flow.
+    ///
+    /// # Errors
+    /// The reason for which it may not.
+    fn check(&self, reach: &Reach, request: &Request) -> Result<(), Forbidden>;
+
     /// Begins to connect a leg with that DSCP. Calls `publish` with the cookie of each socket
     /// before it connects.
     ///
     /// # Errors
-    /// If such a server is not allowed, or as connect(2).
+    /// As connect(2).
     fn connect(
         &self,
         context: &FlowContext,
@@ -47,14 +59,11 @@ pub(super) trait Servers: fmt::Debug + Send {
     ) -> io::Result<Box<dyn Leg>>;
 }
 
-/// Servers that the kernel reaches.
-#[derive(Debug)]
-struct Reachable {
-    /// Returns whether flows of peers may go to this address.
-    may_be: fn(IpAddr) -> bool,
-}
+impl Servers for Places {
+    fn check(&self, reach: &Reach, request: &Request) -> Result<(), Forbidden> {
+        reach.check(request, |address| self.of(address))
+    }
 
-impl Servers for Reachable {
     fn connect(
         &self,
         context: &FlowContext,
@@ -62,27 +71,32 @@ impl Servers for Reachable {
         dscp: u8,
         publish: &dyn Fn(io::Result<u64>),
     ) -> io::Result<Box<dyn Leg>> {
-        if !(self.may_be)(ends.destination.ip()) {
-            return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
-        }
-        let family = Family::from_address(&ends.destination);
-        let leg = ReservedLeg::new(&ends.site, family)?;
-        ends.site.server.set_keepalive_or_warn(leg.as_fd());
-        let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
-        let syn = FromSyn { dscp, mark: 0 };
-        let leg = flow::connect(context, leg, family, (ends, syn), publish)?;
-        register(leg)
+        connect_by_kernel(context, ends, dscp, publish)
     }
 }
 
-impl Sites {
-    pub(super) fn new(site: &SiteRuntime) -> Self {
-        let may_be = leg::may_be_host;
-        Self::with_servers(site, Box::new(Reachable { may_be }))
-    }
+/// Begins to connect a leg as [`Servers::connect`] does.
+///
+/// # Errors
+/// As connect(2).
+pub(super) fn connect_by_kernel(
+    context: &FlowContext,
+    ends: &FlowInfo,
+    dscp: u8,
+    publish: &dyn Fn(io::Result<u64>),
+) -> io::Result<Box<dyn Leg>> {
+    let family = Family::from_address(&ends.destination);
+    let leg = ReservedLeg::new(&ends.site, family)?;
+    ends.site.server.set_keepalive_or_warn(leg.as_fd());
+    let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
+    let syn = FromSyn { dscp, mark: 0 };
+    let leg = flow::connect(context, leg, family, (ends, syn), publish)?;
+    register(leg)
+}
 
-    /// Creates the value with other servers, for simulations.
-    pub(super) fn with_servers(site: &SiteRuntime, servers: Box<dyn Servers>) -> Self {
+impl Sites {
+    /// Creates the value with the given network of servers.
+    pub(super) fn new(site: &SiteRuntime, servers: Box<dyn Servers>) -> Self {
         let with = |source| {
             Arc::new(SiteRuntime {
                 source,
@@ -96,6 +110,14 @@ impl Sites {
         }
     }
 
+    /// Decides whether a peer of that reach may open a flow.
+    ///
+    /// # Errors
+    /// The reason for which it may not.
+    pub(super) fn check(&self, reach: &Reach, request: &Request) -> Result<(), Forbidden> {
+        self.servers.check(reach, request)
+    }
+
     /// Returns the counters of peers' flows.
     pub(super) fn site_counters(&self) -> &Arc<SiteCounters> {
         &self.as_self.site_counters
@@ -104,13 +126,6 @@ impl Sites {
     /// Returns the custody policy of their bytes.
     pub(super) fn policy(&self) -> Policy {
         Policy::for_site(&self.as_self)
-    }
-
-    /// Allows servers on this machine, for tests.
-    #[cfg(test)]
-    pub(super) fn with_loopback(site: &SiteRuntime) -> Self {
-        let may_be = |ip: IpAddr| ip.is_loopback();
-        Self::with_servers(site, Box::new(Reachable { may_be }))
     }
 
     /// Returns the site by which a server leg is made, from the client's address or pepd's own.

@@ -6,6 +6,7 @@ use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 use pep_core::{
     arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
+    reach::{Forbidden, Request},
     relay::{Direction, Side},
     stream_header::StreamHeader,
 };
@@ -47,6 +48,8 @@ enum LostError {
     Leg,
     #[error("no site takes it")]
     Site,
+    #[error("its peer may not open it: {0}")]
+    Forbidden(#[from] Forbidden),
     #[error(transparent)]
     State(#[from] RecoverError),
     #[error("cannot register its leg")]
@@ -294,18 +297,27 @@ fn resume_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Resul
 fn resume_far(core: &Shared, found: Found) -> Result<(), LostError> {
     let (identity, key) = (found.identity, found.key);
     let site = core.borrow().far.with(identity.flags.as_client);
+    let begins = || {
+        // The previous process may have had another configuration.
+        let request = Request {
+            client: identity.client.ip(),
+            destination: identity.destination,
+            as_client: identity.flags.as_client,
+            compressed: identity.flags.compressed,
+        };
+        core.borrow().may_open(key.peer, &request)?;
+        Ok::<_, LostError>(Some(far::Connecting::NotBegun(class(&identity).1)))
+    };
     let mut joint = found.joint(core, site, Side::Server);
     let connecting = match found.leg.zip(found.counters) {
         // connect(2) was not called yet, or failed. No byte has moved, and another attempt will get
         // the error.
-        Some((_, counters)) if !found.is_connected && counters.closed => {
-            Some(far::Connecting::NotBegun(class(&identity).1))
-        }
+        Some((_, counters)) if !found.is_connected && counters.closed => begins()?,
         Some((leg, counters)) => {
             joint.take_over(leg, found.adopted.shut, &counters);
             (!found.is_connected).then_some(far::Connecting::Begun)
         }
-        None => Some(far::Connecting::NotBegun(class(&identity).1)),
+        None => begins()?,
     };
     tokio::task::spawn_local(far::proceed(Rc::clone(core), key, joint, connecting));
     Ok(())

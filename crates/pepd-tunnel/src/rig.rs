@@ -4,7 +4,8 @@
 use std::{
     cell::Cell,
     future::{Future, poll_fn},
-    net::SocketAddr,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     rc::Rc,
     sync::Arc,
     task::Poll,
@@ -12,7 +13,13 @@ use std::{
 };
 
 use pep_core::{
-    budget::MemoryBudget, chunks::window, custody::Bounds, relay::RelayLimits, site::SiteId,
+    budget::MemoryBudget,
+    chunks::window,
+    config::Peer,
+    custody::Bounds,
+    reach::{Forbidden, Place, Reach, Request},
+    relay::RelayLimits,
+    site::SiteId,
     stats::Stats,
 };
 use pepd_relay::{
@@ -41,7 +48,9 @@ use super::{
     AcceptedFlow,
     core::{Core, Peers, Shared},
     credit::Pool,
-    far, near,
+    far::{self, Servers},
+    leg::Leg,
+    near,
     peers::Statuses,
     register,
     shards::Member,
@@ -163,6 +172,44 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
     }
 }
 
+/// Servers on loopback addresses, which count as those of 10.0.0.0/8. 127.1.0.0/16 is this machine,
+/// and 127.2.0.0/16 a network of it.
+#[derive(Debug)]
+struct Loopback;
+
+impl Servers for Loopback {
+    fn check(&self, reach: &Reach, request: &Request) -> Result<(), Forbidden> {
+        let elsewhere = |address: IpAddr| match address {
+            IpAddr::V4(v4) if v4.is_loopback() => {
+                let [_, rest @ ..] = v4.octets();
+                Ipv4Addr::new(10, rest[0], rest[1], rest[2]).into()
+            }
+            other => other,
+        };
+        let destination = request.destination;
+        let request = Request {
+            client: elsewhere(request.client),
+            destination: SocketAddr::new(elsewhere(destination.ip()), destination.port()),
+            ..*request
+        };
+        reach.check(&request, |address| match address {
+            IpAddr::V4(v4) if v4.octets()[..2] == [10, 1] => Place::Own,
+            IpAddr::V4(v4) if v4.octets()[..2] == [10, 2] => Place::Attached,
+            _ => Place::Elsewhere,
+        })
+    }
+
+    fn connect(
+        &self,
+        context: &FlowContext,
+        ends: &FlowInfo,
+        dscp: u8,
+        publish: &dyn Fn(io::Result<u64>),
+    ) -> io::Result<Box<dyn Leg>> {
+        far::connect_by_kernel(context, ends, dscp, publish)
+    }
+}
+
 fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let text = "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n[peer.other]\n\
                 public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nlost_after = \"60s\"\n";
@@ -177,8 +224,9 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let mut peers = Peers::new(&Pool::new(&context.budget));
     peers.credits.add(CREDIT, CREDIT);
     let table = Table::new(&context, SIZES, FLOWS);
-    peers.push(id, config.peers[0].clone(), table, None);
-    let far = far::Sites::with_loopback(&site());
+    let reach = Peer::reach(&config.peers, 0);
+    peers.push(id, (config.peers[0].clone(), reach), table, None);
+    let far = far::Sites::new(&site(), Box::new(Loopback));
     let tcp = Connections::new(tcp::Options {
         leg: site().server,
         clamps: Arc::default(),

@@ -213,11 +213,12 @@ impl Taps {
         }
         core.settle_packets();
         self.deliver(core);
-        let [martian, unmatched] = core.take_strangers();
-        if martian + unmatched > 0 {
+        let [martian, unmatched, forbidden] = core.take_strangers();
+        if martian + unmatched + forbidden > 0 {
             core.context.counters.update(|stats| {
                 stats.packets_martian += martian;
                 stats.packets_unmatched += unmatched;
+                stats.packets_forbidden += forbidden;
             });
         }
         // Hosts must know a new session's MTU from its first packet on.

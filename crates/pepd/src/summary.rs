@@ -187,6 +187,9 @@ impl Summary<'_> {
         }
         for (index, peer) in self.config.peers.iter().enumerate() {
             line(f, if index == 0 { "peers" } else { "" }, &described(peer))?;
+            if let Some(reach) = reach(peer) {
+                line(f, "", &format!("  {reach}"))?;
+            }
         }
         Ok(())
     }
@@ -342,6 +345,23 @@ fn described(peer: &Peer) -> String {
     format!(
         "{name}: {called}{psk}, {rate}{dedicated}, round trip {rtt}, down after {lost} of silence"
     )
+}
+
+/// Describes the configured limits of what a peer may do here, if there are some.
+fn reach(peer: &Peer) -> Option<String> {
+    let none = |text: String| match text.is_empty() {
+        true => "nothing".to_owned(),
+        false => text,
+    };
+    let from = peer.from.as_deref().map(list).map(none);
+    let to = peer.to.as_deref().map(list).map(none);
+    let parts = [
+        from.map(|from| format!("speaks for {from}")),
+        to.map(|to| format!("reaches {to}")),
+        (peer.flows == Some(0)).then(|| "opens no flows".to_owned()),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn list<T: Display>(items: &[T]) -> String {

@@ -271,7 +271,7 @@ fn start_pair(nodes: &Topology, variant: Variant, program: &Path, files: &Path) 
         )
     };
     let far = format!(
-        "{}listen = \"0.0.0.0:{PORT}\"\n[peer.near]\npublic_key = \"{near_key}\"\n{}",
+        "{}listen = \"0.0.0.0:{PORT}\"\n[peer.near]\nto = [\"0.0.0.0/0\", \"::/0\"]\npublic_key = \"{near_key}\"\n{}",
         own("server", "near", "far"),
         match variant.carries_packets() {
             true => packet_site("near", ""),

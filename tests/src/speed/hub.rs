@@ -265,7 +265,7 @@ impl Sea {
         }
         for (index, public) in boats.iter().enumerate() {
             hub += &format!(
-                "[peer.{}]\npublic_key = \"{public}\"\nrate = \"{}Mbit/s\"\nrtt = \"{}ms\"\n",
+                "[peer.{}]\nto = [\"0.0.0.0/0\"]\npublic_key = \"{public}\"\nrate = \"{}Mbit/s\"\nrtt = \"{}ms\"\n",
                 boat(index),
                 fleet.rate,
                 fleet.rtt.as_millis()

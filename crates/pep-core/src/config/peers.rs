@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use toml::de::DeValue;
 use units::Rate;
 
@@ -18,6 +19,8 @@ use crate::reading::{
 };
 use crate::{
     key::PublicKey,
+    reach::{Reach, Target, Targets},
+    site::headers::Prefix,
     site::link::{rate_or_auto, round_trip},
 };
 
@@ -52,7 +55,14 @@ section! {
             Span(Duration::from_secs(1)..=Duration::from_secs(3600)), Duration::from_secs(10);
         /// Maximum number of flows that the peer may have open here, if configured
         /// ([`flows_max`](Self::flows_max)).
-        flows: Option<u32> = some(Integer(1..=1_000_000)), None;
+        flows: Option<u32> = some(Integer(0..=1_000_000)), None;
+        /// Networks of the hosts for which the peer may speak. `None`: any but those of other
+        /// peers.
+        from: Option<Vec<IpNet>> = s.list("from", Prefix);
+        /// Destinations that the peer may reach. `None`: the default ones.
+        to: Option<Vec<Target>> = s.list("to", Targets);
+        /// True if the peer may open compressed flows.
+        compress: bool = Switch, true;
     }
 }
 
@@ -152,9 +162,21 @@ pub(super) fn read_peers(
 }
 
 impl Peer {
-    /// Maximum number of flows that the peer may have open here. Default: all of `limits.flows` for
-    /// a single peer. With several peers, half of it each, which leaves room for other peers and
-    /// local hosts.
+    /// Returns the reach of the peer at an index.
+    ///
+    /// # Panics
+    /// When there is no such peer.
+    pub fn reach(peers: &[Self], index: usize) -> Reach {
+        let peer = &peers[index];
+        let others = peers.iter().filter(|other| other.name != peer.name);
+        let others = others.filter_map(|other| other.from.as_ref()).flatten();
+        let others = others.copied().collect();
+        Reach::new(peer.from.clone(), peer.to.clone(), others).with_compression(peer.compress)
+    }
+
+    /// Maximum number of flows that the peer may have open here; 0 if it may open none. Default:
+    /// all of `limits.flows` for a single peer. With several peers, half of it each, which leaves
+    /// room for other peers and local hosts.
     pub fn flows_max(&self, limit: u32, peers: usize) -> u32 {
         let part = if peers > 1 { limit.div_ceil(2) } else { limit };
         self.flows.unwrap_or(part)

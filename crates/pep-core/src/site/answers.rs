@@ -95,6 +95,30 @@ impl Answers {
     }
 }
 
+/// Ends of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketEnds {
+    /// Source address.
+    pub from: IpAddr,
+    /// Destination address.
+    pub to: IpAddr,
+    /// Destination port; `None` for protocols without ports and for fragments after the first.
+    pub port: Option<u16>,
+}
+
+impl PacketEnds {
+    /// Reads the headers of a packet; `None` where they are malformed.
+    pub fn read(packet: &[u8]) -> Option<Self> {
+        let packet = Spoken::read(packet)?;
+        let ports = packet.ports.filter(|_| packet.protocol.has_ports());
+        Some(Self {
+            from: packet.from,
+            to: packet.to,
+            port: ports.map(|[_, to]| to),
+        })
+    }
+}
+
 /// Header fields of a packet, or of the beginning that an error quotes.
 #[derive(Debug)]
 struct Spoken<'a> {

@@ -11,21 +11,15 @@ use crate::reading::values::{Reading, byte, integer_of, short};
 /// A prefix, or a single address.
 pub(crate) struct Prefix;
 
-impl Reading for Prefix {
-    type Value = IpNet;
-
-    fn expected(&self) -> String {
-        "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
-    }
-
-    fn read(&self, value: &DeValue<'_>) -> Result<IpNet, String> {
-        let text = self.text_of(value)?;
+impl Prefix {
+    /// Parses a prefix. Fails with a message for operators.
+    pub(crate) fn parse(text: &str) -> Result<IpNet, String> {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(IpNet::from(address));
         }
         let net: IpNet = text
             .parse()
-            .map_err(|_| format!("`{text}` is not {}", self.expected()))?;
+            .map_err(|_| format!("`{text}` is not {}", Self.expected()))?;
         let trunc = net.trunc();
         if net != trunc {
             let host = IpNet::from(net.addr());
@@ -37,11 +31,24 @@ impl Reading for Prefix {
     }
 }
 
+impl Reading for Prefix {
+    type Value = IpNet;
+
+    fn expected(&self) -> String {
+        "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<IpNet, String> {
+        Self::parse(self.text_of(value)?)
+    }
+}
+
 /// A port, or an inclusive range of ports.
 pub(crate) struct Ports;
 
 impl Ports {
-    fn parse(text: &str) -> Option<PortRange> {
+    /// Parses a port or a range; `None` for anything else.
+    pub(crate) fn parse(text: &str) -> Option<PortRange> {
         let port = |text: &str| text.trim().parse().ok().filter(|port| *port > 0);
         match text.split_once('-') {
             Some((first, last)) => PortRange::new(port(first)?, port(last)?),

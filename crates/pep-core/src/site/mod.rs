@@ -16,7 +16,7 @@ mod protocol;
 mod table;
 pub mod timeouts;
 
-pub use answers::Answers;
+pub use answers::{Answers, PacketEnds};
 pub use choices::{
     Buffer, Class, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Mode, Pacing,
     Sharing, Source, SynHandling, WhileDown,

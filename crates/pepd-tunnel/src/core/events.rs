@@ -227,7 +227,16 @@ impl Core {
             self.context.admission.on_short(Resource::Memory);
         } else if !std::mem::replace(&mut peer.cap_logged, true) {
             let flows = peer.table.len();
+            let none = peer.config.flows == Some(0);
             let peer = peer.config.name.as_str();
+            if none {
+                let key = format!("`flows` of [peer.{peer}] is 0");
+                tracing::warn!(
+                    peer,
+                    "peer may open no flows ({key}): pepd resets them (logged once)"
+                );
+                return;
+            }
             tracing::warn!(
                 peer,
                 flows,

@@ -3,6 +3,7 @@
 //! - this module, operations of flows and the driver
 //! - `events`, events of the endpoint; `resuming`, flows that resume in another session
 //! - `passing`, what arrives for another thread
+//! - `reach`, flows that a peer may not open
 //! - `peers`, a peer and its flows; `packets`, packets (datagrams, RFC 9221); `probed`, probes of
 //!   the path; `recorded`, traces that operators request
 
@@ -11,6 +12,7 @@ mod packets;
 mod passing;
 mod peers;
 mod probed;
+mod reach;
 mod recorded;
 mod resuming;
 mod trouble;
@@ -284,6 +286,17 @@ impl Core {
             self.wake_driver();
         }
         self.grant(key.peer);
+    }
+
+    /// Returns the time for which the next bytes of a peer's compressed flows wait.
+    pub(super) fn expansion_wait(&mut self, peer: usize) -> Duration {
+        let now = self.base.elapsed();
+        self.peers.list[peer].expansion.wait(now)
+    }
+
+    /// Counts decompressed bytes of a peer: those of the stream, and what they became.
+    pub(super) fn on_unpacked(&mut self, peer: usize, packed: u64, plain: u64) {
+        self.peers.list[peer].expansion.on_unpacked(packed, plain);
     }
 
     /// Grants the peer the credit that it needs and that is free. To be called when more may be

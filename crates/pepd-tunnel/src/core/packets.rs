@@ -57,13 +57,15 @@ impl Core {
         })
     }
 
-    /// Returns the packets of peers dropped since the last call: martian packets, and packets that
-    /// match no site.
-    pub(crate) fn take_strangers(&mut self) -> [u64; 2] {
+    /// Returns the packets of peers dropped since the last call: martian packets, packets that
+    /// match no site, and those outside of their peer's reach.
+    pub(crate) fn take_strangers(&mut self) -> [u64; 3] {
         let peers = self.peers.list.iter_mut();
         let packets = peers.filter_map(|peer| peer.packets.as_mut());
         let counts = packets.map(Packets::take_strangers);
-        counts.fold([0; 2], |sum, next| [sum[0] + next[0], sum[1] + next[1]])
+        counts.fold([0; 3], |sum, next| {
+            std::array::from_fn(|cause| sum[cause] + next[cause])
+        })
     }
 
     /// Returns whether a session that takes packets has begun since the last call.

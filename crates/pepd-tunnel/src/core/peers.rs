@@ -4,9 +4,10 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
-use pep_core::{arena::name_hash, config::Peer};
+use pep_core::{arena::name_hash, config::Peer, reach::Reach};
 use pepd_relay::flow::Attached;
 use tunnel::{
+    compression::Expansion,
     ecn::Ecn,
     endpoint::{Carrier, PeerId, Stores},
     session::PacketQueue,
@@ -26,6 +27,8 @@ use crate::{
 pub(crate) struct PeerShell {
     pub(crate) id: PeerId,
     pub(crate) config: Peer,
+    /// Hosts for which it speaks, and destinations that it may reach.
+    pub(super) reach: Reach,
     pub(crate) table: Table,
     /// Packets of its sites in mode `packet`.
     pub(crate) packets: Option<Packets>,
@@ -43,6 +46,10 @@ pub(crate) struct PeerShell {
     pub(super) silent_since: Option<Duration>,
     /// Reaching the maximum of flows was logged.
     pub(super) cap_logged: bool,
+    /// Pause of log lines on flows that it may not open.
+    pub(super) forbidden: Pause,
+    /// Pace at which compressed bytes of its flows are decompressed.
+    pub(super) expansion: Expansion,
     /// Reason for which there is no session.
     pub(super) trouble: Trouble,
     /// Hash of the peer's name.
@@ -76,7 +83,7 @@ impl Peers {
     pub(crate) fn push(
         &mut self,
         id: PeerId,
-        config: Peer,
+        (config, reach): (Peer, Reach),
         table: Table,
         packets: Option<Packets>,
     ) {
@@ -85,6 +92,7 @@ impl Peers {
             id,
             name: name_hash(&config.name),
             config,
+            reach,
             table,
             packets,
             local: None,
@@ -94,6 +102,8 @@ impl Peers {
             received_bytes: 0,
             silent_since: None,
             cap_logged: false,
+            forbidden: Pause::default(),
+            expansion: Expansion::default(),
             trouble: Trouble::default(),
             recorded: Attached::default(),
         });

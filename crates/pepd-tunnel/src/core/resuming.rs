@@ -8,6 +8,7 @@ use std::rc::Rc;
 use pep_core::{
     arena::Kind,
     hosts::Host,
+    reach::{Forbidden, Request},
     stream_header::{Opening, Resume, StreamHeader},
 };
 use tunnel::{
@@ -166,7 +167,7 @@ impl Core {
         }
     }
 
-    /// Serves a flow that the peer has opened, if there is room.
+    /// Serves a flow that the peer has opened, if it may and there is room.
     pub(super) fn begin(
         &mut self,
         shared: &Shared,
@@ -174,6 +175,21 @@ impl Core {
         stream: StreamId,
         stream_header: StreamHeader,
     ) -> Option<FlowId> {
+        let request = Request {
+            client: stream_header.client.ip(),
+            destination: stream_header.destination,
+            as_client: stream_header.as_client,
+            compressed: stream_header.compressed,
+        };
+        if let Err(why) = self.may_open(index, &request) {
+            self.on_forbidden(index, &stream_header, why);
+            let code = match why {
+                Forbidden::Compressed => ResetCode::Internal,
+                _ => ResetCode::Unreachable,
+            };
+            self.refuse(index, stream, code);
+            return None;
+        }
         let peer = &mut self.peers.list[index];
         let Some(flow) = peer.table.opened(stream) else {
             self.on_refused(index);

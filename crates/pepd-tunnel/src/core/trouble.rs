@@ -22,7 +22,7 @@ pub(super) struct Pause {
 
 impl Pause {
     /// Returns whether a line may be logged now.
-    fn is_over(&mut self, now: Duration) -> bool {
+    pub(super) fn is_over(&mut self, now: Duration) -> bool {
         let is_over = self.until.is_none_or(|until| now >= until);
         if is_over {
             self.length = (2 * self.length).clamp(AGAIN_MIN, AGAIN_MAX);

@@ -9,11 +9,14 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     io,
+    pin::Pin,
     rc::Rc,
-    task::{Poll, ready},
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use pep_core::{ring::Ranges, stats::Stats};
+use tokio::time::{Instant, Sleep, sleep};
 use tunnel::compression::{
     BLOCK_MAX, Codec, HEADER_MAX, PLAIN_MAX, Packed, Packer, UnpackError, Unpacker,
 };
@@ -74,6 +77,8 @@ pub(super) struct Packing {
     /// Bytes of the leg that the peer has acknowledged.
     acked: u64,
     counts: PackedCounts,
+    /// Timer of paced decompression.
+    pause: Option<Pin<Box<Sleep>>>,
     /// Reason for which the stream cannot be decompressed.
     failure: Option<UnpackError>,
 }
@@ -90,6 +95,7 @@ impl Packing {
             marks: VecDeque::new(),
             acked: 0,
             counts: PackedCounts::default(),
+            pause: None,
             failure: None,
         }
     }
@@ -147,11 +153,25 @@ impl Packing {
         }
     }
 
+    /// Waits for that time if it is not zero. To be called anew after it: other flows of the peer
+    /// may have used up the time.
+    pub(super) fn poll_pace(&mut self, wait: Duration, cx: &mut Context<'_>) -> Poll<()> {
+        if wait.is_zero() {
+            self.pause = None;
+            return Poll::Ready(());
+        }
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(wait)));
+        while pause.as_mut().poll(cx).is_ready() {
+            pause.as_mut().reset(Instant::now() + wait);
+        }
+        Poll::Pending
+    }
+
     /// Decompresses received bytes once the leg has taken the previous ones. Returns the bytes of
-    /// the stream used; 0 after a [failure](Self::failure).
-    pub(super) fn unpack(&mut self, entry: &FlowBuffers) -> u64 {
+    /// the stream used, and those for the leg; none after a [failure](Self::failure).
+    pub(super) fn unpack(&mut self, entry: &FlowBuffers) -> (u64, u64) {
         if !self.pending.is_empty() || self.failure.is_some() {
-            return 0;
+            return (0, 0);
         }
         let packing_buffers = &mut *self.packing_buffers.borrow_mut();
         let input = &mut packing_buffers.input;
@@ -160,7 +180,7 @@ impl Packing {
             slot.read(direction, data, input);
         });
         if read.is_none() {
-            return 0;
+            return (0, 0);
         }
         let (codec, output) = (&mut packing_buffers.codec, &mut packing_buffers.output);
         output.clear();
@@ -168,13 +188,14 @@ impl Packing {
         if !output.is_empty() {
             self.pending = std::mem::take(output);
         }
-        taken.map_or_else(
-            |err| {
+        let plain = self.pending.len() as u64;
+        match taken {
+            Ok(taken) => (taken as u64, plain),
+            Err(err) => {
                 self.failure = Some(err);
-                0
-            },
-            |taken| taken as u64,
-        )
+                (0, plain)
+            }
+        }
     }
 
     /// Sends decompressed bytes to the leg. Returns how many it took.

@@ -192,6 +192,8 @@ impl Joint {
 
     /// Decompresses and sends received bytes.
     fn poll_send_unpacked(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        let peer = self.key.peer;
+        let wait = core.expansion_wait(peer);
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return Ok(false);
         };
@@ -199,12 +201,16 @@ impl Joint {
         let Some(packing) = packing else {
             return Ok(false);
         };
-        let taken = packing.unpack(entry);
+        let (taken, plain) = match packing.poll_pace(wait, cx) {
+            Poll::Ready(()) => packing.unpack(entry),
+            Poll::Pending => (0, 0),
+        };
         let until = (taken > 0).then(|| entry.on_sent(taken));
         let pending = packing.is_pending();
         let sent = pending.then(|| packing.send(|bytes| leg.poll_write(cx, bytes)));
         packing.settle();
         entry.charge(packing.memory());
+        core.on_unpacked(peer, taken, plain);
         if let Some(until) = until {
             core.consumed(self.key, taken, until);
         }

@@ -178,10 +178,9 @@ fn a_refusal_and_a_destination_that_cannot_be_are_resets_with_their_reasons() {
         let nowhere = ([0, 0, 0, 0], 80).into();
         assert!(is_reset(&mut rig.client(nowhere).await).await);
         rig.wait_idle().await;
-        for end in [&rig.near, &rig.far] {
-            let stats = Rig::stats(end);
-            assert_eq!((stats.ended_refused, stats.ended_unreachable), (1, 1));
-        }
+        let [near, far] = [&rig.near, &rig.far].map(Rig::stats);
+        assert_eq!((near.ended_refused, near.ended_unreachable), (1, 1));
+        assert_eq!((far.ended_refused, far.tunnel_flows_forbidden), (1, 1));
     });
 }
 

@@ -6,12 +6,15 @@
 use std::{fmt, net::SocketAddr, time::Duration};
 
 use boosters::ip::{FlowKey, Ip};
-use pep_core::site::{Protocol, is_martian};
+use pep_core::{
+    reach::Reach,
+    site::{PacketEnds, Protocol, is_martian},
+};
 
 use super::{Carried, groups::ends};
 
-/// Interval between log lines on unmatched packets. A site that is missing at one end causes them
-/// all the time.
+/// Interval between log lines on dropped packets of one cause. A site that is missing at one end
+/// causes them all the time.
 const LOG_EVERY: Duration = Duration::from_secs(600);
 
 /// Dropped packets of a peer.
@@ -23,9 +26,22 @@ pub struct Strangers {
     pub unmatched: u64,
     /// The last unmatched packet.
     pub last: Option<Stranger>,
+    /// Packets that `from` and `to` of the peer do not permit.
+    pub forbidden: u64,
+    /// The last of these.
+    pub last_forbidden: Option<Stranger>,
 }
 
-/// Headers of an unmatched packet.
+/// Cause of drops that is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// No site applies.
+    Unmatched,
+    /// `from` and `to` of the peer do not permit the packet.
+    Forbidden,
+}
+
+/// Headers of a dropped packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stranger {
     key: FlowKey,
@@ -63,17 +79,26 @@ impl fmt::Display for Stranger {
 /// Filter for packets of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
+    reach: Reach,
     strangers: Strangers,
     /// Drops already returned by [`take_counts`](Self::take_counts).
-    counted: [u64; 2],
-    /// Time of the last log line, and the count at that time.
-    logged: Option<(Duration, u64)>,
+    counted: [u64; 3],
+    /// Time of the last log line of each cause, and the count at that time.
+    logged: [Option<(Duration, u64)>; 2],
 }
 
 impl Admission {
+    /// Creates the filter for a peer of that reach.
+    pub(super) fn new(reach: Reach) -> Self {
+        Self {
+            reach,
+            ..Self::default()
+        }
+    }
+
     /// Returns the first site to whose hosts a packet of the peer may go. The packet must be a
     /// reply to one that the site takes, an ICMP error about one, or for a group that the site
-    /// names. Both its addresses must be usable by hosts (or groups).
+    /// names. Both its addresses must be usable by hosts (or groups), and within the peer's reach.
     pub(super) fn site_of(&mut self, sites: &[Carried], packet: &[u8]) -> Option<usize> {
         if is_martian(packet) {
             self.strangers.martian += 1;
@@ -87,6 +112,12 @@ impl Admission {
         if found.is_none() {
             self.strangers.unmatched += 1;
             self.strangers.last = Ip::parse(packet).as_ref().map(Stranger::new);
+            return None;
+        }
+        if !PacketEnds::read(packet).is_some_and(|ends| self.reach.admits(&ends)) {
+            self.strangers.forbidden += 1;
+            self.strangers.last_forbidden = Ip::parse(packet).as_ref().map(Stranger::new);
+            return None;
         }
         found
     }
@@ -96,25 +127,35 @@ impl Admission {
         &self.strangers
     }
 
-    /// Returns the packets dropped since the last call: martian and unmatched.
-    pub(super) fn take_counts(&mut self) -> [u64; 2] {
-        let counts = [self.strangers.martian, self.strangers.unmatched];
+    /// Returns the packets dropped since the last call: martian, unmatched and forbidden.
+    pub(super) fn take_counts(&mut self) -> [u64; 3] {
+        let Strangers {
+            martian,
+            unmatched,
+            forbidden,
+            ..
+        } = self.strangers;
+        let counts = [martian, unmatched, forbidden];
         let before = std::mem::replace(&mut self.counted, counts);
-        [counts[0] - before[0], counts[1] - before[1]]
+        std::array::from_fn(|cause| counts[cause] - before[cause])
     }
 
-    /// Returns the packet for a log line if one is due, and the number of unmatched packets since
-    /// the last line.
-    pub(super) fn poll_line(&mut self, now: Duration) -> Option<(Stranger, u64)> {
-        let unmatched = self.strangers.unmatched;
-        let before = match self.logged {
-            Some((at, before)) if now < at + LOG_EVERY || before == unmatched => return None,
+    /// Returns the packet for a log line on this cause if one is due, and the number of such
+    /// packets since the last line.
+    pub(super) fn poll_line(&mut self, now: Duration, cause: Cause) -> Option<(Stranger, u64)> {
+        let (dropped, last) = match cause {
+            Cause::Unmatched => (self.strangers.unmatched, self.strangers.last),
+            Cause::Forbidden => (self.strangers.forbidden, self.strangers.last_forbidden),
+        };
+        let logged = &mut self.logged[cause as usize];
+        let before = match *logged {
+            Some((at, before)) if now < at + LOG_EVERY || before == dropped => return None,
             Some((_, before)) => before,
             None => 0,
         };
-        let last = self.strangers.last?;
-        self.logged = Some((now, unmatched));
-        Some((last, unmatched - before))
+        let last = last?;
+        *logged = Some((now, dropped));
+        Some((last, dropped - before))
     }
 }
 
@@ -129,25 +170,26 @@ mod tests {
         udp.extend([0x13, 0xc4, 0x1b, 0x58, 0, 8, 0, 0]);
         let mut admission = Admission::default();
         let at = Duration::from_secs;
-        assert_eq!(admission.poll_line(at(1)), None);
+        assert_eq!(admission.poll_line(at(1), Cause::Unmatched), None);
         let mut give = |seconds| {
             assert_eq!(admission.site_of(&[], &udp), None);
-            let line = admission.poll_line(at(seconds));
+            let line = admission.poll_line(at(seconds), Cause::Unmatched);
             line.map(|(packet, count)| (packet.to_string(), count))
         };
         let named = "udp from 203.0.113.5:5060 to 10.1.0.2:7000".to_owned();
         assert_eq!(give(1), Some((named.clone(), 1)));
         assert_eq!((give(2), give(600)), (None, None));
         assert_eq!(give(601), Some((named, 3)));
-        assert_eq!(admission.poll_line(at(9999)), None, "no more of them");
+        let line = admission.poll_line(at(9999), Cause::Unmatched);
+        assert_eq!(line, None, "no more of them");
         assert_eq!(
             (admission.take_counts(), admission.take_counts()),
-            ([0, 4], [0, 0])
+            ([0, 4, 0], [0; 3])
         );
         // Sent from its own address: a martian.
         udp[12..16].copy_from_slice(&[10, 1, 0, 2]);
         assert_eq!(admission.site_of(&[], &udp), None);
-        assert_eq!(admission.take_counts(), [1, 0]);
+        assert_eq!(admission.take_counts(), [1, 0, 0]);
         let mut ping = udp;
         (ping[9], ping[15]) = (1, 9);
         assert_eq!(admission.site_of(&[], &ping), None);

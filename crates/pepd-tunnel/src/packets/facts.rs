@@ -8,7 +8,7 @@ use boosters::{
 };
 use pep_core::config::PacketSite;
 
-use super::{Packets, Strangers};
+use super::{Packets, Strangers, admission::Cause};
 
 /// Counters of boosters: booster, counter, value.
 pub type Counts = Vec<(&'static str, &'static str, u64)>;
@@ -129,19 +129,26 @@ impl Packets {
         }
     }
 
-    /// Logs periodically that no site takes the peer's packets: a site missing at this end is hard
-    /// to find otherwise.
+    /// Logs periodically which packets of the peer are dropped: a site or a network missing at this
+    /// end is hard to find otherwise.
     pub(super) fn log_strangers(&mut self, now: Duration) {
-        let Some((packet, count)) = self.admission.poll_line(now) else {
-            return;
-        };
         let peer = &self.peer;
-        tracing::warn!(
-            peer,
-            count,
-            "packets of the peer dropped (latest: {packet}): no local site carries their answers; \
-             add a site of mode \"packet\" here that matches the answers"
-        );
+        if let Some((packet, count)) = self.admission.poll_line(now, Cause::Unmatched) {
+            tracing::warn!(
+                peer,
+                count,
+                "packets of the peer dropped (latest: {packet}): no local site carries their \
+                 answers; add a site of mode \"packet\" here that matches the answers"
+            );
+        }
+        if let Some((packet, count)) = self.admission.poll_line(now, Cause::Forbidden) {
+            tracing::warn!(
+                peer,
+                count,
+                "packets of the peer dropped (latest: {packet}): `from` and `to` of [peer.{peer}] \
+                 do not permit them, or an address is that of another peer's host"
+            );
+        }
     }
 
     /// Returns the state of packets. `taken` tells whether the peer takes packets in the current

@@ -23,7 +23,7 @@ use admission::Admission;
 use boosters::{ecn::Ecn as Mark, exchange::Exchange, fec::Backend, rule::Path};
 use facts::Need;
 use pep_core::{
-    config::{Config, PacketSite},
+    config::{Config, PacketSite, Peer},
     site::{Answers, SiteId, WithoutPeer},
 };
 use tunnel::{
@@ -147,7 +147,7 @@ impl Packets {
             queues: None,
             looked: Duration::ZERO,
             settled: Duration::ZERO,
-            admission: Admission::default(),
+            admission: Admission::new(Peer::reach(&config.peers, peer)),
             refused: 0,
         })
     }
@@ -257,8 +257,9 @@ impl Packets {
         Some((chain, packet.bytes))
     }
 
-    /// Returns the packets of the peer dropped since the last call: martian and unmatched.
-    pub(super) fn take_strangers(&mut self) -> [u64; 2] {
+    /// Returns the packets of the peer dropped since the last call: martian, unmatched and
+    /// forbidden.
+    pub(super) fn take_strangers(&mut self) -> [u64; 3] {
         self.admission.take_counts()
     }
 

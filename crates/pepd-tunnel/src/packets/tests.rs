@@ -59,13 +59,13 @@ fn a_peer_reaches_only_hosts_that_its_sites_answer() {
         (given, packets.take_strangers())
     };
     let answer = packet(17, (FAR, 5060), (HOST, 7000));
-    assert_eq!(give(&answer), (Some(1), [0, 0]));
+    assert_eq!(give(&answer), (Some(1), [0; 3]));
     let mut fragment = answer.clone();
     fragment[6..8].copy_from_slice(&[0, 3]);
     fragment[20..24].fill(9);
-    assert_eq!(give(&fragment), (Some(1), [0, 0]), "without ports");
+    assert_eq!(give(&fragment), (Some(1), [0; 3]), "without ports");
     let sent = packet(17, (HOST, 7000), (FAR, 5060));
-    assert_eq!(give(&error(HOST, &sent)), (Some(1), [0, 0]));
+    assert_eq!(give(&error(HOST, &sent)), (Some(1), [0; 3]));
     for unmatched in [
         packet(17, (FAR, 53), (HOST, 7000)),
         packet(6, (FAR, 5060), (HOST, 7000)),
@@ -73,12 +73,12 @@ fn a_peer_reaches_only_hosts_that_its_sites_answer() {
         error([10, 1, 0, 3], &sent),
         error(HOST, &packet(17, (HOST, 7000), (FAR, 53))),
     ] {
-        assert_eq!(give(&unmatched), (None, [0, 1]), "{unmatched:?}");
+        assert_eq!(give(&unmatched), (None, [0, 1, 0]), "{unmatched:?}");
     }
     let mut routed = packet(17, (FAR, 5060), (HOST, 7000));
     (routed[0], routed[3]) = (0x46, 32);
     routed.splice(20..20, [131, 3, 4, 0]);
-    assert_eq!(give(&routed), (None, [1, 0]));
+    assert_eq!(give(&routed), (None, [1, 0, 0]));
     // Refused packets reach no chain, and accepted ones count for the site of their request.
     let facts = packets.facts(NOW, None);
     let given = facts.sites.iter().map(|site| site.chain.packets_up);
@@ -101,7 +101,34 @@ fn a_peer_reaches_no_loopback_and_no_group() {
         assert!(!give(FAR, address) && !give(address, HOST), "{address:?}");
     }
     // A site might name a group. All other packets match none.
-    assert_eq!(packets.take_strangers(), [7, 1]);
+    assert_eq!(packets.take_strangers(), [7, 1, 0]);
+}
+
+#[test]
+fn a_peers_packets_keep_to_its_hosts_and_destinations() {
+    const OTHER: [u8; 4] = [198, 51, 100, 5];
+    let matched = CONFIG.replace(", src = \"10.1.0.0/16\"", "");
+    let other = "[peer.other]\npublic_key = \"ISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0A=\"\n\
+                 endpoint = \"192.0.2.2:1\"\nfrom = [\"198.51.100.0/24\"]\n[identity]";
+    let matched = matched.replace("[identity]", other);
+    let given = |keys: &str, from, to| {
+        let text = matched.replace("[peer.hub]", &format!("[peer.hub]\n{keys}"));
+        let config = pep_core::config::parse(&text).expect("valid");
+        let mut packets = Packets::new(&config, 0, 1).expect("sites");
+        packets.take(NOW, 0, Ecn::Ect0, &packet(17, from, to));
+        let given = packets.poll_host().is_some();
+        assert_eq!(packets.take_strangers(), [0, 0, u64::from(!given)]);
+        given
+    };
+    let (far, host, other) = ((FAR, 5060), (HOST, 7000), (OTHER, 5060));
+    assert!(given("", far, host));
+    assert!(!given("", other, host), "another peer's host speaks");
+    assert!(!given("", far, (OTHER, 7000)), "to another peer's host");
+    assert!(!given("", far, ([169, 254, 169, 254], 7000)), "link-local");
+    assert!(given("from = [\"203.0.113.0/24\"]", far, host));
+    assert!(!given("from = [\"203.0.112.0/24\"]", far, host));
+    assert!(given("to = [\"10.1.0.0/16:7000\"]", far, host));
+    assert!(!given("to = [\"10.1.0.0/16:7001\"]", far, host));
 }
 
 fn session() -> Session {

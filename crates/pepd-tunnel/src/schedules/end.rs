@@ -11,6 +11,7 @@ use std::{
 
 use pep_core::{
     custody::{Bounds, Place},
+    reach::Reach,
     relay::Side,
     site::{KeepWhen, SiteId},
     stats::Stats,
@@ -193,10 +194,11 @@ impl Machine {
             buffers: plan.buffers,
         };
         let site = policy(plan);
-        let far = far::Sites::with_servers(&site, Box::new(servers));
+        let far = far::Sites::new(&site, Box::new(servers));
         table.keep_in(&custody, 0, far.policy());
         table.belong_to(&parsed.peers[0].name);
-        peers.push(id, parsed.peers[0].clone(), table, None);
+        let peer = (parsed.peers[0].clone(), Reach::default());
+        peers.push(id, peer, table, None);
         let tcp = Connections::new(tcp::Options {
             leg: site.server.clone(),
             clamps: Arc::default(),

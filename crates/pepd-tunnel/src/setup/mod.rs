@@ -13,6 +13,7 @@ use pep_core::{
     chunks,
     config::{Carrier, Config, Identity, Peer},
     key::SecretKey,
+    reach::Reach,
     site::{Buffers, ReceiveBuffer, SiteId},
 };
 use pepd_relay::flow::FlowContext;
@@ -22,6 +23,7 @@ use pepd_sys::{
     keys::{self, KeyFileError, NoRandomness},
     leg::{Clamps, LegOptions, SiteRuntime},
     marks::MarkSet,
+    places::Places,
     site_counters::SiteCounters,
     threads::IdleThread,
 };
@@ -63,6 +65,9 @@ pub enum TunnelError {
     /// The thread for disk operations cannot be started.
     #[error("cannot start a thread for `custody.directory`: {0}")]
     Thread(io::Error),
+    /// The kernel cannot be asked for routes.
+    #[error("cannot open a netlink socket, which decides what peers may reach: {0}")]
+    Routes(io::Error),
     /// No random seed is available.
     #[error(transparent)]
     Randomness(#[from] NoRandomness),
@@ -130,6 +135,8 @@ pub(super) struct Part {
     pub(super) paths: Option<paths::Record>,
     /// Maximum of flows that each peer may open.
     pub(super) flows: Vec<u32>,
+    /// Reach of each peer.
+    pub(super) reaches: Vec<Reach>,
     /// Packets of sites in mode `packet`, by peer.
     pub(super) packets: Vec<Option<Packets>>,
     /// Multicast groups whose packets are carried.
@@ -182,6 +189,7 @@ impl Prepared {
                 seed: keys::random()?,
                 limits: Limits::default(),
             });
+            let servers = Places::open(marks.server_leg()).map_err(TunnelError::Routes)?;
             parts.push(Part {
                 endpoint: endpoint.in_shard(member.shard()),
                 sockets: sockets.clone(),
@@ -189,10 +197,11 @@ impl Prepared {
                 listeners: None,
                 peers: Vec::new(),
                 statuses: statuses.of(of_thread(&places, &member)),
-                far: far::Sites::new(&far),
+                far: far::Sites::new(&far, Box::new(servers)),
                 sizes: Vec::new(),
                 paths: None,
                 flows: Vec::new(),
+                reaches: Vec::new(),
                 packets: Vec::new(),
                 groups: None,
                 member,
@@ -218,6 +227,7 @@ impl Prepared {
             part.peers.push(peer);
             part.sizes.push(sizes[index]);
             part.flows.push(flows[index]);
+            part.reaches.push(Peer::reach(&config.peers, index));
             part.packets.push(packets[index].take());
         }
         Ok(Some(Self {
@@ -270,8 +280,9 @@ impl Part {
     ) -> Result<Peers, TunnelError> {
         let mut added = Peers::new(credit);
         let (far, packets) = (self.far.policy(), mem::take(&mut self.packets));
-        let peers = self.peers.iter().zip(packets).enumerate();
-        for (index, ((peer, config), packets)) in peers {
+        let reaches = mem::take(&mut self.reaches);
+        let peers = self.peers.iter().zip(packets).zip(reaches).enumerate();
+        for (index, (((peer, config), packets), reach)) in peers {
             let (sizes, flows) = (self.sizes[index], self.flows[index]);
             added
                 .credits
@@ -281,7 +292,7 @@ impl Part {
             let mut table = Table::new(context, sizes, flows);
             table.keep_in(custody, index, far);
             table.belong_to(&peer.name);
-            added.push(id, peer.clone(), table, packets);
+            added.push(id, (peer.clone(), reach), table, packets);
         }
         Ok(added)
     }

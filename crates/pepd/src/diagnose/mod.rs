@@ -250,6 +250,7 @@ pub fn diagnose(
     findings.push(system::descriptors(may));
     findings.extend(routes::side(config));
     findings.extend(packets::refusals(config));
+    findings.extend(peers::reach(config));
     findings.extend(runtime.block_on(routes::check(config, &net)));
     let seen = running.as_ref().ok();
     let rules = runtime.block_on(firewall::inspect(config, &net, seen));

@@ -1,5 +1,6 @@
-//! Peers without a session.
+//! Peers without a session, and peers of unlimited reach.
 
+use pep_core::config::{Config, Peer};
 use pepd_api::status::{self, PeerStatus, Status};
 use units::counted;
 
@@ -19,6 +20,32 @@ pub(super) fn check(status: &Status) -> Vec<Finding> {
         }
         _ => down,
     }
+}
+
+/// Returns a finding about peers that may speak for any host, and reach any public address.
+pub(super) fn reach(config: &Config) -> Option<Finding> {
+    let opens = |peer: &&Peer| peer.flows != Some(0) || has_packets(config, peer);
+    let unlimited = |peer: &&Peer| peer.from.is_none() && peer.to.is_none();
+    let names: Vec<_> = config
+        .peers
+        .iter()
+        .filter(|peer| unlimited(peer) && opens(peer))
+        .map(|peer| peer.name.as_str())
+        .collect();
+    let first = names.first()?;
+    Some(Finding::warn(
+        "reach of peers",
+        format!("no `from` and no `to`: {}", names.join(", ")),
+        format!(
+            "state in [peer.{first}] whose hosts it speaks for, and what they reach: \
+             `from = [\"10.5.0.0/16\"]`, `to = [\"192.0.2.7:443\"]`; or `flows = 0`"
+        ),
+    ))
+}
+
+fn has_packets(config: &Config, peer: &Peer) -> bool {
+    let mut sites = config.packet_sites();
+    sites.any(|site| site.site.peer.as_ref() == Some(&peer.name))
 }
 
 fn is_up(peer: &PeerStatus) -> bool {
@@ -96,6 +123,28 @@ mod tests {
             (boat.seen.as_str(), boat.state),
             ("down, never heard", State::Warn)
         );
+    }
+
+    #[test]
+    fn peers_of_unlimited_reach_are_named_in_one_finding() {
+        let found = |first: &str| {
+            let text = format!(
+                "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n\
+                 listen = \"0.0.0.0:1\"\n[peer.one]\n{first}\n\
+                 public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+                 [peer.two]\nto = [\"default\"]\n\
+                 public_key = \"ISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0A=\"\n"
+            );
+            reach(&pep_core::config::parse(&text).expect("valid"))
+        };
+        let one = found("").expect("a finding");
+        assert_eq!(
+            (one.state, one.seen.as_str()),
+            (State::Warn, "no `from` and no `to`: one")
+        );
+        for keys in ["from = \"10.5.0.0/16\"", "to = []", "flows = 0"] {
+            assert_eq!(found(keys), None, "{keys}");
+        }
     }
 
     #[test]

@@ -15,8 +15,10 @@
 //!
 //! - [`Packer`], [`Unpacker`]: one direction of a stream
 //! - [`Codec`]: contexts of zstd
+//! - [`Expansion`]: pace of decompression
 
 mod codec;
+mod expansion;
 mod history;
 mod pack;
 mod skip;
@@ -25,6 +27,7 @@ mod tests;
 mod unpack;
 
 pub use codec::Codec;
+pub use expansion::Expansion;
 pub use pack::{Packed, Packer};
 pub use unpack::{UnpackError, Unpacker};
 

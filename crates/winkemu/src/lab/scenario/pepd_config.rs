@@ -140,7 +140,7 @@ fn peers_of(tables: &BTreeMap<String, Table>, node: &str) -> BTreeSet<String> {
 /// * `intercept.lan` lists the interfaces toward the hosts
 /// * `link` has the interface, rate and round-trip time of the neighbouring link
 /// * sites have the side of pepd on which that link is
-/// * peers have keys, endpoints, and the rate and round-trip time of the path
+/// * peers have keys, endpoints, the rate and round-trip time of the path, and reach all hosts
 pub fn pepds(scenario: &Scenario, run: &RunSpec, ground: &Ground<'_>) -> Vec<PepdSpec> {
     let tables = match &scenario.variant(run).pepds {
         Pepds::None => BTreeMap::new(),
@@ -247,6 +247,9 @@ impl Configs<'_> {
         peer.entry("public_key").or_insert_with(|| public.into());
         let shared = || self.ground.shared_key.display().to_string().into();
         peer.entry("psk_file").or_insert_with(shared);
+        // Hosts of a lab are in private networks beside their pepd.
+        let all = || Value::Array(vec!["0.0.0.0/0".into(), "::/0".into()]);
+        peer.entry("to").or_insert_with(all);
         let way = self.network.way(node, name);
         if let (true, Some((last, _))) = (is_called, way.last()) {
             let address = (self.ground.address)(name, last.other(name));

@@ -102,6 +102,7 @@ fn peers_have_keys_endpoints_and_the_rate_of_their_direction() {
         endpoint = "10.77.1.2:5001"
         public_key = "public of far"
         psk_file = "/keys/psk"
+        to = ["0.0.0.0/0", "::/0"]
         rate = "10Mbit/s"
         rtt = "500ms"
     "#,
@@ -116,6 +117,7 @@ fn peers_have_keys_endpoints_and_the_rate_of_their_direction() {
         dedicated = true
         public_key = "public of near"
         psk_file = "/keys/psk"
+        to = ["0.0.0.0/0", "::/0"]
         rate = "2Mbit/s"
         rtt = "500ms"
     "#,
