@@ -21,6 +21,8 @@ mod live;
 mod local;
 mod paths;
 mod peer;
+#[cfg(feature = "rogue")]
+mod rogue;
 mod shard;
 mod slot;
 mod terms;

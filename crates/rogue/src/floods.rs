@@ -1,0 +1,320 @@
+//! Harm by quantity: each flood keeps most rules, and breaks one very often.
+
+use std::net::SocketAddr;
+
+use splitmix::SplitMix64;
+use tunnel::compression::{Codec, PLAIN_MAX, Packer};
+
+use crate::{
+    Step,
+    wire::{self, Writer},
+};
+
+/// Destinations and client of a flood's flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// A server that accepts, and reads all.
+    pub server: SocketAddr,
+    /// A port at which nothing listens.
+    pub refused: SocketAddr,
+    /// The client that flows name.
+    pub client: SocketAddr,
+}
+
+/// A flood.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    /// Name for tables.
+    pub name: &'static str,
+    /// Turns per second.
+    pub rate: u32,
+    /// True if it goes by TCP and reads nothing.
+    pub deaf: bool,
+    /// Steps of a turn, counted from 0 since the session began.
+    pub turn: fn(u64, &Target, &mut SplitMix64) -> Vec<Step>,
+}
+
+/// All floods.
+pub const ALL: [Flood; 19] = [
+    flood("held parts", 2000, held_parts),
+    flood("openings and resets", 1000, openings),
+    flood("pieces", 500, pieces),
+    flood("refused headers", 500, refused_headers),
+    flood("probes", 500, probes),
+    flood("repeated tokens", 500, repeated_tokens),
+    Flood {
+        deaf: true,
+        ..flood("unread resets", 1000, probes)
+    },
+    flood("repair packets", 4000, repair_packets),
+    flood("expanding blocks", 200, expanding_blocks),
+    flood("credits", 2000, credits),
+    flood("clocks", 2000, clocks),
+    flood("optimistic reports", 100, optimistic),
+    flood("resumptions", 500, resumptions),
+    flood("inventories", 500, inventories),
+    flood("packets", 2000, packets),
+    flood("initiations", 100, initiations),
+    flood("closes", 20, closes),
+    flood("requests for answers", 4000, requests),
+    flood("new sessions", 20, new_sessions),
+];
+
+const fn flood(
+    name: &'static str,
+    rate: u32,
+    turn: fn(u64, &Target, &mut SplitMix64) -> Vec<Step>,
+) -> Flood {
+    Flood {
+        name,
+        rate,
+        deaf: false,
+        turn,
+    }
+}
+
+/// Bytes of parts in a packet that every path carries.
+const ROOM: usize = 1150;
+
+/// Number of the `n`th stream that the initiator opens.
+fn stream(n: u64) -> u64 {
+    2 * n
+}
+
+/// One of these values, or any other of 64 bits.
+fn extreme(random: &mut SplitMix64, values: &[u64]) -> u64 {
+    let other = random.next_u64();
+    let at = random.below(values.len() as u64 + 1) as usize;
+    values.get(at).copied().unwrap_or(other)
+}
+
+fn token(random: &mut SplitMix64) -> u128 {
+    u128::from(random.next_u64()) << 64 | 1
+}
+
+/// Openings with these headers in a segment, each with a RESET; the `n`th segment of its kind.
+fn opened_and_reset(n: u64, room: usize, mut header: impl FnMut() -> Vec<u8>) -> Vec<Step> {
+    let one = header();
+    let count = (room / (one.len() + 16)).max(1) as u64;
+    let mut parts = Vec::new();
+    for at in 0..count {
+        let stream = stream(n * count + at);
+        parts.extend(wire::open(stream, &header()));
+        parts.extend(wire::reset(stream, 0));
+    }
+    reported(n, vec![Step::Segment(parts)])
+}
+
+/// Adds a report now and then: an end that is not heard for long is called again.
+fn reported(n: u64, mut steps: Vec<Step>) -> Vec<Step> {
+    if n.is_multiple_of(32) {
+        steps.push(Step::Report);
+    }
+    steps
+}
+
+/// Parts for a stream that is never opened, and openings of others.
+fn held_parts(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    const GHOST: u64 = 30_000;
+    const BEFORE: u64 = 77;
+    match n {
+        0..BEFORE => vec![Step::Segment(wire::credit(GHOST, 1).repeat(230))],
+        // The openings come near the ghost.
+        14_000.. => vec![Step::Renew],
+        _ => opened_and_reset(n - BEFORE, 1, || wire::probe_header(0)),
+    }
+}
+
+fn openings(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    opened_and_reset(n, 6 * 64, || {
+        wire::flow_header(0, token(random), None, target.refused, target.client)
+    })
+}
+
+/// Bytes of streams, each with a hole before it.
+fn pieces(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const SEGMENTS: u64 = 300;
+    const EACH: u64 = 128;
+    let stream = stream(n / SEGMENTS);
+    let mut parts = Vec::new();
+    if n.is_multiple_of(SEGMENTS) {
+        let header = wire::flow_header(0, token(random), None, target.server, target.client);
+        parts.extend(wire::open(stream, &header));
+    }
+    let first = n % SEGMENTS * EACH;
+    for at in first..first + EACH {
+        parts.extend(wire::data(stream, 1 + 2 * at, b"x"));
+    }
+    reported(n, vec![Step::Segment(parts)])
+}
+
+fn refused_headers(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    opened_and_reset(n, ROOM, || vec![9; 4])
+}
+
+fn probes(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    opened_and_reset(n, ROOM, || wire::probe_header(0))
+}
+
+fn repeated_tokens(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    let header = wire::flow_header(0, 77, None, target.server, target.client);
+    if n == 0 {
+        return vec![Step::Segment(wire::open(0, &header))];
+    }
+    // The first stream stays open.
+    let mut parts = Vec::new();
+    for at in 0..15 {
+        let stream = stream((n - 1) * 15 + at + 1);
+        parts.extend(wire::open(stream, &header));
+        parts.extend(wire::reset(stream, 0));
+    }
+    reported(n, vec![Step::Segment(parts)])
+}
+
+/// FEC headers of all kinds, with extreme numbers, before garbage.
+fn repair_packets(n: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    let kind = random.one_of(&[0x21, 0x21, 0x21, 0x20, 0x11, 0x10]);
+    let near = random.next_u64() & 0xff;
+    let first = extreme(random, &[near, u64::MAX - near]);
+    let frame = Writer::new(0x0a).fixed(8, random.below(2)).fixed(8, kind);
+    let frame = frame
+        .fixed(32, first)
+        .fixed(16, random.one_of(&[1, 2, 128, near]));
+    let length = 600 + random.below(500) as usize;
+    let frame = frame
+        .fixed(16, random.next_u64())
+        .bytes(&random.bytes(length));
+    reported(n, vec![Step::Packet(frame.0)])
+}
+
+/// Blocks of a few bytes that yield 32 KiB each.
+fn expanding_blocks(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    let header =
+        |token| wire::flow_header(wire::COMPRESSED, token, None, target.server, target.client);
+    let (mut packer, mut codec) = (Packer::new(), Codec::new());
+    let mut blocks = [Vec::new(), Vec::new()];
+    for block in &mut blocks {
+        packer.pack(&mut codec, &[0; PLAIN_MAX], block);
+    }
+    let [first, block] = blocks;
+    if n == 0 {
+        let opening = wire::open(0, &header(token(random)));
+        return vec![Step::Segment([opening, wire::data(0, 0, &first)].concat())];
+    }
+    let many = block.repeat(50);
+    let position = first.len() as u64 + (n - 1) * many.len() as u64;
+    reported(n, vec![Step::Segment(wire::data(0, position, &many))])
+}
+
+fn credits(n: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const MOST: u64 = (1 << 62) - 1;
+    let mut parts = Vec::new();
+    if n == 0 {
+        parts.extend(wire::open(0, &wire::probe_header(0)));
+    }
+    for _ in 0..50 {
+        let until = extreme(random, &[0, 1, 1 << 40, MOST - 1, MOST]);
+        parts.extend(wire::credit(0, until));
+        parts.extend(wire::session_credit(until));
+    }
+    reported(n, vec![Step::Segment(parts)])
+}
+
+/// Reports of nothing false but the time.
+fn clocks(_: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const MOST: u64 = (1 << 62) - 1;
+    let times = [0, 1, MOST / 2, MOST];
+    let report = Writer::new(1).fixed(8, 1).number(0);
+    let report = report.number(extreme(random, &times));
+    let report = report.number(extreme(random, &times));
+    // Packets, bytes, below; looked at, lost, bursts; no ranges, no gaps.
+    let rest = [1, 60, 0, 1, 0, 0, 0, 0];
+    let report = rest.into_iter().fold(report, Writer::number);
+    vec![Step::Packet(report.0)]
+}
+
+/// Acknowledges a probe's bytes before they can have arrived.
+fn optimistic(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    const MOST: u64 = 10_000_000_000;
+    if n > 0 {
+        return vec![Step::Optimistic(400)];
+    }
+    let credits = [wire::credit(0, MOST), wire::session_credit(2 * MOST)].concat();
+    let parts = [wire::open(0, &wire::probe_header(MOST)), credits].concat();
+    vec![Step::Segment(parts)]
+}
+
+fn resumptions(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const POSITIONS: [u64; 5] = [0, 1, 1 << 40, u64::MAX - 1, u64::MAX];
+    let token = token(random);
+    let positions = [(); 3].map(|()| random.one_of(&POSITIONS));
+    let unknown = random.one_of(&[0, 16]);
+    opened_and_reset(n, ROOM, || {
+        wire::flow_header(
+            unknown,
+            token,
+            Some(positions),
+            target.server,
+            target.client,
+        )
+    })
+}
+
+fn inventories(n: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    let flows = random.one_of(&[0, 1, 1 << 32, u64::MAX]);
+    opened_and_reset(n, ROOM, || wire::inventory_header(flows))
+}
+
+/// Messages of packet mode: of all channels, with damaged headers of IP inside.
+fn packets(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    let channel = extreme(random, &[0, 1, 0x10, 0x3f, 0x7f]);
+    let mut inner = vec![
+        random.below(0x20) as u8,
+        0x45,
+        0,
+        0,
+        60,
+        0,
+        1,
+        0x40,
+        0,
+        64,
+        17,
+        0,
+        0,
+    ];
+    for address in [target.client, target.server] {
+        if let std::net::IpAddr::V4(ip) = address.ip() {
+            inner.extend_from_slice(&ip.octets());
+        }
+    }
+    inner.extend(random.bytes(40));
+    let at = random.below(inner.len() as u64) as usize;
+    inner[at] ^= random.next_u64() as u8;
+    let frame = Writer::new(0x0b).fixed(8, channel).bytes(&inner);
+    reported(n, vec![Step::Packet(frame.0)])
+}
+
+fn initiations(_: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    vec![Step::Terms(random.bytes(96))]
+}
+
+fn closes(_: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    let reason = [b"\n\x1b[2J\"peer\" up\r"[..].repeat(15), vec![b'a'; 10]].concat();
+    let frame = Writer::new(6)
+        .fixed(8, random.below(3))
+        .number(reason.len() as u64);
+    vec![Step::Packet(frame.bytes(&reason).0), Step::Renew]
+}
+
+/// Frames that each ask for an answer at once.
+fn requests(n: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    let probe = Writer::new(4).fixed(16, random.next_u64());
+    vec![Step::Packet(
+        [probe.0, vec![3; 20 + n as usize % 7]].concat(),
+    )]
+}
+
+fn new_sessions(_: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    vec![Step::Report, Step::Renew]
+}
