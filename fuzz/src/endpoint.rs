@@ -8,7 +8,7 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
-    session::{Outages, Rate, SessionConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig},
     store::Store,
     wire::StreamId,
 };
@@ -103,6 +103,7 @@ fn config() -> SessionConfig {
         peer_rests: false,
         memory: None,
         overhead_max: 0.5,
+        skips: SkipConfig::default(),
     }
 }
 

@@ -41,7 +41,7 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig},
-    session::{Outages, Rate, SessionConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig},
 };
 
 use super::{
@@ -168,6 +168,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
             peer_rests: false,
             memory: None,
             overhead_max: 1.0,
+            skips: SkipConfig::default(),
         },
     }
 }

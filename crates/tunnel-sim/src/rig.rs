@@ -9,7 +9,7 @@ use std::{
 use tunnel::{
     class::Class,
     ecn::Ecn,
-    session::{Event, Outages, PacketQueue, Rate, Session, SessionConfig},
+    session::{Event, Outages, PacketQueue, Rate, Session, SessionConfig, SkipConfig},
     store::{NextPacket, Store},
     wire::StreamId,
 };
@@ -42,6 +42,7 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
         peer_rests: true,
         memory: None,
         overhead_max: 1.0,
+        skips: SkipConfig::default(),
     }
 }
 

@@ -16,7 +16,7 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
-    session::{Event, Outages, PacketQueue, Rate, SessionConfig},
+    session::{Event, Outages, PacketQueue, Rate, SessionConfig, SkipConfig},
     store::{NextPacket, Store},
     wire::StreamId,
 };
@@ -110,6 +110,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
         peer_rests: false,
         memory: None,
         overhead_max: 1.0,
+        skips: SkipConfig::default(),
     };
     let peer = endpoint.add_peer(PeerConfig {
         public_key: public_key(&[other; 32]),

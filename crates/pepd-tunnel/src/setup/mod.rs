@@ -32,7 +32,7 @@ use tunnel::{
     endpoint::{
         AddPeerError, Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig,
     },
-    session::{Outages, Rate, SessionConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig},
 };
 
 use super::{
@@ -452,6 +452,7 @@ fn session_config(
         streams_max: config.limits.flows,
         memory: None,
         overhead_max: 1.0,
+        skips: SkipConfig::default(),
         packets: has_packets(config, index),
         peer_packets: false,
         peer_rests: false,

@@ -148,6 +148,9 @@ pub enum ReportError {
     /// The report lists a packet or segment that was never sent.
     #[error("the report lists {0}, which was never sent")]
     NeverSent(u64),
+    /// The report lists a packet number that was left out (RFC 9000 §21.4).
+    #[error("the report lists packet {0}, whose number was left out")]
+    LeftOut(u64),
     /// The report counts more packets than were sent.
     #[error("the report counts {0} packets, more than were sent")]
     Counts(u64),
@@ -235,6 +238,11 @@ impl<T> Delivery<T> {
         if was_lost {
             self.on_retransmitted(sending.at, flight);
         }
+    }
+
+    /// Returns true if the peer has reported a packet.
+    pub fn is_reported(&self) -> bool {
+        self.highest.is_some()
     }
 
     /// Returns the data in flight.

@@ -77,9 +77,10 @@ impl<T> Delivery<T> {
         if let Some(number) = highest.filter(|number| *number >= self.log.next()) {
             return Err(ReportError::NeverSent(number));
         }
-        let counted = report.counts[0];
-        if counted > self.log.next() {
-            return Err(ReportError::Counts(counted));
+        let [counted, lost, _] = report.counts;
+        let arrived = report.packets.max(counted.saturating_sub(lost));
+        if counted > self.log.next() || arrived > highest.map_or(0, |highest| highest + 1) {
+            return Err(ReportError::Counts(counted.max(arrived)));
         }
         let mut end = report.below;
         for range in &report.ranges {

@@ -24,11 +24,18 @@ pub(super) struct Local {
     /// Reports wait until then.
     pub reports_from: Duration,
     random: ChaCha20Rng,
+    /// Seeds of the packet numbers that sessions leave out.
+    skips: ChaCha20Rng,
 }
+
+/// Number of the stream of random numbers for those left out.
+const SKIPS: u64 = 1;
 
 impl Local {
     pub fn new(config: &EndpointConfig) -> Self {
         let identity = Identity::new(config.private_key);
+        let mut skips = ChaCha20Rng::from_seed(config.seed);
+        skips.set_stream(SKIPS);
         Self {
             mac: MacKey::of_recipient(&identity.public),
             cookie: CookieKey::of_responder(&identity.public),
@@ -38,6 +45,7 @@ impl Local {
             ending: false,
             reports_from: Duration::ZERO,
             random: ChaCha20Rng::from_seed(config.seed),
+            skips,
         }
     }
 
@@ -46,6 +54,13 @@ impl Local {
         let mut bytes = [0; N];
         self.random.fill_bytes(&mut bytes);
         bytes
+    }
+
+    /// Returns the seed for the packet numbers that the sessions of a peer leave out.
+    pub fn skip_seed(&mut self) -> [u8; 32] {
+        let mut seed = [0; 32];
+        self.skips.fill_bytes(&mut seed);
+        seed
     }
 
     /// Returns the seed of one handshake.

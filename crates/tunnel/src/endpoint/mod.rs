@@ -221,8 +221,9 @@ impl Endpoint {
     /// # Errors
     /// A peer with that key exists here or elsewhere, the key is the endpoint's own, or there are
     /// too many peers.
-    pub fn add_peer(&mut self, config: PeerConfig) -> Result<PeerId, AddPeerError> {
+    pub fn add_peer(&mut self, mut config: PeerConfig) -> Result<PeerId, AddPeerError> {
         self.check_new(&config.public_key)?;
+        config.session.skips.seed = self.local.skip_seed();
         let slot = self.free_slot()?;
         let id = PeerId::new(slot, self.slots[usize::from(slot)].generation);
         self.by_key.insert(config.public_key, id);

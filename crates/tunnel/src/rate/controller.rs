@@ -89,6 +89,14 @@ impl Controller {
         }
     }
 
+    /// Returns true while packets leave whose arrivals measure the rate: first train or pulse.
+    pub fn is_in_burst(&self) -> bool {
+        match self {
+            Self::Dedicated { .. } => false,
+            Self::Measured(auto) => auto.is_in_burst(),
+        }
+    }
+
     /// Records that a packet of this many bytes on the link is sent.
     pub fn on_sent(&mut self, now: Duration, _bytes: u64) {
         if let Self::Measured(auto) = self {

@@ -72,7 +72,11 @@ mod tests {
     fn credit_wakes_as_many_streams_as_it_has_bytes_and_urgent_ones_first() {
         let mut blocked = Blocked::default();
         for stream in 0..40 {
-            let class = if stream < 38 { Class::Bulk } else { Class::Interactive };
+            let class = if stream < 38 {
+                Class::Bulk
+            } else {
+                Class::Interactive
+            };
             blocked.insert(stream, class);
             blocked.insert(stream, class);
         }
@@ -84,7 +88,10 @@ mod tests {
         blocked.forget(1);
         assert_eq!(blocked.wake(3, 4), [2], "its turn is free");
         blocked.remove(4);
-        assert_eq!(blocked.wake(4, 100), (3..20).filter(|n| *n != 4).collect::<Vec<_>>());
+        assert_eq!(
+            blocked.wake(4, 100),
+            (3..20).filter(|n| *n != 4).collect::<Vec<_>>()
+        );
         assert_eq!(blocked.wake(4, 100), (20..36).collect::<Vec<_>>());
         assert_eq!(blocked.wake(4, 100), [36, 37, 0]);
         assert_eq!(blocked.len(), 0);

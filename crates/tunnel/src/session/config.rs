@@ -41,6 +41,36 @@ pub struct SessionConfig {
     pub memory: Option<PathMemory>,
     /// Maximum number of repair packets per FEC-protected data packet.
     pub overhead_max: f64,
+    /// Packet numbers left out.
+    pub skips: SkipConfig,
+}
+
+/// Packet numbers left out at random: a peer that reports one has not received what it reports (RFC
+/// 9000 §21.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkipConfig {
+    /// One of so many numbers is left out; 0: none.
+    pub every: u32,
+    /// Seed of the random places, unknown to the peer. An endpoint sets it.
+    pub seed: [u8; 32],
+}
+
+impl SkipConfig {
+    /// Leaves out no number.
+    pub const NONE: Self = Self {
+        every: 0,
+        seed: [0; 32],
+    };
+}
+
+/// Rare enough that gaps cost nothing.
+impl Default for SkipConfig {
+    fn default() -> Self {
+        Self {
+            every: 4096,
+            ..Self::NONE
+        }
+    }
 }
 
 /// Suits an unknown path, over IPv4 and Ethernet.
@@ -69,6 +99,7 @@ impl Default for SessionConfig {
             peer_rests: false,
             memory: None,
             overhead_max: 1.0,
+            skips: SkipConfig::default(),
         }
     }
 }

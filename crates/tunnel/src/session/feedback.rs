@@ -25,8 +25,10 @@ impl Session {
     pub(super) fn handle_report(
         &mut self,
         now: Duration,
-        report: &Report,
+        mut report: Report,
     ) -> Result<bool, PacketError> {
+        self.skips.take_out(&mut report)?;
+        let report = &report;
         let mut acked = std::mem::take(&mut self.acked);
         let take = |segment| acked.push(segment);
         let outcome = self.delivery.on_report(now, report, take)?;

@@ -30,6 +30,7 @@ mod parts;
 mod receive;
 mod segment;
 mod send;
+mod skips;
 mod stats;
 mod steady;
 #[cfg(test)]
@@ -49,7 +50,7 @@ pub use crate::{
     store::PacketQueue,
 };
 use blocked::Blocked;
-pub use config::SessionConfig;
+pub use config::{SessionConfig, SkipConfig};
 pub use error::{PacketError, TooManyQueues, TooManyStreams};
 pub use event::Event;
 use held::Held;
@@ -57,6 +58,7 @@ use messages::Messages;
 pub use messages::QUEUES_MAX;
 use segment::{Segment, Sent};
 use send::Sending;
+use skips::Skips;
 pub use stats::{Measures, PathState, SessionStats};
 use steady::LastSteady;
 use validation::Validation;
@@ -105,6 +107,7 @@ pub struct Session {
     /// Control parts to send before streams' bytes.
     control: VecDeque<Sent>,
     delivery: Delivery<Segment>,
+    skips: Skips,
     encoding: Encoding,
     pacer: Pacer,
     calm: Calm,
@@ -204,6 +207,7 @@ impl Session {
             blocked: Blocked::default(),
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
+            skips: Skips::new(&config.skips),
             encoding: Encoding::new(config.packet_max, config.overhead_max),
             pacer: Pacer::new(controller.rate(), Batch::for_path(config.rtt, false)),
             calm: Calm::new(now),

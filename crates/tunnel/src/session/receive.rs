@@ -76,7 +76,7 @@ impl Session {
         match frame {
             Frame::Padding | Frame::Later { .. } => {}
             Frame::Probe => self.arrivals.ask(),
-            Frame::Report(report) => return self.handle_report(now, &report),
+            Frame::Report(report) => return self.handle_report(now, report),
             Frame::MtuProbe { id } => self.mtu_arrived = Some(id),
             Frame::MtuAck { id } => self.mtu.on_ack(id),
             Frame::PathChallenge { token } => self.validation.challenged = Some(token),
@@ -172,7 +172,9 @@ impl Session {
                 from,
                 bytes,
                 fin,
-            } => !self.streams.adds_piece(Data::new(stream, from, bytes.len(), fin)),
+            } => !self
+                .streams
+                .adds_piece(Data::new(stream, from, bytes.len(), fin)),
             _ => true,
         };
         !self.is_backed_up()
@@ -231,11 +233,7 @@ impl Session {
     }
 
     /// Handles the held parts of a stream that has been opened. No opening is among them.
-    fn handle_held(
-        &mut self,
-        stream: StreamId,
-        store: &mut impl Store,
-    ) -> Result<(), PacketError> {
+    fn handle_held(&mut self, stream: StreamId, store: &mut impl Store) -> Result<(), PacketError> {
         for part in self.held.take(stream) {
             for part in Parts::new(&part) {
                 self.handle_part(part?, false, store)?;

@@ -89,7 +89,10 @@ impl Session {
         let size = out.len() - begin + self.config.overhead;
         let sending = std::mem::take(&mut self.sending);
         let Sending { seq, coded, .. } = sending;
-        let number = self.delivery.on_sent(now, seq, size, coded);
+        // What the first reports and bursts measure has no gaps.
+        let may_skip = self.delivery.is_reported() && !self.controller.is_in_burst();
+        let packet = self.delivery.on_sent(now, seq, size, coded);
+        let number = self.skips.next(packet, may_skip);
         // Beacons accompany repeats into a silence, as the repeats may be too long for the path.
         if report || self.silence.state() == State::Up {
             self.arrivals.on_sent(now, report.then_some(size));

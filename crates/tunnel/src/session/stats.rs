@@ -56,8 +56,8 @@ pub struct SessionStats {
     pub segments_doubled: u64,
     /// Segments restored by FEC.
     pub segments_restored: u64,
-    /// Segments dropped for lack of room, which the peer retransmits: for parts that came before the
-    /// opening of their stream, for bytes beyond missing ones, or for answers and events.
+    /// Segments dropped for lack of room, which the peer retransmits. They need room for parts that
+    /// came before the opening of their stream, bytes beyond missing ones, answers, and events.
     pub segments_not_held: u64,
     /// Parts handled, those that waited for the opening of their stream once.
     pub parts_handled: u64,

@@ -55,8 +55,9 @@ impl Session {
             return;
         }
         for loss in &self.losses {
+            let first = self.skips.number(loss.first);
             self.trace.push(|| Event::Lost {
-                first: loss.first,
+                first,
                 packets: loss.packets,
                 cause: loss.cause.as_str(),
             });

@@ -19,12 +19,7 @@ const HARMLESS: u8 = 128;
 
 impl CloseCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Self; 4] = [
-        Self::Shutdown,
-        Self::Protocol,
-        Self::Limit,
-        Self::Elsewhere,
-    ];
+    pub const ALL: [Self; 4] = [Self::Shutdown, Self::Protocol, Self::Limit, Self::Elsewhere];
 
     /// Returns the code with this number on the wire. A code of a later version counts as
     /// [`Limit`](Self::Limit), and from 128 on as [`Elsewhere`](Self::Elsewhere).

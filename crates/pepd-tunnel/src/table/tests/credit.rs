@@ -1,6 +1,6 @@
 //! Credit of peers.
 
-use tunnel::ecn::Ecn;
+use tunnel::{ecn::Ecn, session::SkipConfig};
 
 use super::*;
 
@@ -34,6 +34,7 @@ fn session(initiator: bool) -> Session {
         peer_rests: false,
         memory: None,
         overhead_max: 1.0,
+        skips: SkipConfig::NONE,
     };
     Session::new(config, Duration::ZERO)
 }

@@ -318,6 +318,10 @@ impl Peer {
         self.end(DownReason::Replaced);
         let mut config = agreed.terms.agree(&self.config.session);
         config.initiator = initiator;
+        // Other places in each session, which the peer cannot know.
+        let name = agreed.generation.keys.name.to_be_bytes();
+        let seed = config.skips.seed.iter_mut().zip(name);
+        seed.for_each(|(byte, name)| *byte ^= name);
         if !rtt.is_zero() {
             config.rtt = rtt;
         }

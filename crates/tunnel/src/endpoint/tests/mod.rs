@@ -21,7 +21,7 @@ use super::{
 use crate::{
     crypto::{Key, public_key},
     ecn::Ecn,
-    session::{Outages, Rate, SessionConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig},
     store::Store,
     wire::StreamId,
 };
@@ -61,6 +61,7 @@ pub(super) fn session_config() -> SessionConfig {
         peer_rests: false,
         memory: None,
         overhead_max: 0.5,
+        skips: SkipConfig::NONE,
     }
 }
 

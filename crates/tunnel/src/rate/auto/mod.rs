@@ -171,6 +171,11 @@ pub struct Auto {
 }
 
 impl Auto {
+    /// Returns true while packets of the train or of a pulse leave.
+    pub fn is_in_burst(&self) -> bool {
+        self.train.is_leaving() || matches!(self.phase, Phase::Pulse { .. })
+    }
+
     /// Creates a measurement that begins at `now`, optionally with a remembered rate.
     pub fn new(config: &ControllerConfig, now: Duration) -> Self {
         let rtt = config.rtt.as_secs_f64().max(1e-3);

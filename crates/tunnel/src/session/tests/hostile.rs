@@ -7,40 +7,43 @@ use proptest::prelude::*;
 use super::{Bytes, config};
 use crate::{
     class::Class,
+    delivery::ReportError,
     ecn::Ecn,
-    session::{CONTROL_MAX, EVENTS_MAX, Event, Outages, PacketError, Session, SessionConfig},
-    wire::{CloseCode, Frame, Highest, Part, Report, ResetCode, StreamId},
+    session::{
+        CONTROL_MAX, EVENTS_MAX, Event, Outages, PacketError, Session, SessionConfig, SkipConfig,
+    },
+    wire::{CloseCode, Frame, Gap, Highest, Part, Report, ResetCode, StreamId},
 };
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Maximum number of parts in a packet of these tests, and of events that one causes.
-const PARTS: usize = 400;
+pub const PARTS: usize = 400;
 
 /// A session, and the hostile peer's numbers.
-struct Victim {
-    session: Session,
-    bytes: Bytes,
+pub struct Victim {
+    pub session: Session,
+    pub bytes: Bytes,
     now: Duration,
     number: u64,
-    seq: u32,
-    /// Number of the last packet that the session has sent.
-    sent: Option<u64>,
+    pub seq: u32,
+    /// Numbers of the packets that the session has sent.
+    pub sent: Vec<u64>,
 }
 
 impl Victim {
-    fn new(config: SessionConfig) -> Self {
+    pub fn new(config: SessionConfig) -> Self {
         Self {
             session: Session::new(config, Duration::ZERO),
             bytes: Bytes::default(),
             now: Duration::ZERO,
             number: 0,
             seq: 0,
-            sent: None,
+            sent: Vec::new(),
         }
     }
 
-    fn packet(&mut self, packet: &[u8]) -> Result<(), PacketError> {
+    pub fn packet(&mut self, packet: &[u8]) -> Result<(), PacketError> {
         self.number += 1;
         let (now, number) = (self.now, self.number);
         let (session, bytes) = (&mut self.session, &mut self.bytes);
@@ -76,20 +79,34 @@ impl Victim {
         self.frames(&[Frame::Segment { seq, parts }])
     }
 
+    /// Returns a report of all packets up to this number, and of no segment.
+    fn report(&self, number: u64) -> Frame<'static> {
+        let arrived_us = u64::try_from(self.now.as_micros()).expect("soon");
+        let highest = Some(Highest {
+            number,
+            arrived_us,
+            held_us: 0,
+        });
+        Frame::Report(Report {
+            highest,
+            ..Report::default()
+        })
+    }
+
     /// Takes all events; returns their number.
-    fn events(&mut self) -> usize {
+    pub fn events(&mut self) -> usize {
         std::iter::from_fn(|| self.session.poll_event()).count()
     }
 
     /// Lets the session send for this time; returns the number of packets.
-    fn run(&mut self, time: Duration) -> usize {
+    pub fn run(&mut self, time: Duration) -> usize {
         let end = self.now + time;
         let mut packets = 0;
         while self.now < end {
             let mut out = Vec::new();
             let (session, bytes) = (&mut self.session, &mut self.bytes);
             if let Some(written) = session.poll_packet(self.now, &mut out, bytes) {
-                self.sent = Some(written.number);
+                self.sent.push(written.number);
                 packets += 1;
             } else {
                 self.now += MS;
@@ -173,7 +190,11 @@ fn credit_for_a_byte_does_not_visit_all_streams() {
     }
     let turns = |victim: &Victim| victim.session.blocked.len();
     victim.run(Duration::from_secs(2));
-    assert_eq!(turns(&victim), 4096, "all have sent their opening, and wait");
+    assert_eq!(
+        turns(&victim),
+        4096,
+        "all have sent their opening, and wait"
+    );
     for until in 1..200 {
         let before = victim.session.stats().streams_woken;
         victim
@@ -226,7 +247,9 @@ fn floods(seed: u64, reads: Reads) -> Result<(), TestCaseError> {
             }
         }
         if !victim.offer(&parts).map_err(valid)? {
-            let opens = parts.iter().filter(|part| matches!(part, Part::Open { .. }));
+            let opens = parts
+                .iter()
+                .filter(|part| matches!(part, Part::Open { .. }));
             next -= 2 * opens.count() as u64;
         }
         match reads {
@@ -238,7 +261,11 @@ fn floods(seed: u64, reads: Reads) -> Result<(), TestCaseError> {
         prop_assert!(victim.session.control.len() <= CONTROL_MAX + 2 * streams + PARTS);
         prop_assert!(victim.session.events.len() <= EVENTS_MAX + PARTS);
     }
-    prop_assert!(victim.session.stats().segments_not_held > 0, "seed {}", seed);
+    prop_assert!(
+        victim.session.stats().segments_not_held > 0,
+        "seed {}",
+        seed
+    );
     victim.events();
     victim.run(Duration::from_secs(1));
     prop_assert!(victim.session.control.is_empty());
@@ -269,16 +296,8 @@ fn a_peer_that_acknowledges_nothing_fills_no_memory() {
         next += 60 * u64::from(victim.offer(&resets).expect("valid"));
         victim.events();
         victim.run(MS);
-        let highest = victim.sent.map(|number| Highest {
-            number,
-            arrived_us: u64::try_from(victim.now.as_micros()).expect("soon"),
-            held_us: 0,
-        });
-        let report = Report {
-            highest,
-            ..Report::default()
-        };
-        victim.frames(&[Frame::Report(report)]).expect("valid");
+        let last = *victim.sent.last().expect("it sends");
+        victim.frames(&[victim.report(last)]).expect("valid");
         let (segments, bytes) = victim.session.delivery.span();
         let is_bounded = segments <= 64 + 4096 || bytes < (1 << 20) + 100_000;
         assert!(is_bounded, "{segments} segments of {bytes} bytes");
@@ -313,7 +332,10 @@ fn scattered_bytes_and_segments_take_memory_in_proportion_to_credit() {
         if 400 * (packet + 1) < credit {
             victim.offer(&parts).expect("ignored, or taken");
         } else {
-            let credit = Part::Credit { stream: 1, until: 1 };
+            let credit = Part::Credit {
+                stream: 1,
+                until: 1,
+            };
             victim.offer(&[credit]).expect("ignored, or taken");
         }
         assert!(victim.session.streams.pieces() <= max + PARTS);
@@ -322,7 +344,9 @@ fn scattered_bytes_and_segments_take_memory_in_proportion_to_credit() {
     assert!(victim.session.streams.is_scattered());
     assert_eq!(victim.session.arrivals.ranges_len(), max);
     let pieces = victim.session.streams.pieces();
-    victim.segment_again(1, &[piece(0)]).expect("the first that is missing");
+    victim
+        .segment_again(1, &[piece(0)])
+        .expect("the first that is missing");
     assert_eq!(victim.session.streams.pieces(), pieces - 1);
     assert_eq!(victim.session.arrivals.ranges_len(), max - 1);
 }
@@ -342,12 +366,67 @@ fn a_session_is_closed_once() {
 
 #[test]
 fn more_packets_than_were_sent_are_not_counted() {
-    let mut victim = Victim::new(config(true));
-    let sent = victim.run(500 * MS) as u64;
-    let report = |counts| Frame::Report(Report {
-        counts,
-        ..Report::default()
-    });
-    victim.frames(&[report([sent, 1, 1])]).expect("all");
-    assert!(victim.frames(&[report([sent + 1, 1, 1])]).is_err());
+    let counted = |counts, packets| {
+        let mut victim = Victim::new(many_streams(true));
+        victim.run(Duration::from_secs(1));
+        let last = *victim.sent.last().expect("beacons");
+        let Frame::Report(report) = victim.report(last) else {
+            panic!("no report");
+        };
+        let report = Report {
+            counts: [last + counts, 1, 1],
+            packets: last + packets,
+            ..report
+        };
+        victim.frames(&[Frame::Report(report)])
+    };
+    assert_eq!(counted(1, 1), Ok(()), "all that were sent");
+    assert!(counted(2, 1).is_err());
+    assert!(counted(1, 2).is_err());
+}
+
+/// A peer that reports everything as received, to make the local end send more (RFC 9000 §21.4).
+#[test]
+fn a_report_of_a_number_left_out_ends_the_session() {
+    let begun = || {
+        let mut victim = Victim::new(SessionConfig {
+            skips: SkipConfig {
+                every: 50,
+                seed: [3; 32],
+            },
+            ..many_streams(true)
+        });
+        victim.run(200 * MS);
+        let first = *victim.sent.last().expect("beacons");
+        victim.frames(&[victim.report(first)]).expect("received");
+        while victim.sent.windows(2).all(|pair| pair[1] == pair[0] + 1) {
+            victim.run(100 * MS);
+            let last = *victim.sent.last().expect("beacons");
+            victim.frames(&[victim.report(last)]).expect("received");
+        }
+        victim.run(Duration::from_secs(1));
+        let pair = victim.sent.windows(2).find(|pair| pair[1] > pair[0] + 1);
+        let left_out = pair.expect("one is left out")[0] + 1;
+        (victim, left_out)
+    };
+    let error = |number| Err(PacketError::Report(ReportError::LeftOut(number)));
+    let (mut victim, left_out) = begun();
+    assert_eq!(victim.frames(&[victim.report(left_out - 1)]), Ok(()));
+    assert_eq!(victim.frames(&[victim.report(left_out + 1)]), Ok(()));
+    assert_eq!(victim.frames(&[victim.report(left_out)]), error(left_out));
+    for (before, missing) in [(left_out, 1), (left_out - 3, 2)] {
+        let (mut victim, left_out) = begun();
+        let Frame::Report(report) = victim.report(left_out + 2) else {
+            panic!("no report");
+        };
+        let gap = Gap {
+            before,
+            missing,
+            before_us: 0,
+            after_us: 0,
+        };
+        let gaps = vec![gap];
+        let report = Frame::Report(Report { gaps, ..report });
+        assert_eq!(victim.frames(&[report]), error(left_out));
+    }
 }

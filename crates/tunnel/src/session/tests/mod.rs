@@ -3,6 +3,7 @@
 mod carrier;
 mod hostile;
 mod messages;
+mod skips;
 mod streams;
 mod traces;
 
@@ -11,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Event, Outages, PacketQueue, Rate, Session, SessionConfig};
+use super::{Event, Outages, PacketQueue, Rate, Session, SessionConfig, SkipConfig};
 use crate::{
     ecn::Ecn,
     store::{NextPacket, Store},
@@ -38,6 +39,7 @@ pub fn config(initiator: bool) -> SessionConfig {
         peer_rests: false,
         memory: None,
         overhead_max: 1.0,
+        skips: SkipConfig::NONE,
     }
 }
 

@@ -1,0 +1,177 @@
+//! Packet numbers left out at random.
+//!
+//! A peer that reports packets without receiving them, so that the local end sends more, sooner or
+//! later reports a number that was never sent (RFC 9000 §21.4). Everything else in a session counts
+//! the packets that were sent, from 0 without gaps. So numbers left out are no losses:
+//!
+//! ```text
+//!   packets sent            0  1  2  3     4  5  6
+//!   numbers on the wire     0  1  2  3  -  5  6  7
+//! ```
+
+use std::{collections::VecDeque, iter};
+
+use rand_chacha::{
+    ChaCha20Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+use super::SkipConfig;
+use crate::{delivery::ReportError, wire::Report};
+
+/// Numbers below the newest one for which those left out are remembered. Send times are kept for as
+/// many packets.
+const KEPT: u64 = 1 << 18;
+/// Later numbers after which a receiver has judged one: its loss meter's limit of reordering.
+const JUDGED_AFTER: u64 = 64;
+
+/// Numbers left out so far, and the mapping between packets and numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Skips {
+    every: u64,
+    random: ChaCha20Rng,
+    /// Lowest number to leave out next.
+    due: u64,
+    /// The newest numbers left out, in rising order.
+    recent: VecDeque<Skip>,
+    /// Number of earlier ones, all below these.
+    forgotten: u64,
+    /// The first of the recent ones that are in the peer's counts.
+    counted: usize,
+    /// Numbers in the peer's counts that were left out, and bursts of these alone.
+    in_counts: [u64; 2],
+}
+
+/// A number that was left out.
+#[derive(Clone, Copy, Debug)]
+struct Skip {
+    number: u64,
+    /// The next number that has arrived, as far as known.
+    after: u64,
+    /// No lost packet is next to it, as far as known.
+    is_alone: bool,
+}
+
+impl Skips {
+    pub fn new(config: &SkipConfig) -> Self {
+        let every = config.every.into();
+        let mut random = ChaCha20Rng::from_seed(config.seed);
+        Self {
+            every,
+            due: random.next_u64().checked_rem(every).unwrap_or(0),
+            random,
+            recent: VecDeque::new(),
+            forgotten: 0,
+            counted: 0,
+            in_counts: [0; 2],
+        }
+    }
+
+    /// Returns the number of the next packet, of which `packet` were sent before. May leave out a
+    /// number before it if `may_skip`.
+    pub fn next(&mut self, packet: u64, may_skip: bool) -> u64 {
+        let number = packet + self.forgotten + self.recent.len() as u64;
+        if self.every == 0 || !may_skip || number < self.due {
+            return number;
+        }
+        self.skip(number);
+        number + 1
+    }
+
+    fn skip(&mut self, number: u64) {
+        while let Some(front) = self.recent.front()
+            && front.number + KEPT < number
+        {
+            self.recent.pop_front();
+            self.forgotten += 1;
+            self.counted = self.counted.saturating_sub(1);
+        }
+        self.recent.push_back(Skip {
+            number,
+            after: number + 1,
+            is_alone: true,
+        });
+        // One of the next `every` numbers after the current ones, and never two in a row.
+        let block = (number / self.every + 1) * self.every;
+        let place = self.random.next_u64() % self.every;
+        self.due = (block + place).max(number + 2);
+    }
+
+    /// Returns the count of packets sent before the one with this number.
+    fn packet(&self, number: u64) -> Result<u64, ReportError> {
+        let index = self.recent.partition_point(|skip| skip.number < number);
+        if self
+            .recent
+            .get(index)
+            .is_some_and(|skip| skip.number == number)
+        {
+            return Err(ReportError::LeftOut(number));
+        }
+        Ok(number.saturating_sub(self.forgotten + index as u64))
+    }
+
+    /// Returns the number on the wire of a packet, by the count of those sent before.
+    pub fn number(&self, packet: u64) -> u64 {
+        let number = packet.saturating_add(self.forgotten);
+        let skips = self.recent.iter();
+        skips.fold(number, |number, skip| {
+            number.saturating_add(u64::from(skip.number <= number))
+        })
+    }
+
+    /// Replaces numbers of a report by counts of packets sent, and takes the numbers left out from
+    /// its gaps and counts.
+    ///
+    /// # Errors
+    ///
+    /// The peer claims to have received a number that was left out.
+    pub fn take_out(&mut self, report: &mut Report) -> Result<(), ReportError> {
+        if self.forgotten == 0 && self.recent.is_empty() {
+            return Ok(());
+        }
+        self.note_gaps(report);
+        if let Some(highest) = &mut report.highest {
+            self.count(highest.number);
+            highest.number = self.packet(highest.number)?;
+        }
+        for gap in &mut report.gaps {
+            let after = gap.before.saturating_add(gap.missing).saturating_add(1);
+            let (before, after) = (self.packet(gap.before)?, self.packet(after)?);
+            gap.before = before;
+            gap.missing = after.saturating_sub(before).saturating_sub(1);
+        }
+        let [skipped, bursts] = self.in_counts;
+        for (count, skipped) in iter::zip(&mut report.counts, [skipped, skipped, bursts]) {
+            *count = count.saturating_sub(skipped);
+        }
+        Ok(())
+    }
+
+    /// Notes which packets around the numbers left out have arrived.
+    fn note_gaps(&mut self, report: &Report) {
+        for gap in &report.gaps {
+            let from = self.counted;
+            let from = from.max(
+                self.recent
+                    .partition_point(|skip| skip.number <= gap.before),
+            );
+            let last = gap.before.saturating_add(gap.missing);
+            let inside = self.recent.range_mut(from.min(self.recent.len())..);
+            for skip in inside.take_while(|skip| skip.number <= last) {
+                skip.after = last.saturating_add(1);
+                skip.is_alone = gap.missing == 1;
+            }
+        }
+    }
+
+    /// Adds the numbers left out that a receiver of packets up to `highest` has judged.
+    fn count(&mut self, highest: u64) {
+        while let Some(skip) = self.recent.get(self.counted)
+            && skip.after.saturating_add(JUDGED_AFTER) <= highest
+        {
+            self.in_counts[0] += 1;
+            self.in_counts[1] += u64::from(skip.is_alone);
+            self.counted += 1;
+        }
+    }
+}

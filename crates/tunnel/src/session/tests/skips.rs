@@ -1,0 +1,216 @@
+//! Packet numbers left out: no decision depends on them, and a peer that reports one is found out.
+
+use std::time::Duration;
+
+use super::{DELAY, Pair, config};
+use crate::{
+    arrival::{Arrivals, Arrived, Asks, Timing},
+    cause::{Cause, Classifier, LossEvent},
+    coding::Encoding,
+    path::PathSample,
+    rate::{Controller, ControllerConfig, Rate},
+    session::{SkipConfig, skips::Skips},
+    wire::Report,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const BYTES: usize = 1250;
+/// Packets, one each millisecond. The last ones are not lost.
+const PACKETS: u64 = 30_000;
+const TAIL: u64 = 300;
+
+fn skips(every: u32) -> SkipConfig {
+    let seed = [7; 32];
+    SkipConfig { every, seed }
+}
+
+/// Sender and receiver of packets whose fate depends on their count alone.
+struct World {
+    skips: Skips,
+    arrivals: Arrivals,
+    classifier: Classifier,
+    controller: Controller,
+    encoding: Encoding,
+    counts: [u64; 3],
+    left_out: u64,
+}
+
+/// Conclusions of the sender from a report: highest packet, losses, rate, packets.
+type Decisions = (Option<u64>, Vec<LossEvent>, u64, u64);
+
+impl World {
+    fn new(every: u32) -> Self {
+        let timing = Timing {
+            rtt: 2 * DELAY,
+            rate: Some(10_000_000),
+        };
+        let controller = ControllerConfig {
+            rate: Rate::Auto,
+            rtt: 2 * DELAY,
+            packet: BYTES as u64,
+            overhead: 28,
+            remembered: None,
+        };
+        Self {
+            skips: Skips::new(&skips(every)),
+            arrivals: Arrivals::new(timing, Duration::ZERO),
+            classifier: Classifier::new(),
+            controller: Controller::new(&controller, Duration::ZERO),
+            encoding: Encoding::new(1400, 1.0),
+            counts: [0; 3],
+            left_out: 0,
+        }
+    }
+
+    /// Sends a packet, which arrives at that time unless it is lost.
+    fn send(&mut self, packet: u64, arrives: Option<Duration>) {
+        self.controller.on_sent(sent_at(packet), BYTES as u64);
+        let number = self.skips.next(packet, packet > 0);
+        self.left_out = number - packet;
+        if let Some(now) = arrives {
+            let arrived = Arrived {
+                number,
+                datagram: BYTES,
+                marked: false,
+                asks: Asks::Soon,
+            };
+            self.arrivals
+                .on_packet(now, &arrived, Duration::from_secs(1));
+        }
+    }
+
+    fn report(&mut self, now: Duration) -> Decisions {
+        let mut report = self.arrivals.report(now);
+        self.skips.take_out(&mut report).expect("honest");
+        let sample = sample(now, &report);
+        let mut losses = Vec::new();
+        let settled = sample.as_ref().map_or(0, |sample| sample.received_us);
+        let known = |number| Some(sent_at(number));
+        self.classifier
+            .on_gaps(&report.gaps, None, settled, known, |loss| losses.push(loss));
+        if let Some(sample) = &sample {
+            self.classifier.on_sample(sample);
+            self.controller.on_sample(sample, &losses);
+        }
+        let congested = losses.iter().any(|loss| loss.cause == Cause::Congestion);
+        self.encoding.on_counts(report.counts, congested, MS);
+        self.counts = report.counts;
+        let highest = report.highest.map(|highest| highest.number);
+        (highest, losses, self.controller.rate(), report.packets)
+    }
+}
+
+fn sent_at(packet: u64) -> Duration {
+    MS * u32::try_from(packet).expect("few")
+}
+
+fn sample(now: Duration, report: &Report) -> Option<PathSample> {
+    let highest = report.highest?;
+    let held = Duration::from_micros(highest.held_us);
+    Some(PathSample {
+        now: now + DELAY,
+        number: highest.number,
+        sent_at: sent_at(highest.number),
+        received_us: highest.arrived_us,
+        rtt: now + DELAY - held - sent_at(highest.number),
+        packets: report.packets,
+        bytes: report.bytes,
+        marked: 0,
+        sent_packets: highest.number + 1,
+        app_limited: false,
+    })
+}
+
+/// Returns the queueing delay of a packet: every two seconds a queue builds up, stands and drains.
+fn queue(packet: u64) -> Duration {
+    let ms = match packet % 2000 {
+        at @ 0..400 => at / 10,
+        400..500 => 40,
+        at @ 500..900 => (900 - at) / 10,
+        _ => 0,
+    };
+    MS * ms as u32
+}
+
+/// Returns when a packet arrives: the link loses some, alone and in bursts, and so does the queue
+/// when it is full, if there is one.
+fn arrives(packet: u64, with_queue: bool) -> Option<Duration> {
+    let draw = splitmix::nth(packet);
+    let queue = if with_queue {
+        queue(packet)
+    } else {
+        Duration::ZERO
+    };
+    let full = queue == 40 * MS && draw.is_multiple_of(5);
+    let link = draw % 50 == 7 || packet % 1000 < 3;
+    let is_lost = packet < PACKETS - TAIL && packet > 0 && (full || link);
+    (!is_lost).then(|| sent_at(packet) + DELAY + queue)
+}
+
+/// Sends the same packets with no number left out, and with one in ten. Compares what the senders
+/// conclude from each report, and returns them with the packets lost by cause.
+fn compare(with_queue: bool) -> ([World; 2], [u64; 3]) {
+    let mut worlds = [0, 10].map(World::new);
+    let mut causes = [0; 3];
+    for packet in 0..PACKETS {
+        let arrives = arrives(packet, with_queue);
+        for world in &mut worlds {
+            world.send(packet, arrives);
+        }
+        if let Some(now) = arrives.filter(|_| packet % 10 == 9) {
+            let [plain, skipping] = worlds.each_mut().map(|world| world.report(now));
+            assert_eq!(plain, skipping, "packet {packet}");
+            for loss in plain.1 {
+                causes[loss.cause as usize] += loss.packets;
+            }
+        }
+    }
+    (worlds, causes)
+}
+
+/// Losses have the same causes, rates and counts. Only the time at which the receiver judges a
+/// packet differs, by some numbers.
+#[test]
+fn ten_percent_skips_change_no_decision() {
+    let ([plain, skipping], causes) = compare(true);
+    assert_eq!(plain.left_out, 0);
+    assert!(skipping.left_out > PACKETS / 11, "{}", skipping.left_out);
+    assert!(
+        causes[..2].iter().all(|packets| *packets > 100),
+        "{causes:?}"
+    );
+    assert_eq!(plain.counts[1..], skipping.counts[1..]);
+    assert!(plain.counts[0].abs_diff(skipping.counts[0]) <= 64);
+}
+
+#[test]
+fn ten_percent_skips_change_no_overhead() {
+    let ([plain, skipping], _) = compare(false);
+    assert_eq!(plain.counts[1..], skipping.counts[1..]);
+    assert!(plain.encoding.share() > 0.0);
+    assert_eq!(plain.encoding.share(), skipping.encoding.share());
+}
+
+/// A transfer over a lossy link retransmits what was lost, and nothing for numbers left out.
+#[test]
+fn numbers_left_out_are_not_retransmitted() {
+    let mut pair = Pair::with(|initiator| super::SessionConfig {
+        skips: skips(10),
+        stream_credit: 1 << 30,
+        ..config(initiator)
+    });
+    let stream = pair.sides[0]
+        .session
+        .open(crate::class::Class::Bulk, 0, b"")
+        .expect("few");
+    pair.sides[0].write(stream, &[1; 2_000_000]);
+    pair.run(Duration::from_secs(4));
+    assert_eq!(pair.sides[1].readable(stream), 2_000_000);
+    let session = &pair.sides[0].session;
+    assert!(
+        session.skips.number(session.stats().packets_sent) > session.stats().packets_sent + 100
+    );
+    assert_eq!(session.stats().segments_retransmitted, 0);
+    assert_eq!(session.path().loss, 0.0);
+    assert_eq!(session.causes(), crate::cause::CauseCounts::default());
+}
