@@ -24,6 +24,7 @@ mod firewall;
 mod handshake;
 mod hanging;
 mod hostile;
+mod interop;
 mod iptables;
 mod kernels;
 mod lab;

@@ -115,7 +115,11 @@ impl TunnelBed {
         bed
     }
 
-    fn key(&self, name: &str) -> String {
+    /// Returns the path of a key file: of `boat`, `boat2`, `hub`, `stranger`, or `psk`.
+    ///
+    /// # Panics
+    /// When the temporary directory has a path that is not UTF-8.
+    pub fn key(&self, name: &str) -> String {
         let path: PathBuf = self.keys.path().join(name);
         path.to_str()
             .expect("a path that can be printed")

@@ -24,8 +24,8 @@ use super::{Carrier, Remote, datagram::CHALLENGE_LEN};
 const PATHS: usize = 8;
 /// Bytes that may be sent to an unproved address, per byte that came from it.
 const SHARE: u64 = 3;
-/// Challenges for which packets leave room: without them, what is lost may have been the last chance
-/// until the peer sends again.
+/// Challenges for which packets leave room. Without it, a lost one would not be repeated until
+/// the peer sends again.
 const RESERVED: usize = 2;
 /// Minimum interval between two challenges.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -138,7 +138,8 @@ impl Paths {
         }
     }
 
-    /// Returns the longest datagram with a packet that may be sent there, possibly with a challenge.
+    /// Returns the longest datagram with a packet that may be sent there, with or without a
+    /// challenge.
     pub fn room_for_packet(&self, to: Remote, with_challenge: bool) -> usize {
         let room = self.room(to);
         if room == usize::MAX {
@@ -159,8 +160,8 @@ impl Paths {
         path.map(|path| path.again)
     }
 
-    /// Returns the token of the challenge to send there now; `None` for an unknown address. The next
-    /// one is due after `interval`, about a round trip. `random` draws the token, which must not be predictable.
+    /// Returns the token of the challenge to send there now; `None` for an unknown address. The
+    /// next one is due after `interval`, about a round trip. `random` draws an unpredictable token.
     pub fn challenge(
         &mut self,
         now: Duration,

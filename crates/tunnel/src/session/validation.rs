@@ -34,10 +34,10 @@ impl Validation {
 }
 
 impl Session {
-    /// Sends a challenge with the next packet: the peer receives at an address if it
-    /// [answers](Self::take_path_answer) with the same token.
-    pub fn challenge_path(&mut self, token: u64) {
-        self.validation.challenge = Some(token);
+    /// Sets the challenge in the next packet, if any. The peer receives where that packet goes if
+    /// it [answers](Self::take_path_answer) with the same token.
+    pub fn challenge_path(&mut self, token: Option<u64>) {
+        self.validation.challenge = token;
     }
 
     /// Returns the token of the peer's latest answer to a challenge, once.

@@ -449,14 +449,13 @@ impl Peer {
             return None;
         };
         live.session.set_room(room - DATAGRAM_OVERHEAD);
+        let mut token = None;
         if is_due {
             let interval = live.session.smoothed_rtt() * 5 / 4;
             let random = || u64::from_be_bytes(local.random());
-            let token = self.paths.challenge(now, remote, interval, random);
-            token
-                .into_iter()
-                .for_each(|token| live.session.challenge_path(token));
+            token = self.paths.challenge(now, remote, interval, random);
         }
+        live.session.challenge_path(token);
         let Some(ecn) = live.seal(now, out, store) else {
             let work = live.session.deadline_but_report();
             let times = [work, self.paths.challenge_due(remote)];

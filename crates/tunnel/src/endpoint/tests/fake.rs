@@ -173,7 +173,10 @@ impl Session {
         queue.pop_front()
     }
 
-    pub fn challenge_path(&mut self, token: u64) {
+    pub fn challenge_path(&mut self, token: Option<u64>) {
+        let Some(token) = token else {
+            return;
+        };
         self.challenges += 1;
         self.path_frames.push_back(path_frame(CHALLENGE, token));
     }
