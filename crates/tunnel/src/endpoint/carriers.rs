@@ -331,7 +331,7 @@ impl Peer {
         if self.live.is_some() {
             let by_tcp = self.is_by(Carrier::Tcp);
             let offered = self.pending.iter().rev();
-            let offered = offered.filter(|offer| offer.at.carrier == Carrier::Tcp || !by_tcp);
+            let offered = offered.filter(|offer| offer.by == Carrier::Tcp || !by_tcp);
             let times = offered.map(|pending| pending.generation.since);
             self.carriers.on_initiations(times);
         }

@@ -181,7 +181,8 @@ impl Endpoint {
         };
         peer.offered(Pending {
             generation,
-            at: from,
+            by: from.carrier,
+            at: Some(from),
             continues,
             terms,
         });
@@ -273,7 +274,8 @@ fn finish(
     let continues = terms.continues;
     let agreed = Pending {
         generation,
-        at,
+        by: arrival.from.carrier,
+        at: Some(at),
         continues,
         terms,
     };

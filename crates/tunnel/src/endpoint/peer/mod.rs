@@ -217,7 +217,7 @@ impl Peer {
         }
         let called = agreed.at;
         if self.install(agreed, rtt, true) {
-            self.paths.prove(called);
+            called.into_iter().for_each(|at| self.paths.prove(at));
             self.move_to(now, from, limits);
             self.release(from);
         }
@@ -286,7 +286,7 @@ impl Peer {
         };
         let (number, packet) = open(&pending.generation, window, number, datagram)?;
         self.promote(arrival.now, at)?;
-        self.paths.prove(offered_at);
+        offered_at.into_iter().for_each(|at| self.paths.prove(at));
         let live = self.live.as_mut().ok_or(Refused::Forged)?;
         Ok(live.opened(arrival.now, number, packet))
     }

@@ -20,8 +20,11 @@ const PENDING_LIFE: Duration = Duration::from_secs(3600);
 /// Offered keys.
 pub(in crate::endpoint) struct Pending {
     pub generation: Generation,
-    /// Remote to which the local end's message went. A peer that proves the keys receives there.
-    pub at: Remote,
+    /// Carrier of the handshake.
+    pub by: Carrier,
+    /// Remote to which alone the local end's message went; `None` if it went to several. A peer that
+    /// proves the keys receives there.
+    pub at: Option<Remote>,
     /// Session that continues; `None` for a new one.
     pub continues: Option<u64>,
     pub terms: Terms,
@@ -63,7 +66,7 @@ impl Peer {
             return Err(Refused::Forged);
         }
         self.promote(arrival.now, at)?;
-        self.paths.prove(offered_at);
+        offered_at.into_iter().for_each(|at| self.paths.prove(at));
         if let Some(live) = &mut self.live {
             live.heard = arrival.now;
         }
