@@ -7,7 +7,9 @@ use arbitrary::Arbitrary;
 use tunnel::{
     crypto::public_key,
     ecn::Ecn,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
+    endpoint::{
+        Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores,
+    },
     session::{Outages, Rate, SessionConfig, SkipConfig},
     store::Store,
     wire::StreamId,
@@ -79,7 +81,7 @@ struct Two {
 }
 
 /// Lengths of forged datagrams, by type.
-const LENGTHS: [usize; 5] = [181, 121, 49, 21, 60];
+const LENGTHS: [usize; 6] = [229, 169, 49, 21, 60, 181];
 
 fn address(of: usize) -> SocketAddr {
     ([192, 0, 2, 1 + of as u8], 5001).into()
@@ -120,6 +122,7 @@ fn end(of: usize) -> (Endpoint, PeerId) {
         // Both ends initiate.
         last: (of == 1).then(|| address(0)),
         carriers: Carriers::Udp,
+        counters: Counters::default(),
         session: config(),
     });
     (endpoint, peer.expect("the first peer"))
@@ -227,7 +230,7 @@ impl Two {
                 index,
                 fill,
             } => {
-                let length = LENGTHS[usize::from(*kind) % 5];
+                let length = LENGTHS[usize::from(*kind) % LENGTHS.len()];
                 let mut bytes = vec![1 + kind % 5, 0, 0];
                 bytes.extend_from_slice(&index.to_be_bytes());
                 bytes.extend_from_slice(fill);

@@ -204,7 +204,7 @@ fn unauthenticated_connections_are_closed_and_peers_are_not_disturbed() {
 fn stranger(bed: &TunnelBed, number: usize) -> TcpStream {
     let mut stream = bed.host("boat").connect(bed.hub_at()).expect("a listener");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    let datagram = [&[0, 181, 1][..], &[7; 180][..]].concat();
+    let datagram = [&[0, 229, 1][..], &[7; 228][..]].concat();
     // The hub may have closed the connection already.
     let _ = match number % 5 {
         0 => Ok(()),

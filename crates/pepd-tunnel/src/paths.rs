@@ -1,14 +1,16 @@
-//! A persistent record of the paths to peers, in a file. Without a state directory it is in memory
-//! that the keeper process holds open as well, so that it survives pepd.
+//! A persistent record of the paths to peers, and of their handshake counters, in a file. Without a
+//! state directory it is in memory that the keeper process holds open as well, so that it survives
+//! pepd.
 //!
-//! If the file is missing, damaged or not pepd's, only the remembered figures are lost.
+//! If the file is missing, damaged or not pepd's, only the remembered figures are lost. A lost
+//! counter costs a round trip.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     fs::{self, File},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::{
         fd::OwnedFd,
         unix::fs::{DirBuilderExt as _, FileExt as _},
@@ -29,7 +31,10 @@ use parking_lot::Mutex;
 use pep_core::key::PublicKey;
 use pepd_relay::survive::inheritance::PATHS;
 use serde::{Deserialize, Serialize};
-use tunnel::path::PathMemory;
+use tunnel::{
+    endpoint::{COUNTER_MAX, Carrier, Counters, Remote},
+    path::PathMemory,
+};
 
 use super::core::Shared;
 
@@ -37,7 +42,7 @@ use super::core::Shared;
 const FILE: &str = "paths.json";
 const VERSION: u32 = 1;
 /// Maximum size; longer files are not pepd's.
-const BYTES_MAX: u64 = 1 << 20;
+const BYTES_MAX: u64 = 4 << 20;
 /// Age from which a record is ignored.
 const OLD: Duration = Duration::from_secs(24 * 3600);
 /// Age from which a peer's address is not called: it may belong to another host by then.
@@ -47,14 +52,31 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Interval between writes, unless a peer moves.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 
+/// More initiations than a process sends to one peer between two writes.
+const COUNTER_MARGIN: u64 = 4096;
+
 /// Records by public key.
-type Known = BTreeMap<String, Entry>;
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Known {
+    peers: BTreeMap<String, Entry>,
+    counters: BTreeMap<String, Counted>,
+}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
     version: u32,
-    peers: Known,
+    peers: BTreeMap<String, Entry>,
+    #[serde(default)]
+    counters: BTreeMap<String, Counted>,
+}
+
+/// Handshake counters of one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Counted {
+    sent: u64,
+    heard: u64,
 }
 
 /// Record of one path.
@@ -71,6 +93,9 @@ struct Entry {
     /// Address of the peer by UDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<SocketAddr>,
+    /// Address of the peer by TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by_tcp: Option<IpAddr>,
 }
 
 /// Location of the record.
@@ -145,10 +170,10 @@ impl Paths {
     fn from_store(store: Store) -> Self {
         let known = match read(&store) {
             Ok(known) => known,
-            Err(ReadError::Io(err)) if is_missing(&err) => Known::new(),
+            Err(ReadError::Io(err)) if is_missing(&err) => Known::default(),
             Err(err) => {
                 tracing::warn!(path = %store, error = %err, "cannot read the record of paths to peers: pepd measures them anew");
-                Known::new()
+                Known::default()
             }
         };
         Self {
@@ -167,7 +192,7 @@ impl Paths {
         now: Duration,
         today: Duration,
     ) -> Option<PathMemory> {
-        let entry = self.known.get(&key.to_string())?;
+        let entry = self.known.peers.get(&key.to_string())?;
         let age = today.checked_sub(Duration::from_secs(entry.seen))?;
         let at = now.checked_sub(age).filter(|_| age < OLD)?;
         let mut memory = PathMemory::default();
@@ -178,19 +203,54 @@ impl Paths {
 
     /// Returns the UDP address at which a peer was recently.
     pub(super) fn address(&self, key: &PublicKey, today: Duration) -> Option<SocketAddr> {
-        let entry = self.known.get(&key.to_string())?;
+        let entry = self.known.peers.get(&key.to_string())?;
         let age = today.checked_sub(Duration::from_secs(entry.seen))?;
         entry.address.filter(|_| age < MOVED)
     }
 
-    /// Records a peer's path and address; times as above.
+    /// Returns the addresses at which peers were within a day, by UDP or TCP.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let entries = self.known.peers.values();
+        let by_any = |entry: &Entry| entry.address.map(|at| at.ip()).or(entry.by_tcp);
+        entries.filter_map(by_any).collect()
+    }
+
+    /// Returns the handshake counters with which a new process begins.
+    pub(super) fn counters(&self, key: &PublicKey) -> Counters {
+        let counted = self.known.counters.get(&key.to_string());
+        counted.map_or_else(Counters::default, |counted| Counters {
+            sent: counted.sent,
+            heard: counted.heard,
+        })
+    }
+
+    /// Raises the counters of these peers for a new process above those that the previous one may
+    /// have sent since its last write. Forgets others, and writes.
+    pub(super) fn raise_counters(&mut self, of: impl Iterator<Item = PublicKey>) {
+        let keys: BTreeSet<_> = of.map(|key| key.to_string()).collect();
+        self.known.counters.retain(|key, _| keys.contains(key));
+        for counted in self.known.counters.values_mut() {
+            let raised = counted.sent.saturating_add(COUNTER_MARGIN);
+            counted.sent = raised.min(COUNTER_MAX);
+        }
+        self.write();
+    }
+
+    fn note_counters(&mut self, key: &PublicKey, Counters { sent, heard }: Counters) {
+        let counted = Counted { sent, heard };
+        self.known.counters.insert(key.to_string(), counted);
+    }
+
+    /// Records a peer's path and remote; times as above.
     fn note(
         &mut self,
         key: &PublicKey,
-        (memory, address): (&PathMemory, Option<SocketAddr>),
+        (memory, remote): (&PathMemory, Option<Remote>),
         now: Duration,
         today: Duration,
     ) {
+        let by = |carrier| remote.filter(|remote| remote.carrier == carrier);
+        let address = by(Carrier::Udp).map(|remote| remote.address);
         let seen = today.saturating_sub(now.saturating_sub(memory.at));
         let rtt = u64::try_from(memory.rtt.as_micros()).unwrap_or(u64::MAX);
         let entry = Entry {
@@ -200,11 +260,12 @@ impl Paths {
             loss: memory.loss,
             packet: memory.packet,
             address,
+            by_tcp: by(Carrier::Tcp).map(|remote| remote.address.ip()),
         };
-        if address.is_none() && (entry.rate == 0 || entry.rtt_us == 0) {
+        if remote.is_none() && (entry.rate == 0 || entry.rtt_us == 0) {
             return;
         }
-        let before = self.known.insert(key.to_string(), entry);
+        let before = self.known.peers.insert(key.to_string(), entry);
         self.moved |= before.and_then(|entry| entry.address) != address;
     }
 
@@ -213,7 +274,7 @@ impl Paths {
             let age = today.saturating_sub(Duration::from_secs(entry.seen));
             age < OLD
         };
-        self.known.retain(|_, entry| young(entry));
+        self.known.peers.retain(|_, entry| young(entry));
     }
 
     /// Writes the file atomically.
@@ -228,7 +289,8 @@ impl Paths {
         let store = self.store.clone();
         let content = Content {
             version: VERSION,
-            peers: self.known.clone(),
+            peers: self.known.peers.clone(),
+            counters: self.known.counters.clone(),
         };
         move || write(&store, &content)
     }
@@ -254,7 +316,8 @@ impl Paths {
     pub(super) fn take(&mut self, core: &Shared) {
         let (core, today) = (&mut *core.borrow_mut(), today());
         let now = core.now();
-        core.each_path(|key, memory, address| self.note(key, (memory, address), now, today));
+        core.each_path(|key, memory, remote| self.note(key, (memory, remote), now, today));
+        core.each_counters(|key, counters| self.note_counters(key, counters));
         self.forget_old(today);
     }
 }
@@ -303,7 +366,7 @@ fn read(store: &Store) -> Result<Known, ReadError> {
     let bytes = match store {
         Store::File(file) => fs::read(file)?,
         // Nothing has been written yet.
-        Store::Memory(_) if length == 0 => return Ok(Known::new()),
+        Store::Memory(_) if length == 0 => return Ok(Known::default()),
         Store::Memory(memory) => {
             let mut bytes = vec![0; length as usize];
             memory.read_exact_at(&mut bytes, 0)?;
@@ -314,7 +377,10 @@ fn read(store: &Store) -> Result<Known, ReadError> {
     if content.version != VERSION {
         return Err(ReadError::Version(content.version));
     }
-    Ok(content.peers)
+    Ok(Known {
+        peers: content.peers,
+        counters: content.counters,
+    })
 }
 
 fn write(store: &Store, content: &Content) -> io::Result<()> {
@@ -347,11 +413,13 @@ pub(super) fn today() -> Duration {
 /// The record as shared by the tunnel threads.
 pub(super) type Record = Arc<Mutex<Paths>>;
 
-/// Keeps the record of a thread's peers current. The thread that `writes` writes it every minute
-/// and when a peer has moved. Never ends.
+/// Keeps the record of a thread's peers current, and lets the thread prefer the recorded addresses.
+/// The thread that `writes` writes it every minute and when a peer has moved. Never ends.
 pub(super) async fn keep(core: Shared, paths: Record, writes: bool) {
     let mut written = Instant::now();
     loop {
+        let addresses = paths.lock().addresses();
+        core.borrow_mut().expect_from(&addresses);
         tokio::time::sleep(LOOK_EVERY).await;
         // A file system may block, and datagrams must not wait for it.
         let writing = {
@@ -393,7 +461,12 @@ mod tests {
         let address: SocketAddr = "192.0.2.1:5001".parse().unwrap();
         for moved in [true, false] {
             paths.moved = false;
-            paths.note(&KEY, (&memory(9 * HOUR), Some(address)), 10 * HOUR, DAY);
+            paths.note(
+                &KEY,
+                (&memory(9 * HOUR), Some(address.into())),
+                10 * HOUR,
+                DAY,
+            );
             assert_eq!(paths.moved, moved);
         }
         paths.write();
@@ -411,17 +484,22 @@ mod tests {
             "of tomorrow"
         );
         paths.forget_old(DAY + 24 * HOUR);
-        assert!(paths.known.is_empty());
+        assert!(paths.known.peers.is_empty());
     }
 
     #[test]
     fn without_a_directory_the_next_process_finds_the_record_in_memory() {
         let mut paths = Paths::inherit(None).unwrap();
-        assert!(paths.known.is_empty());
+        assert!(paths.known.peers.is_empty());
         let address: SocketAddr = "192.0.2.1:5001".parse().unwrap();
-        let other = "[2001:db8::1]:5001".parse().unwrap();
-        paths.note(&PublicKey([8; 32]), (&memory(HOUR), Some(other)), HOUR, DAY);
-        paths.note(&KEY, (&memory(HOUR), Some(address)), HOUR, DAY);
+        let other: SocketAddr = "[2001:db8::1]:5001".parse().unwrap();
+        paths.note(
+            &PublicKey([8; 32]),
+            (&memory(HOUR), Some(Remote::tcp(other))),
+            HOUR,
+            DAY,
+        );
+        paths.note(&KEY, (&memory(HOUR), Some(address.into())), HOUR, DAY);
         paths.write();
         let next = |paths: &Paths| {
             let Store::Memory(memory) = &paths.store else {
@@ -431,11 +509,35 @@ mod tests {
         };
         let mut next_one = next(&paths);
         assert_eq!(next_one.known, paths.known);
+        assert_eq!(next_one.addresses(), [address.ip(), other.ip()]);
         assert_eq!(next_one.address(&KEY, DAY), Some(address));
         // Shorter than before: no bytes of the old content remain.
-        next_one.known.remove(&PublicKey([8; 32]).to_string());
+        next_one.known.peers.remove(&PublicKey([8; 32]).to_string());
         next_one.write();
         assert_eq!(next(&paths).known, next_one.known);
+    }
+
+    #[test]
+    fn counters_outlive_the_process_and_the_next_one_begins_above_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut paths = Paths::load(directory.path());
+        assert_eq!(paths.counters(&KEY), Counters::default());
+        let other = PublicKey([8; 32]);
+        let counters = |sent, heard| Counters { sent, heard };
+        paths.note_counters(&KEY, counters(7, 5));
+        paths.note_counters(&other, counters(COUNTER_MAX, u64::MAX));
+        // Counters have no age.
+        paths.forget_old(DAY);
+        paths.write();
+        let mut again = Paths::load(directory.path());
+        again.raise_counters([KEY, other].into_iter());
+        assert_eq!(again.counters(&KEY), counters(4103, 5));
+        assert_eq!(again.counters(&other), counters(COUNTER_MAX, u64::MAX));
+        // The process crashes before it writes.
+        let mut again = Paths::load(directory.path());
+        again.raise_counters([KEY].into_iter());
+        assert_eq!(again.counters(&KEY), counters(8199, 5));
+        assert_eq!(again.counters(&other), Counters::default());
     }
 
     #[test]
@@ -513,8 +615,8 @@ mod tests {
         paths.write();
         assert!(paths.logged && !missing.exists());
         // An unmeasured path is not recorded.
-        paths.known.clear();
+        paths.known.peers.clear();
         paths.note(&KEY, (&PathMemory::default(), None), HOUR, DAY);
-        assert!(paths.known.is_empty());
+        assert!(paths.known.peers.is_empty());
     }
 }

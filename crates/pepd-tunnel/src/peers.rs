@@ -59,18 +59,43 @@ pub enum NoSession {
     AnswersRejected,
     /// The peer's responses do not verify: the pre-shared key differs.
     Keys,
-    /// The peer speaks another version of the protocol.
-    Version,
+    /// The peer speaks this other version of the protocol.
+    Version(u8),
+    /// The counter of handshakes with the peer is used up.
+    Counter,
 }
 
 impl NoSession {
+    /// Number of reasons.
+    pub(crate) const COUNT: usize = 5;
+
+    /// Number of the reason.
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Unanswered => 0,
+            Self::AnswersRejected => 1,
+            Self::Keys => 2,
+            Self::Version(_) => 3,
+            Self::Counter => 4,
+        }
+    }
+
+    /// Protocol version of the peer, if it is another one.
+    pub const fn version(self) -> Option<u8> {
+        match self {
+            Self::Version(version) => Some(version),
+            _ => None,
+        }
+    }
+
     /// Name of the reason for programs and tables.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unanswered => "unanswered",
             Self::AnswersRejected => "answers_rejected",
             Self::Keys => "keys",
-            Self::Version => "version",
+            Self::Version(_) => "version",
+            Self::Counter => "counter",
         }
     }
 }

@@ -151,6 +151,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
         addresses: address.into_iter().collect(),
         last: None,
         carriers: Carriers::Udp,
+        counters: tunnel::endpoint::Counters::default(),
         session: SessionConfig {
             initiator: false,
             rate: Rate::Stated(100_000_000),

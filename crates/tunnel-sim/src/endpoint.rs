@@ -11,8 +11,8 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{
-        Carriers, DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId,
-        Stores,
+        Carriers, Counters, DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent,
+        PeerId, Stores,
     },
     session::{Event, Session},
     store::Store,
@@ -67,6 +67,7 @@ impl Side for Sealed {
             addresses: setup.peer.map(socket).into_iter().collect(),
             last: None,
             carriers: Carriers::Udp,
+            counters: Counters::default(),
             session: setup.session.clone(),
         });
         Self {

@@ -15,7 +15,9 @@ use tunnel::{
     class::Class,
     crypto::public_key,
     ecn::Ecn,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
+    endpoint::{
+        Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores,
+    },
     session::{Event, Outages, PacketQueue, Rate, SessionConfig, SkipConfig},
     store::{NextPacket, Store},
     wire::StreamId,
@@ -118,6 +120,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
         addresses: vec![SocketAddr::from(([127, 0, 0, 1], 3 - port))],
         last: None,
         carriers: Carriers::Udp,
+        counters: Counters::default(),
         session,
     });
     End {

@@ -16,7 +16,9 @@ use tunnel::{
     class::Class,
     crypto::public_key,
     ecn::Ecn,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
+    endpoint::{
+        Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores,
+    },
     session::{Event, Rate, Session, SessionConfig},
     store::Store,
     wire::StreamId,
@@ -75,6 +77,7 @@ impl End {
             addresses: address.into_iter().collect(),
             last: None,
             carriers: Carriers::Udp,
+            counters: Counters::default(),
             session: SessionConfig {
                 rate: Rate::Stated(10_000_000),
                 rtt: 2 * ONE_WAY,

@@ -13,7 +13,9 @@ use tunnel::{
     class::Class,
     crypto::public_key,
     ecn::Ecn,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
+    endpoint::{
+        Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores,
+    },
     session::{Event, Outages, Rate, SessionConfig},
     store::Store,
     wire::StreamId,
@@ -87,6 +89,7 @@ impl End {
             addresses: vec![address(3 - key)],
             last: None,
             carriers: Carriers::Udp,
+            counters: Counters::default(),
             session,
         });
         Self {

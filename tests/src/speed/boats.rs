@@ -31,7 +31,9 @@ use tunnel::{
     class::Class,
     crypto::{Key, public_key},
     ecn::Ecn,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId},
+    endpoint::{
+        Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId,
+    },
     session::Event,
 };
 
@@ -180,6 +182,7 @@ impl Boat {
             addresses: vec![hub.address],
             last: None,
             carriers: Carriers::Udp,
+            counters: Counters::default(),
             session: tunnel_sim::rig::config(true, u64::from(fleet.rate) * 1_000_000, fleet.rtt),
         })?;
         let header = StreamHeader {

@@ -12,7 +12,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg};
 use std::os::fd::AsRawFd as _;
 use tunnel::{
     crypto::Key,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerId, Stores},
+    endpoint::{Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerId, Stores},
     store::Store,
     wire::StreamId,
 };
@@ -225,6 +225,7 @@ fn initiation(stranger: u64, target: Target) -> Result<Vec<u8>> {
         addresses: vec![target.address],
         last: None,
         carriers: Carriers::Udp,
+        counters: Counters::default(),
         session: tunnel_sim::rig::config(true, 100_000_000, Duration::from_millis(1)),
     })?;
     let mut datagram = Vec::new();

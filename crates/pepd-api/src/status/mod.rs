@@ -207,9 +207,13 @@ pub struct PeerStatus {
     /// True if the peer is up.
     #[serde(alias = "here")]
     pub up: bool,
-    /// Cause of a missing session: `unanswered`, `answers_rejected`, `keys` or `version`.
+    /// Cause of a missing session: `unanswered`, `answers_rejected`, `keys`, `version` or
+    /// `counter`.
     #[serde(default)]
     pub no_session: Option<String>,
+    /// Version of the tunnel protocol that the peer speaks, with `version`.
+    #[serde(default)]
+    pub other_version: Option<u8>,
     /// Flows in its tunnel, opened by either end.
     pub flows: u64,
     /// Current session, if any.

@@ -182,8 +182,7 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     };
     let (name, flows) = (short(&peer.name), peer.flows);
     let Some(session) = &peer.session else {
-        let why = peer.no_session.as_deref();
-        let why = why.map_or_else(String::new, |why| format!("  {}", no_session(why)));
+        let why = no_session(peer).map_or_else(String::new, |why| format!("  {why}"));
         return writeln!(f, "{name:<NAME$} {is:<7} {:<9} {flows:>5}{why}", "");
     };
     writeln!(
@@ -243,14 +242,20 @@ fn place(peer: &PeerStatus) -> String {
     }
 }
 
-/// Returns the text for a missing session.
-pub fn no_session(why: &str) -> &'static str {
-    match why {
+/// Returns the text for a missing session, if the cause is known.
+pub fn no_session(peer: &PeerStatus) -> Option<String> {
+    let text = match peer.no_session.as_deref()? {
         "unanswered" => "does not answer handshakes",
         "answers_rejected" => "rejects handshake responses (psk_file?)",
         "keys" => "sends responses that do not verify (psk_file?)",
-        _ => "speaks another version",
-    }
+        "counter" => "claims that the handshake counter is used up",
+        _ => {
+            let version = peer.other_version.map(|version| version.to_string());
+            let version = version.as_deref().unwrap_or("other");
+            return Some(format!("speaks tunnel protocol version {version}"));
+        }
+    };
+    Some(text.to_owned())
 }
 
 fn used_of_limit(part: Used, show: impl Fn(u64) -> String) -> String {

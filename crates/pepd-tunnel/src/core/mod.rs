@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use tunnel::{
     class::Class,
     ecn::Ecn,
-    endpoint::{Carrier, Endpoint, PeerId, Remote, Transmit},
+    endpoint::{Carrier, Counters, Endpoint, PeerId, Remote, Transmit},
     path::PathMemory,
     session::{LinkHint, Session, TooManyStreams},
     wire::{ResetCode, StreamId},
@@ -151,20 +151,37 @@ impl Core {
     /// Calls a function with the state of each session's path and the key of its peer.
     pub(super) fn each_path(
         &mut self,
-        mut with: impl FnMut(&PublicKey, &PathMemory, Option<SocketAddr>),
+        mut with: impl FnMut(&PublicKey, &PathMemory, Option<Remote>),
     ) {
         for peer in &self.peers.list {
             let state = self.endpoint.peer_state(peer.id);
             let Some((heard, state)) = state.and_then(|state| Some((state.heard?, state))) else {
                 continue;
             };
-            let by_udp = state.remote.filter(|remote| remote.carrier == Carrier::Udp);
+            // The next process calls the peer there, whoever has the address.
+            let remote = state.remote.and_then(|remote| match remote.carrier {
+                Carrier::Udp => state.proved.map(|address| Remote { address, ..remote }),
+                Carrier::Tcp => Some(remote),
+            });
             if let Some(session) = self.endpoint.session(peer.id) {
-                // The next process calls the peer there, whoever has the address.
-                let at = by_udp.and(state.proved);
-                with(&peer.config.public_key, &session.memory(heard), at);
+                with(&peer.config.public_key, &session.memory(heard), remote);
             }
         }
+    }
+
+    /// Calls `with` for each peer with its handshake counters.
+    pub(super) fn each_counters(&self, mut with: impl FnMut(&PublicKey, Counters)) {
+        for peer in &self.peers.list {
+            if let Some(state) = self.endpoint.peer_state(peer.id) {
+                with(&peer.config.public_key, state.counters);
+            }
+        }
+    }
+
+    /// Prefers these addresses, where peers were heard, while strangers cause load.
+    pub(super) fn expect_from(&mut self, addresses: &[IpAddr]) {
+        self.endpoint.expect_from(addresses.iter().copied());
+        self.tcp.expect_from(addresses);
     }
 
     pub(super) fn wake_driver(&mut self) {
@@ -427,6 +444,9 @@ impl Core {
             from, to, bytes, ..
         } = initiation;
         if let Some(peer) = self.endpoint.handle_admitted(now, *from, bytes) {
+            if from.carrier == Carrier::Tcp {
+                self.tcp.on_offer(from.address, peer);
+            }
             self.on_heard(peer, *to, bytes.len());
         }
     }

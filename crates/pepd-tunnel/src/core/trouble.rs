@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use tunnel::endpoint::{Carrier, HandshakeError, PeerState, Stranger};
+use tunnel::endpoint::{Carrier, HandshakeError, PeerState, Stranger, VERSION};
 
 use super::Core;
 use crate::peers::{NoSession, listed};
@@ -36,7 +36,7 @@ impl Pause {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Trouble {
     failed: Option<HandshakeError>,
-    pauses: [Pause; 4],
+    pauses: [Pause; NoSession::COUNT],
 }
 
 impl Trouble {
@@ -52,7 +52,8 @@ impl Trouble {
         }
         match self.failed {
             Some(HandshakeError::Keys) => Some(NoSession::Keys),
-            Some(HandshakeError::Version(_)) => Some(NoSession::Version),
+            Some(HandshakeError::Version(version)) => Some(NoSession::Version(version)),
+            Some(HandshakeError::Counter) => Some(NoSession::Counter),
             None if state.answers_rejected >= TRIES => Some(NoSession::AnswersRejected),
             None if state.unanswered >= TRIES => Some(NoSession::Unanswered),
             None => None,
@@ -86,15 +87,9 @@ impl Core {
             let Some((found, state)) = found else {
                 continue;
             };
-            if peer.trouble.pauses[found as usize].is_over(now) {
+            if peer.trouble.pauses[found.index()].is_over(now) {
                 let address = endpoints_text(&state, self.endpoint.addresses(peer.id));
-                log_trouble_of(
-                    &peer.config.name,
-                    found,
-                    peer.trouble.failed,
-                    &state,
-                    &address,
-                );
+                log_trouble_of(&peer.config.name, found, &state, &address);
             }
         }
     }
@@ -108,13 +103,7 @@ fn endpoints_text(state: &PeerState, addresses: &[SocketAddr]) -> String {
     listed(&all)
 }
 
-fn log_trouble_of(
-    name: &str,
-    found: NoSession,
-    failed: Option<HandshakeError>,
-    state: &PeerState,
-    address: &str,
-) {
+fn log_trouble_of(name: &str, found: NoSession, state: &PeerState, address: &str) {
     let tries = state.unanswered;
     match found {
         NoSession::Unanswered => tracing::warn!(
@@ -136,14 +125,17 @@ fn log_trouble_of(
             "peer's handshake response does not verify: psk_file differs between the two ends \
              (`peer.{name}.psk_file`)"
         ),
-        NoSession::Version => {
-            let error = failed.map_or(String::new(), |error| error.to_string());
-            tracing::warn!(
-                peer = name,
-                error,
-                "no session with the peer: update the older of the two pepds"
-            );
-        }
+        NoSession::Version(version) => tracing::warn!(
+            peer = name,
+            version,
+            here = VERSION,
+            "peer speaks another version of the tunnel protocol: update the older of the two pepds"
+        ),
+        NoSession::Counter => tracing::warn!(
+            peer = name,
+            "peer claims that pepd's handshake counter is used up: give this end a new key \
+             (`identity.key_file`)"
+        ),
     }
 }
 
@@ -160,6 +152,13 @@ fn log_stranger(kind: Stranger, address: &str, carrier: Carrier) {
             %carrier,
             "handshake from an unknown public key: if the sender is a peer, fix its \
              `peer.NAME.public_key`"
+        ),
+        Stranger::Version1 => tracing::warn!(
+            address,
+            %carrier,
+            version = 1,
+            here = VERSION,
+            "handshake of another version of the tunnel protocol: update the pepd that sends it"
         ),
     }
 }

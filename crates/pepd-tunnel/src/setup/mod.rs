@@ -30,7 +30,8 @@ use pepd_sys::{
 use tunnel::{
     class::Class,
     endpoint::{
-        AddPeerError, Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig,
+        AddPeerError, Carriers, Counters, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits,
+        PeerConfig,
     },
     session::{Outages, Rate, SessionConfig, SkipConfig},
 };
@@ -162,17 +163,22 @@ impl Prepared {
         let private_key = keys::read(&identity.key_file)?;
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls, clamps);
-        let paths = match state(identity) {
+        let mut paths = match state(identity) {
             Some(directory) => Some(Paths::prepare(&directory)),
             // Without a record, pepd waits for peers that it cannot call.
             None => Paths::inherit(before).ok(),
         };
+        if let Some(paths) = &mut paths {
+            paths.raise_counters(config.peers.iter().map(|peer| peer.public_key));
+        }
         let mut peers = Vec::new();
         for (index, peer) in config.peers.iter().enumerate() {
             let mut known = peer_config(config, index, peer)?;
             let memory = |paths: &Paths| paths.get(&peer.public_key, BEGINNING, paths::today());
             known.session.memory = paths.as_ref().and_then(memory);
             let last = |paths: &Paths| paths.address(&peer.public_key, paths::today());
+            let counters = |paths: &Paths| paths.counters(&peer.public_key);
+            known.counters = paths.as_ref().map(counters).unwrap_or_default();
             let calls_us = known.addresses.is_empty();
             known.last = paths.as_ref().and_then(last).filter(|_| calls_us);
             peers.push((peer.clone(), known));
@@ -398,6 +404,7 @@ fn peer_config(config: &Config, index: usize, peer: &Peer) -> Result<PeerConfig,
         psk: psk.as_ref().map_or([0; 32], |psk: &SecretKey| *psk.bytes()),
         addresses: address.into_iter().collect(),
         last: None,
+        counters: Counters::default(),
         carriers: match peer.carrier {
             Carrier::Auto => Carriers::Both,
             Carrier::Udp => Carriers::Udp,

@@ -225,6 +225,9 @@ impl Core {
         if conn.is_stranger() && uses {
             conn.peer = from;
         }
+        if conn.is_stranger() && from.is_some() {
+            conn.offered = from;
+        }
         if !conn.is_stranger() && from.is_some() {
             conn.heard = now;
         }

@@ -10,13 +10,15 @@
 //! number, memory and time.
 //!
 //! - [`sockets`], creation of sockets
+//! - [`strangers`], the choice of the one that makes room for another
 //! - `connection`, one connection as a task
 
 mod connection;
 mod sockets;
+mod strangers;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io, mem,
     net::{IpAddr, SocketAddr},
     rc::Rc,
@@ -32,10 +34,11 @@ use tokio::{
     time::sleep,
 };
 use tunnel::{
-    endpoint::{Carrier, PeerId, Remote},
+    endpoint::{Carrier, PeerId, Remote, subnet_of},
     wire::append_carried,
 };
 
+use self::strangers::Stranger;
 pub(super) use self::{
     connection::run,
     sockets::{Listeners, Options},
@@ -49,9 +52,6 @@ use super::{
 const QUEUE: usize = 32 << 10;
 /// Maximum including the handshakes of a held peer.
 const QUEUE_MAX: usize = QUEUE + (128 << 10);
-/// Maximum of strangers, in total and per address (IPv6: per /64).
-const STRANGERS_MAX: usize = 256;
-const STRANGERS_PER_ADDRESS: usize = 16;
 /// Time limit for a stranger to authenticate.
 const STRANGER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Idle time after which a connection is closed.
@@ -69,6 +69,8 @@ struct Connection {
     called: bool,
     /// The authenticated peer; `None` for strangers.
     peer: Option<PeerId>,
+    /// Peer whose initiation came by the connection and was offered keys.
+    offered: Option<PeerId>,
     /// Time of the opening, or of the last bytes of an authenticated peer.
     heard: Duration,
     /// Bytes that wait to be sent.
@@ -85,6 +87,7 @@ impl Connection {
             id,
             called,
             peer,
+            offered: None,
             heard: now,
             queue: Vec::new(),
             full: false,
@@ -107,6 +110,8 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct Connections {
     list: BTreeMap<SocketAddr, Connection>,
+    /// Subnets where peers were heard.
+    expected: BTreeSet<IpAddr>,
     options: Options,
     next: u64,
     /// Connections closed before they had authenticated, by either end.
@@ -120,6 +125,7 @@ impl Connections {
     pub(super) fn new(options: Options) -> Self {
         Self {
             list: BTreeMap::new(),
+            expected: BTreeSet::new(),
             options,
             next: 0,
             strangers_closed: 0,
@@ -154,36 +160,32 @@ impl Connections {
         Some(removed)
     }
 
+    /// Replaces the addresses where peers were heard: a part of the strangers' places is theirs.
+    pub(super) fn expect_from(&mut self, addresses: &[IpAddr]) {
+        self.expected = addresses.iter().copied().map(subnet_of).collect();
+    }
+
+    /// Records that keys were offered to a peer in answer to a stranger's initiation.
+    pub(super) fn on_offer(&mut self, at: SocketAddr, peer: PeerId) {
+        if let Some(conn) = self.list.get_mut(&at) {
+            conn.offered = Some(peer);
+        }
+    }
+
     /// Admits an incoming connection.
     fn admit(&mut self, now: Duration, from: SocketAddr) -> u64 {
-        let strangers = |alike: Option<IpAddr>| {
-            let list = self.list.iter();
-            list.filter(move |(at, conn)| {
-                conn.is_stranger() && alike.is_none_or(|alike| are_same_network(alike, at.ip()))
+        let strangers = self.list.iter().filter(|(_, conn)| conn.is_stranger());
+        let strangers: Vec<_> = strangers
+            .map(|(at, conn)| Stranger {
+                at: *at,
+                since: (conn.heard, conn.id),
+                offered: conn.offered,
             })
-        };
-        let oldest = |alike| {
-            let oldest = strangers(alike).min_by_key(|(_, conn)| (conn.heard, conn.id));
-            oldest.map(|(at, _)| *at)
-        };
-        let removed = if strangers(Some(from.ip())).count() >= STRANGERS_PER_ADDRESS {
-            oldest(Some(from.ip()))
-        } else if strangers(None).count() >= STRANGERS_MAX {
-            oldest(None)
-        } else {
-            None
-        };
-        if let Some(removed) = removed {
-            self.remove(removed);
+            .collect();
+        if let Some(displaced) = strangers::displaced(&strangers, &self.expected, from.ip()) {
+            self.remove(displaced);
         }
         self.insert(from, Connection::new(0, false, None, now))
-    }
-}
-
-fn are_same_network(one: IpAddr, other: IpAddr) -> bool {
-    match (one, other) {
-        (IpAddr::V6(one), IpAddr::V6(other)) => one.octets()[..8] == other.octets()[..8],
-        _ => one == other,
     }
 }
 

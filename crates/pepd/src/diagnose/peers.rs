@@ -56,7 +56,7 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
     let name = &peer.name;
     let what = format!("peer {name}");
     let why = peer.no_session.as_deref();
-    let reported = why.map_or_else(String::new, |why| format!("; {}", status::no_session(why)));
+    let reported = status::no_session(peer).map_or_else(String::new, |why| format!("; {why}"));
     let seen = format!(
         "down, {}{reported}",
         status::contact(peer).replace("\n  ", ", ")
@@ -69,7 +69,14 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
     };
     let (state, remedy) = match why {
         Some("keys" | "answers_rejected") => (State::Fail, keys()),
-        Some("version") => (State::Fail, "update the older of the two pepds".to_owned()),
+        Some("version") => (
+            State::Fail,
+            "update the older of the two pepds, the hub before its boats".to_owned(),
+        ),
+        Some("counter") => (
+            State::Fail,
+            "give one end a new key (`identity.key_file`), and the other its public key".to_owned(),
+        ),
         _ if !link_is_up => (
             State::Warn,
             "the link is down: the peer follows when it is up".to_owned(),
@@ -114,6 +121,13 @@ mod tests {
         keys["no_session"] = "keys".into();
         let remedy = found(keys, false).remedy.expect("there is one");
         assert!(remedy.contains("`peer.hub.psk_file`"), "{remedy}");
+        let mut newer = hub.clone();
+        newer["no_session"] = "version".into();
+        newer["other_version"] = 9.into();
+        let newer = found(newer, true);
+        assert_eq!(newer.state, State::Fail);
+        let named = newer.seen.ends_with("; speaks tunnel protocol version 9");
+        assert!(named, "{}", newer.seen);
         let mut boat = hub;
         for key in ["endpoint", "remote", "heard_s", "no_session"] {
             boat[key] = serde_json::Value::Null;

@@ -56,7 +56,7 @@ use pepd_tunnel::{
     Tunnels,
     boosted::Boosters,
     packets::SiteFacts,
-    peers::{SessionFacts, Statuses},
+    peers::{NoSession, SessionFacts, Statuses},
 };
 use tokio::sync::Semaphore;
 use tunnel::{outage, rate::Found};
@@ -328,6 +328,7 @@ impl Observer {
                 received_bytes: contact.received_bytes,
                 up: status.is_up(),
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
+                other_version: status.trouble().and_then(NoSession::version),
                 flows,
                 session: session.as_ref().map(session_status),
                 packets: packets.sites.iter().map(packets::status).collect(),

@@ -90,10 +90,11 @@ const TROUBLE = {
   unanswered: "does not answer handshakes",
   answers_rejected: "rejects handshake responses (psk_file?)",
   keys: "sends responses that do not verify (psk_file?)",
-  version: "speaks another version",
+  counter: "claims that the handshake counter is used up",
 };
 
 function peerState(peer) {
+  if (peer.no_session === "version") return `down: speaks tunnel protocol version ${peer.other_version ?? "other"}`;
   if (peer.no_session) return `down: ${TROUBLE[peer.no_session] ?? peer.no_session}`;
   if (peer.session) return peer.session.path;
   return peer.up ? "up" : "down";

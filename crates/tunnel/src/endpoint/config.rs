@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
-use super::Carriers;
+use super::{Carriers, Counters};
 use crate::{crypto::Key, session::SessionConfig};
 
 /// Configuration of an endpoint.
@@ -40,6 +40,9 @@ pub struct PeerConfig {
     pub last: Option<SocketAddr>,
     /// Carriers permitted for calls in both directions.
     pub carriers: Carriers,
+    /// Counters of initiations of a previous endpoint. Raise `sent` by more than may have been sent
+    /// since it was stored. Too low a value costs a round trip.
+    pub counters: Counters,
     /// Session parameters. The endpoint sets `initiator`.
     pub session: SessionConfig,
 }
@@ -60,10 +63,11 @@ impl fmt::Debug for PeerConfig {
 pub struct Limits {
     /// Initiations answered per second without a cookie, and burst. Default: 20.
     pub initiations_open: u32,
-    /// Initiations with a cookie answered per second, and burst. Each costs about 0.3 ms. Default:
-    /// 100.
+    /// Initiations with a cookie, or by TCP, answered per second, and burst. Each costs about 0.3
+    /// ms. Two fifths are kept for [addresses of peers](super::Endpoint::expect_from), three tenths
+    /// for new sources; the rest is shared equally. Default: 100.
     pub initiations: u32,
-    /// Limit of these per address (IPv6: per /64). Default: 5.
+    /// Maximum of these per address (IPv6: per /64), if the share is larger. Default: 5.
     pub initiations_per_source: u32,
     /// Responses processed per second, and burst. Default: 100.
     pub responses: u32,

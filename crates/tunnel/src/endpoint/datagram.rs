@@ -1,8 +1,8 @@
 //! Datagram format: the five kinds of datagrams. Numbers are in network byte order.
 //!
 //! ```text
-//! INITIATION    1 | sender:32 | noise 1: 144 bytes | mac1:128 | mac2:128             181 bytes
-//! RESPONSE      2 | sender:32 | receiver:32 | noise 2: 96 bytes | mac1:128           121
+//! INITIATION    1 | sender:32 | noise 1: 192 bytes | mac1:128 | mac2:128             229 bytes
+//! RESPONSE      2 | sender:32 | receiver:32 | noise 2: 144 bytes | mac1:128          169
 //! COOKIE        3 | receiver:32 | nonce:96 | sealed cookie: 32 bytes                  49
 //! CONFIRMATION  4 | receiver:32 | tag:128                                             21
 //! DATA          5 | receiver:32 | packet number:32 | sealed packet | tag:128          25 + packet
@@ -35,6 +35,8 @@ const _: () = assert!(DATA_HEADER + TAG_LEN == DATAGRAM_OVERHEAD);
 /// Length of an initiation.
 pub(super) const INITIATION_LEN: usize =
     SHORT_HEADER + TERMS_LEN + INITIATION_OVERHEAD + 2 * MAC_LEN;
+/// Length of an initiation of protocol version 1, which differs in its terms only.
+pub(super) const INITIATION_1_LEN: usize = INITIATION_LEN - 48;
 /// Length of a response.
 pub(super) const RESPONSE_LEN: usize = SHORT_HEADER + 4 + TERMS_LEN + RESPONSE_OVERHEAD + MAC_LEN;
 /// Length of a cookie reply.
@@ -50,6 +52,8 @@ const _: () = assert!(RESPONSE_LEN < INITIATION_LEN && COOKIE_LEN < INITIATION_L
 
 /// Bytes of an initiation that `mac1` covers; `mac2` covers one MAC more.
 pub(super) const INITIATION_SIGNED: usize = INITIATION_LEN - 2 * MAC_LEN;
+/// Bytes of an initiation of protocol version 1 that `mac1` covers.
+pub(super) const INITIATION_1_SIGNED: usize = INITIATION_1_LEN - 2 * MAC_LEN;
 /// Bytes of a response that `mac1` covers.
 pub(super) const RESPONSE_SIGNED: usize = RESPONSE_LEN - MAC_LEN;
 /// Offset of the handshake message in an initiation.
@@ -60,11 +64,25 @@ pub(super) const RESPONSE_HEADER: usize = SHORT_HEADER + 4;
 /// Kind of a datagram, by type and length; others are malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Initiation { sender: u32 },
-    Response { sender: u32, receiver: u32 },
-    Cookie { receiver: u32 },
-    Confirmation { receiver: u32 },
-    Data { receiver: u32, number: u32 },
+    Initiation {
+        sender: u32,
+    },
+    /// An initiation of protocol version 1.
+    Initiation1,
+    Response {
+        sender: u32,
+        receiver: u32,
+    },
+    Cookie {
+        receiver: u32,
+    },
+    Confirmation {
+        receiver: u32,
+    },
+    Data {
+        receiver: u32,
+        number: u32,
+    },
 }
 
 impl Kind {
@@ -77,6 +95,7 @@ impl Kind {
                 number: field(SHORT_HEADER)?,
             },
             (INITIATION, INITIATION_LEN) => Self::Initiation { sender: index },
+            (INITIATION, INITIATION_1_LEN) => Self::Initiation1,
             (RESPONSE, RESPONSE_LEN) => Self::Response {
                 sender: index,
                 receiver: field(SHORT_HEADER)?,

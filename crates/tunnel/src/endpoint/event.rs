@@ -41,6 +41,9 @@ pub enum HandshakeError {
     /// corrupts messages has the same effect.
     #[error("peer's handshake response does not match its public key and psk")]
     Keys,
+    /// The counter of initiations is used up, which takes a hostile peer. Remedy: a new key pair.
+    #[error("the handshake counter of this pair of keys is used up: give one end a new key")]
+    Counter,
 }
 
 /// Reason why an initiation from an unknown sender is not answered.
@@ -50,6 +53,8 @@ pub enum Stranger {
     NotForUs,
     /// The sender proves a public key that no peer has.
     UnknownKey,
+    /// The sender uses protocol version 1 and knows the local public key.
+    Version1,
 }
 
 /// A peer that cannot be added.

@@ -3,21 +3,30 @@
 use std::time::Duration;
 
 use super::{
-    Carrier, Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply, Stranger, Transmit,
-    VERSION,
+    COUNTER_MAX, Carrier, Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply,
+    Stranger, Transmit, VERSION,
     datagram::{
-        self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, Kind, RESPONSE,
-        RESPONSE_HEADER, RESPONSE_LEN, RESPONSE_SIGNED,
+        self, COOKIE, INITIATION_1_SIGNED, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED,
+        Kind, RESPONSE, RESPONSE_HEADER, RESPONSE_LEN, RESPONSE_SIGNED,
     },
     guard::Admission,
     live::Generation,
-    peer::{Arrival, Peer, Pending},
+    peer::{Answered, Arrival, Peer, Pending},
     terms::{TERMS_LEN, Terms},
 };
 use crate::{
-    crypto::{MAC_LEN, Mac, Responding},
+    crypto::{Keys, MAC_LEN, Mac, Responding},
     ecn::Ecn,
 };
+
+/// An initiation that was read.
+struct Call {
+    from: Remote,
+    sender: u32,
+    mac1: Mac,
+    handshake: Responding,
+    terms: Terms,
+}
 
 impl Endpoint {
     pub(super) fn on_initiation(
@@ -36,20 +45,15 @@ impl Endpoint {
             self.stats.refused += 1;
             return None;
         }
-        if self.guard.is_known(&mac1) {
-            self.stats.repeated += 1;
-            return None;
-        }
         let (signed, mac2) = datagram.split_at(INITIATION_LEN - MAC_LEN);
-        match self.guard.admit(now, from.address, signed, mac2) {
+        match self.guard.admit(now, from, signed, mac2) {
             Admission::Read => {
-                let (handshake, terms) = self.read_initiation(datagram)?;
-                self.guard.remember(mac1);
-                self.admitted_for = self.elsewhere.get(&handshake.peer).copied();
+                let call = self.read_initiation(from, sender, datagram)?;
+                self.admitted_for = self.elsewhere.get(&call.handshake.peer).copied();
                 if self.admitted_for.is_some() {
                     return None;
                 }
-                self.on_call(now, from, sender, handshake, terms)
+                self.on_call(now, call)
             }
             Admission::Cookie => {
                 self.send_cookie(now, from, sender, &mac1);
@@ -59,6 +63,14 @@ impl Endpoint {
                 self.stats.refused += 1;
                 None
             }
+        }
+    }
+
+    /// Notes the sender of an initiation of protocol version 1, which cannot be answered.
+    pub(super) fn on_initiation_1(&mut self, from: Remote, datagram: &[u8]) {
+        self.stats.refused += 1;
+        if self.checked_mac1(datagram, INITIATION_1_SIGNED).is_some() {
+            self.strangers[Stranger::Version1 as usize] = Some(from);
         }
     }
 
@@ -84,8 +96,7 @@ impl Endpoint {
     }
 
     /// Handles an initiation that another shard has [admitted](Self::take_elsewhere) for this one.
-    /// It is read again, but neither counted against limits nor recognised as repeated. Returns the
-    /// peer, if it is answered.
+    /// It is read again, but not counted against limits. Returns the peer, if keys are offered.
     pub fn handle_admitted(
         &mut self,
         now: Duration,
@@ -100,11 +111,11 @@ impl Endpoint {
             self.stats.refused += 1;
             return None;
         }
-        let (handshake, terms) = self.read_initiation(datagram)?;
-        self.on_call(now, from.into(), sender, handshake, terms)
+        let call = self.read_initiation(from.into(), sender, datagram)?;
+        self.on_call(now, call)
     }
 
-    fn read_initiation(&mut self, datagram: &[u8]) -> Option<(Responding, Terms)> {
+    fn read_initiation(&mut self, from: Remote, sender: u32, datagram: &[u8]) -> Option<Call> {
         self.stats.handshakes_read += 1;
         let (seed, mut payload) = (self.local.seed(), [0; TERMS_LEN]);
         let message = &datagram[INITIATION_HEADER..INITIATION_SIGNED];
@@ -113,63 +124,64 @@ impl Endpoint {
             self.stats.forged += 1;
             return None;
         };
-        Some((handshake, Terms::parse(&payload)))
+        Some(Call {
+            from,
+            sender,
+            mac1: *datagram[INITIATION_SIGNED..].first_chunk()?,
+            handshake,
+            terms: Terms::parse(&payload),
+        })
     }
 
-    /// Answers an initiation that was read, if a peer sent it and may call now.
-    fn on_call(
-        &mut self,
-        now: Duration,
-        from: Remote,
-        sender: u32,
-        handshake: Responding,
-        terms: Terms,
-    ) -> Option<PeerId> {
-        let Some(id) = self.find_peer(&handshake.peer) else {
+    /// Answers an initiation that was read, if a peer sent it and may call now. Returns the peer if
+    /// keys are offered.
+    fn on_call(&mut self, now: Duration, call: Call) -> Option<PeerId> {
+        let Some(id) = self.find_peer(&call.handshake.peer) else {
             self.stats.unknown_keys += 1;
-            self.strangers[Stranger::UnknownKey as usize] = Some(from);
+            self.strangers[Stranger::UnknownKey as usize] = Some(call.from);
             return None;
         };
         let peer = self.slots[usize::from(id.slot())].peer_mut()?;
-        if terms.version != VERSION {
-            peer.failed(HandshakeError::Version(terms.version));
+        let (by, counter) = (call.from.carrier, call.terms.counter);
+        if !peer.config.carriers.include(by) {
             return None;
         }
-        if !peer.config.carriers.include(from.carrier) {
+        if call.terms.version != VERSION {
+            peer.failed(HandshakeError::Version(call.terms.version));
+            return self.refuse(id, call, 0);
+        }
+        if counter > COUNTER_MAX {
+            peer.failed(HandshakeError::Counter);
             return None;
         }
-        if peer.calls_by(from.carrier) && peer.takes_precedence(now, &self.local.limits) {
+        if peer.calls_by(by) && peer.takes_precedence(now, &self.local.limits) {
             return None;
         }
-        self.answer(now, from, sender, id, handshake, terms)
+        if let Some(response) = peer.response_to(&call.mac1, call.from) {
+            self.stats.repeated += 1;
+            self.reply(Some(id), call.from, response);
+            return None;
+        }
+        if let Err(answer) = peer.counters.accept(counter) {
+            self.stats.repeated += 1;
+            return self.refuse(id, call, answer);
+        }
+        self.answer(now, id, call)
     }
 
-    /// Offers keys to the sender of an initiation, which has the peer's private key or replays a
-    /// recorded initiation.
-    fn answer(
-        &mut self,
-        now: Duration,
-        from: Remote,
-        sender: u32,
-        id: PeerId,
-        handshake: Responding,
-        terms: Terms,
-    ) -> Option<PeerId> {
+    /// Offers keys to the sender of an initiation, which has the peer's private key or has held
+    /// back this initiation.
+    fn answer(&mut self, now: Duration, id: PeerId, call: Call) -> Option<PeerId> {
         let peer = self.slots[usize::from(id.slot())].peer_mut()?;
+        let (from, sender, terms) = (call.from, call.sender, call.terms);
         let continues = terms.continues.filter(|session| peer.knows(*session));
         let next = match &peer.live {
             Some(live) if continues == Some(live.id) => live.next,
             _ => 0,
         };
-        let offer = Terms::from_config(&peer.config.session, continues, next);
+        let offer = Terms::from_config(&peer.config.session, terms.counter, continues, next);
         let index = peer.new_index(&mut self.local);
-        let mut reply = Vec::new();
-        datagram::begin(RESPONSE, index, &mut reply);
-        reply.extend_from_slice(&sender.to_be_bytes());
-        let psk = &peer.config.psk;
-        let keys = handshake.answer(psk, &offer.emit(), &mut reply).ok()?;
-        let mac1 = peer.mac.mac(&reply);
-        reply.extend_from_slice(&mac1);
+        let (response, keys) = respond(peer, index, sender, call.handshake, &offer)?;
         let generation = Generation {
             index,
             peer_index: sender,
@@ -179,16 +191,32 @@ impl Endpoint {
             confirmed: false,
             since: now,
         };
-        peer.offered(Pending {
+        let pending = Pending {
             generation,
             by: from.carrier,
             at: Some(from),
             continues,
             terms,
-        });
+            answered: Some(Answered {
+                mac1: call.mac1,
+                response: response.clone(),
+            }),
+        };
+        peer.offered(pending);
         self.stats.answered += 1;
-        self.reply(Some(id), from, reply);
+        self.reply(Some(id), from, response);
         Some(id)
+    }
+
+    /// Answers an initiation without an offer. `counter` is above that of the initiation, unless
+    /// the versions differ. Returns `None`: the initiation may be a recorded one.
+    fn refuse(&mut self, id: PeerId, call: Call, counter: u64) -> Option<PeerId> {
+        let peer = self.slots[usize::from(id.slot())].peer_mut()?;
+        let index = peer.new_index(&mut self.local);
+        let terms = Terms::refusal(counter);
+        let (response, _) = respond(peer, index, call.sender, call.handshake, &terms)?;
+        self.reply(Some(id), call.from, response);
+        None
     }
 
     pub(super) fn reply(&mut self, peer: Option<PeerId>, to: Remote, datagram: Vec<u8>) {
@@ -236,6 +264,24 @@ impl Endpoint {
     }
 }
 
+/// Returns a response, and the keys that it agrees on.
+fn respond(
+    peer: &Peer,
+    index: u32,
+    receiver: u32,
+    handshake: Responding,
+    terms: &Terms,
+) -> Option<(Vec<u8>, Keys)> {
+    let mut response = Vec::new();
+    datagram::begin(RESPONSE, index, &mut response);
+    response.extend_from_slice(&receiver.to_be_bytes());
+    let psk = &peer.config.psk;
+    let keys = handshake.answer(psk, &terms.emit(), &mut response).ok()?;
+    let mac1 = peer.mac.mac(&response);
+    response.extend_from_slice(&mac1);
+    Some((response, keys))
+}
+
 /// Handles the peer's answer to an initiation of the local end.
 fn finish(
     peer: &mut Peer,
@@ -248,14 +294,20 @@ fn finish(
         return false;
     };
     let (rtt, mut payload) = (arrival.now.saturating_sub(sent.sent), [0; TERMS_LEN]);
-    let at = sent.to;
+    let (at, counter) = (sent.to, sent.counter);
     let Ok(keys) = sent.handshake.finish(message, &mut payload) else {
         peer.failed(HandshakeError::Keys);
         return false;
     };
+    // Its handshake can read no other response.
+    peer.initiations.answered(arrival.index);
     let terms = Terms::parse(&payload);
     if terms.version != VERSION {
         peer.failed(HandshakeError::Version(terms.version));
+        return true;
+    }
+    if terms.counter != counter {
+        peer.on_refusal(arrival, terms.counter);
         return true;
     }
     let generation = Generation {
@@ -278,6 +330,7 @@ fn finish(
         at: Some(at),
         continues,
         terms,
+        answered: None,
     };
     peer.agreed(arrival.from, agreed, rtt, limits);
     peer.paths.on_received(arrival.from, RESPONSE_LEN);

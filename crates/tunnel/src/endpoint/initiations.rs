@@ -21,6 +21,9 @@ const PRECEDENCE: u32 = 3;
 const REST: u32 = 2;
 const REST_MAX: u32 = 8;
 
+/// Consecutive refusals after which the next initiation waits for its regular time.
+const REFUSALS: u32 = 3;
+
 /// Lifetime of a cookie.
 const COOKIE_LIFE: Duration = Duration::from_secs(120);
 
@@ -36,6 +39,8 @@ pub(super) struct Initiations {
     pub round: VecDeque<Remote>,
     /// Set if the peer has shut down: retry intervals before it is called again.
     rest: Option<u32>,
+    /// Refusals for a low counter that were followed by another initiation at once.
+    refused: u32,
 }
 
 /// An unanswered initiation.
@@ -45,8 +50,8 @@ pub(super) struct Outstanding {
     pub sent: Duration,
     /// Remote that was called.
     pub to: Remote,
+    pub counter: u64,
     mac1: Mac,
-    with_cookie: bool,
 }
 
 impl Initiations {
@@ -68,6 +73,19 @@ impl Initiations {
         self.tries <= PRECEDENCE
     }
 
+    /// Forgets an initiation whose answer was read.
+    pub fn answered(&mut self, index: u32) {
+        self.outstanding.retain(|sent| sent.index != index);
+    }
+
+    /// Begins another round at once after a refusal, unless that has not helped several times.
+    pub fn refused(&mut self, now: Duration) {
+        if self.refused < REFUSALS {
+            self.refused += 1;
+            self.restart(now);
+        }
+    }
+
     /// Records that new keys exist.
     pub fn succeeded(&mut self, now: Duration) {
         self.outstanding.clear();
@@ -75,6 +93,7 @@ impl Initiations {
         self.tries = 0;
         self.next = now;
         self.rest = None;
+        self.refused = 0;
     }
 
     /// Stops calling the peer for a while.
@@ -102,12 +121,18 @@ impl Initiations {
             return;
         };
         if let Some(cookie) = open(&sent.mac1) {
+            let is_first = self.cookie(now).is_none();
             self.cookie = Some((cookie, now));
-            // If the initiation already had a cookie, the regular retry suffices.
-            if !sent.with_cookie {
+            // With a cookie, the regular retry suffices.
+            if is_first {
                 self.next = self.next.min(now);
             }
         }
+    }
+
+    fn cookie(&self, now: Duration) -> Option<Mac> {
+        let (cookie, at) = self.cookie?;
+        (at + COOKIE_LIFE > now).then_some(cookie)
     }
 
     /// Appends an initiation for `to` to `out`.
@@ -143,8 +168,7 @@ impl Initiations {
         };
         let mac1 = mac.mac(&out[start..]);
         out.extend_from_slice(&mac1);
-        let cookie = self.cookie.filter(|(_, at)| *at + COOKIE_LIFE > now);
-        let mac2 = cookie.map_or([0; MAC_LEN], |(cookie, _)| {
+        let mac2 = self.cookie(now).map_or([0; MAC_LEN], |cookie| {
             MacKey::new(&cookie).mac(&out[start..])
         });
         out.extend_from_slice(&mac2);
@@ -156,8 +180,8 @@ impl Initiations {
             handshake,
             sent: now,
             to,
+            counter: terms.counter,
             mac1,
-            with_cookie: cookie.is_some(),
         });
     }
 }

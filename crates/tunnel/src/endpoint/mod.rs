@@ -11,6 +11,7 @@
 mod addresses;
 mod carriers;
 mod config;
+mod counters;
 mod datagram;
 mod ending;
 mod event;
@@ -31,7 +32,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -39,7 +40,9 @@ pub use crate::wire::DATAGRAM_OVERHEAD;
 pub use addresses::ADDRESSES;
 pub use carriers::{Carrier, Carriers, Remote};
 pub use config::{EndpointConfig, Limits, PeerConfig};
+pub use counters::{COUNTER_MAX, Counters};
 pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent, Stranger};
+pub use guard::{block_of, subnet_of};
 pub use shard::Shard;
 pub use terms::VERSION;
 
@@ -114,6 +117,8 @@ pub struct PeerState {
     pub unanswered: u32,
     /// Initiations of the peer that were answered without success, since the last keys.
     pub answers_rejected: u32,
+    /// Counters of initiations, to be stored.
+    pub counters: Counters,
 }
 
 /// Counters of an endpoint since it began, in datagrams.
@@ -127,7 +132,7 @@ pub struct Stats {
     pub unknown: u64,
     /// Damaged, or not from the peer.
     pub forged: u64,
-    /// Replayed, or too late.
+    /// Replayed, or too late; initiations with too low a counter.
     pub repeated: u64,
     /// Initiations without a valid first MAC, and such responses.
     pub not_for_us: u64,
@@ -166,7 +171,7 @@ pub struct Endpoint {
     turn: (usize, u32),
     stats: Stats,
     /// Last unauthenticated sender of each kind that has not been reported.
-    strangers: [Option<Remote>; 2],
+    strangers: [Option<Remote>; 3],
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -181,9 +186,9 @@ impl Endpoint {
     /// Creates an endpoint without peers.
     pub fn new(config: &EndpointConfig) -> Self {
         let mut local = Local::new(config);
-        let (secret, source_key) = (local.seed(), u64::from_be_bytes(local.random()));
+        let (secret, subnet_key) = (local.seed(), u64::from_be_bytes(local.random()));
         Self {
-            guard: Guard::new(&config.limits, &secret, source_key),
+            guard: Guard::new(&config.limits, &secret, subnet_key),
             responses: Bucket::new(config.limits.responses),
             local,
             slots: Vec::new(),
@@ -193,7 +198,7 @@ impl Endpoint {
             replies: VecDeque::new(),
             turn: (0, TURN),
             stats: Stats::default(),
-            strangers: [None; 2],
+            strangers: [None; 3],
         }
     }
 
@@ -241,6 +246,12 @@ impl Endpoint {
         self.check_new(&public_key)?;
         self.elsewhere.insert(public_key, shard);
         Ok(())
+    }
+
+    /// Replaces the addresses where peers were heard lately, of all [shards](Shard): a part of the
+    /// initiations that are read under load is kept for them. An IPv6 address stands for its /64.
+    pub fn expect_from(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.guard.expect(addresses.into_iter());
     }
 
     fn check_new(&self, public_key: &Key) -> Result<(), AddPeerError> {
@@ -365,6 +376,10 @@ impl Endpoint {
                 self.renew(peer, stores)
             }
             Kind::Initiation { sender } => self.on_initiation(now, from, sender, datagram),
+            Kind::Initiation1 => {
+                self.on_initiation_1(from, datagram);
+                None
+            }
             Kind::Response { sender, receiver } => {
                 let peer = self.on_response(&arrival(receiver), sender, datagram);
                 self.renew(peer, stores)
@@ -540,7 +555,7 @@ impl Endpoint {
 
     /// Returns the shard of the peer that sent the datagram handled last, if that was an admitted
     /// initiation of another shard's peer. Its bytes are unchanged. Pass them to that shard's
-    /// [`handle_admitted`](Self::handle_admitted). Repetitions are dropped here.
+    /// [`handle_admitted`](Self::handle_admitted).
     pub fn take_elsewhere(&mut self) -> Option<u16> {
         self.admitted_for.take()
     }
@@ -548,7 +563,7 @@ impl Endpoint {
     /// Returns an unknown sender that was not answered, and its unverified address: the last one of
     /// each kind since the previous call.
     pub fn take_stranger(&mut self) -> Option<(Stranger, Remote)> {
-        [Stranger::NotForUs, Stranger::UnknownKey]
+        [Stranger::NotForUs, Stranger::UnknownKey, Stranger::Version1]
             .into_iter()
             .find_map(|kind| Some((kind, self.strangers[kind as usize].take()?)))
     }

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! Each shard has its own seed, sockets and peers. The first one admits all initiations by UDP, so
-//! that limits, cookies and the memory of answered initiations exist once. Each shard admits those
-//! on its own TCP connections: cookies would not find the return path.
+//! that limits and cookies exist once. Each shard admits those on its own TCP connections.
 
 use super::datagram::Kind;
 
@@ -47,7 +46,7 @@ impl Shard {
             return None;
         }
         let owner = match Kind::parse(datagram)? {
-            Kind::Initiation { .. } => 0,
+            Kind::Initiation { .. } | Kind::Initiation1 => 0,
             Kind::Response { receiver, .. }
             | Kind::Cookie { receiver }
             | Kind::Confirmation { receiver }

@@ -3,20 +3,24 @@
 use crate::session::SessionConfig;
 
 /// Version of the protocol in docs/protocol.md.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Payload of both messages of the handshake.
 ///
 /// ```text
 ///  0         1       2         10     18           20            24
 ///  | version | flags | session | next | packet_max | streams_max |
-///  24              32               40     48
-///  | stream_credit | session_credit | rate |
+///  24              32               40     48        56      64       96
+///  | stream_credit | session_credit | rate | counter | owner | zeros |
 /// ```
+///
+/// `owner` and the zeros are reserved: sent as 0 and ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     /// Protocol version; the other fields apply only if it is [`VERSION`].
     pub version: u8,
+    /// Counter of the initiation, or the highest one accepted from its sender.
+    pub counter: u64,
     /// Session that continues under new keys; `None` if a session begins.
     pub continues: Option<u64>,
     /// Lowest number of the sender's packets under the new keys.
@@ -37,7 +41,7 @@ pub(super) struct Terms {
     pub rate: Option<u64>,
 }
 
-pub(super) const TERMS_LEN: usize = 48;
+pub(super) const TERMS_LEN: usize = 96;
 
 /// Flag: a session continues.
 const CONTINUES: u8 = 1;
@@ -48,9 +52,15 @@ const RESTS: u8 = 4;
 
 impl Terms {
     /// Creates the terms of an end with that configuration.
-    pub fn from_config(config: &SessionConfig, continues: Option<u64>, next: u64) -> Self {
+    pub fn from_config(
+        config: &SessionConfig,
+        counter: u64,
+        continues: Option<u64>,
+        next: u64,
+    ) -> Self {
         Self {
             version: VERSION,
+            counter,
             continues,
             next,
             packet_max: config.packet_max.try_into().unwrap_or(u16::MAX),
@@ -60,6 +70,23 @@ impl Terms {
             packets: config.packets,
             rests: true,
             rate: config.rate.stated(),
+        }
+    }
+
+    /// Creates the terms of a response that offers nothing.
+    pub fn refusal(counter: u64) -> Self {
+        Self {
+            version: VERSION,
+            counter,
+            continues: None,
+            next: 0,
+            packet_max: 0,
+            streams_max: 0,
+            stream_credit: 0,
+            session_credit: 0,
+            packets: false,
+            rests: false,
+            rate: None,
         }
     }
 
@@ -76,6 +103,7 @@ impl Terms {
         out[24..32].copy_from_slice(&self.stream_credit.to_be_bytes());
         out[32..40].copy_from_slice(&self.session_credit.to_be_bytes());
         out[40..48].copy_from_slice(&self.rate.unwrap_or(0).to_be_bytes());
+        out[48..56].copy_from_slice(&self.counter.to_be_bytes());
         out
     }
 
@@ -95,6 +123,7 @@ impl Terms {
         };
         Self {
             version: bytes[0],
+            counter: long(48),
             continues: (bytes[1] & CONTINUES != 0).then(|| long(2)),
             next: long(10).min(u64::MAX >> 1),
             packet_max: u16::from_be_bytes([bytes[18], bytes[19]]),
@@ -138,18 +167,19 @@ mod tests {
     use super::{super::tests::session_config, *};
 
     #[test]
-    fn flags_say_who_takes_packets_and_rests_and_other_flags_nothing() {
+    fn flags_say_who_takes_packets_and_rests_and_what_is_reserved_nothing() {
         for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
             let [ours, theirs] = [ours, theirs].map(|packets| SessionConfig {
                 packets,
                 ..session_config()
             });
-            let mut bytes = Terms::from_config(&theirs, Some(7), 9).emit();
+            let mut bytes = Terms::from_config(&theirs, 5, Some(7), 9).emit();
             assert_eq!(bytes[1], flag(theirs.packets, 2) | 0b101);
             // Flags of a later version.
             bytes[1] |= 0xf8;
+            bytes[56..].fill(0xff);
             let terms = Terms::parse(&bytes);
-            assert_eq!(terms, Terms::from_config(&theirs, Some(7), 9));
+            assert_eq!(terms, Terms::from_config(&theirs, 5, Some(7), 9));
             let agreed = terms.agree(&ours);
             assert_eq!(agreed.packets, ours.packets);
             assert_eq!(agreed.peer_packets, theirs.packets);

@@ -239,8 +239,7 @@ fn peer_line(history: &History, peer: &PeerStatus, ui: &Ui, name: usize) -> Line
     let flows = peer.flows;
     let rest = match &peer.session {
         None => {
-            let why = peer.no_session.as_deref();
-            let why = why.map_or("", no_session);
+            let why = no_session(peer).unwrap_or_default();
             format!("{:<5} {flows:>5}  {why}", "")
         }
         Some(session) => format!(

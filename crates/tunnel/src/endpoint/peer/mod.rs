@@ -7,8 +7,8 @@ use std::{collections::VecDeque, time::Duration};
 use trace::{Event as TraceEvent, Trace};
 
 use super::{
-    Carrier, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote,
-    Session,
+    Carrier, Counters, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId,
+    PeerState, Remote, Session,
     addresses::Addresses,
     carriers::CarrierStates,
     datagram::{CHALLENGE_LEN, CONFIRMATION_LEN, INITIATION_LEN},
@@ -26,12 +26,12 @@ use crate::{
     store::Store,
     wire::{CloseCode, DATAGRAM_OVERHEAD},
 };
-pub(super) use pending::Pending;
+pub(super) use pending::{Answered, Pending};
 
 /// Calls to the last known address of a previous endpoint: about as many seconds. Afterwards the
 /// peer has moved, or calls itself.
 const LAST_CALLS: u32 = 60;
-/// Divisor of a stated rate for initiations: they are less frequent below 17 kbit/s.
+/// Divisor of a stated rate for initiations: they are less frequent below 21 kbit/s.
 const HANDSHAKES: u64 = 10;
 
 pub(super) struct Peer {
@@ -55,6 +55,7 @@ pub(super) struct Peer {
     pub live: Option<Live>,
     pub initiations: Initiations,
     pub pending: VecDeque<Pending>,
+    pub counters: Counters,
     pub events: VecDeque<PeerEvent>,
     /// True if a failure was reported, and nothing has succeeded since.
     failed: bool,
@@ -87,6 +88,7 @@ impl Peer {
             remote: last,
             addresses: Addresses::new(&config.addresses),
             pause_min: pause_min(&config.session),
+            counters: config.counters,
             config,
             paths,
             held: false,
@@ -123,6 +125,7 @@ impl Peer {
             keys_since: self.live.as_ref().map(|live| live.current().since),
             unanswered: self.initiations.tries,
             answers_rejected: self.answers_rejected,
+            counters: self.counters,
         }
     }
 
@@ -489,7 +492,8 @@ impl Peer {
             Some(live) => (Some(live.id), live.next),
             None => (None, 0),
         };
-        let terms = Terms::from_config(&self.config.session, continues, next);
+        let counter = self.counters.next();
+        let terms = Terms::from_config(&self.config.session, counter, continues, next);
         let limits = self.limits(&local.limits);
         self.initiations.write(
             now,

@@ -3,19 +3,28 @@
 use std::time::Duration;
 
 use super::{Arrival, Peer};
-use crate::endpoint::{
-    Limits, Remote,
-    live::{Generation, Refused},
-    terms::Terms,
+use crate::{
+    crypto::Mac,
+    endpoint::{
+        COUNTER_MAX, Carrier, HandshakeError, Limits, Remote,
+        live::{Generation, Refused},
+        terms::Terms,
+    },
 };
 
-/// Maximum number of answered initiations without proof from the peer: more than arrive without
-/// cookies in a round trip.
+/// Maximum number of offers without proof from the peer: more than the initiations that it sends
+/// within a round trip. No other host makes those with new counters.
 const PENDING: usize = 32;
 
 /// Lifetime of offered keys: the peer may have a session with them, and its proof may be lost in an
 /// outage.
 const PENDING_LIFE: Duration = Duration::from_secs(3600);
+
+/// An initiation and its response, for repetitions.
+pub(in crate::endpoint) struct Answered {
+    pub mac1: Mac,
+    pub response: Vec<u8>,
+}
 
 /// Offered keys.
 pub(in crate::endpoint) struct Pending {
@@ -28,6 +37,8 @@ pub(in crate::endpoint) struct Pending {
     /// Session that continues; `None` for a new one.
     pub continues: Option<u64>,
     pub terms: Terms,
+    /// `None` if the local end initiated.
+    pub answered: Option<Answered>,
 }
 
 impl Pending {
@@ -38,6 +49,30 @@ impl Pending {
 }
 
 impl Peer {
+    /// Returns the response to that initiation, if the keys that it offered are still pending. A
+    /// copy may overtake the original, whose sender needs the answer. If the copy comes from another
+    /// address, proof of the keys no longer tells which of both the peer has.
+    pub fn response_to(&mut self, mac1: &Mac, from: Remote) -> Option<Vec<u8>> {
+        self.pending.iter_mut().find_map(|offer| {
+            let answered = offer.answered.as_ref()?;
+            if answered.mac1 != *mac1 {
+                return None;
+            }
+            offer.at = offer.at.filter(|at| *at == from);
+            Some(answered.response.clone())
+        })
+    }
+
+    /// Handles a response that offers nothing: the peer has accepted a later initiation.
+    pub fn on_refusal(&mut self, arrival: &Arrival, accepted: u64) {
+        if accepted > COUNTER_MAX {
+            self.failed(HandshakeError::Counter);
+        } else if self.counters.raise(accepted) {
+            self.addresses.on_answer(arrival.from.address);
+            self.initiations.refused(arrival.now);
+        }
+    }
+
     /// Records keys offered to the peer.
     pub fn offered(&mut self, pending: Pending) {
         if self.pending.len() == PENDING {

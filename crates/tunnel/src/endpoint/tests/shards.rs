@@ -135,17 +135,21 @@ fn cookies_work_for_a_peer_of_another_shard() {
 }
 
 #[test]
-fn a_repeated_initiation_is_passed_once() {
-    let mut net = hub(Limits::default(), true);
+fn a_repeated_initiation_gets_one_offer() {
+    let limits = Limits {
+        initiations_open: 2000,
+        ..Limits::default()
+    };
+    let mut net = hub(limits, true);
     let first = initiation(PEERS[1]);
     assert_eq!(net.deliver(&first), Some(PeerId(0)));
     for _ in 0..1000 {
         assert_eq!(net.deliver(&first), None);
     }
     let [first, second] = [0, 1].map(|at| net.nodes[at].endpoint.stats());
-    assert_eq!((first.repeated, first.handshakes_read), (1000, 1));
-    assert_eq!((second.answered, second.handshakes_read), (1, 1));
-    assert_eq!((first.unknown_keys, net.passed), (0, 1));
+    assert_eq!((first.repeated, first.handshakes_read), (0, 1001));
+    assert_eq!((second.answered, second.repeated), (1, 1000));
+    assert_eq!((first.unknown_keys, net.passed), (0, 1001));
 }
 
 #[test]
