@@ -93,6 +93,28 @@ fn compressed_flows_are_whole_too() {
     });
 }
 
+/// Beyond the burst, decompression waits and then goes on.
+#[test]
+fn a_flow_that_expands_beyond_the_pace_is_whole() {
+    Rig::run(|rig| async move {
+        rig.compress.set(true);
+        let (mut client, mut server) = joined(&rig).await;
+        let zeros = vec![0; 5 << 20];
+        let question = tokio::task::spawn_local(async move {
+            client.write_all(&zeros).await.unwrap();
+            client.shutdown().await.unwrap();
+            client
+        });
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received.len(), 5 << 20);
+        assert!(received.iter().all(|byte| *byte == 0));
+        drop((server, question.await.unwrap()));
+        let stats = Rig::stats(&rig.near);
+        assert!(stats.tunnel_compressed_bytes < (5 << 20) / 64, "{stats:?}");
+    });
+}
+
 #[test]
 fn each_message_of_a_compressed_flow_is_answered_before_the_next() {
     Rig::run(|rig| async move {
