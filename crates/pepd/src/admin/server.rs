@@ -1,6 +1,14 @@
 //! HTTP server of the admin API.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -27,14 +35,15 @@ use pepd_sys::admin_socket::{self, BindError, SocketFile};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixListener,
-    sync::Semaphore,
+    sync::{Notify, Semaphore},
     time::sleep,
 };
 use tokio_io_timeout::TimeoutStream;
 
 use super::{http, place::Place};
 
-/// Maximum number of concurrent connections; others wait.
+/// Maximum number of concurrent connections. Beyond it, the oldest without a complete request head is
+/// closed; if all have one, others wait.
 const CONNECTIONS_MAX: usize = 16;
 /// Limits of a request: header bytes, body bytes and time.
 const HEAD_MAX: usize = 16 * 1024;
@@ -118,10 +127,8 @@ where
     A: Future<Output = io::Result<S>>,
 {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut heads = Heads::default();
     loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return;
-        };
         let stream = match accept().await {
             Ok(stream) => stream,
             Err(err) => {
@@ -130,15 +137,62 @@ where
                 continue;
             }
         };
+        if permits.available_permits() == 0 {
+            heads.shed_oldest();
+        }
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            return;
+        };
         let place = Place::new(permit);
-        tokio::spawn(answer(stream, router.clone(), place));
+        tokio::spawn(answer(stream, router.clone(), (place, heads.add())));
+    }
+}
+
+/// Request head of a connection.
+#[derive(Debug, Default)]
+struct Head {
+    is_complete: AtomicBool,
+    shed: Notify,
+}
+
+/// Connections without a complete request head, the oldest first. A slow client must not occupy
+/// the places of others.
+#[derive(Debug, Default)]
+struct Heads(VecDeque<Weak<Head>>);
+
+impl Heads {
+    fn add(&mut self) -> Arc<Head> {
+        let waits = |head: &Weak<Head>| {
+            let head = head.upgrade();
+            head.is_some_and(|head| !head.is_complete.load(Relaxed))
+        };
+        self.0.retain(waits);
+        let head = Arc::new(Head::default());
+        self.0.push_back(Arc::downgrade(&head));
+        head
+    }
+
+    fn shed_oldest(&mut self) {
+        while let Some(head) = self.0.pop_front() {
+            if let Some(head) = head
+                .upgrade()
+                .filter(|head| !head.is_complete.load(Relaxed))
+            {
+                return head.shed.notify_one();
+            }
+        }
     }
 }
 
 /// Serves a connection.
-async fn answer<S: AsyncRead + AsyncWrite>(stream: S, router: Router, place: Place) {
+async fn answer<S: AsyncRead + AsyncWrite>(
+    stream: S,
+    router: Router,
+    (place, head): (Place, Arc<Head>),
+) {
     let service = TowerToHyperService::new(router);
     let with_place = service_fn(|mut request: Request<Incoming>| {
+        head.is_complete.store(true, Relaxed);
         request.extensions_mut().insert(place.clone());
         service.call(request)
     });
@@ -156,6 +210,9 @@ async fn answer<S: AsyncRead + AsyncWrite>(stream: S, router: Router, place: Pla
         },
         () = place.overstayed(CONNECTION_TIME) => {
             tracing::debug!("an operator's request took too long");
+        }
+        () = head.shed.notified() => {
+            tracing::debug!("an operator's request closed for another: its head was incomplete");
         }
     }
 }
@@ -313,6 +370,26 @@ mod tests {
             answer.starts_with("HTTP/1.1 200") && answer.len() <= 1000,
             "{answer}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_without_a_complete_request_head_make_no_other_wait() {
+        let server = server();
+        let mut slow = Vec::new();
+        let begin = Instant::now();
+        for _ in 0..3 * CONNECTIONS_MAX {
+            let (mut ours, theirs) = duplex(1000);
+            server.send(theirs).await.expect("it accepts");
+            ours.write_all(b"GET /short HT").await.expect("it reads");
+            slow.push(ours);
+        }
+        let answer = whole(request(&server, "/short").await).await;
+        assert!(answer.ends_with("short"), "{answer}");
+        assert!(begin.elapsed() < Duration::from_secs(1));
+        let last = slow.pop().expect("there are some");
+        drop(slow);
+        let answer = whole(last).await;
+        assert_eq!(begin.elapsed().as_secs(), HEAD_TIME.as_secs(), "{answer}");
     }
 
     #[tokio::test(start_paused = true)]
