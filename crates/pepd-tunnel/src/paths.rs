@@ -9,11 +9,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     fs::{self, File},
-    io,
+    io::{self, Write as _},
     net::{IpAddr, SocketAddr},
     os::{
         fd::OwnedFd,
-        unix::fs::{DirBuilderExt as _, FileExt as _},
+        unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -388,7 +388,7 @@ fn write(store: &Store, content: &Content) -> io::Result<()> {
     match store {
         Store::File(file) => {
             let beside = file.with_extension("json.new");
-            let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, file));
+            let written = write_secret(&beside, &bytes).and_then(|()| fs::rename(&beside, file));
             if written.is_err() {
                 // On a full disk only the file name was written.
                 let _ = fs::remove_file(&beside);
@@ -402,6 +402,18 @@ fn write(store: &Store, content: &Content) -> io::Result<()> {
             memory.write_all_at(&bytes, 0)
         }
     }
+}
+
+/// Writes a file that only its owner may read: it names the peers' keys and addresses. Replaces one
+/// that an earlier process has left.
+fn write_secret(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    options.open(file)?.write_all(bytes)
 }
 
 /// Returns the time of day, since 1970.
@@ -440,6 +452,8 @@ pub(super) async fn keep(core: Shared, paths: Record, writes: bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     const KEY: PublicKey = PublicKey([7; 32]);
@@ -485,6 +499,19 @@ mod tests {
         );
         paths.forget_old(DAY + 24 * HOUR);
         assert!(paths.known.peers.is_empty());
+    }
+
+    #[test]
+    fn only_its_owner_may_read_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut paths = Paths::load(directory.path());
+        // An earlier process was killed while it wrote.
+        fs::write(directory.path().join("paths.json.new"), "old").unwrap();
+        paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
+        paths.write();
+        let mode = fs::metadata(directory.path().join("paths.json")).unwrap();
+        assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+        assert_eq!(Paths::load(directory.path()).known.peers.len(), 1);
     }
 
     #[test]
