@@ -6,11 +6,13 @@
 //! - [`config`], TOML text to checked types
 //! - [`custody`], limits on data that pepd has acknowledged to hosts and holds for peers
 //! - [`stream_header`], the description of a flow for the far end of its tunnel
+//! - [`fair`], equal shares of time for parties whose items wait
 //! - [`history`], measurements of the last hours
 //! - [`hosts`], flows per host
 //! - [`key`], tunnel keys as text
 //! - [`lookups`], scheduling of name lookups
 //! - [`outage`], detection of link outages
+//! - [`pace`], pace of events that a peer can cause at will
 //! - [`reach`], the hosts and destinations of a peer
 //! - [`redirection`], detection of SYNs that rules redirect but that never arrive
 //! - [`relay`], next actions on the two legs of a flow
@@ -27,11 +29,13 @@ pub mod budget;
 pub mod chunks;
 pub mod config;
 pub mod custody;
+pub mod fair;
 pub mod history;
 pub mod hosts;
 pub mod key;
 pub mod lookups;
 pub mod outage;
+pub mod pace;
 pub mod reach;
 mod reading;
 pub mod redirection;

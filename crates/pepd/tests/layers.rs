@@ -93,7 +93,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pep-core",
         &[
-            "budget ring chunks key hosts stream_header redirection stats syn history lookups",
+            "budget fair ring chunks key hosts stream_header pace redirection stats syn history lookups",
             "relay",
             "arena outage reading",
             "site",
