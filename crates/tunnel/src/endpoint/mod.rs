@@ -10,6 +10,7 @@
 
 mod addresses;
 mod carriers;
+mod claim;
 mod config;
 mod counters;
 mod datagram;

@@ -48,6 +48,30 @@ fn only_the_newest_packet_says_where_a_peer_is() {
     );
 }
 
+#[test]
+fn a_sender_is_presumed_by_its_index_and_its_address() {
+    let mut net = Net::up();
+    net.write_to_log(1);
+    let packet = net.log.pop().unwrap();
+    let claimed =
+        |net: &mut Net, from: Remote, bytes: &[u8]| net.two().endpoint.claimed_sender(from, bytes);
+    assert_eq!(
+        claimed(&mut net, packet.from, &packet.bytes),
+        Some(PeerId(0))
+    );
+    assert_eq!(claimed(&mut net, address(77).into(), &packet.bytes), None);
+    let by_tcp = Remote::tcp(packet.from.address);
+    assert_eq!(claimed(&mut net, by_tcp, &packet.bytes), None);
+    for at in 1..5 {
+        let mut other = packet.bytes.clone();
+        other[at] ^= 1;
+        assert_eq!(claimed(&mut net, packet.from, &other), None, "byte {at}");
+    }
+    let initiation = net.log.iter().find(|datagram| datagram.bytes[0] == 1);
+    let initiation = initiation.unwrap().clone();
+    assert_eq!(claimed(&mut net, initiation.from, &initiation.bytes), None);
+}
+
 impl Net {
     /// Writes packets that are sent and never arrive.
     fn write_to_log(&mut self, count: u32) {
