@@ -233,6 +233,9 @@ counters! {
     tunnel_flows_refused,
     /// Tunnel flows of peers that were reset: `from` and `to` of the peer do not permit them.
     tunnel_flows_forbidden,
+    /// Tunnel flows of peers whose connection to the server waited: the peer opened more a second
+    /// than its `openings`.
+    tunnel_openings_delayed,
     /// Times that a flow in a tunnel resumed in a new session.
     tunnel_flows_resumed,
     /// Bytes of hosts that entered compressed tunnel streams, before compression.
@@ -258,6 +261,9 @@ counters! {
     /// buffer full. Also datagrams and connections that one tunnel thread passed to another whose
     /// queue was full.
     tunnel_datagrams_dropped,
+    /// Tunnel datagrams dropped because a tunnel thread was overloaded and their sender, a peer or
+    /// all strangers together, had more of them waiting than the others.
+    tunnel_datagrams_shed,
     /// Datagrams received on the tunnel port, from any sender.
     tunnel_datagrams_received,
     /// Tunnel datagrams rejected: damaged, repeated, forged or unmatched.

@@ -16,7 +16,7 @@ use nix::sys::{
 };
 use pep_core::outage::TunnelLink;
 use pepd_intercept::tun::PacketTuns;
-use pepd_relay::flow::FlowContext;
+use pepd_relay::{flow::FlowContext, survive::heartbeat::Beat};
 use pepd_sys::reactor;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -89,6 +89,7 @@ pub(super) struct Given {
 /// Runs the tunnels of one thread until `stopped`.
 pub(super) async fn run(
     given: Given,
+    beat: Beat,
     context: Arc<FlowContext>,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), DriverError> {
@@ -117,7 +118,9 @@ pub(super) async fn run(
         inbox: part.inbox,
         timer: Timer::new()?,
         drops: Drops::default(),
+        sheds: Sheds::default(),
         taps,
+        beat,
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
     tokio::task::spawn_local(probe::serve(Rc::clone(&core), given.orders));
@@ -202,22 +205,27 @@ struct Driver {
     inbox: Inbox,
     timer: Timer,
     drops: Drops,
+    sheds: Sheds,
     taps: Taps,
+    beat: Beat,
 }
 
 impl Driver {
     /// Never ready: the task ends on drop.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.beat.turn();
         {
             let mut core = self.core.borrow_mut();
             core.driver = Some(cx.waker().clone());
             // First of all, so that a trace requested in the meantime begins with this turn.
             core.record();
+            core.begin_turn();
         }
         self.begin_flows(cx);
         self.take_passed(cx);
         let more = self.receive(cx);
         Core::dispatch(&self.core);
+        let more = more && !self.work_off(cx);
         self.taps.poll(cx, &mut self.core.borrow_mut());
         let blocked = self.send(cx, more);
         // Sending reveals whether the link is up.
@@ -255,6 +263,10 @@ impl Driver {
     /// Receives what has arrived, if it is time. Returns whether there may be more.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         let core = &mut *self.core.borrow_mut();
+        if core.only_works_off() {
+            cx.waker().wake_by_ref();
+            return true;
+        }
         let looks_at = self.sockets.deadline();
         let more = self.sockets.poll_receive(cx, RECEIVE_TURN, core);
         // What is to be reported is known after a look.
@@ -265,6 +277,16 @@ impl Driver {
             cx.waker().wake_by_ref();
         }
         more
+    }
+
+    /// Handles datagrams that wait for their sender's turn. Returns whether there were any: then
+    /// the time of the latest one says nothing about what other senders' datagrams wait.
+    fn work_off(&mut self, cx: &mut Context<'_>) -> bool {
+        let overloaded = self.core.borrow().is_overloaded();
+        if overloaded && Core::work_off(&self.core) {
+            cx.waker().wake_by_ref();
+        }
+        overloaded
     }
 
     /// Sends what is due. Returns whether the kernel takes no more for now. While `more` datagrams
@@ -314,15 +336,17 @@ impl Driver {
     fn count(&mut self) {
         let core = &mut *self.core.borrow_mut();
         let dropped = self.drops.count(core.now(), &self.sockets);
+        let shed = self.sheds.count(core);
         let by_udp = std::mem::take(&mut self.sockets.counted);
         let counted = by_udp + std::mem::take(&mut core.tcp.counted);
-        if counted == Default::default() && dropped == 0 {
+        if counted == Default::default() && dropped == 0 && shed == 0 {
             return;
         }
         core.context.counters.update(|stats| {
             stats.tunnel_datagrams_received += counted.received;
             stats.tunnel_datagrams_sent += counted.sent;
             stats.tunnel_datagrams_dropped += u64::from(dropped);
+            stats.tunnel_datagrams_shed += shed;
             stats.tunnel_receive_calls += counted.receive_calls;
             stats.tunnel_send_calls += counted.send_calls;
             stats.tunnel_datagrams_unsent += counted.unsent;
@@ -343,7 +367,11 @@ impl Taker for Core {
         let Arrived {
             from, to, ecn, at, ..
         } = arrived;
-        self.take_datagram(at, (from.into(), to), ecn, arrived.datagram);
+        self.receive(at, (from.into(), to), ecn, arrived.datagram);
+    }
+
+    fn is_turn_over(&mut self) -> bool {
+        Self::is_turn_over(self)
     }
 
     fn may_wait(&mut self, now: Duration) -> Duration {
@@ -379,6 +407,33 @@ impl Drops {
                 datagrams = new,
                 "tunnel datagrams dropped unread: CPU too slow or too busy for the link; \
                  peers count them as link loss"
+            );
+        }
+        new
+    }
+}
+
+/// Datagrams that pepd dropped because their sender had too many of them waiting.
+#[derive(Debug, Default)]
+struct Sheds {
+    /// Number since the last log line, and time of the next one.
+    untold: u64,
+    tell: Duration,
+}
+
+impl Sheds {
+    /// Returns the number since the last call.
+    fn count(&mut self, core: &mut Core) -> u64 {
+        let now = core.now();
+        let (new, peer) = core.take_shed();
+        self.untold += new;
+        if new > 0 && now >= self.tell {
+            self.tell = now + DROPS_LOGGED_EVERY;
+            let datagrams = std::mem::take(&mut self.untold);
+            tracing::warn!(
+                datagrams,
+                peer,
+                "tunnel thread overloaded: datagrams of the sender with most work dropped"
             );
         }
         new

@@ -24,9 +24,16 @@ use pepd_sys::{
     site_counters::SiteCounters,
 };
 use socket2::SockRef;
+use tokio::time::timeout;
 use tunnel::wire::ResetCode;
 
-use super::{core::Shared, flow::Joint, leg::Leg, register, table::Policy};
+use super::{
+    core::{Core, Shared},
+    flow::Joint,
+    leg::Leg,
+    register,
+    table::Policy,
+};
 use crate::table::Key;
 
 /// The two ways to make server legs: from the client's address, and from pepd's own.
@@ -200,6 +207,7 @@ async fn connect(
 ) -> Result<(), Option<io::Error>> {
     let context = Arc::clone(&core.borrow().context);
     if let Connecting::NotBegun(dscp) = connecting {
+        admitted(core, key, joint).await?;
         let leg = begin(core, key, joint.ends(), dscp)?;
         joint.set_leg(leg);
     }
@@ -208,6 +216,20 @@ async fn connect(
         entry.publish_connected();
     }
     Ok(())
+}
+
+/// Waits until the peer may begin another connection. Fails without an error if the client has
+/// closed in the meantime: that costs no socket.
+async fn admitted(core: &Shared, key: Key, joint: &Joint) -> Result<(), Option<io::Error>> {
+    let limit = joint.ends().site.timeouts.connect;
+    let admitted = timeout(limit, Core::admit_opening(core, key.peer));
+    tokio::select! {
+        biased;
+        () = joint.reset() => Err(None),
+        admitted = admitted => {
+            admitted.map_err(|_elapsed| Some(io::Error::from_raw_os_error(libc::ETIMEDOUT)))
+        }
+    }
 }
 
 fn begin(core: &Shared, key: Key, ends: &FlowInfo, dscp: u8) -> io::Result<Box<dyn Leg>> {

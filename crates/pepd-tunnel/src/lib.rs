@@ -291,17 +291,17 @@ fn run(
     (mut stopped, several): (watch::Receiver<()>, bool),
 ) -> JoinHandle<()> {
     let context = Arc::clone(context);
-    let heartbeat = context.heartbeat.of_thread();
+    let beat = context.heartbeat.of_thread();
     thread.begin(move || {
         if let Some(opening) = opening {
             opening.open(&context.arena);
         }
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
-            tokio::spawn(heartbeat);
+            tokio::spawn(beat.clone().tick());
             // No value is ever sent: the wait ends when the sender is dropped.
             let stopped = async move { while stopped.changed().await.is_ok() {} };
-            let run = driver::run(given, context, stopped);
+            let run = driver::run(given, beat, context, stopped);
             // A task of its own: each wake-up of the outermost future by a flow would cost a
             // call of epoll_wait(2).
             let error = match tokio::task::spawn_local(run).await {

@@ -397,9 +397,13 @@ fn exchange(ends: &[Shared; 2], wire: &Wire) -> bool {
             let address = SocketAddr::from(ADDRESSES[from]).into();
             let mut receiver = ends[to].borrow_mut();
             let now = receiver.now();
-            receiver.handle_datagram(now, address, None, Ecn::NotEct, &mut datagram);
+            receiver.receive(now, (address, None), Ecn::NotEct, &mut datagram);
         }
         Core::dispatch(&ends[to]);
+        let overloaded = ends[to].borrow().is_overloaded();
+        if overloaded {
+            any |= Core::work_off(&ends[to]);
+        }
         check_written_down(ends);
     }
     any

@@ -114,6 +114,9 @@ pub(super) trait Taker {
     /// Takes a datagram.
     fn take(&mut self, arrived: Arrived<'_>);
 
+    /// Returns whether to leave other datagrams that have arrived for the next turn.
+    fn is_turn_over(&mut self) -> bool;
+
     /// Returns how long datagrams may wait for others.
     fn may_wait(&mut self, now: Duration) -> Duration;
 }
@@ -222,8 +225,8 @@ impl Sockets {
         self.each().filter_map(|udp| udp.company.deadline()).min()
     }
 
-    /// Takes what has arrived, by at most this many calls a socket, if it is time to look. Returns
-    /// whether more may have arrived.
+    /// Takes what has arrived, by at most this many calls a socket and until the turn is over, if
+    /// it is time to look. Returns whether more may have arrived.
     pub(super) fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -259,7 +262,7 @@ impl Sockets {
                     Err(err) => tracing::debug!(error = %err, "cannot receive a datagram"),
                 }
                 self.counted.received += received;
-                if !udp.has_more {
+                if !udp.has_more || taker.is_turn_over() {
                     break;
                 }
             }
@@ -432,6 +435,10 @@ mod tests {
 
         fn take(&mut self, arrived: Arrived<'_>) {
             (self.0)(arrived);
+        }
+
+        fn is_turn_over(&mut self) -> bool {
+            false
         }
 
         fn may_wait(&mut self, _now: Duration) -> Duration {

@@ -85,9 +85,9 @@ fn start_one(
         .collect::<io::Result<Vec<_>>>()?;
     drop(entered);
     let context = Arc::clone(context);
-    let heartbeat = context.heartbeat.of_thread();
+    let beat = context.heartbeat.of_thread();
     Ok(thread.begin(move || {
-        runtime.spawn(heartbeat);
+        runtime.spawn(beat.tick());
         runtime.spawn(revive::run(Arc::clone(&context)));
         for flow in resumed {
             runtime.spawn(flow::resume(Arc::clone(&context), flow));

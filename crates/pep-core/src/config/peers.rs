@@ -63,6 +63,9 @@ section! {
         to: Option<Vec<Target>> = s.list("to", Targets);
         /// True if the peer may open compressed flows.
         compress: bool = Switch, true;
+        /// Connections to servers that pepd begins for the peer per second, after a burst of as
+        /// many. Further ones wait.
+        openings: u32 = Integer(1..=1_000_000), 1000;
     }
 }
 

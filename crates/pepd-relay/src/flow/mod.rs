@@ -414,8 +414,13 @@ impl Default for FlowEnd<'_> {
 impl FlowEnd<'_> {
     /// Counts and logs the end, and notifies the watchers.
     pub fn record(&self, context: &FlowContext, ends: &FlowInfo) {
-        self.count(context, ends);
         self.log(ends);
+        self.record_unlogged(context, ends);
+    }
+
+    /// Counts the end, and notifies the watchers.
+    pub fn record_unlogged(&self, context: &FlowContext, ends: &FlowInfo) {
+        self.count(context, ends);
         context.watchers.notify(ends, self);
     }
 

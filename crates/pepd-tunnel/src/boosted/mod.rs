@@ -197,10 +197,10 @@ impl Boosters {
         let sites = Sites::new(config, seed);
         let facts = Arc::new(Mutex::new(sites.facts(Duration::ZERO)));
         let (shown, context) = (Arc::clone(&facts), Arc::clone(context));
-        let heartbeat = context.heartbeat.of_thread();
+        let beat = context.heartbeat.of_thread();
         let thread = thread.begin(move || {
             runtime.block_on(async move {
-                tokio::spawn(heartbeat);
+                tokio::spawn(beat.tick());
                 // No value is ever sent: the wait ends when the sender is dropped.
                 let stopped = async { while stopped.changed().await.is_ok() {} };
                 if let Err(err) = driver::run(sites, tuns, &context, &shown, stopped).await {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pep_core::stream_header::Opening;
+use pep_core::{pace::Line, stream_header::Opening};
 use pepd_relay::limits::Resource;
 use tunnel::{
     endpoint::{Carrier, DownReason, PeerEvent},
@@ -10,7 +10,7 @@ use tunnel::{
     wire::{CloseCode, ResetCode, StreamId},
 };
 
-use super::{Core, Shared};
+use super::{Core, Kind, Shared};
 use crate::{
     peers::{Contact, SessionFacts},
     shards::Heard,
@@ -41,7 +41,6 @@ impl Core {
 
     fn on_peer_event(&mut self, index: usize, event: PeerEvent) {
         let peer = &mut self.peers.list[index];
-        let name = peer.config.name.as_str();
         match event {
             PeerEvent::Up => {
                 peer.silent_since = None;
@@ -54,30 +53,24 @@ impl Core {
                 let flows = self.resume(index);
                 self.set_up(index, true);
                 // Tasks woken by this may start flows at once and must find the session open.
-                let peer = self.peer_name(index);
-                tracing::info!(peer, "peer up: session established");
-                if flows > 0 {
+                if let Some(Line { left_out }) = self.line(index, Kind::Up) {
+                    let peer = self.peer_name(index);
+                    tracing::info!(peer, left_out, "peer up: session established");
+                }
+                if flows > 0
+                    && let Some(Line { left_out }) = self.line(index, Kind::Resume)
+                {
                     tracing::info!(
-                        peer,
+                        peer = self.peer_name(index),
                         flows,
+                        left_out,
                         "flows of the previous session resume in this one"
                     );
                 }
             }
             PeerEvent::Down(reason) => {
-                let flows = peer.table.len();
-                match reason {
-                    // Logged when the peer's close arrived.
-                    DownReason::PeerClosed | DownReason::Elsewhere => {}
-                    DownReason::Replaced => {
-                        tracing::info!(
-                            peer = name,
-                            flows,
-                            "session with the peer replaced by a new one"
-                        );
-                    }
-                    _ => tracing::warn!(peer = name, ?reason, flows, "session with the peer ended"),
-                }
+                self.log_down(index, &reason);
+                let peer = &mut self.peers.list[index];
                 // If the next session has begun already, the table belongs to that one.
                 let next = self.endpoint.session(peer.id).is_some();
                 if !next {
@@ -99,14 +92,73 @@ impl Core {
                     None => "peer heard at its address",
                     Some(_) => "peer sends from a new address",
                 };
-                if !tcp::log_carrier(&peer.config, was, remote) {
-                    tracing::info!(peer = name, %address, %carrier, "{heard}");
+                if let Some(Line { left_out }) = self.line(index, Kind::Moved) {
+                    let config = &self.peers.list[index].config;
+                    if !tcp::log_carrier(config, was, remote) {
+                        let peer = config.name.as_str();
+                        tracing::info!(peer, %address, %carrier, left_out, "{heard}");
+                    }
                 }
             }
             PeerEvent::Failed(err) => {
                 peer.trouble.fails(err);
             }
             PeerEvent::Session(_) => {}
+        }
+    }
+
+    fn log_down(&mut self, index: usize, reason: &DownReason) {
+        // A close was logged when it arrived.
+        if matches!(reason, DownReason::PeerClosed | DownReason::Elsewhere) {
+            return;
+        }
+        let Some(Line { left_out }) = self.line(index, Kind::Down) else {
+            return;
+        };
+        let (peer, flows) = (self.peer_name(index), self.peers.list[index].table.len());
+        match reason {
+            DownReason::Replaced => {
+                tracing::info!(
+                    peer,
+                    flows,
+                    left_out,
+                    "session with the peer replaced by a new one"
+                );
+            }
+            _ => tracing::warn!(
+                peer,
+                ?reason,
+                flows,
+                left_out,
+                "session with the peer ended"
+            ),
+        }
+    }
+
+    fn log_close(&mut self, index: usize, code: CloseCode, reason: &str) {
+        let Some(Line { left_out }) = self.line(index, Kind::Closed) else {
+            return;
+        };
+        let (peer, flows) = (self.peer_name(index), self.peers.list[index].table.len());
+        match code {
+            CloseCode::Shutdown => {
+                tracing::info!(peer, reason, flows, left_out, "peer closed the session");
+            }
+            CloseCode::Elsewhere => tracing::info!(
+                peer,
+                reason,
+                flows,
+                left_out,
+                "peer closed the session: its flows wait for the next one"
+            ),
+            CloseCode::Protocol | CloseCode::Limit => tracing::warn!(
+                peer,
+                ?code,
+                reason,
+                flows,
+                left_out,
+                "peer aborted the session"
+            ),
         }
     }
 
@@ -155,27 +207,7 @@ impl Core {
                     tracing::info!(peer = name, ?silence, "peer up again: its flows resume");
                 }
             }
-            Event::PeerClosed { code, reason } => {
-                let flows = table.len();
-                match code {
-                    CloseCode::Shutdown => {
-                        tracing::info!(peer = name, reason, flows, "peer closed the session");
-                    }
-                    CloseCode::Elsewhere => tracing::info!(
-                        peer = name,
-                        reason,
-                        flows,
-                        "peer closed the session: its flows wait for the next one"
-                    ),
-                    CloseCode::Protocol | CloseCode::Limit => tracing::warn!(
-                        peer = name,
-                        ?code,
-                        reason,
-                        flows,
-                        "peer aborted the session"
-                    ),
-                }
-            }
+            Event::PeerClosed { code, reason } => self.log_close(index, code, &reason),
         }
     }
 
@@ -201,17 +233,22 @@ impl Core {
                     self.begin(shared, index, stream, stream_header);
                 }
                 None => {
-                    let peer = peer.config.name.as_str();
-                    tracing::error!(
-                        peer,
-                        "flow of the peer refused: its token was used before; a bug or a replay: please report"
-                    );
+                    if let Some(Line { left_out }) = self.line(index, Kind::Repeated) {
+                        let peer = self.peer_name(index);
+                        tracing::error!(
+                            peer,
+                            left_out,
+                            "flow of the peer refused: its token was used before; a bug or a replay: please report"
+                        );
+                    }
                     self.refuse(index, stream, ResetCode::Internal);
                 }
             },
             Err(err) => {
-                let peer = peer.config.name.as_str();
-                tracing::warn!(peer, error = %err, "flow of the peer refused");
+                if let Some(Line { left_out }) = self.line(index, Kind::Refused) {
+                    let peer = self.peer_name(index);
+                    tracing::warn!(peer, error = %err, left_out, "flow of the peer refused");
+                }
                 self.refuse(index, stream, ResetCode::Internal);
             }
         }
@@ -300,6 +337,14 @@ impl Core {
                 );
             }
             peer.table.age(now);
+            if let Some(flows) = peer.lines.take_flows() {
+                let peer = peer.config.name.as_str();
+                tracing::info!(
+                    peer,
+                    flows,
+                    "flows of the peer ended: too many for a line each"
+                );
+            }
             if let Some(silence) = silence {
                 self.on_silence(index, silence);
             }

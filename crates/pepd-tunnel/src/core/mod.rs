@@ -2,12 +2,15 @@
 //!
 //! - this module, operations of flows and the driver
 //! - `events`, events of the endpoint; `resuming`, flows that resume in another session
-//! - `passing`, what arrives for another thread
+//! - `lines`, log lines that peers cause; `openings`, pace of their connections to servers
+//! - `passing`, what arrives for another thread; `turns`, time of a turn, and datagrams that wait
 //! - `reach`, flows that a peer may not open
 //! - `peers`, a peer and its flows; `packets`, packets (datagrams, RFC 9221); `probed`, probes of
 //!   the path; `recorded`, traces that operators request
 
 mod events;
+mod lines;
+mod openings;
 mod packets;
 mod passing;
 mod peers;
@@ -16,6 +19,7 @@ mod reach;
 mod recorded;
 mod resuming;
 mod trouble;
+mod turns;
 
 use std::{
     cell::RefCell,
@@ -26,8 +30,8 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{arena::name_hash, hosts::Host, key::PublicKey, stream_header::Opening};
-use pepd_relay::flow::{Attached, FlowContext};
+use pep_core::{arena::name_hash, hosts::Host, key::PublicKey, pace::Line, stream_header::Opening};
+use pepd_relay::flow::{Attached, FlowContext, FlowInfo};
 use tokio::time::Instant;
 use tunnel::{
     class::Class,
@@ -38,7 +42,9 @@ use tunnel::{
     wire::{ResetCode, StreamId},
 };
 
+pub(super) use lines::Kind;
 pub(super) use peers::Peers;
+use turns::Turns;
 
 use super::{
     credit::{self, Usage},
@@ -89,6 +95,8 @@ pub(super) struct Core {
     recorded: Attached,
     /// Figures that are part of counters of all threads.
     counted: [u64; 4],
+    /// Time of the present turn, and datagrams that wait.
+    turns: Turns,
 }
 
 /// Reading of the local clock at its start, so that remembered times lie before it.
@@ -128,7 +136,20 @@ impl Core {
             joined: false,
             recorded: Attached::default(),
             counted: Default::default(),
+            turns: Turns::default(),
         }))
+    }
+
+    /// Permits a log line of that kind on a peer, or counts it as left out.
+    pub(super) fn line(&mut self, index: usize, kind: Kind) -> Option<Line> {
+        let now = self.now();
+        self.peers.list[index].lines.next(kind, now)
+    }
+
+    /// Returns whether to log the end of a flow: of those that a peer opens, not all.
+    pub(super) fn tells_end(&mut self, index: usize, ends: &FlowInfo) -> bool {
+        let now = self.now();
+        ends.peer.is_none() || self.peers.list[index].lines.tells_flow(now)
     }
 
     /// Returns the configured name of a peer.

@@ -83,13 +83,14 @@ impl Core {
 
     /// Handles the begin or the end of a session with the peer.
     pub(super) fn join_packets(&mut self, index: usize) {
+        let now = self.now();
         let peer = &mut self.peers.list[index];
         let Some(packets) = &mut peer.packets else {
             return;
         };
         match self.endpoint.session(peer.id) {
             Some(session) => {
-                packets.begin(session);
+                packets.begin(now, session);
                 self.joined = true;
                 let takes = session.takes_packets();
                 self.statuses.set_takes_packets(index, takes);

@@ -57,7 +57,7 @@ impl Core {
                 to,
                 ecn,
                 mut bytes,
-            }) => core.take_datagram(at, (from, to), ecn, &mut bytes),
+            }) => core.receive(at, (from, to), ecn, &mut bytes),
             Passed::Initiation(initiation) => core.handle_admitted(&initiation),
             Passed::Connection {
                 stream,

@@ -2,7 +2,7 @@
 //!
 //! A peer is the store of its session: the bytes of its flows, and packets (datagrams, RFC 9221).
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, rc::Rc, sync::Arc, time::Duration};
 
 use pep_core::{arena::name_hash, config::Peer, reach::Reach};
 use pepd_relay::flow::Attached;
@@ -15,7 +15,11 @@ use tunnel::{
     wire::StreamId,
 };
 
-use super::trouble::{Pause, Trouble};
+use super::{
+    lines::PeerLines,
+    openings::Openings,
+    trouble::{Pause, Trouble},
+};
 use crate::{
     credit::{Credits, Pool},
     packets::Packets,
@@ -46,12 +50,14 @@ pub(crate) struct PeerShell {
     pub(super) silent_since: Option<Duration>,
     /// Reaching the maximum of flows was logged.
     pub(super) cap_logged: bool,
-    /// Pause of log lines on flows that it may not open.
-    pub(super) forbidden: Pause,
     /// Pace at which compressed bytes of its flows are decompressed.
     pub(super) expansion: Expansion,
     /// Reason for which there is no session.
     pub(super) trouble: Trouble,
+    /// Pace of its log lines.
+    pub(super) lines: PeerLines,
+    /// Pace of its flows' connections to servers.
+    pub(super) openings: Rc<Openings>,
     /// Hash of the peer's name.
     pub(super) name: u64,
     /// Recorders of its sessions and boosters.
@@ -91,6 +97,7 @@ impl Peers {
         self.list.push(PeerShell {
             id,
             name: name_hash(&config.name),
+            openings: Openings::new(config.openings),
             config,
             reach,
             table,
@@ -102,9 +109,9 @@ impl Peers {
             received_bytes: 0,
             silent_since: None,
             cap_logged: false,
-            forbidden: Pause::default(),
             expansion: Expansion::default(),
             trouble: Trouble::default(),
+            lines: PeerLines::default(),
             recorded: Attached::default(),
         });
     }

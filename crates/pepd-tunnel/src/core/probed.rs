@@ -1,13 +1,13 @@
 //! Probes of the path: streams without a flow, opened by either end.
 
-use pep_core::stream_header::Opening;
+use pep_core::{pace::Line, stream_header::Opening};
 use tunnel::{
     class::Class,
     session::TooManyStreams,
     wire::{ResetCode, StreamId},
 };
 
-use super::Core;
+use super::{Core, Kind};
 use crate::{
     peers::SessionFacts,
     probe::{Look, Seen},
@@ -83,10 +83,11 @@ impl Core {
 
     /// Answers a probe of the peer: drops its bytes and sends `down` bytes.
     pub(super) fn on_probed(&mut self, index: usize, stream: StreamId, down: u64) {
-        let peer = &mut self.peers.list[index];
-        let name = peer.config.name.as_str();
-        let over = peer.table.take_probe(stream);
-        tracing::info!(peer = name, down, "peer probes the path");
+        if let Some(Line { left_out }) = self.line(index, Kind::Probed) {
+            let peer = self.peer_name(index);
+            tracing::info!(peer, down, left_out, "peer probes the path");
+        }
+        let over = self.peers.list[index].table.take_probe(stream);
         if let Some(over) = over {
             self.refuse(index, over, ResetCode::Limit);
         }

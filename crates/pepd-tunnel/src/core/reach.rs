@@ -1,11 +1,12 @@
 //! Flows that a peer may not open.
 
 use pep_core::{
+    pace::Line,
     reach::{Forbidden, Request},
     stream_header::StreamHeader,
 };
 
-use super::Core;
+use super::{Core, Kind};
 
 impl Core {
     /// Decides whether a peer may open a flow.
@@ -20,12 +21,16 @@ impl Core {
     pub(super) fn on_forbidden(&mut self, index: usize, header: &StreamHeader, why: Forbidden) {
         let counters = &self.context.counters;
         counters.update(|stats| stats.tunnel_flows_forbidden += 1);
-        let now = self.base.elapsed();
-        let peer = &mut self.peers.list[index];
-        if peer.forbidden.is_over(now) {
-            let (name, client, destination) =
-                (peer.config.name.as_str(), header.client, header.destination);
-            tracing::warn!(peer = name, %client, %destination, "flow of the peer refused: {why}");
+        if let Some(Line { left_out }) = self.line(index, Kind::Forbidden) {
+            let (peer, client, destination) =
+                (self.peer_name(index), header.client, header.destination);
+            tracing::warn!(
+                peer,
+                %client,
+                %destination,
+                left_out,
+                "flow of the peer refused: {why}"
+            );
         }
     }
 }

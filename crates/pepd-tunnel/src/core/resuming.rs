@@ -8,6 +8,7 @@ use std::rc::Rc;
 use pep_core::{
     arena::Kind,
     hosts::Host,
+    pace::Line,
     reach::{Forbidden, Request},
     stream_header::{Opening, Resume, StreamHeader},
 };
@@ -16,7 +17,7 @@ use tunnel::{
     wire::{ResetCode, StreamId},
 };
 
-use super::{Core, Shared};
+use super::{Core, Kind as LineKind, Shared};
 use crate::{
     far, recover,
     table::{Disagreement, FlowId, Key, Known, Terms},
@@ -115,8 +116,10 @@ impl Core {
 
     /// Resets a flow: resuming it would lose or repeat bytes.
     fn disagree(&mut self, key: Key, err: &Disagreement) {
-        let peer = self.peer_name(key.peer);
-        tracing::error!(peer, error = %err, "flow reset: it cannot resume in the next session");
+        if let Some(Line { left_out }) = self.line(key.peer, LineKind::Disagreed) {
+            let peer = self.peer_name(key.peer);
+            tracing::error!(peer, error = %err, left_out, "flow reset: it cannot resume in the next session");
+        }
         let peer = &mut self.peers.list[key.peer];
         let stream = peer.table.abort(key.flow, ResetCode::Internal);
         if let Some(stream) = stream

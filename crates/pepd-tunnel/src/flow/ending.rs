@@ -2,12 +2,12 @@
 
 use std::io;
 
-use pep_core::{relay::Side, stats::EndReason};
+use pep_core::{pace::Line, relay::Side, stats::EndReason};
 use pepd_relay::flow::{FlowEnd, tail};
 use tunnel::{compression::UnpackError, wire::ResetCode};
 
 use super::{Joint, Sink};
-use crate::table::Loss;
+use crate::{core::Kind, table::Loss};
 
 /// End of relaying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +64,14 @@ impl Joint {
     }
 
     fn on_malformed(&mut self, err: UnpackError) {
-        let core = self.core.borrow();
+        let mut core = self.core.borrow_mut();
         let counters = &core.context.counters;
         counters.update(|stats| stats.tunnel_compression_blocks_refused += 1);
-        let (peer, client) = (core.peer_name(self.key.peer), self.ends.client);
-        tracing::warn!(peer, %client, error = %err, "flow reset: the peer's compressed bytes are malformed");
+        if let Some(Line { left_out }) = core.line(self.key.peer, Kind::Malformed) {
+            let (peer, client) = (core.peer_name(self.key.peer), self.ends.client);
+            tracing::warn!(peer, %client, error = %err, left_out, "flow reset: the peer's compressed bytes are malformed");
+        }
+        drop(core);
         self.failure = Some(io::Error::new(io::ErrorKind::InvalidData, err));
         self.ending = EndReason::Error;
         self.code = Some(ResetCode::Internal);
@@ -140,7 +143,11 @@ impl Drop for Joint {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        end.record(&core.context, &self.ends);
+        if core.tells_end(self.key.peer, &self.ends) {
+            end.record(&core.context, &self.ends);
+        } else {
+            end.record_unlogged(&core.context, &self.ends);
+        }
     }
 }
 

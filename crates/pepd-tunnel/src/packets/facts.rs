@@ -110,14 +110,18 @@ pub(super) fn needs(site: &PacketSite<'_>) -> impl Iterator<Item = Need> + use<>
 
 impl Packets {
     /// Logs once per session which boosters are off because the peer does not support them.
-    pub(super) fn log_missing_peer_site(&mut self) {
+    pub(super) fn log_missing_peer_site(&mut self, now: Duration) {
         let Some(abilities) = self.exchange.abilities().filter(|_| !self.logged) else {
             return;
         };
         self.logged = true;
+        let lacks = |need: &Need| abilities & need.ability == 0;
+        if !self.needs.iter().any(lacks) || self.lines[1].next(now).is_none() {
+            return;
+        }
         for need in &self.needs {
             let Need { site, booster, .. } = need;
-            if abilities & need.ability == 0 {
+            if lacks(need) {
                 let peer = &self.peer;
                 tracing::warn!(
                     peer,

@@ -24,6 +24,7 @@ use boosters::{ecn::Ecn as Mark, exchange::Exchange, fec::Backend, rule::Path};
 use facts::Need;
 use pep_core::{
     config::{Config, PacketSite, Peer},
+    pace::{Line, Lines, Pace},
     site::{Answers, SiteId, WithoutPeer},
 };
 use tunnel::{
@@ -46,6 +47,9 @@ const REPLIES: u8 = 64;
 /// outage. A connection may break on the change if NAT gives passed packets another address.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 
+/// Pace of log lines that the peer causes by its sessions.
+const LINES: Pace = Pace::new(Duration::from_secs(10), 2);
+
 /// State between the interfaces of a peer's sites and its session.
 #[derive(Debug)]
 pub(super) struct Packets {
@@ -55,6 +59,9 @@ pub(super) struct Packets {
     needs: Vec<Need>,
     /// Missing support was logged in this session.
     logged: bool,
+    /// Pace of lines on missing support, and on a peer that takes no packets: the peer decides how
+    /// often it begins a session.
+    lines: [Lines; 2],
     exchange: Exchange,
     /// Sites by chain number.
     sites: Vec<Carried>,
@@ -142,6 +149,7 @@ impl Packets {
             peer: name.clone(),
             needs: needs.collect(),
             logged: false,
+            lines: [Lines::new(LINES); 2],
             exchange: Exchange::new(sites.iter().enumerate().map(chain).collect()).with_code(code),
             sites: sites.iter().map(carried).collect(),
             queues: None,
@@ -164,13 +172,17 @@ impl Packets {
     }
 
     /// Opens the queues in a new session.
-    pub(super) fn begin(&mut self, session: &mut Session) {
+    pub(super) fn begin(&mut self, now: Duration, session: &mut Session) {
         (self.queues, self.logged) = (None, false);
         if !session.takes_packets() {
             let (peer, sites) = (&self.peer, self.sites.len());
+            let Some(Line { left_out }) = self.lines[0].next(now) else {
+                return;
+            };
             tracing::warn!(
                 peer,
                 sites,
+                left_out,
                 "peer takes no packets: add a site of mode \"packet\" there; until then `packet.on_peer_loss` applies"
             );
             return;
@@ -225,7 +237,7 @@ impl Packets {
         }
         self.log_strangers(now);
         if self.queues.is_some() {
-            self.log_missing_peer_site();
+            self.log_missing_peer_site(now);
         }
         let (Some(session), Some(queues)) = (session, &self.queues) else {
             return;

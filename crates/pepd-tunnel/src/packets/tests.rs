@@ -240,7 +240,7 @@ fn due_messages_that_cannot_be_sent_set_no_timer() {
     let mut packets = packets();
     packets.renew();
     let mut session = session();
-    packets.begin(&mut session);
+    packets.begin(NOW, &mut session);
     // The local abilities are to be sent at once.
     packets.settle(NOW, Some(&mut session));
     assert_eq!(packets.deadline(), None, "the session knows of it");

@@ -103,6 +103,7 @@ impl Pipe {
         if conn.called {
             self.carried.prove();
         }
+        core.begin_turn();
         // Another thread may have received what `carried` holds.
         self.take_all(core)?;
         if self.elsewhere.is_some()
@@ -118,6 +119,9 @@ impl Pipe {
     /// Handles received bytes. Returns whether the connection has ended.
     fn read(&mut self, cx: &mut Context<'_>, core: &mut Core) -> io::Result<bool> {
         for _ in 0..READ_TURN {
+            if core.is_stalled(self.at, self.id) {
+                return Ok(false);
+            }
             if self.stream.poll_read_ready(cx)?.is_pending() {
                 return Ok(false);
             }
@@ -131,6 +135,9 @@ impl Pipe {
             if self.elsewhere.is_some() {
                 return Ok(true);
             }
+            if core.is_turn_over() {
+                break;
+            }
         }
         cx.waker().wake_by_ref();
         Ok(false)
@@ -138,7 +145,9 @@ impl Pipe {
 
     fn take_all(&mut self, core: &mut Core) -> io::Result<()> {
         let nonsense = |err| io::Error::new(io::ErrorKind::InvalidData, err);
-        while let Some(datagram) = self.carried.next().map_err(nonsense)? {
+        while !core.stalls(self.at, self.id)
+            && let Some(datagram) = self.carried.next().map_err(nonsense)?
+        {
             let conn = core.tcp.get(self.at, self.id);
             let is_stranger = conn.is_some_and(|conn| conn.is_stranger());
             let member = &core.member;
@@ -205,13 +214,61 @@ impl Core {
         }
     }
 
-    /// Handles a datagram. Returns whether the connection is that of a peer.
+    /// Returns whether the connection's datagrams wait for room in the queue of its peer.
+    fn is_stalled(&mut self, at: SocketAddr, id: u64) -> bool {
+        self.tcp.get(at, id).is_some_and(|conn| conn.stalled)
+    }
+
+    /// Makes the connection's datagrams wait if the queue of its peer is full. Returns whether they
+    /// wait.
+    fn stalls(&mut self, at: SocketAddr, id: u64) -> bool {
+        if !self.is_overloaded() {
+            return false;
+        }
+        let peer = self.tcp.get(at, id).and_then(|conn| conn.peer);
+        let stalls = peer.is_some_and(|peer| self.is_queue_full(peer));
+        if let Some(conn) = self.tcp.get(at, id) {
+            conn.stalled = stalls;
+        }
+        stalls
+    }
+
+    /// Takes a datagram: handles it, or lets it wait for its peer's turn. Returns whether the
+    /// connection is that of a peer.
     pub(in super::super) fn take_from_tcp(
         &mut self,
         at: SocketAddr,
         id: u64,
         datagram: &mut [u8],
     ) -> bool {
+        self.check();
+        let conn = self.tcp.list.get(&at).filter(|conn| conn.id == id);
+        let peer = conn.and_then(|conn| conn.peer);
+        let peer = peer.filter(|_| self.is_overloaded());
+        if peer.is_none() {
+            return self.handle_from_tcp(at, id, datagram);
+        }
+        let waiting = Datagram {
+            at: self.now(),
+            from: Remote::tcp(at),
+            to: None,
+            ecn: Ecn::NotEct,
+            bytes: (&*datagram).into(),
+        };
+        self.let_wait(peer, waiting);
+        self.wake_driver();
+        true
+    }
+
+    /// Handles a datagram that has waited. Its connection may have ended.
+    pub(in super::super) fn take_from_peer(&mut self, at: SocketAddr, datagram: &mut [u8]) {
+        let conn = self.tcp.list.get(&at);
+        let id = conn.map_or(0, |conn| conn.id);
+        self.handle_from_tcp(at, id, datagram);
+    }
+
+    /// Handles a datagram. Returns whether the connection is that of a peer.
+    fn handle_from_tcp(&mut self, at: SocketAddr, id: u64, datagram: &mut [u8]) -> bool {
         let now = self.now();
         let remote = Remote::tcp(at);
         self.tcp.counted.received += 1;

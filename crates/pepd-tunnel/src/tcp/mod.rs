@@ -77,6 +77,8 @@ struct Connection {
     queue: Vec<u8>,
     /// The peer is held.
     full: bool,
+    /// Received datagrams wait until there is room in the peer's queue.
+    stalled: bool,
     /// Waker of the task.
     waker: Option<Waker>,
 }
@@ -91,6 +93,7 @@ impl Connection {
             heard: now,
             queue: Vec::new(),
             full: false,
+            stalled: false,
             waker: None,
         }
     }
@@ -150,6 +153,14 @@ impl Connections {
             old.wake();
         }
         self.next
+    }
+
+    /// Wakes connections whose received datagrams wait.
+    pub(super) fn wake_waiting(&mut self) {
+        for conn in self.list.values_mut().filter(|conn| conn.stalled) {
+            conn.stalled = false;
+            conn.wake();
+        }
     }
 
     /// Removes a connection, which ends its task.

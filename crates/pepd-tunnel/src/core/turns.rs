@@ -1,0 +1,355 @@
+//! Time that a turn spends on received datagrams, and datagrams that wait for their sender's turn.
+//!
+//! ```text
+//!   sockets, connections ---------------------------> endpoint   time suffices: no copy, no queue
+//!   sockets, connections --> queue of each sender --> endpoint   overloaded: turns of equal time
+//! ```
+//!
+//! A turn that takes longer than its budget while more has arrived shows an overload. Until all
+//! queues are empty, datagrams then wait by their presumed sender, and senders get equal CPU time.
+//! So a peer whose datagrams are many or expensive delays and loses its own only.
+
+use std::{net::IpAddr, time::Duration};
+
+use pep_core::{
+    budget::Share,
+    fair::{Bounds, FairQueues},
+};
+use tunnel::{
+    ecn::Ecn,
+    endpoint::{Carrier, PeerId, Remote},
+};
+
+use super::{Core, Shared};
+use crate::shards::Datagram;
+
+/// Time that a turn spends on received datagrams before it sends, and other tasks run.
+const BUDGET: Duration = Duration::from_millis(4);
+/// Datagrams handled between two readings of the clock.
+const CHECK_EVERY: u32 = 32;
+/// Maximum of waiting bytes: the receive buffer of a socket, and the divisor of `limits.memory`.
+const WAITING_MAX: u64 = 8 << 20;
+const WAITING_PART: u64 = 32;
+/// Divisor for one sender: 1 MiB are 80 ms at 100 Mbit/s.
+const SENDER_PART: u64 = 8;
+/// Memory of a waiting datagram in addition to its bytes.
+const OVERHEAD: u64 = 128;
+/// Place of handshakes and of all who are not known as peers; that of a peer is its index plus 1.
+const STRANGERS: usize = 0;
+
+/// State of the present turn, and datagrams that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// End of the turn's budget; `None` until its first reading of the clock.
+    until: Option<Duration>,
+    /// Datagrams handled since the last reading.
+    unchecked: u32,
+    waiting: Option<Waiting>,
+    /// Dropped datagrams that have not been counted, and whose the latest was.
+    shed: (u64, usize),
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// Datagrams with their sender.
+    queues: FairQueues<(usize, Datagram)>,
+    /// Maximum of one sender.
+    most: u64,
+    /// Part of `limits.memory` for the queues.
+    _memory: Share,
+}
+
+impl Core {
+    /// Begins a turn of the driver or of a connection.
+    pub(crate) fn begin_turn(&mut self) {
+        (self.turns.until, self.turns.unchecked) = (None, 0);
+    }
+
+    /// Returns whether the turn's budget is used up. It counts from the first call in a turn.
+    fn is_over(&mut self) -> bool {
+        let now = self.now();
+        now >= *self.turns.until.get_or_insert(now + BUDGET)
+    }
+
+    /// Returns whether to leave what else has arrived for the next turn.
+    pub(crate) fn is_turn_over(&mut self) -> bool {
+        let is_over = self.is_over();
+        if is_over && !self.is_alone() {
+            self.overload();
+        }
+        is_over
+    }
+
+    /// Returns whether datagrams wait for their sender's turn.
+    pub(crate) fn is_overloaded(&self) -> bool {
+        self.turns.waiting.is_some()
+    }
+
+    /// Returns whether this turn only handles what waits: without other peers, the kernel's receive
+    /// buffer is as good a queue, and costs no copy.
+    pub(crate) fn only_works_off(&self) -> bool {
+        self.is_overloaded() && self.is_alone()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.peers.list.len() < 2
+    }
+
+    /// Lets datagrams wait by sender, if there is memory for that.
+    fn overload(&mut self) {
+        if self.is_overloaded() {
+            return;
+        }
+        let budget = &self.context.budget;
+        let total = WAITING_MAX.min(budget.limit() / WAITING_PART);
+        let bounds = Bounds {
+            party: total / SENDER_PART,
+            total,
+        };
+        self.turns.waiting = Share::take(budget, total).map(|memory| Waiting {
+            queues: FairQueues::new(bounds),
+            most: bounds.party,
+            _memory: memory,
+        });
+        // The driver works off what waits, and ends the overload.
+        self.wake_driver();
+    }
+
+    /// Takes a received datagram: handles it, or lets it wait.
+    pub(crate) fn receive(
+        &mut self,
+        arrived: Duration,
+        (from, to): (Remote, Option<IpAddr>),
+        ecn: Ecn,
+        datagram: &mut [u8],
+    ) {
+        self.check();
+        if !self.is_overloaded() || self.member.owner(datagram).is_some() {
+            return self.take_datagram(arrived, (from, to), ecn, datagram);
+        }
+        let sender = self.endpoint.claimed_sender(from, datagram);
+        let bytes = (&*datagram).into();
+        let at = arrived;
+        self.let_wait(
+            sender,
+            Datagram {
+                at,
+                from,
+                to,
+                ecn,
+                bytes,
+            },
+        );
+    }
+
+    /// Reads the clock now and then.
+    pub(crate) fn check(&mut self) {
+        self.turns.unchecked += 1;
+        if self.turns.unchecked >= CHECK_EVERY {
+            self.turns.unchecked = 0;
+            if self.is_over() {
+                self.overload();
+            }
+        }
+    }
+
+    /// Lets a datagram wait for its sender's turn. To be called while [overloaded](
+    /// Self::is_overloaded).
+    pub(crate) fn let_wait(&mut self, sender: Option<PeerId>, datagram: Datagram) {
+        let sender = self.place_of(sender);
+        let Some(waiting) = &mut self.turns.waiting else {
+            return;
+        };
+        let size = datagram.bytes.len() as u64 + OVERHEAD;
+        for (dropped, _) in waiting.queues.push(sender, size, (sender, datagram)) {
+            self.turns.shed = (self.turns.shed.0 + 1, dropped);
+        }
+    }
+
+    fn place_of(&self, sender: Option<PeerId>) -> usize {
+        sender.map_or(STRANGERS, |peer| self.peers.index(peer) + 1)
+    }
+
+    /// Returns whether a peer's queue has no room for a datagram of any length.
+    pub(crate) fn is_queue_full(&self, peer: PeerId) -> bool {
+        let sender = self.place_of(Some(peer));
+        let waiting = self.turns.waiting.as_ref();
+        waiting.is_some_and(|waiting| {
+            let longest = u64::from(u16::MAX) + OVERHEAD;
+            waiting.queues.bytes_of(sender) + longest > waiting.most
+        })
+    }
+
+    /// Handles waiting datagrams, those of each sender in turn, until the budget of a turn is used
+    /// up. Events are handled in the turn of the sender that has caused them. Returns whether more
+    /// wait.
+    pub(crate) fn work_off(shared: &Shared) -> bool {
+        let begun = shared.borrow().now();
+        let (mut last, mut now) = (None, begun);
+        while now < begun + BUDGET {
+            let Some((sender, datagram)) = shared.borrow_mut().next_waiting() else {
+                break;
+            };
+            if let Some(last) = last.filter(|last| *last != sender) {
+                Self::dispatch(shared);
+                now = shared.borrow_mut().charge(last, now);
+            }
+            let core = &mut *shared.borrow_mut();
+            core.take_waiting(datagram);
+            now = core.charge(sender, now);
+            last = Some(sender);
+        }
+        Self::dispatch(shared);
+        let core = &mut *shared.borrow_mut();
+        if let Some(last) = last {
+            core.charge(last, now);
+        }
+        core.turns
+            .waiting
+            .take_if(|waiting| waiting.queues.is_empty());
+        core.tcp.wake_waiting();
+        core.is_overloaded()
+    }
+
+    fn next_waiting(&mut self) -> Option<(usize, Datagram)> {
+        let (_, next) = self.turns.waiting.as_mut()?.queues.pop()?;
+        Some(next)
+    }
+
+    fn take_waiting(&mut self, mut datagram: Datagram) {
+        let (from, bytes) = (datagram.from, &mut datagram.bytes);
+        match from.carrier {
+            Carrier::Udp => {
+                self.take_datagram(datagram.at, (from, datagram.to), datagram.ecn, bytes)
+            }
+            Carrier::Tcp => self.take_from_peer(from.address, bytes),
+        }
+    }
+
+    /// Charges a sender the time since `since`. Returns the time.
+    fn charge(&mut self, sender: usize, since: Duration) -> Duration {
+        let now = self.now();
+        if let Some(waiting) = &mut self.turns.waiting {
+            waiting.queues.charge(sender, now.saturating_sub(since));
+        }
+        now
+    }
+
+    /// Returns the number of datagrams dropped since the last call, and the sender of the latest.
+    pub(crate) fn take_shed(&mut self) -> (u64, &str) {
+        let (count, sender) = std::mem::take(&mut self.turns.shed);
+        let peer = sender.checked_sub(1).map(|index| self.peer_name(index));
+        (count, peer.unwrap_or("(strangers)"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        task::{spawn_local, yield_now},
+    };
+
+    use super::*;
+    use crate::rig::{Rig, listener};
+
+    fn junk() -> Datagram {
+        Datagram {
+            at: Duration::ZERO,
+            from: std::net::SocketAddr::from(([192, 0, 2, 9], 9)).into(),
+            to: None,
+            ecn: Ecn::NotEct,
+            bytes: vec![5; 100].into(),
+        }
+    }
+
+    /// Sends bytes through a flow and back.
+    async fn echo(rig: &Rig) {
+        let listener = listener().await;
+        let mut client = rig.client(listener.local_addr().unwrap()).await;
+        let (mut server, _) = listener.accept().await.unwrap();
+        let sent = vec![7; 400_000];
+        let bytes = sent.clone();
+        let question = spawn_local(async move {
+            client.write_all(&bytes).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            answer
+        });
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).await.unwrap();
+        assert!(received == sent);
+        server.write_all(&received).await.unwrap();
+        drop(server);
+        assert!(question.await.unwrap() == sent);
+    }
+
+    #[test]
+    fn flows_go_on_while_all_datagrams_wait_for_their_turn() {
+        Rig::run(|rig| async move {
+            let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
+            let always = spawn_local(async move {
+                loop {
+                    ends.iter().for_each(|end| end.borrow_mut().overload());
+                    yield_now().await;
+                }
+            });
+            echo(&rig).await;
+            always.abort();
+            let _ = always.await;
+            for end in [&rig.near, &rig.far] {
+                assert!(!Core::work_off(end));
+            }
+            rig.wait_idle().await;
+        });
+    }
+
+    #[test]
+    fn a_flood_of_strangers_costs_a_peer_nothing() {
+        Rig::run(|rig| async move {
+            let far = Rc::clone(&rig.far);
+            let shed = spawn_local(async move {
+                let mut shed = 0;
+                loop {
+                    {
+                        let core = &mut *far.borrow_mut();
+                        core.overload();
+                        (0..1000).for_each(|_| core.let_wait(None, junk()));
+                        let (count, sender) = core.take_shed();
+                        assert_eq!(sender, "(strangers)");
+                        shed += count;
+                    }
+                    if shed > 10_000 {
+                        return shed;
+                    }
+                    yield_now().await;
+                }
+            });
+            echo(&rig).await;
+            assert!(shed.await.unwrap() > 10_000);
+            rig.wait_idle().await;
+        });
+    }
+
+    #[test]
+    fn a_turn_is_over_after_its_budget() {
+        Rig::run(|rig| async move {
+            let core = &mut *rig.far.borrow_mut();
+            core.begin_turn();
+            (1..CHECK_EVERY).for_each(|_| core.check());
+            assert_eq!(core.turns.until, None, "no reading of the clock for a few");
+            core.check();
+            let until = core.turns.until.expect("a reading");
+            while !core.is_turn_over() {}
+            assert!(core.now() >= until);
+            assert!(!core.is_overloaded(), "a single peer waits in the kernel");
+            (0..CHECK_EVERY).for_each(|_| core.check());
+            assert!(core.only_works_off(), "what has been read waits here");
+            core.begin_turn();
+            assert!(!core.is_turn_over(), "each turn has its own budget");
+        });
+    }
+}
