@@ -1,4 +1,5 @@
 //! The bodies of the fuzz targets over bytes drawn at random: quick, and with any compiler.
+//! `FUZZ_TIMES` multiplies the number of cases.
 
 use arbitrary::{Arbitrary, Unstructured};
 use splitmix::SplitMix64;
@@ -15,7 +16,9 @@ fn cases<C: for<'a> Arbitrary<'a>>(run: impl Fn(&C)) {
 }
 
 fn some_cases<C: for<'a> Arbitrary<'a>>(count: u64, run: impl Fn(&C)) {
-    for seed in 0..count {
+    let times = std::env::var("FUZZ_TIMES").ok();
+    let times: u64 = times.map_or(1, |times| times.parse().expect("a number"));
+    for seed in 0..count * times {
         let bytes = bytes(seed);
         let case = C::arbitrary_take_rest(Unstructured::new(&bytes));
         if let Ok(case) = case {
@@ -91,4 +94,9 @@ fn conversations() {
 #[test]
 fn endpoints() {
     some_cases(300, pepd_fuzz::endpoint::run);
+}
+
+#[test]
+fn sessions() {
+    cases(pepd_fuzz::session::run);
 }

@@ -131,6 +131,13 @@ impl Log {
             .collect()
     }
 
+    /// Returns the number of bytes so far.
+    pub fn bytes(&self) -> u64 {
+        let lines = self.lines.lock();
+        let lengths = lines.raw.iter().map(|line| line.len() as u64 + 1);
+        lengths.sum()
+    }
+
     /// Returns the output unchanged.
     pub fn text(&self) -> String {
         self.lines.lock().raw.join("\n")

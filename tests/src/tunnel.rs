@@ -12,6 +12,7 @@ use std::{
     path::PathBuf,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tempfile::TempDir;
 use winkemu::{
     lab::{LinkEdge, Topology, TopologyBuilder},
@@ -132,12 +133,23 @@ impl TunnelBed {
     /// # Panics
     /// When a key file cannot be read.
     pub fn secrets(&self) -> [(&'static str, String); 3] {
-        ["boat", "hub", "psk"].map(|name| {
-            let text = std::fs::read_to_string(self.key(name)).expect("a file with a key");
-            let mut lines = text.lines().map(str::trim);
-            let key = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
-            (name, key.expect("a key").to_owned())
-        })
+        ["boat", "hub", "psk"].map(|name| (name, self.secret(name)))
+    }
+
+    fn secret(&self, name: &str) -> String {
+        let text = std::fs::read_to_string(self.key(name)).expect("a file with a key");
+        let mut lines = text.lines().map(str::trim);
+        let key = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
+        key.expect("a key").to_owned()
+    }
+
+    /// Returns the private key of a machine, or the pre-shared key as `psk`.
+    ///
+    /// # Panics
+    /// When the file cannot be read, or has no key.
+    pub fn private_key(&self, name: &str) -> [u8; 32] {
+        let key = STANDARD.decode(self.secret(name)).expect("a key in base64");
+        key.try_into().expect("32 bytes")
     }
 
     fn keygen(&self, arguments: &[&str]) -> String {
@@ -225,7 +237,12 @@ impl TunnelBed {
 
     /// Returns the hub's address for the boat.
     pub fn hub_at(&self) -> SocketAddr {
-        let hub = self.nodes.node("hub").interface("boat").ipv4.addr();
+        self.hub_for(End::Boat)
+    }
+
+    /// Returns the hub's address for a boat.
+    pub fn hub_for(&self, boat: End) -> SocketAddr {
+        let hub = self.nodes.node("hub").interface(boat.name()).ipv4.addr();
         SocketAddr::new(hub.into(), PORT)
     }
 

@@ -115,6 +115,12 @@ impl Rogue {
         *self = Self::new(self.config.clone(), self.sessions.wrapping_add(1));
     }
 
+    /// Forgets the session, and calls by these carriers from then on.
+    pub fn renew_by(&mut self, carriers: Carriers) {
+        self.config.carriers = carriers;
+        self.renew();
+    }
+
     /// Returns true if there is a session that the other end has not closed.
     pub fn is_up(&self) -> bool {
         let state = self.endpoint.peer_state(self.peer);
