@@ -30,6 +30,8 @@ const CLOSED_PORT: u16 = 5002;
 const SMALL: usize = 4096;
 /// Time for which a connection may accept nothing.
 const STUCK: Duration = Duration::from_millis(100);
+/// Longest wait for an answer that the hub need not send.
+const ROUND_TRIP: Duration = Duration::from_millis(30);
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// Datagrams and sessions of an attacker.
@@ -98,6 +100,7 @@ impl Attacker {
     /// Takes what has arrived, and sends what a handshake needs.
     fn pump(&mut self) {
         let (now, hub) = (self.now(), self.hub);
+        let was_up = self.rogue.is_up();
         let mut buffer = [0; 1 << 16];
         while let Ok((length, from)) = self.udp.recv_from(&mut buffer) {
             self.rogue.handle(now, from.into(), &mut buffer[..length]);
@@ -108,6 +111,9 @@ impl Attacker {
             for mut datagram in tcp.receive(&mut buffer) {
                 self.rogue.handle(now, Remote::tcp(hub), &mut datagram);
             }
+        }
+        if !was_up && self.rogue.is_up() {
+            self.sent.sessions += 1;
         }
         let mut out = Vec::new();
         while self.rogue.poll(now, &mut out).is_some() {
@@ -134,9 +140,8 @@ impl Attacker {
         }
     }
 
-    /// Waits for a session.
-    fn connect(&mut self) -> bool {
-        self.sent.sessions += 1;
+    /// Waits for a session. Returns false if the hub accepts none.
+    pub fn connect(&mut self) -> bool {
         if self.rogue.closed().is_some() {
             self.rogue.renew();
         }
@@ -176,7 +181,7 @@ impl Attacker {
         self.sent = Sent::default();
         let mut random = SplitMix64::new(1);
         let began = Instant::now();
-        let (mut turns, mut of_session) = (0, 0);
+        let (mut turns, mut of_session, mut sessions) = (0, 0, 0);
         while began.elapsed() < duration {
             let due = began.elapsed().as_secs_f64() * f64::from(flood.rate);
             if turns >= due as u64 {
@@ -185,8 +190,9 @@ impl Attacker {
                 continue;
             }
             if !self.rogue.is_up() {
-                self.pump();
                 self.connect();
+            }
+            if std::mem::replace(&mut sessions, self.sent.sessions) != self.sent.sessions {
                 of_session = 0;
             }
             for step in (flood.turn)(of_session, target, &mut random) {
@@ -201,7 +207,7 @@ impl Attacker {
         self.sent
     }
 
-    /// Plays cases in their order, each in a session of its own, for so long.
+    /// Plays cases in their order for so long. A session lasts until the hub ends it.
     pub fn cases(&mut self, cases: &[Case], duration: Duration) -> Sent {
         self.sent = Sent::default();
         let began = Instant::now();
@@ -209,12 +215,18 @@ impl Attacker {
             if began.elapsed() >= duration {
                 break;
             }
-            self.rogue.renew();
-            self.connect();
+            if !self.rogue.is_up() {
+                self.connect();
+            }
             for step in &case.steps {
                 self.take(step);
             }
-            self.pump();
+            // The hub's answer, if it ends the session.
+            let before = self.rogue.arrived();
+            wait_within(ROUND_TRIP, || {
+                self.pump();
+                (self.rogue.arrived() > before).then_some(())
+            });
         }
         self.sent
     }

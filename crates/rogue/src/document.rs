@@ -199,7 +199,7 @@ fn field(cell: &str, name: &str, after_length: bool) -> Field {
 fn types(text: &str) -> Option<(u8, u8)> {
     let mut all = text.split([' ', '-']).filter_map(hex);
     let first = all.next()?;
-    Some((first, all.last().unwrap_or(first)))
+    Some((first, all.next_back().unwrap_or(first)))
 }
 
 fn hex(text: &str) -> Option<u8> {
