@@ -14,6 +14,7 @@ mod chaos;
 mod check;
 mod churn;
 mod classes;
+mod clear;
 mod compression;
 mod congestion;
 mod custody;

@@ -7,6 +7,7 @@
 //! - [`neigh`]: next hops that do not answer
 //! - [`tun`]: devices into which held SYNs are routed
 //! - `bypass`: temporary bypass of a site
+//! - `clear_hold`: holds on packets that must not leave outside of a tunnel
 //! - `full_hosts`: bypass of hosts that have reached their flow limit
 //! - [`lost`]: bypass of sites whose redirected SYNs do not arrive
 //! - [`other_marks`]: marks of other programs, which server legs copy; `near`: networks that hosts
@@ -18,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod bypass;
+mod clear_hold;
 pub mod defer;
 pub mod filter;
 mod full_hosts;
@@ -48,12 +50,14 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{config::Config, hosts::Host};
+use pep_core::{config::Config, hosts::Host, site::Clear};
 use pepd_sys::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
 use tracing::{debug, warn};
 
 use bypass::Bypass;
 pub use bypass::LeftAlone;
+use clear_hold::ClearHold;
+pub use clear_hold::HoldState;
 use defer::DeferTask;
 use filter::{Filter, FilterError};
 use lost::Lost;
@@ -93,12 +97,52 @@ pub struct Interception {
     /// True if pepd answers some flows at once: their SYNs must reach the listener.
     answers_at_once: bool,
     lost: Lost,
+    clear_hold: Option<ClearHold>,
     /// Chains with `lost`, for a reinstalled table.
     lost_again: Vec<(String, Vec<Rule>)>,
     upkeep: Upkeep,
 }
 
 impl Interception {
+    /// Installs the holds on packets of sites with `clear = "never"`. Call it before anything else:
+    /// from then on none of their packets leaves outside of the tunnel. They outlive pepd.
+    ///
+    /// # Errors
+    /// When nft or the kernel rejects them.
+    pub async fn hold_clear(config: &Config) -> Result<(), InterceptError> {
+        let Some(hold) = ClearHold::new(config) else {
+            return Ok(());
+        };
+        hold.install(&Netlink::connect()?).await?;
+        let sites = config.sites.iter().map(|(_, site)| site);
+        let never = sites.filter(|site| site.clear == Clear::Never);
+        let names: Vec<_> = never.map(|site| site.name.as_str()).collect();
+        tracing::info!(
+            sites = %names.join(", "),
+            "packets of these sites leave by their tunnel only, also after pepd has ended (`clear`); `pepd cleanup --lift` ends that"
+        );
+        Ok(())
+    }
+
+    /// Returns the state of these holds; `None` if no site has `clear = "never"`.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn clear_state(config: &Config) -> Result<Option<HoldState>, InterceptError> {
+        let Some(hold) = ClearHold::new(config) else {
+            return Ok(None);
+        };
+        hold.state(&Netlink::connect()?).await.map(Some)
+    }
+
+    /// Removes these holds, also those of an earlier configuration with the same table and marks.
+    ///
+    /// # Errors
+    /// When nft cannot be run, or the kernel does not answer.
+    pub async fn lift_clear(config: &Config) -> Result<(), InterceptError> {
+        clear_hold::lift(config, &Netlink::connect()?).await
+    }
+
     /// Removes rules that a killed daemon may have left. Call it before opening listeners: the old
     /// rules would match for them again, also for packets of connections that the kernel has
     /// forwarded meanwhile.
@@ -166,6 +210,7 @@ impl Interception {
             near: None,
             answers_at_once: setup::answers_at_once(config),
             lost: Lost::new(),
+            clear_hold: ClearHold::new(config),
             lost_again: Vec::new(),
             upkeep: Upkeep::new()?,
         };
@@ -204,6 +249,9 @@ impl Interception {
         }
         self.install_rules(config, features).await?;
         self.filter.remove_others(config).await?;
+        if self.clear_hold.is_none() {
+            clear_hold::lift(config, &self.netlink).await?;
+        }
         self.look_at_networks().await
     }
 

@@ -286,8 +286,9 @@ impl Hook {
             Self::PreroutingRaw
             | Self::PreroutingRawNext
             | Self::PreroutingDnat
-            | Self::PreroutingLast => "prerouting",
-            Self::OutputRaw | Self::OutputRoute => "output",
+            | Self::PreroutingLast
+            | Self::PreroutingVeryLast => "prerouting",
+            Self::OutputRaw | Self::OutputRoute | Self::OutputLast => "output",
             Self::PostroutingLast => "postrouting",
             Self::ForwardMangle => "forward",
         }
@@ -298,7 +299,8 @@ impl Hook {
             Self::PreroutingRaw | Self::OutputRaw | Self::OutputRoute => -300,
             Self::PreroutingRawNext => -299,
             Self::PreroutingDnat => -99,
-            Self::PreroutingLast | Self::PostroutingLast => 1000,
+            Self::PreroutingLast | Self::PostroutingLast | Self::OutputLast => 1000,
+            Self::PreroutingVeryLast => 1001,
             Self::ForwardMangle => -150,
         }
     }

@@ -57,7 +57,15 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
             "# {tun} is a TUN device of pepd: packets of hosts return to the kernel by it, behind boosters or while their peer is down."
         );
     }
-    text + "\n" + &nft::install_transaction(ruleset)
+    text.push('\n');
+    text.push_str(&nft::install_transaction(ruleset));
+    if let Some(hold) = Ruleset::clear(config, Features::FULL) {
+        text.push_str(
+            "\n# Of `clear = \"never\"`: stays when pepd ends. `pepd run` also installs policy rules.\n",
+        );
+        text.push_str(&nft::install_transaction(&hold));
+    }
+    text
 }
 
 fn script(config: &Config) -> String {

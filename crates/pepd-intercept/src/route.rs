@@ -49,7 +49,7 @@ use super::{
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 
 /// Attribute of pepd's rules, and of no others.
-const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
+pub(super) const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
 
 /// Maximum number of TUNs of any configuration: of LAN interfaces, and two of each of 16 sites of
 /// mode `boost`.
@@ -561,7 +561,10 @@ impl Routing {
     }
 }
 
-async fn all_rules(netlink: &Netlink, family: Family) -> Result<Vec<RuleMessage>, RouteError> {
+pub(super) async fn all_rules(
+    netlink: &Netlink,
+    family: Family,
+) -> Result<Vec<RuleMessage>, RouteError> {
     let version = match family {
         Family::V4 => IpVersion::V4,
         Family::V6 => IpVersion::V6,
@@ -580,7 +583,7 @@ fn table_of(rule: &RuleMessage) -> u32 {
     table.unwrap_or(u32::from(rule.header.table))
 }
 
-fn address_family(family: Family) -> AddressFamily {
+pub(super) fn address_family(family: Family) -> AddressFamily {
     match family {
         Family::V4 => AddressFamily::Inet,
         Family::V6 => AddressFamily::Inet6,
@@ -592,7 +595,7 @@ fn ignore_missing(err: Error) -> Result<(), Error> {
     ignore(err, &[libc::ESRCH, libc::ENOENT, libc::ENODEV])
 }
 
-fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
+pub(super) fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     match &err {
         Error::NetlinkError(message) if codes.contains(&-message.raw_code()) => Ok(()),
         _ => Err(err),
@@ -709,7 +712,7 @@ fn neighbour(own: IpAddr, mask: IpAddr) -> Option<IpAddr> {
         .find(|host| *host != own && *host != net.network())
 }
 
-fn priority_of(rule: &RuleMessage) -> u32 {
+pub(super) fn priority_of(rule: &RuleMessage) -> u32 {
     let mut attributes = rule.attributes.iter();
     let priority = attributes.find_map(|attribute| match attribute {
         RuleAttribute::Priority(priority) => Some(*priority),
@@ -723,7 +726,7 @@ fn describe(rule: &RuleMessage) -> String {
     format!("priority {}, table {}", priority_of(rule), table_of(rule))
 }
 
-async fn remove_rule(netlink: &Netlink, rule: RuleMessage) -> Result<(), RouteError> {
+pub(super) async fn remove_rule(netlink: &Netlink, rule: RuleMessage) -> Result<(), RouteError> {
     let removed = netlink.handle.rule().del(rule).execute().await;
     removed
         .or_else(ignore_missing)

@@ -29,11 +29,13 @@
 //! The order of rules within `from_hosts` matters; each rule's comment gives its reason.
 
 mod build;
+mod clear;
 mod errors;
 mod marks;
 mod packets;
 
 use build::site_chain;
+pub(crate) use clear::hosts_never_in_clear;
 pub(crate) use packets::{BOOSTED, looks_at_packets};
 pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
 use pepd_sys::gate::Gate;
@@ -288,6 +290,8 @@ pub enum Counter {
     NotForHosts,
     /// Packets from a peer whose source is an address of this machine, or not unicast.
     NotFromHosts,
+    /// Packets of sites with `clear = "never"` that would have left outside of the tunnel.
+    NotInClear,
 }
 
 impl Counter {
@@ -345,6 +349,7 @@ impl Counter {
             Self::Refused => "packets_refused",
             Self::NotForHosts => "packets_not_for_hosts",
             Self::NotFromHosts => "packets_not_from_hosts",
+            Self::NotInClear => "not_in_clear",
         })
     }
 }
@@ -379,6 +384,8 @@ pub enum Hook {
     /// Incoming packets after the rules of all other programs, before the routing decision
     /// (priority 1000).
     PreroutingLast,
+    /// Incoming packets right after that (priority 1001).
+    PreroutingVeryLast,
     /// Packets of this machine before conntrack (priority raw, -300).
     OutputRaw,
     /// Packets of this machine and forwarded ones, after the rules of all other programs (priority
@@ -387,6 +394,8 @@ pub enum Hook {
     /// Packets of this machine before conntrack, routed again by their mark (a chain of type
     /// `route`).
     OutputRoute,
+    /// Packets of this machine, after the rules of all other programs (priority 1000).
+    OutputLast,
     /// Forwarded packets (priority mangle, -150).
     ForwardMangle,
 }

@@ -21,6 +21,8 @@ use super::{
 pub enum Trouble {
     /// The nft table is missing, or rules of iptables are missing or not in their place.
     Table,
+    /// The nft table or policy rules of `clear = "never"` are missing or not in their place.
+    Clear,
     /// Policy rules, or routes in pepd's tables, of the family are missing.
     Routing(Family),
     /// pepd's policy rules of the family come after this one of another program.
@@ -38,6 +40,9 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table => f.write_str("pepd's rules were removed by another program"),
+            Self::Clear => f.write_str(
+                "one of the holds of `clear = \"never\"` was removed by another program, or came after its rules",
+            ),
             Self::Routing(family) => write!(
                 f,
                 "pepd's policy rules or routes for {family} were removed by another program"
@@ -132,6 +137,11 @@ impl Interception {
 
     async fn look(&mut self) -> Result<Vec<Trouble>, InterceptError> {
         let mut troubles = Vec::new();
+        if let Some(hold) = &self.clear_hold
+            && !hold.state(&self.netlink).await?.is_whole()
+        {
+            troubles.push(Trouble::Clear);
+        }
         match self.filter.are_installed().await {
             Ok(true) => {}
             // Where rules cannot be listed, restoring them fails as well, and the log says why.
@@ -197,6 +207,12 @@ impl Interception {
         match trouble {
             Trouble::Table => {
                 self.put_table_back(gate).await?;
+                Ok("reinstalled")
+            }
+            Trouble::Clear => {
+                if let Some(hold) = &self.clear_hold {
+                    hold.install(netlink).await?;
+                }
                 Ok("reinstalled")
             }
             Trouble::Routing(family) => {

@@ -30,6 +30,8 @@ pub enum CleanupError {
 pub enum Leftovers {
     /// A process uses the rules, or keeps flows for the next one: nothing was removed.
     InUse(u32),
+    /// The holds of `clear = "never"` have been removed, if any existed.
+    Lifted,
     /// Leftovers have been removed, if any existed.
     Removed {
         /// Name of the nft table, and first part of the names of chains of iptables.
@@ -49,6 +51,11 @@ impl fmt::Display for Leftovers {
             Self::InUse(process) => writeln!(
                 f,
                 "nothing was removed: process {process} uses it, or keeps flows for the next `pepd run`"
+            ),
+            Self::Lifted => writeln!(
+                f,
+                "removed the holds of `clear = \"never\"`, if any: packets of these sites may leave in the clear until \
+                 the next `pepd run`"
             ),
             Self::Removed {
                 table,
@@ -109,6 +116,23 @@ pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
     })
 }
 
+/// Removes the holds of `clear = "never"` unless a process uses the configuration.
+///
+/// # Errors
+/// When the check for such a process fails, or nft cannot be run.
+pub fn lift(config: &Config) -> Result<Leftovers, CleanupError> {
+    if let Some(process) = claim::user_of(config).map_err(CleanupError::Look)? {
+        return Ok(Leftovers::InUse(process));
+    }
+    event_loop()?.block_on(Interception::lift_clear(config))?;
+    Ok(Leftovers::Lifted)
+}
+
+fn event_loop() -> Result<runtime::Runtime, CleanupError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(CleanupError::Runtime)
+}
+
 /// Removes the socket of a dead process, and returns its path.
 fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
     let Some(path) = admin_socket::path(config) else {
@@ -127,9 +151,7 @@ fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
 /// When nft cannot be run, or the kernel does not answer.
 pub fn remove(config: &Config) -> Result<usize, CleanupError> {
     let controls = bpf_cc::remove_leftovers();
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(CleanupError::Runtime)?;
-    runtime.block_on(Interception::clear(config))?;
+    event_loop()?.block_on(Interception::clear(config))?;
     Ok(controls)
 }
 

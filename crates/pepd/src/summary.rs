@@ -12,7 +12,8 @@ use std::{
 use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, RulesBy, Timeouts},
     site::{
-        Buffers, Class, DscpPolicy, LinkLeg, Mode, ReceiveBuffer, Site, SiteId, Source, SynHandling,
+        Buffers, Class, Clear, DscpPolicy, LinkLeg, Mode, ReceiveBuffer, Site, SiteId, Source,
+        SynHandling,
     },
 };
 use pepd_api::text;
@@ -161,6 +162,13 @@ impl Summary<'_> {
         detail(f, "link leg", &leg)?;
         detail(f, "host leg", &self.host_leg(site))?;
         self.while_down_text(f, site)?;
+        if site.clear == Clear::Never {
+            detail(
+                f,
+                "clear",
+                &"never: packets outside of the tunnel are dropped",
+            )?;
+        }
         if site.timeouts != self.config.timeouts {
             detail(f, "timeouts", &timeouts(&site.timeouts))?;
         }

@@ -139,7 +139,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "nft netlink",
             "filter iptables setup",
             "bypass other_marks icmp route",
-            "hop near raw watcher",
+            "clear_hold hop near raw watcher",
             "defer full_hosts lost neigh tun",
             "render time_wait upkeep",
         ],

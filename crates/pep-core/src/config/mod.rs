@@ -6,6 +6,7 @@
 
 mod addresses;
 mod admin;
+mod clear;
 mod congestion;
 mod intercept;
 mod limits;
@@ -39,7 +40,7 @@ use units::Rate;
 
 use self::sites::Context;
 use crate::reading::{Findings, Lines, Section, values::Span};
-use crate::site::{Mode, PacketPolicy, Site, SiteId, SiteTable};
+use crate::site::{Clear, Mode, PacketPolicy, Site, SiteId, SiteTable};
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,6 +172,7 @@ impl Config {
         packet::check_memory(&config, findings);
         packet::check_waits(&config, findings);
         packet::check_boosts(&config, findings);
+        clear::check(&config, findings);
         link::check_dedicated(&config, findings);
         config
     }
@@ -207,6 +209,12 @@ impl Config {
                 peer: peer.and_then(position),
             })
         })
+    }
+
+    /// Reports whether packets of some site never leave outside of its tunnel.
+    pub fn holds_clear(&self) -> bool {
+        let mut sites = self.sites.iter();
+        sites.any(|(_, site)| site.clear == Clear::Never)
     }
 
     /// The sites of mode `boost`, in order.

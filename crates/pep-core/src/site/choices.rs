@@ -47,6 +47,16 @@ impl Mode {
 }
 
 words! {
+    /// Permission for packets of a site in a tunnel to leave outside of it.
+    pub enum Clear {
+        /// At limits, and while pepd or the peer is down, as other keys state.
+        Allowed = "allowed",
+        /// Never: packet filter and routes drop them, also without pepd.
+        Never = "never",
+    }
+}
+
+words! {
     /// Traffic class of flows: their order on the link.
     pub enum Class {
         /// Small messages that a user waits for: sent before everything else, in a tunnel each

@@ -18,8 +18,8 @@ pub mod timeouts;
 
 pub use answers::{Answers, PacketEnds};
 pub use choices::{
-    Buffer, Class, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Mode, Pacing,
-    Sharing, Source, SynHandling, WhileDown,
+    Buffer, Class, Clear, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Mode,
+    Pacing, Sharing, Source, SynHandling, WhileDown,
 };
 pub use martian::{is_martian, may_be_host};
 pub use matcher::{FlowKey, Matcher, PortRange};

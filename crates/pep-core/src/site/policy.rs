@@ -150,6 +150,8 @@ section! {
         while_down: WhileDown = WhileDown::WORDS, WhileDown::Custody;
         /// Handling of new flows while redirected SYNs do not arrive.
         on_interception_loss: InterceptionLoss = InterceptionLoss::WORDS, InterceptionLoss::Pass;
+        /// Permission for packets of its flows to leave outside of the tunnel.
+        clear: Clear = Clear::WORDS, Clear::Allowed;
         /// Condition for taking flows into custody.
         custody: KeepWhen = KeepWhen::WORDS, KeepWhen::for_class(class);
         /// Packet policy; `Some` exactly where the mode [boosts](Mode::boosts).

@@ -35,11 +35,13 @@ pub(super) const CLEANUP_EXAMPLES: &str = "\
 Removes the rules (nft or iptables), policy rules, routes and socket of a killed pepd that is not to be started
 again (the next `pepd run` would replace them). While pepd runs, or flows wait for the next
 `pepd run` (for a minute), removes nothing and exits with 0. If the configuration file is missing,
-uses the defaults and prints a note. The systemd unit runs it after pepd has ended.
+uses the defaults and prints a note. The systemd unit runs it after pepd has ended. Rules of sites
+with clear = \"never\" stay, so that nothing leaves in the clear; --lift removes them, and nothing else.
 
 Examples:
   pepd cleanup                         as configured in /etc/pepd/pepd.toml
   pepd cleanup --config pepd.toml
+  pepd cleanup --lift                  packets of sites with clear = \"never\" may leave again
 ";
 
 pub(super) const RULES_EXAMPLES: &str = "\
@@ -95,6 +97,9 @@ pub struct CleanupArgs {
     /// Configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
+    /// Remove only the rules of sites with `clear = "never"`, which otherwise stay
+    #[arg(long)]
+    pub lift: bool,
 }
 
 /// Options of `pepd rules`.

@@ -1,5 +1,6 @@
 //! Construction of the chains from the configuration.
 
+use ipnet::IpNet;
 use pep_core::{
     config::{Config, IfName, OtherRoutes},
     site::{Matcher, Mode, PortRange, Site, SiteId},
@@ -16,13 +17,7 @@ use super::{
 impl Ruleset {
     /// Returns the table for this configuration on a kernel with these features.
     pub fn new(config: &Config, features: Features) -> Self {
-        let builder = Builder {
-            config,
-            features,
-            marks: MarkSet::new(config.intercept.marks),
-            lans: lans(config),
-            lanes: lanes(config),
-        };
+        let builder = Builder::new(config, features);
         Self {
             table: config.intercept.table.to_string(),
             mask: config.intercept.marks.mask(),
@@ -45,6 +40,18 @@ pub(super) struct Builder<'a> {
     pub(super) marks: MarkSet,
     pub(super) lans: Vec<Lan>,
     pub(super) lanes: Vec<PacketLane>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(config: &'a Config, features: Features) -> Self {
+        Self {
+            config,
+            features,
+            marks: MarkSet::new(config.intercept.marks),
+            lans: lans(config),
+            lanes: lanes(config),
+        }
+    }
 }
 
 impl Builder<'_> {
@@ -721,6 +728,13 @@ fn not_from_lan() -> Vec<Rule> {
 
 pub(crate) fn site_chain(id: SiteId) -> String {
     format!("site_{id}")
+}
+
+/// Returns the condition that the source is in one of these prefixes; `None` if none is of the
+/// family.
+pub(super) fn source_prefixes(family: Family, nets: &[IpNet]) -> Option<Term> {
+    let prefixes = Prefixes::for_family(family, nets);
+    (!prefixes.is_empty()).then_some(Term::Source(prefixes))
 }
 
 fn family_conditions(family: Family, matcher: &Matcher) -> Option<Vec<Term>> {

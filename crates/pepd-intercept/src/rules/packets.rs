@@ -363,7 +363,7 @@ pub(super) fn block_chain(id: SiteId) -> String {
     format!("block_{id}")
 }
 
-fn protocols(matcher: &Matcher) -> Vec<Term> {
+pub(super) fn protocols(matcher: &Matcher) -> Vec<Term> {
     let mut protocols = matcher.protocol.clone();
     protocols.sort_unstable();
     protocols.dedup();
@@ -376,7 +376,7 @@ fn protocols(matcher: &Matcher) -> Vec<Term> {
 /// Returns port conditions for any protocol with ports: the offset is the same. The kernel has
 /// reassembled fragments before: it does so for any redirecting rule (tproxy), and the built-in
 /// site has some in every table.
-fn ports(matcher: &Matcher) -> Vec<Term> {
+pub(super) fn ports(matcher: &Matcher) -> Vec<Term> {
     let term = |ranges: &[PortRange], term: fn(Vec<PortRange>) -> Term| {
         (!ranges.is_empty()).then(|| term(joined(ranges)))
     };

@@ -101,6 +101,9 @@ pub(super) async fn build(
     let boosters = boosts.map(|_| IdleThread::new("boosters".to_owned()));
     let boosters = boosters.transpose();
     let boosters = boosters.map_err(DaemonError::system("start the boosters"))?;
+    Interception::hold_clear(config)
+        .await
+        .map_err(DaemonError::Intercept)?;
     if !succeeds {
         Interception::clear_leftovers(config)
             .await

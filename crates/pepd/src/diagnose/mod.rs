@@ -13,10 +13,12 @@
 //!   incomplete handshakes
 //! - `peers`: peers that are down
 //! - `leftovers`: leftovers of a killed pepd
+//! - `clear`: holds on packets that must not leave outside of a tunnel
 //!
 //! The checks change nothing. Facts that require privileges are `unknown` without them.
 
 mod cgroup;
+mod clear;
 mod firewall;
 mod half_open;
 mod interfaces;
@@ -251,6 +253,7 @@ pub fn diagnose(
     findings.extend(routes::side(config));
     findings.extend(packets::refusals(config));
     findings.extend(peers::reach(config));
+    findings.extend(runtime.block_on(clear::check(config)));
     findings.extend(runtime.block_on(routes::check(config, &net)));
     let seen = running.as_ref().ok();
     let rules = runtime.block_on(firewall::inspect(config, &net, seen));

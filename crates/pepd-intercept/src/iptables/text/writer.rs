@@ -345,9 +345,14 @@ impl Writer<'_> {
             Some(Hook::ForwardMangle) => vec![jump("FORWARD", String::new())],
             Some(Hook::PostroutingLast) => vec![jump("POSTROUTING", String::new())],
             // iptables has no equivalent.
-            Some(Hook::OutputRoute | Hook::PreroutingRawNext | Hook::PreroutingLast) | None => {
-                Vec::new()
-            }
+            Some(
+                Hook::OutputRoute
+                | Hook::OutputLast
+                | Hook::PreroutingRawNext
+                | Hook::PreroutingLast
+                | Hook::PreroutingVeryLast,
+            )
+            | None => Vec::new(),
         }
     }
 

@@ -222,7 +222,11 @@ fn remove_leftovers(args: &CleanupArgs) -> ExitStatus {
         }
         Err(err) => return refuse(&err),
     };
-    match cleanup::run(&config) {
+    let removed = match args.lift {
+        true => cleanup::lift(&config),
+        false => cleanup::run(&config),
+    };
+    match removed {
         Ok(leftovers) => print(format_args!("{leftovers}")),
         Err(err) => {
             fail(format_args!("pepd: {}", chain(&err)));

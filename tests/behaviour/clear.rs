@@ -1,0 +1,207 @@
+//! `clear = "never"`: packets of a site leave by its tunnel only, whatever happens to pepd.
+
+use std::{
+    collections::VecDeque,
+    fs,
+    io::Write as _,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
+
+use pepd_tests::{
+    bed::Family,
+    echo::EchoServer,
+    host::{Dial, Host},
+    pep::Pep,
+    pep_binary::pepd,
+    raw::Packets,
+    tunnel::{End, TunnelBed},
+    wait::wait_until,
+};
+
+use crate::{
+    support::{counter, echo_once},
+    survive::{crash, upgrade},
+    tunnel::{LINK, PORT, STATED, connect},
+};
+
+/// The table that outlives pepd.
+const TABLE: &str = "pepd_clear";
+const HOLD: &str = "on_peer_loss = \"hold\"";
+/// TTL of packets that no router has forwarded.
+const TTL: u8 = 64;
+
+fn site(bed: &TunnelBed) -> String {
+    let hosts =
+        [Family::V4, Family::V6].map(|family| format!("\"{}\"", bed.address("client", family)));
+    format!(
+        "[[site]]\nname = \"secret\"\nmode = \"tunnel\"\npeer = \"hub\"\nclear = \"never\"\n\
+         match = {{ src = [{}] }}\n[limits]\nflows = 8\n[timeouts]\ndrain = \"0s\"\n\
+         [admin]\nsocket = \"admin.sock\"\n",
+        hosts.join(", ")
+    )
+}
+
+fn config(bed: &TunnelBed) -> String {
+    bed.config(End::Boat, STATED, HOLD, &site(bed))
+}
+
+/// A client that opens connections by TCP and sends by UDP, over IPv4 and IPv6, until it is
+/// dropped.
+struct Load<'a> {
+    bed: &'a TunnelBed,
+    ends: AtomicBool,
+    rounds: AtomicU64,
+}
+
+impl Load<'_> {
+    fn run(&self) {
+        let client = self.bed.host("client");
+        // More than `limits.flows`.
+        let mut open = VecDeque::new();
+        while !self.ends.load(Relaxed) {
+            for family in [Family::V4, Family::V6] {
+                let server = self.bed.server_at(family, PORT);
+                let any: IpAddr = match family {
+                    Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+                    Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+                };
+                // Fails while an address is missing.
+                client.enter(|| {
+                    let udp = UdpSocket::bind(SocketAddr::new(any, 0)).expect("a socket");
+                    let _ = udp.send_to(b"secret", server);
+                });
+                let dial = Dial::to(server).limit(Duration::from_millis(50));
+                open.extend(client.dial(&dial).ok());
+            }
+            for stream in &mut open {
+                let _ = Write::write(stream, b"secret");
+            }
+            if open.len() > 12 {
+                open.pop_front();
+            }
+            self.rounds.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Waits until the client has tried everything a few times more.
+    fn go_on(&self) {
+        let before = self.rounds.load(Relaxed);
+        wait_until("the client goes on", || {
+            self.rounds.load(Relaxed) > before + 3
+        });
+    }
+}
+
+/// Returns the source and the TTL of an IP packet.
+fn origin(packet: &[u8]) -> Option<(IpAddr, u8)> {
+    match packet.first()? >> 4 {
+        4 => {
+            let source: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
+            Some((source.into(), packet[8]))
+        }
+        6 => {
+            let source: [u8; 16] = packet.get(8..24)?.try_into().ok()?;
+            Some((source.into(), packet[7]))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the packets of the client that crossed the link outside of the tunnel: some router has
+/// forwarded them. Those that the hub sends in its name have their first TTL.
+fn in_clear(bed: &TunnelBed, seen: &Packets) -> usize {
+    let client = [Family::V4, Family::V6].map(|family| bed.address("client", family));
+    let is_forwarded = |packet: &Vec<u8>| {
+        origin(packet).is_some_and(|(source, ttl)| client.contains(&source) && ttl < TTL)
+    };
+    seen.into_iter().filter(is_forwarded).count()
+}
+
+fn has_holds(boat: &Host) -> bool {
+    let table = boat
+        .output("nft", &["list", "table", "inet", TABLE])
+        .status
+        .success();
+    let rules = |version| boat.ip(&format!("{version} rule")).contains("blackhole");
+    table && rules("-4") && rules("-6")
+}
+
+fn pepd_command(boat: &Host, pep: &Pep, words: &[&str]) {
+    let config = pep.path("pepd.toml");
+    let words = [words, &["--config", config.to_str().expect("a path")]].concat();
+    boat.run(pepd().to_str().expect("a path"), &words);
+}
+
+#[test]
+fn nothing_of_a_site_leaves_in_the_clear_whatever_happens() {
+    let bed = TunnelBed::new(LINK);
+    let boat = bed.host("boat");
+    let server = bed.host("server");
+    let _echo = [Family::V4, Family::V6]
+        .map(|family| EchoServer::start(server.listen(bed.server_at(family, PORT))));
+    let _hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+    let mut pep = bed.start(End::Boat, &config(&bed));
+    pep.wait_counter("tunnel_peers_up", |peers| peers == 1);
+    assert!(has_holds(&boat));
+    echo_once(&mut connect(&bed, Family::V4), b"through the tunnel");
+    let load = Load {
+        bed: &bed,
+        ends: AtomicBool::new(false),
+        rounds: AtomicU64::new(0),
+    };
+    let seen = Packets::new(&bed.host("hub"));
+    let nothing_leaves = |event: &str| {
+        load.go_on();
+        assert_eq!(in_clear(&bed, &seen), 0, "{event}");
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| load.run());
+        nothing_leaves("at limits.flows");
+        crash(&pep);
+        nothing_leaves("after a crash");
+        upgrade(&pep);
+        nothing_leaves("after an upgrade");
+        boat.nft("flush ruleset");
+        nothing_leaves("without tables");
+        wait_until("the holds are back", || has_holds(&boat));
+        for version in ["-4", "-6"] {
+            boat.ip(&format!("{version} rule flush"));
+            boat.ip(&format!("{version} rule add lookup main priority 32766"));
+            nothing_leaves("without policy rules");
+            wait_until("the holds are back", || has_holds(&boat));
+        }
+        let elsewhere = config(&bed).replace("10.77.1.", "10.77.99.");
+        assert_ne!(elsewhere, config(&bed));
+        fs::write(pep.path("pepd.toml"), elsewhere).expect("writable");
+        pepd_command(&boat, &pep, &["reload"]);
+        nothing_leaves("with another hub, which does not answer");
+        pep.kill();
+        nothing_leaves("killed");
+        boat.nft("flush ruleset");
+        nothing_leaves("killed, and its tables flushed");
+        pep = bed.start(End::Boat, &config(&bed));
+        pep.wait_counter("tunnel_peers_up", |peers| peers == 1);
+        nothing_leaves("started again");
+        for words in [
+            "link set client down",
+            "link set client name other",
+            "link set other up",
+        ] {
+            boat.ip(words);
+        }
+        nothing_leaves("with a renamed interface");
+        pep.terminate();
+        nothing_leaves("stopped");
+        pepd_command(&boat, &pep, &["cleanup"]);
+        nothing_leaves("cleaned up");
+        assert!(counter(&boat, TABLE, "not_in_clear") > 0);
+        // The test itself: without the holds the capture has packets.
+        pepd_command(&boat, &pep, &["cleanup", "--lift"]);
+        assert!(!has_holds(&boat));
+        wait_until("packets in the clear", || in_clear(&bed, &seen) > 0);
+        load.ends.store(true, Relaxed);
+    });
+}
