@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
@@ -23,8 +24,8 @@ pub enum KeyError {
 
 fn parse(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
     let bytes = BASE64_STANDARD.decode(text.trim());
-    let bytes = bytes.map_err(|_| KeyError::Form)?;
-    let key: [u8; KEY_BYTES] = bytes.try_into().map_err(|_| KeyError::Form)?;
+    let bytes = Zeroizing::new(bytes.map_err(|_| KeyError::Form)?);
+    let key: [u8; KEY_BYTES] = bytes.as_slice().try_into().map_err(|_| KeyError::Form)?;
     if key == [0; KEY_BYTES] {
         return Err(KeyError::Zero);
     }
@@ -55,7 +56,8 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A private key, or a key that two peers share. Debug output hides it.
+/// A private key, or a key that two peers share. Debug output hides it, and dropping it overwrites
+/// its bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey([u8; KEY_BYTES]);
 
@@ -71,8 +73,14 @@ impl SecretKey {
     }
 
     /// The key as base64 text.
-    pub fn reveal(&self) -> String {
-        BASE64_STANDARD.encode(self.0)
+    pub fn reveal(&self) -> Zeroizing<String> {
+        Zeroizing::new(BASE64_STANDARD.encode(self.0))
+    }
+}
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 
@@ -102,7 +110,7 @@ mod tests {
         assert_eq!(key.0[..3], [1, 2, 3]);
         assert_eq!(key.to_string(), TEXT);
         let secret: SecretKey = format!(" {TEXT}\n").parse().expect("a key");
-        assert_eq!((secret.bytes(), secret.reveal()), (&key.0, TEXT.to_owned()));
+        assert_eq!((secret.bytes(), secret.reveal().as_str()), (&key.0, TEXT));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use pep_core::key::{KeyError, SecretKey};
+use zeroize::Zeroizing;
 
 /// The reason why a key file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -67,13 +68,13 @@ pub fn read(path: &Path) -> Result<SecretKey, KeyFileError> {
         opened => opened,
     };
     let file = file.map_err(unreadable)?;
-    let mut bytes = Vec::new();
+    let mut bytes = Zeroizing::new(Vec::new());
     let read = file.take(LENGTH_MAX + 1).read_to_end(&mut bytes);
     if read.map_err(unreadable)? as u64 > LENGTH_MAX {
         return Err(no_key(KeyError::Form));
     }
-    let text = String::from_utf8(bytes).map_err(|_| no_key(KeyError::Form))?;
-    only_line(&text).parse().map_err(no_key)
+    let text = str::from_utf8(&bytes).map_err(|_| no_key(KeyError::Form))?;
+    only_line(text).parse().map_err(no_key)
 }
 
 /// Opens systemd's copy of a file that this user may not read. The unit names the configuration
@@ -143,7 +144,7 @@ fn create(path: &Path, key: &SecretKey) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    let written = writeln!(file, "{}", key.reveal()).and_then(|()| file.sync_all());
+    let written = writeln!(file, "{}", *key.reveal()).and_then(|()| file.sync_all());
     written.inspect_err(|_| {
         let _ = fs::remove_file(path);
     })
@@ -186,7 +187,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.key");
         let key = generate().expect("random");
-        let line = key.reveal();
+        let line = key.reveal().to_string();
         fs::write(&path, format!("# the hub's\n\n  {line}  \n")).expect("writable");
         assert_eq!(read(&path).expect("a key"), key);
         for text in [

@@ -8,6 +8,7 @@
 //! ```
 
 use snow::{Builder, HandshakeState};
+use zeroize::Zeroize as _;
 
 use super::{Key, Keys, public_key, resolver::Resolver, seal::TAG_LEN};
 
@@ -43,6 +44,12 @@ impl Identity {
         Builder::with_resolver(NAME.parse()?, Box::new(Resolver { seed }))
             .local_private_key(&self.private)?
             .prologue(PROLOGUE)
+    }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        self.private.zeroize();
     }
 }
 

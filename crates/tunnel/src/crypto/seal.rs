@@ -4,6 +4,7 @@
 //! handshake. These are the keys of Noise's Split(), with the nonces of Noise's AESGCM.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroizing;
 
 use super::Key;
 
@@ -28,6 +29,7 @@ pub(crate) struct Forged;
 impl Keys {
     /// Creates the keys for sealing and opening; `hash` is the handshake's (32 bytes).
     pub fn new(ours: Key, theirs: Key, hash: &[u8]) -> Self {
+        let [ours, theirs] = [ours, theirs].map(Zeroizing::new);
         let mut name = [0; 8];
         for (to, from) in name.iter_mut().zip(hash) {
             *to = *from;

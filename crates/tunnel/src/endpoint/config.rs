@@ -2,6 +2,8 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
+use zeroize::Zeroize as _;
+
 use super::{Carriers, Counters};
 use crate::{crypto::Key, session::SessionConfig};
 
@@ -15,6 +17,13 @@ pub struct EndpointConfig {
     pub seed: Key,
     /// Rate limits, and rekeying intervals.
     pub limits: Limits,
+}
+
+impl Drop for EndpointConfig {
+    fn drop(&mut self) {
+        self.private_key.zeroize();
+        self.seed.zeroize();
+    }
 }
 
 impl fmt::Debug for EndpointConfig {
@@ -45,6 +54,12 @@ pub struct PeerConfig {
     pub counters: Counters,
     /// Session parameters. The endpoint sets `initiator`.
     pub session: SessionConfig,
+}
+
+impl Drop for PeerConfig {
+    fn drop(&mut self) {
+        self.psk.zeroize();
+    }
 }
 
 impl fmt::Debug for PeerConfig {
