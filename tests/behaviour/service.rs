@@ -170,3 +170,40 @@ fn a_key_that_only_root_may_read_is_a_credential() {
     let (code, printed) = check();
     assert_eq!(code, Some(0), "{printed}");
 }
+
+/// Checks the rating of the unit by systemd-analyze(1), with and without the drop-in.
+#[test]
+fn the_unit_exposes_no_more_than_stated() {
+    let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    let root = tempfile::tempdir().expect("a directory");
+    let units = root.path().join("usr/lib/systemd/system");
+    fs::create_dir_all(units.join("pepd.service.d")).expect("a directory");
+    let copy = |from: &str, to: &str| {
+        fs::copy(packaging.join(from), units.join(to)).expect("a file");
+    };
+    let exceeds = |threshold: &str| {
+        let output = Command::new("systemd-analyze")
+            .args(["security", "--offline=true", "--no-pager"])
+            .arg(format!("--root={}", root.path().display()))
+            .arg(format!("--threshold={threshold}"))
+            .arg("pepd.service")
+            .output();
+        output.ok().map(|output| {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(text.contains("Overall exposure level"), "{output:?}");
+            (!output.status.success()).then_some(text)
+        })
+    };
+    copy("pepd.service", "pepd.service");
+    let Some(found) = exceeds("25") else {
+        eprintln!("skipped: systemd-analyze is not installed");
+        return;
+    };
+    assert_eq!(found, None);
+    assert!(
+        exceeds("20").flatten().is_some(),
+        "the test sees a difference"
+    );
+    copy("pepd-split.conf", "pepd.service.d/split.conf");
+    assert_eq!(exceeds("20").flatten(), None);
+}
