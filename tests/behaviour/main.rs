@@ -40,6 +40,7 @@ mod other_kernel;
 mod outages;
 mod packets;
 mod page;
+mod privileges;
 mod probing;
 mod programs;
 mod qlog;

@@ -14,7 +14,7 @@ use std::{
 use pep_core::config::{AdminSocket, Config};
 
 /// The default directory of sockets; systemd's RuntimeDirectory= takes precedence.
-const DIRECTORY: &str = "/run/pepd";
+pub(crate) const DIRECTORY: &str = "/run/pepd";
 
 /// Returns the socket path of a configuration; `None` if the socket is off.
 pub fn path(config: &Config) -> Option<PathBuf> {

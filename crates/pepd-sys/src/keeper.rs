@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use caps::Capability;
 use nix::{
     sys::{
         prctl,
@@ -16,6 +17,8 @@ use nix::{
     },
     unistd::Pid,
 };
+
+use crate::privileges::{self, Phase};
 
 /// The keeper's name in /proc.
 pub const NAME: &CStr = c"pepd-keeper";
@@ -26,7 +29,7 @@ const DESCRIPTORS_MAX: libc::c_int = 1 << 20;
 
 /// Starts a keeper. When this process ends, the keeper closes the TUN devices: no process reads
 /// them, and the kernel must forward their packets. The keeper ends by SIGKILL, or `patience` after
-/// the end of this process.
+/// the end of this process. It uses none of its [capabilities](Phase::Keeper).
 ///
 /// It is a copy of this process, and shares its memory copy-on-write: the earlier it starts, the
 /// less memory it keeps.
@@ -40,6 +43,7 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
     // name, by which other processes identify it.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let name = own_name()?;
+    let held = privileges::mask(Phase::Keeper, false);
     prctl::set_name(NAME)?;
     let flags = (libc::CLONE_FILES | libc::SIGCHLD) as libc::c_ulong;
     // All other architectures take the flags first, then the stack.
@@ -54,7 +58,7 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
     let result = unsafe { libc::syscall(libc::SYS_clone, first, second, 0, 0, 0) };
     if result == 0 {
         // SAFETY: this is the child of `clone`.
-        unsafe { keep(parent, patience) }
+        unsafe { keep(parent, patience, held) }
     }
     let child = super::socket::check(result as libc::c_int);
     prctl::set_name(&name)?;
@@ -76,7 +80,7 @@ fn own_name() -> io::Result<CString> {
 /// # Safety
 /// The caller must be a process of its own. Other threads may have held locks at the fork: nothing
 /// here allocates or takes one.
-unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
+unsafe fn keep(parent: libc::pid_t, patience: libc::c_int, held: u64) -> ! {
     // SAFETY: system calls with integers, and with pointers that outlive them. Only descriptors are
     // shared with the parent: those opened here are closed here, others after the parent's end.
     unsafe {
@@ -93,6 +97,7 @@ unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
             libc::write(score, minimum.as_ptr().cast(), minimum.len());
             libc::close(score);
         }
+        hold_only(held);
         // Fails if the parent has ended already.
         let process = libc::syscall(libc::SYS_pidfd_open, parent, 0) as libc::c_int;
         if process >= 0 {
@@ -106,6 +111,46 @@ unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
         close_tuns();
         libc::poll(std::ptr::null_mut(), 0, patience);
         libc::_exit(0)
+    }
+}
+
+/// `struct __user_cap_data_struct` of capget(2).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilityWord {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Version 3 of capget(2): two words.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// Drops all capabilities but those in `held`, which stay permitted, and none of which is
+/// effective. The kernel lets only a process that has them, too, take this one's descriptors
+/// (ptrace(2)).
+///
+/// # Safety
+/// Makes system calls only. The process must have one thread.
+unsafe fn hold_only(held: u64) {
+    // SAFETY: the structures are those of capget(2), version 3, and outlive the calls.
+    unsafe {
+        for capability in 0..=libc::c_ulong::from(Capability::CAP_CHECKPOINT_RESTORE as u8) {
+            if held & 1 << capability == 0 {
+                // Fails without CAP_SETPCAP.
+                libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+            }
+        }
+        let header = [CAPABILITY_VERSION, 0];
+        let mut words = [CapabilityWord::default(); 2];
+        libc::syscall(libc::SYS_capget, header.as_ptr(), words.as_mut_ptr());
+        for (word, held) in words.iter_mut().zip([held as u32, (held >> 32) as u32]) {
+            *word = CapabilityWord {
+                permitted: word.permitted & held,
+                ..CapabilityWord::default()
+            };
+        }
+        libc::syscall(libc::SYS_capset, header.as_ptr(), words.as_ptr());
     }
 }
 
@@ -126,7 +171,7 @@ unsafe fn close_tuns() {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, time::Instant};
 
     use nix::sys::{
         signal::{Signal, kill},
@@ -134,6 +179,33 @@ mod tests {
     };
 
     use super::*;
+
+    /// Returns the sets of a process: inheritable, permitted, effective, bounding, ambient.
+    fn sets(process: Pid) -> Vec<u64> {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let lines = status.lines().filter_map(|line| line.strip_prefix("Cap"));
+        let sets = lines.filter_map(|line| line.split_whitespace().nth(1));
+        sets.map(|set| u64::from_str_radix(set, 16).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn it_uses_no_capability_and_is_open_to_those_who_have_its_own() {
+        let ours = sets(Pid::this());
+        let keeper = spawn(Duration::from_secs(60)).unwrap();
+        let held = ours[1] & privileges::mask(Phase::Keeper, false);
+        let limit = Instant::now() + Duration::from_secs(20);
+        while sets(keeper)[1] != held {
+            assert!(Instant::now() < limit, "{:x?}", sets(keeper));
+            std::thread::yield_now();
+        }
+        let [inheritable, _, effective, _, ambient] = sets(keeper)[..] else {
+            panic!("five sets");
+        };
+        kill(keeper, Signal::SIGKILL).unwrap();
+        waitpid(keeper, None).unwrap();
+        assert_eq!([inheritable, effective, ambient], [0; 3]);
+    }
 
     #[test]
     fn the_caller_keeps_its_name() {

@@ -8,6 +8,7 @@
 //! - [`memory`], shared with other processes; [`keeper`], [`process`], these processes
 //! - [`packet`], [`tun`], packet sockets and TUN devices; [`interface`], [`ethtool`], interfaces
 //! - [`clock`], [`reactor`]
+//! - [`privileges`]: capabilities, files and system calls of each process of pepd
 //!
 //! On top of them:
 //!
@@ -53,6 +54,7 @@ pub mod notices;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod packet;
 pub mod places;
+pub mod privileges;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod process;
 #[expect(unsafe_code, reason = "system calls")]

@@ -124,6 +124,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "pepd-sys",
         &[
             "family gate marks threads crash_point stats keys log load admin_socket",
+            "privileges",
             "clock descriptors interface packet process reactor socket",
             "sockets",
             "datagrams ethtool keeper memory notices places tun unanswered",

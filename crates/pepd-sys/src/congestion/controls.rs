@@ -95,6 +95,17 @@ impl Controls {
         })
     }
 
+    /// Returns true if a site names a control of pepd's own, and so may load it.
+    pub fn may_load(config: &Config) -> bool {
+        let is_ours = |name: &CongestionName| name.as_str().parse::<Control>().is_ok();
+        let sites = config.sites.iter();
+        let mut sites = sites.filter(|(_, site)| site.mode.takes_flows());
+        sites.any(|(_, site)| {
+            let mut names = site.congestion.iter().chain(&site.congestion_lan);
+            names.any(is_ours)
+        })
+    }
+
     /// Unregisters pepd's own. Must be called before the process ends, which the kernel may not
     /// notice.
     pub fn unregister(&self) {

@@ -4,13 +4,11 @@
 //! - [`about`], descriptions
 //! - [`listing`], the table for `pepd cc list`
 //! - [`controls`], the controls of the sites, loaded and held
-//! - [`privileges`], dropping the privileges for loading
 
 pub mod about;
 pub mod catalogue;
 pub mod controls;
 pub mod listing;
-pub mod privileges;
 
 pub use catalogue::{Catalogue, Means, WhyNot};
 pub use controls::{ControlTerms, Controls, ControlsError};

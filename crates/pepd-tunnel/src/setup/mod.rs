@@ -163,7 +163,7 @@ impl Prepared {
         let private_key = keys::read(&identity.key_file)?;
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls, clamps);
-        let mut paths = match state(identity) {
+        let mut paths = match state(config) {
             Some(directory) => Some(Paths::prepare(&directory)),
             // Without a record, pepd waits for peers that it cannot call.
             None => Paths::inherit(before).ok(),
@@ -304,8 +304,10 @@ impl Part {
     }
 }
 
-/// Returns the state directory: the configured one, or systemd's (`StateDirectory=`).
-fn state(identity: &Identity) -> Option<PathBuf> {
+/// Returns the directory for state that outlives the process: the configured one, or systemd's
+/// (`StateDirectory=`). `None` without one, and without an identity.
+pub fn state(config: &Config) -> Option<PathBuf> {
+    let identity = config.identity.as_ref()?;
     let by_systemd = || {
         let directories = std::env::var_os("STATE_DIRECTORY")?;
         std::env::split_paths(&directories).next()

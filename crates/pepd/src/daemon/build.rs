@@ -23,10 +23,11 @@ use pepd_relay::{
     },
 };
 use pepd_sys::{
-    congestion::{Controls, privileges},
+    congestion::Controls,
     held::HeldLegs,
     leg::{self, SiteRuntime},
     marks::MarkSet,
+    privileges::{self, Phase},
     stats::Counters,
     threads::{self, IdleThread},
 };
@@ -72,8 +73,8 @@ pub(super) async fn build(
     // Before their names are used again.
     bpf_cc::remove_left_by(&inheritance.take_maps());
     let controls = Controls::obtain(config)?;
-    privileges::drop_those_of_loading();
-    // Threads inherit the capabilities of their creator.
+    // Threads inherit the privileges of their creator.
+    confine(config);
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let clamps = Arc::default();
     let sites = SiteRuntime::all(config, &controls, &clamps);
@@ -153,6 +154,16 @@ pub(super) async fn build(
             }
             Err(err)
         }
+    }
+}
+
+/// Drops the privileges that only the start needs, before this process reads a byte from the
+/// network.
+fn confine(config: &Config) {
+    privileges::limit(Phase::Worker, false);
+    privileges::files::confine(config, pepd_tunnel::setup::state(config));
+    if let Err(err) = privileges::calls::refuse() {
+        tracing::info!(error = %err, "system calls are not filtered: pepd may make all");
     }
 }
 

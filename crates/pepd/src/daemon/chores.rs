@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, error::Error};
 
 use pepd_intercept::{InterceptError, Interception, upkeep::Trouble};
 use pepd_relay::flow::FlowContext;
-use pepd_sys::{gate::Gate, leg::Family, log};
+use pepd_sys::{gate::Gate, leg::Family, log, privileges};
 
 use super::spare::Spare;
 
@@ -45,6 +45,7 @@ impl Chores {
     pub(super) fn tidy(&mut self, context: &FlowContext) {
         context.admission.on_tick(context.next_flow_fits());
         sweep(context);
+        privileges::follow_core_limit();
         self.log_lost_lines();
         self.unmap_when_quiet(context.counters.snapshot().flows_accepted);
     }

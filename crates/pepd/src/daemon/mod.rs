@@ -13,10 +13,7 @@ mod takeover;
 
 use std::{io, os::fd::RawFd};
 
-use nix::sys::{
-    resource::{Resource, getrlimit, setrlimit},
-    signal::{SigSet, Signal},
-};
+use nix::sys::signal::{SigSet, Signal};
 use pep_core::config::Config;
 use pepd_api::exit::ExitStatus;
 use pepd_intercept::InterceptError;
@@ -150,17 +147,6 @@ fn check_descriptors(config: &Config, limit: u64) -> Result<(), DaemonError> {
         return Err(DaemonError::Descriptors { limit, needed });
     }
     Ok(())
-}
-
-/// Disables core dumps of this process and its children, since they would contain keys and payload
-/// of hosts. Only the soft limit changes, so that an operator can enable them
-/// (`prlimit --core=unlimited --pid PID`).
-///
-/// # Errors
-/// When the system refuses.
-pub fn leave_no_core() -> io::Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
-    Ok(setrlimit(Resource::RLIMIT_CORE, 0, hard)?)
 }
 
 /// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log

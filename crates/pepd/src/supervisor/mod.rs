@@ -38,7 +38,10 @@ use pepd_relay::survive::{
     discovery::SUPERVISOR,
     stop::{Stop, Stops},
 };
-use pepd_sys::load::{Loaded, Source};
+use pepd_sys::{
+    load::{Loaded, Source},
+    privileges,
+};
 
 use crate::{cleanup, service::Service};
 use deaths::{Deaths, Next};
@@ -376,7 +379,13 @@ fn clean_up(config: &Config) {
 
 /// Initialises a worker process. A panic ends it, and the next one takes over, except for a panic
 /// in a flow, which ends that flow alone.
+///
+/// No other process of pepd's user may read its memory, and it leaves no core dump
+/// ([`privileges::protect_memory`]).
 pub fn begin_worker() {
+    if let Err(err) = privileges::protect_memory() {
+        tracing::debug!(error = %err, "memory stays readable for processes of the same user");
+    }
     // The worker was started by another name.
     if let Err(err) = prctl::set_name(c"pepd") {
         tracing::debug!(error = %err, "cannot set the process name");

@@ -21,9 +21,10 @@ use pepd_control::{
 };
 use pepd_relay::survive::{inherited_text, keeper};
 use pepd_sys::{
-    congestion::{Catalogue, listing::Listing},
+    congestion::{Catalogue, Controls, listing::Listing},
     load::{self, LoadError, Loaded, Source},
     log,
+    privileges::{self, Phase},
     socket::has_rto_max,
 };
 use pepd_tunnel::custody;
@@ -49,12 +50,18 @@ fn run(args: &RunArgs) -> ExitStatus {
         Err(err) => return refuse(&err),
     };
     log::init(args.log(loaded.config.log), args.log_level.is_some());
-    if let Err(err) = daemon::leave_no_core() {
+    if let Err(err) = privileges::leave_no_core() {
         tracing::warn!(error = %err, "core dumps cannot be disabled: a crash may leave one with keys and payload of hosts");
     }
+    let loads = Controls::may_load(&loaded.config);
     if !args.worker && args.before.is_none() {
         log_missing(&loaded.config);
+        if loads {
+            // While this process has CAP_SYS_ADMIN: no other process of pepd does.
+            bpf_cc::remove_leftovers();
+        }
     }
+    privileges::limit(Phase::Supervisor, loads);
     if loaded.config.custody.survive && !args.worker {
         // Before the runtime takes descriptors: its errors do not name the limit.
         if let Err(err) = daemon::raise_descriptors(&loaded.config) {
@@ -76,6 +83,7 @@ fn run(args: &RunArgs) -> ExitStatus {
     } else {
         Role::Alone
     };
+    privileges::limit(Phase::Start, loads);
     for warning in &loaded.warnings {
         let place = load::located(path, &warning.line);
         let (key, message) = (&warning.key, &warning.message);
