@@ -1,6 +1,6 @@
 //! Packets between hosts, boosters and the session.
 
-use tunnel::session::{Outages, Rate, SessionConfig};
+use tunnel::session::{Outages, Rate, SessionConfig, SkipConfig};
 
 use super::*;
 
@@ -149,6 +149,7 @@ fn session() -> Session {
         peer_rests: false,
         memory: None,
         overhead_max: 0.5,
+        skips: SkipConfig::NONE,
     };
     Session::new(config, NOW)
 }

@@ -8,7 +8,7 @@ use link::Link;
 
 use tunnel::{
     class::Class,
-    session::{Outages, Rate, SessionConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig},
     wire::{ResetCode, STREAM_HEADER_MAX},
 };
 
@@ -197,6 +197,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             peer_rests: true,
             overhead_max,
             memory: None,
+            skips: SkipConfig::default(),
         }
     })
 }
