@@ -56,12 +56,6 @@ pub struct PeerConfig {
     pub session: SessionConfig,
 }
 
-impl Drop for PeerConfig {
-    fn drop(&mut self) {
-        self.psk.zeroize();
-    }
-}
-
 impl fmt::Debug for PeerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &mut f.debug_struct("PeerConfig");

@@ -224,10 +224,12 @@ fn shards_share_the_indices() {
     node.endpoint = node.endpoint.in_shard(shard(15, 4));
     let config = peer_config(1, false);
     let mut add = |number: u16| {
-        let mut config = config.clone();
-        config.public_key = [0; 32];
-        config.public_key[..2].copy_from_slice(&number.to_be_bytes());
-        node.endpoint.add_peer(config)
+        let mut public_key = [0; 32];
+        public_key[..2].copy_from_slice(&number.to_be_bytes());
+        node.endpoint.add_peer(PeerConfig {
+            public_key,
+            ..config.clone()
+        })
     };
     for number in 0..4096 {
         assert_eq!(add(number), Ok(PeerId(number.into())));
