@@ -107,7 +107,7 @@ impl Builder<'_> {
     }
 
     fn allowed(&self, site: &Site) -> Vec<Rule> {
-        let interface = self.from_interfaces(&site.matcher);
+        let interface = self.on_interfaces(&site.matcher);
         let protocols = protocols(&site.matcher);
         let variants = self.conditions(&site.matcher, &ports(&site.matcher));
         let rules = variants.into_iter().map(|conditions| {
@@ -134,7 +134,7 @@ impl Builder<'_> {
         rules.collect()
     }
 
-    fn from_interfaces(&self, matcher: &Matcher) -> Vec<Term> {
+    fn on_interfaces(&self, matcher: &Matcher) -> Vec<Term> {
         if matcher.interface.is_empty() {
             return Vec::new();
         }
