@@ -170,14 +170,12 @@ impl Core {
         sender.map_or(STRANGERS, |peer| self.peers.index(peer) + 1)
     }
 
-    /// Returns whether a peer's queue has no room for a datagram of any length.
+    /// Returns whether a peer's queue is half full: its connections then wait, as nothing that TCP
+    /// has delivered should be dropped.
     pub(crate) fn is_queue_full(&self, peer: PeerId) -> bool {
         let sender = self.place_of(Some(peer));
         let waiting = self.turns.waiting.as_ref();
-        waiting.is_some_and(|waiting| {
-            let longest = u64::from(u16::MAX) + OVERHEAD;
-            waiting.queues.bytes_of(sender) + longest > waiting.most
-        })
+        waiting.is_some_and(|waiting| waiting.queues.bytes_of(sender) > waiting.most / 2)
     }
 
     /// Handles waiting datagrams, those of each sender in turn, until the budget of a turn is used

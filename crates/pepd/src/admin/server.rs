@@ -42,8 +42,8 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::{http, place::Place};
 
-/// Maximum number of concurrent connections. Beyond it, the oldest without a complete request head is
-/// closed; if all have one, others wait.
+/// Maximum number of concurrent connections. Beyond it, the oldest without a complete request head
+/// is closed; if all have one, others wait.
 const CONNECTIONS_MAX: usize = 16;
 /// Limits of a request: header bytes, body bytes and time.
 const HEAD_MAX: usize = 16 * 1024;
