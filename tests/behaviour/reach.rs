@@ -20,7 +20,7 @@ use crate::{
 
 /// An address of metadata services of clouds.
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
-/// An address on another port.
+/// A port that no list names.
 const OTHER_PORT: u16 = PORT + 1;
 
 /// A hub with these keys of its boat, and the boat.
@@ -196,10 +196,14 @@ fn a_boat_speaks_for_its_own_hosts() {
         let [v4, v6] = clients;
         let own = format!("from = [\"{v4}\", \"{v6}\"]");
         let ends = Ends::start(&bed, &own, "", "");
-        servers.map(|server| ends.reaches(server, PORT));
+        for server in servers {
+            ends.reaches(server, PORT);
+        }
         ends.stop();
         let ends = Ends::start(&bed, "from = [\"10.99.0.0/16\"]", "", "");
-        servers.map(|server| ends.is_refused(server, PORT));
+        for server in servers {
+            ends.is_refused(server, PORT);
+        }
         let line = ends.hub.log().expect("`from` of the peer");
         assert_eq!(
             line.text("client").parse::<SocketAddr>().map(|at| at.ip()),
