@@ -161,7 +161,7 @@ mod tests {
     /// attacker's addresses once its initiation has been read.
     #[test]
     fn a_flood_of_connections_displaces_no_boat() {
-        for (seed, source) in (0..6).zip([one_of_400, anywhere_in_a_48].into_iter().cycle()) {
+        for (seed, source) in (0..4).zip([one_of_400, anywhere_in_a_48].into_iter().cycle()) {
             let mut flood = Flood {
                 list: Vec::new(),
                 expected: [subnet_of(BOAT)].into(),
@@ -207,8 +207,6 @@ mod tests {
         };
         flood.attack(300);
         let boat = flood.connect(BOAT);
-        let by_boat = |flood: &mut Flood| flood.list.last_mut().map(|last| last.offered = None);
-        assert_eq!(by_boat(&mut flood), Some(()));
         let rogue = peer();
         for _ in 0..3000 {
             flood.attack(1);
