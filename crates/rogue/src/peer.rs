@@ -6,7 +6,9 @@ use fec::wire::Header;
 use tunnel::{
     crypto::Key,
     ecn::Ecn,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerId, Remote, Stores},
+    endpoint::{
+        Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerId, Remote, Stores,
+    },
     session::SessionConfig,
     store::Store,
     wire::{CloseCode, Frame, Frames, Highest, Report, StreamId, expand},
@@ -289,6 +291,7 @@ fn endpoint(config: &Config, seed: u64) -> (Endpoint, PeerId) {
         addresses: config.other.into_iter().collect(),
         last: None,
         carriers: config.carriers,
+        counters: Counters::default(),
         session: config.session.clone(),
     });
     (endpoint, peer.expect("another key than its own"))

@@ -11,8 +11,8 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{
-        Carriers, DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId,
-        Stores,
+        Carriers, Counters, DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent,
+        PeerId, Stores,
     },
     session::SessionConfig,
     store::Store,
@@ -70,6 +70,7 @@ impl Bed {
             addresses: (!rogue_calls).then(|| address(1)).into_iter().collect(),
             last: None,
             carriers: Carriers::Udp,
+            counters: Counters::default(),
             session: SessionConfig {
                 packets: true,
                 ..SessionConfig::default()

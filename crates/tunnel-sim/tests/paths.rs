@@ -14,7 +14,8 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{
-        Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Remote, Stores,
+        Carriers, Counters, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId,
+        Remote, Stores,
     },
     session::{Event, Rate, SessionConfig},
 };
@@ -73,6 +74,7 @@ impl Side {
             addresses,
             last: None,
             carriers: Carriers::Udp,
+            counters: Counters::default(),
             session,
         });
         Self {
