@@ -46,6 +46,10 @@ pub enum Opening {
 /// Maximum number of bytes that a probe may ask for.
 pub const PROBE_MAX: u64 = 10_000_000_000;
 
+/// Maximum position in a flow, as in a stream (RFC 9000, section 16). Sums of positions that a peer
+/// states thus fit in 64 bits.
+pub const POSITION_MAX: u64 = (1 << 62) - 1;
+
 /// Description of a flow for the far end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamHeader {
@@ -265,7 +269,10 @@ fn resume(bytes: &[u8], perhaps_new: bool) -> Option<(Resume, &[u8])> {
         up: u64::from_be_bytes(*up),
         perhaps_new,
     };
-    (resume.down <= resume.down_until).then_some((resume, rest))
+    let is_valid = resume.down <= resume.down_until
+        && resume.down_until <= POSITION_MAX
+        && resume.up <= POSITION_MAX;
+    is_valid.then_some((resume, rest))
 }
 
 /// Reports whether the byte is allowed in site names, so that nothing else gets into logs.
@@ -329,7 +336,9 @@ mod tests {
     }
 
     fn resume() -> impl Strategy<Value = Resume> {
-        (any::<[u64; 3]>(), any::<bool>()).prop_map(|([a, b, up], perhaps_new)| Resume {
+        let position = 0..=POSITION_MAX;
+        let positions = [position.clone(), position.clone(), position];
+        (positions, any::<bool>()).prop_map(|([a, b, up], perhaps_new)| Resume {
             down: a.min(b),
             down_until: a.max(b),
             up,
@@ -357,6 +366,22 @@ mod tests {
         fn an_answer_is_what_it_was(up in any::<u64>(), up_until in any::<u64>()) {
             let answer = Answer { up, up_until };
             prop_assert_eq!(Answer::parse(answer.emit()), answer);
+        }
+
+        #[test]
+        fn positions_beyond_the_maximum_are_refused(
+            header in stream_header(),
+            at in 0..3_usize,
+            beyond in POSITION_MAX + 1..,
+        ) {
+            let mut resume = Resume { down: 0, down_until: 0, up: 0, perhaps_new: false };
+            match at {
+                0 => (resume.down, resume.down_until) = (beyond, beyond),
+                1 => resume.down_until = beyond,
+                _ => resume.up = beyond,
+            }
+            let header = StreamHeader { resume: Some(resume), ..header };
+            prop_assert!(Opening::parse(&Opening::Flow(header).emit()).is_err());
         }
 
         #[test]

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use pep_core::stream_header::{Answer, Resume};
+use pep_core::stream_header::{Answer, POSITION_MAX, Resume};
 use tunnel::wire::{ResetCode, StreamId};
 
 use super::{FlowBuffers, binding::StreamOpening};
@@ -108,7 +108,7 @@ impl FlowBuffers {
         let Some(answer) = self.binding.take_answer() else {
             return Ok(None);
         };
-        if answer.up_until < answer.up {
+        if answer.up_until < answer.up || answer.up_until > POSITION_MAX {
             return Err(self.disagreement(answer.up));
         }
         let terms = self.resume_at(answer.up, answer.up_until - answer.up)?;

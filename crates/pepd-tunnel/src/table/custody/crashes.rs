@@ -1,7 +1,10 @@
 //! Crashes of the process at any step, repeatedly: the next process has every byte, in memory or on
 //! disk.
 
-use pep_core::{arena::Counters, stream_header::Answer};
+use pep_core::{
+    arena::Counters,
+    stream_header::{Answer, POSITION_MAX},
+};
 
 use super::*;
 use crate::{custody::Left, rig::context_over, table::tests::survivor};
@@ -45,7 +48,7 @@ impl World {
         self.table.reopen(self.flow, STREAM).unwrap();
         let answer = Answer {
             up,
-            up_until: u64::MAX / 2,
+            up_until: POSITION_MAX,
         };
         self.table.place(STREAM, 0, &answer.emit());
         let flow = self.table.on_readable(STREAM, Answer::LEN as u64);
