@@ -100,10 +100,8 @@ impl Core {
                     }
                 }
             }
-            PeerEvent::Failed(err) => {
-                peer.trouble.fails(err);
-            }
-            PeerEvent::Session(_) => {}
+            // Failed handshakes are in the peer's state.
+            PeerEvent::Failed(_) | PeerEvent::Session(_) => {}
         }
     }
 
@@ -498,8 +496,8 @@ mod tests {
             let listener = listener().await;
             let mut client = rig.client(listener.local_addr().unwrap()).await;
             let (mut server, _) = listener.accept().await.unwrap();
-            let first = [7; 400_000];
-            let mut received = [0; 400_000];
+            let first = vec![7; 400_000];
+            let mut received = vec![0; 400_000];
             let (sent, came) =
                 tokio::join!(client.write_all(&first), server.read_exact(&mut received));
             sent.unwrap();

@@ -32,28 +32,21 @@ impl Pause {
     }
 }
 
-/// Reason for which there is no session with a peer, and pauses of its log lines.
+/// Pauses of the log lines on a peer without a session.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Trouble {
-    failed: Option<HandshakeError>,
     pauses: [Pause; NoSession::COUNT],
 }
 
 impl Trouble {
-    /// Records a failed handshake for the next check.
-    pub(super) fn fails(&mut self, error: HandshakeError) {
-        self.failed = Some(error);
-    }
-
-    /// Returns the reason, if there is one.
-    fn find(&self, state: &PeerState) -> Option<NoSession> {
-        if state.up {
-            return None;
-        }
-        match self.failed {
+    /// Returns the reason for which there is no session, or none with a peer that is heard, if
+    /// there is one. A peer that came back with another version leaves its session silent.
+    fn find(state: &PeerState) -> Option<NoSession> {
+        match state.failed {
             Some(HandshakeError::Keys) => Some(NoSession::Keys),
             Some(HandshakeError::Version(version)) => Some(NoSession::Version(version)),
             Some(HandshakeError::Counter) => Some(NoSession::Counter),
+            None if state.up => None,
             None if state.answers_rejected >= TRIES => Some(NoSession::AnswersRejected),
             None if state.unanswered >= TRIES => Some(NoSession::Unanswered),
             None => None,
@@ -73,14 +66,14 @@ impl Core {
         for index in 0..self.peers.list.len() {
             let peer = &mut self.peers.list[index];
             let state = self.endpoint.peer_state(peer.id);
-            if state.as_ref().is_some_and(|state| state.up) {
+            let is_silent = peer.silent_since.is_some();
+            let state = state.filter(|state| !state.up || is_silent);
+            if state.is_none() {
                 peer.trouble = Trouble::default();
             }
             // While the link is switched off no peer answers.
-            let found = state.filter(|_| !self.off).and_then(|state| {
-                let found = peer.trouble.find(&state)?;
-                Some((found, state))
-            });
+            let state = state.filter(|_| !self.off);
+            let found = state.and_then(|state| Some((Trouble::find(&state)?, state)));
             self.statuses
                 .status(index)
                 .set_trouble(found.as_ref().map(|(found, _)| *found));

@@ -118,6 +118,8 @@ pub struct PeerState {
     pub unanswered: u32,
     /// Initiations of the peer that were answered without success, since the last keys.
     pub answers_rejected: u32,
+    /// Reason for which the last handshake failed, if none has succeeded since.
+    pub failed: Option<HandshakeError>,
     /// Counters of initiations, to be stored.
     pub counters: Counters,
 }

@@ -57,8 +57,8 @@ pub(super) struct Peer {
     pub pending: VecDeque<Pending>,
     pub counters: Counters,
     pub events: VecDeque<PeerEvent>,
-    /// True if a failure was reported, and nothing has succeeded since.
-    failed: bool,
+    /// Reason for which the last handshake failed, if none has succeeded since.
+    failed: Option<HandshakeError>,
     /// Initiations that were answered without resulting in keys.
     answers_rejected: u32,
     /// Minimum pause between two calls: handshakes take little of a slow link's rate.
@@ -97,7 +97,7 @@ impl Peer {
             initiations: Initiations::default(),
             pending: VecDeque::new(),
             events: VecDeque::new(),
-            failed: false,
+            failed: None,
             answers_rejected: 0,
             wake: Duration::ZERO,
             report: Duration::MAX,
@@ -125,6 +125,7 @@ impl Peer {
             keys_since: self.live.as_ref().map(|live| live.current().since),
             unanswered: self.initiations.tries,
             answers_rejected: self.answers_rejected,
+            failed: self.failed,
             counters: self.counters,
         }
     }
@@ -310,7 +311,7 @@ impl Peer {
             _ if agreed.continues.is_some() => return false,
             _ => self.begin(agreed, rtt, initiator),
         }
-        self.failed = false;
+        self.failed = None;
         self.answers_rejected = 0;
         self.initiations.succeeded(now);
         self.stir();
@@ -350,8 +351,7 @@ impl Peer {
 
     /// Records a failed handshake.
     pub fn failed(&mut self, error: HandshakeError) {
-        if !self.failed {
-            self.failed = true;
+        if self.failed.replace(error) != Some(error) {
             self.events.push_back(PeerEvent::Failed(error));
         }
     }

@@ -4,7 +4,7 @@ use splitmix::SplitMix64;
 
 use super::*;
 use crate::{
-    crypto::{Identity, MacKey, Responding},
+    crypto::{Identity, Initiating, MacKey, Responding},
     endpoint::{
         COUNTER_MAX, Counters, Stranger,
         datagram::{
@@ -318,6 +318,32 @@ fn an_initiation_beyond_the_last_counter_is_reported_and_not_answered() {
     assert_eq!(net.one().take_events()[..1], [failed]);
 }
 
+/// Returns an initiation of the first end with these terms.
+fn call_with(terms: &Terms) -> (Initiating, Datagram) {
+    let mut bytes = Vec::new();
+    let mac = MacKey::of_recipient(&public_key(&private(2)));
+    datagram::begin(INITIATION, 5, &mut bytes);
+    let us = Identity::new(private(1));
+    let (peer, psk) = (public_key(&private(2)), [7; 32]);
+    let started = Initiating::begin(&us, &peer, &psk, [4; 32], &terms.emit(), &mut bytes).unwrap();
+    bytes.extend_from_slice(&mac.mac(&bytes));
+    bytes.extend_from_slice(&[0; 16]);
+    let (from, to) = (address(1).into(), address(2).into());
+    (started, Datagram { from, to, bytes })
+}
+
+#[test]
+fn a_failed_handshake_is_known_beside_a_session_too() {
+    let mut net = Net::up();
+    let failed = |net: &Net| net.nodes[1].endpoint.peer_state(PeerId(0)).unwrap().failed;
+    assert_eq!(failed(&net), None);
+    let mut terms = Terms::from_config(&session_config(), 0, None, 0);
+    terms.version = 9;
+    net.deliver(&call_with(&terms).1);
+    assert_eq!(failed(&net), Some(HandshakeError::Version(9)));
+    assert!(net.nodes[1].is_up());
+}
+
 #[test]
 fn another_version_is_named_at_both_ends_and_offers_nothing() {
     let mut net = Net::pair(false);
@@ -328,18 +354,8 @@ fn another_version_is_named_at_both_ends_and_offers_nothing() {
     assert_eq!(net.one().take_events(), [failed()]);
     assert!(!net.nodes[0].is_up());
     // The other end: an initiation of that version.
-    let mut bytes = Vec::new();
-    let mac = MacKey::of_recipient(&public_key(&private(2)));
-    datagram::begin(INITIATION, 5, &mut bytes);
-    let us = Identity::new(private(1));
-    let (peer, psk) = (public_key(&private(2)), [7; 32]);
-    let mut started =
-        crate::crypto::Initiating::begin(&us, &peer, &psk, [4; 32], &terms.emit(), &mut bytes)
-            .unwrap();
-    bytes.extend_from_slice(&mac.mac(&bytes));
-    bytes.extend_from_slice(&[0; 16]);
-    let (from, to) = (address(1).into(), address(2).into());
-    assert_eq!(net.deliver(&Datagram { from, to, bytes }), None);
+    let (mut started, call) = call_with(&terms);
+    assert_eq!(net.deliver(&call), None);
     assert_eq!(net.two().take_events(), [failed()]);
     net.run(Duration::ZERO);
     let response = net.log.last().unwrap();
