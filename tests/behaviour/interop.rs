@@ -9,7 +9,7 @@ use pepd_tests::{
 
 use crate::tunnel::{LINK, PORT, STATED};
 
-/// Handshake, streams, new keys, and a new address that is challenged.
+/// Test vectors, handshakes, low counters, streams, new keys, and a new address that is challenged.
 #[test]
 fn a_peer_written_from_the_document_alone_is_understood() {
     programs::install(&["python3-cryptography"]);
@@ -35,11 +35,13 @@ fn a_peer_written_from_the_document_alone_is_understood() {
             &server.to_string(),
             "--client",
             &bed.address("client", Family::V4).to_string(),
+            "--document",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/protocol.md"),
         ],
     );
     let [said, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     print!("{said}");
     assert!(output.status.success(), "{said}{errors}");
-    hub.log().expect("peer sends from another address");
+    hub.log().expect("peer sends from a new address");
     hub.stop();
 }
