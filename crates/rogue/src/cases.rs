@@ -334,6 +334,8 @@ fn report_with(fields: &[ReportField], flags: u8, length: u64, other: (&str, u64
                 flags.into()
             };
             out = out.fixed(8, value);
+        } else if field.name == "content" {
+            // As long as `length` says, which is 0 unless that is the other value.
         } else if field.flag == 0 || field.flag & flags != 0 {
             out = out.number(value(field));
         }
