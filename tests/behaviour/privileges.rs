@@ -107,8 +107,9 @@ fn all_processes_have_only_what_they_need_and_flows_outlive_each() {
             assert_confined(&pep);
             drop(open);
             pep.wait_idle();
-            pep.assert_healthy();
-            pep.stop();
+            // The supervisor has logged each crash as an error.
+            pep.signal(Signal::SIGTERM);
+            assert_eq!(pep.wait().code(), Some(0));
         });
     }
 }

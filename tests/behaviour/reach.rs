@@ -73,6 +73,7 @@ fn serve(bed: &TunnelBed, name: &str, port: u16) -> [EchoServer; 2] {
 
 /// Lets the client reach a metadata service behind the hub.
 fn add_metadata(bed: &TunnelBed) {
+    let [boat, _] = bed.addresses_toward("boat", "client");
     let [hub, _] = bed.addresses_toward("hub", "boat");
     let [server, _] = bed.addresses_toward("server", "hub");
     let server_node = bed.host("server");
@@ -81,6 +82,8 @@ fn add_metadata(bed: &TunnelBed) {
         .ip(&format!("route add {METADATA} via {server}"));
     bed.host("boat")
         .ip(&format!("route add {METADATA} via {hub}"));
+    bed.host("client")
+        .ip(&format!("route add {METADATA} via {boat}"));
 }
 
 #[test]
@@ -177,11 +180,16 @@ fn an_address_that_moves_to_the_hub_is_out_of_reach_at_once() {
         bed.host("server")
             .ip(&format!("address add {moving}/24 dev hub"));
         ends.reaches(moving, PORT);
+        for pep in [&ends.boat, &ends.hub] {
+            pep.wait_idle();
+        }
         bed.host("server")
             .ip(&format!("address del {moving}/24 dev hub"));
         bed.host("hub")
             .ip(&format!("address add {moving}/24 dev server"));
         ends.is_refused(moving, PORT);
+        bed.host("hub")
+            .ip(&format!("address del {moving}/24 dev server"));
         ends.stop();
     });
 }

@@ -261,7 +261,7 @@ impl Bed {
     fn hub_rate(&mut self) -> f64 {
         let hub = &mut self.sides[HUB];
         let session = hub.endpoint.session(hub.peer).expect("it is up");
-        session.path().rate as f64
+        session.path().link_rate as f64
     }
 
     fn links_down(&self) -> u32 {

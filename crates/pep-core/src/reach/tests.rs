@@ -38,10 +38,10 @@ fn place(address: IpAddr) -> Place {
         "fd09::/64",
         "2001:db8:9::/64",
     ];
-    let has = |net: &&str| net.parse::<IpNet>().unwrap().contains(&address);
+    let has = |net: &str| net.parse::<IpNet>().unwrap().contains(&address);
     match address {
         _ if own.map(ip).contains(&address) => Place::Own,
-        _ if attached.iter().any(|net| has(&net)) => Place::Attached,
+        _ if attached.iter().any(|net| has(net)) => Place::Attached,
         IpAddr::V4(address) if address.octets()[0] == 172 => Place::Nowhere,
         _ => Place::Elsewhere,
     }

@@ -218,7 +218,7 @@ impl Core {
         let (from, bytes) = (datagram.from, &mut datagram.bytes);
         match from.carrier {
             Carrier::Udp => {
-                self.take_datagram(datagram.at, (from, datagram.to), datagram.ecn, bytes)
+                self.take_datagram(datagram.at, (from, datagram.to), datagram.ecn, bytes);
             }
             Carrier::Tcp => self.take_from_peer(from.address, bytes),
         }

@@ -10,17 +10,14 @@ pub(super) async fn check(config: &Config) -> Option<Finding> {
     let sites = config.sites.iter().map(|(_, site)| site);
     let never = sites.filter(|site| site.clear == Clear::Never);
     let names: Vec<_> = never.map(|site| site.name.as_str()).collect();
-    let state = Interception::clear_state(config).await;
-    state
-        .map(|state| Some(finding(&names, state?)))
-        .unwrap_or_else(|err| {
-            let remedy = "run `pepd check` as root";
-            Some(Finding::unknown(
-                WHAT,
-                format!("cannot query the kernel: {err}"),
-                remedy,
-            ))
-        })
+    match Interception::clear_state(config).await {
+        Ok(state) => Some(finding(&names, state?)),
+        Err(err) => Some(Finding::unknown(
+            WHAT,
+            format!("cannot query the kernel: {err}"),
+            "run `pepd check` as root",
+        )),
+    }
 }
 
 const WHAT: &str = "never in the clear";

@@ -31,8 +31,8 @@ pub(in crate::endpoint) struct Pending {
     pub generation: Generation,
     /// Carrier of the handshake.
     pub by: Carrier,
-    /// Remote to which alone the local end's message went; `None` if it went to several. A peer that
-    /// proves the keys receives there.
+    /// Remote to which alone the local end's message went; `None` if it went to several. A peer
+    /// that proves the keys receives there.
     pub at: Option<Remote>,
     /// Session that continues; `None` for a new one.
     pub continues: Option<u64>,
@@ -50,8 +50,8 @@ impl Pending {
 
 impl Peer {
     /// Returns the response to that initiation, if the keys that it offered are still pending. A
-    /// copy may overtake the original, whose sender needs the answer. If the copy comes from another
-    /// address, proof of the keys no longer tells which of both the peer has.
+    /// copy may overtake the original, whose sender needs the answer. If the copy comes from
+    /// another address, proof of the keys no longer tells which of both the peer has.
     pub fn response_to(&mut self, mac1: &Mac, from: Remote) -> Option<Vec<u8>> {
         self.pending.iter_mut().find_map(|offer| {
             let answered = offer.answered.as_ref()?;

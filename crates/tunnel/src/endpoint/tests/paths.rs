@@ -226,7 +226,7 @@ fn no_schedule_of_moves_exceeds_the_limit_or_ends_the_tunnel() {
         };
         let mut losses = SplitMix64::new(seed + 1000);
         net.fate = Box::new(move |_, datagram| {
-            let by_chance = !is_victim(datagram.from) && losses.next_u64() % 10 == 0;
+            let by_chance = !is_victim(datagram.from) && losses.next_u64().is_multiple_of(10);
             let lost = is_victim(datagram.to) || by_chance;
             (!lost).then_some(DELAY).into_iter().collect()
         });
