@@ -225,7 +225,9 @@ impl Driver {
         self.take_passed(cx);
         let more = self.receive(cx);
         Core::dispatch(&self.core);
-        let more = more && !self.work_off(cx);
+        // Also when nothing else has arrived: what waits is in no socket any more.
+        let waited = self.work_off(cx);
+        let more = more && !waited;
         self.taps.poll(cx, &mut self.core.borrow_mut());
         let blocked = self.send(cx, more);
         // Sending reveals whether the link is up.
