@@ -543,11 +543,9 @@ impl Session {
         }
     }
 
-    /// Returns true if no segment may be taken, as each can add parts to send, or events: the peer
-    /// does not read, or the caller has events to take.
+    /// Returns true if no segment may be taken that makes parts to send: the peer does not read.
     fn is_backed_up(&self) -> bool {
         self.control.len() >= CONTROL_MAX + 2 * self.streams.len()
-            || self.events.len() >= EVENTS_MAX
     }
 
     /// Reports the readable position of a stream. Replaces an event that has not been polled yet.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trace::Event as TraceEvent;
 
-use super::{Event, PacketError, Session};
+use super::{EVENTS_MAX, Event, PacketError, Session};
 use crate::{
     arrival::{Arrived, Asks},
     coding::Origin,
@@ -177,7 +177,12 @@ impl Session {
                 .adds_piece(Data::new(stream, from, bytes.len(), fin)),
             _ => true,
         };
-        !self.is_backed_up()
+        // Bytes are taken nevertheless, whose answers are coalesced: two ends that wait for each
+        // other to take segments would wait for ever.
+        let adds = |part: Part<'_>| matches!(part, Part::Open { .. } | Part::Reset { .. });
+        let is_quiet = !self.is_backed_up() || !Parts::new(parts).flatten().any(adds);
+        is_quiet
+            && self.events.len() < EVENTS_MAX
             && (!wait || self.held.has_room(parts))
             && (!self.streams.is_scattered() || Parts::new(parts).flatten().all(fits))
     }

@@ -19,9 +19,9 @@ use rand_chacha::{
 use super::SkipConfig;
 use crate::{delivery::ReportError, wire::Report};
 
-/// Numbers below the newest one for which those left out are remembered. Send times are kept for as
-/// many packets.
-const KEPT: u64 = 1 << 18;
+/// Numbers below the newest one for which those left out are remembered: twice the window's maximum
+/// of segments. A report that lags further would be translated wrongly.
+const KEPT: u64 = 1 << 21;
 /// Later numbers after which a receiver has judged one: its loss meter's limit of reordering.
 const JUDGED_AFTER: u64 = 64;
 
