@@ -238,17 +238,29 @@ impl Reach {
             }
             Place::Attached | Place::Elsewhere | Place::Nowhere => {}
         }
-        match place(destination.ip()) {
+        let inner = embedded(destination.ip()).map(IpAddr::V4);
+        for address in [destination.ip()].into_iter().chain(inner) {
+            self.check_destination(address, place(address), named)?;
+        }
+        Ok(())
+    }
+
+    /// Checks a destination, or the IPv4 address that a translator makes of it.
+    fn check_destination(
+        &self,
+        address: IpAddr,
+        place: Place,
+        named: Option<Named>,
+    ) -> Result<(), Forbidden> {
+        match place {
             Place::Unknown => Err(Forbidden::Unknown),
             Place::Own if named == Some(Named::Exactly) => Ok(()),
             Place::Own => Err(Forbidden::Own),
             _ if named.is_some() => Ok(()),
             _ if !self.has_default() => Err(Forbidden::Outside),
-            _ if self.is_of_other(destination.ip()) => Err(Forbidden::OfOther),
+            _ if self.is_of_other(address) => Err(Forbidden::OfOther),
             // Rules by source may lead to an attached network what else has no route.
-            Place::Attached | Place::Nowhere if is_private(destination.ip()) => {
-                Err(Forbidden::Attached)
-            }
+            Place::Attached | Place::Nowhere if is_private(address) => Err(Forbidden::Attached),
             Place::Attached | Place::Elsewhere | Place::Nowhere => Ok(()),
         }
     }
@@ -260,7 +272,10 @@ impl Reach {
         let PacketEnds { from, to, port } = *packet;
         let usable = is_usable(from) && (is_usable(to) || to.is_multicast());
         let named = || self.named(to, port).is_some();
-        let by_default = || self.has_default() && !self.is_of_other(to);
+        let is_of_other = |to| self.is_of_other(to);
+        let inner = || embedded(to).map(IpAddr::V4);
+        let by_default =
+            || self.has_default() && !is_of_other(to) && !inner().is_some_and(is_of_other);
         usable && self.check_client(from).is_ok() && (named() || by_default())
     }
 
@@ -329,7 +344,25 @@ fn is_usable(address: IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local() || address.octets()[0] == 0,
         IpAddr::V6(address) => address.is_unicast_link_local() || address.segments()[..5] == [0; 5],
     };
-    may_be_host(address) && !in_words
+    let inner = embedded(address).map(IpAddr::V4);
+    may_be_host(address) && !in_words && inner.is_none_or(is_usable)
+}
+
+/// Returns the IPv4 address to which a translator or a tunnel on the path sends packets for an IPv6
+/// address: NAT64 (RFC 6052, RFC 8215), stateless translation (RFC 2765) or 6to4 (RFC 3056).
+fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(address) = address else {
+        return None;
+    };
+    let words = address.segments();
+    let [high, low] = match words {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 1, _, _, _, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x2002, high, low, ..] => [high, low],
+        _ => return None,
+    };
+    Some((u32::from(high) << 16 | u32::from(low)).into())
 }
 
 /// Private networks: RFC 1918, RFC 6598 and RFC 4193.

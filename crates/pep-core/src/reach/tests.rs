@@ -408,3 +408,38 @@ proptest! {
         prop_assert_eq!(is_permitted, permits(address, port, entry), "{:?}", request);
     }
 }
+
+#[test]
+fn an_ipv4_address_within_an_ipv6_one_is_checked_as_well() {
+    let any = reach("", "from = [\"10.6.0.0/16\"]");
+    let within = |address: Ipv4Addr| {
+        let [a, b, c, d] = address.octets();
+        let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        [
+            format!("64:ff9b::{high:x}:{low:x}"),
+            format!("64:ff9b:1::{high:x}:{low:x}"),
+            format!("2002:{high:x}:{low:x}::1"),
+            format!("::ffff:0:{high:x}:{low:x}"),
+        ]
+    };
+    for (address, expected) in [
+        ([203, 0, 113, 5], Ok(())),
+        ([169, 254, 169, 254], Err(Forbidden::Destination)),
+        ([127, 0, 0, 1], Err(Forbidden::Destination)),
+        ([10, 77, 9, 1], Err(Forbidden::Own)),
+        ([10, 77, 9, 7], Err(Forbidden::Attached)),
+        ([10, 6, 1, 1], Err(Forbidden::OfOther)),
+    ] {
+        for text in within(address.into()) {
+            assert_eq!(ask_to(&any, &format!("[{text}]:80")), expected, "{text}");
+            let ends = PacketEnds {
+                from: ip(HOSTS[1]),
+                to: ip(&text),
+                port: Some(80),
+            };
+            let by_filter = [Err(Forbidden::Own), Err(Forbidden::Attached)];
+            let admitted = expected.is_ok() || by_filter.contains(&expected);
+            assert_eq!(any.admits(&ends), admitted, "{text}");
+        }
+    }
+}
