@@ -1,6 +1,6 @@
 //! Privileges of pepd's processes.
 //!
-//! - this module: [capabilities](TABLE), by process
+//! - this module: capabilities, by process
 //! - [`files`]: paths at which a process that carries flows may write
 //! - [`calls`]: system calls that it may not make
 //!

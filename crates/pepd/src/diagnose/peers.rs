@@ -71,7 +71,7 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
         Some("keys" | "answers_rejected") => (State::Fail, keys()),
         Some("version") => (
             State::Fail,
-            "update the older of the two pepds, the hub before its boats".to_owned(),
+            "update the older of the two pepds (docs/tunnel.md#versions)".to_owned(),
         ),
         Some("counter") => (
             State::Fail,
