@@ -354,15 +354,13 @@ fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(address) = address else {
         return None;
     };
-    let words = address.segments();
-    let [high, low] = match words {
+    match address.segments() {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low]
         | [0x64, 0xff9b, 1, _, _, _, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
-        | [0x2002, high, low, ..] => [high, low],
-        _ => return None,
-    };
-    Some((u32::from(high) << 16 | u32::from(low)).into())
+        | [0x2002, high, low, ..] => Some((u32::from(high) << 16 | u32::from(low)).into()),
+        _ => None,
+    }
 }
 
 /// Private networks: RFC 1918, RFC 6598 and RFC 4193.
