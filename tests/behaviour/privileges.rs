@@ -17,6 +17,7 @@ use crate::{
 
 /// Bits of capabilities (capabilities(7)).
 const NET: u64 = 1 << 10 | 1 << 12 | 1 << 13;
+const BIND: u64 = 1 << 10;
 const SETPCAP: u64 = 1 << 8;
 const SYS_RESOURCE: u64 = 1 << 24;
 const LOADING: u64 = 1 << 38 | 1 << 39;
@@ -34,11 +35,16 @@ fn set(process: u32, name: &str) -> u64 {
 }
 
 fn keepers(worker: u32) -> Vec<u32> {
-    let is_keeper = |id: &u32| {
-        let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-        name.trim_end() == "pepd-keeper"
+    named(worker, "pepd-keeper")
+}
+
+/// Returns the children of this name.
+fn named(worker: u32, name: &str) -> Vec<u32> {
+    let is_named = |id: &u32| {
+        let found = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+        found.trim_end() == name
     };
-    children(worker).into_iter().filter(is_keeper).collect()
+    children(worker).into_iter().filter(is_named).collect()
 }
 
 /// Checks all processes of a pepd that root started with all capabilities.
@@ -46,9 +52,13 @@ fn assert_confined(pep: &Pep) {
     let (supervisor, worker) = (pep.supervisor(), pep.id());
     assert_ne!(supervisor, worker);
     let ours = set(std::process::id(), "CapPrm");
+    let [runner] = named(worker, "pepd-runner")[..] else {
+        panic!("one runner");
+    };
     let limits = [
         (supervisor, NET | SYS_RESOURCE | SETPCAP | LOADING),
         (worker, NET | SYS_RESOURCE),
+        (runner, NET & !BIND),
     ];
     for (process, most) in limits {
         for name in ["CapPrm", "CapEff", "CapBnd"] {
@@ -67,14 +77,16 @@ fn assert_confined(pep: &Pep) {
             assert_eq!(set(*keeper, name), 0, "{name}");
         }
     }
-    for process in keepers.iter().chain([&supervisor, &worker]) {
+    for process in keepers.iter().chain([&supervisor, &worker, &runner]) {
         assert_eq!(field(&process.to_string(), "NoNewPrivs"), "1");
     }
-    let threads = fs::read_dir(format!("/proc/{worker}/task")).expect("it runs");
-    let threads: Vec<_> = threads.flatten().map(|thread| thread.file_name()).collect();
-    assert!(threads.len() > 1);
-    for thread in threads {
-        let thread = format!("{worker}/task/{}", thread.to_string_lossy());
+    let threads = |process| {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+        let names = threads.flatten().map(|thread| thread.file_name());
+        names.map(move |name| format!("{process}/task/{}", name.to_string_lossy()))
+    };
+    assert!(threads(worker).count() > 1);
+    for thread in threads(worker).chain(threads(runner)) {
         assert_eq!(field(&thread, "Seccomp"), "2", "a filter");
         assert_eq!(field(&thread, "NoNewPrivs"), "1");
     }
@@ -147,6 +159,40 @@ fn no_other_process_of_its_user_reads_the_workers_memory_unless_root_allows_core
             limit("--core=0");
             wait_until("core dumps to be impossible", || !is_open(&bed, worker));
         }
+        drop(open);
+        pep.wait_idle();
+        pep.signal(Signal::SIGTERM);
+        assert_eq!(pep.wait().code(), Some(0));
+    });
+}
+
+/// A runner does not hold what its worker has open, and ends with it.
+#[test]
+fn a_runner_ends_with_its_worker_and_a_worker_with_its_runner() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let mut pep = bed.start().expect("not direct");
+        let (_echo, mut open) = talking(&bed);
+        let runner = |worker| named(worker, "pepd-runner")[0];
+        let first = runner(pep.id());
+        // Standard input is the socket for orders. Others come with an order, and go with it.
+        wait_until("no file but the standard ones", || {
+            let files = fs::read_dir(format!("/proc/{first}/fd")).expect("it runs");
+            files.count() == 3
+        });
+        crash(&pep);
+        echo_once(&mut open, b"after a crash");
+        wait_until("the end of its runner", || {
+            !fs::exists(format!("/proc/{first}")).expect("proc")
+        });
+        let (worker, second) = (pep.id(), runner(pep.id()));
+        bed.gateway.run("kill", &["-9", &second.to_string()]);
+        wait_until("another worker with a runner", || {
+            let now = pep.id();
+            now != worker && named(now, "pepd-runner").len() == 1
+        });
+        echo_once(&mut open, b"after the end of a runner");
+        pep.log().expect("pepd-runner was killed");
         drop(open);
         pep.wait_idle();
         pep.signal(Signal::SIGTERM);

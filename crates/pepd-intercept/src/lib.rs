@@ -32,7 +32,7 @@ pub mod neigh;
 pub mod netlink;
 pub mod nft;
 pub mod other_marks;
-mod program;
+pub mod program;
 mod raw;
 mod render;
 pub mod route;

@@ -5,42 +5,24 @@
 //! finds the socket for the packet (`tcp_v4_early_demux`), and `ip_forward` drops any packet with a
 //! socket. For a minute the host would get no answer on that port.
 
-use std::{
-    io,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
-
 use pepd_sys::marks::MarkSet;
-use tokio::{process::Command, time::timeout};
 use tracing::warn;
 
-/// Timeout of `ss`, which needs some milliseconds for thousands of sockets.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::program;
 
 /// Closes the sockets in TIME_WAIT that carry pepd's marks. If that fails, a warning names the
 /// consequence.
 pub(super) async fn close_all(marks: MarkSet) {
-    match timeout(PATIENCE, run_ss(marks)).await {
-        Ok(Ok(status)) if status.success() => {}
-        Ok(Ok(status)) => warn_of(&format!("`ss -K`: {status}")),
-        Ok(Err(err)) => warn_of(&format!("cannot run `ss` of the package iproute2: {err}")),
-        Err(_elapsed) => warn_of("`ss -K` hangs"),
+    let [client, server] = [marks.client_leg(), marks.server_leg()]
+        .map(|mark| format!("{mark:#x}/{:#x}", marks.mask()));
+    let (client, server) = (client.as_str(), server.as_str());
+    let mut args = vec!["-K", "-H", "-t", "-n", "state", "time-wait", "("];
+    args.extend(["fwmark", "=", client, "or", "fwmark", "=", server, ")"]);
+    match program::run("ss", &args, None).await {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => warn_of(&format!("`ss -K`: {}", output.status)),
+        Err(err) => warn_of(&format!("cannot run `ss` of the package iproute2: {err}")),
     }
-}
-
-async fn run_ss(marks: MarkSet) -> io::Result<ExitStatus> {
-    let ours = |mark: u32| format!("{mark:#x}/{:#x}", marks.mask());
-    Command::new("ss")
-        .args(["-K", "-H", "-t", "-n", "state", "time-wait", "("])
-        .args(["fwmark", "=", &ours(marks.client_leg()), "or"])
-        .args(["fwmark", "=", &ours(marks.server_leg()), ")"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .status()
-        .await
 }
 
 fn warn_of(cause: &str) {

@@ -53,6 +53,8 @@ pub mod memory;
 pub mod notices;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod packet;
+#[expect(unsafe_code, reason = "descriptors of another process")]
+pub mod passing;
 pub mod places;
 pub mod privileges;
 #[expect(unsafe_code, reason = "system calls")]

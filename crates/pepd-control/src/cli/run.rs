@@ -41,6 +41,9 @@ pub struct RunArgs {
     /// Carry flows, as a child of `pepd run`
     #[arg(long, hide = true)]
     pub worker: bool,
+    /// Run programs for the process that sends orders by standard input
+    #[arg(long, hide = true)]
+    pub runner: bool,
     /// Follow a process that ended unexpectedly
     #[arg(long, hide = true, requires = "worker")]
     pub again: bool,

@@ -1,11 +1,6 @@
 //! The commands iptables-save and iptables-restore, and those for IPv6.
 
-use std::{
-    fs::{self, OpenOptions},
-    io,
-    os::unix::fs::OpenOptionsExt as _,
-    time::Duration,
-};
+use std::{fs, io, time::Duration};
 
 use crate::{
     program::{self, RunError},
@@ -21,9 +16,6 @@ const NAMES: [[&str; 2]; 3] = [
 
 /// Candidate places: `PATH` often lacks the sbin directories.
 const PLACES: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
-
-/// Lock that all programs of the legacy backend hold.
-const LOCK: &str = "/run/xtables.lock";
 
 /// Failure of a command of iptables.
 #[derive(Debug, thiserror::Error)]
@@ -148,17 +140,7 @@ impl Iptables {
 }
 
 async fn run(program: &str, args: &[&str], input: Option<&str>) -> Result<String, IptablesError> {
-    // Without the lock, which belongs to root, the kernel still rejects one of two changes at once.
-    let is_locked_out = || {
-        let mut options = OpenOptions::new();
-        let lock = options.append(true).create(true).mode(0o600).open(LOCK);
-        lock.is_err()
-    };
-    let variables: &[_] = match input.is_some() && is_locked_out() {
-        true => &[("XTABLES_LOCKFILE", "/dev/null")],
-        false => &[],
-    };
-    let output = program::run(program, args, variables, input).await;
+    let output = program::run(program, args, input).await;
     let output = output.map_err(|err| match err {
         RunError::Missing if args == ["--version"] => IptablesError::Missing,
         RunError::Missing => IptablesError::Run(program.to_owned(), io::ErrorKind::NotFound.into()),

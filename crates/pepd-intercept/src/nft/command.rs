@@ -119,7 +119,7 @@ fn dotted((major, minor, patch): (u32, u32, u32)) -> String {
 }
 
 async fn run(path: &str, args: &[&str], input: Option<&str>) -> Result<String, NftError> {
-    let output = program::run(path, args, &[], input).await?;
+    let output = program::run(path, args, input).await?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {

@@ -17,8 +17,8 @@ const EVENT_LOOP: u64 = 4;
 /// Netlink socket by which a thread that opens server legs asks for the marks of SYNs.
 const ASKER: u64 = 1;
 /// The claim (two), the memory of the rings, netlink, signals, the watches for neighbours and for
-/// changes; the supervisor, and in the keeper, this process.
-const ALWAYS: u64 = 14;
+/// changes; the supervisor, the runner, and in the keeper, this process.
+const ALWAYS: u64 = 15;
 /// The TUN device, sockets that forge answers, and a server leg made ahead.
 const DEFER: u64 = 9;
 /// An event loop, and the sockets and timer of a tunnel thread.
@@ -29,8 +29,8 @@ const PACKETS: u64 = 2;
 const GROUPS: u64 = 4;
 /// An event loop, a timer and its watch, and a copy of the TUN for passed packets.
 const BOOSTERS: u64 = EVENT_LOOP + 3;
-/// Kept for running nft: pipes for input, output and errors, both ends, and a pidfd; as many again
-/// since acceptors may be faster.
+/// Kept for running nft: files of its input, output and errors, a pipe for its result, and copies
+/// until the runner has them; as many again since acceptors may be faster.
 pub const SPARE: usize = 16;
 /// Two legs of a flow.
 const FLOW: u64 = 2;

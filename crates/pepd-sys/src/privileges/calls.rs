@@ -1,4 +1,5 @@
-//! System calls that a process that carries flows may not make, nor the programs that it runs.
+//! System calls that a process that carries flows may not make, nor its runner, nor the programs
+//! that this one runs.
 //!
 //! A list of calls to refuse, not of those to allow: a new C library or kernel must not end a flow.
 //! The unit has a list of those to allow (`SystemCallFilter=`). A refused call returns EPERM, and
@@ -83,6 +84,18 @@ const REFUSED: [(&str, &[libc::c_long]); 8] = [
     ),
 ];
 
+/// Calls that only a process that runs programs may make.
+const RUN: [libc::c_long; 2] = [libc::SYS_execve, libc::SYS_execveat];
+
+/// Programs that a process may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Programs {
+    /// All; the refused calls are refused to them as well.
+    Allowed,
+    /// None.
+    Refused,
+}
+
 /// Numbers of calls since Linux 5.1 are the same on all architectures here. `open_tree` to
 /// `fspick`, of Linux 5.2.
 const OPEN_TREE: libc::c_long = 428;
@@ -149,7 +162,7 @@ fn instruction(code: u32, k: u32, [jt, jf]: [u8; 2]) -> sock_filter {
 }
 
 /// Returns the filter's program.
-fn program(architecture: u32) -> Vec<sock_filter> {
+fn program(architecture: u32, programs: Programs) -> Vec<sock_filter> {
     let refusal = result(libc::EPERM);
     let mut program = vec![
         load(ARCH),
@@ -160,7 +173,12 @@ fn program(architecture: u32) -> Vec<sock_filter> {
     if cfg!(target_arch = "x86_64") {
         program.extend([jump(BPF_JSET, X32, [0, 1]), refusal]);
     }
-    for number in REFUSED.iter().flat_map(|(_, calls)| *calls) {
+    let run = match programs {
+        Programs::Allowed => &[][..],
+        Programs::Refused => &RUN,
+    };
+    let all = REFUSED.iter().flat_map(|(_, calls)| *calls);
+    for number in all.chain(run) {
         program.extend([jump(BPF_JEQ, *number as u32, [0, 1]), refusal]);
     }
     // Its flags are in memory, which a filter cannot read: C libraries then call clone(2).
@@ -184,9 +202,9 @@ fn program(architecture: u32) -> Vec<sock_filter> {
 /// # Errors
 /// Without seccomp in the kernel, or a filter for this architecture; where another filter refuses
 /// the call.
-pub fn refuse() -> io::Result<()> {
+pub fn refuse(programs: Programs) -> io::Result<()> {
     let architecture = ARCHITECTURE.ok_or(io::ErrorKind::Unsupported)?;
-    let mut program = program(architecture);
+    let mut program = program(architecture, programs);
     let filter = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
@@ -245,15 +263,17 @@ mod tests {
     #[test]
     fn exactly_the_listed_calls_are_refused() {
         let architecture = ARCHITECTURE.expect("a filter");
-        let program = program(architecture);
-        let listed = |number: u32| {
-            let mut all = REFUSED.iter().flat_map(|(_, calls)| *calls);
+        let listed = |number: u32, programs| {
+            let run = RUN.iter().filter(|_| programs == Programs::Refused);
+            let mut all = REFUSED.iter().flat_map(|(_, calls)| *calls).chain(run);
             all.any(|one| *one as u32 == number)
         };
-        for number in 0..1000 {
+        let both = [Programs::Allowed, Programs::Refused];
+        for (number, programs) in (0..1000).flat_map(|number| both.map(|both| (number, both))) {
+            let program = program(architecture, programs);
             let expected = if number == libc::SYS_clone3 as u32 {
                 libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32
-            } else if listed(number) {
+            } else if listed(number, programs) {
                 REFUSAL
             } else {
                 libc::SECCOMP_RET_ALLOW
@@ -270,7 +290,7 @@ mod tests {
     #[test]
     fn threads_and_processes_may_start_and_namespaces_may_not() {
         let architecture = ARCHITECTURE.expect("a filter");
-        let program = program(architecture);
+        let program = program(architecture, Programs::Refused);
         let clone = |flags| judge(&program, architecture, libc::SYS_clone as u32, flags);
         let thread = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_THREAD | libc::CLONE_SIGHAND;
         for flags in [0, libc::SIGCHLD, thread, libc::CLONE_FILES | libc::SIGCHLD] {

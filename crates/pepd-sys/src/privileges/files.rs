@@ -1,4 +1,5 @@
-//! Places at which a process that carries flows may write, and the programs that it runs.
+//! Places at which a process that carries flows may write, and its runner, and the programs that
+//! this one runs.
 //!
 //! Elsewhere these create, change and remove nothing (landlock(7)), whoever owns the files. Open
 //! descriptors are not affected, nor is reading.
@@ -45,10 +46,14 @@ impl Use {
 }
 
 /// Places of every configuration, with the reason.
-const ALWAYS: [(&str, Use, &str); 4] = [
-    ("/dev/null", Use::Write, "input of programs"),
+const ALWAYS: [(&str, Use, &str); 2] = [
     ("/dev/net/tun", Use::Write, "TUN devices"),
     (SYSCTLS, Use::Write, "settings of TUN devices"),
+];
+
+/// Places of programs, with the reason.
+const OF_PROGRAMS: [(&str, Use, &str); 2] = [
+    ("/dev/null", Use::Write, "input of programs"),
     (XTABLES_LOCK, Use::Write, "iptables"),
 ];
 
@@ -76,8 +81,17 @@ fn places(config: &Config, state: Option<PathBuf>) -> Vec<(PathBuf, Use)> {
 /// landlock, and on an error, nothing changes but a line in the log.
 pub fn confine(config: &Config, state: Option<PathBuf>) {
     let places = places(config, state);
-    prepare(config, &places);
-    match restrict(&places) {
+    prepare(&places);
+    restrict_or_log(&places);
+}
+
+/// Likewise for the process that runs programs, which needs no place of a configuration.
+pub fn confine_runner() {
+    restrict_or_log(&OF_PROGRAMS.map(|(path, usage, _)| (path.into(), usage)));
+}
+
+fn restrict_or_log(places: &[(PathBuf, Use)]) {
+    match restrict(places) {
         Ok(RulesetStatus::NotEnforced) => {
             tracing::info!("kernel has no landlock: pepd may write wherever its user may");
         }
@@ -89,7 +103,7 @@ pub fn confine(config: &Config, state: Option<PathBuf>) {
 }
 
 /// Creates what would otherwise be created later, at a place where that is no longer permitted.
-fn prepare(config: &Config, places: &[(PathBuf, Use)]) {
+fn prepare(places: &[(PathBuf, Use)]) {
     for (directory, usage) in places {
         let created = match usage {
             Use::Write => continue,
@@ -104,6 +118,11 @@ fn prepare(config: &Config, places: &[(PathBuf, Use)]) {
             tracing::debug!(error = %err, directory = %directory.display(), "directory not created");
         }
     }
+}
+
+/// Creates the lock of iptables, if this configuration uses it. Call it before the runner starts,
+/// which may write it but not create it.
+pub fn create_lock(config: &Config) {
     if config.intercept.rules == RulesBy::Iptables {
         let mut options = OpenOptions::new();
         let lock = options.append(true).create(true).mode(0o600);

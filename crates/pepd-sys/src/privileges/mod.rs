@@ -4,7 +4,8 @@
 //! - [`files`]: paths at which a process that carries flows may write
 //! - [`calls`]: system calls that it may not make
 //!
-//! Programs that a process starts have no more privileges than the process.
+//! Programs that a process starts have no more privileges than the process. A worker starts none,
+//! and the runner starts them for it.
 
 #[expect(unsafe_code, reason = "system calls")]
 pub mod calls;
@@ -28,11 +29,13 @@ pub enum Phase {
     Start,
     /// Process that carries flows, after its start. It reads the network from here on only.
     Worker,
+    /// The process that runs programs for a worker.
+    Runner,
     /// The keeper.
     Keeper,
 }
 
-use Phase::{Keeper, Start, Supervisor, Worker};
+use Phase::{Keeper, Runner, Start, Supervisor, Worker};
 
 /// A capability, the processes that have it, and its use.
 struct Row {
@@ -61,13 +64,13 @@ const fn row(
 const TABLE: [Row; 7] = [
     row(
         Capability::CAP_NET_ADMIN,
-        &[Supervisor, Start, Worker, Keeper],
+        &[Supervisor, Start, Worker, Runner, Keeper],
         false,
         "rules, routes, TUN devices, marks, sockets with addresses of other hosts",
     ),
     row(
         Capability::CAP_NET_RAW,
-        &[Supervisor, Start, Worker, Keeper],
+        &[Supervisor, Start, Worker, Runner, Keeper],
         false,
         "RST and ICMP errors in the name of servers and routers, iptables",
     ),
@@ -113,12 +116,12 @@ impl Row {
 
 /// Returns the table of capabilities in Markdown, as in docs/interception.md.
 pub fn table() -> String {
-    let mut text = "| | supervisor | worker, at its start | worker | keeper | for |\n\
-                    |---|---|---|---|---|---|\n"
+    let mut text = "| | supervisor | worker, at its start | worker | runner | keeper | for |\n\
+                    |---|---|---|---|---|---|---|\n"
         .to_owned();
     for row in &TABLE {
         text.push_str(&format!("| {} |", row.capability));
-        for phase in [Supervisor, Start, Worker, Keeper] {
+        for phase in [Supervisor, Start, Worker, Runner, Keeper] {
             let cell = match phase {
                 _ if !row.phases.contains(&phase) => "",
                 Keeper => " held",
@@ -207,7 +210,7 @@ pub fn follow_core_limit() {
 mod tests {
     use super::*;
 
-    const PHASES: [Phase; 4] = [Supervisor, Start, Worker, Keeper];
+    const PHASES: [Phase; 4] = [Supervisor, Start, Worker, Runner];
 
     #[test]
     fn the_documents_have_the_table() {
@@ -230,8 +233,9 @@ mod tests {
         let bpf = Capability::CAP_BPF.bitmask() | Capability::CAP_PERFMON.bitmask();
         assert_eq!(mask(Start, true) & bpf, bpf);
         assert_eq!(mask(Start, false) & bpf, 0);
-        assert_eq!((mask(Worker, true) | mask(Keeper, true)) & bpf, 0);
-        for phase in PHASES {
+        let others = [Worker, Runner, Keeper].map(|phase| mask(phase, true));
+        assert_eq!(others.iter().fold(0, |all, one| all | one) & bpf, 0);
+        for phase in PHASES.into_iter().chain([Keeper]) {
             assert_eq!(mask(phase, true) & Capability::CAP_SYS_ADMIN.bitmask(), 0);
         }
     }

@@ -2,11 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    env, fs, io,
-    path::{Path, PathBuf},
-    process::{self, Stdio},
+    ffi::OsString,
+    fs,
+    path::Path,
+    process,
     sync::Arc,
-    time::Duration,
 };
 
 use nix::{
@@ -18,22 +18,16 @@ use pep_core::{
     config::{Addresses, Config},
 };
 use pepd_api::change::{Change, ReloadOrder, ReloadReport};
+use pepd_intercept::program;
 use pepd_relay::{flow::FlowContext, survive::discovery::SUPERVISOR};
 use pepd_sys::{
     admin_socket,
     load::{self, Source},
 };
-use tokio::{
-    process::Command,
-    sync::{Mutex, MutexGuard},
-    time::timeout,
-};
+use tokio::sync::{Mutex, MutexGuard};
 use units::counted;
 
 use super::diff;
-
-/// Timeout of the check.
-const CHECK_TIME: Duration = Duration::from_secs(30);
 
 /// Reason why the configuration was not changed.
 #[derive(Debug, thiserror::Error)]
@@ -272,23 +266,20 @@ pub(super) fn supervisor() -> Result<i32, ReloadError> {
 /// Has the program at pepd's path, which may be a newer version, check the file. Returns its
 /// warnings and notes.
 async fn check(path: &Path) -> Result<Vec<String>, ReloadError> {
-    let program = program().map_err(|err| not_now(format!("cannot find the program: {err}")))?;
+    let path_of_pepd = program::own_path();
+    let path_of_pepd =
+        path_of_pepd.map_err(|err| not_now(format!("cannot find the program: {err}")))?;
     let cannot = |err: &dyn std::fmt::Display| {
         not_now(format!(
             "cannot run {} to check the file: {err}",
-            program.display()
+            path_of_pepd.display()
         ))
     };
-    let mut config = std::ffi::OsString::from("--config=");
+    let mut config = OsString::from("--config=");
     config.push(path);
-    let mut command = Command::new(&program);
-    command.args(["check", "--config-only"]).arg(config);
-    command.kill_on_drop(true);
-    command.stdin(Stdio::null());
-    let checked = timeout(CHECK_TIME, command.output()).await;
-    let output = checked
-        .map_err(|err| cannot(&err))?
-        .map_err(|err| cannot(&err))?;
+    let args = ["check".into(), "--config-only".into(), config];
+    let output = program::run::<OsString>(program::PEPD, &args, None).await;
+    let output = output.map_err(|err| cannot(&err))?;
     let said = String::from_utf8_lossy(&output.stderr)
         .trim_end()
         .to_owned();
@@ -299,16 +290,6 @@ async fn check(path: &Path) -> Result<Vec<String>, ReloadError> {
         return Err(cannot(&output.status));
     }
     Err(ReloadError::Wrong(said))
-}
-
-/// Returns the path of this program, even if the file has been replaced.
-fn program() -> io::Result<PathBuf> {
-    let path = env::current_exe()?;
-    let text = path.to_string_lossy();
-    Ok(match text.strip_suffix(" (deleted)") {
-        Some(replaced) => replaced.into(),
-        None => path,
-    })
 }
 
 fn log_changes(changes: &[Change]) {

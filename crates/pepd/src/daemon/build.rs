@@ -8,7 +8,8 @@ use pep_core::{
     relay::RelayLimits,
 };
 use pepd_intercept::{
-    Interception, defer::DeferTask, neigh::NeighbourWatch, other_marks::OtherMarks, setup,
+    Interception, defer::DeferTask, neigh::NeighbourWatch, other_marks::OtherMarks,
+    program::runner::Runner, setup,
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
@@ -27,7 +28,7 @@ use pepd_sys::{
     held::HeldLegs,
     leg::{self, SiteRuntime},
     marks::MarkSet,
-    privileges::{self, Phase},
+    privileges::{self, Phase, calls::Programs},
     stats::Counters,
     threads::{self, IdleThread},
 };
@@ -48,6 +49,7 @@ pub(super) async fn build(
     config: &Config,
     descriptors: u64,
     role: Role,
+    runner: Runner,
     keeper: Option<Keeper>,
 ) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
@@ -145,6 +147,7 @@ pub(super) async fn build(
                 descriptors,
                 spare: Spare::default(),
                 chores: Chores::default(),
+                runner: Some(runner),
                 keeper,
             })
         }
@@ -162,7 +165,7 @@ pub(super) async fn build(
 fn confine(config: &Config) {
     privileges::limit(Phase::Worker, false);
     privileges::files::confine(config, pepd_tunnel::setup::state(config));
-    if let Err(err) = privileges::calls::refuse() {
+    if let Err(err) = privileges::calls::refuse(Programs::Refused) {
         tracing::info!(error = %err, "system calls are not filtered: pepd may make all");
     }
 }

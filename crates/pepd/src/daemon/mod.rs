@@ -16,7 +16,7 @@ use std::{io, os::fd::RawFd};
 use nix::sys::signal::{SigSet, Signal};
 use pep_core::config::Config;
 use pepd_api::exit::ExitStatus;
-use pepd_intercept::InterceptError;
+use pepd_intercept::{InterceptError, program::runner};
 use pepd_relay::{
     limits::descriptors,
     survive::{
@@ -24,9 +24,12 @@ use pepd_relay::{
         keeper::{Keeper, PATIENCE},
     },
 };
-use pepd_sys::{congestion::ControlsError, leg::OptionError, load::Source};
+use pepd_sys::{congestion::ControlsError, leg::OptionError, load::Source, privileges};
 use pepd_tunnel::TunnelError;
 use tokio::runtime;
+
+/// Words of the command line by which a process runs programs for this one.
+const RUNNER: [&str; 2] = ["run", "--runner"];
 
 /// Failure of the daemon to start or continue.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +168,10 @@ pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, Da
         .thread_unblock()
         .map_err(|err| DaemonError::system("unblock signals")(err.into()))?;
     let descriptors = raise_descriptors(config)?;
+    privileges::files::create_lock(config);
+    // Before the keeper, which would share its descriptors otherwise.
+    let runner = runner::begin(&RUNNER);
+    let runner = runner.map_err(DaemonError::system("start the process that runs nft"))?;
     let keeper = match role {
         Role::Alone => None,
         Role::Worker { .. } => {
@@ -177,7 +184,7 @@ pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, Da
         .build()
         .map_err(DaemonError::system("start an event loop"))?;
     runtime.block_on(async {
-        let daemon = build::build(config, descriptors, role, keeper).await?;
+        let daemon = build::build(config, descriptors, role, runner, keeper).await?;
         daemon.show_heartbeat(role);
         Ok(daemon.run(source).await)
     })

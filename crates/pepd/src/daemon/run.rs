@@ -4,7 +4,9 @@ use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::
 
 use pep_core::{config::Config, hosts::Host, stats::Stats};
 use pepd_api::exit::ExitStatus;
-use pepd_intercept::{Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch};
+use pepd_intercept::{
+    Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch, program::runner::Runner,
+};
 use pepd_relay::{
     flow::FlowContext,
     limits::Admission,
@@ -66,6 +68,8 @@ pub(super) struct Daemon {
     pub(super) redirected: Redirected,
     pub(super) beside: Beside,
     /// Keeper, if flows outlive this process.
+    /// The process that runs programs; `None` once it has ended.
+    pub(super) runner: Option<Runner>,
     pub(super) keeper: Option<Keeper>,
 }
 
@@ -255,6 +259,7 @@ impl Daemon {
 
     async fn tick(&mut self, gate: Gate) {
         self.spare.fill();
+        self.check_runner();
         self.renew_keeper();
         let interception = &mut self.interception;
         let looked = self.chores.look_after(interception, gate, &mut self.spare);
@@ -288,6 +293,27 @@ impl Daemon {
         tracing::info!("worker process ends, the next one takes over {flows}");
         self.controls.unregister();
         process::exit(ExitStatus::Success.code().into());
+    }
+
+    /// Ends this process if the one that runs programs was killed: this one may start no other. The
+    /// next one takes over the flows.
+    fn check_runner(&mut self) {
+        if !self.runner.as_mut().is_some_and(Runner::has_ended) {
+            return;
+        }
+        self.runner = None;
+        if self.keeper.is_none() {
+            tracing::error!(
+                "process pepd-runner was killed: pepd can change and remove its rules no more; restart pepd, then run \
+                 `pepd cleanup` if it is to stay stopped"
+            );
+            return;
+        }
+        tracing::error!(
+            "process pepd-runner was killed: this worker ends, the next one takes over its flows"
+        );
+        self.controls.unregister();
+        process::exit(ExitStatus::Runtime.code().into());
     }
 
     /// Starts a new keeper after the old one was killed, perhaps by the kernel's OOM killer.

@@ -9,17 +9,17 @@ mod iptables;
 mod nft;
 mod walk;
 
-use std::{collections::BTreeSet, ops::RangeInclusive, path::Path, process::Stdio, time::Duration};
+use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 
 use pep_core::config::Config;
 use pepd_intercept::{
     iptables::is_own_rule,
     nft::{Nft, NftError},
+    program,
     rules::{Lan, lans},
     setup,
 };
 use pepd_sys::marks::MarkSet;
-use tokio::{process::Command, time::timeout};
 
 use super::{Finding, Net, State, live::Running, read, routes, system};
 use walk::{Base, Fate, Hook, Packet, PacketInterface, Table};
@@ -30,8 +30,6 @@ const RECIPES: &str = "docs/interception.md";
 const OURS: i64 = -300;
 /// MSS values that the kernel accepts for a socket (TCP_MAXSEG); others are no effective clamp.
 const MSS: RangeInclusive<u16> = 88..=32_767;
-/// Timeout of a program that lists rules, which takes some milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Rules of other programs that concern pepd.
 #[derive(Debug, Default)]
@@ -134,9 +132,7 @@ async fn dump(program: &str) -> Option<String> {
         let path = Path::new(place).join(program);
         path.exists().then_some(path)
     })?;
-    let mut command = Command::new(path);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = timeout(PATIENCE, command.output()).await.ok()?.ok()?;
+    let output = program::run::<&str>(path.to_str()?, &[], None).await.ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     output.status.success().then_some(text)
 }

@@ -19,6 +19,7 @@ use pepd_control::{
     commands::carry_out,
     output::{chain, complain, fail, print, refuse},
 };
+use pepd_intercept::program::runner;
 use pepd_relay::survive::{inherited_text, keeper};
 use pepd_sys::{
     congestion::{Catalogue, Controls, listing::Listing},
@@ -44,6 +45,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> ExitStatus {
+    if args.runner {
+        return serve_programs();
+    }
     let path = &args.config.config;
     let (loaded, before) = match load_or_revert(args) {
         Ok(found) => found,
@@ -90,6 +94,19 @@ fn run(args: &RunArgs) -> ExitStatus {
         tracing::warn!(place, key, "{key}: {message}");
     }
     daemon::run(&loaded.config, loaded.source, role).unwrap_or_else(|err| failed(&err))
+}
+
+/// Runs programs for a worker, which reports what fails.
+fn serve_programs() -> ExitStatus {
+    match runner::serve() {
+        Ok(()) => ExitStatus::Success,
+        Err(err) => {
+            fail(format_args!(
+                "pepd: cannot run programs for a worker: {err}"
+            ));
+            ExitStatus::Runtime
+        }
+    }
 }
 
 fn supervise(loaded: Loaded, before: Option<Source>) -> ExitStatus {
