@@ -121,10 +121,10 @@ fn bulk_goes_by_quic_in_both_directions_with_each_control() {
 #[test]
 fn every_congestion_control_of_the_kernel_can_be_a_nodes_default() {
     let available = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-    for name in std::fs::read_to_string(available)
-        .unwrap()
-        .split_whitespace()
-    {
+    let available = std::fs::read_to_string(available).unwrap();
+    let names = available.split_whitespace();
+    // Those of a running pepd go with it, at any moment.
+    for name in names.filter(|name| !name.contains("_bpf")) {
         let lab = pair();
         lab.node("client").set_congestion(name).unwrap();
         lab.node("server").set_congestion(name).unwrap();
