@@ -278,18 +278,9 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::CLEAR_HEAD as HEAD;
 
-    const CONFIG: &str = r#"
-        [intercept]
-        lan = ["lan0"]
-        [link]
-        interface = "sat0"
-        [identity]
-        key_file = "key"
-        [peer.hub]
-        endpoint = "192.0.2.1:5001"
-        on_peer_loss = "hold"
-        public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
+    const SITE: &str = r#"
         [[site]]
         name = "secret"
         mode = "tunnel"
@@ -299,11 +290,11 @@ mod tests {
     "#;
 
     fn policy(priority: u32) -> Policy {
-        let text = CONFIG.replace(
+        let head = HEAD.replace(
             "[intercept]",
             &format!("[intercept]\nrule_priority = {priority}"),
         );
-        let config = pep_core::config::parse(&text).expect("valid");
+        let config = pep_core::config::parse(&format!("{head}{SITE}")).expect("valid");
         Policy::new(&config, &Family::ALL)
     }
 

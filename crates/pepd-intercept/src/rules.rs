@@ -36,6 +36,8 @@ mod packets;
 
 use build::site_chain;
 pub(crate) use clear::hosts_never_in_clear;
+#[cfg(test)]
+pub(crate) use clear::tests::HEAD as CLEAR_HEAD;
 pub(crate) use packets::{BOOSTED, looks_at_packets};
 pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
 use pepd_sys::gate::Gate;

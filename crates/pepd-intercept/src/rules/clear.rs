@@ -146,11 +146,12 @@ impl Builder<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::nft;
 
-    const CONFIG: &str = r#"
+    /// Configuration before the sites.
+    pub(crate) const HEAD: &str = r#"
         [intercept]
         lan = ["lan0", "lan1", "sat0"]
         [link]
@@ -161,6 +162,9 @@ mod tests {
         endpoint = "192.0.2.1:5001"
         on_peer_loss = "hold"
         public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
+    "#;
+
+    const OF_SITES: &str = r#"
         [[site]]
         name = "dns"
         mode = "bypass"
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_first_site_decides_and_nothing_depends_on_the_input_interface() {
-        let config = pep_core::config::parse(CONFIG).expect("valid");
+        let config = pep_core::config::parse(&format!("{HEAD}{OF_SITES}")).expect("valid");
         let table = Ruleset::clear(&config, Features::FULL).expect("a site never in the clear");
         let text = nft::install_transaction(&table);
         let mut rules = text.lines().filter(|line| line.contains("comment"));
@@ -221,8 +225,8 @@ mod tests {
 
     #[test]
     fn without_such_a_site_there_is_no_table() {
-        let config = CONFIG.replace("clear = \"never\"", "clear = \"allowed\"");
-        let config = pep_core::config::parse(&config).expect("valid");
+        let sites = OF_SITES.replace("clear = \"never\"", "clear = \"allowed\"");
+        let config = pep_core::config::parse(&format!("{HEAD}{sites}")).expect("valid");
         assert_eq!(Ruleset::clear(&config, Features::FULL), None);
     }
 }
