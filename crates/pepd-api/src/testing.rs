@@ -18,6 +18,7 @@ pub fn status() -> Status {
     }
     site["congestion"] = ["hybla"].into();
     site["bypassed"] = "link".into();
+    site["clear_never"] = true.into();
     let mut lost = site.clone();
     for (key, value) in [
         ("bypassed", "interception"),
@@ -25,14 +26,19 @@ pub fn status() -> Status {
     ] {
         lost[key] = value.into();
     }
+    lost["clear_never"] = false.into();
     lost["interception_lost"] = serde_json::json!(["IPv4", "IPv6"]);
     let mut blocked = lost.clone();
     blocked["bypassed"] = serde_json::Value::Null;
     blocked["on_interception_loss"] = "block".into();
+    let hosts = ["10.1.0.0/16"].into_iter().map(str::to_owned);
+    let more = (0..7).map(|host| format!("2001:db8:ffff:ffff:ffff:ffff:ffff:{host}/112"));
+    let from: Vec<_> = hosts.chain(more).collect();
     let peers = serde_json::json!([
         {"name": "y".repeat(64), "endpoint": null, "up": true, "heard_s": 1.0,
           "remote": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535",
-          "received_bytes": 1_u64 << 40, "sent_bytes": 1_u64 << 30, "flows": 8192, "session": {
+          "received_bytes": 1_u64 << 40, "sent_bytes": 1_u64 << 30, "flows": 8192,
+          "from": from, "to": [], "may_open_flows": false, "session": {
             "carrier": "udp", "path": "stopped", "rtt_s": 12.3456, "rtt_min_s": 0.6,
             "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "fec_overhead": 1.0, "packets_sent": 1,
             "bytes_sent": 1, "repairs_sent": 1, "segments_retransmitted": 12_345_678, "packets_received": 1,
@@ -48,7 +54,8 @@ pub fn status() -> Status {
             "chain": 3, "messages": 1, "packets": 2, "unreadable": 3, "given_up": 4, "dropped_congested": 5,
             "boosters": {"fec": {"restored": 2}},
         }]},
-        {"name": "quiet", "endpoint": null, "up": false, "flows": 0, "session": null},
+        {"name": "quiet", "endpoint": null, "up": false, "flows": 0, "session": null,
+          "from": ["192.0.2.0/24"], "to": ["198.51.100.0/24", "10.9.0.1:443"], "may_open_flows": true},
         {"name": "lost", "endpoint": "hub.example:5001", "remote": "192.0.2.1:5001", "up": false,
           "addresses": ["[2001:db8::1]:5001", "192.0.2.1:5001"],
           "flows": 0, "session": null, "heard_s": 3700.0, "received_bytes": 1024, "sent_bytes": 2048},

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::LinkReport;
 pub use packets::boosters_on;
-pub use text::{contact, no_session, passes};
+pub use text::{contact, no_session, passes, reach};
 
 /// State of a running pepd. Unless stated otherwise, counts start with this process, and rates are
 /// means over the last seconds in bit/s of hosts' payload. Readers ignore unknown fields.
@@ -149,6 +149,9 @@ pub struct SiteStatus {
     pub congestion: Vec<String>,
     /// Peer of its tunnel.
     pub peer: Option<String>,
+    /// True with `clear = "never"`: packets of its hosts leave through the tunnel or not at all.
+    #[serde(default)]
+    pub clear_never: bool,
     /// Cause if the kernel forwards its new flows: `mode` (configured so), `operator` (switched
     /// off), `link` or `peer` (down), `interception` (redirected SYNs are lost; families of
     /// `interception_lost` only), `silence` (no server answers over IPv6; IPv6 only).
@@ -216,6 +219,15 @@ pub struct PeerStatus {
     pub other_version: Option<u8>,
     /// Flows in its tunnel, opened by either end.
     pub flows: u64,
+    /// Hosts that it may speak for, as prefixes; none without the key `from`.
+    #[serde(default)]
+    pub from: Option<Vec<String>>,
+    /// Destinations that it may reach, as prefixes with ports; none without the key `to`.
+    #[serde(default)]
+    pub to: Option<Vec<String>>,
+    /// False with `flows = 0`; none from an older pepd.
+    #[serde(default)]
+    pub may_open_flows: Option<bool>,
     /// Current session, if any.
     pub session: Option<SessionStatus>,
     /// Counters of local sites of mode `packet`, at most a second old.

@@ -10,6 +10,9 @@ use crate::{
     text::{NAME, bits, bytes, milliseconds, percent, short, span},
 };
 
+/// Maximum of columns.
+const WIDTH: usize = 100;
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (version, pid, up) = (&self.version, self.pid, span(self.uptime_s));
@@ -116,6 +119,12 @@ impl Status {
             if let Some(loss) = site.loss() {
                 writeln!(f, "  {loss}")?;
             }
+            if site.clear_never {
+                writeln!(
+                    f,
+                    "  never in the clear: packets outside of the tunnel are dropped"
+                )?;
+            }
         }
         if let Some(traffic) = &self.from_peers {
             line(f, "(from peers)", "tunnel", traffic, "")?;
@@ -143,7 +152,9 @@ impl Status {
         )?;
         self.peers.iter().try_for_each(|peer| {
             peer_line(f, peer)?;
-            writeln!(f, "  {}", contact(peer))
+            writeln!(f, "  {}", contact(peer))?;
+            let reach = reach(peer, WIDTH - 2);
+            reach.iter().try_for_each(|line| writeln!(f, "  {line}"))
         })
     }
 }
@@ -224,6 +235,44 @@ pub fn contact(peer: &PeerStatus) -> String {
     format!("{heard}{gap}{moved}")
 }
 
+/// Returns the configured limits of what a peer may do, if there are some, in lines of at most
+/// `width` columns. Of a long list the first items are shown, and the number of others.
+pub fn reach(peer: &PeerStatus, width: usize) -> Vec<String> {
+    let list = |verb: &str, items: &Option<Vec<String>>| {
+        let items = items.as_ref()?;
+        let Some((first, others)) = items.split_first() else {
+            return Some(format!("{verb} nothing"));
+        };
+        let mut text = format!("{verb} {first}");
+        for (place, item) in others.iter().enumerate() {
+            let left = others.len() - place;
+            let with = text.chars().count() + 2 + item.chars().count();
+            // Room for the number of those that follow.
+            let room = if left == 1 { 0 } else { ", 1234 more".len() };
+            if with + room > width {
+                return Some(format!("{text}, {left} more"));
+            }
+            text = format!("{text}, {item}");
+        }
+        Some(text)
+    };
+    let parts = [
+        list("speaks for", &peer.from),
+        list("reaches", &peer.to),
+        (peer.may_open_flows == Some(false)).then(|| "opens no flows".to_owned()),
+    ];
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts.into_iter().flatten() {
+        match lines.last_mut() {
+            Some(last) if last.chars().count() + 2 + part.chars().count() <= width => {
+                *last = format!("{last}; {part}");
+            }
+            _ => lines.push(part),
+        }
+    }
+    lines
+}
+
 /// Returns the address in use and the name that resolves to it.
 fn place(peer: &PeerStatus) -> String {
     let Some(place) = peer.remote.as_ref().or(peer.endpoint.as_ref()) else {
@@ -289,6 +338,10 @@ mod tests {
             "  at 192.0.2.1:5001 (hub.example:5001, 2 addresses), last heard 1h1min ago\n  \
              received 1.00 KiB, sent 2.00 KiB\n",
             "  at hub.example:5001, never heard\n",
+            " never in the clear: packets outside of the tunnel are dropped\n",
+            "  speaks for 10.1.0.0/16, 2001:db8:ffff:ffff:ffff:ffff:ffff:0/112, 6 more\n  \
+             reaches nothing; opens no flows\n",
+            "  never heard\n  speaks for 192.0.2.0/24; reaches 198.51.100.0/24, 10.9.0.1:443\n",
             "psk_file?",
             "not accelerated: 12345",
             "voice ",
@@ -302,6 +355,25 @@ mod tests {
         let json = serde_json::to_string(&status).expect("a status");
         let again: Status = serde_json::from_str(&json).expect("what was written");
         assert_eq!(again, status);
+    }
+
+    #[test]
+    fn the_limits_of_a_peer_fit_any_width() {
+        let mut peer = status().peers.remove(1);
+        for from in [0, 1, 2, 9, 2000] {
+            for width in 78..100 {
+                let host = |host| format!("2001:db8:ffff:ffff:ffff:ffff:{host:x}:0/112");
+                peer.from = Some((0..from).map(host).collect());
+                let lines = reach(&peer, width);
+                assert!(lines.iter().all(|line| line.len() <= width), "{lines:?}");
+                let shown = lines.concat().matches("2001:").count();
+                let others = lines.concat().split(", ").last().and_then(|last| {
+                    let (count, _) = last.split_once(" more")?;
+                    count.parse().ok()
+                });
+                assert_eq!(shown + others.unwrap_or(0), from, "{lines:?}");
+            }
+        }
     }
 
     #[test]

@@ -102,6 +102,7 @@ fn the_overview_shows_link_sites_peers_and_limits() {
             "custody: memory 1 B of 2 B, no disk",
             "flows FULL 8192 of 8192, memory",
             "mail         tunnel  8192 9.99 Gbit/s  123 kbit/s  1.00 GiB   10d10h link down",
+            "  never in the clear: packets outside of the tunnel are dropped",
             "q quit  ? help  f flows",
         ],
     );
@@ -116,6 +117,9 @@ fn the_overview_shows_link_sites_peers_and_limits() {
             "yyyyyyyyyyy… stopped udp    8192 12346 ms 11746 ms  999 Mbit/s 12.3%     -  100%",
             "quiet        DOWN              0",
             "rejects handshake responses (psk_file?)",
+            "  speaks for 10.1.0.0/16, 6 more",
+            "  reaches nothing; opens no flows",
+            "  speaks for 192.0.2.0/24; reaches 198.51.100.0/24, 10.9.0.1:443",
             "packet site             from hosts  to hosts  dropped    queue  active boosters",
             "voice            0.0/s     0 bit/s     0.0/s       22   100 ms  fec",
             "dropped 7 packets of yyyyyyyyyyyyyy",

@@ -43,7 +43,7 @@ use axum::{
 use parking_lot::{Mutex, MutexGuard};
 use pep_core::{
     config::{Config, Peer},
-    site::{InterceptionLoss, Mode, Site, SiteId},
+    site::{Clear, InterceptionLoss, Mode, Site, SiteId},
     stats::EndReason,
 };
 use pepd_api::status::{
@@ -236,6 +236,7 @@ impl Observer {
                 mode: site.mode.to_string(),
                 congestion: site.congestion.iter().map(ToString::to_string).collect(),
                 peer: site.peer.clone(),
+                clear_never: site.clear == Clear::Never,
                 bypassed: why(id, site).map(ToOwned::to_owned),
                 on_interception_loss: (!lost.is_empty())
                     .then(|| site.on_interception_loss.to_string()),
@@ -330,6 +331,9 @@ impl Observer {
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 other_version: status.trouble().and_then(NoSession::version),
                 flows,
+                from: peer.from.as_deref().map(texts),
+                to: peer.to.as_deref().map(texts),
+                may_open_flows: Some(peer.flows != Some(0)),
                 session: session.as_ref().map(session_status),
                 packets: packets.sites.iter().map(packets::status).collect(),
                 packets_received: packets
@@ -372,6 +376,10 @@ impl Observer {
     fn past(&self) -> MutexGuard<'_, Past> {
         self.past.lock()
     }
+}
+
+fn texts<T: ToString>(items: &[T]) -> Vec<String> {
+    items.iter().map(ToString::to_string).collect()
 }
 
 fn hosts_at_cap(admission: &Admission) -> Vec<HostAtCap> {

@@ -69,9 +69,14 @@ function siteState(site) {
   return "accelerated";
 }
 
+// Also names what may not leave outside of the tunnel.
+function siteStateAndClear(site) {
+  return site.clear_never ? `${siteState(site)}; never in the clear` : siteState(site);
+}
+
 export const siteColumns = [
   { name: "site", wide: true, text: (site) => site.name, look: () => "name" },
-  { name: "state", wide: true, text: siteState, look: (site) => (site.bypassed || site.interception_lost?.length ? "warn" : "") },
+  { name: "state", wide: true, text: siteStateAndClear, look: (site) => (site.bypassed || site.interception_lost?.length ? "warn" : "") },
   {
     name: "mode",
     wide: true,
@@ -100,6 +105,17 @@ function peerState(peer) {
   return peer.up ? "up" : "down";
 }
 
+// Configured limits of what a peer may do; many items as their number.
+function peerReach(peer) {
+  const list = (verb, items) => {
+    if (!items) return null;
+    const shown = items.length > 4 ? [...items.slice(0, 3), `${count(items.length - 3)} more`] : items;
+    return `${verb} ${shown.join(", ") || "nothing"}`;
+  };
+  const none = peer.may_open_flows === false ? "opens no flows" : null;
+  return [list("speaks for", peer.from), list("reaches", peer.to), none].filter(Boolean).join("; ") || NONE;
+}
+
 const ofSession = (write) => (peer) => or(peer.session, write);
 
 export const peerColumns = [
@@ -111,6 +127,7 @@ export const peerColumns = [
     look: (peer) => (peerState(peer) === "up" ? "" : "warn"),
   },
   { name: "transport", wide: true, text: (peer) => [peer.session?.carrier, peer.endpoint].filter(Boolean).join(", ") || NONE },
+  { name: "limits", title: "hosts that it may speak for, and destinations that it may reach", wide: true, text: peerReach },
   { name: "flows", text: (peer) => count(peer.flows) },
   { name: "round trip", text: ofSession((session) => milliseconds(session.rtt_s)) },
   {

@@ -2,7 +2,7 @@
 
 use pepd_api::{
     link::{OutageReport, source},
-    status::{PeerStatus, SiteStatus, Status, Traffic, Used, no_session},
+    status::{PeerStatus, SiteStatus, Status, Traffic, Used, no_session, reach},
     text::{bits, bytes, milliseconds, span},
 };
 use ratatui::text::{Line, Span};
@@ -166,7 +166,9 @@ fn sites(status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
         let line = Line::from(vec![Span::raw(line), ui.span(Tone::Bad, passes(site))]);
         let loss = site.loss();
         let loss = loss.map(|loss| Line::from(ui.span(Tone::Bad, format!("  {loss}"))));
-        std::iter::once(line).chain(loss)
+        let clear = "  never in the clear: packets outside of the tunnel are dropped";
+        let clear = site.clear_never.then(|| Line::from(clear));
+        std::iter::once(line).chain(loss).chain(clear)
     });
     lines.extend(each);
     if let Some(traffic) = &status.from_peers {
@@ -216,11 +218,11 @@ fn peers(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line<
         "peer", "state", "proto", "flows", "rtt", "delay", "rate", "loss", "unrep", "FEC",
     );
     let mut lines = vec![Line::default(), Line::from(ui.span(Tone::Head, head))];
-    let each = status
-        .peers
-        .iter()
-        .map(|peer| peer_line(history, peer, ui, name));
-    lines.extend(each);
+    for peer in &status.peers {
+        lines.push(peer_line(history, peer, ui, name));
+        let reach = reach(peer, width.saturating_sub(2)).into_iter();
+        lines.extend(reach.map(|line| Line::from(format!("  {line}"))));
+    }
     lines
 }
 
