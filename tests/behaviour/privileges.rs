@@ -34,6 +34,13 @@ fn set(process: u32, name: &str) -> u64 {
     u64::from_str_radix(&field(&process.to_string(), name), 16).expect("hexadecimal")
 }
 
+/// Returns what the OOM killer adds to the badness of a process.
+fn oom_score_adj(process: u32) -> i32 {
+    let path = format!("/proc/{process}/oom_score_adj");
+    let text = fs::read_to_string(path).expect("it runs");
+    text.trim_end().parse().expect("a number")
+}
+
 fn keepers(worker: u32) -> Vec<u32> {
     named(worker, "pepd-keeper")
 }
@@ -76,6 +83,13 @@ fn assert_confined(pep: &Pep) {
         for name in ["CapEff", "CapInh", "CapAmb"] {
             assert_eq!(set(*keeper, name), 0, "{name}");
         }
+        // Root of a container may not lower it.
+        if ours & SYS_RESOURCE != 0 {
+            assert_eq!(oom_score_adj(*keeper), -1000);
+        }
+    }
+    for process in [worker, runner] {
+        assert_eq!(oom_score_adj(process), oom_score_adj(supervisor));
     }
     for process in keepers.iter().chain([&supervisor, &worker, &runner]) {
         assert_eq!(field(&process.to_string(), "NoNewPrivs"), "1");

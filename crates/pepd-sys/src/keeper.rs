@@ -5,7 +5,10 @@
 
 use std::{
     ffi::{CStr, CString},
+    fs::File,
     io,
+    os::unix::fs::FileExt as _,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -36,6 +39,8 @@ const DESCRIPTORS_MAX: libc::c_int = 1 << 20;
 ///
 /// # Errors
 /// As clone(2).
+///
+/// The OOM killer ends it last, if CAP_SYS_RESOURCE permits that.
 pub fn spawn(patience: Duration) -> io::Result<Pid> {
     let patience = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
     let parent = Pid::this().as_raw();
@@ -45,6 +50,7 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
     let name = own_name()?;
     let held = privileges::mask(Phase::Keeper, false);
     prctl::set_name(NAME)?;
+    let spared = Spared::new();
     let flags = (libc::CLONE_FILES | libc::SIGCHLD) as libc::c_ulong;
     // All other architectures take the flags first, then the stack.
     let (first, second) = if cfg!(target_arch = "s390x") {
@@ -61,9 +67,53 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
         unsafe { keep(parent, patience, held) }
     }
     let child = super::socket::check(result as libc::c_int);
+    drop(spared);
     prctl::set_name(&name)?;
     mask.thread_set_mask()?;
     Ok(Pid::from_raw(child?))
+}
+
+/// While this exists, the OOM killer ends the calling process last, and its children inherit that:
+/// a child of a process that landlock(7) confines cannot open its own setting.
+struct Spared {
+    /// The setting before.
+    before: Option<String>,
+}
+
+impl Spared {
+    fn new() -> Self {
+        let before = Self::file().and_then(|file| {
+            let mut text = [0; 16];
+            let length = file.read_at(&mut text, 0).ok()?;
+            file.write_at(b"-1000", 0).ok()?;
+            Some(String::from_utf8_lossy(&text[..length]).into_owned())
+        });
+        Self { before }
+    }
+
+    /// Returns the setting of this process (proc_pid_oom_score_adj(5)). It stays open, since the
+    /// process may not open it any more once it is confined and not dumpable.
+    fn file() -> Option<&'static File> {
+        static FILE: OnceLock<Option<File>> = OnceLock::new();
+        let open = || {
+            let mut options = File::options();
+            options.read(true).write(true);
+            options.open("/proc/self/oom_score_adj").ok()
+        };
+        FILE.get_or_init(open).as_ref()
+    }
+}
+
+impl Drop for Spared {
+    fn drop(&mut self) {
+        let (Some(file), Some(before)) = (Self::file(), &self.before) else {
+            return;
+        };
+        // A higher value is always permitted.
+        if let Err(err) = file.write_at(before.trim_end().as_bytes(), 0) {
+            tracing::warn!(error = %err, "cannot restore oom_score_adj: the OOM killer spares pepd");
+        }
+    }
 }
 
 /// Returns the name of this thread.
@@ -88,15 +138,6 @@ unsafe fn keep(parent: libc::pid_t, patience: libc::c_int, held: u64) -> ! {
         // the kernel would deny that otherwise.
         libc::prctl(libc::PR_SET_DUMPABLE, 1);
         libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY);
-        let score = libc::open(
-            c"/proc/self/oom_score_adj".as_ptr(),
-            libc::O_WRONLY | libc::O_CLOEXEC,
-        );
-        if score >= 0 {
-            let minimum = b"-1000";
-            libc::write(score, minimum.as_ptr().cast(), minimum.len());
-            libc::close(score);
-        }
         hold_only(held);
         // Fails if the parent has ended already.
         let process = libc::syscall(libc::SYS_pidfd_open, parent, 0) as libc::c_int;
