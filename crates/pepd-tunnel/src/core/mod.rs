@@ -326,15 +326,11 @@ impl Core {
         self.grant(key.peer);
     }
 
-    /// Returns the time for which the next bytes of a peer's compressed flows wait.
-    pub(super) fn expansion_wait(&mut self, peer: usize) -> Duration {
+    /// Counts decompressed bytes of a peer's flow: those of the stream, and what they became.
+    /// Returns the time for which the latter wait.
+    pub(super) fn on_unpacked(&mut self, peer: usize, packed: u64, plain: u64) -> Duration {
         let now = self.base.elapsed();
-        self.peers.list[peer].expansion.wait(now)
-    }
-
-    /// Counts decompressed bytes of a peer: those of the stream, and what they became.
-    pub(super) fn on_unpacked(&mut self, peer: usize, packed: u64, plain: u64) {
-        self.peers.list[peer].expansion.on_unpacked(packed, plain);
+        self.peers.list[peer].expansion.wait(now, packed, plain)
     }
 
     /// Grants the peer the credit that it needs and that is free. To be called when more may be

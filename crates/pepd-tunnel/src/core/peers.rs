@@ -50,7 +50,7 @@ pub(crate) struct PeerShell {
     pub(super) silent_since: Option<Duration>,
     /// Reaching the maximum of flows was logged.
     pub(super) cap_logged: bool,
-    /// Pace at which compressed bytes of its flows are decompressed.
+    /// Pace at which hosts get decompressed bytes of its flows.
     pub(super) expansion: Expansion,
     /// Reason for which there is no session.
     pub(super) trouble: Trouble,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use pep_core::{ring::Ranges, stats::Stats};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 use tunnel::compression::{
     BLOCK_MAX, Codec, HEADER_MAX, PLAIN_MAX, Packed, Packer, UnpackError, Unpacker,
 };
@@ -77,7 +77,9 @@ pub(super) struct Packing {
     /// Bytes of the leg that the peer has acknowledged.
     acked: u64,
     counts: PackedCounts,
-    /// Timer of paced decompression.
+    /// Bytes of the stream from which no bytes for the leg have come yet.
+    unyielding: u64,
+    /// Pause before the leg gets the bytes for it.
     pause: Option<Pin<Box<Sleep>>>,
     /// Reason for which the stream cannot be decompressed.
     failure: Option<UnpackError>,
@@ -95,6 +97,7 @@ impl Packing {
             marks: VecDeque::new(),
             acked: 0,
             counts: PackedCounts::default(),
+            unyielding: 0,
             pause: None,
             failure: None,
         }
@@ -153,25 +156,26 @@ impl Packing {
         }
     }
 
-    /// Waits for that time if it is not zero. To be called anew after it: other flows of the peer
-    /// may have used up the time.
-    pub(super) fn poll_pace(&mut self, wait: Duration, cx: &mut Context<'_>) -> Poll<()> {
-        if wait.is_zero() {
+    /// Keeps the bytes for the leg for that time.
+    pub(super) fn pause(&mut self, wait: Duration) {
+        self.pause = (!wait.is_zero()).then(|| Box::pin(sleep(wait)));
+    }
+
+    /// Ready once the [pause](Self::pause) is over.
+    pub(super) fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(cx));
             self.pause = None;
-            return Poll::Ready(());
         }
-        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(wait)));
-        while pause.as_mut().poll(cx).is_ready() {
-            pause.as_mut().reset(Instant::now() + wait);
-        }
-        Poll::Pending
+        Poll::Ready(())
     }
 
     /// Decompresses received bytes once the leg has taken the previous ones. Returns the bytes of
-    /// the stream used, and those for the leg; none after a [failure](Self::failure).
-    pub(super) fn unpack(&mut self, entry: &FlowBuffers) -> (u64, u64) {
+    /// the stream used, none after a [failure](Self::failure). With bytes for the leg, also those
+    /// of the stream from which they come, and their own number.
+    pub(super) fn unpack(&mut self, entry: &FlowBuffers) -> (u64, Option<(u64, u64)>) {
         if !self.pending.is_empty() || self.failure.is_some() {
-            return (0, 0);
+            return (0, None);
         }
         let packing_buffers = &mut *self.packing_buffers.borrow_mut();
         let input = &mut packing_buffers.input;
@@ -180,7 +184,7 @@ impl Packing {
             slot.read(direction, data, input);
         });
         if read.is_none() {
-            return (0, 0);
+            return (0, None);
         }
         let (codec, output) = (&mut packing_buffers.codec, &mut packing_buffers.output);
         output.clear();
@@ -188,14 +192,22 @@ impl Packing {
         if !output.is_empty() {
             self.pending = std::mem::take(output);
         }
-        let plain = self.pending.len() as u64;
-        match taken {
-            Ok(taken) => (taken as u64, plain),
+        let taken = match taken {
+            Ok(taken) => taken as u64,
             Err(err) => {
                 self.failure = Some(err);
-                (0, plain)
+                0
             }
-        }
+        };
+        self.unyielding += taken;
+        let plain = self.pending.len() as u64;
+        let became = (plain > 0).then(|| {
+            let incomplete = self.unpacker.incomplete() as u64;
+            let packed = self.unyielding.saturating_sub(incomplete);
+            self.unyielding = incomplete;
+            (packed, plain)
+        });
+        (taken, became)
     }
 
     /// Sends decompressed bytes to the leg. Returns how many it took.

@@ -192,8 +192,6 @@ impl Joint {
 
     /// Decompresses and sends received bytes.
     fn poll_send_unpacked(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
-        let peer = self.key.peer;
-        let wait = core.expansion_wait(peer);
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return Ok(false);
         };
@@ -201,16 +199,17 @@ impl Joint {
         let Some(packing) = packing else {
             return Ok(false);
         };
-        let (taken, plain) = match packing.poll_pace(wait, cx) {
-            Poll::Ready(()) => packing.unpack(entry),
-            Poll::Pending => (0, 0),
-        };
+        let (taken, became) = packing.unpack(entry);
         let until = (taken > 0).then(|| entry.on_sent(taken));
-        let pending = packing.is_pending();
-        let sent = pending.then(|| packing.send(|bytes| leg.poll_write(cx, bytes)));
+        if let Some((packed, plain)) = became {
+            packing.pause(core.on_unpacked(self.key.peer, packed, plain));
+        }
+        let may_send = packing.is_pending() && packing.poll_pause(cx).is_ready();
+        let sent = may_send.then(|| packing.send(|bytes| leg.poll_write(cx, bytes)));
         packing.settle();
-        entry.charge(packing.memory());
-        core.on_unpacked(peer, taken, plain);
+        if let Some(entry) = core.entry(self.key) {
+            entry.charge(packing.memory());
+        }
         if let Some(until) = until {
             core.consumed(self.key, taken, until);
         }

@@ -115,6 +115,35 @@ fn a_flow_that_expands_beyond_the_pace_is_whole() {
     });
 }
 
+/// While one flow waits for a minute, the messages of another never do.
+#[test]
+fn a_flow_that_expands_beyond_the_pace_delays_no_other_of_its_peer() {
+    Rig::run(|rig| async move {
+        rig.compress.set(true);
+        let (mut rogue, mut flooded) = joined(&rig).await;
+        let (mut client, mut server) = joined(&rig).await;
+        let zeros = tokio::task::spawn_local(async move {
+            let zeros = vec![0; 64 << 20];
+            let _ = rogue.write_all(&zeros).await;
+            rogue
+        });
+        let mut received = vec![0; 4 << 20];
+        flooded.read_exact(&mut received).await.unwrap();
+        let read = tokio::task::spawn_local(async move {
+            let _ = flooded.read_to_end(&mut received).await;
+        });
+        let mut message = [0; 1000];
+        for sent in noise(1_000_000).chunks(1000) {
+            client.write_all(sent).await.unwrap();
+            server.read_exact(&mut message).await.unwrap();
+            assert_eq!(message, sent);
+        }
+        assert!(!read.is_finished());
+        read.abort();
+        zeros.abort();
+    });
+}
+
 #[test]
 fn each_message_of_a_compressed_flow_is_answered_before_the_next() {
     Rig::run(|rig| async move {

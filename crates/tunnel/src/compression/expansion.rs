@@ -1,7 +1,16 @@
-//! Pace of decompression.
+//! Pace of decompressed bytes.
 //!
 //! 15 bytes of a block may become 32,768. A peer of a slow link could thus make this end write at
-//! any rate. Decompression that exceeds the ratio waits; nothing is refused.
+//! any rate. Blocks within a ratio never wait. What exceeds it waits in the order of decompression;
+//! nothing is refused.
+//!
+//! ```text
+//!   a flow within the ratio     --------------------------> host   at once
+//!   flows beyond it             --> [ c ][ b ][ a ] ------> host   4 MiB at once, then 1 MiB/s
+//! ```
+//!
+//! Each flow decompresses more only once its host has the last bytes. So flows beyond the ratio
+//! take turns, and delay no other.
 
 use std::time::Duration;
 
@@ -12,45 +21,38 @@ const BURST: u64 = 4 << 20;
 /// Bytes beyond the ratio that may come per second.
 const PER_SECOND: u64 = 1 << 20;
 
-/// Pace of one peer, for all of its streams.
-#[derive(Debug, Clone)]
+/// Pace of one peer, for all of its streams: a virtual scheduling algorithm (ITU-T I.371) for the
+/// bytes beyond the ratio.
+#[derive(Debug, Clone, Default)]
 pub struct Expansion {
-    /// Bytes that may come beyond the ratio; below 0 decompression waits.
-    room: i64,
-    at: Duration,
-}
-
-impl Default for Expansion {
-    fn default() -> Self {
-        Self {
-            room: BURST as i64,
-            at: Duration::ZERO,
-        }
-    }
+    /// Time at which all bytes beyond the ratio are paid for by the rate.
+    paid: Duration,
+    /// Latest time at which bytes were permitted.
+    last: Duration,
 }
 
 impl Expansion {
-    /// Returns the time until the next bytes may be decompressed; zero at once. Times do not
-    /// decrease.
-    pub fn wait(&mut self, now: Duration) -> Duration {
-        let passed = now.saturating_sub(self.at);
-        self.at = self.at.max(now);
-        let more = passed.as_micros() * u128::from(PER_SECOND) / 1_000_000;
-        self.add(i64::try_from(more).unwrap_or(i64::MAX));
-        let lacking = self.room.min(0).unsigned_abs();
-        Duration::from_micros(lacking * 1_000_000 / PER_SECOND)
+    /// Counts decompressed bytes: `packed` in complete blocks of a stream became `plain`. Returns
+    /// the time from `now` until a host may get them. Times do not decrease.
+    pub fn wait(&mut self, now: Duration, packed: u64, plain: u64) -> Duration {
+        let earned = packed.saturating_mul(RATIO);
+        if plain <= earned {
+            // No less than what still waits, whose turns have been given.
+            let paid = self.paid.saturating_sub(time(earned - plain));
+            self.paid = self.paid.min(paid.max(self.last).max(now));
+            return Duration::ZERO;
+        }
+        self.paid = self.paid.max(now) + time(plain - earned);
+        let at = self.paid.saturating_sub(time(BURST)).max(now);
+        self.last = self.last.max(at);
+        at - now
     }
+}
 
-    /// Counts decompressed bytes: `packed` in the stream became `plain` of a host.
-    pub fn on_unpacked(&mut self, packed: u64, plain: u64) {
-        let earned = i64::try_from(packed.saturating_mul(RATIO)).unwrap_or(i64::MAX);
-        self.room = self.room.saturating_sub_unsigned(plain);
-        self.add(earned);
-    }
-
-    fn add(&mut self, bytes: i64) {
-        self.room = self.room.saturating_add(bytes).min(BURST as i64);
-    }
+/// Returns the time in which that many bytes beyond the ratio may come.
+fn time(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / PER_SECOND)
+        + Duration::from_nanos((bytes % PER_SECOND * 1_000_000_000).div_ceil(PER_SECOND))
 }
 
 #[cfg(test)]
@@ -60,58 +62,114 @@ mod tests {
     use super::*;
     use crate::compression::PLAIN_MAX;
 
-    /// Decompresses blocks of `packed` bytes to `plain` ones, as fast as permitted. Returns the
-    /// bytes of all that came within that time.
-    fn within(time: Duration, packed: u64, plain: u64) -> [u64; 2] {
-        let (mut pace, mut now, mut sums) = (Expansion::default(), Duration::ZERO, [0; 2]);
-        while sums[1] < 1 << 30 {
-            now += pace.wait(now);
-            if now > time {
-                break;
+    const ZEROS: (u64, u64) = (15, PLAIN_MAX as u64);
+    const TEXT: (u64, u64) = (4 << 10, PLAIN_MAX as u64);
+
+    /// A flow with endless blocks of some lengths, and what its host got.
+    struct Flow {
+        block: (u64, u64),
+        due: Duration,
+        waited: Duration,
+        got: u64,
+    }
+
+    /// Lets flows decompress as fast as permitted, one of each millisecond. Returns the bytes that
+    /// each host got within that time, and the longest wait of each.
+    fn run(lasting: Duration, blocks: &[(u64, u64)]) -> Vec<(u64, Duration)> {
+        let flow = |block: &(u64, u64)| Flow {
+            block: *block,
+            due: Duration::ZERO,
+            waited: Duration::ZERO,
+            got: 0,
+        };
+        let mut flows: Vec<_> = blocks.iter().map(flow).collect();
+        let (mut pace, mut now) = (Expansion::default(), Duration::ZERO);
+        while now < lasting {
+            for flow in flows.iter_mut().filter(|flow| flow.due <= now) {
+                let (packed, plain) = flow.block;
+                let wait = pace.wait(now, packed, plain);
+                flow.due = now + wait;
+                flow.waited = flow.waited.max(wait);
+                flow.got += if flow.due < lasting { plain } else { 0 };
             }
-            pace.on_unpacked(packed, plain);
-            sums = [sums[0] + packed, sums[1] + plain];
+            now += Duration::from_millis(1);
         }
-        sums
+        let got = flows.iter().map(|flow| (flow.got, flow.waited));
+        got.collect()
     }
 
     #[test]
     fn ordinary_compression_never_waits() {
-        let [_, plain] = within(Duration::ZERO, 512, PLAIN_MAX as u64);
-        assert_eq!(plain, 1 << 30);
+        let block = (512, PLAIN_MAX as u64);
+        let [(got, waited)] = run(Duration::from_secs(1), &[block])[..] else {
+            panic!("one flow");
+        };
+        assert_eq!((got, waited), (1000 * block.1, Duration::ZERO));
     }
 
     #[test]
     fn a_block_of_zeros_is_slowed_to_the_base_rate() {
-        let [packed, plain] = within(Duration::from_secs(10), 15, PLAIN_MAX as u64);
-        let most = RATIO * packed + BURST + 10 * PER_SECOND;
-        assert!(
-            (most - PLAIN_MAX as u64..=most + PLAIN_MAX as u64).contains(&plain),
-            "{plain}"
-        );
+        let [(got, _)] = run(Duration::from_secs(10), &[ZEROS])[..] else {
+            panic!("one flow");
+        };
+        let most = got / ZEROS.1 * ZEROS.0 * RATIO + BURST + 10 * PER_SECOND;
+        assert!((most - (64 << 10)..=most).contains(&got), "{got} of {most}");
+    }
+
+    #[test]
+    fn flows_of_zeros_get_equal_shares_and_delay_no_other_flow() {
+        for rogues in [1_u32, 3, 100] {
+            let mut blocks = vec![ZEROS; rogues as usize];
+            blocks.push((40, 2000));
+            let flows = run(Duration::from_secs(20), &blocks);
+            let (innocent, rogue) = flows.split_last().expect("flows");
+            assert_eq!(
+                *innocent,
+                (20_000 * 2000, Duration::ZERO),
+                "{rogues} rogues"
+            );
+            let most = rogue.iter().map(|flow| flow.0).max().unwrap();
+            let least = rogue.iter().map(|flow| flow.0).min().unwrap();
+            // An innocent flow earns more for all, by whatever it is within the ratio.
+            assert!(most - least <= most / 10 + 2 * ZEROS.1, "{most} {least}");
+        }
+    }
+
+    #[test]
+    fn a_flow_of_text_pays_for_its_zeros() {
+        let mut pace = Expansion::default();
+        for turn in 0..1000 {
+            let now = Duration::from_millis(turn);
+            for (packed, plain) in [TEXT, ZEROS, ZEROS] {
+                assert_eq!(pace.wait(now, packed, plain), Duration::ZERO, "{turn}");
+            }
+        }
     }
 
     proptest! {
         #[test]
         fn no_interval_has_more_than_the_ratio_the_burst_and_the_base_rate(
-            steps in prop::collection::vec((0_u64..2_000_000, 1_u64..40_000, 1_u64..65_536), 1..200),
+            steps in prop::collection::vec((0_u64..200_000, 1_u64..4000, 1_u64..65_536), 1..300),
+            squeeze in 1_u64..1000,
             from in any::<prop::sample::Index>(),
         ) {
             let (mut pace, mut now, mut done) = (Expansion::default(), Duration::ZERO, Vec::new());
             for (pause, packed, plain) in steps {
                 now += Duration::from_micros(pause);
-                let wait = pace.wait(now);
-                now += wait;
-                prop_assert_eq!(pace.wait(now).as_micros() / 2, 0, "waiting suffices");
-                pace.on_unpacked(packed, plain);
-                done.push((now, packed, plain));
+                let packed = packed.div_ceil(squeeze);
+                let wait = pace.wait(now, packed, plain);
+                prop_assert!(wait.is_zero() || plain > packed * RATIO, "within the ratio");
+                done.push((now + wait, packed, plain));
             }
+            done.sort_unstable();
             let done = &done[from.index(done.len())..];
-            let sum = |of: fn(&(Duration, u64, u64)) -> u64| done.iter().map(of).sum::<u64>();
-            let (packed, plain) = (sum(|step| step.1), sum(|step| step.2));
-            let time = (done[done.len() - 1].0 - done[0].0).as_secs() + 1;
-            let most = RATIO * packed + BURST + time * PER_SECOND + 65_536;
-            prop_assert!(plain <= most, "{} bytes from {} in {} s", plain, packed, time);
+            let (mut packed, mut plain) = (0, 0);
+            for step in done {
+                (packed, plain) = (packed + step.1, plain + step.2);
+                let rate = PER_SECOND as f64 * (step.0 - done[0].0).as_secs_f64();
+                let most = RATIO * packed + BURST + rate as u64 + 1;
+                prop_assert!(plain <= most, "{} bytes from {}, at most {}", plain, packed, most);
+            }
         }
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! - [`Packer`], [`Unpacker`]: one direction of a stream
 //! - [`Codec`]: contexts of zstd
-//! - [`Expansion`]: pace of decompression
+//! - [`Expansion`]: pace of decompressed bytes
 
 mod codec;
 mod expansion;

@@ -86,6 +86,13 @@ impl Unpacker {
         self.compression.is_none() && self.held.is_empty()
     }
 
+    /// Returns the bytes consumed of an incomplete block header, or of an incomplete compressed
+    /// block after its header.
+    #[must_use]
+    pub fn incomplete(&self) -> usize {
+        self.held.len()
+    }
+
     /// Returns the allocated memory in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
