@@ -511,7 +511,74 @@ impl Timer {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use tokio::sync::mpsc::unbounded_channel;
+    use tunnel::{ecn::Ecn, endpoint::Remote};
+
     use super::*;
+    use crate::{
+        rig,
+        shards::{Datagram, Member},
+        udp::Bound,
+    };
+
+    /// Returns a driver of that core, whose sockets get nothing.
+    fn driver(core: &Shared) -> Driver {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let sockets = Bound::bind(Some(loopback), 0, 1)
+            .expect("loopback")
+            .remove(0);
+        let (_, incoming) = unbounded_channel();
+        let (_, inbox) = Member::all(1).remove(0);
+        Driver {
+            core: Rc::clone(core),
+            sockets: Sockets::new(sockets).expect("a runtime"),
+            incoming,
+            inbox,
+            timer: Timer::new().expect("a timer"),
+            drops: Drops::default(),
+            sheds: Sheds::default(),
+            taps: Taps::new(PacketTuns::default(), None, |_| None).expect("none"),
+            beat: Beat::default(),
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_waits_is_worked_off_although_nothing_else_arrives() {
+        let core = rig::core(3, &[(1, None), (2, None)]);
+        let mut driver = driver(&core);
+        let waiting = |from: Remote| Datagram {
+            at: Duration::ZERO,
+            from,
+            to: None,
+            ecn: Ecn::NotEct,
+            bytes: vec![5].into(),
+        };
+        {
+            let core = &mut *core.borrow_mut();
+            core.begin_turn();
+            while !core.is_overloaded() {
+                core.is_turn_over();
+            }
+            let senders = core.peers.ids().into_iter().map(Some);
+            let from = SocketAddr::from(([192, 0, 2, 9], 9));
+            for sender in [None].into_iter().chain(senders) {
+                // More than a turn handles.
+                (0..8000).for_each(|_| core.let_wait(sender, waiting(from.into())));
+            }
+        }
+        let worked_off = poll_fn(|cx| {
+            let _ = driver.poll(cx);
+            match core.borrow().is_overloaded() {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        });
+        let ended = timeout(Duration::from_secs(10), worked_off).await;
+        assert!(ended.is_ok(), "datagrams wait for ever");
+        assert_eq!(driver.sockets.counted, Default::default());
+    }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_timer_expires_is_set_anew_and_unset() {

@@ -17,6 +17,7 @@ use pep_core::{
     chunks::window,
     config::Peer,
     custody::Bounds,
+    key::PublicKey,
     reach::{Forbidden, Place, Reach, Request},
     relay::RelayLimits,
     site::SiteId,
@@ -212,22 +213,29 @@ impl Servers for Loopback {
     }
 }
 
-fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
-    let text = "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n[peer.other]\n\
-                public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nlost_after = \"60s\"\n";
-    let config = pep_core::config::parse(text).unwrap();
+/// Returns an end that knows others by their keys, and the address of each or none.
+pub(super) fn core(own: u8, others: &[(u8, Option<SocketAddr>)]) -> Shared {
+    let mut text = "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n".to_owned();
+    for (other, _) in others {
+        let key = PublicKey([*other; 32]);
+        let section = format!("[peer.p{other}]\npublic_key = \"{key}\"\nlost_after = \"60s\"\n");
+        text.push_str(&section);
+    }
+    let config = pep_core::config::parse(&text).unwrap();
     let context = context(SLOTS, 16 << 20);
     let mut endpoint = Endpoint::new(&EndpointConfig {
         private_key: [own; 32],
         seed: [own; 32],
         limits: Limits::default(),
     });
-    let id = endpoint.add_peer(peer_config(other, address)).unwrap();
     let mut peers = Peers::new(&Pool::new(&context.budget));
-    peers.credits.add(CREDIT, CREDIT);
-    let table = Table::new(&context, SIZES, FLOWS);
-    let reach = Peer::reach(&config.peers, 0);
-    peers.push(id, (config.peers[0].clone(), reach), table, None);
+    for (index, (other, address)) in others.iter().enumerate() {
+        let id = endpoint.add_peer(peer_config(*other, *address)).unwrap();
+        peers.credits.add(CREDIT, CREDIT);
+        let table = Table::new(&context, SIZES, FLOWS);
+        let reach = Peer::reach(&config.peers, index);
+        peers.push(id, (config.peers[index].clone(), reach), table, None);
+    }
     let far = far::Sites::new(&site(), Box::new(Loopback));
     let tcp = Connections::new(tcp::Options {
         leg: site().server,
@@ -260,8 +268,8 @@ impl Rig {
         let runtime = runtime.enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let rig = Self {
-                near: core(1, 2, address),
-                far: core(2, 1, None),
+                near: core(1, &[(2, address)]),
+                far: core(2, &[(1, None)]),
                 wire: Rc::default(),
                 compress: Cell::new(false),
             };

@@ -116,6 +116,12 @@ impl Peers {
         });
     }
 
+    /// Returns the endpoint's numbers of the peers.
+    #[cfg(test)]
+    pub(crate) fn ids(&self) -> Vec<PeerId> {
+        self.list.iter().map(|peer| peer.id).collect()
+    }
+
     /// Assigns a peer another number of the endpoint.
     #[cfg(test)]
     pub(super) fn rename(&mut self, index: usize, id: PeerId) {
