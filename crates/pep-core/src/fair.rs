@@ -34,12 +34,24 @@ pub struct FairQueues<T> {
     /// Parties with items, in the order of their turns.
     order: VecDeque<usize>,
     bytes: u64,
+    /// Bytes of items that are kept.
+    kept: u64,
+}
+
+#[derive(Debug)]
+struct Item<T> {
+    content: T,
+    size: u64,
+    /// Exemption from dropping.
+    is_kept: bool,
 }
 
 #[derive(Debug)]
 struct Queue<T> {
-    items: VecDeque<(T, u64)>,
+    items: VecDeque<Item<T>>,
     bytes: u64,
+    /// Bytes of items that may be dropped.
+    droppable: u64,
     /// Nanoseconds that the party may use; negative if it has used more than its turns gave.
     balance: i64,
 }
@@ -49,6 +61,7 @@ impl<T> Default for Queue<T> {
         Self {
             items: VecDeque::new(),
             bytes: 0,
+            droppable: 0,
             balance: 0,
         }
     }
@@ -62,6 +75,7 @@ impl<T> FairQueues<T> {
             queues: Vec::new(),
             order: VecDeque::new(),
             bytes: 0,
+            kept: 0,
         }
     }
 
@@ -75,42 +89,79 @@ impl<T> FairQueues<T> {
         self.queues.get(party).map_or(0, |queue| queue.bytes)
     }
 
+    /// Returns whether a party has its share of [kept](Self::push_kept) items, and should push no
+    /// more of them for now. Half of the total is shared equally among the parties that wait; half
+    /// of a party's maximum is the most. The shares of earlier times may have been larger: once
+    /// kept items take three quarters of the total, a party may have one, and an eighth stays free.
+    pub fn has_share(&self, party: usize) -> bool {
+        let Bounds { party: most, total } = self.bounds;
+        let (has, waiting) = (self.bytes_of(party), self.order.len().max(1) as u64);
+        let is_scarce = self.kept > total / 4 * 3;
+        has > (total / 2 / waiting).min(most / 2)
+            || is_scarce && (has > 0 || self.kept > total / 8 * 7)
+    }
+
     /// Queues an item of `size` bytes, 1 or more. Returns the items that are dropped for it: the
     /// item itself if the party's queue is full, or the newest of the longest queues if all
     /// together are.
     pub fn push(&mut self, party: usize, size: u64, item: T) -> Vec<T> {
+        if self.bytes_of(party) + size > self.bounds.party {
+            return vec![item];
+        }
+        self.add(party, size, item, false)
+    }
+
+    /// Queues an item that is never dropped. Returns the other items that are dropped for it. The
+    /// caller bounds these items, by [`has_share`](Self::has_share).
+    pub fn push_kept(&mut self, party: usize, size: u64, item: T) -> Vec<T> {
+        self.add(party, size, item, true)
+    }
+
+    fn add(&mut self, party: usize, size: u64, content: T, is_kept: bool) -> Vec<T> {
         if self.queues.len() <= party {
             self.queues.resize_with(party + 1, Queue::default);
         }
         let queue = &mut self.queues[party];
-        if queue.bytes + size > self.bounds.party {
-            return vec![item];
-        }
         if queue.items.is_empty() {
             queue.balance = (queue.balance + nanoseconds(QUANTUM)).min(nanoseconds(QUANTUM));
             self.order.push_back(party);
         }
-        queue.items.push_back((item, size));
+        queue.items.push_back(Item {
+            content,
+            size,
+            is_kept,
+        });
         queue.bytes += size;
         self.bytes += size;
+        *(if is_kept {
+            &mut self.kept
+        } else {
+            &mut queue.droppable
+        }) += size;
         let mut dropped = Vec::new();
-        while self.bytes > self.bounds.total {
-            dropped.extend(self.drop_newest_of_longest());
+        while self.bytes > self.bounds.total
+            && let Some(item) = self.drop_newest_of_longest()
+        {
+            dropped.push(item);
         }
         dropped
     }
 
+    /// Drops the newest item that may be dropped, of the party with most bytes of such items.
     fn drop_newest_of_longest(&mut self) -> Option<T> {
         let parties = self.order.iter().copied();
-        let longest = parties.max_by_key(|party| self.queues[*party].bytes)?;
+        let longest = parties.max_by_key(|party| self.queues[*party].droppable)?;
         let queue = &mut self.queues[longest];
-        let (item, size) = queue.items.pop_back()?;
-        queue.bytes -= size;
-        self.bytes -= size;
+        // The last one, unless the party also has items that are kept.
+        let place = queue.items.iter().rposition(|item| !item.is_kept)?;
+        let item = queue.items.remove(place)?;
+        queue.bytes -= item.size;
+        queue.droppable -= item.size;
+        self.bytes -= item.size;
         if queue.items.is_empty() {
             self.order.retain(|party| *party != longest);
         }
-        Some(item)
+        Some(item.content)
     }
 
     /// Takes the next item. [Charge](Self::charge) its cost to its party before the next call.
@@ -123,18 +174,23 @@ impl<T> FairQueues<T> {
                 self.order.rotate_left(1);
                 continue;
             }
-            let Some((item, size)) = queue.items.pop_front() else {
+            let Some(item) = queue.items.pop_front() else {
                 self.order.pop_front();
                 continue;
             };
-            queue.bytes -= size;
-            self.bytes -= size;
+            queue.bytes -= item.size;
+            self.bytes -= item.size;
+            *(if item.is_kept {
+                &mut self.kept
+            } else {
+                &mut queue.droppable
+            }) -= item.size;
             if queue.items.is_empty() {
                 // Time that a party did not need is not saved up; its debts stay.
                 queue.balance = 0;
                 self.order.pop_front();
             }
-            return Some((party, item));
+            return Some((party, item.content));
         }
     }
 
@@ -261,6 +317,61 @@ mod tests {
             let most = outcomes.iter().map(|outcome| outcome.worked).max().unwrap();
             let least = outcomes.iter().map(|outcome| outcome.worked).min().unwrap();
             prop_assert!(most - least <= 2 * (QUANTUM + US * 3000), "{outcomes:?}");
+        }
+
+        /// Parties that push kept items while they have no share lose none, whatever others push,
+        /// and have equal shares.
+        #[test]
+        fn kept_items_are_never_dropped_and_their_parties_have_equal_shares(
+            kept in 1_usize..40,
+            others in 0_usize..12,
+            sizes in prop::collection::vec(40_u64..1500, 1..20),
+        ) {
+            let bounds = Bounds { party: 1 << 17, total: 1 << 20 };
+            let mut queues = FairQueues::new(bounds);
+            let (mut size, mut handled) = (sizes.iter().cycle(), vec![0; kept]);
+            let mut waiting = vec![0_u32; kept];
+            for round in 0..300 {
+                if round == 150 {
+                    // Shares were larger before all had come.
+                    handled.fill(0);
+                }
+                for party in 0..kept {
+                    // As much as it may, after those before it.
+                    while !queues.has_share(party) {
+                        let size = *size.next().unwrap();
+                        let dropped = queues.push_kept(party, size, party);
+                        prop_assert!(dropped.iter().all(|party| *party >= kept));
+                        waiting[party] += 1;
+                    }
+                }
+                for party in kept..kept + others {
+                    for _ in 0..100 {
+                        let dropped = queues.push(party, 1500, party);
+                        prop_assert!(dropped.iter().all(|party| *party >= kept));
+                    }
+                }
+                prop_assert!(queues.bytes <= bounds.total);
+                for _ in 0..100 {
+                    let (party, item) = queues.pop().expect("something waits");
+                    prop_assert_eq!(party, item);
+                    queues.charge(party, QUANTUM);
+                    if party < kept {
+                        waiting[party] -= 1;
+                        handled[party] += 1;
+                    }
+                }
+            }
+            let (most, least) = (handled.iter().max(), handled.iter().min());
+            prop_assert!(*most.unwrap() - *least.unwrap() <= 2, "{:?}", handled);
+            while let Some((party, _)) = queues.pop() {
+                queues.charge(party, US);
+                if party < kept {
+                    waiting[party] -= 1;
+                }
+            }
+            prop_assert!(waiting.iter().all(|count| *count == 0), "all came out");
+            prop_assert_eq!((queues.bytes, queues.kept), (0, 0));
         }
 
         /// Against a naive model: each party's items come in order, and bounds hold.

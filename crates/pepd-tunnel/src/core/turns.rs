@@ -53,8 +53,6 @@ pub(crate) struct Turns {
 struct Waiting {
     /// Datagrams with their sender.
     queues: FairQueues<(usize, Datagram)>,
-    /// Maximum of one sender.
-    most: u64,
     /// Part of `limits.memory` for the queues.
     _memory: Share,
 }
@@ -108,7 +106,6 @@ impl Core {
         };
         self.turns.waiting = Share::take(budget, total).map(|memory| Waiting {
             queues: FairQueues::new(bounds),
-            most: bounds.party,
             _memory: memory,
         });
         // The driver works off what waits, and ends the overload.
@@ -154,14 +151,19 @@ impl Core {
     }
 
     /// Lets a datagram wait for its sender's turn. To be called while [overloaded](
-    /// Self::is_overloaded).
+    /// Self::is_overloaded). One that came by TCP is never dropped:
+    /// [`is_queue_full`](Self::is_queue_full) bounds their number.
     pub(crate) fn let_wait(&mut self, sender: Option<PeerId>, datagram: Datagram) {
         let sender = self.place_of(sender);
         let Some(waiting) = &mut self.turns.waiting else {
             return;
         };
         let size = datagram.bytes.len() as u64 + OVERHEAD;
-        for (dropped, _) in waiting.queues.push(sender, size, (sender, datagram)) {
+        let dropped = match datagram.from.carrier {
+            Carrier::Udp => waiting.queues.push(sender, size, (sender, datagram)),
+            Carrier::Tcp => waiting.queues.push_kept(sender, size, (sender, datagram)),
+        };
+        for (dropped, _) in dropped {
             self.turns.shed = (self.turns.shed.0 + 1, dropped);
         }
     }
@@ -170,12 +172,12 @@ impl Core {
         sender.map_or(STRANGERS, |peer| self.peers.index(peer) + 1)
     }
 
-    /// Returns whether a peer's queue is half full: its connections then wait, as nothing that TCP
-    /// has delivered should be dropped.
+    /// Returns whether a peer has its share of the queues: its connections then wait, as nothing
+    /// that TCP has delivered may be dropped.
     pub(crate) fn is_queue_full(&self, peer: PeerId) -> bool {
         let sender = self.place_of(Some(peer));
         let waiting = self.turns.waiting.as_ref();
-        waiting.is_some_and(|waiting| waiting.queues.bytes_of(sender) > waiting.most / 2)
+        waiting.is_some_and(|waiting| waiting.queues.has_share(sender))
     }
 
     /// Handles waiting datagrams, those of each sender in turn, until the budget of a turn is used
@@ -243,7 +245,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
+    use std::{net::SocketAddr, rc::Rc};
 
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -251,12 +253,16 @@ mod tests {
     };
 
     use super::*;
-    use crate::rig::{Rig, listener};
+    use crate::rig::{self, Rig, listener};
 
     fn junk() -> Datagram {
+        junk_from(SocketAddr::from(([192, 0, 2, 9], 9)).into())
+    }
+
+    fn junk_from(from: Remote) -> Datagram {
         Datagram {
             at: Duration::ZERO,
-            from: std::net::SocketAddr::from(([192, 0, 2, 9], 9)).into(),
+            from,
             to: None,
             ecn: Ecn::NotEct,
             bytes: vec![5; 100].into(),
@@ -330,6 +336,41 @@ mod tests {
             assert!(shed.await.unwrap() > 10_000);
             rig.wait_idle().await;
         });
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_many_peers_send_by_tcp_is_never_shed() {
+        let others: Vec<_> = (1..=100).map(|other| (other, None)).collect();
+        let shared = rig::core(200, &others);
+        let ids = shared.borrow().peers.ids();
+        let at = SocketAddr::from(([192, 0, 2, 1], 1));
+        let (mut taken, mut shed) = (vec![0; ids.len()], 0);
+        for _ in 0..20 {
+            {
+                let core = &mut *shared.borrow_mut();
+                core.overload();
+                for (taken, id) in taken.iter_mut().zip(&ids) {
+                    // As its connection does.
+                    while !core.is_queue_full(*id) {
+                        core.let_wait(Some(*id), junk_from(Remote::tcp(at)));
+                        *taken += 1;
+                    }
+                    (0..100).for_each(|_| core.let_wait(None, junk()));
+                    let (count, sender) = core.take_shed();
+                    assert!(count == 0 || sender == "(strangers)", "{count} of {sender}");
+                    shed += count;
+                }
+            }
+            assert!(
+                taken.iter().all(|taken| *taken > 0),
+                "none waits for others"
+            );
+            Core::work_off(&shared);
+        }
+        while Core::work_off(&shared) {}
+        let core = shared.borrow();
+        assert_eq!(core.tcp.counted.received, taken.iter().sum::<u64>());
+        assert!(shed > 0);
     }
 
     #[test]
