@@ -58,6 +58,8 @@ const WINDOW_SEGMENTS_MAX: usize = 1 << 20;
 /// Segments, and bytes on the link, by which urgent segments may exceed the window.
 const BYPASS_SEGMENTS: usize = 4096;
 const BYPASS_BYTES: u64 = 1 << 20;
+/// Entries of acknowledged segments that may stay in a queue of flights.
+const FLIGHTS_SLACK: usize = 4096;
 /// Report spacings by which a report may be late.
 const WINDOW_SPACINGS: u32 = 3;
 /// Additional bytes in flight while the link is silent and nothing stops the sender. Data sent for
@@ -235,6 +237,10 @@ impl<T> Delivery<T> {
                 flights.pop_front();
             }
         }
+        // Behind one that is never acknowledged nor lost, those of all others would stay.
+        if flights.len() > 2 * self.segments.unacked() + FLIGHTS_SLACK {
+            flights.retain(|f| self.segments.sent_as(f.seq, f.number).is_some());
+        }
         if was_lost {
             self.on_retransmitted(sending.at, flight);
         }
@@ -259,6 +265,13 @@ impl<T> Delivery<T> {
     /// packets on the link.
     pub fn span(&self) -> (usize, u64) {
         self.segments.span()
+    }
+
+    /// Returns the allocated memory in bytes, without that of the segments' contents.
+    #[cfg(test)]
+    pub fn memory(&self) -> usize {
+        let flights: usize = self.flights.iter().map(VecDeque::capacity).sum();
+        self.segments.memory() + flights * size_of::<Flight>()
     }
 
     /// Returns the time that a sender continues without an acknowledgement of its first segment,

@@ -1,4 +1,12 @@
 //! Unacknowledged segments, by number.
+//!
+//! ```text
+//!   slots     [ 2 | - | - | 0 | 1 ]      8 bytes each; an acknowledged one has no entry
+//!   entries   [ 3rd | 4th | 0th | free ]   200 bytes each
+//! ```
+//!
+//! A peer that acknowledges all segments but one keeps the slots of all later ones in memory, but
+//! not their entries.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -32,19 +40,29 @@ pub(super) struct Segment<T> {
     pub(super) coded: bool,
 }
 
-#[derive(Clone, Debug)]
-struct Slot<T> {
-    segment: Option<Segment<T>>,
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Place of its entry; [`ACKED`] once it is acknowledged.
+    entry: u32,
     /// Bytes that count in the window, even after acknowledgement, while earlier segments are
     /// missing.
-    size: usize,
+    size: u32,
 }
+
+/// Entry of an acknowledged segment.
+const ACKED: u32 = u32::MAX;
+
+/// Entries that stay allocated when all segments are acknowledged.
+const ENTRIES_KEPT: usize = 4096;
 
 /// All segments from the first unacknowledged one on.
 #[derive(Clone, Debug)]
 pub(super) struct Segments<T> {
     first: u64,
-    slots: VecDeque<Slot<T>>,
+    slots: VecDeque<Slot>,
+    entries: Vec<Option<Segment<T>>>,
+    /// Entries without a segment.
+    free: Vec<u32>,
     bytes: u64,
     unacked: RangeSet,
 }
@@ -54,6 +72,8 @@ impl<T> Segments<T> {
         Self {
             first: 0,
             slots: VecDeque::new(),
+            entries: Vec::new(),
+            free: Vec::new(),
             bytes: 0,
             unacked: RangeSet::default(),
         }
@@ -68,6 +88,11 @@ impl<T> Segments<T> {
     /// packets.
     pub(super) fn span(&self) -> (usize, u64) {
         (self.slots.len(), self.bytes)
+    }
+
+    /// Returns the number of unacknowledged segments.
+    pub(super) fn unacked(&self) -> usize {
+        self.entries.len() - self.free.len()
     }
 
     pub(super) fn push(&mut self, content: T, size: usize) -> u64 {
@@ -85,46 +110,69 @@ impl<T> Segments<T> {
             flying: false,
             coded: false,
         };
-        self.slots.push_back(Slot {
-            segment: Some(segment),
-            size,
+        let entry = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            (self.entries.len() - 1) as u32
         });
-        self.bytes += size as u64;
+        self.entries[entry as usize] = Some(segment);
+        let size = size as u32;
+        self.slots.push_back(Slot { entry, size });
+        self.bytes += u64::from(size);
         self.unacked.insert(seq);
         seq
     }
 
     /// Returns an unacknowledged segment.
     pub(super) fn get_mut(&mut self, seq: u64) -> Option<&mut Segment<T>> {
+        let entry = self.slot(seq)?.entry;
+        self.entries.get_mut(entry as usize)?.as_mut()
+    }
+
+    fn get(&self, seq: u64) -> Option<&Segment<T>> {
+        let entry = self.slot(seq)?.entry;
+        self.entries.get(entry as usize)?.as_ref()
+    }
+
+    fn slot(&self, seq: u64) -> Option<&Slot> {
         let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
-        self.slots.get_mut(index)?.segment.as_mut()
+        self.slots.get(index)
+    }
+
+    /// Returns the allocated memory in bytes, without that of the segments' contents.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+            + self.entries.capacity() * size_of::<Option<Segment<T>>>()
+            + self.free.capacity() * size_of::<u32>()
     }
 
     /// Returns the first unacknowledged segments, `count` at most.
     pub(super) fn first(&self, count: usize) -> impl Iterator<Item = (u64, &Segment<T>)> {
         let runs = self.unacked.from(self.first);
-        runs.flatten().take(count).filter_map(|seq| {
-            let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
-            Some((seq, self.slots.get(index)?.segment.as_ref()?))
-        })
+        let seqs = runs.flatten().take(count);
+        seqs.filter_map(|seq| Some((seq, self.get(seq)?)))
     }
 
     /// Returns the segment if its last transmission was this packet and it is not acknowledged.
     pub(super) fn sent_as(&self, seq: u64, number: u64) -> Option<&Segment<T>> {
-        let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
-        let segment = self.slots.get(index)?.segment.as_ref()?;
-        (segment.last.number == number).then_some(segment)
+        self.get(seq)
+            .filter(|segment| segment.last.number == number)
     }
 
     /// Removes the unacknowledged segments with these numbers, and passes them to `acked` in rising
     /// order.
     pub(super) fn acknowledge(&mut self, seqs: Range<u64>, mut acked: impl FnMut(u64, Segment<T>)) {
         let (first, slots) = (self.first, &mut self.slots);
+        let (entries, free) = (&mut self.entries, &mut self.free);
         self.unacked.take(seqs, |run| {
             for seq in run {
-                // Every number in `unacked` has a slot with a segment.
-                let slot = slots.get_mut((seq - first) as usize);
-                if let Some(segment) = slot.and_then(|slot| slot.segment.take()) {
+                // Every number in `unacked` has a slot with an entry.
+                let Some(slot) = slots.get_mut((seq - first) as usize) else {
+                    continue;
+                };
+                let entry = std::mem::replace(&mut slot.entry, ACKED);
+                if let Some(segment) = entries.get_mut(entry as usize).and_then(Option::take) {
+                    free.push(entry);
                     acked(seq, segment);
                 }
             }
@@ -133,10 +181,14 @@ impl<T> Segments<T> {
     }
 
     fn advance(&mut self) {
-        while let Some(slot) = self.slots.front().filter(|slot| slot.segment.is_none()) {
-            self.bytes -= slot.size as u64;
+        while let Some(slot) = self.slots.front().filter(|slot| slot.entry == ACKED) {
+            self.bytes -= u64::from(slot.size);
             self.first += 1;
             self.slots.pop_front();
+        }
+        if self.slots.is_empty() && self.entries.len() > ENTRIES_KEPT {
+            (self.entries, self.free) = (Vec::new(), Vec::new());
+            self.slots.shrink_to(ENTRIES_KEPT);
         }
     }
 }

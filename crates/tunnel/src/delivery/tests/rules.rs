@@ -388,6 +388,32 @@ fn the_window_is_round_trips_or_a_few_segments() {
 }
 
 #[test]
+fn segments_acknowledged_behind_a_missing_one_take_little_memory() {
+    for reliable in [false, true] {
+        let mut delivery = Delivery::new(RTT);
+        delivery.set_reliable(reliable);
+        for seq in 0..200_000 {
+            assert_eq!(delivery.push(seq, 1000), seq);
+            delivery.on_sent(ms(seq / 100), Some(seq), 1000, seq % 2 == 0);
+            if seq % 100 == 99 {
+                // The highest packet tells nothing of the first.
+                let now = 1000 + seq / 100;
+                let (_, acked) = take(&mut delivery, now, &report(now, 1, 0, &[(1, seq + 1)]));
+                assert_eq!(acked.len(), if seq == 99 { 99 } else { 100 });
+            }
+        }
+        assert_eq!(delivery.span(), (200_000, 200_000_000));
+        // 8 bytes for each, and slack.
+        let memory = delivery.memory();
+        assert!(memory < 3 << 20, "{memory} bytes");
+        take(&mut delivery, 4000, &report(4000, 1, 200_000, &[]));
+        assert!(delivery.is_empty());
+        let memory = delivery.memory();
+        assert!(memory < 1 << 20, "{memory} bytes");
+    }
+}
+
+#[test]
 fn absurd_reports_are_refused_and_change_nothing() {
     let mut delivery = sent(3, false);
     delivery.push(3, 1000);

@@ -10,7 +10,8 @@ use crate::{
     delivery::ReportError,
     ecn::Ecn,
     session::{
-        CONTROL_MAX, EVENTS_MAX, Event, Outages, PacketError, Session, SessionConfig, SkipConfig,
+        CONTROL_MAX, EVENTS_MAX, Event, Outages, PacketError, Rate, Session, SessionConfig,
+        SkipConfig,
     },
     wire::{CloseCode, Frame, Gap, Highest, Part, Report, ResetCode, StreamId},
 };
@@ -305,6 +306,53 @@ fn a_peer_that_acknowledges_nothing_fills_no_memory() {
     }
     let refused = victim.session.stats().segments_not_held;
     assert!(refused > 5000, "{refused}");
+}
+
+/// A peer that acknowledges all segments but the first, for ever: what the session keeps of the
+/// others is little, and the window closes in the end.
+#[test]
+fn a_peer_that_never_acknowledges_one_segment_fills_no_memory() {
+    let mut victim = Victim::new(SessionConfig {
+        rate: Rate::Stated(1_000_000_000),
+        // As if it had delayed its answers.
+        rtt: Duration::from_millis(100),
+        ..many_streams(true)
+    });
+    let stream = victim.session.open(Class::Bulk, 0, b"").expect("one");
+    let total = 200_000_000;
+    victim.bytes.written.insert(stream, vec![0; total as usize]);
+    victim.session.written(stream, total);
+    let first = victim.report(0);
+    let mut most = (0, 0);
+    for _ in 0..2000 {
+        victim.run(MS);
+        victim
+            .segment(&[Part::Credit {
+                stream,
+                until: total,
+            }])
+            .expect("credit");
+        let (segments, bytes) = victim.session.delivery.span();
+        let Frame::Report(first) = &first else {
+            panic!("a report");
+        };
+        let ranges = if segments > 1 {
+            vec![1..segments as u64]
+        } else {
+            Vec::new()
+        };
+        let report = Report {
+            ranges,
+            ..first.clone()
+        };
+        victim.frames(&[Frame::Report(report)]).expect("valid");
+        most = most.max((segments, bytes));
+        let memory = victim.session.delivery.memory();
+        assert!(memory < 16 * segments + (1 << 20), "{memory} for {most:?}");
+    }
+    let (segments, bytes) = most;
+    assert!(segments > 10_000 && bytes < total, "{most:?}");
+    assert!(!victim.session.window_is_open());
 }
 
 /// Bytes in single pieces, in every other segment: what the session notes of them is in proportion
