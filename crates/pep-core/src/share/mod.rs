@@ -35,7 +35,7 @@ mod other;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 pub use other::{OtherTraffic, Transmitted};
 
@@ -272,6 +272,8 @@ pub struct Shares {
     /// Bytes queued at the link.
     queue: u64,
     demands: Vec<u64>,
+    /// True if the link was down in the last interval.
+    down: bool,
 }
 
 impl Shares {
@@ -282,7 +284,13 @@ impl Shares {
             levels: [rate; Priority::ALL.len()],
             queue: 0,
             demands: Vec::new(),
+            down: false,
         }
+    }
+
+    /// Returns whether flows had data to send in the last interval and none sent new data.
+    pub fn is_down(&self) -> bool {
+        self.down
     }
 
     /// Rates that the flows of each priority may use together now, in bytes per second.
@@ -304,7 +312,8 @@ impl Shares {
     ) {
         let left = self.rate - other.min(self.rate / OTHER_PARTS);
         self.note_queue(elapsed, left, flows);
-        if is_down(flows) {
+        self.down = is_down(flows);
+        if self.down {
             return;
         }
         // Sorted but for the flows that came last.
@@ -397,10 +406,46 @@ fn demand<T: AsRef<Sharer>>(flows: &[T]) -> u64 {
     demands.fold(0, u64::saturating_add)
 }
 
-/// Initial limit of a new flow among `active` ones of its priority, until its demand is known: an
-/// equal share of the priority's `level`. `rate` is the link's.
-pub fn newcomer_limit(rate: u64, level: u64, active: u64) -> u64 {
-    (level / active.max(1)).max(minimum_share(rate))
+/// Flows that use the link, and newcomers, by host.
+///
+/// It does not count flows that use less than the smallest share, such as those of a server that
+/// reads nothing: a host may have a thousand of them.
+#[derive(Debug, Clone, Default)]
+pub struct Active {
+    flows: HashMap<Place, u64>,
+    hosts: [u64; Priority::ALL.len()],
+}
+
+impl Active {
+    /// Counts the flows of a link of this rate that use it.
+    pub fn new<'a>(rate: u64, flows: impl IntoIterator<Item = &'a Sharer>) -> Self {
+        let least = minimum_share(rate);
+        let mut active = Self::default();
+        for flow in flows {
+            if flow.demand >= least {
+                active.count(flow.place);
+            }
+        }
+        active
+    }
+
+    /// Counts a flow. Returns the number of its host's flows, and of the hosts of its priority.
+    fn count(&mut self, place: Place) -> (u64, u64) {
+        let (flows, hosts) = (
+            self.flows.entry(place).or_default(),
+            &mut self.hosts[place.priority as usize],
+        );
+        *hosts += u64::from(*flows == 0);
+        *flows += 1;
+        (*flows, *hosts)
+    }
+
+    /// Counts a newcomer. Returns its initial limit, until its demand is known: an equal share of
+    /// what an equal share of the priority's `level` leaves to its host. `rate` is the link's.
+    pub fn admit(&mut self, rate: u64, level: u64, place: Place) -> u64 {
+        let (flows, hosts) = self.count(place);
+        (level / hosts / flows).max(minimum_share(rate))
+    }
 }
 
 fn minimum_share(rate: u64) -> u64 {

@@ -73,12 +73,46 @@ fn equal_wishes_get_equal_shares_and_small_ones_what_they_want() {
 }
 
 #[test]
-fn newcomers_begin_with_an_equal_share_of_their_priority() {
-    assert_eq!(newcomer_limit(RATE, RATE, 1), RATE);
-    assert_eq!(newcomer_limit(RATE, RATE, 5), RATE / 5);
-    assert_eq!(newcomer_limit(RATE, RATE / 10, 5), RATE / 50);
-    assert_eq!(newcomer_limit(RATE, RATE, 1_000_000), RATE / 1024);
-    assert_eq!(newcomer_limit(3, 3, 1_000_000), 1);
+fn newcomers_begin_with_an_equal_share_of_their_host_and_priority() {
+    let mut active = Active::default();
+    assert_eq!(active.admit(RATE, RATE, place(0, 1)), RATE);
+    assert_eq!(active.admit(RATE, RATE, place(0, 1)), RATE / 2);
+    assert_eq!(active.admit(RATE, RATE, place(0, 2)), RATE / 2);
+    assert_eq!(active.admit(RATE, RATE / 10, place(0, 2)), RATE / 40);
+    assert_eq!(active.admit(RATE, RATE, of_class(Class::Interactive)), RATE);
+    for _ in 0..2000 {
+        active.admit(RATE, RATE, place(0, 3));
+    }
+    assert_eq!(active.admit(RATE, RATE, place(0, 3)), RATE / 1024);
+    assert_eq!(active.admit(3, 3, place(0, 3)), 1);
+    assert_eq!(active.admit(RATE, RATE, place(1, 3)), RATE / 4);
+}
+
+#[test]
+fn a_newcomer_does_not_share_with_flows_that_stand_still() {
+    let mut flows = vec![Sharer::new(place(0, 1)); 900];
+    flows.push(Sharer::new(place(0, 2)));
+    let mut shares = Shares::new(RATE);
+    for interval in 0..60 {
+        for flow in &mut flows[..900] {
+            flow.handle_usage(Usage {
+                // The server's buffer is full after a moment.
+                sent: if interval < 3 { RATE / 10_000 } else { 0 },
+                fresh: interval < 3,
+                backlogged: true,
+                ..Usage::default()
+            });
+        }
+        flows[900].handle_usage(Usage {
+            sent: RATE / 20,
+            fresh: true,
+            ..Usage::default()
+        });
+        shares.handle_interval(INTERVAL, 0, &mut flows);
+    }
+    let mut active = Active::new(RATE, &flows);
+    assert_eq!(active.admit(RATE, RATE, place(0, 3)), RATE / 2);
+    assert_eq!(active.admit(RATE, RATE, place(0, 1)), RATE / 3);
 }
 
 /// Class normal, in the site and host of these numbers.

@@ -34,7 +34,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pep_core::share::{Place, Priority, newcomer_limit};
+use pep_core::share::{Active, Place, Priority};
 use pepd_sys::{
     leg::{self, Terms},
     socket::{self, Progress},
@@ -43,6 +43,13 @@ use tokio::sync::Notify;
 use units::Rate;
 
 pub use sampler::Sampler;
+
+/// Flows since the last sample, and those then.
+#[derive(Debug, Default)]
+struct Newcomers {
+    list: Vec<Arc<Sender>>,
+    active: Active,
+}
 
 /// Link whose rate flows share.
 #[derive(Debug)]
@@ -61,7 +68,7 @@ pub struct SharedLink {
     other_rate: AtomicU64,
     /// Bytes of other traffic since the start.
     other_bytes: AtomicU64,
-    newcomers: Mutex<Vec<Arc<Sender>>>,
+    newcomers: Mutex<Newcomers>,
     begun: Notify,
 }
 
@@ -119,14 +126,18 @@ impl SharedLink {
 
     /// Lists a sender that begins.
     fn list(&self, sender: &Arc<Sender>) {
-        self.newcomers.lock().push(Arc::clone(sender));
         let priority = sender.place.priority as usize;
-        let listed = self.listed[priority].fetch_add(1, Relaxed) + 1;
+        let level = self.levels[priority].load(Relaxed);
+        let limit = {
+            let mut newcomers = self.newcomers.lock();
+            newcomers.list.push(Arc::clone(sender));
+            newcomers.active.admit(self.rate, level, sender.place)
+        };
+        self.listed[priority].fetch_add(1, Relaxed);
         if self.is_shared() {
             self.begun.notify_one();
         }
-        let level = self.levels[priority].load(Relaxed);
-        sender.pace_at(newcomer_limit(self.rate, level, listed), self.rate);
+        sender.pace_at(limit, self.rate);
     }
 
     /// Notes that a sender is no longer listed.
@@ -135,7 +146,7 @@ impl SharedLink {
     }
 
     fn take_newcomers(&self) -> Vec<Arc<Sender>> {
-        mem::take(&mut self.newcomers.lock())
+        mem::take(&mut self.newcomers.lock().list)
     }
 }
 

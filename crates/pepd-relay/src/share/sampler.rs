@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use pep_core::share::{INTERVAL, OtherTraffic, Priority, Sharer, Shares, Transmitted, Usage};
+use pep_core::share::{
+    Active, INTERVAL, OtherTraffic, Priority, Sharer, Shares, Transmitted, Usage,
+};
 use pepd_sys::{
     interface::TransmitCounters,
     socket::{self, Progress},
@@ -132,7 +134,10 @@ impl Sampler {
             } else {
                 INTERVAL_STUCK.min(2 * pause)
             };
-            sleep(pause).await;
+            // A newcomer's demand is to be known soon, however long nothing has moved.
+            if pause == INTERVAL || timeout(pause, self.link.begun.notified()).await.is_ok() {
+                sleep(INTERVAL).await;
+            }
         }
     }
 
@@ -212,6 +217,11 @@ impl Sampler {
             if limit > 0 {
                 flow.sender.pace_at(limit, rate);
             }
+        }
+        // Flows restart after an outage with the shares that they had.
+        if !self.shares.is_down() {
+            let sharers = self.flows.iter().map(|flow| &flow.sharer);
+            self.link.newcomers.lock().active = Active::new(rate, sharers);
         }
         for (level, now) in self.link.levels.iter().zip(self.shares.levels()) {
             level.store(now, Relaxed);
