@@ -17,7 +17,7 @@ use pepd_sys::leg::Family;
 use super::{
     InterceptError, Interception, cannot,
     netlink::{Netlink, RouteError, interface},
-    route::{documentation_address, ip},
+    route::{ip, unused_address},
 };
 
 /// Networks in the table, and the addresses that identify uplinks.
@@ -36,9 +36,7 @@ impl Near {
         let endpoints = peers.filter_map(|peer| Some(peer.endpoint.as_ref()?.address()?.ip()));
         Self {
             link: link.map(|link| link.interface.to_string()),
-            far: endpoints
-                .chain(Family::ALL.map(documentation_address))
-                .collect(),
+            far: endpoints.chain(Family::ALL.map(unused_address)).collect(),
             networks: BTreeSet::new(),
         }
     }

@@ -365,7 +365,7 @@ impl Routing {
     /// # Errors
     /// When the kernel does not answer.
     pub async fn delivers(&self, netlink: &Netlink, host: &LanHost) -> Result<bool, RouteError> {
-        let address = documentation_address(host.family());
+        let address = unused_address(host.family());
         let route = netlink
             .look_up_from(address, self.marks.local(), host)
             .await?;
@@ -384,7 +384,7 @@ impl Routing {
     ) -> Result<bool, RouteError> {
         for &(lan, index) in tuns {
             let route = netlink
-                .look_up(documentation_address(family), self.marks.hold(lan))
+                .look_up(unused_address(family), self.marks.hold(lan))
                 .await?;
             if route.is_none_or(|route| interface(&route) != Some(index)) {
                 return Ok(false);
@@ -602,11 +602,12 @@ pub(super) fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     }
 }
 
-/// Returns an address that no machine has: one for documentation (RFC 5737, RFC 3849).
-pub(super) fn documentation_address(family: Family) -> IpAddr {
+/// Returns an address that no machine has: the dummy address of IPv4 (RFC 7600 section 4.8), and
+/// one of the discard prefix of IPv6 (RFC 6666). Laboratories use those for documentation.
+pub(super) fn unused_address(family: Family) -> IpAddr {
     match family {
-        Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
-        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        Family::V4 => Ipv4Addr::new(192, 0, 0, 8).into(),
+        Family::V6 => Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into(),
     }
 }
 
