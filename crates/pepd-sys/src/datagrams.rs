@@ -6,13 +6,16 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     os::fd::{AsRawFd as _, BorrowedFd},
     ptr,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Bytes of a buffer: the most that the kernel joins (GRO).
 const BUFFER: usize = 64 << 10;
 /// Room for the control messages of a datagram: local address, mark, size, and time.
 const CONTROL: usize = 32;
+/// Difference, in nanoseconds, above which the system clock was set. A smaller one may be that of
+/// two readings, or of a clock that is being adjusted.
+const SET: u128 = 10_000_000;
 
 /// A received buffer: one datagram, or several of one size that the kernel joined.
 #[derive(Debug)]
@@ -24,8 +27,8 @@ pub struct Received<'a> {
     /// ECN codepoint (RFC 3168 §5), 0 if the socket does not report it (`IP_RECVTOS`,
     /// `IPV6_RECVTCLASS`).
     pub ecn: u8,
-    /// Time since the arrival, if the socket reports it ([`report_times`]). Wrong by as much as the
-    /// system clock was set in between.
+    /// Time since the arrival, if the socket reports it ([`report_times`]). `None` while datagrams
+    /// may wait since before the system clock was set.
     pub age: Option<Duration>,
     /// Bytes of each datagram but the last, which may be shorter. Never 0.
     pub segment: usize,
@@ -39,6 +42,61 @@ pub struct Received<'a> {
 /// As setsockopt(2).
 pub fn report_times(socket: BorrowedFd<'_>) -> io::Result<()> {
     super::socket::set_int(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
+/// One instant by two clocks.
+#[derive(Debug, Clone, Copy)]
+struct Now {
+    /// Unix time, by which the kernel notes arrivals. It may be set.
+    wall: Duration,
+    /// Monotonic time with an arbitrary start.
+    steady: Duration,
+}
+
+impl Now {
+    /// Returns the difference of the clocks in nanoseconds. It changes when one of them is set.
+    fn difference(self) -> i128 {
+        let [wall, steady] = [self.wall, self.steady].map(|time| time.as_nanos() as i128);
+        wall - steady
+    }
+}
+
+/// Ages of the datagrams of one socket.
+#[derive(Debug)]
+pub struct Ages {
+    began: Instant,
+    /// Difference of the clocks when no datagram waited.
+    drained: Option<i128>,
+}
+
+impl Default for Ages {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            drained: None,
+        }
+    }
+}
+
+impl Ages {
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        Now {
+            wall: wall.unwrap_or_default(),
+            steady: self.began.elapsed(),
+        }
+    }
+
+    /// Notes that no datagram waited at some time after `before`.
+    fn on_drained(&mut self, before: Now) {
+        self.drained = Some(before.difference());
+    }
+
+    /// Returns the age of a datagram that arrived at this Unix time.
+    fn age(&self, at: Duration, now: Now) -> Option<Duration> {
+        let set = now.difference().abs_diff(self.drained?);
+        (set <= SET).then(|| now.wall.saturating_sub(at))
+    }
 }
 
 /// Storage for control messages, aligned as the kernel writes them.
@@ -65,16 +123,17 @@ impl Receiver {
     }
 
     /// Receives without waiting into `most` buffers at most, and calls `take` for each. Returns
-    /// their number.
+    /// their number. `ages` are those of this socket.
     ///
     /// # Errors
     /// As recvmmsg(2); `WouldBlock` if nothing has arrived.
     pub fn receive(
         &mut self,
-        socket: BorrowedFd<'_>,
+        (socket, ages): (BorrowedFd<'_>, &mut Ages),
         most: usize,
         mut take: impl FnMut(Received<'_>),
     ) -> io::Result<usize> {
+        let before = ages.now();
         let most = most.min(self.from.len());
         let mut iovecs: Vec<libc::iovec> = Vec::with_capacity(most);
         for buffer in self.bytes.chunks_exact_mut(BUFFER).take(most) {
@@ -105,10 +164,13 @@ impl Receiver {
                 ptr::null_mut(),
             )
         };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error());
+        let count = count.inspect_err(|err| {
+            if err.kind() == io::ErrorKind::WouldBlock {
+                ages.on_drained(before);
+            }
+        })?;
+        let now = ages.now();
         let buffers = self.bytes.chunks_exact_mut(BUFFER);
         for ((header, from), buffer) in headers.iter().zip(&self.from).zip(buffers).take(count) {
             let length = (header.msg_len as usize).min(BUFFER);
@@ -118,10 +180,13 @@ impl Receiver {
                 from,
                 to: noted.to,
                 ecn: noted.ecn,
-                age: noted.at.map(|at| now.saturating_sub(at)),
+                age: noted.at.and_then(|at| ages.age(at, now)),
                 segment: noted.segment.unwrap_or(length).max(1),
                 bytes: &mut buffer[..length],
             });
+        }
+        if count < most {
+            ages.on_drained(before);
         }
         Ok(count)
     }
@@ -292,7 +357,7 @@ mod tests {
             }
             report_times(receiver.as_fd()).expect("an option");
             // The kernel begins to note times a little after it was asked.
-            let mut buffers = Receiver::new(4);
+            let (mut buffers, mut ages) = (Receiver::new(4), Ages::default());
             let mut notes = false;
             while !notes {
                 sender.send(b"first").expect("loopback");
@@ -302,13 +367,13 @@ mod tests {
                         .age
                         .is_some_and(|age| age >= Duration::from_millis(2));
                 };
-                let _ = buffers.receive(receiver.as_fd(), 4, note);
+                let _ = buffers.receive((receiver.as_fd(), &mut ages), 4, note);
             }
             sender.send(b"early").expect("loopback");
             thread::sleep(Duration::from_millis(30));
             sender.send(b"late").expect("loopback");
             let mut seen = Vec::new();
-            let count = buffers.receive(receiver.as_fd(), 4, |received| {
+            let count = buffers.receive((receiver.as_fd(), &mut ages), 4, |received| {
                 assert_eq!(received.from, sender.local_addr().expect("bound"));
                 assert_eq!((received.to, received.ecn), (Some(local), 3));
                 assert_eq!(received.segment, received.bytes.len());
@@ -323,7 +388,9 @@ mod tests {
                 *early >= *late + Duration::from_millis(30),
                 "{early:?} {late:?}"
             );
-            let none = buffers.receive(receiver.as_fd(), 4, |_| panic!("nothing was sent"));
+            let none = buffers.receive((receiver.as_fd(), &mut ages), 4, |_| {
+                panic!("nothing was sent")
+            });
             assert_eq!(none.unwrap_err().kind(), io::ErrorKind::WouldBlock);
         }
     }
@@ -334,10 +401,10 @@ mod tests {
         for number in 0..5 {
             sender.send(&[number; 9]).expect("loopback");
         }
-        let mut buffers = Receiver::new(3);
+        let (mut buffers, mut ages) = (Receiver::new(3), Ages::default());
         let mut seen = Vec::new();
         for most in [2, 8, 8] {
-            let count = buffers.receive(receiver.as_fd(), most, |received| {
+            let count = buffers.receive((receiver.as_fd(), &mut ages), most, |received| {
                 assert_eq!((received.to, received.age, received.ecn), (None, None, 0));
                 seen.push(received.bytes[0]);
             });
@@ -356,11 +423,39 @@ mod tests {
             return;
         }
         sender.send(&[7; 450]).expect("loopback");
-        let mut buffers = Receiver::new(8);
+        let (mut buffers, mut ages) = (Receiver::new(8), Ages::default());
         let mut lengths = Vec::new();
-        let _ = buffers.receive(receiver.as_fd(), 8, |received| {
+        let _ = buffers.receive((receiver.as_fd(), &mut ages), 8, |received| {
             lengths.extend(received.bytes.chunks(received.segment).map(<[u8]>::len));
         });
         assert_eq!(lengths, [100, 100, 100, 100, 50]);
+    }
+
+    /// A clock that is set by years makes no datagram that old, or younger than others.
+    #[test]
+    fn a_clock_set_by_ten_years_makes_ages_unknown_until_no_datagram_waits() {
+        const YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+        const MS: Duration = Duration::from_millis(1);
+        let unix = Duration::from_secs(1_700_000_000);
+        for set in [|wall: Duration| wall + YEARS, |wall: Duration| wall - YEARS] {
+            let mut ages = Ages::default();
+            let at = |steady: u32| Now {
+                wall: unix + MS * steady,
+                steady: MS * steady,
+            };
+            let then = |steady: u32| Now {
+                wall: set(at(steady).wall),
+                ..at(steady)
+            };
+            // Datagrams of a predecessor may wait since any time.
+            assert_eq!(ages.age(at(7).wall, at(10)), None);
+            ages.on_drained(at(10));
+            assert_eq!(ages.age(at(17).wall, at(20)), Some(3 * MS));
+            // One has arrived before the clock was set, one after that.
+            assert_eq!(ages.age(at(21).wall, then(30)), None);
+            assert_eq!(ages.age(then(25).wall, then(30)), None);
+            ages.on_drained(then(30));
+            assert_eq!(ages.age(then(35).wall, then(40)), Some(5 * MS));
+        }
     }
 }

@@ -16,7 +16,7 @@ use std::{
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use pepd_sys::{
-    datagrams::{self, Received, Receiver},
+    datagrams::{self, Ages, Received, Receiver},
     reactor,
 };
 use quinn_udp::{EcnCodepoint, Transmit, UdpSockRef, UdpSocketState};
@@ -37,6 +37,7 @@ const JOINED_BUFFERS: usize = 8;
 struct Udp {
     socket: Arc<Socket>,
     state: UdpSocketState,
+    ages: Ages,
     company: Company,
     /// More datagrams may have arrived than were received.
     has_more: bool,
@@ -52,6 +53,7 @@ impl Udp {
         Ok(Self {
             socket,
             state,
+            ages: Ages::default(),
             company: Company::default(),
             has_more: false,
             most: BUFFERS,
@@ -251,7 +253,8 @@ impl Sockets {
                     let now = *now.get_or_insert_with(|| taker.now());
                     received += take_all(now, &mut buffer, taker);
                 };
-                match self.receiver.receive(udp.socket.as_fd(), udp.most, each) {
+                let of = (udp.socket.as_fd(), &mut udp.ages);
+                match self.receiver.receive(of, udp.most, each) {
                     Ok(count) => {
                         udp.has_more = count == udp.most;
                         udp.most = if joined { JOINED_BUFFERS } else { BUFFERS };
