@@ -4,11 +4,13 @@ use std::{
     io::{self, Read as _, Write as _},
     net::TcpStream,
     os::unix::net::UnixStream,
+    time::{Duration, Instant},
 };
 
 use pepd_tests::{
     bed::Family,
     echo::EchoServer,
+    host::Dial,
     tunnel::TunnelBed,
     wait::{PATIENCE, wait_until},
 };
@@ -299,4 +301,70 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
         answer.is_ok_and(|answer| answer.contains("\"restarts\":1,"))
     });
     running.stop_after_errors();
+}
+
+/// Clients that take hold of the admin port: each sends a part of a head, or asks for an answer
+/// that it never reads, or for a stream that it never reads.
+fn slow_clients(connect: impl Fn() -> Box<dyn io::Write>, kind: usize) -> Vec<Box<dyn io::Write>> {
+    let request = [
+        "GET /v1/sta",
+        "GET /app.js HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "GET /v1/stream HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ][kind];
+    let client = |_| {
+        let mut stream = connect();
+        // pepd may have closed the connection already.
+        let _ = stream.write_all(request.as_bytes());
+        stream
+    };
+    (0..100).map(client).collect()
+}
+
+/// Others are answered beside slow clients of the socket and of the port, flows continue, and
+/// memory is bounded.
+#[test]
+fn slow_clients_of_the_admin_port_make_nobody_wait() {
+    /// Less than the time after which pepd closes slow connections, if it must not wait for them.
+    const SOON: Duration = Duration::from_secs(4);
+    let bed = TunnelBed::new(LINK);
+    let admin = format!("{ADMIN}http = \"{HTTP}\"\n");
+    let running = Running::start(&bed, "", &format!("{SITE}{admin}"));
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut stream = connect(&bed, Family::V4);
+    echo_once(&mut stream, b"before");
+    let (before, idle) = (running.boat.resident_bytes(), running.boat.descriptors());
+    let path = running.boat.path("admin.sock");
+    let boat = bed.host("boat");
+    let by_port = || -> Box<dyn io::Write> {
+        let address = HTTP.parse().expect("an address");
+        let dial = Dial::to(address).receive_buffer(2048);
+        Box::new(boat.dial(&dial).expect("it listens"))
+    };
+    let by_socket =
+        || -> Box<dyn io::Write> { Box::new(UnixStream::connect(&path).expect("it listens")) };
+    let mut all = Vec::new();
+    for kind in [0, 1, 2] {
+        all.extend(slow_clients(by_port, kind));
+        all.extend(slow_clients(by_socket, kind));
+        let begun = Instant::now();
+        let (code, answer) = by_tcp(&bed, "GET", "/v1/status", HTTP);
+        assert_eq!(code, 200, "{answer}");
+        assert!(status(&running)["uptime_s"].is_number());
+        assert!(begun.elapsed() < SOON, "{kind}: {:?}", begun.elapsed());
+        echo_once(&mut stream, &[7; 100_000]);
+    }
+    let peak = running.boat.resident_bytes();
+    assert!(
+        peak < before + (40 << 20),
+        "{before} bytes before, now {peak}"
+    );
+    // Sixteen of the port, of the socket, and of their streams.
+    let descriptors = running.boat.descriptors();
+    assert!(
+        descriptors <= idle + 60,
+        "{idle} descriptors, now {descriptors}"
+    );
+    drop(all);
+    drop(stream);
+    running.stop();
 }

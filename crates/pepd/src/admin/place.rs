@@ -34,6 +34,11 @@ impl Place {
         self.0.left.notify_one();
     }
 
+    /// Returns true once the place is free.
+    pub(super) fn is_left(&self) -> bool {
+        self.0.permit.lock().is_none()
+    }
+
     /// Completes after this time, unless the place is left before.
     pub(super) async fn overstayed(&self, limit: Duration) {
         tokio::select! {

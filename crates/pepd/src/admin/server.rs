@@ -1,12 +1,8 @@
 //! HTTP server of the admin API.
 
 use std::{
-    collections::VecDeque,
     io,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -35,15 +31,19 @@ use pepd_sys::admin_socket::{self, BindError, SocketFile};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixListener,
-    sync::{Notify, Semaphore},
+    sync::Semaphore,
     time::sleep,
 };
 use tokio_io_timeout::TimeoutStream;
 
-use super::{http, place::Place};
+use super::{
+    client::{Client, Clients, Watched},
+    http,
+    place::Place,
+};
 
-/// Maximum number of concurrent connections. Beyond it, the oldest without a complete request head
-/// is closed; if all have one, others wait.
+/// Maximum number of concurrent connections. Beyond it, the oldest is closed that has not sent a
+/// complete request head or does not read its answer; if there is none, others wait.
 const CONNECTIONS_MAX: usize = 16;
 /// Limits of a request: header bytes, body bytes and time.
 const HEAD_MAX: usize = 16 * 1024;
@@ -127,7 +127,7 @@ where
     A: Future<Output = io::Result<S>>,
 {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut heads = Heads::default();
+    let mut clients = Clients::default();
     loop {
         let stream = match accept().await {
             Ok(stream) => stream,
@@ -138,65 +138,25 @@ where
             }
         };
         if permits.available_permits() == 0 {
-            heads.shed_oldest();
+            clients.shed_oldest();
         }
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
             return;
         };
-        let place = Place::new(permit);
-        tokio::spawn(answer(stream, router.clone(), (place, heads.add())));
-    }
-}
-
-/// Request head of a connection.
-#[derive(Debug, Default)]
-struct Head {
-    is_complete: AtomicBool,
-    shed: Notify,
-}
-
-/// Connections without a complete request head, the oldest first. A slow client must not occupy
-/// the places of others.
-#[derive(Debug, Default)]
-struct Heads(VecDeque<Weak<Head>>);
-
-impl Heads {
-    fn add(&mut self) -> Arc<Head> {
-        let waits = |head: &Weak<Head>| {
-            let head = head.upgrade();
-            head.is_some_and(|head| !head.is_complete.load(Relaxed))
-        };
-        self.0.retain(waits);
-        let head = Arc::new(Head::default());
-        self.0.push_back(Arc::downgrade(&head));
-        head
-    }
-
-    fn shed_oldest(&mut self) {
-        while let Some(head) = self.0.pop_front() {
-            if let Some(head) = head
-                .upgrade()
-                .filter(|head| !head.is_complete.load(Relaxed))
-            {
-                return head.shed.notify_one();
-            }
-        }
+        let client = clients.add(Place::new(permit));
+        tokio::spawn(answer(stream, router.clone(), client));
     }
 }
 
 /// Serves a connection.
-async fn answer<S: AsyncRead + AsyncWrite>(
-    stream: S,
-    router: Router,
-    (place, head): (Place, Arc<Head>),
-) {
+async fn answer<S: AsyncRead + AsyncWrite + Unpin>(stream: S, router: Router, client: Arc<Client>) {
     let service = TowerToHyperService::new(router);
     let with_place = service_fn(|mut request: Request<Incoming>| {
-        head.is_complete.store(true, Relaxed);
-        request.extensions_mut().insert(place.clone());
+        client.has_asked.store(true, Relaxed);
+        request.extensions_mut().insert(client.place.clone());
         service.call(request)
     });
-    let mut stream = TimeoutStream::new(stream);
+    let mut stream = TimeoutStream::new(Watched::new(stream, Arc::clone(&client)));
     stream.set_write_timeout(Some(WRITE_TIME));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -208,11 +168,11 @@ async fn answer<S: AsyncRead + AsyncWrite>(
         result = connection => if let Err(err) = result {
             tracing::debug!(error = %err, "an operator's request");
         },
-        () = place.overstayed(CONNECTION_TIME) => {
+        () = client.place.overstayed(CONNECTION_TIME) => {
             tracing::debug!("an operator's request took too long");
         }
-        () = head.shed.notified() => {
-            tracing::debug!("an operator's request closed for another: its head was incomplete");
+        () = client.shed.notified() => {
+            tracing::debug!("an operator's connection closed for another: its client was slow");
         }
     }
 }
@@ -301,7 +261,8 @@ mod tests {
         let router = Router::new()
             .route("/lasting", get(lasting))
             .route("/never", get(never))
-            .route("/short", get(|| async { "short" }));
+            .route("/short", get(|| async { "short" }))
+            .route("/long", get(|| async { "x".repeat(100_000) }));
         let (connect, connections) = mpsc::channel(1);
         let connections = Arc::new(tokio::sync::Mutex::new(connections));
         tokio::spawn(async move {
@@ -390,6 +351,29 @@ mod tests {
         drop(slow);
         let answer = whole(last).await;
         assert_eq!(begin.elapsed().as_secs(), HEAD_TIME.as_secs(), "{answer}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_do_not_read_an_answer_make_no_other_wait() {
+        let server = server();
+        let begin = Instant::now();
+        let mut slow = Vec::new();
+        for _ in 0..3 * CONNECTIONS_MAX {
+            let mut stream = request(&server, "/long").await;
+            // Its answer has begun, and no more fits into its pipe.
+            stream.read_exact(&mut [0; 10]).await.expect("it begins");
+            slow.push(stream);
+        }
+        let answer = whole(request(&server, "/short").await).await;
+        assert!(answer.ends_with("short"), "{answer}");
+        assert!(begin.elapsed() < Duration::from_secs(1));
+        let kept = slow.pop().expect("there are some");
+        let answer = whole(kept).await;
+        assert!(
+            answer.len() > 100_000,
+            "the last one reads: {}",
+            answer.len()
+        );
     }
 
     #[tokio::test(start_paused = true)]
