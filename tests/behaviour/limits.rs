@@ -147,7 +147,7 @@ fn begin_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
 }
 
 /// Wraps the command of the daemon into another program's.
-fn wrapped(host: &Host, by: &str, arguments: &[&str], command: &Command) -> Command {
+pub fn wrapped(host: &Host, by: &str, arguments: &[&str], command: &Command) -> Command {
     let mut outer = host.command(&program(by));
     outer.args(arguments).arg(command.get_program());
     outer.args(command.get_args());

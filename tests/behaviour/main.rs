@@ -47,6 +47,7 @@ mod qlog;
 mod reach;
 mod recipes;
 mod relay;
+mod scarce;
 mod secrets;
 mod service;
 mod several;

@@ -16,7 +16,7 @@ use pep_core::{
 };
 use pepd_relay::{
     flow::{self, FlowContext, FlowInfo},
-    limits::Permit,
+    limits::{Permit, Resource},
 };
 use pepd_sys::{
     leg::{Family, FromSyn, ReservedLeg, SiteRuntime},
@@ -237,9 +237,14 @@ fn begin(core: &Shared, key: Key, ends: &FlowInfo, dscp: u8) -> io::Result<Box<d
         let core = core.borrow();
         (Arc::clone(&core.context), Rc::clone(&core.far))
     };
-    sites.servers.connect(&context, ends, dscp, &|cookie| {
+    let leg = sites.servers.connect(&context, ends, dscp, &|cookie| {
         if let Some(entry) = core.borrow_mut().entry(key) {
             entry.publish_leg(cookie);
+        }
+    });
+    leg.inspect_err(|err| {
+        if let Some(resource) = Resource::short(err) {
+            context.admission.on_short(resource);
         }
     })
 }
