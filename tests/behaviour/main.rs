@@ -22,6 +22,7 @@ mod diagnose;
 mod elsewhere;
 mod ending;
 mod firewall;
+mod forged;
 mod handshake;
 mod hanging;
 mod hostile;

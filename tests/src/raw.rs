@@ -1,4 +1,4 @@
-//! Single crafted packets, and captures of the packets on a machine's interfaces.
+//! Crafted packets, forged ICMP errors, and captures of the packets on a machine's interfaces.
 
 use std::{
     io::{self, Read as _},
@@ -6,7 +6,8 @@ use std::{
 };
 
 use etherparse::{
-    IpHeaders, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TransportSlice,
+    Icmpv4Type, Icmpv6Type, IpHeaders, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket,
+    TransportSlice, icmpv4::DestUnreachableHeader, icmpv6::DestUnreachableCode,
 };
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -26,6 +27,8 @@ pub struct Segment {
     pub ack: Option<u32>,
     /// True if SYN is set.
     pub syn: bool,
+    /// True if RST is set.
+    pub rst: bool,
     /// The kind of its first option, if any.
     pub option: Option<u8>,
     /// TTL or hop limit.
@@ -44,6 +47,7 @@ impl Segment {
             sequence: 1,
             ack: None,
             syn: true,
+            rst: false,
             option: None,
             hops: HOPS,
         }
@@ -62,16 +66,26 @@ impl Segment {
             sequence: expected,
             ack: Some(self.sequence.wrapping_add(1)),
             syn: false,
+            rst: false,
             option: None,
             hops: HOPS,
         }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    /// Returns the packet with its IP header.
+    ///
+    /// # Panics
+    /// When the addresses are of different families.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
         let (from, to) = (self.from.port(), self.to.port());
-        let mut step = self.ip().tcp(from, to, self.sequence, u16::MAX);
+        let mut step =
+            ip(self.from.ip(), self.to.ip(), self.hops).tcp(from, to, self.sequence, u16::MAX);
         if self.syn {
             step = step.syn();
+        }
+        if self.rst {
+            step = step.rst();
         }
         if let Some(ack) = self.ack {
             step = step.ack(ack);
@@ -84,18 +98,6 @@ impl Segment {
         let written = step.write(&mut bytes, &[]);
         written.expect("a packet without data is short enough");
         bytes
-    }
-
-    fn ip(&self) -> PacketBuilderStep<IpHeaders> {
-        match (self.from.ip(), self.to.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                PacketBuilder::ipv4(from.octets(), to.octets(), self.hops)
-            }
-            (IpAddr::V6(from), IpAddr::V6(to)) => {
-                PacketBuilder::ipv6(from.octets(), to.octets(), self.hops)
-            }
-            (from, to) => panic!("from {from} to {to}"),
-        }
     }
 
     /// Parses a TCP packet without data; `None` for others.
@@ -123,10 +125,80 @@ impl Segment {
             sequence: tcp.sequence_number(),
             ack: tcp.ack().then(|| tcp.acknowledgment_number()),
             syn: tcp.syn(),
+            rst: tcp.rst(),
             option: tcp.options().first().copied(),
             hops,
         })
     }
+}
+
+fn ip(from: IpAddr, to: IpAddr, hops: u8) -> PacketBuilderStep<IpHeaders> {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), hops),
+        (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::ipv6(from.octets(), to.octets(), hops),
+        (from, to) => panic!("from {from} to {to}"),
+    }
+}
+
+/// Returns an empty UDP datagram with its IP header.
+///
+/// # Panics
+/// When the addresses are of different families.
+#[must_use]
+pub fn datagram(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let step = ip(from.ip(), to.ip(), HOPS).udp(from.port(), to.port());
+    step.write(&mut bytes, &[]).expect("it is short");
+    bytes
+}
+
+/// The message of an ICMP error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// No route to the host, or no such host.
+    Host,
+    /// No socket has the port.
+    Port,
+    /// A filter prohibits the packet.
+    Prohibited,
+    /// The packet is longer than this MTU of the next hop.
+    TooBig(u16),
+}
+
+/// Returns an ICMP error of a router about a packet, to the sender of that packet.
+///
+/// # Panics
+/// When the router has an address of another family.
+#[must_use]
+pub fn error(router: IpAddr, error: Error, sender: IpAddr, packet: &[u8]) -> Vec<u8> {
+    let step = ip(router, sender, HOPS);
+    let mut bytes = Vec::new();
+    let written = match router {
+        IpAddr::V4(_) => {
+            let what = match error {
+                Error::Host => DestUnreachableHeader::Host,
+                Error::Port => DestUnreachableHeader::Port,
+                Error::Prohibited => DestUnreachableHeader::FilterProhibited,
+                Error::TooBig(next_hop_mtu) => {
+                    DestUnreachableHeader::FragmentationNeeded { next_hop_mtu }
+                }
+            };
+            let what = Icmpv4Type::DestinationUnreachable(what);
+            step.icmpv4(what).write(&mut bytes, packet)
+        }
+        IpAddr::V6(_) => {
+            let what = |code| Icmpv6Type::DestinationUnreachable(code);
+            let what = match error {
+                Error::Host => what(DestUnreachableCode::NoRoute),
+                Error::Port => what(DestUnreachableCode::Port),
+                Error::Prohibited => what(DestUnreachableCode::Prohibited),
+                Error::TooBig(mtu) => Icmpv6Type::PacketTooBig { mtu: mtu.into() },
+            };
+            step.icmpv6(what).write(&mut bytes, packet)
+        }
+    };
+    written.expect("it is short");
+    bytes
 }
 
 /// Sends a packet to a neighbour, regardless of its addresses.
@@ -150,12 +222,24 @@ pub fn send(host: &Host, next_hop: IpAddr, segment: &Segment) {
 /// # Panics
 /// When the kernel provides no socket.
 pub fn flood(host: &Host, next_hop: IpAddr, segments: impl Iterator<Item = Segment> + Send) -> u64 {
+    send_all(host, next_hop, segments.map(|segment| segment.bytes()))
+}
+
+/// Sends packets with their IP headers to a neighbour, as [`flood`] does.
+///
+/// # Panics
+/// When the kernel provides no socket.
+pub fn send_all(
+    host: &Host,
+    next_hop: IpAddr,
+    packets: impl Iterator<Item = Vec<u8>> + Send,
+) -> u64 {
     let next_hop = SocketAddr::new(next_hop, 0);
     let flood = || -> io::Result<u64> {
         let raw = Protocol::from(libc::IPPROTO_RAW);
         let socket = Socket::new(Domain::for_address(next_hop), Type::RAW, Some(raw))?;
-        let sent = segments.filter(|segment| {
-            let sent = socket.send_to(&segment.bytes(), &next_hop.into());
+        let sent = packets.filter(|packet| {
+            let sent = socket.send_to(packet, &next_hop.into());
             sent.is_ok()
         });
         Ok(sent.count() as u64)
@@ -224,12 +308,26 @@ impl Wire {
     /// # Panics
     /// When the kernel fails.
     pub fn find(&mut self, wanted: impl Fn(&Segment) -> bool) -> Option<Segment> {
+        self.look();
+        self.seen.iter().copied().find(|segment| wanted(segment))
+    }
+
+    /// Returns the last matching TCP packet so far.
+    ///
+    /// # Panics
+    /// When the kernel fails.
+    pub fn last(&mut self, wanted: impl Fn(&Segment) -> bool) -> Option<Segment> {
+        self.look();
+        let mut latest = self.seen.iter().rev().copied();
+        latest.find(|segment| wanted(segment))
+    }
+
+    fn look(&mut self) {
         let seen = self
             .packets
             .into_iter()
             .filter_map(|bytes| Segment::parse(&bytes));
         self.seen.extend(seen);
-        self.seen.iter().copied().find(|segment| wanted(segment))
     }
 }
 
