@@ -83,7 +83,12 @@ pub const HOLD: &str = "on_peer_loss = \"hold\"\nlost_after = \"60s\"\n";
 
 /// Starts a server that receives a payload of that length, and then answers.
 pub fn sink(bed: &TunnelBed, len: u64) -> Server {
-    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    sink_at(bed, len, PORT)
+}
+
+/// Starts such a server at another port.
+pub fn sink_at(bed: &TunnelBed, len: u64, port: u16) -> Server {
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, port));
     Server::start(listener, move |mut stream, _| {
         let (received, sum) = receive(&mut stream).expect("a payload");
         assert_eq!((received, sum), (len, Payload::new(1, len).sum()));

@@ -6,17 +6,18 @@ use std::{
     net::{IpAddr, SocketAddr, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use nix::sys::socket::{setsockopt, sockopt::TcpRepair};
 use parking_lot::Mutex;
 use pepd_tests::{
     bed::{Bed, Family, LAN, Path, Place},
     echo::EchoServer,
-    host::Dial,
+    host::{Dial, Host},
     matrix::{matrix, matrix_pepd_only, shared},
     objects::{self, ObjectServer},
     payload::{Payload, receive},
@@ -29,9 +30,10 @@ use pepd_tests::{
 use serde_json::Value;
 
 use crate::{
-    custody::{HOLD, LINK, MIB, assert_done, sink, upload, wait_down},
+    custody::{HOLD, LINK, MIB, assert_done, sink, sink_at, upload, wait_down},
     support::{PORT, connect, echo_once},
     survive::crash,
+    survive_tunnel::given,
     tunnel::{Running, SITE, connect as connect_in_tunnel},
 };
 
@@ -214,11 +216,16 @@ fn half_open(bed: &Bed) -> impl Iterator<Item = Segment> + Send + use<> {
 
 /// Stops the host from resetting answers to SYNs that its kernel did not send.
 fn make_mute(bed: &Bed) {
-    bed.client.nft(
+    make_mute_host(&bed.client);
+}
+
+fn make_mute_host(host: &Host) {
+    host.nft(
         "table inet mute {
             chain output {
                 type filter hook output priority 0;
                 ip saddr 10.5.0.2 tcp flags rst drop
+                ip daddr 10.5.0.2 tcp flags rst drop
                 ip6 saddr fd05::2 tcp flags rst drop
             }
         }",
@@ -493,6 +500,20 @@ fn counting_server(bed: &TunnelBed) -> (Server, Arc<Mutex<HashMap<IpAddr, u64>>>
     (server, taken)
 }
 
+/// Adds 10.5.0.2 to the client of a tunnel, and routes to it.
+fn add_second_host(bed: &TunnelBed) {
+    bed.host("client").ip("address add 10.5.0.2/24 dev boat");
+    bed.host("boat").ip("route add 10.5.0.0/24 dev client");
+    for name in ["hub", "server"] {
+        // The client's route to that network.
+        let to = bed.address("client", Family::V4);
+        let route = bed.host(name).ip(&format!("route get {to}"));
+        let route = route.split_whitespace().skip(1).take(4);
+        let route = route.collect::<Vec<_>>().join(" ");
+        bed.host(name).ip(&format!("route add 10.5.0.0/24 {route}"));
+    }
+}
+
 /// A host with twenty flows gets as much of a tunnel as another with one.
 #[test]
 fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
@@ -501,16 +522,7 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
         let bed = TunnelBed::new(crate::tunnel::LINK);
         let (_server, taken) = counting_server(&bed);
         let client = bed.host("client");
-        client.ip("address add 10.5.0.2/24 dev boat");
-        bed.host("boat").ip("route add 10.5.0.0/24 dev client");
-        for name in ["hub", "server"] {
-            // The client's route to that network.
-            let to = bed.address("client", Family::V4);
-            let route = bed.host(name).ip(&format!("route get {to}"));
-            let route = route.split_whitespace().skip(1).take(4);
-            let route = route.collect::<Vec<_>>().join(" ");
-            bed.host(name).ip(&format!("route add 10.5.0.0/24 {route}"));
-        }
+        add_second_host(&bed);
         let _running = Running::start(&bed, "", SITE);
         let hostile: SocketAddr = "10.5.0.2:0".parse().expect("an address");
         let to = bed.server_at(Family::V4, crate::tunnel::PORT);
@@ -544,5 +556,111 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
                 "{theirs} bytes of the other host beside {LEN}"
             );
         });
+    });
+}
+
+/// Ends the use of a connection without a word to its other end, which keeps it open: so a test has
+/// more connections than descriptors. The machine must not reset them ([`make_mute`]).
+fn abandon(stream: TcpStream) {
+    setsockopt(&stream, TcpRepair, &1).expect("root may");
+    drop(stream);
+}
+
+/// Starts a server that answers a byte and abandons the connection.
+fn abandoning_server(bed: &TunnelBed, port: u16) -> Server {
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, port));
+    Server::start(listener, |mut stream, _| {
+        let mut byte = [0];
+        if stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {
+            abandon(stream);
+        }
+    })
+}
+
+/// A host keeps thousands of flows open, most of which pass, since it is at its cap; the flows of
+/// another host are accelerated and lose nothing. `PEPD_TEST_FLOWS` is their number: `.ci/night`
+/// has 20,000, under the limits of the defaults.
+#[test]
+fn thousands_of_flows_of_one_host_harm_no_other() {
+    const FEW: u64 = 1200;
+    const THREADS: u64 = 8;
+    const LEN: u64 = 3_000_000;
+    shared(|| {
+        let flows = given("PEPD_TEST_FLOWS", FEW);
+        let bed = TunnelBed::new(LINK);
+        let (client, server) = (bed.host("client"), bed.host("server"));
+        add_second_host(&bed);
+        for host in [&client, &server] {
+            make_mute_host(host);
+        }
+        let limits = if flows > FEW {
+            ""
+        } else {
+            "[limits]\nflows = 1024\n"
+        };
+        let more = format!("{SITE}{limits}[admin]\nsocket = \"admin.sock\"\n");
+        let mut running = Running::start(&bed, "", &more);
+        let cap = if flows > FEW { 2048 } else { 256 };
+        let _abandoning = abandoning_server(&bed, crate::tunnel::PORT + 1);
+        let _echo =
+            EchoServer::start(server.listen(bed.server_at(Family::V4, crate::tunnel::PORT)));
+        let mut good = connect_in_tunnel(&bed, Family::V4);
+        echo_once(&mut good, b"before");
+        let before = running.boat.resident_bytes();
+        let to = bed.server_at(Family::V4, crate::tunnel::PORT + 1);
+        let opened = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (client, opened) = (&client, &opened);
+                scope.spawn(move || {
+                    for number in 0..flows / THREADS {
+                        // Ports that the kernel chooses would be those of abandoned connections.
+                        let port = 1025 + thread * (flows / THREADS) + number;
+                        let from: SocketAddr = format!("10.5.0.2:{port}").parse().expect("ours");
+                        let stream = client.dial(&Dial::to(to).from(from));
+                        let mut stream = stream.expect("answered or passed");
+                        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+                        echo_once(&mut stream, b"x");
+                        abandon(stream);
+                        opened.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            while opened.load(Ordering::SeqCst) < flows / THREADS * THREADS {
+                echo_once(&mut good, &[7; 5000]);
+                assert!(!thread::panicking());
+                echo_once(&mut connect_in_tunnel(&bed, Family::V4), b"a new flow");
+            }
+        });
+        let counters = running.boat.counters();
+        println!("{flows} flows of one host: {counters:?}");
+        let open = counters["flows_open"];
+        // A burst may be faster than the packet filter.
+        assert!((cap..cap + 64).contains(&open), "{open} open flows");
+        assert_eq!(counters["hosts_at_cap"], 1, "{counters:?}");
+        assert!(counters["syns_passed_hosts"] > flows / 2, "{counters:?}");
+        for short in ["descriptors_short", "memory_short", "gate_closed"] {
+            assert_eq!(counters[short], 0, "{short}: {counters:?}");
+        }
+        let lines = running.boat.log().events_since(0);
+        let lines = lines.iter().filter(|line| {
+            let message = line.message();
+            message.contains("host reached limits.flows_per_host")
+        });
+        assert_eq!(lines.count(), 1);
+        let grown = running.boat.resident_bytes().saturating_sub(before);
+        println!("{} KiB for a flow", grown / cap / 1024);
+        assert!(grown < (40 << 20) + cap * 160_000, "{grown} bytes");
+        // Other hosts have accelerated flows, whole.
+        let near = running.boat.counter("tunnel_flows_near");
+        let _upload = sink_at(&bed, LEN, crate::tunnel::PORT + 2);
+        let to = bed.server_at(Family::V4, crate::tunnel::PORT + 2);
+        let mut stream = client.connect(to).expect("pepd answers");
+        upload(&mut stream, LEN);
+        assert_done(&mut stream);
+        assert_eq!(running.boat.counter("tunnel_flows_near"), near + 1);
+        echo_once(&mut good, b"after");
+        running.boat.assert_healthy();
+        running.hub.assert_healthy();
     });
 }
