@@ -15,6 +15,7 @@ mod check;
 mod churn;
 mod classes;
 mod clear;
+mod clock;
 mod compression;
 mod congestion;
 mod custody;
