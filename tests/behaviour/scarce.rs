@@ -25,7 +25,7 @@ use crate::{
     limits::wrapped,
     support::echo_once,
     survive::crash,
-    tunnel::{PORT, Running, SITE, connect},
+    tunnel::{PORT, Running, SITE, STATED, connect},
 };
 
 fn flows(bed: &TunnelBed, count: usize) -> Vec<TcpStream> {
@@ -246,5 +246,26 @@ fn with_all_memory_of_its_cgroup_taken_a_boat_loses_no_acknowledged_byte() {
         assert_eq!(running.boat.counter("flows_lost_at_restart"), 0);
         drop(flows);
         running.stop_after_errors();
+    });
+}
+
+/// `pepd check` has the same finding.
+#[test]
+fn a_boat_whose_cgroup_has_less_memory_than_its_limits_warns() {
+    shared(|| {
+        let Some(cgroup) = Cgroup::new(200 * MIB) else {
+            return;
+        };
+        let bed = TunnelBed::new(LINK);
+        for (limits, warns) in [
+            ("", true),
+            ("[limits]\nflows = 64\nmemory = \"64MiB\"\n", false),
+        ] {
+            let config = bed.config(End::Boat, STATED, "", &format!("{SITE}{limits}"));
+            let boat = cgroup.start(&bed.host("boat"), &config);
+            let has_warned = boat.log().text().contains("the kernel may kill pepd");
+            assert_eq!(has_warned, warns, "{limits}");
+            boat.stop();
+        }
     });
 }

@@ -43,7 +43,7 @@ use super::{
     spare::Spare,
     takeover::{self, Legs, TakenOver},
 };
-use crate::{accept::Listener, workers::Workers};
+use crate::{accept::Listener, diagnose::warn_of_cgroup, workers::Workers};
 
 pub(super) async fn build(
     config: &Config,
@@ -53,6 +53,7 @@ pub(super) async fn build(
     keeper: Option<Keeper>,
 ) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
+    warn_of_cgroup(config);
     let (claim, keepers) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
     if let Ok(Some((process, interface))) = claim::rival(config) {
         tracing::warn!(

@@ -43,6 +43,7 @@ use serde::Serialize;
 
 use interfaces::Interface;
 use live::Running;
+pub(crate) use system::warn_of_cgroup;
 use unit::Unit;
 
 /// State of a finding, in the order of display.

@@ -435,6 +435,24 @@ fn amount(meminfo: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Warns if the memory of this process's cgroup does not suffice for its configuration.
+pub(crate) fn warn_of_cgroup(config: &Config) {
+    let limit = config.limits.memory.bytes();
+    let cgroup = cgroup::memory_limit(&read("/proc/self/cgroup"));
+    if let Some(cgroup) = cgroup.filter(|cgroup| is_too_much(limit, *cgroup)) {
+        tracing::warn!(
+            limit = text::bytes(limit),
+            cgroup = text::bytes(cgroup),
+            "the kernel may kill pepd: limits.memory exceeds 3/4 of its cgroup's memory; lower it, or raise MemoryMax="
+        );
+    }
+}
+
+/// Returns true if buffers of `limit` bytes leave less than a quarter of `total` to all else.
+fn is_too_much(limit: u64, total: u64) -> bool {
+    limit > total / 4 * 3
+}
+
 /// Returns a finding about memory. `cgroup` is the limit of the process, if it has one.
 fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
     let what = "memory";
@@ -456,7 +474,7 @@ fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
             ", the cgroup (container, unit) may have {}",
             text::bytes(cgroup)
         );
-        if limit > cgroup / 4 * 3 {
+        if is_too_much(limit, cgroup) {
             return Finding::warn(
                 what,
                 seen,
@@ -464,7 +482,7 @@ fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
             );
         }
     }
-    if limit > total / 4 * 3 {
+    if is_too_much(limit, total) {
         return Finding::warn(
             what,
             seen,
