@@ -26,6 +26,10 @@ use crate::{
     },
 };
 
+/// Time that a turn spends on packets for hosts while there are other peers.
+const DELIVERY: Duration = Duration::from_millis(1);
+/// Packets delivered between two readings of the clock.
+const CHECK_EVERY: usize = 32;
 /// Packets read from one interface before other tasks run.
 const TURN: usize = 128;
 /// Interval between checks of the maximum packet length.
@@ -212,7 +216,7 @@ impl Taps {
             cx.waker().wake_by_ref();
         }
         core.settle_packets();
-        self.deliver(core);
+        self.deliver(cx, core);
         let [martian, unmatched, forbidden] = core.take_strangers();
         if martian + unmatched + forbidden > 0 {
             core.context.counters.update(|stats| {
@@ -229,11 +233,18 @@ impl Taps {
         }
     }
 
-    /// Delivers packets of peers to hosts.
-    fn deliver(&mut self, core: &mut Core) {
+    /// Delivers packets of peers to hosts, those of each peer in turn. With several peers, what
+    /// takes too long goes on in the next turn.
+    fn deliver(&mut self, cx: &mut Context<'_>, core: &mut Core) {
         let (mut all, mut written) = (0, 0);
+        let until = core.now() + DELIVERY;
         loop {
-            let next = core.poll_host();
+            let looks = all % CHECK_EVERY == CHECK_EVERY - 1;
+            let is_over = looks && !core.is_alone() && core.now() >= until;
+            let next = if is_over { None } else { core.poll_host() };
+            if is_over {
+                cx.waker().wake_by_ref();
+            }
             if next.is_none() || self.runs.is_full() {
                 for (of, run) in self.runs.take() {
                     let tap = self.taps.iter().find(|tap| tap.of == of);

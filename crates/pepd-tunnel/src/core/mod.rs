@@ -91,6 +91,8 @@ pub(super) struct Core {
     off: bool,
     /// A session that takes packets has begun.
     joined: bool,
+    /// Peer whose packets go to hosts next.
+    next_host: usize,
     /// Recorders of traces of all peers.
     recorded: Attached,
     /// Figures that are part of counters of all threads.
@@ -134,6 +136,7 @@ impl Core {
             wait: Default::default(),
             off: false,
             joined: false,
+            next_host: 0,
             recorded: Attached::default(),
             counted: Default::default(),
             turns: Turns::default(),

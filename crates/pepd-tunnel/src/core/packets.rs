@@ -48,11 +48,13 @@ impl Core {
         packets.min()
     }
 
-    /// Returns the next packet for a host, with its peer and chain.
+    /// Returns the next packet for a host, with its peer and chain. Peers take turns.
     pub(crate) fn poll_host(&mut self) -> Option<((usize, usize), Vec<u8>)> {
-        let mut peers = self.peers.list.iter_mut().enumerate();
-        peers.find_map(|(index, peer)| {
-            let (chain, packet) = peer.packets.as_mut()?.poll_host()?;
+        let (peers, next) = (&mut self.peers.list, &mut self.next_host);
+        let first = *next;
+        (first..peers.len()).chain(0..first).find_map(|index| {
+            let (chain, packet) = peers.get_mut(index)?.packets.as_mut()?.poll_host()?;
+            *next = (index + 1) % peers.len();
             Some(((index, chain), packet))
         })
     }

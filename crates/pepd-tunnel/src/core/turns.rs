@@ -89,7 +89,8 @@ impl Core {
         self.is_overloaded() && self.is_alone()
     }
 
-    fn is_alone(&self) -> bool {
+    /// Returns whether there is no more than one peer.
+    pub(crate) fn is_alone(&self) -> bool {
         self.peers.list.len() < 2
     }
 

@@ -29,6 +29,7 @@ use pep_core::{
 };
 use tunnel::{
     class::Class,
+    compression::Expansion,
     ecn::Ecn,
     session::{PacketQueue, Session},
     store::NextPacket,
@@ -40,6 +41,12 @@ pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// Maximum of chains per peer, as for sites of mode `packet`. A receiver's reordering, delay and
 /// reassembly buffers take up to 11 MiB per chain, and nothing before a packet comes.
 const CHANNELS: u8 = 16;
+/// Minimum bytes for which a packet of the peer counts: short ones cost as much time.
+const COUNTED_MIN: usize = 512;
+/// Maximum bytes of packets of the peer that wait for hosts, where a packet counts for 1 KiB or
+/// more.
+const WAITING_MAX: usize = 8 << 20;
+const WAITING_MIN: usize = 1024;
 /// First channel of receivers' replies ([`boosters::exchange`]).
 const REPLIES: u8 = 64;
 
@@ -71,7 +78,12 @@ pub(super) struct Packets {
     /// Time of the last offer to the session.
     settled: Duration,
     admission: Admission,
-    /// Messages on channels that no peer uses.
+    /// Pace of messages that become many packets, or long ones: 80 bytes of a peer may become 1,024
+    /// acknowledgements, or a packet of 64 KiB.
+    expansion: Expansion,
+    /// Bytes of packets that wait for hosts; at most, as boosters may drop some.
+    waiting: usize,
+    /// Messages on channels that no peer uses, and those beyond the pace or the maximum.
     refused: u64,
 }
 
@@ -156,6 +168,8 @@ impl Packets {
             looked: Duration::ZERO,
             settled: Duration::ZERO,
             admission: Admission::new(Peer::reach(&config.peers, peer)),
+            expansion: Expansion::default(),
+            waiting: 0,
             refused: 0,
         })
     }
@@ -232,8 +246,15 @@ impl Packets {
         self.settled = now;
         if self.exchange.deadline().is_some_and(|at| at <= now) {
             let (sites, admission) = (&self.sites, &mut self.admission);
-            let site = &mut |packet: &[u8]| admission.site_of(sites, packet);
+            let (mut bytes, waiting) = (0, &mut self.waiting);
+            let site = &mut |packet: &[u8]| {
+                bytes += packet.len().max(COUNTED_MIN);
+                let site = admission.site_of(sites, packet)?;
+                *waiting += packet.len().max(WAITING_MIN);
+                Some(site)
+            };
             self.exchange.on_time(now, site);
+            self.expansion.on_unpacked(0, bytes as u64);
         }
         self.log_strangers(now);
         if self.queues.is_some() {
@@ -265,7 +286,12 @@ impl Packets {
 
     /// Returns the next packet for a host, and the chain of its interface.
     pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
-        let (chain, packet) = self.exchange.poll_host()?;
+        let Some((chain, packet)) = self.exchange.poll_host() else {
+            self.waiting = 0;
+            return None;
+        };
+        let bytes = packet.bytes.len().max(WAITING_MIN);
+        self.waiting = self.waiting.saturating_sub(bytes);
         Some((chain, packet.bytes))
     }
 
@@ -299,16 +325,26 @@ impl Packets {
         })
     }
 
-    /// Takes a message of the peer.
+    /// Takes a message of the peer. It is dropped while packets of earlier ones exceed the pace, or
+    /// too many of them wait.
     pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
-        if (CHANNELS..REPLIES).contains(&channel) {
+        let is_over = self.waiting >= WAITING_MAX || !self.expansion.wait(now).is_zero();
+        if is_over || (CHANNELS..REPLIES).contains(&channel) {
             self.refused += 1;
             return;
         }
         let (sites, admission) = (&self.sites, &mut self.admission);
-        let site = &mut |packet: &[u8]| admission.site_of(sites, packet);
+        let (mut bytes, waiting) = (0, &mut self.waiting);
+        let site = &mut |packet: &[u8]| {
+            bytes += packet.len().max(COUNTED_MIN);
+            let site = admission.site_of(sites, packet)?;
+            *waiting += packet.len().max(WAITING_MIN);
+            Some(site)
+        };
         self.exchange
             .handle(now, channel, message, inside(outer), site);
+        self.expansion
+            .on_unpacked(message.len() as u64, bytes as u64);
     }
 
     /// Returns the longest packet of each chain that is carried in one piece, given the maximum

@@ -253,3 +253,65 @@ fn due_messages_that_cannot_be_sent_set_no_timer() {
     packets.settle(again, Some(&mut session));
     assert_eq!(packets.deadline(), None);
 }
+
+/// 1,024 acknowledgements that the receiver makes at once, in one message.
+fn acknowledgements(number: u32) -> Vec<u8> {
+    let mut packet = packet(6, (FAR, 5060), (HOST, 7000));
+    packet.truncate(24);
+    packet.extend(1_u32.to_be_bytes());
+    packet.extend(((number << 20) + (1 << 19)).to_be_bytes());
+    packet.extend([0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    packet[3] = 40;
+    boosters::tcp::seal(&mut packet);
+    let head = [
+        &[0x13, 0xff, 0xff][..],
+        &(number << 20).to_be_bytes(),
+        &[0; 4],
+    ]
+    .concat();
+    [head, packet].concat()
+}
+
+#[test]
+fn packets_that_wait_for_hosts_are_bounded() {
+    let mut packets = packets();
+    let packet = packet(17, (FAR, 5060), (HOST, 7000));
+    let give = |packets: &mut Packets| packets.take(NOW, 0, Ecn::Ect0, &packet);
+    for _ in 0..10_000 {
+        give(&mut packets);
+    }
+    let waiting = std::iter::from_fn(|| packets.poll_host()).count();
+    assert_eq!(waiting, WAITING_MAX / WAITING_MIN);
+    assert_eq!(packets.refused, 10_000 - waiting as u64);
+    give(&mut packets);
+    assert!(packets.poll_host().is_some());
+}
+
+#[test]
+fn messages_that_become_many_packets_are_paced() {
+    let text = CONFIG.replace("protocol = \"udp\"", "protocol = \"tcp\"");
+    let config = pep_core::config::parse(&text).expect("valid");
+    let mut packets = Packets::new(&config, 0, 1).expect("sites");
+    let seconds = 5;
+    let mut counts = (0, 0);
+    for number in 0..1000 * seconds {
+        let now = NOW + Duration::from_millis(number.into());
+        let message = acknowledgements(number);
+        counts.0 += message.len();
+        packets.take(now, 0, Ecn::Ect0, &message);
+        packets.settle(now, None);
+        counts.1 += std::iter::from_fn(|| packets.poll_host()).count();
+    }
+    let (sent, made) = counts;
+    // The last message may exceed the pace by all that it becomes.
+    let most = (sent * 64 + (4 << 20) + seconds as usize * (1 << 20)) / COUNTED_MIN + 1024;
+    assert!(made > 1024 && made <= most, "{made}, but {most} at most");
+    assert!(packets.refused > 0);
+    // Packets that are no longer than their messages always pass.
+    let packet = packet(6, (FAR, 5060), (HOST, 7000));
+    for number in 0..1000 {
+        let now = NOW + Duration::from_secs(60) + Duration::from_millis(number);
+        packets.take(now, 0, Ecn::Ect0, &packet);
+        assert!(packets.poll_host().is_some());
+    }
+}
