@@ -1,22 +1,24 @@
 //! A rogue peer on sockets.
 
 use std::{
+    fmt,
     io::{ErrorKind, Read as _, Write as _},
-    net::{SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
 
 use pepd_tests::{
     host::{Dial, Host},
-    tunnel::{End, TunnelBed},
+    tunnel::{End, PORT, TunnelBed},
     wait::{PATIENCE, wait_within},
 };
 use rogue::{
-    Step,
+    Side, Step,
     cases::Case,
     floods::{Flood, Target},
     peer::{Config, Rogue, generous},
+    wire,
 };
 use splitmix::SplitMix64;
 use tunnel::{
@@ -24,15 +26,40 @@ use tunnel::{
     endpoint::{Carriers, Remote},
 };
 
-/// A port of the hub at which nothing listens.
+/// A port of the victim at which nothing listens.
 const CLOSED_PORT: u16 = 5002;
 /// Receive buffer of an attacker that does not read.
 const SMALL: usize = 4096;
 /// Time for which a connection may accept nothing.
 const STUCK: Duration = Duration::from_millis(100);
-/// Longest wait for an answer that the hub need not send.
+/// Longest wait for an answer that the victim need not send.
 const ROUND_TRIP: Duration = Duration::from_millis(30);
 const MOMENT: Duration = Duration::from_millis(1);
+/// Headers of IPv4 and UDP.
+const HEADERS: usize = 28;
+/// Most that an attacker sends, in bit/s.
+const LOAD: f64 = 10e6;
+
+/// Carrier of an attacker's datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// UDP.
+    Udp,
+    /// TCP.
+    Tcp,
+    /// TCP, of which nothing is read once there is a session.
+    DeafTcp,
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "UDP",
+            Self::Tcp => "TCP",
+            Self::DeafTcp => "TCP, unread",
+        })
+    }
+}
 
 /// Datagrams and sessions of an attacker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,50 +72,85 @@ pub struct Sent {
     pub sessions: u64,
 }
 
-/// A rogue peer, and its sockets.
+/// Bytes from and to an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes from it.
+    pub sent: u64,
+    /// Bytes to it.
+    pub came: u64,
+}
+
+/// A rogue peer, and its sockets. It calls the hub, or a boat calls it.
 pub struct Attacker {
     rogue: Rogue,
+    side: Side,
     host: Host,
-    hub: SocketAddr,
+    /// Address of the hub, or of the boat without its port.
+    victim: SocketAddr,
     udp: UdpSocket,
+    listener: Option<TcpListener>,
     tcp: Option<Connection>,
-    /// By TCP, and reads nothing once there is a session.
-    deaf: bool,
+    carrier: Carrier,
     began: Instant,
     sent: Sent,
+    /// Bytes that came by UDP, headers included.
+    came: u64,
 }
 
 struct Connection {
     stream: TcpStream,
+    from: SocketAddr,
     received: Vec<u8>,
+    over: bool,
+}
+
+/// Address at which a rogue hub is called.
+pub fn rogue_hub(bed: &TunnelBed) -> SocketAddr {
+    let [address, _] = bed.addresses_toward("boat2", "hub");
+    SocketAddr::new(address, PORT)
 }
 
 impl Attacker {
     /// Creates an attacker in the place of the second boat, with that boat's key.
-    pub fn new(bed: &TunnelBed, deaf: bool) -> Self {
+    pub fn new(bed: &TunnelBed, side: Side, carrier: Carrier) -> Self {
         let host = bed.host("boat2");
-        let hub = bed.hub_for(End::SecondBoat);
-        let udp = host.enter(|| UdpSocket::bind("0.0.0.0:0").expect("a free port"));
+        let (victim, key, local) = match side {
+            Side::Caller => (bed.hub_for(End::SecondBoat), "hub", ([0; 4], 0).into()),
+            Side::Called => (
+                SocketAddr::new(bed.addresses_toward("boat", "hub")[0], 0),
+                "boat",
+                rogue_hub(bed),
+            ),
+        };
+        let udp = host.enter(|| UdpSocket::bind(local).expect("a free port"));
         udp.set_nonblocking(true).expect("a socket");
+        let listener = (side == Side::Called).then(|| host.listen(local));
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true).expect("a socket");
+        }
         let config = Config {
             private_key: bed.private_key("boat2"),
-            public_key: public_key(&bed.private_key("hub")),
+            public_key: public_key(&bed.private_key(key)),
             psk: bed.private_key("psk"),
-            other: Some(hub),
-            carriers: if deaf { Carriers::Tcp } else { Carriers::Udp },
+            other: (side == Side::Caller).then_some(victim),
+            carriers: carriers(carrier),
             session: generous(),
         };
         // Ephemeral keys of earlier processes must not come again.
         let now = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
         Self {
             rogue: Rogue::new(config, now.as_nanos() as u64),
+            side,
             host,
-            hub,
+            victim,
             udp,
+            listener,
             tcp: None,
-            deaf,
+            carrier,
             began: Instant::now(),
             sent: Sent::default(),
+            came: 0,
         }
     }
 
@@ -99,48 +161,74 @@ impl Attacker {
 
     /// Takes what has arrived, and sends what a handshake needs.
     fn pump(&mut self) {
-        let (now, hub) = (self.now(), self.hub);
+        let now = self.now();
         let was_up = self.rogue.is_up();
         let mut buffer = [0; 1 << 16];
         while let Ok((length, from)) = self.udp.recv_from(&mut buffer) {
-            self.rogue.handle(now, from.into(), &mut buffer[..length]);
+            self.came += (length + HEADERS) as u64;
+            // A boat may call by both.
+            if self.carrier == Carrier::Udp {
+                self.rogue.handle(now, from.into(), &mut buffer[..length]);
+            }
         }
-        if !(self.deaf && self.rogue.is_up())
+        if let Some(Ok((stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
+            self.tcp = Connection::new(stream, from);
+        }
+        if !(self.carrier == Carrier::DeafTcp && self.rogue.is_up())
             && let Some(tcp) = &mut self.tcp
         {
             for mut datagram in tcp.receive(&mut buffer) {
-                self.rogue.handle(now, Remote::tcp(hub), &mut datagram);
+                self.rogue.handle(now, Remote::tcp(tcp.from), &mut datagram);
+            }
+            if tcp.over {
+                self.lose_connection();
             }
         }
         if !was_up && self.rogue.is_up() {
             self.sent.sessions += 1;
         }
         let mut out = Vec::new();
-        while self.rogue.poll(now, &mut out).is_some() {
-            self.send(&std::mem::take(&mut out));
+        while let Some(to) = self.rogue.poll(now, &mut out) {
+            self.send(&std::mem::take(&mut out), to.address);
         }
     }
 
-    /// Sends a datagram; what does not fit is lost, as with UDP.
-    fn send(&mut self, datagram: &[u8]) {
-        self.sent.datagrams += 1;
-        self.sent.bytes += datagram.len() as u64;
-        if !self.deaf {
-            let _ = self.udp.send_to(datagram, self.hub);
-            return;
-        }
-        if self.tcp.is_none() {
-            self.tcp = Connection::open(&self.host, self.hub);
-        }
-        let written = self.tcp.as_mut().is_some_and(|tcp| tcp.send(datagram));
-        if !written {
-            // A record that is cut makes the connection useless.
-            self.tcp = None;
+    fn lose_connection(&mut self) {
+        self.tcp = None;
+        // What the victim may still send is lost.
+        if self.rogue.closed().is_none() {
             self.rogue.renew();
         }
     }
 
-    /// Waits for a session. Returns false if the hub accepts none.
+    /// Sends a datagram; what does not fit is lost, as with UDP.
+    fn send(&mut self, datagram: &[u8], to: SocketAddr) {
+        self.sent.datagrams += 1;
+        self.sent.bytes += datagram.len() as u64;
+        if self.carrier == Carrier::Udp {
+            let _ = self.udp.send_to(datagram, to);
+            return;
+        }
+        if self.tcp.is_none() && self.side == Side::Caller {
+            let deaf = self.carrier == Carrier::DeafTcp;
+            self.tcp = Connection::open(&self.host, self.victim, deaf);
+        }
+        let written = self.tcp.as_mut().is_some_and(|tcp| tcp.send(datagram));
+        if !written {
+            // A record that is cut makes the connection useless.
+            self.lose_connection();
+        }
+    }
+
+    /// Ends the session. A boat calls again sooner if it learns of that.
+    fn renew(&mut self) {
+        if self.side == Side::Called {
+            self.take(&Step::Packet(vec![6, 0, 0]));
+        }
+        self.rogue.renew();
+    }
+
+    /// Waits for a session. Returns false if the victim accepts none.
     pub fn connect(&mut self) -> bool {
         if self.rogue.closed().is_some() {
             self.rogue.renew();
@@ -154,10 +242,15 @@ impl Attacker {
         up.is_some()
     }
 
-    /// Returns true if the hub accepts a session in which all is right, and answers in it.
+    /// Returns true if the victim accepts a session in which all is right, and answers in it.
     pub fn can_begin(&mut self) -> bool {
-        (self.tcp, self.deaf) = (None, false);
-        self.rogue.renew_by(Carriers::Udp);
+        if self.carrier == Carrier::DeafTcp {
+            self.carrier = Carrier::Tcp;
+        }
+        self.renew();
+        if self.side == Side::Caller {
+            self.tcp = None;
+        }
         if !self.connect() {
             return false;
         }
@@ -171,8 +264,12 @@ impl Attacker {
     }
 
     fn take(&mut self, step: &Step) {
+        if *step == Step::Renew && self.side == Side::Called {
+            return self.renew();
+        }
         if let Some(datagram) = self.rogue.step(self.now(), step) {
-            self.send(&datagram);
+            let remote = self.rogue.remote().map(|remote| remote.address);
+            self.send(&datagram, remote.unwrap_or(self.victim));
         }
     }
 
@@ -183,8 +280,9 @@ impl Attacker {
         let began = Instant::now();
         let (mut turns, mut of_session, mut sessions) = (0, 0, 0);
         while began.elapsed() < duration {
-            let due = began.elapsed().as_secs_f64() * f64::from(flood.rate);
-            if turns >= due as u64 {
+            let elapsed = began.elapsed().as_secs_f64();
+            let due = elapsed * f64::from(flood.rate);
+            if turns >= due as u64 || self.sent.bytes as f64 * 8.0 > LOAD * elapsed {
                 self.pump();
                 thread::sleep(MOMENT);
                 continue;
@@ -207,7 +305,7 @@ impl Attacker {
         self.sent
     }
 
-    /// Plays cases in their order for so long. A session lasts until the hub ends it.
+    /// Plays cases in their order for so long. A session lasts until the victim ends it.
     pub fn cases(&mut self, cases: &[Case], duration: Duration) -> Sent {
         self.sent = Sent::default();
         let began = Instant::now();
@@ -221,7 +319,7 @@ impl Attacker {
             for step in &case.steps {
                 self.take(step);
             }
-            // The hub's answer, if it ends the session.
+            // The victim's answer, if it ends the session.
             let before = self.rogue.arrived();
             wait_within(ROUND_TRIP, || {
                 self.pump();
@@ -231,12 +329,12 @@ impl Attacker {
         self.sent
     }
 
-    /// Sends as much per second as before to a port of the hub at which nothing listens.
+    /// Sends as much per second as before, for half as long, to a port of the victim at which
+    /// nothing listens.
     pub fn send_to_closed_port(&mut self, as_before: &Sent, duration: Duration) {
         let count = as_before.datagrams.max(1);
         let datagram = vec![0; (as_before.bytes / count).min(1400) as usize];
-        let to = SocketAddr::new(self.hub.ip(), CLOSED_PORT);
-        // The duration is half of that before.
+        let to = SocketAddr::new(self.victim.ip(), CLOSED_PORT);
         let count = count / 2;
         let began = Instant::now();
         let mut sent = 0;
@@ -251,14 +349,98 @@ impl Attacker {
             sent += 1;
         }
     }
+
+    /// Asks the hub for many bytes, first at its own address, then at another one of this machine,
+    /// whose challenges it does not answer. Returns bytes sent and received at both, headers
+    /// included.
+    pub fn reflect(&mut self, bed: &TunnelBed, duration: Duration) -> [Moved; 2] {
+        let IpAddr::V4(own) = bed.addresses_toward("boat2", "hub")[0] else {
+            unreachable!("the first address is of IPv4")
+        };
+        let other = Ipv4Addr::from(u32::from(own) + 70);
+        self.host.ip(&format!("address add {other}/24 dev hub"));
+        let bind = || UdpSocket::bind((other, 0)).expect("a free port");
+        let other = self.host.enter(bind);
+        other.set_nonblocking(true).expect("a socket");
+        // The last ones ask for answers.
+        let steps = [
+            Step::Report,
+            Step::Report,
+            Step::Packet(vec![3]),
+            Step::Packet(vec![4, 0, 1]),
+            Step::Terms(vec![2]),
+        ];
+        (self.sent, self.came) = (Sent::default(), 0);
+        let mut moved = Moved::default();
+        let (mut buffer, began) = ([0; 1 << 16], Instant::now());
+        for step in steps.iter().cycle() {
+            let elapsed = began.elapsed();
+            if elapsed >= duration {
+                break;
+            }
+            if !self.rogue.is_up() {
+                self.connect();
+                self.ask_for_bytes();
+            }
+            if elapsed < duration / 3 {
+                self.take(&Step::Report);
+            } else if let Some(datagram) = self.rogue.step(self.now(), step)
+                && other.send_to(&datagram, self.victim).is_ok()
+            {
+                moved.sent += (datagram.len() + HEADERS) as u64;
+            }
+            self.pump();
+            while let Ok(length) = other.recv(&mut buffer) {
+                moved.came += (length + HEADERS) as u64;
+            }
+            thread::sleep(5 * MOMENT);
+        }
+        let own = Moved {
+            sent: self.sent.bytes + self.sent.datagrams * HEADERS as u64,
+            came: self.came,
+        };
+        [own, moved]
+    }
+
+    /// Opens a probe of 8 GB.
+    fn ask_for_bytes(&mut self) {
+        const UNTIL: u64 = 1 << 33;
+        let parts = [
+            wire::open(0, &wire::probe_header(UNTIL)),
+            wire::credit(0, UNTIL),
+            wire::session_credit(UNTIL),
+        ];
+        self.take(&Step::Segment(parts.concat()));
+    }
+}
+
+const fn carriers(carrier: Carrier) -> Carriers {
+    match carrier {
+        Carrier::Udp => Carriers::Udp,
+        Carrier::Tcp | Carrier::DeafTcp => Carriers::Tcp,
+    }
 }
 
 impl Connection {
-    fn open(host: &Host, hub: SocketAddr) -> Option<Self> {
-        let stream = host.dial(&Dial::to(hub).receive_buffer(SMALL)).ok()?;
+    fn new(stream: TcpStream, from: SocketAddr) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
-        let received = Vec::new();
-        Some(Self { stream, received })
+        stream.set_nodelay(true).ok()?;
+        Some(Self {
+            stream,
+            from,
+            received: Vec::new(),
+            over: false,
+        })
+    }
+
+    fn open(host: &Host, to: SocketAddr, deaf: bool) -> Option<Self> {
+        let dial = Dial::to(to);
+        let dial = if deaf {
+            dial.receive_buffer(SMALL)
+        } else {
+            dial
+        };
+        Self::new(host.dial(&dial).ok()?, to)
     }
 
     /// Sends a datagram; returns false if the connection is over.
@@ -270,7 +452,7 @@ impl Connection {
             match self.stream.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // A hub that takes no more is right, and the datagram is not sent.
+                    // A victim that takes no more is right, and the datagram is not sent.
                     if rest.len() == record.len() && began.elapsed() > STUCK {
                         return true;
                     }
@@ -287,8 +469,15 @@ impl Connection {
 
     /// Returns all whole datagrams that have arrived.
     fn receive(&mut self, buffer: &mut [u8]) -> Vec<Vec<u8>> {
-        while let Ok(length @ 1..) = self.stream.read(buffer) {
-            self.received.extend_from_slice(&buffer[..length]);
+        loop {
+            match self.stream.read(buffer) {
+                Ok(length @ 1..) => self.received.extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                _ => {
+                    self.over = true;
+                    break;
+                }
+            }
         }
         let mut datagrams = Vec::new();
         while let Some(length) = self.received.first_chunk::<2>() {

@@ -42,15 +42,15 @@ pub struct Rounds {
 }
 
 impl Load {
-    /// Starts so many flows, and waits until each has had an answer.
-    pub fn start(client: &Host, server: SocketAddr, flows: usize) -> Self {
+    /// Starts so many flows to each server, and waits until each has had an answer.
+    pub fn start(client: &Host, servers: &[(SocketAddr, usize)]) -> Self {
         let since = Instant::now();
         let times = Arc::new(Mutex::new(Times {
             since,
             rounds: Vec::new(),
         }));
         let over = Arc::new(AtomicBool::new(false));
-        let begin = |_| {
+        let begin = |server: SocketAddr| {
             let mut stream = client.connect(server).expect("pepd answers");
             // A flow may stand for long, but must not be reset.
             stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -63,7 +63,9 @@ impl Load {
                 }
             })
         };
-        let threads = (0..flows).map(begin).collect();
+        let flows = servers.iter();
+        let flows = flows.flat_map(|(server, flows)| std::iter::repeat_n(*server, *flows));
+        let threads = flows.map(begin).collect();
         Self {
             times,
             over,

@@ -4,8 +4,9 @@
 use std::{net::SocketAddr, ops::Range};
 
 use crate::{
-    Step,
+    Side, Step,
     document::{self, Content, Field, Item, ReportField},
+    packets,
     wire::{self, Writer},
 };
 
@@ -39,24 +40,26 @@ const VALUES: [u64; 10] = [
 /// Numbers of streams: of both sides, and beyond all limits.
 const STREAMS: [u64; 8] = [0, 1, 2, 3, 40, 100_000, 1 << 32, (1 << 62) - 2];
 
-/// Returns all cases.
-pub fn all() -> Vec<Case> {
+/// Returns all cases of a rogue on that side.
+pub fn all(side: Side) -> Vec<Case> {
+    let first = side.stream(0);
     let mut cases = Vec::new();
     datagrams(&mut cases);
     terms(&mut cases);
     for item in document::frames() {
-        frame(&item, &mut cases);
+        frame(&item, first, &mut cases);
     }
     for item in document::parts() {
-        part(&item, &mut cases);
+        part(&item, first, &mut cases);
     }
-    unknown_types(&mut cases);
+    unknown_types(first, &mut cases);
     report(&mut cases);
     for (of, row) in [("CLOSE", "close code"), ("RESET", "reset code")] {
-        codes(of, row, &mut cases);
+        codes(of, row, first, &mut cases);
     }
-    headers(&mut cases);
+    headers(first, &mut cases);
     packet_numbers(&mut cases);
+    packets::cases(&mut cases);
     cases
 }
 
@@ -86,6 +89,7 @@ pub fn rows() -> Vec<String> {
     rows.extend(codes("RESET", "reset code"));
     let fields = document::header_fields().into_iter();
     rows.extend(fields.map(|field| format!("header {field}")));
+    rows.extend(document::messages().iter().map(packets::row));
     rows
 }
 
@@ -145,15 +149,17 @@ fn terms(cases: &mut Vec<Case>) {
 
 // --- frames and parts ---
 
-/// Returns a frame or part with ordinary values, but with `value` in the field at a place.
-fn written(item: &Item, kind: u8, other: Option<(usize, u64)>, long: bool) -> Vec<u8> {
+/// Returns a frame or part with ordinary values, but with `value` in the field at a place. It is
+/// about the stream `first`.
+fn written(item: &Item, first: u64, kind: u8, other: Option<(usize, u64)>, long: bool) -> Vec<u8> {
     let mut out = Writer::new(kind);
     for (place, field) in item.fields.iter().enumerate() {
         let value = other.filter(|(at, _)| *at == place).map(|(_, value)| value);
+        let ordinary = if field.name == "stream" { first } else { 0 };
         out = match &field.content {
             Content::Fixed(bits) => out.fixed(*bits, value.unwrap_or(0)),
-            Content::Number if long => out.long_number(value.unwrap_or(0)),
-            Content::Number => out.number(value.unwrap_or(0)),
+            Content::Number if long => out.long_number(value.unwrap_or(ordinary)),
+            Content::Number => out.number(value.unwrap_or(ordinary)),
             Content::Length => out.number(value.unwrap_or(3)),
             Content::Bytes(_) => out.bytes(b"abc"),
             Content::Rest => out.bytes(b"rest"),
@@ -184,25 +190,32 @@ fn values(field: &Field) -> Vec<u64> {
 }
 
 /// Cases that differ by values. `send` makes the steps that send the bytes.
-fn differing(item: &Item, row: &str, send: impl Fn(Vec<u8>) -> Vec<Step>, cases: &mut Vec<Case>) {
-    let (first, last) = item.types;
-    for kind in [first, first.midpoint(last), last] {
-        let plain = written(item, kind, None, false);
+fn differing(
+    item: &Item,
+    row: &str,
+    first: u64,
+    send: impl Fn(Vec<u8>) -> Vec<Step>,
+    cases: &mut Vec<Case>,
+) {
+    let (lowest, last) = item.types;
+    for kind in [lowest, lowest.midpoint(last), last] {
+        let plain = written(item, first, kind, None, false);
         cases.push(case(row, "as drawn", send(plain)));
         cases.push(case(
             row,
             "with long numbers",
-            send(written(item, kind, None, true)),
+            send(written(item, first, kind, None, true)),
         ));
     }
     for (place, field) in item.fields.iter().enumerate() {
         for value in values(field) {
-            let bytes = written(item, first, Some((place, value)), false);
+            let bytes = written(item, first, lowest, Some((place, value)), false);
             cases.push(case(row, format!("{} {value}", field.name), send(bytes)));
         }
         if let Content::Bytes(most) = field.content {
             for length in [most, most + 1] {
-                let mut bytes = written(item, first, Some((place - 1, length as u64)), false);
+                let length_at = Some((place - 1, length as u64));
+                let mut bytes = written(item, first, lowest, length_at, false);
                 bytes.resize(bytes.len() - 3 + length, b'a');
                 cases.push(case(
                     row,
@@ -214,10 +227,10 @@ fn differing(item: &Item, row: &str, send: impl Fn(Vec<u8>) -> Vec<Step>, cases:
     }
 }
 
-fn frame(item: &Item, cases: &mut Vec<Case>) {
+fn frame(item: &Item, first: u64, cases: &mut Vec<Case>) {
     let row = row("frame", item);
-    differing(item, &row, |bytes| vec![Step::Packet(bytes)], cases);
-    let plain = written(item, item.types.0, None, false);
+    differing(item, &row, first, |bytes| vec![Step::Packet(bytes)], cases);
+    let plain = written(item, first, item.types.0, None, false);
     let twice = vec![Step::Packet(plain.repeat(2)), Step::Again];
     cases.push(case(&row, "twice", twice));
     let flood = Step::Packet(plain.repeat(1000 / plain.len()));
@@ -237,15 +250,15 @@ fn frame(item: &Item, cases: &mut Vec<Case>) {
     }
 }
 
-fn part(item: &Item, cases: &mut Vec<Case>) {
+fn part(item: &Item, first: u64, cases: &mut Vec<Case>) {
     let row = row("part", item);
     let opens = item.name.starts_with("OPEN");
     let after_opening = |bytes: Vec<u8>| match opens {
         true => vec![Step::Segment(bytes)],
-        false => vec![opened(0), Step::Segment(bytes)],
+        false => vec![opened(first), Step::Segment(bytes)],
     };
-    differing(item, &row, after_opening, cases);
-    let plain = written(item, item.types.0, None, false);
+    differing(item, &row, first, after_opening, cases);
+    let plain = written(item, first, item.types.0, None, false);
     let once = Step::Segment(plain.clone());
     cases.push(case(
         &row,
@@ -255,13 +268,13 @@ fn part(item: &Item, cases: &mut Vec<Case>) {
     let again = vec![Step::SegmentAt(-1, plain.clone()), Step::Again];
     let again = [after_opening(plain.clone()), again].concat();
     cases.push(case(&row, "in a segment that is repeated", again));
-    let early = vec![once.clone(), once.clone(), opened(0), once.clone()];
+    let early = vec![once.clone(), once.clone(), opened(first), once.clone()];
     cases.push(case(&row, "before its opening", early));
-    let end = Step::Segment(wire::reset(0, 0));
+    let end = Step::Segment(wire::reset(first, 0));
     cases.push(case(
         &row,
         "after its end",
-        vec![opened(0), end, once.clone(), once],
+        vec![opened(first), end, once.clone(), once],
     ));
     let far = [1 << 20, 1 << 30, 1 << 31, -1, -(1 << 30)];
     let far = far
@@ -275,7 +288,7 @@ fn part(item: &Item, cases: &mut Vec<Case>) {
 }
 
 /// Types of frames and parts that the document does not draw.
-fn unknown_types(cases: &mut Vec<Case>) {
+fn unknown_types(first: u64, cases: &mut Vec<Case>) {
     let drawn = |items: &[Item], kind: u8| {
         let of = |item: &Item| (item.types.0..=item.types.1).contains(&kind);
         items.iter().any(of)
@@ -290,7 +303,7 @@ fn unknown_types(cases: &mut Vec<Case>) {
         )));
     }
     for kind in (0..=u8::MAX).filter(|kind| !drawn(&parts, *kind)) {
-        let steps = vec![opened(0), Step::Segment(vec![kind, 0, 0, 0, 0])];
+        let steps = vec![opened(first), Step::Segment(vec![kind, 0, 0, 0, 0])];
         cases.push(ending(case(
             "part of no type",
             format!("{kind:#04x}"),
@@ -376,7 +389,7 @@ fn report(cases: &mut Vec<Case>) {
 
 // --- codes ---
 
-fn codes(of: &str, row: &str, cases: &mut Vec<Case>) {
+fn codes(of: &str, row: &str, first: u64, cases: &mut Vec<Case>) {
     let known = document::codes(of);
     let beyond = known.iter().max().map_or(0, |last| last + 1);
     for code in known.into_iter().chain([beyond, 127, 128, 255]) {
@@ -387,9 +400,10 @@ fn codes(of: &str, row: &str, cases: &mut Vec<Case>) {
                     .number(reason.len() as u64);
                 return vec![Step::Packet(frame.bytes(reason).0)];
             }
-            let part = Writer::new(0x46).number(0).fixed(8, code.into()).number(0);
+            let part = Writer::new(0x46).number(first).fixed(8, code.into());
+            let part = part.number(0);
             vec![
-                opened(0),
+                opened(first),
                 Step::Segment(part.0.clone()),
                 Step::Segment(part.0),
             ]
@@ -441,7 +455,7 @@ fn with_field(name: &str) -> Vec<(Vec<u8>, Range<usize>)> {
     }
 }
 
-fn headers(cases: &mut Vec<Case>) {
+fn headers(first: u64, cases: &mut Vec<Case>) {
     for name in document::header_fields() {
         let row = format!("header {name}");
         for (header, range) in with_field(&name) {
@@ -450,13 +464,13 @@ fn headers(cases: &mut Vec<Case>) {
             ] {
                 let mut header = header.clone();
                 header[range.clone()].fill(byte);
-                let steps = vec![Step::Segment(wire::open(0, &header))];
+                let steps = vec![Step::Segment(wire::open(first, &header))];
                 cases.push(case(&row, format!("of bytes {byte:#04x}"), steps));
             }
             for length in [range.start, range.end - 1, range.end, header.len() + 1] {
                 let mut header = header.clone();
                 header.resize(length, 0);
-                let steps = vec![Step::Segment(wire::open(0, &header))];
+                let steps = vec![Step::Segment(wire::open(first, &header))];
                 cases.push(case(&row, format!("of a header of {length} bytes"), steps));
             }
         }

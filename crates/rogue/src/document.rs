@@ -12,6 +12,9 @@
 /// The protocol's description.
 pub const PROTOCOL: &str = include_str!("../../../docs/protocol.md");
 
+/// Description of the messages of packet mode.
+const MESSAGES: &str = include_str!("../../boosters/src/wire.rs");
+
 /// Content of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -195,7 +198,7 @@ fn field(cell: &str, name: &str, after_length: bool) -> Field {
     }
 }
 
-/// Parses `0x20`, `0x20 - 0x3f` and `0x20 to 0x3f`.
+/// Parses `0x20`, `0x20 - 0x3f`, `0x20 .. 0x3f` and `0x20 to 0x3f`.
 fn types(text: &str) -> Option<(u8, u8)> {
     let mut all = text.split([' ', '-']).filter_map(hex);
     let first = all.next()?;
@@ -205,6 +208,38 @@ fn types(text: &str) -> Option<(u8, u8)> {
 fn hex(text: &str) -> Option<u8> {
     let digits = text.trim_matches([',', ';', '`']).strip_prefix("0x")?;
     u8::from_str_radix(digits, 16).ok()
+}
+
+/// Returns the messages of packet mode. A field has bits, or is the rest.
+pub fn messages() -> Vec<Item> {
+    let lines = MESSAGES.lines().filter_map(|line| line.strip_prefix("//!"));
+    lines.filter_map(|line| message(line.trim())).collect()
+}
+
+/// Parses `0x02 | id:16 | bytes       PIECE       of a message ...`.
+fn message(line: &str) -> Option<Item> {
+    let is_name =
+        |word: &&str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let types = types(&line[..line.find(" |").unwrap_or(line.len())])?;
+    let name = line.split_whitespace().find(is_name)?;
+    let field = |cell: &str| {
+        let cell = cell.split_whitespace().next().unwrap_or_default();
+        let (name, bits) = cell.split_once(':').unwrap_or((cell, ""));
+        Field {
+            name: name.to_owned(),
+            content: bits.parse().map_or(Content::Rest, Content::Fixed),
+        }
+    };
+    let mut fields: Vec<Field> = line.split('|').skip(1).map(field).collect();
+    if fields.is_empty() {
+        // Drawn elsewhere.
+        fields.push(field("message"));
+    }
+    Some(Item {
+        types,
+        name: name.to_owned(),
+        fields,
+    })
 }
 
 /// Returns the numbers of a table of codes, such as `CLOSE`.

@@ -6,19 +6,25 @@ use splitmix::SplitMix64;
 use tunnel::compression::{Codec, PLAIN_MAX, Packer};
 
 use crate::{
-    Step,
+    Side, Step, packets,
     wire::{self, Writer},
 };
 
-/// Destinations and client of a flood's flows.
+/// Destinations and client of a flood's flows, and the numbers of its streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
+    /// Side that began the session.
+    pub side: Side,
     /// A server that accepts, and reads all.
     pub server: SocketAddr,
     /// A port at which nothing listens.
     pub refused: SocketAddr,
     /// The client that flows name.
     pub client: SocketAddr,
+    /// A port of the server to which packet mode goes.
+    pub packets: SocketAddr,
+    /// A host for which the rogue may speak in packet mode.
+    pub inner: SocketAddr,
 }
 
 /// A flood.
@@ -35,7 +41,9 @@ pub struct Flood {
 }
 
 /// All floods.
-pub const ALL: [Flood; 19] = [
+pub const ALL: [Flood; 25] = [
+    // The first, as floods of openings delay later ones of the peer.
+    flood("expanding blocks", 200, expanding_blocks),
     flood("held parts", 2000, held_parts),
     flood("openings and resets", 1000, openings),
     flood("pieces", 500, pieces),
@@ -47,13 +55,18 @@ pub const ALL: [Flood; 19] = [
         ..flood("unread resets", 1000, probes)
     },
     flood("repair packets", 4000, repair_packets),
-    flood("expanding blocks", 200, expanding_blocks),
     flood("credits", 2000, credits),
     flood("clocks", 2000, clocks),
     flood("optimistic reports", 100, optimistic),
     flood("resumptions", 500, resumptions),
     flood("inventories", 500, inventories),
-    flood("packets", 2000, packets),
+    flood("packets", 2000, damaged_packets),
+    flood("tiny packets", 250, packets::tiny),
+    flood("forged packets", 2000, packets::forged),
+    flood("broken messages", 2000, packets::broken),
+    flood("held messages", 1000, packets::held),
+    flood("acknowledgements", 500, packets::acknowledgements),
+    flood("expanding messages", 500, packets::expanding),
     flood("initiations", 100, initiations),
     flood("closes", 20, closes),
     flood("requests for answers", 4000, requests),
@@ -76,11 +89,6 @@ const fn flood(
 /// Bytes of parts in a packet that every path carries.
 const ROOM: usize = 1150;
 
-/// Number of the `n`th stream that the initiator opens.
-fn stream(n: u64) -> u64 {
-    2 * n
-}
-
 /// One of these values, or any other of 64 bits.
 fn extreme(random: &mut SplitMix64, values: &[u64]) -> u64 {
     let other = random.next_u64();
@@ -93,12 +101,17 @@ fn token(random: &mut SplitMix64) -> u128 {
 }
 
 /// Openings with these headers in a segment, each with a RESET; the `n`th segment of its kind.
-fn opened_and_reset(n: u64, room: usize, mut header: impl FnMut() -> Vec<u8>) -> Vec<Step> {
+fn opened_and_reset(
+    n: u64,
+    target: &Target,
+    room: usize,
+    mut header: impl FnMut() -> Vec<u8>,
+) -> Vec<Step> {
     let one = header();
     let count = (room / (one.len() + 16)).max(1) as u64;
     let mut parts = Vec::new();
     for at in 0..count {
-        let stream = stream(n * count + at);
+        let stream = target.side.stream(n * count + at);
         parts.extend(wire::open(stream, &header()));
         parts.extend(wire::reset(stream, 0));
     }
@@ -114,19 +127,19 @@ fn reported(n: u64, mut steps: Vec<Step>) -> Vec<Step> {
 }
 
 /// Parts for a stream that is never opened, and openings of others.
-fn held_parts(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
-    const GHOST: u64 = 16_000;
+fn held_parts(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
     const BEFORE: u64 = 77;
+    let ghost = target.side.stream(8000);
     match n {
-        0..BEFORE => vec![Step::Segment(wire::credit(GHOST, 1).repeat(250))],
+        0..BEFORE => vec![Step::Segment(wire::credit(ghost, 1).repeat(250))],
         // The openings come near the ghost.
         7900.. => vec![Step::Renew],
-        _ => opened_and_reset(n - BEFORE, 1, || wire::probe_header(0)),
+        _ => opened_and_reset(n - BEFORE, target, 1, || wire::probe_header(0)),
     }
 }
 
 fn openings(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
-    opened_and_reset(n, 6 * 64, || {
+    opened_and_reset(n, target, 6 * 64, || {
         wire::flow_header(0, token(random), None, target.refused, target.client)
     })
 }
@@ -135,7 +148,7 @@ fn openings(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
 fn pieces(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     const SEGMENTS: u64 = 300;
     const EACH: u64 = 128;
-    let stream = stream(n / SEGMENTS);
+    let stream = target.side.stream(n / SEGMENTS);
     let mut parts = Vec::new();
     if n.is_multiple_of(SEGMENTS) {
         let header = wire::flow_header(0, token(random), None, target.server, target.client);
@@ -148,23 +161,23 @@ fn pieces(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     reported(n, vec![Step::Segment(parts)])
 }
 
-fn refused_headers(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
-    opened_and_reset(n, ROOM, || vec![9; 4])
+fn refused_headers(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    opened_and_reset(n, target, ROOM, || vec![9; 4])
 }
 
-fn probes(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
-    opened_and_reset(n, ROOM, || wire::probe_header(0))
+fn probes(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    opened_and_reset(n, target, ROOM, || wire::probe_header(0))
 }
 
 fn repeated_tokens(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
     let header = wire::flow_header(0, 77, None, target.server, target.client);
     if n == 0 {
-        return vec![Step::Segment(wire::open(0, &header))];
+        return vec![Step::Segment(wire::open(target.side.stream(0), &header))];
     }
     // The first stream stays open.
     let mut parts = Vec::new();
     for at in 0..15 {
-        let stream = stream((n - 1) * 15 + at + 1);
+        let stream = target.side.stream((n - 1) * 15 + at + 1);
         parts.extend(wire::open(stream, &header));
         parts.extend(wire::reset(stream, 0));
     }
@@ -196,24 +209,26 @@ fn expanding_blocks(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Ste
         packer.pack(&mut codec, &[0; PLAIN_MAX], block);
     }
     let [first, block] = blocks;
+    let stream = target.side.stream(0);
     if n == 0 {
-        let opening = wire::open(0, &header(token(random)));
-        return vec![Step::Segment([opening, wire::data(0, 0, &first)].concat())];
+        let opening = wire::open(stream, &header(token(random)));
+        let data = wire::data(stream, 0, &first);
+        return vec![Step::Segment([opening, data].concat())];
     }
     let many = block.repeat(50);
     let position = first.len() as u64 + (n - 1) * many.len() as u64;
-    reported(n, vec![Step::Segment(wire::data(0, position, &many))])
+    reported(n, vec![Step::Segment(wire::data(stream, position, &many))])
 }
 
-fn credits(n: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+fn credits(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     const MOST: u64 = (1 << 62) - 1;
-    let mut parts = Vec::new();
+    let (stream, mut parts) = (target.side.stream(0), Vec::new());
     if n == 0 {
-        parts.extend(wire::open(0, &wire::probe_header(0)));
+        parts.extend(wire::open(stream, &wire::probe_header(0)));
     }
     for _ in 0..50 {
         let until = extreme(random, &[0, 1, 1 << 40, MOST - 1, MOST]);
-        parts.extend(wire::credit(0, until));
+        parts.extend(wire::credit(stream, until));
         parts.extend(wire::session_credit(until));
     }
     reported(n, vec![Step::Segment(parts)])
@@ -233,13 +248,14 @@ fn clocks(_: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
 }
 
 /// Acknowledges a probe's bytes before they can have arrived.
-fn optimistic(n: u64, _: &Target, _: &mut SplitMix64) -> Vec<Step> {
+fn optimistic(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
     const MOST: u64 = 10_000_000_000;
     if n > 0 {
         return vec![Step::Optimistic(400)];
     }
-    let credits = [wire::credit(0, MOST), wire::session_credit(2 * MOST)].concat();
-    let parts = [wire::open(0, &wire::probe_header(MOST)), credits].concat();
+    let stream = target.side.stream(0);
+    let credits = [wire::credit(stream, MOST), wire::session_credit(2 * MOST)].concat();
+    let parts = [wire::open(stream, &wire::probe_header(MOST)), credits].concat();
     vec![Step::Segment(parts)]
 }
 
@@ -248,7 +264,7 @@ fn resumptions(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     let token = token(random);
     let positions = [(); 3].map(|()| random.one_of(&POSITIONS));
     let unknown = random.one_of(&[0, 16]);
-    opened_and_reset(n, ROOM, || {
+    opened_and_reset(n, target, ROOM, || {
         wire::flow_header(
             unknown,
             token,
@@ -259,13 +275,13 @@ fn resumptions(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     })
 }
 
-fn inventories(n: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
+fn inventories(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     let flows = random.one_of(&[0, 1, 1 << 32, u64::MAX]);
-    opened_and_reset(n, ROOM, || wire::inventory_header(flows))
+    opened_and_reset(n, target, ROOM, || wire::inventory_header(flows))
 }
 
 /// Messages of packet mode: of all channels, with damaged headers of IP inside.
-fn packets(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+fn damaged_packets(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     let channel = extreme(random, &[0, 1, 0x10, 0x3f, 0x7f]);
     let mut inner = vec![
         random.below(0x20) as u8,

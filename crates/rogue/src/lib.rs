@@ -10,6 +10,7 @@
 //! - [`document`]: datagrams, frames, parts, terms and codes, as docs/protocol.md draws them
 //! - [`cases`]: each of them cut, repeated, too early, too late and with values at all limits
 //! - [`floods`]: harm by quantity
+//! - [`packets`]: the same for messages of packet mode, and for packets of hosts within them
 //! - [`peer`]: a peer that takes the steps, after a handshake by tunnel's own code
 //! - [`wire`]: writers of parts and frames with any values
 //!
@@ -20,8 +21,25 @@
 pub mod cases;
 pub mod document;
 pub mod floods;
+pub mod packets;
 pub mod peer;
 pub mod wire;
+
+/// Side of a rogue in a session, which decides the numbers of its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The rogue calls, as a boat does.
+    Caller,
+    /// The rogue is called, as a hub is.
+    Called,
+}
+
+impl Side {
+    /// Returns the number of the `n`th stream that the rogue opens.
+    pub const fn stream(self, n: u64) -> u64 {
+        2 * n + self as u64
+    }
+}
 
 /// Something that a rogue peer sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
