@@ -217,12 +217,21 @@ pub(crate) fn give(end: &mut Exchange, now: Duration, message: &[u8]) {
 
 /// Calls `wake` until no deadline is due; fails if deadlines never end.
 pub(crate) fn wake(end: &mut Exchange, now: Duration) {
+    wake_by(end, now, &mut |_| Some(0));
+}
+
+/// Wakes an end like [`wake`]; `site` maps a packet to the chain of its site.
+pub(crate) fn wake_by(
+    end: &mut Exchange,
+    now: Duration,
+    site: &mut dyn FnMut(&[u8]) -> Option<usize>,
+) {
     let is_due = |end: &Exchange| end.deadline().is_some_and(|at| at <= now);
     for _ in 0..2000 {
         if !is_due(end) {
             return;
         }
-        end.on_time(now, &mut |_| Some(0));
+        end.on_time(now, site);
     }
     panic!("a deadline that stays");
 }

@@ -12,6 +12,7 @@ pub mod conversation;
 pub mod endpoint;
 pub mod frames;
 pub mod link;
+pub mod packets;
 pub mod session;
 mod shapes;
 pub mod window;

@@ -100,3 +100,8 @@ fn endpoints() {
 fn sessions() {
     cases(pepd_fuzz::session::run);
 }
+
+#[test]
+fn packets() {
+    cases(pepd_fuzz::packets::run);
+}
