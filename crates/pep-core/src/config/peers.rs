@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -257,8 +257,22 @@ impl Reading for Endpoints {
 
     fn read(&self, value: &DeValue<'_>) -> Result<Endpoint, String> {
         let text = self.text_of(value)?;
-        Self::parse(text).ok_or_else(|| format!("`{text}` is not {}", self.expected()))
+        let endpoint = Self::parse(text);
+        let endpoint = endpoint.ok_or_else(|| format!("`{text}` is not {}", self.expected()))?;
+        match endpoint.address() {
+            Some(address) if !is_of_a_machine(address.ip()) => Err(format!(
+                "`{}` is the address of no machine; expected {}",
+                address.ip(),
+                self.expected()
+            )),
+            _ => Ok(endpoint),
+        }
     }
+}
+
+fn is_of_a_machine(address: IpAddr) -> bool {
+    let is_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !address.is_unspecified() && !address.is_multicast() && !is_broadcast
 }
 
 /// A local address and a port.
