@@ -50,7 +50,7 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
     let name = own_name()?;
     let held = privileges::mask(Phase::Keeper, false);
     prctl::set_name(NAME)?;
-    let spared = Spared::new();
+    let spared = Spared::new("-1000");
     let flags = (libc::CLONE_FILES | libc::SIGCHLD) as libc::c_ulong;
     // All other architectures take the flags first, then the stack.
     let (first, second) = if cfg!(target_arch = "s390x") {
@@ -81,11 +81,12 @@ struct Spared {
 }
 
 impl Spared {
-    fn new() -> Self {
+    /// Sets `oom_score_adj`; does nothing if that is not permitted.
+    fn new(adjustment: &str) -> Self {
         let before = Self::file().and_then(|file| {
             let mut text = [0; 16];
             let length = file.read_at(&mut text, 0).ok()?;
-            file.write_at(b"-1000", 0).ok()?;
+            file.write_at(adjustment.as_bytes(), 0).ok()?;
             Some(String::from_utf8_lossy(&text[..length]).into_owned())
         });
         Self { before }
@@ -246,6 +247,26 @@ mod tests {
         kill(keeper, Signal::SIGKILL).unwrap();
         waitpid(keeper, None).unwrap();
         assert_eq!([inheritable, effective, ambient], [0; 3]);
+    }
+
+    #[test]
+    fn what_a_child_inherits_from_the_oom_setting_is_restored() {
+        let setting = |process: &str| {
+            let text = fs::read_to_string(format!("/proc/{process}/oom_score_adj")).unwrap();
+            text.trim_end().to_owned()
+        };
+        let before = setting("self");
+        // Lower ones need CAP_SYS_RESOURCE.
+        let spared = Spared::new("900");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let inherited = setting(&child.id().to_string());
+        drop(spared);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((inherited.as_str(), setting("self")), ("900", before));
     }
 
     #[test]

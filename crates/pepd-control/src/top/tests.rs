@@ -110,14 +110,14 @@ fn the_overview_shows_link_sites_peers_and_limits() {
         scroll: 100,
         ..Ui::default()
     };
-    let below = shown(&history, &far_down, 1.0, (SMALLEST.0, 30));
+    let below = shown(&history, &far_down, 1.0, (SMALLEST.0, 33));
     assert_has(
         &below,
         &[
             "yyyyyyyyyyy… stopped udp    8192 12346 ms 11746 ms  999 Mbit/s 12.3%     -  100%",
             "quiet        DOWN              0",
             "rejects handshake responses (psk_file?)",
-            "  speaks for 10.1.0.0/16, 6 more",
+            "  speaks for 10.1.0.0/16, 2001:db8:ffff:ffff:ffff:ffff:ffff:0/112, 6 more",
             "  reaches nothing; opens no flows",
             "  speaks for 192.0.2.0/24; reaches 198.51.100.0/24, 10.9.0.1:443",
             "packet site             from hosts  to hosts  dropped    queue  active boosters",

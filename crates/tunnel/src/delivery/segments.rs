@@ -52,8 +52,8 @@ struct Slot {
 /// Entry of an acknowledged segment.
 const ACKED: u32 = u32::MAX;
 
-/// Entries that stay allocated when all segments are acknowledged.
-const ENTRIES_KEPT: usize = 4096;
+/// Slots for which memory stays allocated when all segments are acknowledged.
+const SLOTS_KEPT: usize = 4096;
 
 /// All segments from the first unacknowledged one on.
 #[derive(Clone, Debug)]
@@ -186,9 +186,9 @@ impl<T> Segments<T> {
             self.first += 1;
             self.slots.pop_front();
         }
-        if self.slots.is_empty() && self.entries.len() > ENTRIES_KEPT {
+        if self.slots.is_empty() && self.slots.capacity() > SLOTS_KEPT {
             (self.entries, self.free) = (Vec::new(), Vec::new());
-            self.slots.shrink_to(ENTRIES_KEPT);
+            self.slots.shrink_to(SLOTS_KEPT);
         }
     }
 }
