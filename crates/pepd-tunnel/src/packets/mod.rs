@@ -81,6 +81,8 @@ pub(super) struct Packets {
     /// Pace of messages that become many packets, or long ones: 80 bytes of a peer may become 1,024
     /// acknowledgements, or a packet of 64 KiB.
     expansion: Expansion,
+    /// Time until which packets exceed the pace.
+    paced_until: Duration,
     /// Bytes of packets that wait for hosts; at most, as boosters may drop some.
     waiting: usize,
     /// Messages on channels that no peer uses, and those beyond the pace or the maximum.
@@ -169,6 +171,7 @@ impl Packets {
             settled: Duration::ZERO,
             admission: Admission::new(Peer::reach(&config.peers, peer)),
             expansion: Expansion::default(),
+            paced_until: Duration::ZERO,
             waiting: 0,
             refused: 0,
         })
@@ -254,7 +257,7 @@ impl Packets {
                 Some(site)
             };
             self.exchange.on_time(now, site);
-            self.expansion.on_unpacked(0, bytes as u64);
+            self.count(now, 0, bytes);
         }
         self.log_strangers(now);
         if self.queues.is_some() {
@@ -328,7 +331,7 @@ impl Packets {
     /// Takes a message of the peer. It is dropped while packets of earlier ones exceed the pace, or
     /// too many of them wait.
     pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
-        let is_over = self.waiting >= WAITING_MAX || !self.expansion.wait(now).is_zero();
+        let is_over = self.waiting >= WAITING_MAX || now < self.paced_until;
         if is_over || (CHANNELS..REPLIES).contains(&channel) {
             self.refused += 1;
             return;
@@ -343,8 +346,13 @@ impl Packets {
         };
         self.exchange
             .handle(now, channel, message, inside(outer), site);
-        self.expansion
-            .on_unpacked(message.len() as u64, bytes as u64);
+        self.count(now, message.len(), bytes);
+    }
+
+    /// Counts the bytes of packets that came out of `packed` bytes of the peer.
+    fn count(&mut self, now: Duration, packed: usize, bytes: usize) {
+        let pause = self.expansion.wait(now, packed as u64, bytes as u64);
+        self.paced_until = self.paced_until.max(now + pause);
     }
 
     /// Returns the longest packet of each chain that is carried in one piece, given the maximum
