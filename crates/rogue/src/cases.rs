@@ -60,6 +60,7 @@ pub fn all(side: Side) -> Vec<Case> {
     headers(first, &mut cases);
     packet_numbers(&mut cases);
     packets::cases(&mut cases);
+    frame_counts(&mut cases);
     cases
 }
 
@@ -496,4 +497,28 @@ fn packet_numbers(cases: &mut Vec<Case>) {
         let steps = vec![jump, Step::Again, Step::Packet(probe()), Step::Report];
         cases.push(case("packet number", format!("{away} away"), steps));
     }
+}
+
+// --- frames of a packet ---
+
+/// The smallest frames, as many as a packet may have and one more.
+fn frame_counts(cases: &mut Vec<Case>) {
+    const MAX: usize = 32;
+    for (name, frames, count) in [
+        ("PROBE", vec![3], 1),
+        ("PROBE and PADDING", vec![3, 0], 2),
+        ("later frames", vec![0x20, 0], 1),
+    ] {
+        let repeated = |times: usize| vec![Step::Packet(frames.repeat(times)), Step::Report];
+        let most = MAX / count;
+        cases.push(case("packet", format!("{MAX} of {name}"), repeated(most)));
+        let more = case(
+            "packet",
+            format!("more than {MAX} of {name}"),
+            repeated(most + 1),
+        );
+        cases.push(ending(more));
+    }
+    let padding = vec![Step::Packet(vec![0; 1100]), Step::Report];
+    cases.push(case("packet", "of PADDING", padding));
 }

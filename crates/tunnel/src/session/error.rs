@@ -1,6 +1,11 @@
 //! Errors of a session.
 
-use crate::{coding::CodedError, delivery::ReportError, stream::StreamError, wire::FrameError};
+use crate::{
+    coding::CodedError,
+    delivery::ReportError,
+    stream::StreamError,
+    wire::{FRAMES_MAX, FrameError},
+};
 
 /// The peer's stream limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +32,9 @@ pub enum PacketError {
     /// A report is invalid.
     #[error(transparent)]
     Report(#[from] ReportError),
+    /// The packet has more frames than any needs.
+    #[error("more than {FRAMES_MAX} frames in a packet")]
+    Frames,
     /// FEC protects something other than a segment.
     #[error("FEC payload is not a segment")]
     Content,

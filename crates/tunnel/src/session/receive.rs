@@ -10,7 +10,7 @@ use crate::{
     coding::Origin,
     ecn::Ecn,
     store::Store,
-    wire::{Data, Frame, Frames, Part, Parts, StreamId, expand},
+    wire::{Data, FRAMES_MAX, Frame, Frames, Part, Parts, StreamId, expand},
 };
 
 impl Session {
@@ -39,7 +39,10 @@ impl Session {
         }
         let (mut progress, mut asks) = (false, Asks::Nothing);
         let mut marked = ecn == Ecn::Ce;
-        for frame in Frames::new(packet) {
+        for (count, frame) in Frames::with_padding_joined(packet).enumerate() {
+            if count >= FRAMES_MAX {
+                return Err(PacketError::Frames);
+            }
             let frame = frame?;
             asks = asks.max(match frame {
                 Frame::Report(_) | Frame::Padding | Frame::Later { .. } => Asks::Nothing,

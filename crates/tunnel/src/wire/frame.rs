@@ -19,6 +19,8 @@ pub const CODED_HEADER_LEN: usize = 2;
 pub const PACKET_HEADER_LEN: usize = 2;
 /// Bytes of a path challenge, and of its answer.
 pub const PATH_FRAME_LEN: usize = 1 + 8;
+/// Maximum number of frames in a packet, where a run of padding counts as one.
+pub const FRAMES_MAX: usize = 32;
 /// Channels of datagrams are below this.
 pub const PACKET_CHANNELS: u8 = 0x80;
 
@@ -238,6 +240,8 @@ fn cut(reason: &str) -> &str {
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     reader: Reader<'a>,
+    /// A run of padding counts as one frame.
+    joins: bool,
 }
 
 impl<'a> Frames<'a> {
@@ -245,13 +249,30 @@ impl<'a> Frames<'a> {
     #[must_use]
     pub fn new(packet: &'a [u8]) -> Self {
         let reader = Reader::new(packet);
-        Self { reader }
+        Self {
+            reader,
+            joins: false,
+        }
+    }
+
+    /// Iterates over a packet; a run of padding is one frame.
+    #[must_use]
+    pub fn with_padding_joined(packet: &'a [u8]) -> Self {
+        Self {
+            joins: true,
+            ..Self::new(packet)
+        }
     }
 
     fn parse(&mut self) -> Result<Frame<'a>, FrameError> {
         let reader = &mut self.reader;
         Ok(match reader.u8()? {
-            PADDING => Frame::Padding,
+            PADDING => {
+                if self.joins {
+                    reader.skip_zeros();
+                }
+                Frame::Padding
+            }
             REPORT => Frame::Report(Report::parse(reader)?),
             SEGMENT => Frame::Segment {
                 seq: reader.u32()?,

@@ -25,9 +25,9 @@ pub mod varint;
 pub use carried::{Carried, NoLength, append_carried};
 pub use code::{CloseCode, ResetCode};
 pub use frame::{
-    CHANNELS, CODED_HEADER_LEN, Frame, Frames, PACKET_CHANNELS, PACKET_HEADER_LEN, PATH_FRAME_LEN,
-    REASON_MAX, SEGMENT_HEADER_LEN, emit_coded_header, emit_packet_type, emit_segment_header,
-    packet_channel,
+    CHANNELS, CODED_HEADER_LEN, FRAMES_MAX, Frame, Frames, PACKET_CHANNELS, PACKET_HEADER_LEN,
+    PATH_FRAME_LEN, REASON_MAX, SEGMENT_HEADER_LEN, emit_coded_header, emit_packet_type,
+    emit_segment_header, packet_channel,
 };
 pub use part::{Data, Fit, Part, Parts, STREAM_HEADER_MAX};
 pub use report::{GAPS_MAX, Gap, Highest, RANGES_MAX, REPORT_LEN_BARE, Report, Span};

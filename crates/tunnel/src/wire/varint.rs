@@ -68,6 +68,17 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.rest)
     }
 
+    /// Skips zero bytes, many at once.
+    pub fn skip_zeros(&mut self) {
+        while let Some((bytes, rest)) = self.rest.split_first_chunk::<16>()
+            && u128::from_ne_bytes(*bytes) == 0
+        {
+            self.rest = rest;
+        }
+        let zeros = self.rest.iter().take_while(|byte| **byte == 0);
+        self.rest = &self.rest[zeros.count()..];
+    }
+
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], FrameError> {
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or(FrameError::Short)?;
         self.rest = rest;

@@ -13,7 +13,7 @@ use crate::{
         CONTROL_MAX, EVENTS_MAX, Event, Outages, PacketError, Rate, Session, SessionConfig,
         SkipConfig,
     },
-    wire::{CloseCode, Frame, Gap, Highest, Part, Report, ResetCode, StreamId},
+    wire::{CloseCode, FRAMES_MAX, Frame, Gap, Highest, Part, Report, ResetCode, StreamId},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -175,6 +175,26 @@ fn an_opening_does_not_retry_what_is_held_for_other_streams() {
     let held = victim.session.held.len() as u64;
     let steps = victim.parts_of(|victim| victim.segment(&[open(never)]).expect("a stream"));
     assert_eq!((steps, victim.session.held.len()), (1 + held, 0));
+}
+
+/// A packet of the smallest frames costs no more than one of any others.
+#[test]
+fn a_packet_has_few_frames_and_any_padding() {
+    let mut victim = Victim::new(config(true));
+    let max = FRAMES_MAX;
+    let padded = |frames: usize| [vec![0; 1000], vec![3; frames]].concat();
+    victim.packet(&padded(max - 1)).expect("a run is one frame");
+    let answered = [vec![4, 1, 2], vec![0; 1300]].concat();
+    victim.packet(&answered).expect("an MTU probe");
+    let error = victim.packet(&padded(max)).expect_err("too many");
+    assert_eq!(error, PacketError::Frames);
+    let alternating = [0, 3].repeat(max);
+    assert_eq!(victim.packet(&alternating), Err(PacketError::Frames));
+    let later = [0x20, 0].repeat(max + 1);
+    assert_eq!(victim.packet(&later), Err(PacketError::Frames));
+    // Nothing behind the maximum is read.
+    let broken = [vec![3; max + 1], vec![0x1f]].concat();
+    assert_eq!(victim.packet(&broken), Err(PacketError::Frames));
 }
 
 /// A byte of session credit lets one stream send, and wakes few.
@@ -403,7 +423,7 @@ fn scattered_bytes_and_segments_take_memory_in_proportion_to_credit() {
 fn a_session_is_closed_once() {
     let mut victim = Victim::new(config(true));
     let (code, reason) = (CloseCode::Limit, "again and again");
-    let closes = vec![Frame::Close { code, reason }; 60];
+    let closes = vec![Frame::Close { code, reason }; FRAMES_MAX];
     for _ in 0..3 {
         victim.frames(&closes).expect("valid");
     }
