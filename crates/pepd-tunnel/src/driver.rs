@@ -49,6 +49,8 @@ use crate::{custody::Replies, table::Key};
 /// Datagrams sent, and receive calls made, before other tasks run.
 const SEND_TURN: usize = 256;
 const RECEIVE_TURN: usize = 8;
+/// Receive calls of a turn that reads ahead, unless its time ends before.
+const READ_AHEAD_TURN: usize = 256;
 /// Time after which most turns have ended: silence found at their end must be expected at their
 /// beginning.
 const LONG_TURN: Duration = Duration::from_millis(5);
@@ -224,6 +226,7 @@ impl Driver {
         self.begin_flows(cx);
         self.take_passed(cx);
         let more = self.receive(cx);
+        self.core.borrow_mut().end_reading(more);
         Core::dispatch(&self.core);
         // Also when nothing else has arrived: what waits is in no socket any more.
         let waited = self.work_off(cx);
@@ -270,7 +273,12 @@ impl Driver {
             return true;
         }
         let looks_at = self.sockets.deadline();
-        let more = self.sockets.poll_receive(cx, RECEIVE_TURN, core);
+        let calls = if core.is_overloaded() {
+            READ_AHEAD_TURN
+        } else {
+            RECEIVE_TURN
+        };
+        let more = self.sockets.poll_receive(cx, calls, core);
         // What is to be reported is known after a look.
         if self.sockets.deadline() != looks_at {
             core.endpoint.delay_reports(Duration::ZERO);
@@ -511,9 +519,9 @@ impl Timer {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
-    use tokio::sync::mpsc::unbounded_channel;
+    use tokio::{sync::mpsc::unbounded_channel, task::yield_now};
     use tunnel::{ecn::Ecn, endpoint::Remote};
 
     use super::*;
@@ -578,6 +586,95 @@ mod tests {
         let ended = timeout(Duration::from_secs(10), worked_off).await;
         assert!(ended.is_ok(), "datagrams wait for ever");
         assert_eq!(driver.sockets.counted, Default::default());
+    }
+
+    /// A sender by UDP, in simulated time.
+    struct Sender {
+        socket: UdpSocket,
+        datagram: Vec<u8>,
+        every: Duration,
+        sent: Vec<Duration>,
+    }
+
+    impl Sender {
+        fn new(hub: (&Shared, usize, SocketAddr), own: u8, (every, cost): (u64, u64)) -> Self {
+            let (shared, index, at) = hub;
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+            socket.connect(at).expect("loopback");
+            let from = socket.local_addr().expect("an address");
+            let boat = rig::core(own, &[(3, Some(at))]);
+            let mut datagram = rig::next_data((shared, index), &boat, (from.into(), at));
+            let core = &mut *shared.borrow_mut();
+            let now = core.now();
+            core.take_datagram(now, (from.into(), None), Ecn::NotEct, &mut datagram.clone());
+            assert!(
+                core.endpoint
+                    .claimed_sender(from.into(), &datagram)
+                    .is_some()
+            );
+            // Its contents do not matter any more, only whose it is.
+            datagram.truncate(30);
+            core.work.costs.insert(from, Duration::from_micros(cost));
+            Self {
+                socket,
+                datagram,
+                every: Duration::from_micros(every),
+                sent: Vec::new(),
+            }
+        }
+
+        fn send_until(&mut self, begun: Duration, now: Duration) {
+            while begun + self.every * (self.sent.len() as u32) <= now {
+                self.socket.send(&self.datagram).expect("loopback");
+                self.sent
+                    .push(begun + self.every * (self.sent.len() as u32));
+            }
+        }
+
+        fn handled<'a>(&self, core: &'a Core) -> &'a [Duration] {
+            let from = self.socket.local_addr().expect("an address");
+            core.work.handled.get(&from).map_or(&[], Vec::as_slice)
+        }
+    }
+
+    /// In counted work: one sender costs twice the time that there is. Its datagrams wait in the
+    /// same socket as those of another one, which lose nothing and wait for a few turns only.
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_flood_of_expensive_datagrams_costs_only_its_sender() {
+        let hub = rig::core(3, &[(1, None), (2, None)]);
+        let mut driver = driver(&hub);
+        let at = driver.sockets.local();
+        let mut rogue = Sender::new((&hub, 0, at), 1, (50, 100));
+        let mut honest = Sender::new((&hub, 1, at), 2, (2000, 20));
+        let begun = hub.borrow().now();
+        let lasting = Duration::from_secs(2);
+        let mut last = begun;
+        loop {
+            let now = hub.borrow().now();
+            if now < begun + lasting {
+                rogue.send_until(begun, now);
+                honest.send_until(begun, now);
+            } else if honest.handled(&hub.borrow()).len() == honest.sent.len() {
+                break;
+            }
+            assert!(now < begun + 10 * lasting, "datagrams were lost");
+            poll_fn(|cx| Poll::Ready(driver.poll(cx).is_ready())).await;
+            yield_now().await;
+            let core = &mut *hub.borrow_mut();
+            if core.now() == last {
+                core.pass_time(Duration::from_micros(50));
+            }
+            last = core.now();
+        }
+        let core = hub.borrow();
+        let times = honest.handled(&core).iter().zip(&honest.sent);
+        let wait = times.map(|(handled, sent)| *handled - *sent).max();
+        assert!(wait < Some(Duration::from_millis(15)), "{wait:?}");
+        let stats = core.context.counters.snapshot();
+        assert_eq!(stats.tunnel_datagrams_dropped, 0);
+        assert!(stats.tunnel_datagrams_shed > 1000);
+        let worked = rogue.handled(&core).len() as u32 * Duration::from_micros(100);
+        assert!(worked > lasting * 9 / 10, "{worked:?} of {lasting:?}");
     }
 
     #[tokio::test(flavor = "current_thread")]

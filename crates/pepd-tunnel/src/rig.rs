@@ -3,6 +3,7 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     future::{Future, poll_fn},
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -41,7 +42,7 @@ use tunnel::{
     class::Class,
     crypto::public_key,
     ecn::Ecn,
-    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig},
+    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, Remote},
     session::{Outages, Rate, SessionConfig, SkipConfig},
 };
 
@@ -95,6 +96,59 @@ struct Wire {
     is_cut: Cell<bool>,
     /// Datagrams lost while the wire was cut.
     lost: Cell<u64>,
+}
+
+/// Time that datagrams take in a simulation.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// Time that each datagram from an address takes.
+    pub(super) costs: BTreeMap<SocketAddr, Duration>,
+    /// Times at which they were handled.
+    pub(super) handled: BTreeMap<SocketAddr, Vec<Duration>>,
+}
+
+/// Lets a boat and a hub exchange datagrams until the boat has sealed one, which it returns. The
+/// boat has that index at the hub; `from` and `at` are their addresses.
+pub(super) fn next_data(
+    (hub, index): (&Shared, usize),
+    boat: &Shared,
+    (from, at): (Remote, SocketAddr),
+) -> Vec<u8> {
+    const DATA: u8 = 5;
+    let poll = |end: &Shared| {
+        let (core, mut datagram) = (&mut *end.borrow_mut(), Vec::new());
+        let now = core.now();
+        let (transmit, _) = core.poll_transmit(now, &mut datagram)?;
+        Some((transmit.peer.map(|peer| core.peers.index(peer)), datagram))
+    };
+    let take = |end: &Shared, from: Remote, datagram: &mut [u8]| {
+        let core = &mut *end.borrow_mut();
+        let now = core.now();
+        core.handle_datagram(now, from, None, Ecn::NotEct, datagram);
+    };
+    for _ in 0..100_000 {
+        let sent = poll(boat);
+        match sent {
+            Some((_, datagram)) if datagram[0] == DATA => return datagram,
+            Some((_, mut datagram)) => take(hub, from, &mut datagram),
+            None => {}
+        }
+        if let Some((to, mut datagram)) = poll(hub)
+            && to.is_none_or(|to| to == index)
+        {
+            take(boat, at.into(), &mut datagram);
+        }
+        for end in [hub, boat] {
+            Core::dispatch(end);
+            end.borrow_mut().pass_time(Duration::from_millis(10));
+        }
+    }
+    panic!("the boat sends nothing");
+}
+
+/// Returns a datagram that is no peer's.
+pub(super) fn junk() -> Vec<u8> {
+    vec![5; 25]
 }
 
 /// Creates the context of an end's flows, with so many slots and bytes for their rings.
@@ -151,7 +205,10 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
         psk: [7; 32],
         addresses: address.into_iter().collect(),
         last: None,
-        carriers: Carriers::Udp,
+        carriers: match address {
+            Some(_) => Carriers::Udp,
+            None => Carriers::Both,
+        },
         counters: tunnel::endpoint::Counters::default(),
         session: SessionConfig {
             initiator: false,
@@ -222,7 +279,8 @@ pub(super) fn core(own: u8, others: &[(u8, Option<SocketAddr>)]) -> Shared {
         text.push_str(&section);
     }
     let config = pep_core::config::parse(&text).unwrap();
-    let context = context(SLOTS, 16 << 20);
+    // Each peer has credit.
+    let context = context(SLOTS, others.len().max(16) as u64 * (1 << 20));
     let mut endpoint = Endpoint::new(&EndpointConfig {
         private_key: [own; 32],
         seed: [own; 32],

@@ -299,6 +299,17 @@ impl Sockets {
         self.each().map(drops).fold(0, u32::wrapping_add)
     }
 
+    /// Returns the address of a socket.
+    #[cfg(test)]
+    pub(super) fn local(&self) -> SocketAddr {
+        let socket = &self.each().next().expect("one").socket;
+        socket
+            .local_addr()
+            .ok()
+            .and_then(|at| at.as_socket())
+            .expect("of IP")
+    }
+
     /// Returns whether there is room for another datagram.
     pub(super) fn has_room(&self) -> bool {
         self.queue.len() < QUEUE

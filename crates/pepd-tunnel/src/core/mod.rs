@@ -99,6 +99,9 @@ pub(super) struct Core {
     counted: [u64; 4],
     /// Time of the present turn, and datagrams that wait.
     turns: Turns,
+    /// Time that datagrams take in simulations.
+    #[cfg(test)]
+    pub(super) work: crate::rig::Work,
 }
 
 /// Reading of the local clock at its start, so that remembered times lie before it.
@@ -140,6 +143,8 @@ impl Core {
             recorded: Attached::default(),
             counted: Default::default(),
             turns: Turns::default(),
+            #[cfg(test)]
+            work: Default::default(),
         }))
     }
 
@@ -391,6 +396,22 @@ impl Core {
         self.wake_driver();
     }
 
+    /// Lets time pass in a simulation.
+    #[cfg(test)]
+    pub(super) fn pass_time(&mut self, time: Duration) {
+        self.base -= time;
+    }
+
+    /// Lets the time pass that a datagram from there takes.
+    #[cfg(test)]
+    fn simulate_work(&mut self, from: SocketAddr) {
+        if let Some(cost) = self.work.costs.get(&from).copied() {
+            self.pass_time(cost);
+            let now = self.now();
+            self.work.handled.entry(from).or_default().push(now);
+        }
+    }
+
     /// Resets a peer to the state of a newly added one, without a session.
     #[cfg(test)]
     pub(super) fn replace_peer(&mut self, index: usize, config: &tunnel::endpoint::PeerConfig) {
@@ -448,6 +469,8 @@ impl Core {
     ) -> Option<PeerId> {
         let now = self.latest.max(arrived);
         self.latest = now;
+        #[cfg(test)]
+        self.simulate_work(from.address);
         let peers = &mut self.peers;
         let peer = self
             .endpoint

@@ -132,7 +132,7 @@ impl Peers {
     }
 
     /// Returns the index of a peer by the endpoint's number.
-    pub(super) fn index(&self, id: PeerId) -> usize {
+    pub(crate) fn index(&self, id: PeerId) -> usize {
         *self.by_id.get(&id).expect("every peer was pushed")
     }
 

@@ -6,8 +6,12 @@
 //! ```
 //!
 //! A turn that takes longer than its budget while more has arrived shows an overload. Until all
-//! queues are empty, datagrams then wait by their presumed sender, and senders get equal CPU time.
-//! So a peer whose datagrams are many or expensive delays and loses its own only.
+//! queues and sockets are empty, datagrams then wait by their presumed sender, and senders get
+//! equal CPU time. So a peer whose datagrams are many or expensive delays and loses its own only.
+//!
+//! During an overload a turn first reads ahead: what waits in a socket waits behind the datagrams
+//! of all, and the kernel drops whoever comes last. A turn is the time from one poll of the driver
+//! to the next; the connections' tasks between them have a part of it each.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -25,6 +29,10 @@ use crate::shards::Datagram;
 
 /// Time that a turn spends on received datagrams before it sends, and other tasks run.
 const BUDGET: Duration = Duration::from_millis(4);
+/// Time that a turn of an overload spends on reading ahead, and on what waits. Each datagram of a
+/// flow waits for several turns, so these are shorter.
+const READ_AHEAD: Duration = Duration::from_millis(1);
+const WORK: Duration = Duration::from_millis(2);
 /// Datagrams handled between two readings of the clock.
 const CHECK_EVERY: u32 = 32;
 /// Maximum of waiting bytes: the receive buffer of a socket, and the divisor of `limits.memory`.
@@ -40,10 +48,14 @@ const STRANGERS: usize = 0;
 /// State of the present turn, and datagrams that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// End of the turn's budget; `None` until its first reading of the clock.
-    until: Option<Duration>,
+    /// Time that the parts of the turn that have ended took.
+    spent: Duration,
+    /// Beginning of the present part; `None` until its first reading of the clock.
+    begun: Option<Duration>,
     /// Datagrams handled since the last reading.
     unchecked: u32,
+    /// The sockets may have more.
+    unread: bool,
     waiting: Option<Waiting>,
     /// Dropped datagrams that have not been counted, and whose the latest was.
     shed: (u64, usize),
@@ -58,15 +70,41 @@ struct Waiting {
 }
 
 impl Core {
-    /// Begins a turn of the driver or of a connection.
+    /// Begins a turn, with the driver's part.
     pub(crate) fn begin_turn(&mut self) {
-        (self.turns.until, self.turns.unchecked) = (None, 0);
+        self.turns.spent = Duration::ZERO;
+        (self.turns.begun, self.turns.unchecked) = (None, 0);
     }
 
-    /// Returns whether the turn's budget is used up. It counts from the first call in a turn.
+    /// Ends the driver's part. `unread` tells that the sockets may have more.
+    pub(crate) fn end_reading(&mut self, unread: bool) {
+        self.turns.unread = unread;
+        self.end_part();
+    }
+
+    /// Begins a connection's part.
+    pub(crate) fn begin_part(&mut self) {
+        self.turns.begun = Some(self.now());
+    }
+
+    /// Ends a part.
+    pub(crate) fn end_part(&mut self) {
+        if let Some(begun) = self.turns.begun.take() {
+            self.turns.spent += self.now().saturating_sub(begun);
+        }
+    }
+
+    /// Returns whether the turn's budget is used up. The driver's part counts from its first call.
     fn is_over(&mut self) -> bool {
         let now = self.now();
-        now >= *self.turns.until.get_or_insert(now + BUDGET)
+        let budget = if self.is_overloaded() {
+            READ_AHEAD
+        } else {
+            BUDGET
+        };
+        let turns = &mut self.turns;
+        let begun = *turns.begun.get_or_insert(now);
+        turns.spent + now.saturating_sub(begun) >= budget
     }
 
     /// Returns whether to leave what else has arrived for the next turn.
@@ -187,7 +225,7 @@ impl Core {
     pub(crate) fn work_off(shared: &Shared) -> bool {
         let begun = shared.borrow().now();
         let (mut last, mut now) = (None, begun);
-        while now < begun + BUDGET {
+        while now < begun + WORK {
             let Some((sender, datagram)) = shared.borrow_mut().next_waiting() else {
                 break;
             };
@@ -205,9 +243,10 @@ impl Core {
         if let Some(last) = last {
             core.charge(last, now);
         }
+        let reads_on = core.turns.unread && !core.is_alone();
         core.turns
             .waiting
-            .take_if(|waiting| waiting.queues.is_empty());
+            .take_if(|waiting| waiting.queues.is_empty() && !reads_on);
         core.tcp.wake_waiting();
         core.is_overloaded()
     }
@@ -381,11 +420,11 @@ mod tests {
             let core = &mut *rig.far.borrow_mut();
             core.begin_turn();
             (1..CHECK_EVERY).for_each(|_| core.check());
-            assert_eq!(core.turns.until, None, "no reading of the clock for a few");
+            assert_eq!(core.turns.begun, None, "no reading of the clock for a few");
             core.check();
-            let until = core.turns.until.expect("a reading");
+            let begun = core.turns.begun.expect("a reading");
             while !core.is_turn_over() {}
-            assert!(core.now() >= until);
+            assert!(core.now() >= begun + BUDGET);
             assert!(!core.is_overloaded(), "a single peer waits in the kernel");
             (0..CHECK_EVERY).for_each(|_| core.check());
             assert!(core.only_works_off(), "what has been read waits here");
