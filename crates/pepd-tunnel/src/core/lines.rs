@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Down,
     /// The peer has closed a session.
     Closed,
-    /// The peer has another address, or another carrier.
+    /// The peer has another address, or another carrier, or pepd closes a TCP connection of it.
     Moved,
     /// A flow is refused: its token is known.
     Repeated,

@@ -15,11 +15,12 @@ use super::{
         core::{Core, Shared},
         shards::{Datagram, Received},
     },
-    QUEUE,
+    GARBAGE_MAX, QUEUE,
 };
 
-/// Read calls before other tasks run.
+/// Read calls, and datagrams taken, before other tasks run.
 const READ_TURN: usize = 8;
+const TAKE_TURN: usize = 128;
 
 /// Connects, and runs the connection.
 pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
@@ -66,6 +67,7 @@ pub(in super::super) async fn run(
         id,
         carried,
         chances,
+        left: 0,
         elsewhere: None,
     };
     core.borrow_mut().on_room(at, id);
@@ -88,6 +90,8 @@ struct Pipe {
     id: u64,
     carried: Carried,
     chances: u32,
+    /// Datagrams that this turn may take.
+    left: usize,
     /// Thread of the peer that has called, its first datagram, and whether that is an admitted
     /// initiation.
     elsewhere: Option<(u16, Datagram, bool)>,
@@ -103,17 +107,24 @@ impl Pipe {
         if conn.called {
             self.carried.prove();
         }
-        core.begin_turn();
-        // Another thread may have received what `carried` holds.
-        self.take_all(core)?;
-        if self.elsewhere.is_some()
-            || self.read(cx, core)?
-            || core.tcp.get(self.at, self.id).is_none()
-        {
+        core.begin_part();
+        let has_ended = self.receive(cx, core);
+        core.end_part();
+        self.carried.shrink();
+        if has_ended? || core.tcp.get(self.at, self.id).is_none() {
             return Poll::Ready(Ok(()));
         }
         self.write(cx, core)?;
         Poll::Pending
+    }
+
+    /// Handles what has arrived, as much as a turn may. Returns whether the connection has ended
+    /// here.
+    fn receive(&mut self, cx: &mut Context<'_>, core: &mut Core) -> io::Result<bool> {
+        self.left = TAKE_TURN;
+        // An earlier turn, or another thread, may have left complete datagrams.
+        self.take_all(core)?;
+        Ok(self.elsewhere.is_some() || self.read(cx, core)?)
     }
 
     /// Handles received bytes. Returns whether the connection has ended.
@@ -121,6 +132,9 @@ impl Pipe {
         for _ in 0..READ_TURN {
             if core.is_stalled(self.at, self.id) {
                 return Ok(false);
+            }
+            if self.left == 0 {
+                break;
             }
             if self.stream.poll_read_ready(cx)?.is_pending() {
                 return Ok(false);
@@ -135,7 +149,8 @@ impl Pipe {
             if self.elsewhere.is_some() {
                 return Ok(true);
             }
-            if core.is_turn_over() {
+            // In an overload what is read waits, and few datagrams may.
+            if core.is_turn_over() && !core.is_overloaded() {
                 break;
             }
         }
@@ -145,9 +160,12 @@ impl Pipe {
 
     fn take_all(&mut self, core: &mut Core) -> io::Result<()> {
         let nonsense = |err| io::Error::new(io::ErrorKind::InvalidData, err);
-        while !core.stalls(self.at, self.id)
+        while self.left > 0
+            && core.tcp.get(self.at, self.id).is_some()
+            && !core.stalls(self.at, self.id)
             && let Some(datagram) = self.carried.next().map_err(nonsense)?
         {
+            self.left -= 1;
             let conn = core.tcp.get(self.at, self.id);
             let is_stranger = conn.is_some_and(|conn| conn.is_stranger());
             let member = &core.member;
@@ -279,7 +297,8 @@ impl Core {
         let Some(conn) = self.tcp.get(at, id) else {
             return false;
         };
-        if conn.is_stranger() && uses {
+        let has_joined = conn.is_stranger() && uses;
+        if has_joined {
             conn.peer = from;
         }
         if conn.is_stranger() && from.is_some() {
@@ -287,7 +306,86 @@ impl Core {
         }
         if !conn.is_stranger() && from.is_some() {
             conn.heard = now;
+            conn.garbage = 0;
         }
-        !conn.is_stranger()
+        conn.garbage += u32::from(from.is_none());
+        let (is_peer, is_broken) = (!conn.is_stranger(), conn.garbage > GARBAGE_MAX);
+        if let Some(peer) = from.filter(|_| has_joined) {
+            self.on_joined(peer, at);
+        }
+        if is_peer && is_broken {
+            self.close_broken(at);
+        }
+        is_peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, net::TcpListener};
+
+    use tokio::task::yield_now;
+    use tunnel::wire::append_carried;
+
+    use super::*;
+    use crate::rig;
+
+    /// One turn takes few datagrams, however small, and a connection full of garbage ends.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_connection_full_of_garbage_ends_and_takes_little_of_each_turn() {
+        let hub_at = SocketAddr::from(([192, 0, 2, 1], 1));
+        let hub = rig::core(3, &[(1, None), (2, None)]);
+        let boat = rig::core(1, &[(3, Some(hub_at))]);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, at) = listener.accept().expect("a connection");
+        stream.set_nonblocking(true).expect("a socket");
+        let (mut sent, mut garbage) = (Vec::new(), 0);
+        let authentic = rig::next_data((&hub, 0), &boat, (Remote::tcp(at), hub_at));
+        for count in [GARBAGE_MAX, GARBAGE_MAX, 2000] {
+            // As many in a row as may be, then one that is authentic.
+            let junk = rig::junk();
+            (0..count).for_each(|_| append_carried(&junk, &mut sent));
+            garbage += count;
+            append_carried(
+                &rig::next_data((&hub, 0), &boat, (Remote::tcp(at), hub_at)),
+                &mut sent,
+            );
+        }
+        let mut first = Vec::new();
+        append_carried(&authentic, &mut first);
+        client.write_all(&[first, sent].concat()).expect("room");
+        let id = {
+            let core = &mut *hub.borrow_mut();
+            let now = core.now();
+            core.tcp.admit(now, at)
+        };
+        let mut pipe = Pipe {
+            stream: TcpStream::from_std(stream).expect("a runtime"),
+            at,
+            id,
+            carried: Carried::default(),
+            chances: 16,
+            left: 0,
+            elsewhere: None,
+        };
+        let taken = |core: &Shared| core.borrow().tcp.counted.received;
+        loop {
+            let before = taken(&hub);
+            let polled = poll_fn(|cx| Poll::Ready(pipe.poll(cx, &hub))).await;
+            assert!(taken(&hub) - before <= TAKE_TURN as u64);
+            while Core::work_off(&hub) {}
+            if polled.is_ready() {
+                break;
+            }
+            yield_now().await;
+        }
+        assert_eq!(
+            taken(&hub),
+            1 + 2 * (u64::from(GARBAGE_MAX) + 1) + u64::from(GARBAGE_MAX) + 1
+        );
+        assert!(taken(&hub) < u64::from(garbage));
+        let core = hub.borrow();
+        assert_eq!((core.tcp.len(), core.tcp.peers_closed), (0, 1));
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A connection is a stranger until it has authenticated as a peer. Strangers are limited in
-//! number, memory and time.
+//! number, memory and time, and the connections of each peer in number and memory.
 //!
 //! - [`sockets`], creation of sockets
 //! - [`strangers`], the choice of the one that makes room for another
@@ -26,7 +26,11 @@ use std::{
     time::Duration,
 };
 
-use pep_core::config::{self, Peer};
+use pep_core::{
+    budget::Share,
+    config::{self, Peer},
+    pace::Line,
+};
 use pepd_relay::{flow::SHORTAGE_RETRY, limits::Resource};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -35,7 +39,7 @@ use tokio::{
 };
 use tunnel::{
     endpoint::{Carrier, PeerId, Remote, subnet_of},
-    wire::append_carried,
+    wire::{Carried, append_carried},
 };
 
 use self::strangers::Stranger;
@@ -44,7 +48,7 @@ pub(super) use self::{
     sockets::{Listeners, Options},
 };
 use super::{
-    core::{Core, Shared},
+    core::{Core, Kind, Shared},
     shards::{Datagram, Passed, Received},
 };
 
@@ -52,6 +56,14 @@ use super::{
 const QUEUE: usize = 32 << 10;
 /// Maximum including the handshakes of a held peer.
 const QUEUE_MAX: usize = QUEUE + (128 << 10);
+/// Maximum of connections by which one peer has called: a boat uses one, and another one once that
+/// is stuck.
+const PEER_MAX: usize = 4;
+/// Datagrams in a row that are not the peer's, after which its connection is closed. TCP delivers
+/// what was sent; only datagrams under way at the end of a session are not a session's any more.
+const GARBAGE_MAX: u32 = 256;
+/// Memory of a peer's connection: a datagram in progress, and the queue.
+const MEMORY: u64 = (Carried::HELD_MAX + QUEUE) as u64;
 /// Time limit for a stranger to authenticate.
 const STRANGER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Idle time after which a connection is closed.
@@ -79,6 +91,10 @@ struct Connection {
     full: bool,
     /// Received datagrams wait until there is room in the peer's queue.
     stalled: bool,
+    /// Latest datagrams that were not the peer's.
+    garbage: u32,
+    /// Part of `limits.memory`, if the connection is a peer's.
+    memory: Option<Share>,
     /// Waker of the task.
     waker: Option<Waker>,
 }
@@ -94,6 +110,8 @@ impl Connection {
             queue: Vec::new(),
             full: false,
             stalled: false,
+            garbage: 0,
+            memory: None,
             waker: None,
         }
     }
@@ -119,6 +137,8 @@ pub(super) struct Connections {
     next: u64,
     /// Connections closed before they had authenticated, by either end.
     pub(super) strangers_closed: u64,
+    /// Connections of peers that pepd has closed: one too many, or full of garbage.
+    pub(super) peers_closed: u64,
     /// Datagrams received, sent and not sent.
     pub(super) counted: super::udp::Counted,
 }
@@ -132,6 +152,7 @@ impl Connections {
             options,
             next: 0,
             strangers_closed: 0,
+            peers_closed: 0,
             counted: Default::default(),
         }
     }
@@ -212,7 +233,11 @@ impl Core {
     ) {
         let now = self.now();
         if self.wants_call(now, peer, to) {
-            let id = self.tcp.insert(to, Connection::new(0, true, peer, now));
+            let called = Connection {
+                memory: Some(self.memory_of_connection()),
+                ..Connection::new(0, true, peer, now)
+            };
+            let id = self.tcp.insert(to, called);
             spawn_local(connection::call(Rc::clone(shared), to, id));
         }
         let conn = self.tcp.list.get_mut(&to);
@@ -294,6 +319,49 @@ impl Core {
         }
     }
 
+    /// Takes the memory of a peer's connection, also beyond the limit: their number is bounded.
+    fn memory_of_connection(&self) -> Share {
+        let mut memory = Share::none(&self.context.budget);
+        memory.grow(MEMORY);
+        memory
+    }
+
+    /// Handles the authentication of a connection by which a peer has called. Beyond the maximum,
+    /// the one that has been silent for longest makes room.
+    fn on_joined(&mut self, peer: PeerId, at: SocketAddr) {
+        let memory = self.memory_of_connection();
+        if let Some(conn) = self.tcp.list.get_mut(&at) {
+            conn.memory.get_or_insert(memory);
+        }
+        let list = self.tcp.list.iter();
+        let earlier = list
+            .filter(|(other, conn)| conn.peer == Some(peer) && !conn.called && **other != at)
+            .map(|(other, conn)| ((conn.heard, conn.id), *other));
+        let mut earlier: Vec<_> = earlier.collect();
+        earlier.sort_unstable();
+        for (_, other) in earlier.iter().rev().skip(PEER_MAX - 1) {
+            self.close_of_peer(peer, *other, "it has opened more than 4");
+        }
+    }
+
+    /// Closes a connection of a peer that brings garbage.
+    fn close_broken(&mut self, at: SocketAddr) {
+        let conn = self.tcp.list.get(&at);
+        if let Some(peer) = conn.and_then(|conn| conn.peer) {
+            self.close_of_peer(peer, at, "what it brings is not the peer's");
+        }
+    }
+
+    fn close_of_peer(&mut self, peer: PeerId, at: SocketAddr, reason: &str) {
+        self.tcp.peers_closed += 1;
+        self.end_connection(at);
+        let index = self.peers.index(peer);
+        if let Some(Line { left_out }) = self.line(index, Kind::Moved) {
+            let peer = self.peer_name(index);
+            tracing::warn!(peer, %at, reason, left_out, "TCP connection of the peer closed");
+        }
+    }
+
     /// Handles the end of a connection.
     fn on_connection_end(&mut self, at: SocketAddr, id: u64) {
         if self.tcp.get(at, id).is_some() {
@@ -311,6 +379,11 @@ impl Core {
     /// Closes overdue strangers and idle connections.
     pub(super) fn sweep_connections(&mut self) {
         let now = self.now();
+        for conn in self.tcp.list.values_mut() {
+            if conn.queue.is_empty() {
+                conn.queue = Vec::new();
+            }
+        }
         let list = self.tcp.list.iter();
         let old: Vec<_> = list
             .filter(|(_, conn)| {
@@ -366,5 +439,55 @@ pub(super) async fn accept(core: Shared, listener: TcpListener) {
                 sleep(SHORTAGE_RETRY).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig;
+
+    /// However many a peer opens; the one that it uses stays.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_peer_has_few_connections_and_they_count_as_memory() {
+        const OPENED: u16 = 50;
+        let hub_at = SocketAddr::from(([192, 0, 2, 1], 1));
+        let hub = rig::core(3, &[(1, None), (2, None)]);
+        let boat = rig::core(1, &[(3, Some(hub_at))]);
+        let other = rig::core(2, &[(3, Some(hub_at))]);
+        let memory = || hub.borrow().context.budget.taken();
+        let before = memory();
+        let come = |end: &Shared, index: usize, port: u16, id: Option<u64>| {
+            let at = SocketAddr::from(([192, 0, 2, 2 + index as u8], port));
+            let mut datagram = rig::next_data((&hub, index), end, (Remote::tcp(at), hub_at));
+            let core = &mut *hub.borrow_mut();
+            let now = core.now();
+            core.begin_turn();
+            let id = id.unwrap_or_else(|| core.tcp.admit(now, at));
+            assert!(core.take_from_tcp(at, id, &mut datagram));
+            id
+        };
+        come(&other, 1, 9, None);
+        let used = come(&boat, 0, 1, None);
+        for port in 2..=OPENED {
+            come(&boat, 0, 1, Some(used));
+            come(&boat, 0, port, None);
+            let core = hub.borrow();
+            let list = core.tcp.list.iter();
+            let ports: Vec<_> = list
+                .filter(|(_, conn)| conn.peer == core.peers.ids().first().copied())
+                .map(|(at, _)| at.port())
+                .collect();
+            assert!(ports.len() <= PEER_MAX, "{ports:?}");
+            assert!(ports.contains(&1) && ports.contains(&port), "{ports:?}");
+        }
+        assert_eq!(hub.borrow().tcp.len(), PEER_MAX + 1, "and the other peer's");
+        assert_eq!(memory() - before, (PEER_MAX as u64 + 1) * MEMORY);
+        let closed = u64::from(OPENED) - PEER_MAX as u64;
+        assert_eq!(hub.borrow().tcp.peers_closed, closed);
+        let core = &mut *hub.borrow_mut();
+        core.pass_time(2 * IDLE);
+        core.sweep_connections();
+        assert_eq!((core.tcp.len(), core.context.budget.taken()), (0, before));
     }
 }

@@ -10,11 +10,11 @@
 const HEADER: usize = 2;
 /// Length of the shortest possible datagram.
 const SHORTEST: usize = 21;
-/// Longest datagram accepted from an unauthenticated sender; some links have packets of 9000 bytes.
-const LONGEST_UNPROVEN: usize = 9 << 10;
+/// Longest datagram accepted; some links have packets of 9000 bytes.
+const LONGEST: usize = 9 << 10;
 /// Bytes read at once, from unauthenticated senders and from peers.
 const READ_UNPROVEN: usize = 1 << 10;
-const READ: usize = 64 << 10;
+const READ: usize = 16 << 10;
 
 /// A length that no datagram can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,10 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// Accepts datagrams of any length from now on.
+    /// Most bytes that a parser holds between two readings, if all complete datagrams were taken.
+    pub const HELD_MAX: usize = HEADER + LONGEST;
+
+    /// Reads more at once from now on: the sender is a peer.
     pub fn prove(&mut self) {
         self.proven = true;
     }
@@ -63,6 +66,15 @@ impl Carried {
         self.end += count;
     }
 
+    /// Gives memory back: keeps that of the bytes that have not been taken.
+    pub fn shrink(&mut self) {
+        self.buffer.copy_within(self.begin..self.end, 0);
+        self.end -= self.begin;
+        self.begin = 0;
+        self.buffer.truncate(self.end);
+        self.buffer.shrink_to_fit();
+    }
+
     fn length(&self) -> Option<usize> {
         let header = self.buffer[self.begin..self.end].first_chunk()?;
         Some(u16::from_be_bytes(*header).into())
@@ -80,12 +92,7 @@ impl Carried {
         let Some(length) = self.length() else {
             return Ok(None);
         };
-        let longest = if self.proven {
-            usize::from(u16::MAX)
-        } else {
-            LONGEST_UNPROVEN
-        };
-        if !(SHORTEST..=longest).contains(&length) {
+        if !(SHORTEST..=LONGEST).contains(&length) {
             return Err(NoLength(length));
         }
         let (begin, end) = (self.begin + HEADER, self.begin + HEADER + length);
@@ -118,6 +125,8 @@ mod tests {
             while let Some(datagram) = frames.next()? {
                 datagrams.push(datagram.to_vec());
             }
+            frames.shrink();
+            assert!(frames.buffer.capacity() <= Carried::HELD_MAX);
         }
         Ok(datagrams)
     }
@@ -148,27 +157,36 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_comes_through_once_the_sender_is_known() {
-        let (sent, bytes) = datagrams(&[21, 65_535, 21]);
-        let mut frames = Carried::default();
-        assert_eq!(read(&mut frames, &bytes, 5000), Err(NoLength(65_535)));
-        let mut frames = Carried::default();
-        frames.prove();
-        assert_eq!(read(&mut frames, &bytes, 5000), Ok(sent));
+    fn the_longest_comes_through_and_what_is_longer_is_an_error_at_once() {
+        for proven in [false, true] {
+            let (sent, bytes) = datagrams(&[21, 9216, 21]);
+            let parser = || Carried {
+                proven,
+                ..Carried::default()
+            };
+            assert_eq!(read(&mut parser(), &bytes, 5000), Ok(sent));
+            for length in [0u16, 1, 20, 9217, 65_535] {
+                let result = read(&mut parser(), &length.to_be_bytes(), 1);
+                assert_eq!(result, Err(NoLength(length.into())));
+            }
+        }
     }
 
     #[test]
-    fn what_is_no_length_is_an_error_and_a_stranger_gets_little_memory() {
-        for length in [0u16, 1, 20, 9217, u16::MAX] {
-            let mut frames = Carried::default();
-            let result = read(&mut frames, &length.to_be_bytes(), 1);
-            assert_eq!(result, Err(NoLength(length.into())));
+    fn memory_is_that_of_the_record_in_progress() {
+        for (proven, piece) in [(false, 100), (true, 100), (true, 16_000)] {
+            let mut frames = Carried {
+                proven,
+                ..Carried::default()
+            };
+            let (sent, mut bytes) = datagrams(&[1400, 21]);
+            bytes.extend_from_slice(&9216u16.to_be_bytes());
+            bytes.extend_from_slice(&[0; 9000]);
+            assert_eq!(read(&mut frames, &bytes, piece), Ok(sent));
+            assert_eq!(frames.buffer.capacity(), HEADER + 9000);
+            assert_eq!(read(&mut frames, &[0; 216], piece), Ok(vec![vec![0; 9216]]));
+            assert_eq!(frames.buffer.capacity(), 0, "nothing is in progress");
         }
-        let mut frames = Carried::default();
-        let mut bytes = 9216u16.to_be_bytes().to_vec();
-        bytes.extend_from_slice(&[0; 9000]);
-        assert_eq!(read(&mut frames, &bytes, 100), Ok(vec![]));
-        assert!(frames.buffer.len() <= HEADER + LONGEST_UNPROVEN);
     }
 
     #[test]
