@@ -5,7 +5,8 @@
 //! - [`socket`], [`sockets`], options of one socket, and all TCP sockets of the process;
 //!   [`descriptors`], all its open files
 //! - [`datagrams`], many received by one call
-//! - [`memory`], shared with other processes; [`keeper`], [`process`], these processes
+//! - [`memory`], shared with other processes; [`keeper`], [`process`], these processes;
+//!   [`unix_names`], names of abstract sockets
 //! - [`packet`], [`tun`], packet sockets and TUN devices; [`interface`], [`ethtool`], interfaces
 //! - [`clock`], [`reactor`]
 //! - [`privileges`]: capabilities, files and system calls of each process of pepd
@@ -71,6 +72,7 @@ pub mod threads;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod tun;
 pub mod unanswered;
+pub mod unix_names;
 
 use std::{fs, path::Path};
 

@@ -127,7 +127,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "privileges",
             "clock descriptors interface packet process reactor socket",
             "sockets",
-            "datagrams ethtool keeper memory notices places tun unanswered",
+            "datagrams ethtool keeper memory notices places tun unanswered unix_names",
             "congestion site_counters",
             "leg",
             "held",

@@ -6,9 +6,15 @@
 //! with the process, in whichever way that ends, and with its [keeper](crate::survive::keeper).
 //! While the keeper lives, the name states whose sockets can be taken over. Resources left by a
 //! pepd without a keeper are unclaimed.
+//!
+//! Any local user can bind such a name. A claim therefore counts only if a
+//! [pepd has made it](discovery::is_of_pepd), and ends in a random number, so that nobody can bind
+//! it first.
 
 use std::{
-    fs, io,
+    fs,
+    hash::{BuildHasher as _, RandomState},
+    io,
     ops::RangeInclusive,
     os::{
         linux::net::SocketAddrExt as _,
@@ -23,6 +29,7 @@ use nix::{
     unistd::Pid,
 };
 use pep_core::config::{Config, Marks};
+use pepd_sys::unix_names::{Abstract, abstract_sockets};
 use tokio::{io::Interest, time::timeout};
 
 use crate::survive::discovery;
@@ -33,6 +40,10 @@ const PREFIX: &str = "pepd/";
 const LAN_PREFIX: &str = "pepd-lan/";
 /// Room for the name of an abstract socket, in bytes.
 const NAME_MAX: usize = 107;
+/// Digits of the random number at the end of a name, where it has room for them.
+const DIGITS: usize = 12;
+/// Attempts to bind a name, each with another number.
+const TRIES: u32 = 100;
 
 /// Reason why the claim failed.
 #[derive(Debug, thiserror::Error)]
@@ -120,17 +131,28 @@ impl Claim {
     }
 }
 
+/// Binds a name, followed by a random number. Without it, another user could bind the name first.
 fn bind(name: &str) -> io::Result<UnixDatagram> {
-    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+    let mut tries = 0..TRIES;
+    loop {
+        let random = format!("{:016x}", RandomState::new().hash_one(name));
+        let room = (NAME_MAX - 1).saturating_sub(name.len()).min(DIGITS);
+        let name = format!("{name}/{}", &random[..room]);
+        let bound = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?);
+        let is_taken = |err: &io::Error| err.kind() == io::ErrorKind::AddrInUse;
+        if !bound.as_ref().is_err_and(is_taken) || tries.next().is_none() {
+            return bound;
+        }
+    }
 }
 
-/// Returns the name that holds the process and its LAN interfaces, or as many as fit: five of the
+/// Returns the name that holds the process and its LAN interfaces, or as many as fit: four of the
 /// longest names.
 fn lan_name(process: u32, config: &Config) -> String {
     let mut name = format!("{LAN_PREFIX}{process}");
     for interface in &config.intercept.lan {
         let interface = interface.as_str();
-        if name.len() + 1 + interface.len() > NAME_MAX {
+        if name.len() + 1 + interface.len() + 1 + DIGITS > NAME_MAX {
             break;
         }
         name = name + "/" + interface;
@@ -141,6 +163,7 @@ fn lan_name(process: u32, config: &Config) -> String {
 /// Returns the process and the interfaces in such a name; `None` for other names.
 fn parse_lan(name: &str) -> Option<(u32, Vec<&str>)> {
     let (process, interfaces) = name.strip_prefix(LAN_PREFIX)?.split_once('/')?;
+    let (interfaces, _random) = interfaces.rsplit_once('/')?;
     Some((process.parse().ok()?, interfaces.split('/').collect()))
 }
 
@@ -151,18 +174,19 @@ fn parse_lan(name: &str) -> Option<(u32, Vec<&str>)> {
 /// Fails when descriptors are short, or `/proc` is missing.
 pub fn rival(config: &Config) -> io::Result<Option<(u32, String)>> {
     let uses = Uses::new(config, process::id(), 0);
-    let sockets = sockets()?;
     let conflicts = |other: &Uses| uses.conflict(other).is_some();
-    let own: Vec<_> = names(&sockets)
-        .filter_map(Uses::parse)
-        .filter(conflicts)
-        .map(|other| other.process)
-        .collect();
+    let others = others()?.into_iter().filter(conflicts);
+    let own: Vec<_> = others.map(|other| other.process).collect();
+    let sockets = abstract_sockets(LAN_PREFIX)?;
     let is_ours = |name: &&str| config.intercept.lan.iter().any(|lan| lan.as_str() == *name);
     // The name of an ended process lives as long as its keeper.
     let runs = |process: u32| fs::exists(format!("/proc/{process}")).unwrap_or(false);
-    let mut others = names(&sockets).filter_map(parse_lan);
-    Ok(others.find_map(|(process, lan)| {
+    let others = sockets
+        .iter()
+        .filter_map(|socket| Some((socket, parse_lan(&socket.name)?)));
+    let mut others =
+        others.filter(|(socket, (process, _))| discovery::is_of_pepd(socket, *process, 0));
+    Ok(others.find_map(|(_, (process, lan))| {
         let shared = *lan.iter().find(|name| is_ours(name))?;
         let is_other = process != uses.process && !own.contains(&process) && runs(process);
         is_other.then(|| (process, shared.to_owned()))
@@ -210,19 +234,25 @@ async fn end_of(process: u32) -> io::Result<()> {
     ended.map(drop)
 }
 
-/// Returns the claims in this network namespace.
+/// Returns the claims in this network namespace, without those of strangers.
 fn others() -> io::Result<Vec<Uses>> {
-    Ok(names(&sockets()?).filter_map(Uses::parse).collect())
-}
-
-fn sockets() -> io::Result<String> {
-    fs::read_to_string("/proc/thread-self/net/unix")
-}
-
-/// Returns the names of abstract sockets.
-fn names(sockets: &str) -> impl Iterator<Item = &str> {
-    let names = sockets.lines().filter_map(|line| line.rsplit_once(" @"));
-    names.map(|(_, name)| name)
+    let of_pepd = |socket: &Abstract| {
+        let uses = Uses::parse(&socket.name)?;
+        let is_of_pepd = discovery::is_of_pepd(socket, uses.process, uses.keeper);
+        if !is_of_pepd {
+            let Abstract { name, owner, .. } = socket;
+            tracing::debug!(
+                name,
+                owner,
+                "claim ignored: it is of a user other than pepd's"
+            );
+        }
+        is_of_pepd.then_some(uses)
+    };
+    Ok(abstract_sockets(PREFIX)?
+        .iter()
+        .filter_map(of_pepd)
+        .collect())
 }
 
 /// Resources of a pepd that another in the same network namespace cannot use.
@@ -255,7 +285,8 @@ impl Uses {
         }
     }
 
-    /// Encodes the claim. At most 106 bytes; the name of an abstract socket has room for 107.
+    /// Encodes the claim, but for the random number. At most 106 bytes; the name of an abstract
+    /// socket has room for 107.
     fn to_name(&self) -> String {
         let Self { process, table, .. } = self;
         let range = |range: &RangeInclusive<u32>| {
@@ -270,7 +301,8 @@ impl Uses {
     /// Decodes a claim; `None` for other names.
     fn parse(name: &str) -> Option<Self> {
         let fields: Vec<_> = name.strip_prefix(PREFIX)?.split('/').collect();
-        let [processes, table, ports, first_marks, mask, tables] = fields.as_slice() else {
+        let [processes, table, ports, first_marks, mask, tables, _random] = fields.as_slice()
+        else {
             return None;
         };
         let pair = |text: &str| -> Option<(u32, u32)> {
@@ -371,6 +403,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use futures_util::FutureExt as _;
+    use nix::unistd::{geteuid, setfsuid};
     use tokio::runtime;
 
     use super::*;
@@ -396,15 +429,18 @@ mod tests {
                 keeper: 4_194_303,
                 ..uses(keys)
             };
-            assert!(uses.to_name().len() <= NAME_MAX, "{}", uses.to_name());
-            assert_eq!(Uses::parse(&uses.to_name()), Some(uses));
+            // Enough digits that nobody binds all names.
+            let name = uses.to_name() + "/12345678";
+            assert!(name.len() <= NAME_MAX, "{name}");
+            assert_eq!(Uses::parse(&name), Some(uses));
         }
         for name in [
             "",
             "pepd/",
-            "pepd/1+2/a/5+1/50+2/ff/1",
-            "pepd/1+2/a/5+1/0+2/ff/1+1",
-            "pepd/1/a/5+1/50+2/ff/1+1",
+            "pepd/1+2/a/5+1/50+2/ff/1/x",
+            "pepd/1+2/a/5+1/0+2/ff/1+1/x",
+            "pepd/1/a/5+1/50+2/ff/1+1/x",
+            "pepd/1+2/a/5+1/50+2/ff/1+1",
         ] {
             assert_eq!(Uses::parse(name), None, "{name}");
         }
@@ -420,13 +456,19 @@ mod tests {
         let names: Vec<_> = (10..20)
             .map(|number| format!("wlx00c0ca9a7{number}"))
             .collect();
-        let name = lan_name(4_194_304, &config(&names));
+        let name = lan_name(4_194_304, &config(&names)) + "/123456789abc";
         assert!(name.len() <= NAME_MAX, "{name}");
         let (process, read) = parse_lan(&name).expect("a name");
         assert_eq!(process, 4_194_304);
         assert_eq!(read, names[..read.len()]);
-        assert!(read.len() >= 5, "{read:?}");
-        for name in ["pepd-lan/1", "pepd-lan/x/eth0", "pepd/1/eth0", ""] {
+        assert!(read.len() >= 4, "{read:?}");
+        for name in [
+            "pepd-lan/1",
+            "pepd-lan/1/eth0",
+            "pepd-lan/x/eth0/f",
+            "pepd/1/eth0/f",
+            "",
+        ] {
             assert_eq!(parse_lan(name), None, "{name}");
         }
     }
@@ -447,6 +489,47 @@ mod tests {
         child.wait().expect("a child process");
         assert_eq!(rival(&config).expect("a /proc"), None, "it has ended");
         drop(socket);
+    }
+
+    #[test]
+    fn a_claim_of_another_user_does_not_count() {
+        let sockets = abstract_sockets("").expect("an answer");
+        let has_owners = sockets.iter().all(|socket| socket.owner.is_some());
+        if !geteuid().is_root() || !has_owners {
+            eprintln!("not tried: a socket of another user");
+            return;
+        }
+        // Unlike any claim of a test that runs beside this one.
+        let text = format!(
+            "[intercept]\nlan = [\"lan0\"]\ntable = \"t{}\"\n",
+            process::id()
+        );
+        let config = pep_core::config::parse(&text).expect("valid");
+        // Names of living processes of root, as a stranger may choose any.
+        let uses = Uses::new(&config, 1, process::id());
+        let is_claimed = || {
+            let others = others().expect("an answer");
+            others.iter().any(|other| other.table == uses.table)
+        };
+        assert!(!is_claimed());
+        // Of this thread only.
+        setfsuid(65534.into());
+        let _claim = bind(&uses.to_name()).expect("a free name");
+        let _lan = bind(&lan_name(1, &config)).expect("a free name");
+        setfsuid(0.into());
+        assert!(!is_claimed());
+        assert_eq!(rival(&config).expect("an answer"), None);
+        let _own = bind(&uses.to_name()).expect("a free name");
+        assert!(is_claimed());
+    }
+
+    #[test]
+    fn no_name_is_bound_twice() {
+        let name = format!("pepd-test/{}", process::id());
+        let _all: Vec<_> = (0..50).map(|_| bind(&name).expect("a free name")).collect();
+        let sockets = abstract_sockets(&name).expect("an answer");
+        let length = name.len() + 1 + DIGITS;
+        assert!(sockets.len() == 50 && sockets.iter().all(|socket| socket.name.len() == length));
     }
 
     #[test]

@@ -9,11 +9,83 @@ use std::{ffi::CStr, fs};
 
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, geteuid},
 };
+use pepd_sys::unix_names::Abstract;
 
 /// Process name of the supervisor, which restarts the process that carries flows.
 pub const SUPERVISOR: &CStr = c"pepd-supervisor";
+
+/// CAP_NET_ADMIN, CAP_NET_RAW and CAP_NET_BIND_SERVICE, which each process of pepd has.
+const CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 10;
+
+/// Returns whether a pepd has made the socket with a name that states this process and keeper (0
+/// for none). Any local user could have: the socket must be of root, of this process's user, or of
+/// the user of a process with pepd's capabilities (the service's dynamic user).
+pub(super) fn is_of_pepd(socket: &Abstract, process: u32, keeper: u32) -> bool {
+    let processes = [keeper, process]
+        .into_iter()
+        .filter(|process| *process != 0);
+    let mut processes = processes.filter_map(|process| Some((process, Rights::of(process)?)));
+    match socket.owner {
+        Some(owner) => {
+            is_trusted(owner) || processes.any(|(_, rights)| rights.are_of_pepd_as(owner))
+        }
+        None => processes.any(|(process, rights)| {
+            let is_trusted = is_trusted(rights.user) || rights.are_of_pepd_as(rights.user);
+            // The descriptors of a process that is not dumpable cannot be read.
+            is_trusted && holds(process, socket.inode).unwrap_or(true)
+        }),
+    }
+}
+
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
+}
+
+/// Returns whether a process has a descriptor of a socket; `None` if that cannot be read.
+fn holds(process: u32, inode: u32) -> Option<bool> {
+    let wanted = format!("socket:[{inode}]");
+    let mut descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    let is_wanted = |link: std::path::PathBuf| link.as_os_str() == wanted.as_str();
+    Some(descriptors.any(|entry| fs::read_link(entry.path()).is_ok_and(is_wanted)))
+}
+
+/// User and capabilities of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rights {
+    user: u32,
+    /// Permitted capabilities; none of another user namespace.
+    capabilities: u64,
+}
+
+impl Rights {
+    /// Returns those of a process that runs as one user.
+    fn of(process: u32) -> Option<Self> {
+        let map = |process: &str| fs::read(format!("/proc/{process}/uid_map")).ok();
+        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let mut rights = Self::parse(&status)?;
+        // Anyone has all capabilities in a user namespace of their own.
+        if map(&process.to_string())? != map("self")? {
+            rights.capabilities = 0;
+        }
+        Some(rights)
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let users = field("Uid:")?.split_whitespace();
+        let users: Vec<u32> = users.map(str::parse).collect::<Result<_, _>>().ok()?;
+        let user = *users.first()?;
+        let capabilities = u64::from_str_radix(field("CapPrm:")?.trim(), 16).ok()?;
+        let is_one = users.iter().all(|other| *other == user);
+        is_one.then_some(Self { user, capabilities })
+    }
+
+    fn are_of_pepd_as(self, user: u32) -> bool {
+        self.user == user && self.capabilities & CAPABILITIES == CAPABILITIES
+    }
+}
 
 /// Returns whether a process has ended and left its sockets to that keeper, as far as visible from
 /// this process.
@@ -78,6 +150,49 @@ mod tests {
 
     use super::*;
     use crate::survive::keeper::{Keeper, PATIENCE};
+
+    #[test]
+    fn a_socket_is_of_pepd_by_its_owner_or_the_rights_of_its_process() {
+        let rights = |users: &str, capabilities: &str| {
+            Rights::parse(&format!(
+                "Name:\tx\nUid:\t{users}\nCapPrm:\t{capabilities}\n"
+            ))
+        };
+        let some = rights("7\t7\t7\t7", "0000000000003400").expect("rights");
+        assert!(some.are_of_pepd_as(7) && !some.are_of_pepd_as(8));
+        let fewer = rights("7\t7\t7\t7", "0000000000003000").expect("rights");
+        assert!(!fewer.are_of_pepd_as(7));
+        assert_eq!(rights("7\t0\t0\t0", "0000000000003400"), None, "two users");
+        let own = geteuid().as_raw();
+        let socket = |owner| Abstract {
+            name: String::new(),
+            inode: 0,
+            owner,
+        };
+        assert!(is_of_pepd(&socket(Some(0)), 0, 0));
+        assert!(is_of_pepd(&socket(Some(own)), 0, 0));
+        // Process 1 is root's, and no stranger's socket is in it.
+        let stranger = own + 12_345;
+        assert!(!is_of_pepd(&socket(Some(stranger)), 1, process::id()));
+        assert!(!is_of_pepd(&socket(None), process::id(), 0));
+        assert!(!is_of_pepd(&socket(None), 0, 0));
+    }
+
+    #[test]
+    fn a_socket_without_a_known_owner_is_of_the_process_that_holds_it() {
+        let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&held);
+        let link = fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+        let link = link.to_string_lossy().into_owned();
+        let inode = link.trim_start_matches("socket:[").trim_end_matches(']');
+        let socket = Abstract {
+            name: String::new(),
+            inode: inode.parse().unwrap(),
+            owner: None,
+        };
+        assert!(is_of_pepd(&socket, process::id(), 0));
+        assert!(is_of_pepd(&socket, 0, process::id()));
+    }
 
     #[test]
     fn who_lives_has_no_successor_and_is_left_alone_unless_it_has_a_keeper() {
