@@ -6,6 +6,10 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -13,7 +17,7 @@ use std::{
 
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, setfsuid},
 };
 use pepd_tests::{
     bed::{Bed, Family, Path, Place},
@@ -295,6 +299,38 @@ fn an_upgrade_to_a_configuration_that_is_wrong_changes_nothing() {
         pep.log().expect("upgrade failed");
         echo_once(&mut open, b"after");
         assert_eq!(pep.id(), worker);
+    });
+}
+
+/// Any local user may bind any abstract name.
+#[test]
+fn a_claim_of_another_user_stops_no_pepd_and_ends_no_flow() {
+    matrix_pepd_only(|bed| {
+        // It names living processes of root, which no test needs.
+        let (table, own) = ("pepd/5000+1/50000000+5/ff000000/5000+1", std::process::id());
+        let names = [
+            format!("pepd/{own}+{own}/{table}/0"),
+            format!("pepd/{own}+{own}/{table}"),
+        ];
+        let bind = || {
+            // Of this thread only.
+            setfsuid(65534.into());
+            let bound = names.each_ref().map(|name| {
+                let name = SocketAddr::from_abstract_name(name)?;
+                UnixDatagram::bind_addr(&name)
+            });
+            setfsuid(0.into());
+            bound.map(|socket| socket.expect("a free name"))
+        };
+        let _strange = bed.gateway.enter(bind);
+        let pep = bed.start().expect("not direct");
+        let (_echo, mut open) = talking(bed);
+        send_signal(pep.id(), Signal::SIGKILL);
+        echo_once(&mut open, b"after");
+        pep.log().expect("took over 1 flow");
+        drop(open);
+        pep.wait_idle();
+        pep.stop();
     });
 }
 

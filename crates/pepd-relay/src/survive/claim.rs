@@ -8,8 +8,8 @@
 //! pepd without a keeper are unclaimed.
 //!
 //! Any local user can bind such a name. A claim therefore counts only if a
-//! [pepd has made it](discovery::is_of_pepd), and ends in a random number, so that nobody can bind
-//! it first.
+//! [pepd has made it](discovery::is_of_pepd), and ends in a random number, so that no other user
+//! can bind it first.
 
 use std::{
     fs,
@@ -429,7 +429,7 @@ mod tests {
                 keeper: 4_194_303,
                 ..uses(keys)
             };
-            // Enough digits that nobody binds all names.
+            // Enough digits that no user can bind all names.
             let name = uses.to_name() + "/12345678";
             assert!(name.len() <= NAME_MAX, "{name}");
             assert_eq!(Uses::parse(&name), Some(uses));
