@@ -1,6 +1,6 @@
 //! Changes that other programs make to the machine while pepd runs.
 
-use std::{path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use pepd_tests::{
     bed::{Bed, Family, LAN, Path as Way, Place},
@@ -8,6 +8,7 @@ use pepd_tests::{
     host::{Dial, Host},
     matrix::matrix_pepd_only,
     pep::Pep,
+    raw::{Segment, send_damaged},
     wait::{PATIENCE, wait_until},
 };
 
@@ -285,6 +286,31 @@ fn a_host_that_leaves_handshakes_open_makes_no_loss() {
         assert!(pep.counter("syns_passed_lost") == 0 && pep.counter("interception_losses") == 0);
         bed.client.nft("delete table inet deaf");
         echo_once(&mut connect(bed), b"accelerated");
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn a_host_whose_syns_the_kernel_drops_makes_no_loss() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Way::Spoof {
+            // pepd itself reads held SYNs.
+            return;
+        }
+        let _echo = echo_server(bed);
+        let site = "[[site]]\nname = \"all\"\non_interception_loss = \"block\"\n";
+        let pep = bed.start_with(site).expect("not direct");
+        let (gateway, client) = (bed.family.address(1, 1), bed.family.address(1, 2));
+        let to = bed.at(Place::Server, PORT);
+        for port in 20_000..20_005 {
+            let from = SocketAddr::new(client, port);
+            send_damaged(&bed.client, gateway, &Segment::opening(from, to));
+        }
+        pep.log().expect("redirected SYNs were not answered");
+        assert_eq!(pep.counter("interception_losses"), 0);
+        echo_once(&mut connect(bed), b"accelerated");
+        assert_eq!(pep.counter("flows_accepted"), 1);
         pep.wait_idle();
         pep.stop();
     });

@@ -216,6 +216,24 @@ pub fn send(host: &Host, next_hop: IpAddr, segment: &Segment) {
     sent.unwrap_or_else(|error| panic!("cannot send {segment:?}: {error}"));
 }
 
+/// Sends a packet with a wrong TCP checksum to a neighbour: the kernel drops it after all rules.
+///
+/// # Panics
+/// When the kernel does not send it.
+pub fn send_damaged(host: &Host, next_hop: IpAddr, segment: &Segment) {
+    let next_hop = SocketAddr::new(next_hop, 0);
+    let send = || -> io::Result<usize> {
+        let raw = Protocol::from(libc::IPPROTO_RAW);
+        let socket = Socket::new(Domain::for_address(next_hop), Type::RAW, Some(raw))?;
+        let mut bytes = segment.bytes();
+        let tcp = if next_hop.is_ipv4() { 20 } else { 40 };
+        bytes[tcp + 16] ^= 0x55;
+        socket.send_to(&bytes, &next_hop.into())
+    };
+    let sent = host.enter(send);
+    sent.unwrap_or_else(|error| panic!("cannot send {segment:?}: {error}"));
+}
+
 /// Sends many packets to a neighbour, as [`send`] does one; drops those for which the interface has
 /// no room. Returns the number sent.
 ///

@@ -1,6 +1,10 @@
 //! Periodic tasks, every second.
 
-use std::{collections::BTreeSet, error::Error};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    time::{Duration, Instant},
+};
 
 use pepd_intercept::{InterceptError, Interception, upkeep::Trouble};
 use pepd_relay::flow::FlowContext;
@@ -10,6 +14,11 @@ use super::spare::Spare;
 
 /// Number of slots cleaned at once: some milliseconds of work.
 const SWEEP: usize = 1024;
+
+/// Time after which another program's repeated change of the same policy rule is logged again.
+const AGAIN: Duration = Duration::from_secs(600);
+/// A change within this time after the last one belongs to the same contest.
+const CONTEST: Duration = Duration::from_secs(30);
 
 /// Releases the pages of some slots that no flow uses.
 pub(super) fn sweep(context: &FlowContext) {
@@ -25,6 +34,8 @@ pub(super) struct Chores {
     code_unmapped: bool,
     /// Lasting troubles that have been logged.
     reported: BTreeSet<Trouble>,
+    /// Policy rules that come before pepd's again and again: when last seen, and last logged.
+    contests: BTreeMap<Trouble, (Instant, Instant)>,
     /// Lines of the log known to be lost.
     lost_lines: u64,
 }
@@ -38,6 +49,8 @@ pub(super) struct Looked {
     pub mended: bool,
     /// Families whose SYNs, answered at once by listeners, cannot arrive.
     pub undelivered: BTreeSet<Family>,
+    /// Families of which the kernel delivers no redirected packets, and pepd cannot change that.
+    pub broken: BTreeSet<Family>,
 }
 
 impl Chores {
@@ -109,6 +122,13 @@ impl Chores {
             let result = interception.restore(&trouble, gate).await;
             spare.fill();
             looked.mended |= result.is_ok() && !trouble.is_for_operators();
+            if let Trouble::Routing(family)
+            | Trouble::Behind(family, _)
+            | Trouble::Undelivered(family, _) = &trouble
+                && result.is_err()
+            {
+                looked.broken.insert(*family);
+            }
             if let Trouble::Bridge(family, _) = &trouble {
                 looked.undelivered.insert(*family);
             }
@@ -132,6 +152,7 @@ impl Chores {
             Ok(_) if is_on_again && *trouble == Trouble::Routing(Family::V6) => {
                 tracing::info!("IPv6 is switched on again: pepd takes IPv6 connections again");
             }
+            Ok(_) if !self.is_news(trouble, Instant::now()) => {}
             Ok(done) => tracing::warn!(
                 "{trouble}: {done}; meanwhile hosts had no acceleration, or no connections"
             ),
@@ -142,5 +163,42 @@ impl Chores {
                 }
             }
         }
+    }
+
+    /// Returns false for a policy rule that comes before pepd's each time pepd moves ahead of it,
+    /// unless that was not logged for a while.
+    fn is_news(&mut self, trouble: &Trouble, now: Instant) -> bool {
+        if !matches!(trouble, Trouble::Behind(..)) {
+            return true;
+        }
+        self.contests
+            .retain(|_, (seen, _)| now.duration_since(*seen) < CONTEST);
+        let known = self.contests.get(trouble).map(|(_, logged)| *logged);
+        let is_news = known.is_none_or(|logged| now.duration_since(logged) >= AGAIN);
+        let logged = known.filter(|_| !is_news).unwrap_or(now);
+        self.contests.insert(trouble.clone(), (now, logged));
+        is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contest_about_the_first_place_is_logged_once_in_ten_minutes() {
+        let (mut chores, begin) = (Chores::default(), Instant::now());
+        let behind = |rule: &str| Trouble::Behind(Family::V4, rule.to_owned());
+        let one = behind("priority 1, table 77");
+        let mut is_news = |trouble: &Trouble, second| {
+            chores.is_news(trouble, begin + Duration::from_secs(second))
+        };
+        let logged: Vec<_> = (0..1300).filter(|second| is_news(&one, *second)).collect();
+        assert_eq!(logged, [0, 600, 1200]);
+        assert!(is_news(&behind("priority 2, table 77"), 1301));
+        // The contest has ended, and another one begins.
+        assert!(is_news(&one, 1400));
+        let removed = Trouble::Routing(Family::V4);
+        assert!((0..3).all(|second| is_news(&removed, 1400 + second)));
     }
 }

@@ -1,16 +1,20 @@
 //! Watch for redirected SYNs that do not arrive, and the dead man's switch that then passes or
 //! blocks connections.
+//!
+//! Unanswered SYNs only cause an inspection of rules and routes: a host can send SYNs that the
+//! kernel drops.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use pep_core::{
     config::{Config, RulesBy},
-    redirection::{Change, Redirection, SYNS_MIN, Totals},
-    site::{InterceptionLoss, Mode, SiteId},
+    redirection::{Change, Redirection, SYNS_MIN, Totals, Verdict},
+    site::{InterceptionLoss, Mode, Site, SiteId},
 };
 use pepd_intercept::{
     Interception,
@@ -20,7 +24,17 @@ use pepd_intercept::{
 use pepd_relay::flow::FlowContext;
 use pepd_sys::leg::SiteRuntime;
 
-use crate::observe;
+use tokio::{task::JoinHandle, time::timeout};
+
+use crate::{
+    diagnose::{self, Arrival},
+    observe,
+};
+
+/// Maximum duration of an inspection. Rules that take longer to read count as unclear.
+const INSPECTION: Duration = Duration::from_secs(10);
+/// Time after which unanswered SYNs of a path are logged again.
+const AGAIN: Duration = Duration::from_secs(600);
 
 /// Path of redirected SYNs: to the listener of a site, for one family, or into a TUN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +49,12 @@ pub(super) struct Redirected {
     config: Arc<Config>,
     watches: BTreeMap<Path, Redirection>,
     undelivered: BTreeSet<Family>,
+    /// Families of which the kernel delivers no redirected packets.
+    broken: BTreeSet<Family>,
+    /// The inspection that runs, if one does.
+    inspection: Option<JoinHandle<Arrival>>,
+    /// Last log lines on SYNs that are not answered for no cause of this machine.
+    refuted: BTreeMap<Path, Duration>,
     began: Instant,
     /// True if the log has a line about all connections passing by other routes.
     other_routes_logged: bool,
@@ -48,6 +68,9 @@ impl Redirected {
             config: Arc::clone(config),
             watches: BTreeMap::new(),
             undelivered: BTreeSet::new(),
+            broken: BTreeSet::new(),
+            inspection: None,
+            refuted: BTreeMap::new(),
             began: Instant::now(),
             other_routes_logged: false,
             failed: false,
@@ -66,6 +89,12 @@ impl Redirected {
     /// retry.
     pub(super) fn cannot_arrive(&mut self, families: BTreeSet<Family>) {
         self.undelivered = families;
+    }
+
+    /// Sets the families whose redirected packets the kernel does not deliver, for a cause that
+    /// pepd cannot remove.
+    pub(super) fn are_not_delivered(&mut self, families: BTreeSet<Family>) {
+        self.broken = families;
     }
 
     /// Checks the counters; call it every second. Failed changes of the rules are retried at the
@@ -91,7 +120,9 @@ impl Redirected {
         context
             .counters
             .update(|stats| observe::set_passed(stats, passed));
-        let changes = self.changes(&counters, context, sites);
+        let arrival = self.inspected().await;
+        let changes = self.changes(&counters, context, sites, arrival.as_ref());
+        self.inspect_if_suspected();
         if let Some(answers) = counters.get(Counter::AnsweredV6.name().as_ref()) {
             context.silence.on_count(*answers);
         }
@@ -136,6 +167,7 @@ impl Redirected {
         counters: &BTreeMap<String, u64>,
         context: &FlowContext,
         sites: &[Arc<SiteRuntime>],
+        arrival: Option<&Arrival>,
     ) -> Vec<(Path, Change)> {
         let mut changes = Vec::new();
         let count = |counter: Counter| counters.get(counter.name().as_ref()).copied();
@@ -143,6 +175,7 @@ impl Redirected {
             let number = |counter| count(counter).unwrap_or(0);
             let unmatched = number(Counter::NoSource(family));
             let aborted = number(Counter::Aborted(family)) + unmatched;
+            let invalid = invalid(family);
             let handshakes = number(Counter::Handshakes(family));
             for site in sites {
                 let path = Path::Site(site.id, family);
@@ -156,8 +189,9 @@ impl Redirected {
                     redirected,
                     aborted,
                     accepted,
+                    invalid,
                 };
-                changes.extend(self.observe(path, totals));
+                changes.extend(self.observe(path, totals, arrival));
             }
             if let (Some(held), Some(redirected)) = (&context.held, count(Counter::Held(family))) {
                 let accepted = held.arrived(family);
@@ -165,8 +199,9 @@ impl Redirected {
                     redirected,
                     aborted: unmatched,
                     accepted,
+                    invalid,
                 };
-                changes.extend(self.observe(Path::Held(family), totals));
+                changes.extend(self.observe(Path::Held(family), totals, arrival));
             }
         }
         changes
@@ -184,7 +219,8 @@ impl Redirected {
         let Ok(counters) = interception.counters() else {
             return;
         };
-        let changes = self.changes(&counters, context, sites).into_iter();
+        let changes = self.changes(&counters, context, sites, None);
+        let changes = changes.into_iter();
         for (path, change) in changes.filter(|(_, change)| *change == Change::Works) {
             self.log(path, change);
         }
@@ -214,15 +250,78 @@ impl Redirected {
         );
     }
 
-    fn observe(&mut self, path: Path, totals: Totals) -> Option<(Path, Change)> {
-        let now = self.began.elapsed();
-        let watch = self.watches.entry(path);
-        let watch = watch.or_insert_with(|| Redirection::new(totals));
-        Some((path, watch.observe(now, totals)?))
+    /// Returns the result of an inspection that has ended.
+    async fn inspected(&mut self) -> Option<Arrival> {
+        let ended = self.inspection.take_if(|running| running.is_finished())?;
+        Some(ended.await.unwrap_or(Arrival::UNCLEAR))
     }
 
-    fn log(&self, path: Path, change: Change) {
+    fn inspect_if_suspected(&mut self) {
+        let is_needed = self.watches.values().any(Redirection::is_suspected);
+        if is_needed && self.inspection.is_none() {
+            let config = Arc::clone(&self.config);
+            self.inspection = Some(tokio::spawn(async move {
+                let inspection = timeout(INSPECTION, diagnose::arrival(&config));
+                inspection.await.unwrap_or(Arrival::UNCLEAR)
+            }));
+        }
+    }
+
+    fn verdict(&self, path: Path, arrival: &Arrival) -> Verdict {
+        let (found, family) = match path {
+            Path::Site(site, family) if self.config.sites[site].is_deferred() => {
+                (arrival.released, family)
+            }
+            Path::Site(_, family) => (arrival.at_once, family),
+            Path::Held(family) => (arrival.held, family),
+        };
+        if self.broken.contains(&family) {
+            return Verdict::Broken;
+        }
+        let found = match family {
+            Family::V4 => found[0],
+            Family::V6 => found[1],
+        };
+        // Without proof nothing leaves a tunnel, and nothing is blocked.
+        let is_guarded = self.sites_of(path).any(|site| {
+            site.mode == Mode::Tunnel || site.on_interception_loss == InterceptionLoss::Block
+        });
+        match found {
+            Verdict::Unclear if is_guarded => Verdict::Sound,
+            found => found,
+        }
+    }
+
+    /// Returns the sites whose SYNs take a path.
+    fn sites_of(&self, path: Path) -> impl Iterator<Item = &Site> {
+        let sites = self.config.sites.iter();
+        let sites = sites.filter(move |(id, site)| match path {
+            Path::Site(one, _) => *id == one,
+            Path::Held(_) => site.is_deferred(),
+        });
+        sites.map(|(_, site)| site)
+    }
+
+    fn observe(
+        &mut self,
+        path: Path,
+        totals: Totals,
+        arrival: Option<&Arrival>,
+    ) -> Option<(Path, Change)> {
+        let now = self.began.elapsed();
+        let verdict = arrival.map(|arrival| self.verdict(path, arrival));
+        let watch = self.watches.entry(path);
+        let watch = watch.or_insert_with(|| Redirection::new(totals));
+        Some((path, watch.observe(now, totals, verdict)?))
+    }
+
+    fn log(&mut self, path: Path, change: Change) {
         match change {
+            Change::Suspected => {
+                let path = self.describe(path);
+                tracing::debug!("{path}: redirected SYNs are not answered; looking for the cause");
+            }
+            Change::Refuted { syns } => self.log_refuted(path, syns),
             Change::Lost { syns, pause } => self.log_interception_loss(path, syns, pause),
             Change::Trial => {
                 let path = self.describe(path);
@@ -233,6 +332,22 @@ impl Redirected {
                 tracing::info!("{path}: redirected connections arrive again");
             }
         }
+    }
+
+    /// Hosts can cause this line: it is paced.
+    fn log_refuted(&mut self, path: Path, syns: u64) {
+        let now = self.began.elapsed();
+        let last = self.refuted.get(&path);
+        if last.is_some_and(|last| now.saturating_sub(*last) < AGAIN) {
+            return;
+        }
+        self.refuted.insert(path, now);
+        let path = self.describe(path);
+        tracing::warn!(
+            syns,
+            "{path}: redirected SYNs were not answered, and no rule or route drops them all: a host sends invalid \
+             ones; if hosts cannot connect, see `pepd check`"
+        );
     }
 
     fn log_interception_loss(&self, path: Path, syns: u64, pause: Duration) {
@@ -256,12 +371,7 @@ impl Redirected {
         if self.config.intercept.rules == RulesBy::Manual {
             return "new connections wait: pepd changes no rules (`intercept.rules`)";
         }
-        let sites = self.config.sites.iter();
-        let sites = sites.filter(|(id, site)| match path {
-            Path::Site(one, _) => *id == one,
-            Path::Held(_) => site.is_deferred(),
-        });
-        let sites: Vec<_> = sites.map(|(_, site)| site).collect();
+        let sites: Vec<_> = self.sites_of(path).collect();
         let blocks = sites
             .iter()
             .all(|site| site.on_interception_loss == InterceptionLoss::Block);
@@ -296,5 +406,54 @@ impl Redirected {
             }
         }
         lost
+    }
+}
+
+/// Returns the number of packets of a family that the kernel has dropped as invalid, and of TCP
+/// segments of both families.
+fn invalid(family: Family) -> u64 {
+    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    let (all, v6) = (read("snmp").unwrap_or_default(), read("snmp6"));
+    let of_family = match family {
+        Family::V4 => sum(&all, "Ip:", &["InHdrErrors", "InAddrErrors"]),
+        Family::V6 => {
+            let lines = v6.unwrap_or_default();
+            let lines = lines.lines().filter_map(|line| {
+                let (name, value) = line.split_once(char::is_whitespace)?;
+                let is_one = matches!(name, "Ip6InHdrErrors" | "Ip6InAddrErrors");
+                value.trim().parse::<u64>().ok().filter(|_| is_one)
+            });
+            lines.sum()
+        }
+    };
+    of_family + sum(&all, "Tcp:", &["InErrs"])
+}
+
+/// Returns the sum of values in a table of `/proc/net/snmp`: a line of names, and one of numbers.
+fn sum(text: &str, table: &str, wanted: &[&str]) -> u64 {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(table));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return 0;
+    };
+    let pairs = names.split_whitespace().zip(values.split_whitespace());
+    let pairs = pairs.filter(|(name, _)| wanted.contains(name));
+    pairs
+        .filter_map(|(_, value)| value.parse::<u64>().ok())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_packets_are_counted_by_the_kernel() {
+        let text = "Ip: Forwarding InHdrErrors InAddrErrors\nIp: 1 20 3\n\
+                    Tcp: MaxConn InErrs\nTcp: -1 7\n";
+        assert_eq!(sum(text, "Ip:", &["InHdrErrors", "InAddrErrors"]), 23);
+        assert_eq!(sum(text, "Tcp:", &["InErrs"]), 7);
+        assert_eq!(sum("Tcp: MaxConn InErrs\n", "Tcp:", &["InErrs"]), 0);
+        let own = fs::read_to_string("/proc/thread-self/net/snmp").expect("a /proc");
+        assert!(own.contains(" InHdrErrors InAddrErrors ") && own.contains(" InErrs "));
     }
 }

@@ -268,6 +268,7 @@ impl Daemon {
             self.redirected.hurry();
         }
         self.redirected.cannot_arrive(looked.undelivered);
+        self.redirected.are_not_delivered(looked.broken);
         let (context, sites) = (&self.context, &self.sites);
         let interception = &mut self.interception;
         if self.redirected.check(interception, context, sites).await {

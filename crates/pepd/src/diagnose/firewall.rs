@@ -11,7 +11,7 @@ mod walk;
 
 use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 
-use pep_core::config::Config;
+use pep_core::{config::Config, redirection::Verdict};
 use pepd_intercept::{
     iptables::is_own_rule,
     nft::{Nft, NftError},
@@ -59,7 +59,18 @@ async fn other_tables(config: &Config) -> Option<Vec<Table>> {
     if !system::may_ask_nft() {
         return None;
     }
-    tables(config).await.ok()
+    Some(tables(config).await.ok()?.0)
+}
+
+/// Returns whether redirected SYNs pass the rules of other programs.
+pub(super) async fn arrival(config: &Config) -> Arrival {
+    if !system::may_ask_nft() {
+        return Arrival::UNCLEAR;
+    }
+    match tables(config).await {
+        Ok((tables, is_complete)) => Arrival::of(config, &tables, is_complete),
+        Err(_) => Arrival::UNCLEAR,
+    }
 }
 
 async fn clamped(config: &Config, net: &Net, tables: &[Table]) -> Clamped {
@@ -81,20 +92,25 @@ fn families(config: &Config) -> &'static [bool] {
 }
 
 /// Returns all tables of other programs. Tables of iptables come from its own dump, which contains
-/// what nft cannot read.
-async fn tables(config: &Config) -> Result<Vec<Table>, NftError> {
+/// what nft cannot read. Also returns false if rules may be missing.
+async fn tables(config: &Config) -> Result<(Vec<Table>, bool), NftError> {
     let own = config.intercept.table.as_str();
+    let mut is_complete = true;
     let mut tables = match Nft::find().await {
         // Its rules would be unknown, but without nft there are mostly none.
-        Err(NftError::Missing) => Vec::new(),
+        Err(NftError::Missing) => {
+            is_complete = false;
+            Vec::new()
+        }
         found => nft::tables(&found?.list(&["ruleset"]).await?, own),
     };
     for (family, is_v6, program) in [("ip", false, "iptables"), ("ip6", true, "ip6tables")] {
         let incomplete =
             |table: &Table| table.is_v6 == Some(is_v6) && nft::is_partly_readable(table);
-        if tables.iter().any(incomplete)
-            && let Some(dump) = dump(&format!("{program}-nft-save")).await
-        {
+        let is_partly_read = tables.iter().any(incomplete);
+        let mut is_read = !is_partly_read;
+        if is_partly_read && let Some(dump) = dump(&format!("{program}-nft-save")).await {
+            is_read = true;
             let dumped = iptables::tables(&without_own(&dump, own), is_v6, program);
             let names: BTreeSet<_> = dumped
                 .iter()
@@ -109,14 +125,15 @@ async fn tables(config: &Config) -> Result<Vec<Table>, NftError> {
             "/proc/net/{}_tables_names",
             if is_v6 { "ip6" } else { "ip" }
         ));
-        if !legacy.trim().is_empty()
-            && let Some(dump) = dump(&format!("{program}-legacy-save")).await
-        {
-            let dump = without_own(&dump, own);
+        if !legacy.trim().is_empty() {
+            let dump = dump(&format!("{program}-legacy-save")).await;
+            is_read &= dump.is_some();
+            let dump = without_own(&dump.unwrap_or_default(), own);
             tables.extend(iptables::tables(&dump, is_v6, &format!("{program}-legacy")));
         }
+        is_complete &= is_read;
     }
-    Ok(tables)
+    Ok((tables, is_complete))
 }
 
 /// Returns a dump without rules in pepd's own chains, and those that lead to them.
@@ -166,38 +183,55 @@ impl Evidence {
     }
 }
 
+/// Returns a redirected packet that arrives by an interface, as each hook sees it.
+fn redirected(
+    config: &Config,
+    is_v6: bool,
+    what: &str,
+    by: &PacketInterface,
+    flags: &'static [&'static str],
+) -> [Packet; 2] {
+    [Hook::Prerouting, Hook::Input].map(|hook| Packet {
+        what: format!("{what} redirected to pepd"),
+        hook,
+        is_v6,
+        input: by.clone(),
+        output: PacketInterface::None,
+        mark: MarkSet::new(config.intercept.marks).local(),
+        state: "untracked",
+        flags,
+    })
+}
+
+fn redirected_syns(config: &Config, is_v6: bool, interface: String) -> Vec<Packet> {
+    let by = PacketInterface::By(interface);
+    redirected(config, is_v6, "hosts' SYNs", &by, &["syn"]).to_vec()
+}
+
+/// Returns a SYN on its way into the TUN of a LAN interface, if it has one.
+fn held_syn(config: &Config, is_v6: bool, number: usize, lan: &Lan) -> Option<Packet> {
+    Some(Packet {
+        what: "held SYNs on the path to pepd's TUN".to_owned(),
+        hook: Hook::Forward,
+        is_v6,
+        input: PacketInterface::By(lan.interface.clone()),
+        output: PacketInterface::By(lan.tun.clone()?),
+        mark: MarkSet::new(config.intercept.marks).hold(number),
+        state: "untracked",
+        flags: &["syn"],
+    })
+}
+
 /// Returns pepd's packets of a family that must pass.
 fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
     let marks = MarkSet::new(config.intercept.marks);
     let mut packets = Vec::new();
-    for (number, Lan { interface, tun }) in lans(config).into_iter().enumerate() {
-        let lan = PacketInterface::By(interface);
-        let redirected = |what: &str, by: &PacketInterface, flags| {
-            let at = |hook| Packet {
-                what: format!("{what} redirected to pepd"),
-                hook,
-                is_v6,
-                input: by.clone(),
-                output: PacketInterface::None,
-                mark: marks.local(),
-                state: "untracked",
-                flags,
-            };
-            [at(Hook::Prerouting), at(Hook::Input)]
-        };
-        let first = tun.clone().map_or(lan.clone(), PacketInterface::By);
-        packets.extend(redirected("hosts' SYNs", &first, &["syn"]));
-        packets.extend(redirected("hosts' packets", &lan, &["ack"]));
-        packets.extend(tun.map(|tun| Packet {
-            what: "held SYNs on the path to pepd's TUN".to_owned(),
-            hook: Hook::Forward,
-            is_v6,
-            input: lan.clone(),
-            output: PacketInterface::By(tun),
-            mark: marks.hold(number),
-            state: "untracked",
-            flags: &["syn"],
-        }));
+    for (number, of_lan) in lans(config).into_iter().enumerate() {
+        let lan = PacketInterface::By(of_lan.interface.clone());
+        let first = of_lan.tun.as_ref().unwrap_or(&of_lan.interface);
+        packets.extend(redirected_syns(config, is_v6, first.clone()));
+        packets.extend(redirected(config, is_v6, "hosts' packets", &lan, &["ack"]));
+        packets.extend(held_syn(config, is_v6, number, &of_lan));
         packets.push(Packet {
             what: "pepd's SYN-ACKs to hosts".to_owned(),
             hook: Hook::Output,
@@ -225,6 +259,82 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
     packets
 }
 
+/// Passage of SYNs of hosts to pepd through chains of other programs: of IPv4, and of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// SYNs that a listener answers at once.
+    pub at_once: [Verdict; 2],
+    /// SYNs on their way into a TUN, to be held.
+    pub held: [Verdict; 2],
+    /// SYNs that were held, on their way from the TUN to a listener.
+    pub released: [Verdict; 2],
+}
+
+impl Arrival {
+    /// Rules could not be read.
+    pub(crate) const UNCLEAR: Self = Self {
+        at_once: [Verdict::Unclear; 2],
+        held: [Verdict::Unclear; 2],
+        released: [Verdict::Unclear; 2],
+    };
+
+    fn of(config: &Config, tables: &[Table], is_complete: bool) -> Self {
+        let worst = |packets: &[Packet]| {
+            let fates = packets.iter().map(|packet| passage(tables, packet));
+            let unread = (!is_complete).then_some(Verdict::Unclear);
+            fates.chain(unread).max().unwrap_or(Verdict::Sound)
+        };
+        // A chain may drop what arrives by one interface only: no reason to give up the others.
+        let all = |lans: Vec<Verdict>| match (lans.iter().min(), lans.iter().max()) {
+            (Some(best), Some(worst)) if best == worst => *best,
+            (None, _) => Verdict::Sound,
+            _ => Verdict::Unclear,
+        };
+        let by_family = |syns: fn(&Config, bool, usize, &Lan) -> Vec<Packet>| {
+            [false, true].map(|is_v6| {
+                let lans = lans(config).into_iter().enumerate();
+                let of_lan = |(number, lan)| worst(&syns(config, is_v6, number, &lan));
+                all(lans.map(of_lan).collect())
+            })
+        };
+        Self {
+            at_once: by_family(|config, is_v6, _, lan| {
+                redirected_syns(config, is_v6, lan.interface.clone())
+            }),
+            held: by_family(|config, is_v6, number, lan| {
+                held_syn(config, is_v6, number, lan).into_iter().collect()
+            }),
+            released: by_family(|config, is_v6, _, lan| {
+                let tun = lan.tun.clone();
+                tun.map_or_else(Vec::new, |tun| redirected_syns(config, is_v6, tun))
+            }),
+        }
+    }
+}
+
+/// Returns the effect of all chains on one packet.
+fn passage(tables: &[Table], packet: &Packet) -> Verdict {
+    let tables = tables.iter().filter(|table| table.sees(packet));
+    let verdicts = tables.flat_map(|table| {
+        let bases = table.chains.iter();
+        let bases = bases.filter_map(|(name, chain)| Some((name, chain.base?)));
+        let bases = bases.filter(|(_, base)| sees(*base, packet));
+        bases.map(|(name, base)| match table.fate(name, base, packet) {
+            Fate::Dropped { is_sure: true, .. } => Verdict::Broken,
+            Fate::Dropped { is_sure: false, .. } => Verdict::Unclear,
+            Fate::Accepted if table.drops_some(name, packet) => Verdict::Unclear,
+            Fate::Accepted => Verdict::Sound,
+        })
+    });
+    verdicts.max().unwrap_or(Verdict::Sound)
+}
+
+/// Returns whether a packet with pepd's mark passes a base chain.
+fn sees(base: Base, packet: &Packet) -> bool {
+    let is_marked = base.hook != Hook::Prerouting || base.priority > OURS;
+    packet.hook == base.hook && is_marked
+}
+
 /// A chain that drops pepd's packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Drop<'a> {
@@ -242,10 +352,8 @@ fn dropped<'a>(
     base: Base,
     packets: &[Packet],
 ) -> Option<Drop<'a>> {
-    let seen = packets.iter().filter(|packet| {
-        let is_marked = base.hook != Hook::Prerouting || base.priority > OURS;
-        packet.hook == base.hook && is_marked && table.sees(packet)
-    });
+    let seen = packets.iter();
+    let seen = seen.filter(|packet| sees(base, packet) && table.sees(packet));
     let drops = seen.filter_map(|packet| match table.fate(chain, base, packet) {
         Fate::Accepted => None,
         Fate::Dropped { by, is_sure } => Some(Drop {

@@ -320,3 +320,49 @@ fn a_clamp_of_hosts_syns_is_found_and_named() {
         Some(1360)
     );
 }
+
+/// Returns the passage of SYNs that are answered at once, over IPv4.
+fn passes(lans: &str, hook: &str, policy: &str, rules: &[Value]) -> Verdict {
+    let tables = nft::tables(&listing(hook, policy, rules, &[]), "pepd");
+    let text = format!("[intercept]\nlan = {lans}\n");
+    let config = pep_core::config::parse(&text).expect("valid");
+    Arrival::of(&config, &tables, true).at_once[0]
+}
+
+#[test]
+fn only_chains_that_certainly_drop_all_syns_prove_a_loss() {
+    let one = |hook, policy, rules: &[Value]| passes("[\"lan0\"]", hook, policy, rules);
+    assert_eq!(one("input", "accept", &[]), Verdict::Sound);
+    assert_eq!(one("input", "drop", &[]), Verdict::Broken);
+    let accepts = accepts_mark(MARK);
+    assert_eq!(one("input", "drop", &[accepts]), Verdict::Sound);
+    assert_eq!(one("output", "drop", &[]), Verdict::Sound, "not of SYNs");
+    // From some hosts, perhaps.
+    let source = json!({"payload": {"protocol": "ip", "field": "saddr"}});
+    let banned = json!([equal(&source, &json!("@banned")), {"drop": null}]);
+    assert_eq!(one("input", "accept", &[banned]), Verdict::Unclear);
+    let trusted = json!([equal(&source, &json!("@trusted")), {"accept": null}]);
+    assert_eq!(one("input", "drop", &[trusted]), Verdict::Unclear);
+    // By one of two interfaces.
+    let interface = json!({"meta": {"key": "iifname"}});
+    let guests = json!([equal(&interface, &json!("lan1")), {"drop": null}]);
+    let two = "[\"lan0\", \"lan1\"]";
+    let found = passes(two, "input", "accept", &[guests.clone()]);
+    assert_eq!(found, Verdict::Unclear);
+    assert_eq!(one("input", "accept", &[guests]), Verdict::Sound);
+    assert_eq!(passes(two, "input", "drop", &[]), Verdict::Broken);
+    let unread = Arrival::of(&config(""), &[], false);
+    assert_eq!(unread.at_once, [Verdict::Unclear; 2]);
+}
+
+#[test]
+fn held_syns_pass_other_chains_than_those_answered_at_once() {
+    let tables = nft::tables(&listing("forward", "drop", &[], &[]), "pepd");
+    let arrival = Arrival::of(&config("syn = \"defer\"\n"), &tables, true);
+    assert_eq!(arrival.held[0], Verdict::Broken);
+    assert_eq!(arrival.released[0], Verdict::Sound);
+    let tables = nft::tables(&listing("input", "drop", &[], &[]), "pepd");
+    let arrival = Arrival::of(&config("syn = \"defer\"\n"), &tables, true);
+    assert_eq!(arrival.held[0], Verdict::Sound);
+    assert_eq!(arrival.released[0], Verdict::Broken);
+}

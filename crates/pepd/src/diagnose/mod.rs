@@ -41,6 +41,7 @@ use pepd_intercept::{filter, iptables, netlink::Netlink};
 use pepd_sys::{congestion::Catalogue, load::Loaded};
 use serde::Serialize;
 
+pub(crate) use firewall::Arrival;
 use interfaces::Interface;
 use live::Running;
 pub(crate) use system::warn_of_cgroup;
@@ -334,6 +335,11 @@ fn limits(program: &str, config: &Config) -> Option<Finding> {
 /// Returns the MSS of IPv4 and of IPv6 to which rules clamp hosts' SYNs over the link, in bytes.
 pub(crate) async fn clamps(config: &Config) -> Option<[Option<u16>; 2]> {
     firewall::clamps(config, &Net::gather().await).await
+}
+
+/// Returns whether redirected SYNs pass the rules of other programs.
+pub(crate) async fn arrival(config: &Config) -> Arrival {
+    firewall::arrival(config).await
 }
 
 /// Rules of other programs that concern pepd.

@@ -184,6 +184,8 @@ struct Walk<'a> {
     doubt: bool,
     /// Rule that may drop packets of pepd, and only those.
     may_drop: Option<String>,
+    /// True if a rule of unknown effect drops some packets.
+    drops_some: bool,
     /// Clamps on the path, each with its chain.
     clamps: Vec<(String, Clamp)>,
 }
@@ -210,6 +212,13 @@ impl Table {
         }
     }
 
+    /// Returns true if a rule of unknown effect drops packets of this kind: some, or all.
+    pub(super) fn drops_some(&self, chain: &str, packet: &Packet) -> bool {
+        let mut walk = Walk::new(self, packet);
+        walk.chain(chain, 0);
+        walk.drops_some
+    }
+
     /// Returns clamps that certainly apply to a packet in the chains of its hook, each with its
     /// chain.
     pub(super) fn clamps(&self, packet: &Packet) -> Vec<(String, Clamp)> {
@@ -231,6 +240,7 @@ impl<'a> Walk<'a> {
             packet,
             doubt: false,
             may_drop: None,
+            drops_some: false,
             clamps: Vec::new(),
         }
     }
@@ -276,6 +286,7 @@ impl<'a> Walk<'a> {
     /// Handles a rule of unknown effect. A rule that drops is specific to some packets, such as
     /// those from a list of addresses, and most likely not pepd's.
     fn doubtful(&mut self, chain: &str, step: &Step, depth: usize) {
+        self.drops_some |= step.verdict == Verdict::Drop;
         match &step.verdict {
             Verdict::Accept | Verdict::Return => self.doubt = true,
             Verdict::Drop if step.by_mark => {
@@ -287,6 +298,7 @@ impl<'a> Walk<'a> {
                 let sure = self.clamps.len();
                 let end = self.chain(target, depth + 1);
                 self.clamps.truncate(sure);
+                self.drops_some |= matches!(end, End::Dropped(_));
                 self.doubt |= may_end || matches!(end, End::Accepted);
             }
         }
