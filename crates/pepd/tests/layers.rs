@@ -125,7 +125,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "family gate marks threads crash_point stats keys log load admin_socket",
             "privileges",
-            "clock descriptors interface packet process reactor socket",
+            "clock descriptors interface packet passing process reactor socket",
             "sockets",
             "datagrams ethtool keeper memory notices places tun unanswered unix_names",
             "congestion site_counters",
