@@ -2,17 +2,30 @@
 //! nft, and policy rules.
 //!
 //! ```text
-//! H    rule  fwmark 0/mask iif lo      goto H+2
-//! H+1  rule  fwmark 0/mask from HOSTS  blackhole
-//! H+2  rule  fwmark 0/mask             nop
+//! H    rule  iif lo            goto H+2
+//! H    rule  fwmark MARK/mask  goto H+2
+//! H+1  rule  from HOSTS        blackhole
+//! H+2  rule                    nop
 //! ```
 //!
-//! for IPv4 and IPv6. The table marks packets of these hosts, so the policy rules drop them only
-//! while the table is missing: `nft flush ruleset` removes it. The first rule exempts packets of
-//! this machine, and reverse look-ups.
+//! for IPv4 and IPv6, with a rule for each of pepd's marks on packets of hosts. The table sets such
+//! a mark, so the policy rules drop packets only while the table is missing: `nft flush ruleset`
+//! removes it. The first rule exempts packets of this machine, and reverse look-ups.
+//!
+//! Each rule has `intercept.route_table`, which no other pepd has, though the kernel ignores it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use nix::{
+    ifaddrs::{InterfaceAddress, getifaddrs},
+    net::if_::InterfaceFlags,
+};
 use pep_core::config::Config;
 use rtnetlink::Error;
 
@@ -21,15 +34,69 @@ use super::{
     filter::FilterError,
     netlink::{Netlink, RouteError},
     nft::{self, Nft, NftError},
-    route::{OURS, address_family, all_rules, ignore, priority_of, remove_rule},
-    rules::{Counter, Family, Features, Ruleset, hosts_never_in_clear},
+    route::{
+        OURS, address_family, all_rules, ignore, network_of, priority_of, remove_rule, table_of,
+    },
+    rules::{
+        Counter, Device, Family, Features, Ruleset, hosts_never_in_clear, hosts_only,
+        marks_that_pass,
+    },
 };
 
 /// Both holds of a configuration.
 #[derive(Debug)]
 pub struct ClearHold {
+    /// The table, with names of interfaces.
     ruleset: Ruleset,
+    /// LAN interfaces that do not lead to the link.
+    hosts_only: Vec<String>,
+    lans: Lans,
+    /// The LAN interfaces for which the table is written; `None` before the first look.
+    devices: Option<Vec<Device>>,
     policy: Policy,
+}
+
+/// The LAN interfaces, which stay the same when they get other names.
+#[derive(Debug)]
+struct Lans {
+    names: Vec<String>,
+    /// Indices of interfaces, and their names when they were first seen up. Before that an
+    /// interface may have a temporary name.
+    seen: BTreeMap<u32, String>,
+}
+
+impl Lans {
+    /// Returns the present LAN interfaces, from all addresses of this machine.
+    fn look(
+        &mut self,
+        addresses: &[InterfaceAddress],
+        permanent: &BTreeSet<IpAddr>,
+    ) -> Vec<Device> {
+        let present = addresses.iter().filter_map(|address| {
+            let index = address.address.as_ref()?.as_link_addr()?.ifindex();
+            Some((index as u32, address))
+        });
+        let present: BTreeMap<u32, _> = present.collect();
+        self.seen.retain(|index, _| present.contains_key(index));
+        for (&index, address) in &present {
+            if address.flags.contains(InterfaceFlags::IFF_UP) {
+                let name = || address.interface_name.clone();
+                self.seen.entry(index).or_insert_with(name);
+            }
+        }
+        let lans = present.into_iter().filter_map(|(index, now)| {
+            let name = self.seen.get(&index)?.clone();
+            let of = |of: &&InterfaceAddress| of.interface_name == now.interface_name;
+            let networks = addresses.iter().filter(of);
+            let networks = networks.filter_map(|address| network_of(address, permanent));
+            self.names.contains(&name).then(|| Device {
+                name,
+                index,
+                networks: networks.collect(),
+            })
+        });
+        lans.collect()
+    }
 }
 
 /// State of the holds.
@@ -58,18 +125,66 @@ impl ClearHold {
             ipv6: pepd_sys::sysctl("net/ipv6/conf/all/forwarding").is_some(),
             ..Features::FULL
         };
+        let lans = config.intercept.lan.iter().map(ToString::to_string);
         Some(Self {
             ruleset: Ruleset::clear(config, features)?,
+            hosts_only: hosts_only(config),
+            lans: Lans {
+                names: lans.collect(),
+                seen: BTreeMap::new(),
+            },
+            devices: None,
             policy: Policy::new(config, features.families()),
         })
+    }
+
+    /// Looks at the LAN interfaces. Returns true if they differ from those of the last look.
+    async fn look(&mut self, netlink: &Netlink) -> Result<bool, InterceptError> {
+        let permanent = netlink.permanent_addresses().await?;
+        let addresses: io::Result<Vec<_>> = getifaddrs().map(Iterator::collect).map_err(Into::into);
+        let addresses = addresses.map_err(InterceptError::Ask)?;
+        let devices = Some(self.lans.look(&addresses, &permanent));
+        let before = std::mem::replace(&mut self.devices, devices);
+        Ok(before != self.devices)
+    }
+
+    /// Installs both for the present LAN interfaces.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore).
+    pub async fn install(&mut self, netlink: &Netlink) -> Result<(), InterceptError> {
+        self.look(netlink).await?;
+        self.restore(netlink).await
+    }
+
+    /// Updates the installed table with LAN interfaces and their networks, if they have changed.
+    ///
+    /// # Errors
+    /// When the kernel does not answer, or nft rejects the change.
+    pub async fn update(&mut self, netlink: &Netlink) -> Result<(), InterceptError> {
+        if !self.look(netlink).await? {
+            return Ok(());
+        }
+        let devices = self.devices.as_deref().unwrap_or_default();
+        let chains = self.ruleset.chains_for(devices, &self.hosts_only);
+        let (table, mask) = (&self.ruleset.table, self.ruleset.mask);
+        let texts = chains
+            .iter()
+            .map(|part| nft::chain_transaction(table, mask, &part.name, &part.rules));
+        let text: String = texts.collect();
+        let updated = apply(&text, "update the table of `clear = \"never\"`").await;
+        // The next look tries again.
+        updated.inspect_err(|_| self.devices = None)
     }
 
     /// Installs both, and replaces those of an earlier configuration. No packet passes meanwhile.
     ///
     /// # Errors
     /// When nft is missing or rejects the table, or the kernel rejects a policy rule.
-    pub async fn install(&self, netlink: &Netlink) -> Result<(), InterceptError> {
-        let text = nft::install_transaction(&self.ruleset);
+    pub async fn restore(&self, netlink: &Netlink) -> Result<(), InterceptError> {
+        let devices = self.devices.as_deref().unwrap_or_default();
+        let table = self.ruleset.for_devices(devices, &self.hosts_only);
+        let text = nft::install_transaction(&table);
         apply(&text, "install the table of `clear = \"never\"`").await?;
         // The table comes first: without it the policy rules drop packets of all sites.
         Ok(self.policy.install(netlink).await?)
@@ -91,7 +206,7 @@ impl ClearHold {
     }
 }
 
-/// Removes both holds of any configuration with this table and these marks.
+/// Removes both holds of any configuration with this nft table and this `route_table`.
 ///
 /// # Errors
 /// When nft cannot be run, or the kernel does not answer.
@@ -121,7 +236,10 @@ async fn apply(transaction: &str, action: &'static str) -> Result<(), InterceptE
 struct Policy {
     families: &'static [Family],
     hosts: Vec<IpNet>,
+    /// Marks of packets that pass.
+    marks: Vec<u32>,
     mask: u32,
+    table: u32,
     /// Priority of the first rule, where no rule of another program comes earlier.
     priority: u32,
 }
@@ -129,8 +247,11 @@ struct Policy {
 /// A policy rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Exempts packets of this machine; leads to this priority.
-    Skip(u32),
+    /// Exempts packets with this mark, or those of this machine; leads to the priority `end`.
+    Skip {
+        mark: Option<u32>,
+        end: u32,
+    },
     Drop(IpNet),
     End,
 }
@@ -139,7 +260,7 @@ impl Part {
     fn is(self, rule: &RuleMessage) -> bool {
         let has = |attribute| rule.attributes.contains(&attribute);
         match self {
-            Self::Skip(end) => has(RuleAttribute::Goto(end)),
+            Self::Skip { mark, end } => has(RuleAttribute::Goto(end)) && mark_of(rule) == mark,
             Self::Drop(net) => {
                 let source = RuleAttribute::Source(net.addr());
                 let of_all = net.prefix_len() == 0;
@@ -152,11 +273,21 @@ impl Part {
     }
 }
 
+fn mark_of(rule: &RuleMessage) -> Option<u32> {
+    let mut attributes = rule.attributes.iter();
+    attributes.find_map(|attribute| match attribute {
+        RuleAttribute::FwMark(mark) => Some(*mark),
+        _ => None,
+    })
+}
+
 impl Policy {
     fn new(config: &Config, families: &'static [Family]) -> Self {
         Self {
             families,
             hosts: hosts_never_in_clear(config),
+            marks: marks_that_pass(config),
+            table: config.intercept.route_table,
             mask: config.intercept.marks.mask(),
             priority: config.intercept.rule_priority.saturating_sub(4).max(1),
         }
@@ -170,16 +301,19 @@ impl Policy {
             return Vec::new();
         }
         let drops = hosts.into_iter().map(|net| (first + 1, Part::Drop(*net)));
-        let end = [(first + 2, Part::End), (first, Part::Skip(first + 2))];
-        end.into_iter().chain(drops).collect()
+        let end = first + 2;
+        let marks = self.marks.iter().copied().map(Some);
+        let skips = [None].into_iter().chain(marks);
+        let skips = skips.map(|mark| (first, Part::Skip { mark, end }));
+        // Those that drop come last, so that pepd's packets pass meanwhile.
+        let all = [(end, Part::End)].into_iter().chain(skips).chain(drops);
+        all.collect()
     }
 
-    /// Returns true for one of these rules, of any configuration. The kernel lists no mark that is
-    /// 0.
+    /// Returns true for one of these rules, of any configuration.
     fn is_own(&self, rule: &RuleMessage) -> bool {
-        let has = |attribute| rule.attributes.contains(&attribute);
-        let is_mark = |attribute: &RuleAttribute| matches!(attribute, RuleAttribute::FwMark(_));
-        has(OURS) && has(RuleAttribute::FwMask(self.mask)) && !rule.attributes.iter().any(is_mark)
+        let leads = rule.header.action == RuleAction::ToTable;
+        rule.attributes.contains(&OURS) && !leads && table_of(rule) == self.table
     }
 
     /// Returns the priority that puts the rules ahead of those of other programs.
@@ -216,19 +350,26 @@ impl Policy {
         priority: u32,
         part: Part,
     ) -> Result<(), RouteError> {
-        let request = netlink.handle.rule().add().priority(priority).fw_mark(0);
+        let request = netlink.handle.rule().add().priority(priority);
+        let request = request.table_id(self.table);
         let mut request = match part {
-            Part::Skip(_) => request.input_interface("lo").action(RuleAction::Goto),
+            Part::Skip { mark, .. } => match mark {
+                Some(mark) => request.fw_mark(mark),
+                None => request.input_interface("lo"),
+            }
+            .action(RuleAction::Goto),
             Part::Drop(_) => request.action(RuleAction::Blackhole),
             Part::End => request.action(RuleAction::Nop),
         };
         let message = request.message_mut();
         message.header.family = address_family(family);
-        message
-            .attributes
-            .extend([RuleAttribute::FwMask(self.mask), OURS]);
+        message.attributes.push(OURS);
         match part {
-            Part::Skip(end) => message.attributes.push(RuleAttribute::Goto(end)),
+            Part::Skip { mark, end } => {
+                let mask = mark.map(|_| RuleAttribute::FwMask(self.mask));
+                message.attributes.extend(mask);
+                message.attributes.push(RuleAttribute::Goto(end));
+            }
             Part::Drop(net) => {
                 message.header.src_len = net.prefix_len();
                 message.attributes.push(RuleAttribute::Source(net.addr()));
@@ -308,7 +449,10 @@ mod tests {
     fn hosts_are_dropped_between_the_exemption_and_its_end() {
         let net = |text: &str| Part::Drop(text.parse().expect("a prefix"));
         let rules = |family| policy(100).rules(family, 96);
-        let around = |drop| vec![(98, Part::End), (96, Part::Skip(98)), (97, drop)];
+        let skip = |mark| (96, Part::Skip { mark, end: 98 });
+        // SYNs forwarded as they came, packets for pepd; no site defers.
+        let marks = [0x5200_0000, 0x5300_0000].map(|mark| skip(Some(mark)));
+        let around = |drop| vec![(98, Part::End), skip(None), marks[0], marks[1], (97, drop)];
         assert_eq!(rules(Family::V4), around(net("10.0.0.0/24")));
         assert_eq!(rules(Family::V6), around(net("fd00::/8")));
     }

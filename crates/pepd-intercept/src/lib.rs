@@ -110,7 +110,7 @@ impl Interception {
     /// # Errors
     /// When nft or the kernel rejects them.
     pub async fn hold_clear(config: &Config) -> Result<(), InterceptError> {
-        let Some(hold) = ClearHold::new(config) else {
+        let Some(mut hold) = ClearHold::new(config) else {
             return Ok(());
         };
         hold.install(&Netlink::connect()?).await?;

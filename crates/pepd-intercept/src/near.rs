@@ -7,17 +7,14 @@
 use std::{collections::BTreeSet, io, net::IpAddr};
 
 use ipnet::IpNet;
-use nix::{
-    ifaddrs::getifaddrs,
-    net::if_::{InterfaceFlags, if_indextoname},
-};
+use nix::{ifaddrs::getifaddrs, net::if_::if_indextoname};
 use pep_core::config::Config;
 use pepd_sys::leg::Family;
 
 use super::{
     InterceptError, Interception, cannot,
     netlink::{Netlink, RouteError, interface},
-    route::{ip, unused_address},
+    route::{network_of, unused_address},
 };
 
 /// Networks in the table, and the addresses that identify uplinks.
@@ -59,19 +56,11 @@ fn networks(
     permanent: &BTreeSet<IpAddr>,
     uplinks: &BTreeSet<String>,
 ) -> io::Result<BTreeSet<IpNet>> {
-    let networks = getifaddrs()?.filter_map(|address| {
-        let is_up = address.flags.contains(InterfaceFlags::IFF_UP);
-        let leads = is_up && !address.flags.contains(InterfaceFlags::IFF_LOOPBACK);
-        if !leads || uplinks.contains(&address.interface_name) {
-            return None;
-        }
-        let own = ip(address.address.as_ref()?)?;
-        let mask = ip(address.netmask.as_ref()?)?;
-        let net = IpNet::with_netmask(own, mask).ok()?.trunc();
-        let is_of_many = net.prefix_len() < net.max_prefix_len() && net.prefix_len() > 0;
-        let is_routed = !matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
-        (is_of_many && is_routed && permanent.contains(&own)).then_some(net)
-    });
+    let networks =
+        getifaddrs()?.filter_map(|address| match uplinks.contains(&address.interface_name) {
+            true => None,
+            false => network_of(&address, permanent),
+        });
     Ok(networks.collect())
 }
 

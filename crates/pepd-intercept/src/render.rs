@@ -61,7 +61,8 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
     text.push_str(&nft::install_transaction(ruleset));
     if let Some(hold) = Ruleset::clear(config, Features::FULL) {
         text.push_str(
-            "\n# Of `clear = \"never\"`: stays when pepd ends. `pepd run` also installs policy rules.\n",
+            "\n# Of `clear = \"never\"`: stays when pepd ends. `pepd run` also installs policy rules, writes networks of LAN\n\
+             # interfaces into the chain `inside`, and replaces names of input interfaces with indices.\n",
         );
         text.push_str(&nft::install_transaction(&hold));
     }

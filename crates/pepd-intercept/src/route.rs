@@ -19,6 +19,7 @@
 //! one ahead of all others, and would divert pepd's packets. So pepd moves its rules ahead of them.
 
 use std::{
+    collections::BTreeSet,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
@@ -31,7 +32,7 @@ use netlink_packet_route::{
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 use nix::{
-    ifaddrs::getifaddrs,
+    ifaddrs::{InterfaceAddress, getifaddrs},
     net::if_::{InterfaceFlags, if_nametoindex},
     sys::socket::SockaddrStorage,
 };
@@ -504,7 +505,12 @@ impl Routing {
     fn is_our_rule(&self, rule: &RuleMessage) -> bool {
         let has = |attribute| rule.attributes.contains(&attribute);
         let is_of_local = has(RuleAttribute::FwMark(self.marks.local()));
-        has(OURS) && (self.is_our_table(table_of(rule)) || is_of_local)
+        let is_ours = match rule.header.action {
+            RuleAction::ToTable => self.is_our_table(table_of(rule)),
+            // Of these, rules of `clear_hold.rs` have pepd's table.
+            _ => is_of_local && table_of(rule) != self.table,
+        };
+        has(OURS) && is_ours
     }
 
     /// Returns true for a rule of pepd for a TUN that no longer exists. Another pepd has other
@@ -574,7 +580,7 @@ pub(super) async fn all_rules(
     all.map_err(|err| RouteError::new("cannot list policy rules", err))
 }
 
-fn table_of(rule: &RuleMessage) -> u32 {
+pub(super) fn table_of(rule: &RuleMessage) -> u32 {
     let mut attributes = rule.attributes.iter();
     let table = attributes.find_map(|attribute| match attribute {
         RuleAttribute::Table(table) => Some(*table),
@@ -700,6 +706,24 @@ fn lan_hosts(lans: &[String]) -> io::Result<Vec<LanHost>> {
 pub(super) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
     v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+}
+
+/// Returns the network of an address of this machine, if the kernel routes packets for other hosts
+/// there. `permanent` are the addresses without a lifetime: those with one were assigned by others.
+pub(super) fn network_of(
+    address: &InterfaceAddress,
+    permanent: &BTreeSet<IpAddr>,
+) -> Option<IpNet> {
+    let is_up = address.flags.contains(InterfaceFlags::IFF_UP);
+    if !is_up || address.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+        return None;
+    }
+    let own = ip(address.address.as_ref()?)?;
+    let mask = ip(address.netmask.as_ref()?)?;
+    let net = IpNet::with_netmask(own, mask).ok()?.trunc();
+    let is_of_many = net.prefix_len() < net.max_prefix_len() && net.prefix_len() > 0;
+    let is_routed = !matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
+    (is_of_many && is_routed && permanent.contains(&own)).then_some(net)
 }
 
 /// Returns another address of the same network, if it has room for a host.

@@ -35,9 +35,9 @@ mod marks;
 mod packets;
 
 use build::site_chain;
-pub(crate) use clear::hosts_never_in_clear;
 #[cfg(test)]
 pub(crate) use clear::tests::HEAD as CLEAR_HEAD;
+pub(crate) use clear::{Device, hosts_never_in_clear, hosts_only, marks_that_pass};
 pub(crate) use packets::{BOOSTED, looks_at_packets};
 pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
 use pepd_sys::gate::Gate;
@@ -108,6 +108,12 @@ pub enum Term {
     NotTcpOrIcmp,
     /// The packet goes out by one of these interfaces.
     To(Vec<String>),
+    /// The packet goes out by the interface of this index, whatever its name.
+    ToDevice(u32),
+    /// The packet came in on an interface of one of these indices.
+    FromDevices(Vec<u32>),
+    /// The packet is a fragment of the family, but not the first one: it has no ports.
+    LaterFragment(Family),
     /// The protocol above IP is one of these.
     Protocol(Vec<Protocol>),
     /// TCP that opens a connection, or answers such a packet: of SYN and RST only SYN is set.
@@ -158,6 +164,8 @@ pub enum Term {
     SocketTransparent,
     /// The packet's mark is this, within the mask.
     Mark(u32),
+    /// The packet's mark is none of these, within the mask.
+    NotMarked(Vec<u32>),
     /// The packet is of the family, and its destination is in a network of this machine that is not
     /// that of an uplink.
     ToNear(Family),

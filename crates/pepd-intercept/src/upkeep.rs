@@ -137,10 +137,11 @@ impl Interception {
 
     async fn look(&mut self) -> Result<Vec<Trouble>, InterceptError> {
         let mut troubles = Vec::new();
-        if let Some(hold) = &self.clear_hold
-            && !hold.state(&self.netlink).await?.is_whole()
-        {
-            troubles.push(Trouble::Clear);
+        if let Some(hold) = &mut self.clear_hold {
+            match hold.state(&self.netlink).await? {
+                state if !state.is_whole() => troubles.push(Trouble::Clear),
+                _ => hold.update(&self.netlink).await?,
+            }
         }
         match self.filter.are_installed().await {
             Ok(true) => {}
@@ -211,7 +212,7 @@ impl Interception {
             }
             Trouble::Clear => {
                 if let Some(hold) = &self.clear_hold {
-                    hold.install(netlink).await?;
+                    hold.restore(netlink).await?;
                 }
                 Ok("reinstalled")
             }

@@ -204,6 +204,12 @@ fn term(mask: u32, term: &Term) -> String {
     match term {
         Term::From(names) => format!("iifname {}", one_or_set(names.iter().map(quoted))),
         Term::To(names) => format!("oifname {}", one_or_set(names.iter().map(quoted))),
+        Term::ToDevice(index) => format!("oif {index}"),
+        Term::FromDevices(indices) => {
+            format!("iif {}", one_or_set(indices.iter().map(u32::to_string)))
+        }
+        Term::LaterFragment(Family::V4) => "ip frag-off & 0x1fff != 0".to_owned(),
+        Term::LaterFragment(Family::V6) => "frag frag-off != 0".to_owned(),
         Term::Protocol(all) => {
             let numbers = one_or_set(all.iter().map(|protocol| protocol.0.to_string()));
             format!("meta l4proto {numbers}")
@@ -258,6 +264,10 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
+        Term::NotMarked(marks) => {
+            let marks = set(marks.iter().map(|mark| format!("{mark:#010x}")));
+            format!("meta mark & {mask:#010x} != {marks}")
+        }
         Term::ToNear(family) => format!("{} daddr @{}", family.payload(), family.near_set()),
         Term::NoOtherMark => format!("meta mark & {:#010x} == 0", !mask),
         Term::KeepMark(family) => in_marks("update", *family),

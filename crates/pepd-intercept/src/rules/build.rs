@@ -737,7 +737,7 @@ pub(super) fn source_prefixes(family: Family, nets: &[IpNet]) -> Option<Term> {
     (!prefixes.is_empty()).then_some(Term::Source(prefixes))
 }
 
-fn family_conditions(family: Family, matcher: &Matcher) -> Option<Vec<Term>> {
+pub(super) fn family_conditions(family: Family, matcher: &Matcher) -> Option<Vec<Term>> {
     let mut terms = Vec::new();
     for (nets, term) in [
         (&matcher.src, Term::Source as fn(Prefixes) -> Term),

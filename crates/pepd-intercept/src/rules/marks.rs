@@ -69,7 +69,7 @@ impl Builder<'_> {
     }
 
     /// Returns the marks that lead into TUNs.
-    fn tun_marks(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn tun_marks(&self) -> impl Iterator<Item = u32> {
         let tuns = self.lans.len() + self.lanes.len();
         let has_tun = |number: &usize| match self.lans.get(*number) {
             Some(lan) => lan.tun.is_some(),

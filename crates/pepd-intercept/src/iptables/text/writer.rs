@@ -410,6 +410,10 @@ impl Writer<'_> {
             | Term::Tag(_)
             | Term::Tagged(_)
             | Term::NoOtherMark
+            | Term::NotMarked(_)
+            | Term::ToDevice(_)
+            | Term::FromDevices(_)
+            | Term::LaterFragment(_)
             | Term::KeepMark(_)
             | Term::ForgetMark(_)
             | Term::IcmpError(_)
