@@ -8,7 +8,7 @@
 //! - [`memory`], shared with other processes; [`keeper`], [`process`], these processes;
 //!   [`unix_names`], names of abstract sockets
 //! - [`packet`], [`tun`], packet sockets and TUN devices; [`interface`], [`ethtool`], interfaces
-//! - [`clock`], [`reactor`]
+//! - [`clock`], [`reactor`]; [`cgroup`], the memory that a process may have
 //! - [`privileges`]: capabilities, files and system calls of each process of pepd
 //!
 //! On top of them:
@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 
 pub mod admin_socket;
+pub mod cgroup;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod clock;
 pub mod congestion;

@@ -12,6 +12,8 @@ use std::{
 use pep_core::config::{self, Config, ConfigError, ConfigWarning};
 use units::ByteSize;
 
+use crate::cgroup;
+
 /// The maximum length of a configuration: 4 KiB for each of the maximum number of sites.
 const LENGTH_MAX: u64 = 4 << 20;
 
@@ -50,6 +52,22 @@ impl Source {
             },
             notes: Vec::new(),
         })
+    }
+
+    /// Validates the text, and fits its limits to the memory that this process may have. All that
+    /// run a configuration, or compare one with another that runs, use this.
+    ///
+    /// # Errors
+    /// With all errors found, or when the process's cgroup is too small.
+    pub fn load_fitted(self) -> Result<Loaded, LoadError> {
+        let path = self.path.clone();
+        let mut loaded = self.load_alone()?;
+        if let Some(limit) = cgroup::memory_limit("self") {
+            let fitted = loaded.config.fit_memory(limit);
+            let warning = fitted.map_err(|error| LoadError::Invalid(path, vec![error]))?;
+            loaded.warnings.extend(warning);
+        }
+        Ok(loaded)
     }
 }
 

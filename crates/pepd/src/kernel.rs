@@ -20,13 +20,14 @@ use nix::{
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 
-/// Checks a configuration, by itself and against this machine.
+/// Checks a configuration, by itself and against this machine, and fits it to the memory that this
+/// process may have.
 ///
 /// # Errors
 /// All problems found.
 pub fn load(source: Source) -> Result<Loaded, LoadError> {
     let given = source.path.clone();
-    let mut loaded = source.load_alone()?;
+    let mut loaded = source.load_fitted()?;
     let findings = check(&loaded.config);
     if !findings.errors.is_empty() {
         return Err(LoadError::Invalid(given, findings.errors));

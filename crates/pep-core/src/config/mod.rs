@@ -8,6 +8,7 @@ mod addresses;
 mod admin;
 mod clear;
 mod congestion;
+mod fit;
 mod intercept;
 mod limits;
 mod link;

@@ -178,10 +178,15 @@ impl Context<'_> {
     }
 }
 
+/// Returns the maximum bytes of all queues and caches of packets.
+pub(super) fn memory(config: &Config) -> u64 {
+    let of_site = |site: PacketSite<'_>| site.policy.memory(config.rate_before(&site));
+    config.packet_sites().map(of_site).sum()
+}
+
 /// Limits the queues and caches of packets to the memory of all flows.
 pub(super) fn check_memory(config: &Config, findings: &Findings) {
-    let of_site = |site: PacketSite<'_>| site.policy.memory(config.rate_before(&site));
-    let needed = config.packet_sites().map(of_site).sum();
+    let needed = memory(config);
     let memory = config.limits.memory;
     if needed > memory.bytes() {
         let needed = ByteSize(needed);

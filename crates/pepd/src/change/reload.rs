@@ -121,7 +121,7 @@ impl Reload {
         let first = supervisor()?;
         let path = &self.source.path;
         let remarks = check(path).await?;
-        let loaded = load::read(path).and_then(Source::load_alone);
+        let loaded = load::read(path).and_then(Source::load_fitted);
         let loaded = loaded.map_err(|err| ReloadError::Wrong(err.to_string()))?;
         self.can_follow(&loaded.config)?;
         if !order.reset_flows {
@@ -145,7 +145,10 @@ impl Reload {
 
     /// Checks that settings on which open flows depend are unchanged.
     fn can_follow(&self, new: &Config) -> Result<(), ReloadError> {
-        let wrong = cannot_follow(&self.config, new, {
+        // The cgroup's memory may have changed since the start, and that is no change of a key.
+        let old = self.source.clone().load_fitted();
+        let old = old.as_ref().map_or(&*self.config, |old| &old.config);
+        let wrong = cannot_follow(old, new, {
             let layout = self.context.arena.layout();
             (layout.slots(), layout.extent_bytes())
         });

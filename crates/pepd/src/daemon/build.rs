@@ -33,6 +33,7 @@ use pepd_sys::{
     threads::{self, IdleThread},
 };
 use pepd_tunnel::{Inherited, Tunnels, boosted::Boosters, setup::Prepared};
+use units::counted;
 
 use super::{
     DaemonError, Role,
@@ -43,7 +44,7 @@ use super::{
     spare::Spare,
     takeover::{self, Legs, TakenOver},
 };
-use crate::{accept::Listener, diagnose::warn_of_cgroup, workers::Workers};
+use crate::{accept::Listener, workers::Workers};
 
 pub(super) async fn build(
     config: &Config,
@@ -53,7 +54,6 @@ pub(super) async fn build(
     keeper: Option<Keeper>,
 ) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
-    warn_of_cgroup(config);
     let (claim, keepers) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
     if let Ok(Some((process, interface))) = claim::rival(config) {
         tracing::warn!(
@@ -274,18 +274,19 @@ fn start(
     let workers = Workers::start(&context, threads, listeners, split)
         .map_err(DaemonError::system("start the workers"))?;
     let others = descriptors::open() + later;
-    let cap = flow_cap(config, descriptors, others);
-    let cap = cap.min(
-        context
-            .arena
-            .layout()
-            .slots()
-            .saturating_sub(Addresses::HERE.slack_flows),
-    );
+    let by_descriptors = flow_cap(config, descriptors, others);
+    let slots = context.arena.layout().slots();
+    let cap = by_descriptors.min(slots.saturating_sub(Addresses::HERE.slack_flows));
     let per_host = config.limits.flows_per_host(cap);
     context.admission.set_caps(cap, per_host);
-    if cap < config.limits.flows {
+    if by_descriptors < config.limits.flows {
         descriptors::warn_of_few(config, cap, descriptors, others);
+    } else if cap < by_descriptors {
+        // The cgroup has got more memory since.
+        tracing::warn!(
+            "the memory of flows, allocated at the start, has room for {}: restart pepd for more",
+            counted(cap.into(), "flow")
+        );
     }
     Ok((context, defer, workers, tunnels, boosters))
 }

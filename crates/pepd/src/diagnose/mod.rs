@@ -17,7 +17,6 @@
 //!
 //! The checks change nothing. Facts that require privileges are `unknown` without them.
 
-mod cgroup;
 mod clear;
 mod firewall;
 mod half_open;
@@ -44,7 +43,6 @@ use serde::Serialize;
 pub(crate) use firewall::Arrival;
 use interfaces::Interface;
 use live::Running;
-pub(crate) use system::warn_of_cgroup;
 use unit::Unit;
 
 /// State of a finding, in the order of display.

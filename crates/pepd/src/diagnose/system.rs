@@ -16,11 +16,11 @@ use pepd_intercept::{
     setup::{self, SetupError},
 };
 use pepd_relay::limits::{descriptors, flow_cap};
-use pepd_sys::{clock, congestion::Catalogue};
+use pepd_sys::{cgroup, clock, congestion::Catalogue};
 use pepd_tunnel::{custody, paths};
 use units::counted;
 
-use super::{Finding, Net, State, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
+use super::{Finding, Net, State, live::Running, read, sockets, sysctl, unit::Unit};
 
 /// Returns true if this process may query nft.
 pub(super) fn may_ask_nft() -> bool {
@@ -299,9 +299,9 @@ pub(super) fn check(
     // The user is in another cgroup, most likely, but may be in the same container.
     let process = running.map_or("self".to_owned(), |running| running.status.pid.to_string());
     findings.push(memory(
-        config.limits.memory.bytes(),
+        config,
         &read("/proc/meminfo"),
-        cgroup::memory_limit(&read(&format!("/proc/{process}/cgroup"))),
+        cgroup::memory_limit(&process),
     ));
     findings.extend(directory(config));
     findings.extend(state_directory(config));
@@ -435,27 +435,14 @@ fn amount(meminfo: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Warns if the memory of this process's cgroup does not suffice for its configuration.
-pub(crate) fn warn_of_cgroup(config: &Config) {
-    let limit = config.limits.memory.bytes();
-    let cgroup = cgroup::memory_limit(&read("/proc/self/cgroup"));
-    if let Some(cgroup) = cgroup.filter(|cgroup| is_too_much(limit, *cgroup)) {
-        tracing::warn!(
-            limit = text::bytes(limit),
-            cgroup = text::bytes(cgroup),
-            "the kernel may kill pepd: limits.memory exceeds 3/4 of its cgroup's memory; lower it, or raise MemoryMax="
-        );
-    }
-}
-
 /// Returns true if buffers of `limit` bytes leave less than a quarter of `total` to all else.
 fn is_too_much(limit: u64, total: u64) -> bool {
     limit > total / 4 * 3
 }
 
 /// Returns a finding about memory. `cgroup` is the limit of the process, if it has one.
-fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
-    let what = "memory";
+fn memory(config: &Config, meminfo: &str, cgroup: Option<u64>) -> Finding {
+    let (what, limit) = ("memory", config.limits.memory.bytes());
     let Some(total) = amount(meminfo, "MemTotal") else {
         return Finding::unknown(
             what,
@@ -474,12 +461,11 @@ fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
             ", the cgroup (container, unit) may have {}",
             text::bytes(cgroup)
         );
-        if is_too_much(limit, cgroup) {
-            return Finding::warn(
-                what,
-                seen,
-                "lower limits.memory, or give the container or unit more: otherwise the kernel may kill pepd",
-            );
+        // This process may be in another cgroup, to which the configuration was fitted.
+        match config.clone().fit_memory(cgroup) {
+            Ok(None) => {}
+            Ok(Some(warning)) => return Finding::warn(what, seen, warning.message),
+            Err(error) => return Finding::fail(what, seen, error.message),
         }
     }
     if is_too_much(limit, total) {
@@ -653,14 +639,22 @@ mod tests {
 
     #[test]
     fn limits_are_compared_with_the_machine() {
-        let meminfo = "MemTotal:        4096 kB\nMemFree: 1 kB\n";
-        assert_eq!(memory(3 << 20, meminfo, None).state, State::Ok);
-        assert_eq!(memory((3 << 20) + 1, meminfo, None).state, State::Warn);
-        assert_eq!(memory(1, "", None).state, State::Unknown);
-        let limited = |cgroup| memory(3 << 19, meminfo, Some(cgroup)).state;
-        assert_eq!(limited(2 << 20), State::Ok);
-        assert_eq!(limited(1 << 20), State::Warn);
-        assert_eq!(limited(u64::MAX), State::Ok, "no limit of cgroup v1");
+        let meminfo = "MemTotal:      131072 kB\nMemFree: 1 kB\n";
+        let state = |limit, meminfo, cgroup| {
+            let text = format!(
+                "intercept.lan = [\"lo\"]\n[limits]\nflows = 8\nring_max = \"64KiB\"\nmemory = {limit}\n"
+            );
+            let config = pep_core::config::parse(&text).expect("valid");
+            memory(&config, meminfo, cgroup).state
+        };
+        assert_eq!(state(96 << 20, meminfo, None), State::Ok);
+        assert_eq!(state((96 << 20) + 1, meminfo, None), State::Warn);
+        assert_eq!(state(1 << 20, "", None), State::Unknown);
+        let limited = |cgroup| state(40 << 20, meminfo, Some(cgroup));
+        assert_eq!(limited(80 << 20), State::Ok);
+        assert_eq!(limited(72 << 20), State::Warn);
+        assert_eq!(limited(8 << 20), State::Fail);
+        assert_eq!(limited(u64::MAX), State::Ok, "more than the machine");
     }
 
     #[test]

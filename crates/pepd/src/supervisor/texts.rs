@@ -62,7 +62,7 @@ impl Texts {
         let Some(before) = self.before.take() else {
             return false;
         };
-        match before.load_alone() {
+        match before.load_fitted() {
             Ok(Loaded { config, source, .. }) => {
                 (self.config, self.now, self.reverted) = (config, source, true);
                 true
