@@ -642,7 +642,7 @@ mod tests {
         let meminfo = "MemTotal:      131072 kB\nMemFree: 1 kB\n";
         let state = |limit, meminfo, cgroup| {
             let text = format!(
-                "intercept.lan = [\"lo\"]\n[limits]\nflows = 8\nring_max = \"64KiB\"\nmemory = {limit}\n"
+                "intercept.lan = [\"lo\"]\n[limits]\nflows = 8\nring_max = \"64KiB\"\nmemory = \"{limit}B\"\n"
             );
             let config = pep_core::config::parse(&text).expect("valid");
             memory(&config, meminfo, cgroup).state
