@@ -180,7 +180,7 @@ fn level_after(flows: &mut [Sharer]) -> u64 {
 fn by_turns(rate: u64, flows: &[(Place, u64)]) -> Vec<u64> {
     let mut got = vec![0; flows.len()];
     // Turns so far of each group: site, host within the site, flow.
-    let mut turns = std::collections::HashMap::<(u16, Option<u64>, Option<usize>), u64>::new();
+    let mut turns = HashMap::<(u16, Option<u64>, Option<usize>), u64>::new();
     for _ in 0..rate {
         let waiting = (0..flows.len()).filter(|flow| got[*flow] < flows[*flow].1);
         let next = waiting.min_by_key(|flow| {

@@ -296,7 +296,7 @@ pub(crate) mod tests {
         let text = nft::install_transaction(&table);
         let mut rules = text.lines().filter(|line| line.contains("comment"));
         let mark = "meta mark & 0xff000000 != { 0x53000000 } meta mark set";
-        let expected: [&[&str]; 12] = [
+        let expected: [&[&str]; 11] = [
             &[
                 "meta l4proto 17 ip saddr 10.0.0.0/8 th dport 53 return",
                 "dns",
@@ -365,10 +365,13 @@ pub(crate) mod tests {
         assert_ne!(sites, OF_SITES);
         let config = pep_core::config::parse(&format!("{HEAD}{sites}")).expect("valid");
         let table = Ruleset::clear(&config, Features::FULL).expect("a site never in the clear");
-        let text = |devices| nft::install_transaction(&table.for_devices(devices, &[]));
-        let known = text(&[device("lan1", 8, &[])]);
+        let text = |device: Device| {
+            let devices = [device];
+            nft::install_transaction(&table.for_devices(&devices, &[]))
+        };
+        let known = text(device("lan1", 8, &[]));
         assert!(known.contains("iif 8 meta l4proto 17 return"), "{known}");
-        let unknown = text(&[device("lan0", 7, &[])]);
+        let unknown = text(device("lan0", 7, &[]));
         assert!(
             !unknown.contains("return") && !unknown.contains("iif"),
             "{unknown}"
