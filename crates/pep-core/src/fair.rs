@@ -336,13 +336,13 @@ mod tests {
                     // Shares were larger before all had come.
                     handled.fill(0);
                 }
-                for party in 0..kept {
+                for (party, waiting) in waiting.iter_mut().enumerate() {
                     // As much as it may, after those before it.
                     while !queues.has_share(party) {
                         let size = *size.next().unwrap();
                         let dropped = queues.push_kept(party, size, party);
                         prop_assert!(dropped.iter().all(|party| *party >= kept));
-                        waiting[party] += 1;
+                        *waiting += 1;
                     }
                 }
                 for party in kept..kept + others {

@@ -2,7 +2,7 @@
 
 use std::{env, fmt, fs, io, path::Path};
 
-use caps::{CapSet, Capability, errors::CapsError};
+use caps::{CapSet, Capability};
 use nix::{ifaddrs::getifaddrs, sys::socket::SockaddrStorage};
 use pep_core::{config::Config, site::Mode};
 use pepd_sys::leg;
@@ -171,8 +171,7 @@ fn list(capabilities: &[Capability]) -> String {
     names.join(", ")
 }
 
-/// Checks that the thread has the capabilities for installing and running, and passes on those of
-/// nft and iptables (raw sockets, of its legacy backend).
+/// Checks that the thread has the capabilities for installing and running.
 ///
 /// # Errors
 /// [`SetupError::Capability`] names all that are missing.
@@ -185,19 +184,7 @@ pub fn check_capabilities() -> Result<(), SetupError> {
             env::current_exe().map_or("pepd".to_owned(), |path| path.display().to_string());
         return Err(SetupError::Capability { missing, program });
     }
-    for capability in [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW] {
-        if let Err(err) = hand_down(capability) {
-            tracing::debug!(%err, "cannot pass {capability} on to nft and iptables; they have it anyway if pepd runs as root");
-        }
-    }
     Ok(())
-}
-
-/// Passes a capability of the calling thread on to its future children (capabilities(7), the
-/// ambient set). A capability from a program's file, set by setcap(8), is otherwise not inherited.
-fn hand_down(capability: Capability) -> Result<(), CapsError> {
-    caps::raise(None, CapSet::Inheritable, capability)?;
-    caps::raise(None, CapSet::Ambient, capability)
 }
 
 /// Returns a warning for each sysctl that prevents or changes the flow of traffic.

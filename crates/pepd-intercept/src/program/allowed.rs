@@ -70,7 +70,7 @@ fn fits(args: &[impl AsRef<OsStr>], words: &[Word]) -> bool {
     let args: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
     match (args.split_first(), words.split_first()) {
         (None, None) => true,
-        (_, Some((Names, _))) => !args.iter().any(|arg| is_option(arg)),
+        (_, Some((Names, _))) => !args.iter().any(is_option),
         (Some((arg, args)), Some((word, words))) => {
             let is = match word {
                 Is(text) => *arg == *text,
@@ -104,7 +104,7 @@ pub(super) fn is_allowed(order: &Order) -> bool {
 pub(super) fn runs_another(input: &[u8]) -> bool {
     // Quotes do not change what a word means.
     let is_part = |byte: &u8| !byte.is_ascii_whitespace() && !b"\0\"'\\".contains(byte);
-    input.split(|byte| byte.is_ascii_whitespace()).any(|word| {
+    input.split(u8::is_ascii_whitespace).any(|word| {
         let word: Vec<u8> = word.iter().copied().filter(is_part).collect();
         match word.as_slice() {
             [b'-', b'-', ..] => word.starts_with(b"--mo"),

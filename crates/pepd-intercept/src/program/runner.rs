@@ -22,6 +22,7 @@ use std::{
     },
 };
 
+use caps::{CapSet, Capability, errors::CapsError};
 use nix::{
     sys::{
         prctl,
@@ -175,10 +176,28 @@ fn close_inherited() -> io::Result<()> {
 
 fn confine() {
     privileges::limit(Phase::Runner, false);
+    hand_down_capabilities();
     privileges::files::confine_runner();
     if let Err(err) = privileges::calls::refuse(privileges::calls::Programs::Allowed) {
         tracing::debug!(error = %err, "system calls are not filtered");
     }
+}
+
+/// Passes the capabilities of nft and iptables (raw sockets, of its legacy backend) on to programs
+/// that this thread starts.
+fn hand_down_capabilities() {
+    for capability in [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW] {
+        if let Err(err) = hand_down(capability) {
+            tracing::debug!(%err, "cannot pass {capability} on to nft and iptables; they have it anyway if pepd runs as root");
+        }
+    }
+}
+
+/// Passes a capability of the calling thread on to its future children (capabilities(7), the
+/// ambient set). A capability from a program's file, set by setcap(8), is otherwise not inherited.
+fn hand_down(capability: Capability) -> Result<(), CapsError> {
+    caps::raise(None, CapSet::Inheritable, capability)?;
+    caps::raise(None, CapSet::Ambient, capability)
 }
 
 fn take_orders(orders: BorrowedFd<'_>) -> io::Result<()> {

@@ -347,7 +347,7 @@ fn only_chains_that_certainly_drop_all_syns_prove_a_loss() {
     let interface = json!({"meta": {"key": "iifname"}});
     let guests = json!([equal(&interface, &json!("lan1")), {"drop": null}]);
     let two = "[\"lan0\", \"lan1\"]";
-    let found = passes(two, "input", "accept", &[guests.clone()]);
+    let found = passes(two, "input", "accept", std::slice::from_ref(&guests));
     assert_eq!(found, Verdict::Unclear);
     assert_eq!(one("input", "accept", &[guests]), Verdict::Sound);
     assert_eq!(passes(two, "input", "drop", &[]), Verdict::Broken);

@@ -356,11 +356,8 @@ fn a_peer_that_never_acknowledges_one_segment_fills_no_memory() {
         let Frame::Report(first) = &first else {
             panic!("a report");
         };
-        let ranges = if segments > 1 {
-            vec![1..segments as u64]
-        } else {
-            Vec::new()
-        };
+        let behind = (segments > 1).then_some(1..segments as u64);
+        let ranges = behind.into_iter().collect();
         let report = Report {
             ranges,
             ..first.clone()
