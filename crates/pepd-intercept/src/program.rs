@@ -9,8 +9,8 @@
 //! ```
 //!
 //! - this module: orders, and their results
-//! - [`allowed`]: the orders that a runner accepts
-//! - [`execute`]: a program in this process's own child
+//! - `allowed`: the orders that a runner accepts
+//! - `execute`: a program in this process's own child
 //! - [`runner`]: the process that runs programs for another
 //!
 //! A process without a [runner](runner::begin) runs programs itself.

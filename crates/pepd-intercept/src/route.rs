@@ -608,11 +608,12 @@ pub(super) fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     }
 }
 
-/// Returns an address that no machine has: the dummy address of IPv4 (RFC 7600 section 4.8), and
-/// one of the discard prefix of IPv6 (RFC 6666). Laboratories use those for documentation.
+/// Returns an address that no machine has: one that is not assigned of the IETF's block (RFC 6890
+/// section 2.1), and one of the discard prefix of IPv6 (RFC 6666). Laboratories use those for
+/// documentation.
 pub(super) fn unused_address(family: Family) -> IpAddr {
     match family {
-        Family::V4 => Ipv4Addr::new(192, 0, 0, 8).into(),
+        Family::V4 => Ipv4Addr::new(192, 0, 0, 254).into(),
         Family::V6 => Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into(),
     }
 }

@@ -203,7 +203,7 @@ pub(crate) fn forged(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<St
     vec![message(random.below(2) as u8, &wrapped)]
 }
 
-/// Content of the packets of [`forged`].
+/// Content of the packets of `forged`.
 pub const FORGED: &[u8] = b"forged";
 
 /// Messages in messages, with headers of chance.

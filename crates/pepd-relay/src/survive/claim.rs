@@ -7,9 +7,8 @@
 //! While the keeper lives, the name states whose sockets can be taken over. Resources left by a
 //! pepd without a keeper are unclaimed.
 //!
-//! Any local user can bind such a name. A claim therefore counts only if a
-//! [pepd has made it](discovery::is_of_pepd), and ends in a random number, so that no other user
-//! can bind it first.
+//! Any local user can bind such a name. A claim therefore counts only if a pepd has made it
+//! (`discovery`), and ends in a random number, so that no other user can bind it first.
 
 use std::{
     fs,
