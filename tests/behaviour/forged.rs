@@ -193,6 +193,13 @@ fn shown(bed: &Bed, remote: SocketAddr, name: &str) -> u32 {
     number.unwrap_or_else(|| panic!("no {name} in {socket}"))
 }
 
+/// True if no socket waits for an acknowledgement. The captured numbers are then the right ones.
+fn is_all_acknowledged(bed: &Bed) -> bool {
+    let hosts = [&bed.client, &bed.gateway, &bed.server];
+    let waits = |host: &&Host| host.run("ss", &["-tinH"]).contains("unacked:");
+    !hosts.iter().any(waits)
+}
+
 fn download(bed: &Bed, port: u16) {
     const SIZE: u64 = 1_000_000;
     let stream = bed.client.connect(bed.at(Place::Server, port));
@@ -219,8 +226,7 @@ fn forged_errors_resets_and_syns_change_no_leg() {
         echo_once(&mut stream, &[7; 3000]);
         let client = stream.local_addr().expect("connected");
         let mss = shown(bed, server, "mss");
-        // Delayed ACKs leave.
-        thread::sleep(Duration::from_millis(300));
+        wait_until("delayed ACKs to leave", || is_all_acknowledged(bed));
         let at_client = End::see(&mut lan, server, client).expect("packets of the flow");
         let at_server = End::see(&mut wan, client, server).expect("packets of the flow");
         attack(bed, &bed.client, at_client);
@@ -243,7 +249,7 @@ fn forged_errors_resets_and_syns_change_no_leg() {
         // The first capture had no room for all that was forged.
         let mut wan = Wire::new(&bed.server);
         echo_once(&mut stream, b"known");
-        thread::sleep(Duration::from_millis(300));
+        wait_until("delayed ACKs to leave", || is_all_acknowledged(bed));
         let now = End::see(&mut wan, client, server).expect("packets of the flow");
         let next_hop = bed.family.address(2, 1);
         let reset = now.reset(now.expects).bytes();
@@ -389,15 +395,14 @@ fn forged_packets_do_not_end_a_carrier_by_tcp_and_its_end_loses_nothing() {
                 }",
             );
             let mut wire = Wire::new(&hub);
-            let end = wait_for("packets of the carrier", || {
-                thread::sleep(Duration::from_millis(300));
-                End::see(&mut wire, at_hub, at_boat)
+            wait_until("the end of the connection", || {
+                // The number is not right before the last ACK has left.
+                if let Some(end) = End::see(&mut wire, at_hub, at_boat) {
+                    let reset = end.reset(end.expects).bytes();
+                    send_all(&boat, at_hub.ip(), [reset].into_iter());
+                }
+                running.hub.counter("tunnel_tcp_connections") == 0
             });
-            let reset = end.reset(end.expects).bytes();
-            send_all(&boat, at_hub.ip(), [reset].into_iter());
-            running
-                .hub
-                .wait_counter("tunnel_tcp_connections", |connections| connections == 0);
             hub.nft("delete table inet held");
             wait_until("another connection", || boat_at(&running) != at_boat);
             transfer.join().expect("whole");

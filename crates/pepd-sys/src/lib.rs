@@ -17,7 +17,8 @@
 //!   [`unanswered`], servers that do not answer
 //! - [`congestion`], congestion controls of the kernel and of pepd
 //! - [`family`], address families; [`marks`], marks of packets and sockets
-//! - [`notices`], notifications of the kernel; [`places`], location of addresses
+//! - [`netlink_bytes`], messages of netlink; [`notices`], notifications of the kernel;
+//!   [`places`], location of addresses
 //! - [`stats`], counters; [`site_counters`], those of one site
 //! - [`gate`], whether new connections are accepted
 //! - [`keys`], of tunnels: generation and files
@@ -52,6 +53,7 @@ pub mod log;
 pub mod marks;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod memory;
+pub mod netlink_bytes;
 pub mod notices;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod packet;

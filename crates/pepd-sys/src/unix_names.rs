@@ -11,6 +11,8 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
 
+use crate::netlink_bytes::{attributes, request, take_dump};
+
 /// `SOCK_DIAG_BY_FAMILY` of `include/uapi/linux/sock_diag.h`.
 const BY_FAMILY: u16 = 20;
 /// `UDIAG_SHOW_NAME | UDIAG_SHOW_UID` of `include/uapi/linux/unix_diag.h`.
@@ -19,9 +21,9 @@ const SHOW: u32 = 0x1 | 0x40;
 const NAME: u16 = 0;
 /// `UNIX_DIAG_UID`.
 const OWNER: u16 = 7;
-/// Bytes of a `struct nlmsghdr`, and of a `struct unix_diag_msg`.
-const HEADER_BYTES: usize = 16;
-/// Offset of `udiag_ino` in the latter.
+/// Bytes of a `struct unix_diag_msg`.
+const MESSAGE_BYTES: usize = 16;
+/// Offset of `udiag_ino` in it.
 const INODE: usize = 4;
 /// Bytes of one part of the kernel's answer at most (`NLMSG_GOODSIZE`).
 const ANSWER_BYTES: usize = 32 * 1024;
@@ -74,47 +76,21 @@ fn ask(prefix: &str) -> io::Result<Vec<Abstract>> {
     }
 }
 
-/// Returns the request for all Unix sockets: a `struct unix_diag_req` behind its header.
+/// Returns the request for all Unix sockets: a `struct unix_diag_req`.
 fn query() -> Vec<u8> {
-    let mut query = vec![0; HEADER_BYTES];
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    query[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
-    query[6..8].copy_from_slice(&flags.to_ne_bytes());
     let [all, inode, cookie]: [u32; 3] = [u32::MAX, 0, u32::MAX];
-    query.extend([libc::AF_UNIX as u8, 0, 0, 0]);
-    query.extend(
-        [all, inode, SHOW, cookie, cookie]
-            .map(u32::to_ne_bytes)
-            .concat(),
-    );
-    let length = query.len() as u32;
-    query[..4].copy_from_slice(&length.to_ne_bytes());
-    query
+    let words = [all, inode, SHOW, cookie, cookie].map(u32::to_ne_bytes);
+    let body = [&[libc::AF_UNIX as u8, 0, 0, 0][..], words.as_flattened()].concat();
+    request(BY_FAMILY, flags, &body)
 }
 
 /// Takes the sockets in one part of the answer. Returns true for the last part.
 fn take(answer: &[u8], prefix: &str, found: &mut Vec<Abstract>) -> io::Result<bool> {
-    let mut is_empty = true;
-    for (kind, body) in messages(answer) {
-        is_empty = false;
-        match i32::from(kind) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => {
-                let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
-                let code = code.and_then(i32::checked_neg).unwrap_or(libc::EBADMSG);
-                return Err(io::Error::from_raw_os_error(code));
-            }
-            _ if kind == BY_FAMILY => {
-                let socket = parse(body);
-                found.extend(socket.filter(|socket| socket.name.starts_with(prefix)));
-            }
-            _ => {}
-        }
-    }
-    match is_empty {
-        true => Err(io::ErrorKind::InvalidData.into()),
-        false => Ok(false),
-    }
+    take_dump(answer, BY_FAMILY, |body| {
+        let socket = parse(body);
+        found.extend(socket.filter(|socket| socket.name.starts_with(prefix)));
+    })
 }
 
 /// Returns an abstract socket whose name is text, from a `struct unix_diag_msg` and its attributes.
@@ -122,7 +98,7 @@ fn parse(body: &[u8]) -> Option<Abstract> {
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
     let inode = number(body.get(INODE..)?)?;
     let (mut name, mut owner) = (None, None);
-    for (kind, value) in attributes(body.get(HEADER_BYTES..)?) {
+    for (kind, value) in attributes(body.get(MESSAGE_BYTES..)?) {
         match kind {
             NAME => name = value.strip_prefix(&[0]),
             OWNER => owner = number(value),
@@ -131,28 +107,6 @@ fn parse(body: &[u8]) -> Option<Abstract> {
     }
     let name = std::str::from_utf8(name?).ok()?.to_owned();
     Some(Abstract { name, inode, owner })
-}
-
-/// Iterates over messages: type, and contents behind the header. A truncated one ends it.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-        let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-        let body = bytes.get(HEADER_BYTES..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, body))
-    })
-}
-
-/// Iterates over attributes, in the same way.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
-        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
 }
 
 /// Returns the sockets in a listing (`/proc/net/unix`), which does not state their owners. A name

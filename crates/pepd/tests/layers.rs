@@ -123,7 +123,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pepd-sys",
         &[
-            "family gate marks threads crash_point stats keys log cgroup load admin_socket",
+            "family gate marks threads netlink_bytes crash_point stats keys log cgroup load admin_socket",
             "privileges",
             "clock descriptors interface packet passing process reactor socket",
             "sockets",

@@ -10,6 +10,7 @@ use std::{
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
+use pepd_sys::netlink_bytes::{attributes, error, messages, request, take_dump};
 
 /// Subsystem of nf_tables messages (`NFNL_SUBSYS_NFTABLES << 8`).
 const SUBSYSTEM: u16 = 10 << 8;
@@ -57,16 +58,12 @@ const COUNTER: u32 = 1;
 const COUNTER_PACKETS: u16 = 2;
 /// `NLA_F_NESTED`: flag of an attribute that contains attributes.
 const NESTED: u16 = 0x8000;
-/// `NLA_TYPE_MASK`: mask of an attribute's type without flags.
-const ATTRIBUTE_TYPE: u16 = 0x3fff;
 /// `NFPROTO_INET`: tables for IPv4 and IPv6.
 const INET: u8 = 1;
 
-/// Bytes of a `struct nlmsghdr`.
-const HEADER_BYTES: usize = 16;
-/// Offsets of its `nlmsg_seq`.
+/// Offsets of `nlmsg_seq` in the header.
 const SEQUENCE: std::ops::Range<usize> = 8..12;
-/// Bytes of the `struct nfgenmsg` that follows.
+/// Bytes of the `struct nfgenmsg` behind it.
 const GENERIC_BYTES: usize = 4;
 /// Maximum bytes of one answer of the kernel (`NLMSG_GOODSIZE`).
 const ANSWER_BYTES: usize = 32 * 1024;
@@ -217,20 +214,10 @@ fn terminated(text: &str) -> Vec<u8> {
 }
 
 fn query(kind: u16, flags: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
-    // The length is filled in last. The kernel needs no port, and no sequence number where a socket
-    // is used once.
-    let mut query = vec![0; HEADER_BYTES];
-    query[4..6].copy_from_slice(&kind.to_ne_bytes());
-    query[6..8].copy_from_slice(&flags.to_ne_bytes());
-    query.extend([INET, libc::NFNETLINK_V0 as u8, 0, 0]);
-    query.extend(
-        attributes
-            .iter()
-            .flat_map(|&(kind, value)| attribute(kind, value)),
-    );
-    let length = query.len() as u32;
-    query[..4].copy_from_slice(&length.to_ne_bytes());
-    query
+    let mut body = vec![INET, libc::NFNETLINK_V0 as u8, 0, 0];
+    let all = attributes.iter();
+    body.extend(all.flat_map(|&(kind, value)| attribute(kind, value)));
+    request(kind, flags, &body)
 }
 
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -281,20 +268,7 @@ fn mark_of(body: &[u8]) -> Option<u32> {
 
 /// Reads the counters of one part of a dump. Returns true for the last part.
 fn take_counters(answer: &[u8], counters: &mut BTreeMap<String, u64>) -> io::Result<bool> {
-    let mut is_empty = true;
-    for (kind, body) in messages(answer) {
-        is_empty = false;
-        match i32::from(kind) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => return Err(io::Error::from_raw_os_error(error(body)?)),
-            _ if kind == NEW_OBJECT => counters.extend(counter(body)),
-            _ => {}
-        }
-    }
-    match is_empty {
-        true => Err(io::ErrorKind::InvalidData.into()),
-        false => Ok(false),
-    }
+    take_dump(answer, NEW_OBJECT, |body| counters.extend(counter(body)))
 }
 
 fn counter(body: &[u8]) -> Option<(String, u64)> {
@@ -308,39 +282,9 @@ fn counter(body: &[u8]) -> Option<(String, u64)> {
     ))
 }
 
-/// Returns the code of an error message, which is negative on the wire.
-fn error(body: &[u8]) -> io::Result<i32> {
-    let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
-    let code = code.and_then(i32::checked_neg);
-    code.ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// Iterates over the messages in these bytes: type, and contents behind the header. A truncated
-/// message ends the iteration.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-        let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-        let body = bytes.get(HEADER_BYTES..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, body))
-    })
-}
-
 fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     let mut attributes = attributes(bytes);
     attributes.find_map(|(kind, value)| (kind == wanted).then_some(value))
-}
-
-/// Iterates over the attributes in these bytes, in the same way.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
-        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind & ATTRIBUTE_TYPE, value))
-    })
 }
 
 #[cfg(test)]
@@ -348,10 +292,7 @@ mod tests {
     use super::*;
 
     fn message(kind: u16, body: &[u8]) -> Vec<u8> {
-        let mut message = vec![0; HEADER_BYTES];
-        message[..4].copy_from_slice(&((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
-        message[4..6].copy_from_slice(&kind.to_ne_bytes());
-        message.extend(body);
+        let mut message = request(kind, 0, body);
         message.resize(message.len().next_multiple_of(4), 0);
         message
     }
