@@ -147,7 +147,7 @@ pub fn serve() -> io::Result<()> {
     // own end.
     let mut signals = SigSet::all();
     signals.remove(Signal::SIGCHLD);
-    signals.thread_block()?;
+    signals.thread_set_mask()?;
     close_inherited()?;
     let stdin = io::stdin();
     let orders = stdin.as_fd();

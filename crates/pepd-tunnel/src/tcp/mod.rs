@@ -340,7 +340,8 @@ impl Core {
         let mut earlier: Vec<_> = earlier.collect();
         earlier.sort_unstable();
         for (_, other) in earlier.iter().rev().skip(PEER_MAX - 1) {
-            self.close_of_peer(peer, *other, "it has opened more than 4");
+            let reason = format!("it has opened more than {PEER_MAX}");
+            self.close_of_peer(peer, *other, &reason);
         }
     }
 

@@ -13,7 +13,6 @@ mod takeover;
 
 use std::{io, os::fd::RawFd};
 
-use nix::sys::signal::{SigSet, Signal};
 use pep_core::config::Config;
 use pepd_api::exit::ExitStatus;
 use pepd_intercept::{InterceptError, program::runner};
@@ -163,10 +162,6 @@ fn check_descriptors(config: &Config, limit: u64) -> Result<(), DaemonError> {
 /// # Errors
 /// When the set-up fails; nothing stays installed then, unless flows wait for a successor.
 pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, DaemonError> {
-    // The supervisor waits for this process; here it blocks SIGCHLD to wait for child processes.
-    SigSet::from(Signal::SIGCHLD)
-        .thread_unblock()
-        .map_err(|err| DaemonError::system("unblock signals")(err.into()))?;
     let descriptors = raise_descriptors(config)?;
     privileges::files::create_lock(config);
     // Before the keeper, which would share its descriptors otherwise.
