@@ -141,7 +141,13 @@ fn begin(
         input: input.transpose()?,
     };
     match runner::socket() {
-        Some(runner) => runner::order(runner, &order, &files)?,
+        Some(runner) => {
+            let ordered = runner::order(runner, &order, &files);
+            ordered.map_err(|err| match err.kind() {
+                io::ErrorKind::BrokenPipe => has_ended(),
+                _ => err,
+            })?;
+        }
         None => {
             let run = move || execute::carry_out(&order, files);
             std::thread::Builder::new().spawn(run)?;
@@ -154,13 +160,14 @@ fn begin(
 async fn result(report: io::PipeReader) -> io::Result<Ended> {
     let mut report = pipe::Receiver::from_owned_fd(OwnedFd::from(report))?;
     let mut bytes = [0; Ended::BYTES];
-    report.read_exact(&mut bytes).await.map_err(|_| {
-        io::Error::new(
-            io::ErrorKind::BrokenPipe,
-            "the process that runs programs has ended",
-        )
-    })?;
+    let read = report.read_exact(&mut bytes).await;
+    read.map_err(|_| has_ended())?;
     Ok(Ended::from_bytes(bytes))
+}
+
+fn has_ended() -> io::Error {
+    let why = "process pepd-runner, which runs programs, has ended";
+    io::Error::new(io::ErrorKind::BrokenPipe, why)
 }
 
 /// Returns the path of pepd's program, even if the file has been replaced.
