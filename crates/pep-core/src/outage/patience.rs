@@ -3,8 +3,8 @@
 //! The kernel's TCP_USER_TIMEOUT has two meanings. While bytes are in flight it bounds the silence.
 //! While the far end's window is closed it bounds that time, however often the far end answers
 //! probes. That ends connections whose receiver pauses: a printer out of paper, a film on pause. So
-//! while a window is closed, pepd extends the timeout with each answer: it then bounds the silence
-//! there, too.
+//! while a window is closed, pepd extends the timeout with each answer, by more than its own looks
+//! need, and measures the silence itself.
 
 use std::time::Duration;
 
@@ -23,8 +23,12 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Extra time for a connection that falls silent with a closed window, as pepd notices late.
+    /// Interval between two updates.
     pub const LOOK: Duration = Duration::from_secs(1);
+
+    /// Time without an update after which the kernel ends a connection whose window is closed. An
+    /// upgrade, a crash or a busy machine keeps pepd from looking for some seconds.
+    pub const UNSEEN: Duration = Duration::from_secs(30);
 
     /// Returns the state of a connection whose timeout is to be `limit`. The kernel has it `set` to
     /// that, or to what a predecessor's last update returned.
@@ -42,11 +46,12 @@ impl Patience {
     pub fn care(&mut self, now: Duration, vitals: &Vitals) -> Option<Duration> {
         let timeout = if vitals.waits_for_window {
             let closed = *self.closed.get_or_insert(now);
-            let heard = now.saturating_sub(vitals.silent);
-            let limit = self.limit + self.before;
-            match heard.checked_sub(closed) {
-                Some(open_for) => limit + open_for + Self::LOOK,
-                None => limit,
+            if vitals.silent > self.limit {
+                // The kernel counts from the window's closing, so it ends the connection at once.
+                self.limit
+            } else {
+                let heard = now.saturating_sub(vitals.silent);
+                self.limit + self.before + heard.saturating_sub(closed) + Self::UNSEEN
             }
         } else {
             (self.closed, self.before) = (None, Duration::ZERO);
@@ -80,13 +85,36 @@ mod tests {
     fn a_closed_window_lasts_as_long_as_it_is_answered_for() {
         let mut patience = Patience::new(LIMIT, LIMIT);
         assert_eq!(patience.care(s(10), &vitals(0, false)), None);
-        assert_eq!(patience.care(s(20), &vitals(1, true)), None);
+        let closed = patience.care(s(20), &vitals(1, true));
+        assert_eq!(closed, Some(LIMIT + Patience::UNSEEN));
         let answered = patience.care(s(23), &vitals(1, true));
-        assert_eq!(answered, Some(LIMIT + s(2) + Patience::LOOK));
+        assert_eq!(answered, Some(LIMIT + s(2) + Patience::UNSEEN));
         // Silence extends nothing.
         assert_eq!(patience.care(s(25), &vitals(3, true)), None);
         let answered = patience.care(s(100), &vitals(0, true));
-        assert_eq!(answered, Some(LIMIT + s(80) + Patience::LOOK));
+        assert_eq!(answered, Some(LIMIT + s(80) + Patience::UNSEEN));
+    }
+
+    #[test]
+    fn a_closed_window_that_no_one_answers_for_ends_at_the_limit() {
+        let mut patience = Patience::new(LIMIT, LIMIT);
+        patience.care(s(20), &vitals(0, true));
+        patience.care(s(100), &vitals(0, true));
+        assert_eq!(patience.care(s(106), &vitals(6, true)), None);
+        assert_eq!(patience.care(s(107), &vitals(7, true)), Some(LIMIT));
+    }
+
+    #[test]
+    fn a_time_without_looks_ends_no_connection() {
+        let mut patience = Patience::new(LIMIT, LIMIT);
+        patience.care(s(20), &vitals(0, true));
+        let set = patience.care(s(50), &vitals(0, true)).expect("answered");
+        // A probe that the kernel sends just before the end is answered after it.
+        let closed_for = s(50 - 20);
+        assert!(set >= closed_for + Patience::UNSEEN);
+        let mut next = Patience::new(LIMIT, set);
+        let seen = next.care(s(1), &vitals(1, true));
+        assert!(seen >= Some(set), "{seen:?}");
     }
 
     #[test]
@@ -99,7 +127,7 @@ mod tests {
         // The next pause counts from its own start.
         assert_eq!(
             patience.care(s(60), &vitals(0, true)),
-            Some(LIMIT + Patience::LOOK)
+            Some(LIMIT + Patience::UNSEEN)
         );
     }
 
@@ -107,14 +135,14 @@ mod tests {
     fn a_pause_that_began_with_a_predecessor_goes_on() {
         let extended = LIMIT + s(10_000);
         let mut patience = Patience::new(LIMIT, extended);
-        assert_eq!(patience.care(s(1), &vitals(2, true)), None);
-        // Without an answer yet, the predecessor's limit holds.
+        let seen = patience.care(s(1), &vitals(2, true));
+        assert_eq!(seen, Some(extended + Patience::UNSEEN));
         let answered = patience.care(s(5), &vitals(0, true));
-        assert_eq!(answered, Some(extended + s(4) + Patience::LOOK));
+        assert_eq!(answered, Some(extended + s(4) + Patience::UNSEEN));
         assert_eq!(patience.care(s(6), &vitals(0, false)), Some(LIMIT));
         patience.care(s(7), &vitals(0, true));
         let answered = patience.care(s(9), &vitals(0, true));
-        assert_eq!(answered, Some(LIMIT + s(2) + Patience::LOOK));
+        assert_eq!(answered, Some(LIMIT + s(2) + Patience::UNSEEN));
     }
 
     #[test]
