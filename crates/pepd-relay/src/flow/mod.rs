@@ -414,8 +414,9 @@ impl Default for FlowEnd<'_> {
 impl FlowEnd<'_> {
     /// Counts and logs the end, and notifies the watchers.
     pub fn record(&self, context: &FlowContext, ends: &FlowInfo) {
-        self.log(ends);
+        // Whoever sees the line finds the end counted.
         self.record_unlogged(context, ends);
+        self.log(ends);
     }
 
     /// Counts the end, and notifies the watchers.
