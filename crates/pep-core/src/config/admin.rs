@@ -7,8 +7,9 @@ use std::{
 
 use toml::de::DeValue;
 
+use super::Config;
 use crate::reading::{
-    section,
+    Findings, section,
     values::{Map, NonEmpty, Reading, WordOr, text},
     words,
 };
@@ -60,11 +61,60 @@ impl AdminMode {
 
 fn socket() -> impl Reading<Value = AdminSocket> {
     let expected = "\"auto\", \"off\", or the path of a socket";
-    Map(NonEmpty(expected), |text: String| match text.as_str() {
-        "auto" => AdminSocket::Auto,
-        "off" => AdminSocket::Off,
-        _ => AdminSocket::Path(text.into()),
+    Map(SocketPath(NonEmpty(expected)), |text: String| {
+        match text.as_str() {
+            "auto" => AdminSocket::Auto,
+            "off" => AdminSocket::Off,
+            _ => AdminSocket::Path(text.into()),
+        }
     })
+}
+
+/// A path that fits into the address of a Unix socket (unix(7)).
+struct SocketPath(NonEmpty);
+
+impl SocketPath {
+    const MAX: usize = 107;
+}
+
+impl Reading for SocketPath {
+    type Value = String;
+
+    fn expected(&self) -> String {
+        self.0.expected()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<String, String> {
+        let path = self.0.read(value)?;
+        if path.len() > Self::MAX {
+            return Err(format!(
+                "a path of {} bytes; accepted: up to {}, the kernel's maximum for a socket",
+                path.len(),
+                Self::MAX
+            ));
+        }
+        Ok(path)
+    }
+}
+
+/// Reports an HTTP endpoint on one of pepd's other ports.
+pub(super) fn check_port(config: &Config, findings: &Findings) {
+    let Some(http) = config.admin.http else {
+        return;
+    };
+    let first = config.intercept.listen_port;
+    // Otherwise `listen_port` has its own error.
+    let sites = u16::try_from(config.sites.len()).unwrap_or(u16::MAX);
+    let own = first.checked_add(sites).map(|_| config.listen_ports());
+    let key = if own.is_some_and(|own| own.contains(&http.port())) {
+        "intercept.listen_port"
+    } else if config.peers_port() == Some(http.port()) {
+        "identity.listen"
+    } else {
+        return;
+    };
+    let message = format!("{http} is a port of `{key}`; expected one that pepd does not use");
+    findings.error("admin.http", message);
 }
 
 impl Admin {

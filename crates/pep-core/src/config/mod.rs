@@ -175,6 +175,7 @@ impl Config {
         packet::check_boosts(&config, findings);
         clear::check(&config, findings);
         link::check_dedicated(&config, findings);
+        admin::check_port(&config, findings);
         config
     }
 
