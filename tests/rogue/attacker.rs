@@ -273,16 +273,22 @@ impl Attacker {
         }
     }
 
-    /// Plays a flood for so long.
-    pub fn flood(&mut self, flood: &Flood, target: &Target, duration: Duration) -> Sent {
+    /// Plays a flood for so long, with so many turns per second or as many as [`LOAD`] allows.
+    pub fn flood(
+        &mut self,
+        flood: &Flood,
+        rate: Option<u32>,
+        target: &Target,
+        duration: Duration,
+    ) -> Sent {
         self.sent = Sent::default();
         let mut random = SplitMix64::new(1);
         let began = Instant::now();
         let (mut turns, mut of_session, mut sessions) = (0, 0, 0);
         while began.elapsed() < duration {
             let elapsed = began.elapsed().as_secs_f64();
-            let due = elapsed * f64::from(flood.rate);
-            if turns >= due as u64 || self.sent.bytes as f64 * 8.0 > LOAD * elapsed {
+            let due = rate.map_or(u64::MAX, |rate| (elapsed * f64::from(rate)) as u64);
+            if turns >= due || self.sent.bytes as f64 * 8.0 > LOAD * elapsed {
                 self.pump();
                 thread::sleep(MOMENT);
                 continue;

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! In the short form each kind goes by one carrier, and the rogue hub plays a part of them: by a
-//! seed (`PEPD_TEST_SEED`). `ROGUE_SECONDS` makes each kind last so many seconds, and demands what
-//! docs/threat-model.md states; `ROGUE_KINDS` selects those whose names contain one of its
-//! comma-separated words. The tests print tables of all figures.
+//! seed (`PEPD_TEST_SEED`). `ROGUE_SECONDS` makes each kind last so many seconds, at up to 10
+//! Mbit/s, and demands what docs/threat-model.md states; `ROGUE_KINDS` selects those whose names
+//! contain one of its comma-separated words. The tests print tables of all figures.
 
 mod attacker;
 mod bed;
@@ -236,7 +236,8 @@ fn play_flood(bed: &Bed, flood: &Flood, carrier: Carrier) -> Outcome {
         carrier
     };
     let (target, duration) = (bed.target(), duration());
-    let play = |attacker: &mut Attacker| attacker.flood(flood, &target, duration);
+    let rate = long().is_none().then_some(flood.rate);
+    let play = |attacker: &mut Attacker| attacker.flood(flood, rate, &target, duration);
     measure(bed, carrier, flood.name, play)
 }
 

@@ -32,7 +32,7 @@ pub struct Target {
 pub struct Flood {
     /// Name for tables.
     pub name: &'static str,
-    /// Turns per second.
+    /// Turns per second that a debug build on a busy machine bears.
     pub rate: u32,
     /// True if it goes by TCP and reads nothing.
     pub deaf: bool,
