@@ -225,6 +225,9 @@ counters! {
     tunnel_tcp_connections,
     /// TCP connections to the tunnel port that ended before their sender was authenticated.
     tunnel_tcp_unauthenticated,
+    /// TCP connections of peers that pepd closed: the peer had opened too many, or one brought
+    /// what is not the peer's.
+    tunnel_tcp_closed,
     /// Flows that entered a tunnel at this pepd.
     tunnel_flows_near,
     /// Flows that left a tunnel at this pepd.

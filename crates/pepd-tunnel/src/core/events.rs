@@ -427,8 +427,13 @@ impl Core {
         let peers = self.peers.list.iter();
         let by_tcp = peers.filter(|peer| peer.carrier == Some(Carrier::Tcp));
         let (by_tcp, connections) = (by_tcp.count(), self.tcp.len());
-        let strangers = self.tcp.strangers_closed;
-        let counts = [refused, by_tcp as u64, connections as u64, strangers];
+        let counts = [
+            refused,
+            by_tcp as u64,
+            connections as u64,
+            self.tcp.strangers_closed,
+            self.tcp.peers_closed,
+        ];
         let before = std::mem::replace(&mut self.counted, counts);
         self.context.counters.update(|stats| {
             let figures = [
@@ -436,6 +441,7 @@ impl Core {
                 &mut stats.tunnel_peers_by_tcp,
                 &mut stats.tunnel_tcp_connections,
                 &mut stats.tunnel_tcp_unauthenticated,
+                &mut stats.tunnel_tcp_closed,
             ];
             // Differences, which wrap: the figures are sums over all threads.
             for ((figure, now), before) in figures.into_iter().zip(counts).zip(before) {

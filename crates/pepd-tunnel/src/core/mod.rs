@@ -96,7 +96,7 @@ pub(super) struct Core {
     /// Recorders of traces of all peers.
     recorded: Attached,
     /// Figures that are part of counters of all threads.
-    counted: [u64; 4],
+    counted: [u64; 5],
     /// Time of the present turn, and datagrams that wait.
     turns: Turns,
     /// Time that datagrams take in simulations.
