@@ -6,6 +6,7 @@
 
 mod clamp;
 mod options;
+mod ports;
 pub mod receive;
 mod site;
 mod terms;
@@ -179,10 +180,11 @@ impl ReservedLeg {
         client: SocketAddr,
         syn: FromSyn,
     ) -> io::Result<OwnedFd> {
-        if site.source == Source::Client {
+        let is_bound = site.source == Source::Client;
+        if is_bound {
             self.socket.bind(&client.into())?;
         }
-        self.start(site, destination, syn)
+        self.start(site, destination, syn, is_bound)
     }
 
     /// Starts to connect as [`connect`](Self::connect) does, but from a free port of the client's
@@ -202,7 +204,7 @@ impl ReservedLeg {
         let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
         crate::socket::set_int(self.socket.as_fd(), level, name, 1)?;
         self.socket.bind(&SocketAddr::new(client, 0).into())?;
-        self.start(site, destination, syn)
+        self.start(site, destination, syn, false)
     }
 
     fn start(
@@ -210,6 +212,7 @@ impl ReservedLeg {
         site: &SiteRuntime,
         destination: SocketAddr,
         syn: FromSyn,
+        has_port: bool,
     ) -> io::Result<OwnedFd> {
         if site.keeps_dscp() && syn.dscp != 0 {
             set_dscp_or_warn(self.socket.as_fd(), self.family, syn.dscp);
@@ -221,7 +224,14 @@ impl ReservedLeg {
             .clamps
             .apply(&self.socket, self.family, site.server.mss);
         options::or_warn("TCP_MAXSEG", clamped);
-        match self.socket.connect(&SockAddr::from(destination)) {
+        let destination = SockAddr::from(destination);
+        let connect = || self.socket.connect(&destination);
+        let connected = if has_port {
+            connect()
+        } else {
+            ports::connect_in_parts(self.socket.as_fd(), connect)
+        };
+        match connected {
             Err(err) if err.raw_os_error() != Some(libc::EINPROGRESS) => Err(err),
             _ => Ok(self.socket.into()),
         }
