@@ -17,6 +17,7 @@
 //! - [`redirection`], detection of SYNs that rules redirect but that never arrive
 //! - [`relay`], next actions on the two legs of a flow
 //! - [`ring`], positions of the bytes of one direction
+//! - [`rounds`], equal shares of time for parties whose tasks run
 //! - [`share`], fair sharing of the link's rate
 //! - [`site`], policies of flows
 //! - [`stats`], counters
@@ -41,6 +42,7 @@ mod reading;
 pub mod redirection;
 pub mod relay;
 pub mod ring;
+pub mod rounds;
 pub mod share;
 pub mod site;
 pub mod stats;

@@ -16,7 +16,13 @@ use nix::sys::{
 };
 use pep_core::outage::TunnelLink;
 use pepd_intercept::tun::PacketTuns;
-use pepd_relay::{flow::FlowContext, survive::heartbeat::Beat};
+use pepd_relay::{
+    flow::{
+        FlowContext,
+        rounds::{self, Party, in_rounds},
+    },
+    survive::heartbeat::Beat,
+};
 use pepd_sys::reactor;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -125,6 +131,7 @@ pub(super) async fn run(
         beat,
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
+    tokio::task::spawn_local(rounds::run());
     tokio::task::spawn_local(probe::serve(Rc::clone(&core), given.orders));
     if let Some(answers) = kept.answers {
         tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
@@ -245,8 +252,9 @@ impl Driver {
         for _ in 0..BEGIN_TURN {
             match self.incoming.poll_recv(cx) {
                 Poll::Ready(Some((accepted, client))) => {
+                    let party = Party::host(accepted.ends.client.ip());
                     let flow = near::serve(Rc::clone(&self.core), accepted, register(client));
-                    tokio::task::spawn_local(flow);
+                    tokio::task::spawn_local(in_rounds(party, flow));
                 }
                 Poll::Ready(None) | Poll::Pending => return,
             }

@@ -11,7 +11,10 @@ use pep_core::{
     stream_header::StreamHeader,
 };
 use pepd_relay::{
-    flow::{FlowInfo, born},
+    flow::{
+        FlowInfo, born,
+        rounds::{Party, in_rounds},
+    },
     survive::Survivor,
 };
 use pepd_sys::leg::SiteRuntime;
@@ -290,7 +293,9 @@ fn resume_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Resul
         entry.announce(announcement);
     }
     let goes_on = identity.flags.opened;
-    tokio::task::spawn_local(near::proceed(Rc::clone(core), key, joint, goes_on));
+    let party = Party::host(identity.client.ip());
+    let flow = near::proceed(Rc::clone(core), key, joint, goes_on);
+    tokio::task::spawn_local(in_rounds(party, flow));
     Ok(())
 }
 
@@ -319,7 +324,9 @@ fn resume_far(core: &Shared, found: Found) -> Result<(), LostError> {
         }
         None => begins()?,
     };
-    tokio::task::spawn_local(far::proceed(Rc::clone(core), key, joint, connecting));
+    let party = core.borrow().party(key.peer, identity.client.ip());
+    let flow = far::proceed(Rc::clone(core), key, joint, connecting);
+    tokio::task::spawn_local(in_rounds(party, flow));
     Ok(())
 }
 

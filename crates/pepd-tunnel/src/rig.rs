@@ -26,7 +26,7 @@ use pep_core::{
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
-    flow::{FlowContext, FlowInfo},
+    flow::{FlowContext, FlowInfo, rounds},
     limits::Admission,
 };
 use pepd_sys::{
@@ -333,6 +333,7 @@ impl Rig {
             };
             let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
             spawn_local(carry(ends, Rc::clone(&rig.wire)));
+            spawn_local(rounds::run());
             let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
             let test = timeout(TIMEOUT, test(rig)).await;
             let stats = ends.each_ref().map(Self::stats);

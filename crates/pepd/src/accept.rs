@@ -17,7 +17,11 @@ use pep_core::{
 };
 use pepd_relay::{
     arena::SlotState,
-    flow::{self, FlowContext, FlowInfo, FlowMemory, ServerLeg, connect, waiting},
+    flow::{
+        self, FlowContext, FlowInfo, FlowMemory, ServerLeg, connect,
+        rounds::{Party, in_rounds},
+        waiting,
+    },
     limits::Resource,
 };
 use pepd_sys::{
@@ -200,6 +204,7 @@ impl Acceptor {
             tracing::debug!(%client, site, "peer is down: flow bypasses the tunnel");
         }
         let context = Arc::clone(&self.context);
+        let party = Party::host(ends.client.ip());
         let Reserve { memory, leg } = reserve;
         memory.publish_accepted(&context, &ends, fd.as_fd());
         // A leg that was reserved has the options of the link.
@@ -211,7 +216,7 @@ impl Acceptor {
         match self.server_leg(&fd, &ends, other_mark.mark, &memory, leg) {
             Ok(server) => {
                 let flow = flow::serve(context, ends, memory, fd, server);
-                drop(tokio::spawn(flow));
+                drop(tokio::spawn(in_rounds(party, flow)));
             }
             Err(err) => {
                 memory.slot.publish_state(SlotState::Closed);
@@ -263,8 +268,9 @@ impl Acceptor {
             connect(&context, leg, family, (&to, syn), publish)
         };
         let context = Arc::clone(&self.context);
+        let party = Party::host(ends.client.ip());
         let flow = waiting::serve_when_up(context, ends, memory, client, begin);
-        drop(tokio::spawn(flow));
+        drop(tokio::spawn(in_rounds(party, flow)));
     }
 
     fn server_leg(

@@ -5,7 +5,7 @@
 
 use std::{io, sync::Arc, thread::JoinHandle};
 
-use pepd_relay::flow::{self, FlowContext, Resumed, revive};
+use pepd_relay::flow::{self, FlowContext, Resumed, revive, rounds};
 use pepd_sys::threads::{self, IdleThread};
 use tokio::{runtime, sync::watch};
 
@@ -89,6 +89,7 @@ fn start_one(
     Ok(thread.begin(move || {
         runtime.spawn(beat.tick());
         runtime.spawn(revive::run(Arc::clone(&context)));
+        runtime.spawn(rounds::run());
         for flow in resumed {
             runtime.spawn(flow::resume(Arc::clone(&context), flow));
         }

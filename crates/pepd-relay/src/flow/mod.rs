@@ -14,6 +14,7 @@ mod recorders;
 mod relaying;
 mod resuming;
 pub mod revive;
+pub mod rounds;
 mod silence;
 pub mod tail;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use pep_core::{
     reach::{Forbidden, Request},
     stream_header::{Opening, Resume, StreamHeader},
 };
+use pepd_relay::flow::rounds::in_rounds;
 use tunnel::{
     class::Class,
     wire::{ResetCode, StreamId},
@@ -214,8 +215,9 @@ impl Core {
         let permit = self.context.admission.admit(self.far.site_counters(), None);
         let counters = &self.context.counters;
         counters.update(|stats| stats.tunnel_flows_far += 1);
+        let party = self.party(index, stream_header.client.ip());
         let flow = far::serve(Rc::clone(shared), key, stream_header, permit);
-        tokio::task::spawn_local(flow);
+        tokio::task::spawn_local(in_rounds(party, flow));
         Some(key.flow)
     }
 }

@@ -19,6 +19,7 @@ use pep_core::{
     budget::Share,
     fair::{Bounds, FairQueues},
 };
+use pepd_relay::flow::rounds::Party;
 use tunnel::{
     ecn::Ecn,
     endpoint::{Carrier, PeerId, Remote},
@@ -130,6 +131,16 @@ impl Core {
     /// Returns whether there is no more than one peer.
     pub(crate) fn is_alone(&self) -> bool {
         self.peers.list.len() < 2
+    }
+
+    /// Returns in whose share of the time a flow runs that a peer has opened for this client. A peer
+    /// may invent clients, so they count only where it is alone.
+    pub(crate) fn party(&self, peer: usize, client: IpAddr) -> Party {
+        if self.is_alone() {
+            Party::host(client)
+        } else {
+            Party::Peer(peer)
+        }
     }
 
     /// Lets datagrams wait by sender, if there is memory for that.
