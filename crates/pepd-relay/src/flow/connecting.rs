@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pep_core::{relay::Side, stats::EndReason};
+use pep_core::{relay::Side, site::Source, stats::EndReason};
 use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg},
     socket,
@@ -180,18 +180,23 @@ pub fn connect(
     publish: impl Fn(BorrowedFd<'_>),
 ) -> io::Result<OwnedFd> {
     publish(leg.as_fd());
-    match leg.connect(&ends.site, ends.destination, ends.client, syn) {
-        Err(err) if is_address_taken(&err) => {
-            context
-                .counters
-                .update(|stats| stats.source_port_changed += 1);
-            let leg = ReservedLeg::new(&ends.site, family)?;
-            publish(leg.as_fd());
-            let address = ends.client.ip();
-            leg.connect_from_any_port(&ends.site, ends.destination, address, syn)
+    let is_clients = ends.site.source == Source::Client;
+    let leg = if is_clients && context.client_ports.is_crowded(ends.client) {
+        leg
+    } else {
+        match leg.connect(&ends.site, ends.destination, ends.client, syn) {
+            Err(err) if is_clients && is_address_taken(&err) => {
+                let leg = ReservedLeg::new(&ends.site, family)?;
+                publish(leg.as_fd());
+                leg
+            }
+            result => return result,
         }
-        result => result,
-    }
+    };
+    context
+        .counters
+        .update(|stats| stats.source_port_changed += 1);
+    leg.connect_from_any_port(&ends.site, ends.destination, ends.client.ip(), syn)
 }
 
 /// Returns whether the client's address and port are in use on this host, by a connection not quite

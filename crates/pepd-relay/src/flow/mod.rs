@@ -4,6 +4,7 @@
 //! hosts get RST, and the end is logged.
 
 mod busy_poll;
+mod client_ports;
 mod closing;
 mod connecting;
 pub mod idle;
@@ -49,6 +50,7 @@ use crate::{
     survive::heartbeat::Heartbeat,
 };
 use busy_poll::BusyPoll;
+pub use client_ports::ClientPorts;
 pub use connecting::{connect, connected, reason};
 pub use leg_io::LegIo;
 pub use published::{born, publish_cookie, publish_leg};
@@ -81,6 +83,8 @@ pub struct FlowContext {
     pub other_marks: Option<OtherMarks>,
     /// Collector of unanswered next hops.
     pub unanswered: Arc<Unanswered>,
+    /// Server legs by the client's port.
+    pub client_ports: ClientPorts,
     /// Server answers, and silence over IPv6.
     pub silence: Silence,
     /// Liveness of the threads.
