@@ -188,6 +188,7 @@ pub(super) fn context_over(
         counters,
         held: None,
         other_marks: None,
+        end_lines: Default::default(),
         client_ports: Default::default(),
         unanswered: Arc::default(),
         silence: Default::default(),

@@ -7,6 +7,7 @@ mod busy_poll;
 mod client_ports;
 mod closing;
 mod connecting;
+mod end_lines;
 pub mod idle;
 mod leg_io;
 mod published;
@@ -34,6 +35,7 @@ use std::{
 use pep_core::{
     budget::{MemoryBudget, Share},
     hosts::Host,
+    pace::Line,
     relay::{Direction, Relay, RelayLimits, Side},
     share::{Place, Priority},
     stats::EndReason,
@@ -52,6 +54,7 @@ use crate::{
 use busy_poll::BusyPoll;
 pub use client_ports::ClientPorts;
 pub use connecting::{connect, connected, reason};
+pub use end_lines::{EndLines, tells_all};
 pub use leg_io::LegIo;
 pub use published::{born, publish_cookie, publish_leg};
 use receive_window::ReceiveWindow;
@@ -83,6 +86,8 @@ pub struct FlowContext {
     pub other_marks: Option<OtherMarks>,
     /// Collector of unanswered next hops.
     pub unanswered: Arc<Unanswered>,
+    /// Log lines on ended flows.
+    pub end_lines: EndLines,
     /// Server legs by the client's port.
     pub client_ports: ClientPorts,
     /// Server answers, and silence over IPv6.
@@ -417,11 +422,19 @@ impl Default for FlowEnd<'_> {
 }
 
 impl FlowEnd<'_> {
-    /// Counts and logs the end, and notifies the watchers.
+    /// Counts the end, notifies the watchers, and logs it unless its host has had many lines.
     pub fn record(&self, context: &FlowContext, ends: &FlowInfo) {
         // Whoever sees the line finds the end counted.
         self.record_unlogged(context, ends);
-        self.log(ends);
+        let host = Host::from_address(ends.client.ip());
+        // Those of peers have a pace of their own.
+        let line = match ends.peer {
+            None => context.end_lines.next(host),
+            Some(_) => Some(Line { left_out: None }),
+        };
+        if let Some(line) = line {
+            self.log(ends, line);
+        }
     }
 
     /// Counts the end, and notifies the watchers.
@@ -441,7 +454,7 @@ impl FlowEnd<'_> {
         });
     }
 
-    fn log(&self, ends: &FlowInfo) {
+    fn log(&self, ends: &FlowInfo, line: Line) {
         ends.span().in_scope(|| {
             if let Some(err) = self.error {
                 tracing::debug!(error = %err, "leg of a flow failed");
@@ -455,6 +468,7 @@ impl FlowEnd<'_> {
                 down_carried = self.carried.map(|[_, down]| down),
                 duration_ms = u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX),
                 reason = self.reason.as_str(),
+                left_out = line.left_out,
                 "flow ended"
             );
         });

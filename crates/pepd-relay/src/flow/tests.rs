@@ -51,6 +51,7 @@ fn context() -> Arc<FlowContext> {
         counters,
         held: None,
         other_marks: None,
+        end_lines: Default::default(),
         client_ports: Default::default(),
         unanswered: Arc::default(),
         silence: Default::default(),

@@ -30,8 +30,11 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{arena::name_hash, hosts::Host, key::PublicKey, pace::Line, stream_header::Opening};
-use pepd_relay::flow::{Attached, FlowContext, FlowInfo};
+use pep_core::{
+    arena::name_hash, hosts::Host, key::PublicKey, pace::Line, stats::EndReason,
+    stream_header::Opening,
+};
+use pepd_relay::flow::{Attached, FlowContext, FlowInfo, tells_all};
 use tokio::time::Instant;
 use tunnel::{
     class::Class,
@@ -154,10 +157,12 @@ impl Core {
         self.peers.list[index].lines.next(kind, now)
     }
 
-    /// Returns whether to log the end of a flow: of those that a peer opens, not all.
-    pub(super) fn tells_end(&mut self, index: usize, ends: &FlowInfo) -> bool {
+    /// Returns whether to log the end of a flow: of those that a peer opens or breaks off, not all.
+    pub(super) fn tells_end(&mut self, index: usize, ends: &FlowInfo, reason: EndReason) -> bool {
         let now = self.now();
-        ends.peer.is_none() || self.peers.list[index].lines.tells_flow(now)
+        let is_hosts = matches!(reason, EndReason::Closed | EndReason::ClientReset);
+        ends.peer.is_none() && (is_hosts || tells_all())
+            || self.peers.list[index].lines.tells_flow(now)
     }
 
     /// Returns the configured name of a peer.

@@ -143,7 +143,7 @@ impl Drop for Joint {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        if core.tells_end(self.key.peer, &self.ends) {
+        if core.tells_end(self.key.peer, &self.ends, self.ending) {
             end.record(&core.context, &self.ends);
         } else {
             end.record_unlogged(&core.context, &self.ends);

@@ -357,6 +357,7 @@ fn context(
         counters,
         held,
         other_marks: None,
+        end_lines: Default::default(),
         client_ports: Default::default(),
         unanswered: Arc::default(),
         silence: Silence::new(config.link.as_ref().and_then(|link| link.rtt)),
