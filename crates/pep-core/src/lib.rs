@@ -17,6 +17,7 @@
 //! - [`redirection`], detection of SYNs that rules redirect but that never arrive
 //! - [`relay`], next actions on the two legs of a flow
 //! - [`ring`], positions of the bytes of one direction
+//! - [`round_robin`], turns of parties whose items wait
 //! - [`rounds`], equal shares of time for parties whose tasks run
 //! - [`share`], fair sharing of the link's rate
 //! - [`site`], policies of flows
@@ -42,6 +43,7 @@ mod reading;
 pub mod redirection;
 pub mod relay;
 pub mod ring;
+pub mod round_robin;
 pub mod rounds;
 pub mod share;
 pub mod site;

@@ -222,7 +222,8 @@ async fn connect(
 /// closed in the meantime: that costs no socket.
 async fn admitted(core: &Shared, key: Key, joint: &Joint) -> Result<(), Option<io::Error>> {
     let limit = joint.ends().site.timeouts.connect;
-    let admitted = timeout(limit, Core::admit_opening(core, key.peer));
+    let client = joint.ends().client.ip();
+    let admitted = timeout(limit, Core::admit_opening(core, key.peer, client));
     tokio::select! {
         biased;
         () = joint.reset() => Err(None),
