@@ -31,8 +31,10 @@ use pep_core::config::{Config, Marks};
 use pepd_sys::unix_names::{Abstract, abstract_sockets};
 use tokio::{io::Interest, time::timeout};
 
-use crate::survive::discovery;
+use crate::survive::discovery::{self, Judge};
 
+/// Prefix of all names of pepd.
+const ALL_PREFIX: &str = "pepd";
 /// Prefix of the names of claims.
 const PREFIX: &str = "pepd/";
 /// Prefix of the names that list the interfaces on which a pepd takes connections.
@@ -101,15 +103,17 @@ impl Claim {
         keeper: Option<u32>,
     ) -> Result<(Self, Vec<u32>), ClaimError> {
         let uses = Uses::new(config, process::id(), keeper.unwrap_or(0));
-        if let Err(ClaimError::Taken { process, .. }) = uses.left(&others()?) {
+        let mut left = uses.left(&others()?);
+        if let Err(ClaimError::Taken { process, .. }) = left {
             if discovery::is_unguarded(process) {
                 discovery::relieve(process);
             }
             if let Err(err) = end_of(process).await {
                 tracing::debug!(error = %err, process, "cannot wait for the end of another pepd");
             }
+            left = uses.left(&others()?);
         }
-        let keepers = uses.left(&others()?)?;
+        let keepers = left?;
         let lan = bind(&lan_name(process::id(), config))?;
         let socket = bind(&uses.to_name())?;
         Ok((Self { socket, lan, uses }, keepers))
@@ -173,22 +177,20 @@ fn parse_lan(name: &str) -> Option<(u32, Vec<&str>)> {
 /// Fails when descriptors are short, or `/proc` is missing.
 pub fn rival(config: &Config) -> io::Result<Option<(u32, String)>> {
     let uses = Uses::new(config, process::id(), 0);
+    let mut names = Names::list()?;
     let conflicts = |other: &Uses| uses.conflict(other).is_some();
-    let others = others()?.into_iter().filter(conflicts);
+    let others = names.claims().into_iter().filter(conflicts);
     let own: Vec<_> = others.map(|other| other.process).collect();
-    let sockets = abstract_sockets(LAN_PREFIX)?;
     let is_ours = |name: &&str| config.intercept.lan.iter().any(|lan| lan.as_str() == *name);
     // The name of an ended process lives as long as its keeper.
     let runs = |process: u32| fs::exists(format!("/proc/{process}")).unwrap_or(false);
-    let others = sockets
-        .iter()
-        .filter_map(|socket| Some((socket, parse_lan(&socket.name)?)));
-    let mut others =
-        others.filter(|(socket, (process, _))| discovery::is_of_pepd(socket, *process, 0));
-    Ok(others.find_map(|(_, (process, lan))| {
+    let Names { sockets, judge } = &mut names;
+    Ok(sockets.iter().find_map(|socket| {
+        let (process, lan) = parse_lan(&socket.name)?;
         let shared = *lan.iter().find(|name| is_ours(name))?;
-        let is_other = process != uses.process && !own.contains(&process) && runs(process);
-        is_other.then(|| (process, shared.to_owned()))
+        let is_other = process != uses.process && !own.contains(&process);
+        (is_other && judge.is_of_pepd(socket, process, 0) && runs(process))
+            .then(|| (process, shared.to_owned()))
     }))
 }
 
@@ -235,23 +237,51 @@ async fn end_of(process: u32) -> io::Result<()> {
 
 /// Returns the claims in this network namespace, without those of strangers.
 fn others() -> io::Result<Vec<Uses>> {
-    let of_pepd = |socket: &Abstract| {
-        let uses = Uses::parse(&socket.name)?;
-        let is_of_pepd = discovery::is_of_pepd(socket, uses.process, uses.keeper);
-        if !is_of_pepd {
-            let Abstract { name, owner, .. } = socket;
-            tracing::debug!(
-                name,
-                owner,
-                "claim ignored: it is of a user other than pepd's"
-            );
+    Ok(Names::list()?.claims())
+}
+
+/// Names of pepd's sockets in this network namespace at one moment.
+#[derive(Debug)]
+struct Names {
+    sockets: Vec<Abstract>,
+    judge: Judge,
+}
+
+impl Names {
+    fn list() -> io::Result<Self> {
+        Ok(Self {
+            sockets: abstract_sockets(ALL_PREFIX)?,
+            judge: Judge::default(),
+        })
+    }
+
+    /// Returns the claims, without those of strangers, and logs how many these are.
+    fn claims(&mut self) -> Vec<Uses> {
+        let (mut found, mut ignored) = (Vec::new(), 0_u64);
+        for socket in &self.sockets {
+            let Some((process, keeper)) = Uses::processes(&socket.name) else {
+                continue;
+            };
+            // Before a closer look: what a stranger's name states may be large.
+            if self.judge.is_of_pepd(socket, process, keeper) {
+                found.extend(Uses::parse(&socket.name));
+                continue;
+            }
+            ignored += 1;
+            if ignored == 1 {
+                let Abstract { name, owner, .. } = socket;
+                tracing::debug!(
+                    name,
+                    owner,
+                    "claim ignored: it is of a user other than pepd's"
+                );
+            }
         }
-        is_of_pepd.then_some(uses)
-    };
-    Ok(abstract_sockets(PREFIX)?
-        .iter()
-        .filter_map(of_pepd)
-        .collect())
+        if ignored > 1 {
+            tracing::debug!(ignored, "claims of users other than pepd's ignored");
+        }
+        found
+    }
 }
 
 /// Resources of a pepd that another in the same network namespace cannot use.
@@ -297,16 +327,19 @@ impl Uses {
         format!("{PREFIX}{process}+{keeper}/{table}/{ports}/{first:x}+{count}/{mask:x}/{tables}")
     }
 
-    /// Decodes a claim; `None` for other names.
+    /// Returns the process and the keeper in the name of a claim; `None` for most other names.
+    fn processes(name: &str) -> Option<(u32, u32)> {
+        let (processes, _) = name.strip_prefix(PREFIX)?.split_once('/')?;
+        pair(processes)
+    }
+
+    /// Decodes a claim; `None` for other names. A claim has a list of its marks, so that a few
+    /// digits may take gigabytes: decode no claim of a stranger.
     fn parse(name: &str) -> Option<Self> {
         let fields: Vec<_> = name.strip_prefix(PREFIX)?.split('/').collect();
         let [processes, table, ports, first_marks, mask, tables, _random] = fields.as_slice()
         else {
             return None;
-        };
-        let pair = |text: &str| -> Option<(u32, u32)> {
-            let (first, second) = text.split_once('+')?;
-            Some((first.parse().ok()?, second.parse().ok()?))
         };
         let range = |text: &str| -> Option<RangeInclusive<u32>> {
             let (first, more) = pair(text)?;
@@ -386,6 +419,12 @@ impl Uses {
     }
 }
 
+/// Returns two numbers, written with a plus between them.
+fn pair(text: &str) -> Option<(u32, u32)> {
+    let (first, second) = text.split_once('+')?;
+    Some((first.parse().ok()?, second.parse().ok()?))
+}
+
 /// Returns the first `count` marks.
 fn marks(all: Marks, count: u32) -> Vec<u32> {
     (0..count).map_while(|index| all.get(index)).collect()
@@ -431,6 +470,7 @@ mod tests {
             // Enough digits that no user can bind all names.
             let name = uses.to_name() + "/12345678";
             assert!(name.len() <= NAME_MAX, "{name}");
+            assert_eq!(Uses::processes(&name), Some((uses.process, uses.keeper)));
             assert_eq!(Uses::parse(&name), Some(uses));
         }
         for name in [

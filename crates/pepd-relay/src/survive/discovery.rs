@@ -5,7 +5,11 @@
 //! moment at which the process has completed its last system call. Process ids alone may already
 //! belong to another process by then.
 
-use std::{ffi::CStr, fs};
+use std::{
+    collections::{HashMap, HashSet},
+    ffi::CStr,
+    fs,
+};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -19,23 +23,70 @@ pub const SUPERVISOR: &CStr = c"pepd-supervisor";
 /// CAP_NET_ADMIN, CAP_NET_RAW and CAP_NET_BIND_SERVICE, which each process of pepd has.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 10;
 
-/// Returns whether a pepd has made the socket with a name that states this process and keeper (0
-/// for none). Any local user could have: the socket must be of root, of this process's user, or of
-/// the user of a process with pepd's capabilities (the service's dynamic user).
-pub(super) fn is_of_pepd(socket: &Abstract, process: u32, keeper: u32) -> bool {
-    let processes = [keeper, process]
-        .into_iter()
-        .filter(|process| *process != 0);
-    let mut processes = processes.filter_map(|process| Some((process, Rights::of(process)?)));
-    match socket.owner {
-        Some(owner) => {
-            is_trusted(owner) || processes.any(|(_, rights)| rights.are_of_pepd_as(owner))
+/// Processes of which one user's sockets may state other ones before the rest do not count. No pepd
+/// has that many claims: it has two, and leaves one with each crash until its keeper ends.
+const STATED_MAX: u32 = 256;
+
+/// Judge of the sockets of one listing.
+///
+/// Any local user can bind thousands of names. The kernel states the owners of their sockets, so
+/// that those of root and of this process's user need no look at `/proc`. Other sockets cost one
+/// look per process that their names state, and [`STATED_MAX`] looks per owner.
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    rights: HashMap<u32, Option<Rights>>,
+    /// Inodes of the sockets that processes hold; `None` if they cannot be read.
+    held: HashMap<u32, Option<HashSet<u32>>>,
+    /// Looks at processes for sockets of each owner.
+    looks: HashMap<u32, u32>,
+}
+
+impl Judge {
+    /// Returns whether a pepd has made the socket with a name that states this process and keeper
+    /// (0 for none). Any local user could have: the socket must be of root, of this process's user,
+    /// or of the user of a process with pepd's capabilities (the service's dynamic user).
+    pub(super) fn is_of_pepd(&mut self, socket: &Abstract, process: u32, keeper: u32) -> bool {
+        let mut stated = [keeper, process]
+            .into_iter()
+            .filter(|process| *process != 0);
+        match socket.owner {
+            Some(owner) if is_trusted(owner) => true,
+            Some(owner) => stated.any(|process| {
+                let rights = self.rights_for(owner, process);
+                rights.is_some_and(|rights| rights.are_of_pepd_as(owner))
+            }),
+            None => stated.any(|process| {
+                let is_trusted = self.rights(process).is_some_and(|rights| {
+                    is_trusted(rights.user) || rights.are_of_pepd_as(rights.user)
+                });
+                is_trusted && self.holds(process, socket.inode)
+            }),
         }
-        None => processes.any(|(process, rights)| {
-            let is_trusted = is_trusted(rights.user) || rights.are_of_pepd_as(rights.user);
-            // The descriptors of a process that is not dumpable cannot be read.
-            is_trusted && holds(process, socket.inode).unwrap_or(true)
-        }),
+    }
+
+    /// Returns the rights of a process that a socket of this owner states; `None` if there is no
+    /// such process, or the owner's sockets have stated too many others.
+    fn rights_for(&mut self, owner: u32, process: u32) -> Option<Rights> {
+        if !self.rights.contains_key(&process) {
+            let looks = self.looks.entry(owner).or_default();
+            if *looks == STATED_MAX {
+                return None;
+            }
+            *looks += 1;
+        }
+        self.rights(process)
+    }
+
+    fn rights(&mut self, process: u32) -> Option<Rights> {
+        let rights = self.rights.entry(process);
+        *rights.or_insert_with(|| Rights::of(process))
+    }
+
+    /// Returns whether a process has a descriptor of a socket. The descriptors of a process that is
+    /// not dumpable cannot be read, and count as any.
+    fn holds(&mut self, process: u32, inode: u32) -> bool {
+        let held = self.held.entry(process).or_insert_with(|| held(process));
+        held.as_ref().is_none_or(|held| held.contains(&inode))
     }
 }
 
@@ -43,12 +94,15 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
 
-/// Returns whether a process has a descriptor of a socket; `None` if that cannot be read.
-fn holds(process: u32, inode: u32) -> Option<bool> {
-    let wanted = format!("socket:[{inode}]");
-    let mut descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
-    let is_wanted = |link: std::path::PathBuf| link.as_os_str() == wanted.as_str();
-    Some(descriptors.any(|entry| fs::read_link(entry.path()).is_ok_and(is_wanted)))
+/// Returns the inodes of the sockets that a process holds; `None` if they cannot be read.
+fn held(process: u32) -> Option<HashSet<u32>> {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    let sockets = descriptors.filter_map(|entry| {
+        let link = fs::read_link(entry.path()).ok()?;
+        let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        inode.parse().ok()
+    });
+    Some(sockets.collect())
 }
 
 /// User and capabilities of a process.
@@ -169,6 +223,9 @@ mod tests {
             inode: 0,
             owner,
         };
+        let is_of_pepd = |socket: &Abstract, process, keeper| {
+            Judge::default().is_of_pepd(socket, process, keeper)
+        };
         assert!(is_of_pepd(&socket(Some(0)), 0, 0));
         assert!(is_of_pepd(&socket(Some(own)), 0, 0));
         // Process 1 is root's, and no stranger's socket is in it.
@@ -190,8 +247,48 @@ mod tests {
             inode: inode.parse().unwrap(),
             owner: None,
         };
-        assert!(is_of_pepd(&socket, process::id(), 0));
-        assert!(is_of_pepd(&socket, 0, process::id()));
+        let mut judge = Judge::default();
+        assert!(judge.is_of_pepd(&socket, process::id(), 0));
+        assert!(judge.is_of_pepd(&socket, 0, process::id()));
+        let other = Abstract { inode: 0, ..socket };
+        assert!(!judge.is_of_pepd(&other, process::id(), 0));
+        assert_eq!((judge.rights.len(), judge.held.len()), (1, 1), "one look");
+    }
+
+    #[test]
+    fn many_names_of_a_stranger_cost_few_looks_at_processes_and_hide_no_claim() {
+        let socket = |owner| Abstract {
+            name: String::new(),
+            inode: 0,
+            owner: Some(owner),
+        };
+        let own = geteuid().as_raw();
+        let mut judge = Judge::default();
+        for process in 1..20_000 {
+            assert!(judge.is_of_pepd(&socket(0), process, process + 1));
+            assert!(judge.is_of_pepd(&socket(own), process, process + 1));
+        }
+        assert_eq!(judge.rights.len(), 0, "the kernel has stated the owners");
+        let stranger = own + 12_345;
+        for _ in 0..20_000 {
+            assert!(!judge.is_of_pepd(&socket(stranger), 1, process::id()));
+        }
+        assert_eq!(judge.rights.len(), 2, "one look at each process");
+        for process in 1..20_000 {
+            assert!(!judge.is_of_pepd(&socket(stranger), process, process + 1));
+        }
+        assert!(judge.rights.len() <= STATED_MAX as usize);
+        // A service with a user of its own.
+        let (user, running) = (stranger + 1, 1 << 23);
+        let rights = Rights {
+            user,
+            capabilities: CAPABILITIES,
+        };
+        judge.rights.insert(running, Some(rights));
+        assert!(judge.is_of_pepd(&socket(user), running, 0));
+        assert!(judge.is_of_pepd(&socket(user), 0, running));
+        assert!(!judge.is_of_pepd(&socket(stranger), running, 0));
+        assert!(judge.held.is_empty());
     }
 
     #[test]
