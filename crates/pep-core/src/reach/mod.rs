@@ -238,14 +238,16 @@ impl Reach {
             }
             Place::Attached | Place::Elsewhere | Place::Nowhere => {}
         }
-        let inner = embedded(destination.ip()).map(IpAddr::V4);
-        for address in [destination.ip()].into_iter().chain(inner) {
+        for address in [destination.ip()]
+            .into_iter()
+            .chain(embedded(destination.ip()))
+        {
             self.check_destination(address, place(address), named)?;
         }
         Ok(())
     }
 
-    /// Checks a destination, or the IPv4 address that a translator makes of it.
+    /// Checks a destination, or an IPv4 address that a translator may make of it.
     fn check_destination(
         &self,
         address: IpAddr,
@@ -273,9 +275,8 @@ impl Reach {
         let usable = is_usable(from) && (is_usable(to) || to.is_multicast());
         let named = || self.named(to, port).is_some();
         let is_of_other = |to| self.is_of_other(to);
-        let inner = || embedded(to).map(IpAddr::V4);
         let by_default =
-            || self.has_default() && !is_of_other(to) && !inner().is_some_and(is_of_other);
+            || self.has_default() && !is_of_other(to) && !embedded(to).any(is_of_other);
         usable && self.check_client(from).is_ok() && (named() || by_default())
     }
 
@@ -344,22 +345,53 @@ fn is_usable(address: IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local() || address.octets()[0] == 0,
         IpAddr::V6(address) => address.is_unicast_link_local() || address.segments()[..5] == [0; 5],
     };
-    let inner = embedded(address).map(IpAddr::V4);
-    may_be_host(address) && !in_words && inner.is_none_or(is_usable)
+    may_be_host(address) && !in_words && embedded(address).all(is_usable)
 }
 
-/// Returns the IPv4 address to which a translator or a tunnel on the path sends packets for an IPv6
-/// address: NAT64 (RFC 6052, RFC 8215), stateless translation (RFC 2765) or 6to4 (RFC 3056).
-fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
-    let IpAddr::V6(address) = address else {
-        return None;
+/// Returns the IPv4 addresses to which a translator or a tunnel on the path may send packets for an
+/// IPv6 address: NAT64 (RFC 6052, RFC 8215), stateless translation (RFC 2765) or 6to4 (RFC 3056).
+///
+/// `64:ff9b:1::/48` is for local use, so that only its operator knows the length of a translator's
+/// prefix: 48, 56, 64 or 96 bits. An address there has up to four readings, and each must be
+/// permitted. Bits after the IPv4 address count as well: translators need not check them.
+/// Readings in `0.0.0.0/8` mostly consist of such bits, which are zero. They lead nowhere, and
+/// do not count beside another one. A reading by the wrong length may forbid a public address;
+/// addresses with a prefix of 96 bits that ends in zeros have one reading only.
+fn embedded(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let (readings, count) = match address {
+        IpAddr::V6(address) => readings(address),
+        IpAddr::V4(_) => ([Ipv4Addr::UNSPECIFIED; 4], 0),
+    };
+    let is_zero = |address: &Ipv4Addr| address.octets()[0] == 0;
+    let all_zero = readings[..count].iter().all(is_zero);
+    let readings = readings.into_iter().take(count);
+    let readings = readings.filter(move |reading| all_zero || !is_zero(reading));
+    readings.map(IpAddr::V4)
+}
+
+/// Returns IPv4 addresses that an IPv6 address may stand for, and their number.
+fn readings(address: Ipv6Addr) -> ([Ipv4Addr; 4], usize) {
+    let octets = address.octets();
+    let at = |places: [usize; 4]| Ipv4Addr::from(places.map(|place| octets[place]));
+    let of_words = |high: u16, low: u16| {
+        let address = Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+        ([address; 4], 1)
     };
     match address.segments() {
+        // RFC 6052 section 2.2. The octet at 8 is not part of the IPv4 address.
+        [0x64, 0xff9b, 1, ..] => (
+            [
+                at([6, 7, 9, 10]),
+                at([7, 9, 10, 11]),
+                at([9, 10, 11, 12]),
+                at([12, 13, 14, 15]),
+            ],
+            4,
+        ),
         [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-        | [0x64, 0xff9b, 1, _, _, _, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
-        | [0x2002, high, low, ..] => Some((u32::from(high) << 16 | u32::from(low)).into()),
-        _ => None,
+        | [0x2002, high, low, ..] => of_words(high, low),
+        _ => ([Ipv4Addr::UNSPECIFIED; 4], 0),
     }
 }
 

@@ -415,12 +415,13 @@ fn an_ipv4_address_within_an_ipv6_one_is_checked_as_well() {
     let within = |address: Ipv4Addr| {
         let [a, b, c, d] = address.octets();
         let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-        [
+        let words = [
             format!("64:ff9b::{high:x}:{low:x}"),
-            format!("64:ff9b:1::{high:x}:{low:x}"),
             format!("2002:{high:x}:{low:x}::1"),
             format!("::ffff:0:{high:x}:{low:x}"),
-        ]
+        ];
+        let local = LOCAL_LENGTHS.map(|length| local_nat64(address, length, &[]).to_string());
+        [&words[..], &local].concat()
     };
     for (address, expected) in [
         ([203, 0, 113, 5], Ok(())),
@@ -440,6 +441,100 @@ fn an_ipv4_address_within_an_ipv6_one_is_checked_as_well() {
             let by_filter = [Err(Forbidden::Own), Err(Forbidden::Attached)];
             let admitted = expected.is_ok() || by_filter.contains(&expected);
             assert_eq!(any.admits(&ends), admitted, "{text}");
+        }
+    }
+}
+
+/// Lengths of a translator's prefix within `64:ff9b:1::/48`.
+const LOCAL_LENGTHS: [usize; 4] = [48, 56, 64, 96];
+
+/// Returns the address of RFC 6052 section 2.2 with a prefix `64:ff9b:1::` of that length, and
+/// these octets after the IPv4 address.
+fn local_nat64(address: Ipv4Addr, length: usize, suffix: &[u8]) -> Ipv6Addr {
+    let mut octets = [0; 16];
+    octets[..6].copy_from_slice(&[0, 0x64, 0xff, 0x9b, 0, 1]);
+    let places = (length / 8..16).filter(|place| *place != 8);
+    for (place, octet) in places.zip(address.octets().iter().chain(suffix)) {
+        octets[place] = *octet;
+    }
+    octets.into()
+}
+
+#[test]
+fn an_address_of_local_nat64_is_checked_by_each_length_of_the_prefix() {
+    let any = reach("", "from = [\"10.6.0.0/16\"]");
+    let ask = |address: Ipv6Addr| ask_to(&any, &format!("[{address}]:80"));
+    let metadata = Ipv4Addr::new(169, 254, 169, 254);
+    assert_eq!(
+        local_nat64(metadata, 48, &[]),
+        ip("64:ff9b:1:a9fe:a9:fe00::")
+    );
+    assert_eq!(local_nat64(metadata, 56, &[]), ip("64:ff9b:1:a9:fe:a9fe::"));
+    assert_eq!(
+        local_nat64(metadata, 64, &[]),
+        ip("64:ff9b:1:0:a9:fea9:fe00:0")
+    );
+    assert_eq!(local_nat64(metadata, 96, &[]), ip("64:ff9b:1::a9fe:a9fe"));
+    // Translators may ignore what follows.
+    for suffix in [
+        &[][..],
+        &[8, 8, 8, 8, 8],
+        &[0, 8, 8, 8, 8],
+        &[1],
+        &[0xff; 5],
+    ] {
+        for length in LOCAL_LENGTHS {
+            for forbidden in [metadata, [127, 0, 0, 1].into()] {
+                let address = local_nat64(forbidden, length, suffix);
+                assert_eq!(ask(address), Err(Forbidden::Destination), "{address}");
+            }
+            // Some suffixes are no host's by another length.
+            for forbidden in [[10, 77, 9, 1], [10, 77, 9, 7], [10, 6, 1, 1]] {
+                let address = local_nat64(forbidden.into(), length, suffix);
+                assert!(ask(address).is_err(), "{address}");
+            }
+        }
+    }
+    // Prefixes of 96 bits with other bits, and with those of another address.
+    for (text, expected) in [
+        ("64:ff9b:1:abcd::cb00:7105", Ok(())),
+        ("64:ff9b:1:abcd::a9fe:a9fe", Err(Forbidden::Destination)),
+        ("64:ff9b:1:abcd::a4d:907", Err(Forbidden::Attached)),
+        ("64:ff9b:1:7f00::cb00:7105", Err(Forbidden::Destination)),
+        // Nothing but zeros leads nowhere.
+        ("64:ff9b:1::", Err(Forbidden::Destination)),
+        ("64:ff9b:1::1", Err(Forbidden::Destination)),
+    ] {
+        assert_eq!(ask_to(&any, &format!("[{text}]:80")), expected, "{text}");
+    }
+    // An entry for the address permits what may be permitted, by each reading.
+    let own = local_nat64([10, 77, 9, 1].into(), 48, &[]);
+    let named = reach(&format!("to = [\"{own}\"]"), "");
+    assert_eq!(ask_to(&named, &format!("[{own}]:80")), Ok(()));
+    let never = local_nat64(metadata, 48, &[]);
+    let named = reach(&format!("to = [\"{never}\"]"), "");
+    let asked = ask_to(&named, &format!("[{never}]:80"));
+    assert_eq!(asked, Err(Forbidden::Destination));
+}
+
+proptest! {
+    /// Against octets as strings of bits: a reading that is forbidden alone forbids the address.
+    #[test]
+    fn no_length_of_the_prefix_leads_to_a_forbidden_address(bits in any::<[u8; 10]>()) {
+        let any = reach("", "");
+        let mut octets = [0; 16];
+        octets[..6].copy_from_slice(&[0, 0x64, 0xff, 0x9b, 0, 1]);
+        octets[6..].copy_from_slice(&bits);
+        let address = Ipv6Addr::from(octets);
+        let bits: String = octets.iter().map(|octet| format!("{octet:08b}")).collect();
+        for length in LOCAL_LENGTHS {
+            let places = (length..128).filter(|place| !(64..72).contains(place));
+            let reading: String = places.take(32).map(|place| &bits[place..=place]).collect();
+            let reading = Ipv4Addr::from(u32::from_str_radix(&reading, 2).unwrap());
+            let alone = ask_to(&any, &format!("{reading}:80"));
+            if alone.is_err() && reading.octets()[0] != 0 {
+                prop_assert!(ask_to(&any, &format!("[{address}]:80")).is_err(), "{}", reading);
+            }
         }
     }
 }
