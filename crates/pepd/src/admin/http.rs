@@ -1,5 +1,7 @@
 //! Read-only API over TCP for Prometheus and the like, restricted to this machine.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use axum::{
     Router,
     extract::Request,
@@ -130,20 +132,32 @@ fn may_be_socket(host: &HeaderValue) -> bool {
     host.is_some_and(|host| !host.contains('.') || is_loopback(host))
 }
 
-/// Returns true if a Host header names this machine by loopback, with or without a port.
+/// Returns true if a Host header names this machine by loopback, with or without a port from 1 to
+/// 65535. Nothing else may be in it, such as a user's name or the rest of a longer name.
 fn is_loopback(host: &str) -> bool {
-    let Ok(authority) = host.parse::<axum::http::uri::Authority>() else {
-        return false;
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.split_once(']'));
+    let (is_ours, rest) = match in_brackets {
+        Some((address, rest)) => {
+            let address = address.parse::<Ipv6Addr>();
+            (address.is_ok_and(|address| address.is_loopback()), rest)
+        }
+        None => {
+            let (name, rest) = host.split_at(host.find(':').unwrap_or(host.len()));
+            let address = name.parse::<Ipv4Addr>();
+            let is_ours = address.map_or_else(
+                |_| name.eq_ignore_ascii_case("localhost"),
+                |address| address.is_loopback(),
+            );
+            (is_ours, rest)
+        }
     };
-    let name = authority.host();
-    let address = name.trim_start_matches('[').trim_end_matches(']');
-    let address = address.parse::<std::net::IpAddr>();
-    // A Host header with a user name is invalid.
-    !host.contains('@')
-        && address.map_or_else(
-            |_| name.eq_ignore_ascii_case("localhost"),
-            |address| address.is_loopback(),
-        )
+    is_ours && (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))
+}
+
+fn is_port(text: &str) -> bool {
+    // `parse` also takes a sign.
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number && text.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 #[cfg(test)]
@@ -160,6 +174,8 @@ mod tests {
             "127.8.9.10",
             "[::1]",
             "[::1]:9180",
+            "localhost:1",
+            "localhost:65535",
         ] {
             assert!(is_loopback(host), "{host}");
         }
@@ -173,6 +189,28 @@ mod tests {
             "0.0.0.0",
             "user@localhost",
             "localhost:x y",
+            "[::1].example.com",
+            "[::1]example.com",
+            "[::1]:80.example.com",
+            "[::1",
+            "[[::1]]",
+            "::1",
+            "[127.0.0.1]",
+            "[localhost]",
+            "[::1%lo]",
+            "127.0.0.1:9181.example.com",
+            "127.0.0.1:9181:9181",
+            "127.1",
+            "localhost.",
+            "localhost:example",
+            "localhost:",
+            "localhost:0",
+            "localhost:65536",
+            "localhost:+80",
+            "localhost:80@example.com",
+            "localhost:80/",
+            " localhost",
+            "localhost ",
         ] {
             assert!(!is_loopback(host), "{host}");
         }
@@ -188,6 +226,8 @@ mod tests {
             ("[::1]:80", true),
             ("example.com", false),
             ("127.0.0.1.example.com:9180", false),
+            ("[::1].example.com", false),
+            ("127.0.0.1:9180.example.com", false),
         ] {
             let header = HeaderValue::from_str(host).unwrap();
             assert_eq!(may_be_socket(&header), good, "{host}");
