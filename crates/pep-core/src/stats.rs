@@ -215,7 +215,8 @@ counters! {
     link_waited,
     /// Probes of the link over a flow's link leg during an outage.
     link_probes,
-    /// Flows whose server leg got another source port because the client's was in use.
+    /// Flows whose server leg got another source port because the client's was in use, or has had
+    /// hundreds of connections within a minute.
     source_port_changed,
     /// Tunnel peers that are up now.
     tunnel_peers_up,

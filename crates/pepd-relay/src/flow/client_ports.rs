@@ -1,4 +1,4 @@
-//! How many server legs use a client's address and port.
+//! Numbers of server legs by the client's address and port.
 //!
 //! bind(2) compares a new leg with all earlier ones of its address and port, up to a minute after
 //! their end. A host that uses one port for thousands of connections would make each cost

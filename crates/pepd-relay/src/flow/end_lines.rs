@@ -1,5 +1,5 @@
-//! Pace of the log lines on ended flows, by host: a host's short connections must not fill the disk,
-//! or hide the lines on others.
+//! Pace of the log lines on ended flows, by host: a host's short connections must not fill the
+//! disk, or hide the lines on others.
 
 use std::{
     hash::{BuildHasher as _, RandomState},

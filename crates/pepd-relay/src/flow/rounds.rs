@@ -17,7 +17,7 @@ use pep_core::{
 };
 use tokio::{sync::Notify, task::yield_now, time::Instant};
 
-/// Whose share of a thread's time a flow uses.
+/// Host or peer whose share of a thread's time a flow uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
     /// A peer, by its index.
@@ -129,7 +129,7 @@ mod tests {
         time::Duration,
     };
 
-    use tokio::task::{LocalSet, spawn_local};
+    use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
     use super::*;
 
@@ -188,7 +188,7 @@ mod tests {
             while runs.load(Relaxed) < 5 {
                 yield_now().await;
             }
-            flows.iter().for_each(|flow| flow.abort());
+            flows.iter().for_each(JoinHandle::abort);
             for flow in flows {
                 let _ = flow.await;
             }

@@ -2,7 +2,7 @@
 //!
 //! In connect(2) the kernel looks for a free port among all of the machine's. Ports to one server
 //! stay taken for a minute after a connection (TIME_WAIT). Once most are, each search takes
-//! milliseconds, in which the thread serves nobody. So each search is limited to a part of the
+//! milliseconds, in which the thread serves no flow. So each search is limited to a part of the
 //! ports (IP_LOCAL_PORT_RANGE, Linux 6.3), chosen at random.
 
 use std::{

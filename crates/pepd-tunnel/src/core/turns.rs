@@ -133,8 +133,8 @@ impl Core {
         self.peers.list.len() < 2
     }
 
-    /// Returns in whose share of the time a flow runs that a peer has opened for this client. A peer
-    /// may invent clients, so they count only where it is alone.
+    /// Returns the party in whose share of the time a flow runs that a peer has opened for this
+    /// client. A peer may invent clients, so they count only where it is alone.
     pub(crate) fn party(&self, peer: usize, client: IpAddr) -> Party {
         if self.is_alone() {
             Party::host(client)
