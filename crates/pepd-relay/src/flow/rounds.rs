@@ -147,14 +147,21 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_host_with_hundreds_of_busy_flows_leaves_others_their_share() {
+    /// Runs a test on a thread that begins rounds.
+    fn with_rounds(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a runtime");
         LocalSet::new().block_on(&runtime, async {
             spawn_local(run());
+            test.await;
+        });
+    }
+
+    #[test]
+    fn a_host_with_hundreds_of_busy_flows_leaves_others_their_share() {
+        with_rounds(async {
             let (many, one) = (Rc::default(), Rc::new(AtomicU32::new(0)));
             for _ in 0..300 {
                 let flow = busy(Duration::from_micros(50), Rc::clone(&many));
@@ -173,12 +180,7 @@ mod tests {
 
     #[test]
     fn flows_that_are_dropped_while_they_wait_leave_no_trace() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        LocalSet::new().block_on(&runtime, async {
-            spawn_local(run());
+        with_rounds(async {
             let runs = Rc::new(AtomicU32::new(0));
             let flows = (0..50).map(|_| {
                 let flow = busy(Duration::from_millis(1), Rc::clone(&runs));
