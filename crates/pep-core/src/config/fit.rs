@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn limits_follow_the_cgroup() {
-        // The default depends on how many addresses the processor has.
+        // The default is smaller on a 32-bit CPU.
         let mut fitted = config("limits.memory = \"1GiB\"\n");
         let warning = fitted.fit_memory(96 * MIB).expect("enough").expect("less");
         assert_eq!(
