@@ -417,6 +417,77 @@ fn a_slow_reader_takes_its_part_of_memory_only() {
     });
 }
 
+/// Returns the bytes that connections of a machine have received unread, once it gets no more.
+fn unread_at_last(host: &Host, at_least: u64) -> u64 {
+    let mut last = 0;
+    wait_until("no more to be received", || {
+        thread::sleep(Duration::from_millis(1100));
+        let now = host.unread_bytes();
+        std::mem::replace(&mut last, now) == now && now >= at_least
+    });
+    last
+}
+
+const SMALL_MEMORY: &str = "[limits]\nflows = 400\nmemory = \"64MiB\"\n";
+/// Bytes of the kernel that the legs of one host or peer may take there: their part, and for each
+/// what the kernel starts with.
+const fn legs_most(flows: u64) -> u64 {
+    (12 << 20) + flows * (128 << 10)
+}
+
+/// The kernel's memory for downloads that a host does not read is bounded.
+#[test]
+fn unread_downloads_of_a_host_take_its_part_of_the_kernels_memory_only() {
+    const UNREAD: u64 = 200;
+    matrix_pepd_only(|bed| {
+        add_hostile(bed);
+        let _objects = ObjectServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let mut pep = bed.start_with(SMALL_MEMORY).expect("not direct");
+        let ask = |number| {
+            let dial = Dial::to(bed.at(Place::Server, PORT));
+            let dial = dial.from(hostile_at(bed, 0)).receive_buffer(4096);
+            let mut stream = bed.client.dial(&dial).expect("the server listens");
+            objects::get(&mut stream, number, 1 << 30).expect("connected");
+            stream
+        };
+        let unread: Vec<_> = (0..UNREAD).map(ask).collect();
+        let bytes = unread_at_last(&bed.gateway, UNREAD * 20_000);
+        println!("{bytes} bytes of {UNREAD} flows");
+        assert!(bytes <= legs_most(UNREAD), "{bytes}");
+        let mut stream = connect(bed);
+        objects::get(&mut stream, 1, 4_000_000).expect("connected");
+        let received = receive(&mut stream).expect("the download");
+        assert_eq!(received.0, 4_000_000);
+        drop(unread);
+        pep.assert_healthy();
+    });
+}
+
+/// So is a hub's for the flows of a peer whose host does not read.
+#[test]
+fn unread_downloads_of_a_peer_take_its_part_of_the_kernels_memory_only() {
+    const UNREAD: u64 = 100;
+    shared(|| {
+        let bed = TunnelBed::new(LINK);
+        let running = Running::start_with(&bed, "", SITE, SMALL_MEMORY);
+        let to = bed.server_at(Family::V4, crate::tunnel::PORT);
+        let _objects = ObjectServer::start(bed.host("server").listen(to));
+        let client = bed.host("client");
+        let ask = |number| {
+            let dial = Dial::to(to).receive_buffer(4096);
+            let mut stream = client.dial(&dial).expect("the server listens");
+            objects::get(&mut stream, number, 1 << 30).expect("connected");
+            stream
+        };
+        let unread: Vec<_> = (0..UNREAD).map(ask).collect();
+        let bytes = unread_at_last(&bed.host("hub"), UNREAD * 20_000);
+        println!("{bytes} bytes of {UNREAD} flows");
+        assert!(bytes <= legs_most(UNREAD), "{bytes}");
+        drop(unread);
+        running.stop_after_errors();
+    });
+}
+
 /// Returns the bytes held for a client, in memory.
 fn held_for(pep: &Pep, client: IpAddr) -> Vec<u64> {
     let shown: Value = serde_json::from_str(&pep.ask(&["flows", "--json"])).expect("JSON");

@@ -144,6 +144,17 @@ impl Host {
         self.run_with_input("nft", &["-f", "-"], script);
     }
 
+    /// Returns the kernel's memory for bytes that connections of this host have received unread.
+    ///
+    /// # Panics
+    /// When `ss` cannot list the connections.
+    pub fn unread_bytes(&self) -> u64 {
+        let listed = self.run("ss", &["-tnmH"]);
+        let sizes = listed.split("skmem:(r").skip(1);
+        let sizes = sizes.filter_map(|text| text.split(',').next()?.parse::<u64>().ok());
+        sizes.sum()
+    }
+
     /// Runs `ip` with these words, including `-6` where needed.
     ///
     /// # Panics

@@ -40,6 +40,7 @@ pub mod outage;
 pub mod pace;
 pub mod reach;
 mod reading;
+pub mod receive;
 pub mod redirection;
 pub mod relay;
 pub mod ring;

@@ -16,12 +16,15 @@ use parking_lot::Mutex;
 use pep_core::{
     config::Config,
     hosts::{Begun, Host, HostFlows},
+    receive::{ReceivePart, ReceiveParts},
 };
 use pepd_sys::{gate::Gate, site_counters::SiteCounters, stats::Counters};
 use tokio::{
     sync::{Notify, watch},
     time::timeout,
 };
+
+use crate::flow::rounds::Party;
 
 /// Resources that flows need and that the machine may run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +113,7 @@ pub struct Admission {
     hosts_at_cap: watch::Sender<BTreeSet<Host>>,
     /// Notified when a flow ends.
     ended: Notify,
+    receive_parts: Mutex<ReceiveParts<Party>>,
     counters: Arc<Counters>,
 }
 
@@ -124,6 +128,7 @@ impl Admission {
             gate: watch::Sender::new(Gate::Open),
             hosts_at_cap: watch::Sender::default(),
             ended: Notify::new(),
+            receive_parts: Mutex::default(),
             counters,
         })
     }
@@ -153,6 +158,12 @@ impl Admission {
             site_counters: Arc::clone(site_counters),
             host,
         }
+    }
+
+    /// Returns the part of the kernel's receive buffers that a party has, where flows may take
+    /// `memory` in all.
+    pub fn receive_part(&self, party: Party, memory: u64) -> Arc<ReceivePart> {
+        self.receive_parts.lock().of(party, memory)
     }
 
     /// Changes the limits to `cap` flows, 1 or more, and up to `per_host` of each host.

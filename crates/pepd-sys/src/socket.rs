@@ -129,6 +129,24 @@ pub(crate) fn unclamp_window(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, LARGEST)
 }
 
+/// Limits the window that is advertised from now on (TCP_WINDOW_CLAMP). What was advertised before
+/// remains so.
+pub(crate) fn clamp_window(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)
+}
+
+/// Returns whether the size of the receive buffer was set, so that the kernel does not tune it
+/// (`SO_BUF_LOCK`, Linux 5.14; libc does not define it on all systems).
+pub(crate) fn is_receive_buffer_set(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const SO_BUF_LOCK: libc::c_int = 72;
+    /// `SOCK_RCVBUF_LOCK` of `include/net/sock.h`.
+    const RECEIVE: u32 = 2;
+    let mut locks = [0; 4];
+    get(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &mut locks)?;
+    Ok(u32::from_ne_bytes(locks) & RECEIVE != 0)
+}
+
 /// Returns the maximum bytes that the application read within a round trip, as the kernel measures.
 pub(crate) fn taken_in_a_round_trip(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = [0; TCP_INFO_LEN];

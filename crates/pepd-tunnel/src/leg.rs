@@ -12,12 +12,15 @@ use std::{
 };
 
 use nix::sys::socket::{MsgFlags, recv, send};
-use pep_core::{relay::Direction, ring::Ranges};
+use pep_core::{
+    relay::{Direction, Side},
+    ring::Ranges,
+};
 use pepd_relay::{
     arena::Slot,
-    flow::{self, LegIo},
+    flow::{self, FlowContext, LegIo, rounds::Party},
 };
-use pepd_sys::unanswered::Unanswered;
+use pepd_sys::{leg::SiteRuntime, unanswered::Unanswered};
 use socket2::SockRef;
 use tokio::io::Interest;
 
@@ -80,6 +83,12 @@ pub(super) trait Leg: fmt::Debug {
     /// tells whether a FIN was sent, which counts as a byte.
     fn has_tail(&self, fin: bool) -> bool;
 
+    /// Bounds the kernel's receive buffer, as the leg on this side of a flow of the party.
+    fn bound_receive(&mut self, _: &FlowContext, _: &SiteRuntime, _: Side, _: Party) {}
+
+    /// Gives back what the kernel's receive buffer has grown by, as the flow is quiet.
+    fn on_quiet(&self) {}
+
     /// Makes a later close, by pepd or by the kernel, deliver the remaining bytes.
     fn close_with_fin(&self);
 }
@@ -105,9 +114,11 @@ impl Leg for LegIo {
         direction: Direction,
         space: &Ranges,
     ) -> Poll<io::Result<u64>> {
-        attempt(self, cx, Interest::READABLE, |fd| {
+        let received = ready!(attempt(self, cx, Interest::READABLE, |fd| {
             slot.receive(fd, direction, space)
-        })
+        }))?;
+        self.on_received(received);
+        Poll::Ready(Ok(received))
     }
 
     fn poll_send(
@@ -123,9 +134,11 @@ impl Leg for LegIo {
     }
 
     fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        attempt(self, cx, Interest::READABLE, |fd| {
+        let received = ready!(attempt(self, cx, Interest::READABLE, |fd| {
             Ok(recv(fd.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT)?)
-        })
+        }))?;
+        self.on_received(received as u64);
+        Poll::Ready(Ok(received))
     }
 
     fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -147,6 +160,20 @@ impl Leg for LegIo {
 
     fn has_tail(&self, fin: bool) -> bool {
         LegIo::has_tail(self, fin)
+    }
+
+    fn bound_receive(
+        &mut self,
+        context: &FlowContext,
+        site: &SiteRuntime,
+        side: Side,
+        party: Party,
+    ) {
+        LegIo::bound_receive(self, context, site, side, party);
+    }
+
+    fn on_quiet(&self) {
+        LegIo::on_quiet(self);
     }
 
     fn close_with_fin(&self) {

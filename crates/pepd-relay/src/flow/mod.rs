@@ -11,6 +11,7 @@ mod end_lines;
 pub mod idle;
 mod leg_io;
 mod published;
+mod receive_bound;
 mod receive_window;
 mod recorders;
 mod relaying;
@@ -62,6 +63,7 @@ pub use recorders::{Attached, Chunk, Recorded, Recorder, Recorders, Recording};
 pub use relaying::SHORTAGE_RETRY;
 pub use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
+use rounds::Party;
 pub use silence::Silence;
 pub use watchers::{Ended, Watch, Watched, Watchers};
 
@@ -276,13 +278,17 @@ impl Flow {
             .admission
             .admit(&ends.site.site_counters, ends.host());
         let legs = LegIo::new(client).and_then(|client| Ok([client, LegIo::new(server)?]));
-        let legs = match legs {
+        let mut legs = match legs {
             Ok(legs) => legs,
             Err(err) => {
                 log_refused(&context, &ends, reason(&err), Some(&err));
                 return None;
             }
         };
+        let party = Party::host(ends.client.ip());
+        for side in Side::ALL {
+            legs[side as usize].bound_receive(&context, &ends.site, side, party);
+        }
         let begins = Direction::ALL
             .iter()
             .all(|direction| relay.direction(*direction).delivered() == 0);

@@ -103,6 +103,7 @@ impl Flow {
             Ok(0) => self.relay.handle_end_of_stream(direction),
             Ok(count) => {
                 self.relay.handle_received(direction, count);
+                leg.on_received(count);
                 if side == self.ends.site.link_side {
                     self.receive_window.on_received(leg.fd(), count);
                 }
@@ -307,6 +308,9 @@ impl Flow {
         }
         let link_leg = &self.legs[self.ends.site.link_side as usize];
         self.receive_window.on_quiet(link_leg.fd());
+        for leg in &self.legs {
+            leg.on_quiet();
+        }
         for (direction, empty) in self.relay.handle_idle() {
             if empty {
                 self.publish_direction(direction);

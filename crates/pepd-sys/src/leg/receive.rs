@@ -33,6 +33,23 @@ pub fn set_size(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     socket::unclamp_window(fd)
 }
 
+/// Ends the kernel's tuning of a buffer that has `size`, and restrains the window to that of a
+/// buffer of `as_of` bytes. Bytes that the sender was allowed before still fit.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub fn restrain(fd: BorrowedFd<'_>, size: u64, as_of: u64) -> io::Result<()> {
+    socket::set_receive_buffer(fd, size)?;
+    // As the kernel does at first, which has no measure of the overhead per packet.
+    socket::clamp_window(fd, as_of / 2)
+}
+
+/// Returns whether the kernel tunes the size of the buffer. Kernels that do not tell (before Linux
+/// 5.14) are taken to do so.
+pub fn is_tuned(fd: BorrowedFd<'_>) -> bool {
+    !socket::is_receive_buffer_set(fd).unwrap_or(false)
+}
+
 /// Returns the size in bytes as the kernel counts it.
 ///
 /// # Errors
@@ -60,13 +77,23 @@ pub fn state(fd: BorrowedFd<'_>) -> io::Result<State> {
 }
 
 impl State {
+    /// Returns the size as the kernel counts it.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns the size that the rate of the connection needs, by the kernel's rule (below).
+    pub fn needed(&self) -> u64 {
+        self.taken_in_a_round_trip.saturating_mul(4)
+    }
+
     /// Returns the size that the buffer should have, if that is larger and the buffer has reached
     /// `limit`, where autotuning ends.
     ///
     /// The kernel's rule: a window of twice the bytes read in a round trip, so that the sender can
     /// double its own. The kernel's overhead per packet needs as much again.
     pub fn wanted(&self, limit: u64, most: u64) -> Option<u64> {
-        let wanted = self.taken_in_a_round_trip.saturating_mul(4).min(most);
+        let wanted = self.needed().min(most);
         (self.size >= limit && wanted > self.size).then_some(wanted)
     }
 }

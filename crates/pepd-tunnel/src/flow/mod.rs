@@ -20,6 +20,7 @@ use std::{
     future::poll_fn,
     io,
     rc::Rc,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -144,7 +145,13 @@ impl Joint {
     }
 
     /// Sets the leg.
-    pub(super) fn set_leg(&mut self, leg: Box<dyn Leg>) {
+    pub(super) fn set_leg(&mut self, mut leg: Box<dyn Leg>) {
+        let (context, party) = {
+            let core = self.core.borrow();
+            let party = core.party(self.key.peer, self.ends.client.ip());
+            (Arc::clone(&core.context), party)
+        };
+        leg.bound_receive(&context, &self.ends.site, self.side, party);
         self.leg = Some(leg);
     }
 

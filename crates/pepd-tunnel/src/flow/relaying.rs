@@ -301,5 +301,8 @@ impl Joint {
         if let Some(entry) = self.core.borrow_mut().entry(self.key) {
             entry.give_memory_back();
         }
+        if let Some(leg) = &self.leg {
+            leg.on_quiet();
+        }
     }
 }
