@@ -282,7 +282,11 @@ impl Attacker {
         duration: Duration,
     ) -> Sent {
         self.sent = Sent::default();
-        let mut random = SplitMix64::new(1);
+        // A token that a flow of an earlier kind still has would be refused.
+        let seed = flood.name.bytes().fold(self.carrier as u64, |seed, byte| {
+            seed.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        let mut random = SplitMix64::new(seed);
         let began = Instant::now();
         let (mut turns, mut of_session, mut sessions) = (0, 0, 0);
         while began.elapsed() < duration {

@@ -33,6 +33,7 @@ pub const MEMORY: u64 = 512 << 20;
 const ECHO: u16 = 7000;
 const SINK: u16 = 7001;
 const REFUSED: u16 = 7002;
+const SOURCE: u16 = 7003;
 /// Server to which sites of mode `packet` go.
 const PACKETS: u16 = 7010;
 /// Destination of the flows that a boat opens by a rogue hub.
@@ -79,7 +80,7 @@ pub struct Bed {
     sunk: Arc<AtomicU64>,
     _bait: Option<Bait>,
     _other: Pep,
-    _servers: (EchoServer, EchoServer, Server, UdpSocket),
+    _servers: (EchoServer, EchoServer, [Server; 2], UdpSocket),
     pub bed: TunnelBed,
 }
 
@@ -171,6 +172,9 @@ impl Bed {
                 counted.fetch_add(length as u64, Relaxed);
             }
         });
+        let source = Server::start(server.listen(at(SOURCE)), |mut stream, _| {
+            while stream.write_all(&[7; 1 << 16]).is_ok() {}
+        });
         for pep in [&hub, &boat] {
             pep.wait_counter("tunnel_peers_up", |peers| peers == 1);
         }
@@ -192,7 +196,7 @@ impl Bed {
             sunk,
             _bait: bait,
             _other: other,
-            _servers: (echo, packets, sink, udp),
+            _servers: (echo, packets, [sink, source], udp),
             bed,
         }
     }
@@ -212,11 +216,21 @@ impl Bed {
         Target {
             side: self.side,
             server: at(SINK),
+            source: at(SOURCE),
             refused: at(REFUSED),
             client: INNER.into(),
             packets: at(PACKETS),
             inner: INNER.into(),
         }
+    }
+
+    /// Returns the victim's resident bytes, and those that the kernel holds for it unread.
+    pub fn memory_of_victim(&self) -> u64 {
+        let host = match self.side {
+            Side::Caller => "hub",
+            Side::Called => "boat",
+        };
+        self.victim.resident_bytes() + self.bed.host(host).unread_bytes()
     }
 
     /// Returns what the rogue has sent to others so far.

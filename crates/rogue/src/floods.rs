@@ -17,6 +17,8 @@ pub struct Target {
     pub side: Side,
     /// A server that accepts, and reads all.
     pub server: SocketAddr,
+    /// A server that sends without end.
+    pub source: SocketAddr,
     /// A port at which nothing listens.
     pub refused: SocketAddr,
     /// The client that flows name.
@@ -41,9 +43,13 @@ pub struct Flood {
 }
 
 /// All floods.
-pub const ALL: [Flood; 25] = [
-    // The first, as floods of openings delay later ones of the peer.
+pub const ALL: [Flood; 28] = [
+    // The first, as floods of openings delay later ones of the peer, and as flows of a session that
+    // has ended without a word count for a minute.
     flood("expanding blocks", 200, expanding_blocks),
+    flood("unread downloads", 50, unread_downloads),
+    flood("single bytes", 50, single_bytes),
+    flood("short flows", 100, short_flows),
     flood("held parts", 2000, held_parts),
     flood("openings and resets", 1000, openings),
     flood("pieces", 500, pieces),
@@ -124,6 +130,53 @@ fn reported(n: u64, mut steps: Vec<Step>) -> Vec<Step> {
         steps.push(Step::Report);
     }
     steps
+}
+
+/// Openings of `count` flows to a server, the `n`th such part.
+fn opened(n: u64, count: u64, target: &Target, to: SocketAddr, random: &mut SplitMix64) -> Vec<u8> {
+    let open = |at| {
+        let header = wire::flow_header(0, token(random), None, to, target.client);
+        wire::open(target.side.stream(at), &header)
+    };
+    (n * count..(n + 1) * count).flat_map(open).collect()
+}
+
+/// Bytes that come one by one for hundreds of flows: each costs a system call.
+fn single_bytes(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const OPENED: u64 = 10;
+    const TURNS: u64 = 20;
+    const EACH: u64 = 140;
+    let Some(later) = n.checked_sub(TURNS) else {
+        let parts = opened(n, OPENED, target, target.server, random);
+        return reported(n, vec![Step::Segment(parts)]);
+    };
+    let bytes = later * EACH..(later + 1) * EACH;
+    let parts = bytes.flat_map(|at| {
+        let (position, flow) = (at / (OPENED * TURNS), at % (OPENED * TURNS));
+        wire::data(target.side.stream(flow), position, b"x")
+    });
+    reported(n, vec![Step::Segment(parts.collect())])
+}
+
+/// Flows to a server that sends without end, of which the rogue takes little.
+fn unread_downloads(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const OPENED: u64 = 10;
+    const TURNS: u64 = 15;
+    if n >= TURNS {
+        return vec![Step::Report];
+    }
+    let parts = opened(n, OPENED, target, target.source, random);
+    vec![Step::Segment(parts), Step::Report]
+}
+
+/// Flows of one byte. Each leaves a port of the hub in use for a minute.
+fn short_flows(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const OPENED: u64 = 8;
+    let mut parts = opened(n, OPENED, target, target.server, random);
+    for at in n * OPENED..(n + 1) * OPENED {
+        parts.extend(wire::last(target.side.stream(at), b"x"));
+    }
+    reported(n, vec![Step::Segment(parts)])
 }
 
 /// Parts for a stream that is never opened, and openings of others.

@@ -57,6 +57,12 @@ pub fn data(stream: u64, position: u64, bytes: &[u8]) -> Vec<u8> {
     part.number(bytes.len() as u64).bytes(bytes).0
 }
 
+/// DATA from the beginning of a stream to its end.
+pub fn last(stream: u64, bytes: &[u8]) -> Vec<u8> {
+    let part = Writer::new(0x45).number(stream).number(0);
+    part.number(bytes.len() as u64).bytes(bytes).0
+}
+
 /// RESET, code 0.
 pub fn reset(stream: u64, sent: u64) -> Vec<u8> {
     let part = Writer::new(0x46).number(stream);

@@ -182,6 +182,7 @@ fn floods_end_in_a_session_that_works() {
     let target = |side| floods::Target {
         side,
         server: address(10),
+        source: address(13),
         refused: address(11),
         client: address(12),
         packets: address(10),
