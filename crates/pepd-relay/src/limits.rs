@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use pep_core::{
     config::Config,
-    hosts::{Begun, Host, HostFlows},
+    hosts::{Begun, Host, HostFlows, Party},
     receive::{ReceivePart, ReceiveParts},
 };
 use pepd_sys::{gate::Gate, site_counters::SiteCounters, stats::Counters};
@@ -23,8 +23,6 @@ use tokio::{
     sync::{Notify, watch},
     time::timeout,
 };
-
-use crate::flow::rounds::Party;
 
 /// Resources that flows need and that the machine may run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

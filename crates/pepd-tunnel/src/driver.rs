@@ -14,12 +14,12 @@ use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
-use pep_core::outage::TunnelLink;
+use pep_core::{hosts::Party, outage::TunnelLink};
 use pepd_intercept::tun::PacketTuns;
 use pepd_relay::{
     flow::{
         FlowContext,
-        rounds::{self, Party, in_rounds},
+        rounds::{self, in_rounds},
     },
     survive::heartbeat::Beat,
 };

@@ -13,12 +13,13 @@ use std::{
 
 use nix::sys::socket::{MsgFlags, recv, send};
 use pep_core::{
+    hosts::Party,
     relay::{Direction, Side},
     ring::Ranges,
 };
 use pepd_relay::{
     arena::Slot,
-    flow::{self, FlowContext, LegIo, rounds::Party},
+    flow::{self, FlowContext, LegIo},
 };
 use pepd_sys::{leg::SiteRuntime, unanswered::Unanswered};
 use socket2::SockRef;

@@ -6,15 +6,13 @@ use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 use pep_core::{
     arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
+    hosts::Party,
     reach::{Forbidden, Request},
     relay::{Direction, Side},
     stream_header::StreamHeader,
 };
 use pepd_relay::{
-    flow::{
-        FlowInfo, born,
-        rounds::{Party, in_rounds},
-    },
+    flow::{FlowInfo, born, rounds::in_rounds},
     survive::Survivor,
 };
 use pepd_sys::leg::SiteRuntime;

@@ -12,15 +12,14 @@ use std::{
 };
 
 use pep_core::{
+    hosts::Party,
     relay::Side,
     site::{SynHandling, WhileDown},
 };
 use pepd_relay::{
     arena::SlotState,
     flow::{
-        self, FlowContext, FlowInfo, FlowMemory, ServerLeg, connect,
-        rounds::{Party, in_rounds},
-        waiting,
+        self, FlowContext, FlowInfo, FlowMemory, ServerLeg, connect, rounds::in_rounds, waiting,
     },
     limits::Resource,
 };

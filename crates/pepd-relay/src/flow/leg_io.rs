@@ -8,14 +8,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pep_core::relay::Side;
+use pep_core::{hosts::Party, relay::Side};
 use pepd_sys::{
     leg::{self, SiteRuntime},
     reactor,
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{FlowContext, receive_bound::ReceiveBound, rounds::Party};
+use super::{FlowContext, receive_bound::ReceiveBound};
 
 /// Leg whose readiness the event loop watches.
 ///

@@ -35,7 +35,7 @@ use std::{
 
 use pep_core::{
     budget::{MemoryBudget, Share},
-    hosts::Host,
+    hosts::{Host, Party},
     pace::Line,
     relay::{Direction, Relay, RelayLimits, Side},
     share::{Place, Priority},
@@ -63,7 +63,6 @@ pub use recorders::{Attached, Chunk, Recorded, Recorder, Recorders, Recording};
 pub use relaying::SHORTAGE_RETRY;
 pub use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
-use rounds::Party;
 pub use silence::Silence;
 pub use watchers::{Ended, Watch, Watched, Watchers};
 

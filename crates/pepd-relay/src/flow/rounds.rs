@@ -5,33 +5,16 @@
 use std::{
     cell::RefCell,
     fmt,
-    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use pep_core::{
-    hosts::Host,
+    hosts::Party,
     rounds::{Place, Rounds},
 };
 use tokio::{sync::Notify, task::yield_now, time::Instant};
-
-/// Host or peer whose share of a thread's time a flow uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Party {
-    /// A peer, by its index.
-    Peer(usize),
-    /// A host.
-    Host(Host),
-}
-
-impl Party {
-    /// Returns the host that has this address.
-    pub fn host(address: IpAddr) -> Self {
-        Self::Host(Host::from_address(address))
-    }
-}
 
 thread_local! {
     static ROUNDS: RefCell<Rounds<Party, Waker>> = RefCell::default();

@@ -18,8 +18,8 @@ use std::{net::IpAddr, time::Duration};
 use pep_core::{
     budget::Share,
     fair::{Bounds, FairQueues},
+    hosts::Party,
 };
-use pepd_relay::flow::rounds::Party;
 use tunnel::{
     ecn::Ecn,
     endpoint::{Carrier, PeerId, Remote},

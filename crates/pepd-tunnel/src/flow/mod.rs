@@ -24,7 +24,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use pep_core::{arena::Counters, relay::Side, stats::EndReason};
+use pep_core::{arena::Counters, hosts::Party, relay::Side, stats::EndReason};
 use pepd_relay::{
     flow::{FlowInfo, age},
     limits::Permit,
@@ -146,10 +146,11 @@ impl Joint {
 
     /// Sets the leg.
     pub(super) fn set_leg(&mut self, mut leg: Box<dyn Leg>) {
-        let (context, party) = {
-            let core = self.core.borrow();
-            let party = core.party(self.key.peer, self.ends.client.ip());
-            (Arc::clone(&core.context), party)
+        let context = Arc::clone(&self.core.borrow().context);
+        // A peer names its hosts as it likes.
+        let party = match self.side {
+            Side::Client => Party::host(self.ends.client.ip()),
+            Side::Server => Party::Peer(self.key.peer),
         };
         leg.bound_receive(&context, &self.ends.site, self.side, party);
         self.leg = Some(leg);
