@@ -8,7 +8,8 @@ use std::sync::{
 /// Bytes of all rings together, limited by `limits.memory`. Shared by all flows of a daemon.
 ///
 /// Growing rings cannot use the last quarter, so that flows at full speed do not keep new flows
-/// from starting.
+/// from starting. Nor can one party's new flows take all of it: a party leaves at least as much as
+/// its flows began with.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
@@ -39,6 +40,14 @@ impl MemoryBudget {
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> bool {
         self.try_take_up_to(bytes, self.limit)
+    }
+
+    /// As [`try_take`](Self::try_take), for a party that has taken `had` bytes for its flows.
+    /// Beyond three quarters of the budget it leaves as many as it then has to the flows of others.
+    #[must_use]
+    fn try_take_beside(&self, bytes: u64, had: u64) -> bool {
+        let most = self.limit.saturating_sub(had.saturating_add(bytes));
+        self.try_take_up_to(bytes, most.max(self.limit - self.limit / 4))
     }
 
     /// As [`try_take`](Self::try_take), but leaves the part for new flows untouched.
@@ -100,6 +109,15 @@ impl Share {
     /// Takes `bytes`, or `None` when fewer are left.
     pub fn take(budget: &Arc<MemoryBudget>, bytes: u64) -> Option<Self> {
         budget.try_take(bytes).then(|| Self {
+            budget: Arc::clone(budget),
+            bytes,
+        })
+    }
+
+    /// As [`take`](Self::take), for a party that has taken `had` bytes for its other flows. `None`
+    /// also when little is left, and the party would have more than it leaves.
+    pub fn take_beside(budget: &Arc<MemoryBudget>, bytes: u64, had: u64) -> Option<Self> {
+        budget.try_take_beside(bytes, had).then(|| Self {
             budget: Arc::clone(budget),
             bytes,
         })
@@ -182,6 +200,33 @@ mod tests {
         budget.give_back(6);
         assert!(budget.try_take(5));
         assert!(!budget.try_take(u64::MAX));
+    }
+
+    #[test]
+    fn new_flows_of_one_party_leave_as_much_as_they_have_to_those_of_others() {
+        let budget = Arc::new(MemoryBudget::new(1000));
+        let opened = |bytes| {
+            let mut flows = Vec::new();
+            let mut had = 0;
+            while let Some(flow) = Share::take_beside(&budget, bytes, had) {
+                had += bytes;
+                flows.push(flow);
+            }
+            flows
+        };
+        let mut grown = Share::none(&budget);
+        assert!(grown.try_grow(750));
+        let first = opened(5);
+        assert_eq!(first.len(), 25, "half of the last quarter");
+        let second = opened(5);
+        assert_eq!(second.len(), 12, "half of the rest");
+        drop((first, second));
+        grown.give_back(750);
+        assert_eq!(
+            opened(5).len(),
+            150,
+            "three quarters, where no ring has grown"
+        );
     }
 
     #[test]

@@ -113,6 +113,15 @@ impl FlowContext {
         Some(FlowMemory { slot, share })
     }
 
+    /// Takes memory for one more flow of a party with that many; `None` also when memory is short
+    /// and the party has [its part](Share::take_beside) of what is for new flows.
+    pub fn take_memory_beside(&self, flows: u32) -> Option<FlowMemory> {
+        let slot = self.arena.take_slot()?;
+        let had = self.initial_bytes().saturating_mul(flows.into());
+        let share = Share::take_beside(&self.budget, self.initial_bytes(), had)?;
+        Some(FlowMemory { slot, share })
+    }
+
     /// Returns whether the budget has room for one more flow.
     pub fn next_flow_fits(&self) -> bool {
         self.budget.has(self.initial_bytes())

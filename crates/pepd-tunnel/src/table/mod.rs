@@ -334,7 +334,7 @@ impl Table {
         if self.is_at_cap() {
             return None;
         }
-        let memory = self.context.take_memory()?;
+        let memory = self.context.take_memory_beside(self.far)?;
         let flow = self.add(memory, Direction::Down);
         self.bind(flow, stream);
         Some(flow)
