@@ -1,7 +1,8 @@
 //! History of the last hours, and the event stream of the admin socket.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
     os::unix::net::UnixStream,
 };
 
@@ -159,4 +160,44 @@ fn subscribers_get_a_status_each_second_until_pepd_ends_and_are_limited() {
         let ended = stream.read_to_end(&mut Vec::new());
         assert!(ended.is_ok(), "{ended:?}");
     }
+}
+
+/// Any local user may read at the TCP port, and the socket still serves its owner.
+#[test]
+fn readers_at_the_port_take_no_streams_or_traces_of_the_socket() {
+    const HTTP: &str = "127.0.0.1:9180";
+    let bed = TunnelBed::new(LINK);
+    let admin = format!("{ADMIN}http = \"{HTTP}\"\n");
+    let running = Running::start(&bed, "", &format!("{SITE}{admin}"));
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut flow = connect(&bed, Family::V4);
+    echo_once(&mut flow, b"a flow");
+    let by_port = |target: &str| {
+        let stream = bed.host("boat").enter(|| TcpStream::connect(HTTP));
+        let mut stream = stream.expect("it listens");
+        let request = format!("GET {target} HTTP/1.1\r\nhost: {HTTP}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut stream = BufReader::new(stream);
+        let mut first = String::new();
+        stream.read_line(&mut first).expect("an answer");
+        (first, stream)
+    };
+    let trace = format!("/v1/flows/{}/trace", flow.local_addr().expect("connected"));
+    let mut readers = Vec::new();
+    for target in ["/v1/stream", &trace] {
+        for _ in 0..8 {
+            let (first, reader) = by_port(target);
+            assert!(first.starts_with("HTTP/1.1 200"), "{target}: {first}");
+            readers.push(reader);
+        }
+        let (first, _) = by_port(target);
+        assert!(first.starts_with("HTTP/1.1 503"), "{target}: {first}");
+        let mut first = String::new();
+        let mut stream = running.ask(target);
+        stream.read_line(&mut first).expect("an answer");
+        assert!(first.starts_with("HTTP/1.1 200"), "{target}: {first}");
+    }
+    drop(readers);
+    drop(flow);
+    running.stop();
 }

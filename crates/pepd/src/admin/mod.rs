@@ -10,5 +10,5 @@ mod http;
 mod place;
 mod server;
 
-pub use place::Place;
+pub use place::{Lasting, Place, STREAMS_MAX, TRACES_MAX};
 pub use server::Admin;

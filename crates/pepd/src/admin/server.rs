@@ -31,20 +31,16 @@ use pepd_sys::admin_socket::{self, BindError, SocketFile};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixListener,
-    sync::Semaphore,
     time::sleep,
 };
 use tokio_io_timeout::TimeoutStream;
 
 use super::{
-    client::{Client, Clients, Watched},
+    client::{Client, Clients, Watched, WatchedBody},
     http,
-    place::Place,
+    place::Places,
 };
 
-/// Maximum number of concurrent connections. Beyond it, the oldest is closed that has not sent a
-/// complete request head or does not read its answer; if there is none, others wait.
-const CONNECTIONS_MAX: usize = 16;
 /// Limits of a request: header bytes, body bytes and time.
 const HEAD_MAX: usize = 16 * 1024;
 const BODY_MAX: usize = 4 * 1024;
@@ -126,7 +122,7 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     A: Future<Output = io::Result<S>>,
 {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Places::default());
     let mut clients = Clients::default();
     loop {
         let stream = match accept().await {
@@ -137,13 +133,12 @@ where
                 continue;
             }
         };
-        if permits.available_permits() == 0 {
-            clients.shed_oldest();
-        }
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return;
+        let place = tokio::select! {
+            biased;
+            place = places.take() => place,
+            () = clients.shed_oldest() => places.take().await,
         };
-        let client = clients.add(Place::new(permit));
+        let client = clients.add(place);
         tokio::spawn(answer(stream, router.clone(), client));
     }
 }
@@ -154,7 +149,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(stream: S, router: Router, cl
     let with_place = service_fn(|mut request: Request<Incoming>| {
         client.has_asked.store(true, Relaxed);
         request.extensions_mut().insert(client.place.clone());
-        service.call(request)
+        service.call(request.map(|body| WatchedBody::new(body, Arc::clone(&client))))
     });
     let mut stream = TimeoutStream::new(Watched::new(stream, Arc::clone(&client)));
     stream.set_write_timeout(Some(WRITE_TIME));
@@ -238,7 +233,7 @@ fn refuse(why: &str) -> Response {
 mod tests {
     use std::convert::Infallible;
 
-    use axum::{Extension, body::Body};
+    use axum::{Extension, body::Body, routing::put};
     use futures_util::stream;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
@@ -247,9 +242,19 @@ mod tests {
     };
 
     use super::*;
+    use crate::admin::{
+        Lasting, STREAMS_MAX,
+        place::{CONNECTIONS_MAX, Place},
+    };
 
-    /// Returns the channel by which clients connect to a server.
+    /// Time after which `/late` answers.
+    const LATE: Duration = Duration::from_secs(2);
+
     fn server() -> mpsc::Sender<DuplexStream> {
+        serving(handlers())
+    }
+
+    fn handlers() -> Router {
         let lasting = |Extension(place): Extension<Place>| async move {
             place.leave();
             Body::from_stream(stream::unfold((), |()| async {
@@ -257,12 +262,33 @@ mod tests {
                 Some((Ok::<_, Infallible>([b'x'; 100].to_vec()), ()))
             }))
         };
+        let stream = |Extension(place): Extension<Place>| async move {
+            let Some(permit) = place.last(Lasting::Stream) else {
+                return StatusCode::SERVICE_UNAVAILABLE.into_response();
+            };
+            Body::from_stream(stream::unfold(permit, |permit| async {
+                sleep(Duration::from_secs(1)).await;
+                Some((Ok::<_, Infallible>([b'x'; 100].to_vec()), permit))
+            }))
+            .into_response()
+        };
         let never = || std::future::pending::<()>();
-        let router = Router::new()
+        let late = || async {
+            sleep(LATE).await;
+            "x".repeat(100_000)
+        };
+        Router::new()
             .route("/lasting", get(lasting))
+            .route("/stream", get(stream))
             .route("/never", get(never))
+            .route("/late", get(late))
+            .route("/body", put(|body: String| async { body }))
             .route("/short", get(|| async { "short" }))
-            .route("/long", get(|| async { "x".repeat(100_000) }));
+            .route("/long", get(|| async { "x".repeat(100_000) }))
+    }
+
+    /// Returns the channel by which clients connect to a server.
+    fn serving(router: Router) -> mpsc::Sender<DuplexStream> {
         let (connect, connections) = mpsc::channel(1);
         let connections = Arc::new(tokio::sync::Mutex::new(connections));
         tokio::spawn(async move {
@@ -280,9 +306,13 @@ mod tests {
     }
 
     async fn request(server: &mpsc::Sender<DuplexStream>, path: &str) -> DuplexStream {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        send(server, &head).await
+    }
+
+    async fn send(server: &mpsc::Sender<DuplexStream>, request: &str) -> DuplexStream {
         let (mut ours, theirs) = duplex(1000);
         server.send(theirs).await.expect("it accepts");
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         ours.write_all(request.as_bytes()).await.expect("it reads");
         ours
     }
@@ -374,6 +404,74 @@ mod tests {
             "the last one reads: {}",
             answer.len()
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_read_no_answer_of_later_make_no_other_wait() {
+        let server = server();
+        let begin = Instant::now();
+        let mut slow = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            slow.push(request(&server, "/late").await);
+        }
+        // None of them is slow yet when it arrives.
+        let answer = whole(request(&server, "/short").await).await;
+        assert!(answer.ends_with("short"), "{answer}");
+        let waited = begin.elapsed();
+        assert!(waited < LATE + Duration::from_secs(1), "{waited:?}");
+        let mut complete = 0;
+        for stream in slow {
+            complete += usize::from(whole(stream).await.len() > 100_000);
+        }
+        assert_eq!(complete, CONNECTIONS_MAX - 1, "only one was closed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_without_a_complete_request_body_make_no_other_wait() {
+        let server = server();
+        for head in ["", "expect: 100-continue\r\n"] {
+            let begin = Instant::now();
+            let mut slow = Vec::new();
+            for _ in 0..3 * CONNECTIONS_MAX {
+                let request =
+                    format!("PUT /body HTTP/1.1\r\nhost: x\r\n{head}content-length: 6\r\n\r\nbody");
+                slow.push(send(&server, &request).await);
+                // It has read the head.
+                sleep(Duration::from_millis(1)).await;
+            }
+            let answer = whole(request(&server, "/short").await).await;
+            assert!(answer.ends_with("short"), "{answer}");
+            assert!(begin.elapsed() < Duration::from_secs(1));
+            let mut kept = slow.pop().expect("there are some");
+            kept.write_all(b"xy").await.expect("it is still open");
+            let answer = whole(kept).await;
+            assert!(answer.ends_with("bodyxy"), "{answer}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_of_one_listener_take_no_places_of_another() {
+        let router = handlers();
+        let [port, socket] = [router.clone(), router].map(serving);
+        let mut streams = Vec::new();
+        for server in [&port, &socket] {
+            for _ in 0..STREAMS_MAX {
+                let mut stream = request(server, "/stream").await;
+                let mut begin = [0; 12];
+                stream.read_exact(&mut begin).await.expect("an answer");
+                assert_eq!(&begin, b"HTTP/1.1 200");
+                streams.push(stream);
+            }
+            let answer = whole(request(server, "/stream").await).await;
+            assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        }
+        streams.clear();
+        // The server notices it when it sends next.
+        sleep(Duration::from_secs(2)).await;
+        let mut stream = request(&port, "/stream").await;
+        let mut begin = [0; 12];
+        stream.read_exact(&mut begin).await.expect("an answer");
+        assert_eq!(&begin, b"HTTP/1.1 200");
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,7 +58,6 @@ use pepd_tunnel::{
     packets::SiteFacts,
     peers::{NoSession, SessionFacts, Statuses},
 };
-use tokio::sync::Semaphore;
 use tunnel::{outage, rate::Found};
 use units::Rate;
 
@@ -92,8 +91,6 @@ pub struct Observer {
     slow: Mutex<SlowSamples>,
     past: Mutex<Past>,
     listeners: Listeners,
-    /// Places for traces of flows.
-    traces: Arc<Semaphore>,
 }
 
 impl Observer {
@@ -130,7 +127,6 @@ impl Observer {
             slow: Mutex::default(),
             past: Mutex::new(Past::new(began)),
             listeners: Listeners::default(),
-            traces: Arc::new(Semaphore::new(trace::TRACES_MAX)),
         })
     }
 

@@ -11,30 +11,18 @@ use axum::{
 };
 use futures_util::stream;
 use pepd_api::{history::Row, status::Status};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::Observer;
-use crate::admin::Place;
+use crate::admin::{Lasting, Place, STREAMS_MAX};
 
-/// Maximum number of concurrent listeners, each with a lasting connection.
-pub const LISTENERS_MAX: usize = 8;
 /// Milliseconds after which a disconnected browser reconnects.
 const RETRY: &str = "retry: 2000\n\n";
 
 /// Sender of events to all listeners.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Listeners {
-    places: Arc<Semaphore>,
     frames: watch::Sender<Bytes>,
-}
-
-impl Default for Listeners {
-    fn default() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
-            frames: watch::Sender::default(),
-        }
-    }
 }
 
 impl Listeners {
@@ -64,16 +52,14 @@ pub(super) async fn show(
     State(observer): State<Arc<Observer>>,
     Extension(place): Extension<Place>,
 ) -> Response {
-    let listeners = &observer.listeners;
-    let Ok(permit) = Arc::clone(&listeners.places).try_acquire_owned() else {
+    let Some(permit) = place.last(Lasting::Stream) else {
         let why = format!(
-            "all {LISTENERS_MAX} streams are in use: close one (perhaps a page open in a browser), or \
+            "all {STREAMS_MAX} streams are in use: close one (perhaps a page open in a browser), or \
              query /v1/status\n"
         );
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
-    place.leave();
-    let mut frames = listeners.frames.subscribe();
+    let mut frames = observer.listeners.frames.subscribe();
     frames.mark_unchanged();
     let first = RETRY.to_owned() + &event("status", &observer.status());
     let reported = (Some(Bytes::from(first)), frames, permit);

@@ -23,12 +23,9 @@ use futures_util::stream;
 use pepd_api::trace::What;
 
 use super::{Observer, stream::event};
-use crate::admin::Place;
+use crate::admin::{Lasting, Place, TRACES_MAX};
 use find::FindError;
 use tracer::Tracer;
-
-/// Maximum number of concurrent traces, each with a lasting connection.
-pub const TRACES_MAX: usize = 8;
 
 /// Serves `GET /v1/flows/FLOW`.
 pub(super) async fn show_flow(
@@ -58,12 +55,11 @@ pub(super) async fn show(
         Ok(target) => target,
         Err(err) => return refuse(&err),
     };
-    let Ok(permit) = Arc::clone(&observer.traces).try_acquire_owned() else {
+    let Some(permit) = place.last(Lasting::Trace) else {
         let why =
             format!("all {TRACES_MAX} traces are in use: end one, or query /v1/flows/{wanted}\n");
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
-    place.leave();
     let traced = (Tracer::new(observer, target), permit);
     let body = stream::unfold(traced, |(mut tracer, permit)| async move {
         let reported = tracer.next().await?;

@@ -45,12 +45,12 @@ use trace::{
 };
 
 use super::{
-    Observer, TRACES_MAX,
+    Observer,
     find::{self, Target},
     refuse,
     tracer::Tracer,
 };
-use crate::admin::Place;
+use crate::admin::{Lasting, Place, TRACES_MAX};
 
 /// Time within which late events of a flow's end arrive.
 const AFTERWARDS: Duration = Duration::from_millis(300);
@@ -120,7 +120,7 @@ pub(in crate::observe) async fn flow(
         Ok(target) => target,
         Err(err) => return refuse(&err),
     };
-    let Ok(permit) = Arc::clone(&observer.traces).try_acquire_owned() else {
+    let Some(permit) = place.last(Lasting::Trace) else {
         return too_many();
     };
     let identity = &target.identity;
@@ -133,7 +133,6 @@ pub(in crate::observe) async fn flow(
             slot: Some(target.slot),
         },
     };
-    place.leave();
     let is_client = identity.kind != Kind::Far;
     let began = Instant::now();
     let recording = observer.context.recorders.record(what, began);
@@ -173,10 +172,9 @@ pub(in crate::observe) async fn peer(
         let why = format!("no peer `{wanted}`; {known}\n");
         return (StatusCode::NOT_FOUND, why).into_response();
     };
-    let Ok(permit) = Arc::clone(&observer.traces).try_acquire_owned() else {
+    let Some(permit) = place.last(Lasting::Trace) else {
         return too_many();
     };
-    place.leave();
     let what = Recorded::Tunnel {
         peer: name_hash(&peer.name),
         slot: None,
