@@ -155,7 +155,12 @@ pub(super) fn flows(
         stats.bytes_corrected += repaired;
     });
     let (restarts, in_tunnels) = (context.arena.generation() - 1, taken.in_tunnels.len());
-    let all = counted(recovered + in_tunnels as u64, "flow");
+    let all = counted(recovered, "flow");
+    // The tunnels' threads check these, also against custody on disk, and log their own line.
+    let later = match in_tunnels as u64 {
+        0 => String::new(),
+        number => format!("; {} in tunnels to be restored", counted(number, "flow")),
+    };
     let none_or = |number: u64| match number {
         0 => "none".to_owned(),
         number => number.to_string(),
@@ -164,7 +169,7 @@ pub(super) fn flows(
         in_tunnels,
         corrected_bytes = repaired,
         restarts,
-        "took over {all} from the previous process, {} lost",
+        "took over {all} from the previous process, {} lost{later}",
         none_or(lost)
     );
     taken
