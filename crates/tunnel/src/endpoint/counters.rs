@@ -6,11 +6,16 @@
 //!          <---- RESPONSE, n + 1 ----------
 //!      1   --- INITIATION, 2 ------------->    h >= 2:     nothing is offered
 //!          <---- RESPONSE, h (h > 2) ------
-//!      h   --- INITIATION, h + 1 --------->    keys are offered
+//!  h + m   --- INITIATION, h + m + 1 ----->    keys are offered
 //! ```
 
 /// Highest counter that an end sends or accepts: no end comes near it by itself.
 pub const COUNTER_MAX: u64 = 1 << 62;
+
+/// Distance that an end that lost its counter keeps above the one that the peer has accepted (m
+/// above). If the peer, too, lost its own, recordings of initiations raise the accepted counter
+/// while the answer is on its way, and by less than this: no end sends as many.
+const RECOVERY: u64 = 1 << 32;
 
 /// Counters of the initiations between the local end and one peer. Store both, or recorded
 /// initiations are answered after a restart until the peer initiates.
@@ -41,10 +46,13 @@ impl Counters {
         Ok(())
     }
 
-    /// Raises the sent counter to the one that the peer has accepted. Returns true if it was lower.
+    /// Raises the sent counter well above the one that the peer has accepted, if it is lower.
+    /// Returns whether it was.
     pub(super) fn raise(&mut self, accepted: u64) -> bool {
         let is_behind = self.sent < accepted;
-        self.sent = self.sent.max(accepted);
+        if is_behind {
+            self.sent = accepted.saturating_add(RECOVERY).min(COUNTER_MAX);
+        }
         is_behind
     }
 }
