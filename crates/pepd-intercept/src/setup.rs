@@ -73,7 +73,7 @@ pub enum SetupError {
     /// TUN devices are unavailable.
     #[error(
         "cannot open /dev/net/tun, which `syn = \"defer\"` and `mode = \"packet\"` need ({0}): modprobe tun, or a kernel with \
-         CONFIG_TUN; in a container: --device /dev/net/tun"
+         CONFIG_TUN; in a container: --device /dev/net/tun; if it is there, chmod 666 /dev/net/tun, as udev does"
     )]
     NoTun(io::Error),
     /// A TUN cannot be created.
