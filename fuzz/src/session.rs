@@ -490,7 +490,7 @@ impl Bit {
         let class = Class::ALL[usize::from(self.code % 4)];
         let code = ResetCode::ALL[usize::from(self.code) % ResetCode::ALL.len()];
         let bytes = &BYTES[..self.length.into()];
-        match self.kind % 8 {
+        match self.kind % 9 {
             0 | 1 => Part::Open {
                 stream,
                 class,
@@ -509,6 +509,7 @@ impl Bit {
             },
             5 => Part::Credit { stream, until: at },
             6 => Part::SessionCredit { until: at },
+            7 => Part::Hold { stream, until: at },
             _ => Part::Reclass { stream, class },
         }
     }

@@ -488,6 +488,88 @@ fn unread_downloads_of_a_peer_take_its_part_of_the_kernels_memory_only() {
     });
 }
 
+/// Uploads of a host to a server that reads nothing take no more than its part of the far end's
+/// credit.
+#[test]
+fn what_a_server_leaves_unread_of_one_host_stops_no_other_host_in_the_tunnel() {
+    const UNREAD: u64 = 100;
+    shared(|| {
+        let bed = TunnelBed::new("rate=100mbit,delay=10ms");
+        let (_server, taken) = counting_server(&bed);
+        add_second_host(&bed);
+        let running = Running::start_with(&bed, "", SITE, SMALL_MEMORY);
+        let client = bed.host("client");
+        let hostile = "10.5.0.2:0".parse().expect("an address");
+        let mute = bed.server_at(Family::V4, crate::tunnel::PORT + 1);
+        let _listener = bed.host("server").listen(mute);
+        let connect = |_| {
+            let stream = client.dial(&Dial::to(mute).from(hostile));
+            let stream = stream.expect("pepd answers");
+            stream.set_nonblocking(true).expect("a socket");
+            stream
+        };
+        let mut unread: Vec<_> = (0..UNREAD).map(connect).collect();
+        wait_until("the hub to hold the uploads", || {
+            for stream in &mut unread {
+                let _ = stream.write(&[7; 65_536]);
+            }
+            running.hub.counter("tunnel_flows_held") >= UNREAD / 2
+        });
+        for number in 1..=3 {
+            let mut good = connect_in_tunnel(&bed, Family::V4);
+            let ours = good.local_addr().expect("a socket").ip();
+            Payload::new(number, 2_000_000)
+                .send(&mut good)
+                .expect("connected");
+            drop(good);
+            wait_until("the upload to arrive", || {
+                *taken.lock().entry(ours).or_default() == number * 2_000_000
+            });
+        }
+        drop(unread);
+        drop(running);
+    });
+}
+
+/// Connections of a host that read nothing take no more than its part of a tunnel's credit: those
+/// of others go on.
+#[test]
+fn what_a_host_leaves_unread_stops_no_other_host_in_the_tunnel() {
+    const UNREAD: u64 = 100;
+    shared(|| {
+        let bed = TunnelBed::new("rate=100mbit,delay=10ms");
+        add_second_host(&bed);
+        let running = Running::start_with(&bed, "", SITE, SMALL_MEMORY);
+        let to = bed.server_at(Family::V4, crate::tunnel::PORT);
+        let _objects = ObjectServer::start(bed.host("server").listen(to));
+        let client = bed.host("client");
+        let hostile = "10.5.0.2:0".parse().expect("an address");
+        let ask = |number| {
+            let dial = Dial::to(to).from(hostile).receive_buffer(4096);
+            let mut stream = client.dial(&dial).expect("the server listens");
+            objects::get(&mut stream, number, 1 << 30).expect("connected");
+            stream
+        };
+        let mut unread: Vec<_> = (0..UNREAD).map(ask).collect();
+        running
+            .boat
+            .wait_counter("tunnel_flows_held", |held| held >= UNREAD / 2);
+        for number in 0..3 {
+            let mut stream = connect_in_tunnel(&bed, Family::V4);
+            objects::get(&mut stream, number, 4_000_000).expect("connected");
+            let received = receive(&mut stream).expect("the download");
+            assert_eq!(received.0, 4_000_000);
+        }
+        // A host that reads again has every byte.
+        for stream in &mut unread[..2] {
+            let mut begun = vec![0; 3_000_000];
+            stream.read_exact(&mut begun).expect("the download goes on");
+        }
+        drop(unread);
+        running.stop_after_errors();
+    });
+}
+
 /// Returns the bytes held for a client, in memory.
 fn held_for(pep: &Pep, client: IpAddr) -> Vec<u64> {
     let shown: Value = serde_json::from_str(&pep.ask(&["flows", "--json"])).expect("JSON");

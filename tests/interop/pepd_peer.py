@@ -43,7 +43,7 @@ LATER_FRAMES = range(0x20, 0x40)
 HIGHEST, MARKED, FROM, EXTENT, LATER_FIELDS = 0x01, 0x02, 0x04, 0x08, 0x80
 # Parts
 OPEN, DATA_REST, DATA_COUNTED, DATA_END, DATA_COUNTED_END = 0x40, 0x42, 0x43, 0x44, 0x45
-RESET, CREDIT, SESSION_CREDIT, RECLASS = 0x46, 0x47, 0x48, 0x49
+RESET, CREDIT, SESSION_CREDIT, RECLASS, HOLD = 0x46, 0x47, 0x48, 0x49, 0x4A
 LATER_PARTS = range(0x60, 0x80)
 BULK = 2
 
@@ -631,6 +631,8 @@ class Peer:
             until = parts.number()
             if stream is not None:
                 stream.credit = max(stream.credit, until)
+        elif kind == HOLD:
+            parts.number()
         else:
             check(kind == RECLASS, f"part {kind:#x} is not in the document")
             parts.take(1)

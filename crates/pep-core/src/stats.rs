@@ -240,6 +240,9 @@ counters! {
     /// Tunnel flows of peers whose connection to the server waited: the peer opened more a second
     /// than its `openings`.
     tunnel_openings_delayed,
+    /// Times that pepd asked a peer to send no more of a tunnel flow for now: too many bytes
+    /// waited for connections of the flow's host.
+    tunnel_flows_held,
     /// Times that a flow in a tunnel resumed in a new session.
     tunnel_flows_resumed,
     /// Bytes of hosts that entered compressed tunnel streams, before compression.

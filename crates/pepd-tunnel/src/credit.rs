@@ -196,6 +196,11 @@ impl Credits {
         usage.received.saturating_add(granted)
     }
 
+    /// Returns the peer's maximum of bytes, in flight and received.
+    pub(super) fn most(&self, peer: usize) -> u64 {
+        self.accounts[peer].most(&self.pool)
+    }
+
     /// Returns the credit granted and not yet used.
     #[cfg(test)]
     pub(super) fn granted(&self) -> u64 {

@@ -198,6 +198,13 @@ pub enum Frame {
         /// Bytes that may be sent since the session began.
         until: u64,
     },
+    /// A request to send no further bytes of a stream until there is more credit.
+    Hold {
+        /// Number of the stream.
+        stream: u64,
+        /// Position of the credit that the peer has.
+        until: u64,
+    },
     /// A change of a stream's class.
     Reclass {
         /// Number of the stream.

@@ -262,6 +262,11 @@ fn frame_of(frame: &Frame) -> Value {
         ),
         Frame::Open { stream } => own(0x40, "open", json!({ "stream_id": stream })),
         Frame::Reclass { stream } => own(0x49, "reclass", json!({ "stream_id": stream })),
+        Frame::Hold { stream, until } => own(
+            0x4a,
+            "hold",
+            json!({ "stream_id": stream, "maximum": until }),
+        ),
         Frame::Further { frames } => own(0xff, "further", json!({ "frames": frames })),
         Frame::Later { kind, bytes } => own(kind.into(), "later", json!({ "length": bytes })),
         Frame::Unreadable => own(0xff, "unreadable", json!({})),

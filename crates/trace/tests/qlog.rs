@@ -63,6 +63,7 @@ fn every_frame() -> Vec<Frame> {
         Frame::Credit { stream, until: 10 },
         Frame::SessionCredit { until: 11 },
         Frame::Reclass { stream },
+        Frame::Hold { stream, until: 12 },
         Frame::Datagram {
             channel: 3,
             bytes: 84,

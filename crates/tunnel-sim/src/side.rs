@@ -67,6 +67,9 @@ pub trait Streams {
     /// Allows the peer to send up to a position.
     fn allow(&mut self, stream: StreamId, until: u64);
 
+    /// Asks the peer to send no more until it is allowed more. An end may leave that out.
+    fn hold(&mut self, _stream: StreamId) {}
+
     /// Allows the peer to send this much in all.
     fn allow_session(&mut self, until: u64);
 
@@ -114,6 +117,10 @@ impl Streams for Session {
 
     fn allow(&mut self, stream: StreamId, until: u64) {
         self.allow(stream, until);
+    }
+
+    fn hold(&mut self, stream: StreamId) {
+        self.hold(stream);
     }
 
     fn allow_session(&mut self, until: u64) {

@@ -173,9 +173,12 @@ impl Core {
             Event::Readable { stream, until } => {
                 if let Some(until) = table.drop_probed(stream, until) {
                     self.allow(index, stream, until);
-                } else if let Some(flow) = table.on_readable(stream, until) {
+                    return;
+                }
+                if let Some(flow) = table.on_readable(stream, until) {
                     self.on_answer(Key { peer: index, flow });
                 }
+                self.hold_if_needed(index, stream);
             }
             Event::Acked { stream, until } => table.on_acked(stream, until),
             Event::Finished { stream } => table.on_finished(stream),

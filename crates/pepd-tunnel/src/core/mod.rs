@@ -110,6 +110,9 @@ pub(super) struct Core {
 /// Reading of the local clock at its start, so that remembered times lie before it.
 pub(super) const BEGINNING: Duration = Duration::from_secs(48 * 3600);
 
+/// Divisor: bytes that wait for legs, of all hosts together, may be this part of a peer's credit.
+const WAITING: u64 = 2;
+
 /// Time for which [`Core::may_wait`] is computed once.
 const WAIT_KNOWN_FOR: Duration = Duration::from_millis(10);
 
@@ -331,8 +334,12 @@ impl Core {
 
     /// Handles `count` bytes taken by the leg. The peer may send up to `until`.
     pub(super) fn consumed(&mut self, key: Key, count: u64, until: u64) {
-        self.peers.list[key.peer].table.on_consumed(count);
-        if let Some((entry, session, stream)) = self.joined(key) {
+        let table = &mut self.peers.list[key.peer].table;
+        table.on_consumed(key.flow, count);
+        let stays_held = table.is_to_be_held(key.flow, true);
+        if let Some((entry, session, stream)) = self.joined(key)
+            && !(stays_held && session.is_held(stream))
+        {
             session.allow(stream, entry.allowed_to(until));
             self.wake_driver();
         }
@@ -356,6 +363,22 @@ impl Core {
             let round = || credit::round(session);
             let until = self.peers.credits.grant(index, now, round, &usage);
             session.allow_session(until);
+        }
+        let part = self.peers.credits.most(index) / WAITING;
+        self.peers.list[index].table.set_waiting_part(part);
+    }
+
+    /// Asks the peer to send no more of a flow's bytes for now, if too many [wait](Table) for legs
+    /// of its host.
+    pub(super) fn hold_if_needed(&mut self, index: usize, stream: StreamId) {
+        let peer = &mut self.peers.list[index];
+        if let Some(flow) = peer.table.flow_of(stream)
+            && peer.table.is_to_be_held(flow, false)
+            && let Some(session) = self.endpoint.session(peer.id)
+            && session.hold(stream)
+        {
+            let counters = &self.context.counters;
+            counters.update(|stats| stats.tunnel_flows_held += 1);
         }
     }
 

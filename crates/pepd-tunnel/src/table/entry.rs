@@ -7,6 +7,7 @@ use std::{cell::Cell, task::Waker};
 use pep_core::{
     arena::Flags,
     chunks::{CHUNK, ChunkMap},
+    hosts::Host,
     relay::Direction,
     ring::Ranges,
 };
@@ -32,6 +33,8 @@ pub(crate) struct FlowBuffers {
     /// The stream was reset, or the flow's bytes were held for too long.
     pub(crate) reset: Option<ResetCode>,
     pub(super) binding: Binding,
+    /// Host of the client, once known.
+    pub(super) host: Option<Host>,
     /// Waker of the flow's task.
     pub(crate) waker: Option<Waker>,
     pub(super) memory: FlowMemory,
@@ -72,6 +75,7 @@ impl FlowBuffers {
             closed: false,
             reset: None,
             binding: Binding::new(),
+            host: None,
             waker: None,
             flags: Flags::default(),
             outward,

@@ -74,7 +74,10 @@ impl End {
             }
         }
         self.peak = self.peak.max(self.held());
-        let Some(entry) = self.flow.and_then(|flow| self.table.get(flow)) else {
+        let Some(flow) = self.flow else {
+            return;
+        };
+        let Some(entry) = self.table.get(flow) else {
             return;
         };
         let stream = entry.stream().unwrap();
@@ -91,7 +94,7 @@ impl End {
             self.session.allow(stream, entry.on_sent(count));
             taken += count;
         }
-        self.table.on_consumed(taken);
+        self.table.on_consumed(flow, taken);
     }
 
     fn grant(&mut self, now: Duration) {

@@ -19,6 +19,7 @@ mod probing;
 mod published;
 mod resuming;
 mod session;
+mod waiting;
 
 use std::{
     cell::Cell,
@@ -50,6 +51,7 @@ use probing::Probes;
 use published::OnDisk;
 pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
+use waiting::Waiting;
 
 /// Key of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +113,7 @@ pub(super) struct Table {
     /// Received bytes of all flows, up to the last byte of each: gaps count as well.
     taken: u64,
     /// Part of them that legs may take.
-    waiting: u64,
+    waiting: Waiting,
     custody: Rc<Custody>,
     /// The flow last looked up by its slot.
     looked_up: Cell<Option<FlowId>>,
@@ -157,7 +159,7 @@ impl Table {
             inventory: Inventory::default(),
             next: 0,
             taken: 0,
-            waiting: 0,
+            waiting: Waiting::default(),
             custody: Custody::within(Bounds::NONE, None, &context.counters),
             peer: 0,
             policy: Policy {
@@ -215,7 +217,9 @@ impl Table {
     /// Sets the host of a flow's client. To be called once.
     pub(super) fn set_host(&mut self, flow: FlowId, host: Host) {
         if let Some(entry) = self.entries.get_mut(&flow) {
+            self.waiting.remove(entry.host, entry.waiting());
             entry.belong_to(host);
+            self.waiting.add(entry.host, entry.waiting());
         }
     }
 
@@ -259,7 +263,7 @@ impl Table {
         entry.belong_to(host);
         self.next += 1;
         self.taken += entry.taken();
-        self.waiting += entry.waiting();
+        self.waiting.add(entry.host, entry.waiting());
         if entry.is_far() {
             self.far += 1;
             self.tokens.insert(entry.binding.token, id);
@@ -357,6 +361,11 @@ impl Table {
         }
     }
 
+    /// Returns the flow of a stream.
+    pub(super) fn flow_of(&self, stream: StreamId) -> Option<FlowId> {
+        self.streams.get(&stream).copied()
+    }
+
     fn of_stream(&mut self, stream: StreamId) -> Option<&mut FlowBuffers> {
         let flow = self.streams.get(&stream)?;
         self.entries.get_mut(flow)
@@ -366,7 +375,7 @@ impl Table {
     pub(super) fn remove(&mut self, flow: FlowId) -> Option<StreamId> {
         let entry = self.entries.remove(&flow)?;
         self.taken -= entry.taken();
-        self.waiting -= entry.waiting();
+        self.waiting.remove(entry.host, entry.waiting());
         self.far -= u32::from(entry.is_far());
         self.tokens.remove(&entry.binding.token);
         let stream = entry.stream()?;
@@ -390,10 +399,26 @@ impl Table {
         self.ended.insert(token, ResetCode::Restarted);
     }
 
-    /// Records `count` bytes taken by a leg.
-    pub(super) fn on_consumed(&mut self, count: u64) {
-        self.taken -= count;
-        self.waiting -= count;
+    /// Records `count` bytes taken by a flow's leg.
+    pub(super) fn on_consumed(&mut self, flow: FlowId, count: u64) {
+        if let Some(entry) = self.entries.get(&flow) {
+            self.taken -= count;
+            self.waiting.remove(entry.host, count);
+        }
+    }
+
+    /// Sets how many bytes may wait for the legs of all hosts together.
+    pub(super) fn set_waiting_part(&mut self, part: u64) {
+        self.waiting.set_part(part);
+    }
+
+    /// Returns whether a flow is to be [held](waiting), or to stay so.
+    pub(super) fn is_to_be_held(&self, flow: FlowId, is_held: bool) -> bool {
+        let entry = self.entries.get(&flow);
+        entry.is_some_and(|entry| {
+            let own = entry.waiting();
+            self.waiting.is_to_be_held(entry.host, own, is_held)
+        })
     }
 
     /// Returns the bytes received for legs, including gaps before later ones.
@@ -403,7 +428,7 @@ impl Table {
 
     /// Returns the part of them that legs may take and have not.
     pub(super) fn waiting(&self) -> u64 {
-        self.waiting
+        self.waiting.all()
     }
 
     pub(super) fn len(&self) -> usize {

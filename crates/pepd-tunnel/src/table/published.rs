@@ -219,6 +219,7 @@ impl FlowBuffers {
             shut,
             reset: None,
             binding,
+            host: None,
             waker: None,
             memory: FlowMemory { slot, share },
             flags: identity.flags,

@@ -12,8 +12,9 @@ impl Table {
     /// peer's answer.
     pub(crate) fn on_readable(&mut self, stream: StreamId, until: u64) -> Option<FlowId> {
         let flow = *self.streams.get(&stream)?;
-        let (answered, more) = self.entries.get_mut(&flow)?.on_readable(until);
-        self.waiting += more;
+        let entry = self.entries.get_mut(&flow)?;
+        let (answered, more) = entry.on_readable(until);
+        self.waiting.add(entry.host, more);
         answered.then_some(flow)
     }
 

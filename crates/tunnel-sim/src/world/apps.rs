@@ -217,6 +217,11 @@ impl<S: Side> World<S> {
             local.allowed = allowed;
             self.seats[end].with_streams(|to| to.allow(id, allowed));
         }
+        // What it reads later makes more credit, which ends the hold.
+        let local = &self.ledger.flows[flow].at[end];
+        if local.stalled && local.readable + habits.window > local.allowed {
+            self.seats[end].with_streams(|to| to.hold(id));
+        }
         self.allow_session(end);
     }
 

@@ -195,7 +195,11 @@ impl Session {
             match *sent {
                 Sent::Data(data) => self.on_data_acked(data),
                 Sent::Open(stream, _) => self.on_opening_acked(stream),
-                Sent::Reset(..) | Sent::Credit(_) | Sent::SessionCredit | Sent::Reclass(_) => {}
+                Sent::Reset(..)
+                | Sent::Credit(_)
+                | Sent::Hold(_)
+                | Sent::SessionCredit
+                | Sent::Reclass(_) => {}
             }
         }
     }

@@ -415,6 +415,24 @@ impl Session {
         }
     }
 
+    /// Asks the peer to send no further bytes of the stream until [`allow`](Self::allow) is called
+    /// with a higher position. What is on its way, or lacks an answer, still comes. Returns false,
+    /// and has no effect, if the stream is held already, or the end of its bytes is known.
+    pub fn hold(&mut self, stream: StreamId) -> bool {
+        let Some(is_news) = self.streams.hold(stream) else {
+            return false;
+        };
+        if is_news {
+            self.control.push_back(Sent::Hold(stream));
+        }
+        true
+    }
+
+    /// Returns true if the stream is [held](Self::hold).
+    pub fn is_held(&self, stream: StreamId) -> bool {
+        self.streams.held_at(stream).is_some()
+    }
+
     /// Sets the initial send credit of the stream, instead of the default. Call before any bytes
     /// are sent; later credit from the peer adds to it.
     pub fn limit_send(&mut self, stream: StreamId, until: u64) {
@@ -545,7 +563,7 @@ impl Session {
 
     /// Returns true if no segment may be taken that makes parts to send: the peer does not read.
     fn is_backed_up(&self) -> bool {
-        self.control.len() >= CONTROL_MAX + 2 * self.streams.len()
+        self.control.len() >= CONTROL_MAX + 3 * self.streams.len()
     }
 
     /// Reports the readable position of a stream. Replaces an event that has not been polled yet.

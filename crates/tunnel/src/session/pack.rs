@@ -127,9 +127,14 @@ impl Session {
         if let Sent::Data(data) = sent {
             return self.pack_again(data, packing, store).map(Sent::Data);
         }
-        let part = self.part_of(sent)?;
+        let Some(part) = self.part_of(sent) else {
+            if let Sent::Hold(stream) = sent {
+                self.streams.hold_sent(stream);
+            }
+            return None;
+        };
         let len = match sent {
-            Sent::Credit(_) | Sent::SessionCredit => CREDIT_LEN,
+            Sent::Credit(_) | Sent::Hold(_) | Sent::SessionCredit => CREDIT_LEN,
             _ => part.len(false),
         };
         if len > packing.room() {
@@ -138,6 +143,7 @@ impl Session {
         packing.push(&part, sent);
         match sent {
             Sent::Credit(stream) => self.streams.credit_sent(stream),
+            Sent::Hold(stream) => self.streams.hold_sent(stream),
             Sent::SessionCredit => self.streams.session_credit_sent(),
             _ => {}
         }
@@ -177,6 +183,10 @@ impl Session {
             Sent::Credit(stream) => Part::Credit {
                 stream,
                 until: self.streams.allowed(stream)?,
+            },
+            Sent::Hold(stream) => Part::Hold {
+                stream,
+                until: self.streams.held_at(stream)?,
             },
             Sent::SessionCredit => Part::SessionCredit {
                 until: self.streams.session_allowed(),

@@ -38,6 +38,10 @@ impl Session {
                 self.streams.on_credit(stream, until);
                 self.update_readiness(stream);
             }
+            Part::Hold { stream, until } => {
+                self.streams.on_hold(stream, until);
+                self.update_readiness(stream);
+            }
             Part::SessionCredit { until } => {
                 self.streams.on_session_credit(until);
                 self.wake_blocked();

@@ -31,6 +31,8 @@ pub(super) enum Sent {
     Reset(StreamId, ResetCode, u64),
     /// Credit of a stream.
     Credit(StreamId),
+    /// Request to send no further bytes of a stream.
+    Hold(StreamId),
     /// Credit of the session.
     SessionCredit,
     /// Change of a stream's class.

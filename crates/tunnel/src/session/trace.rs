@@ -202,6 +202,7 @@ fn part_of(part: &Part<'_>) -> Traced {
         Part::Credit { stream, until } => Traced::Credit { stream, until },
         Part::SessionCredit { until } => Traced::SessionCredit { until },
         Part::Reclass { stream, .. } => Traced::Reclass { stream },
+        Part::Hold { stream, until } => Traced::Hold { stream, until },
         Part::Later { kind, content } => later(kind, content),
     }
 }

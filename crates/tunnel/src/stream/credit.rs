@@ -30,6 +30,13 @@ impl Allowance {
         self.allowed
     }
 
+    /// Allows bytes below `until`, which the peer must be notified of in any case. Returns true.
+    pub(super) fn announce(&mut self, until: u64) -> bool {
+        self.allowed = self.allowed.max(until);
+        self.announced = self.allowed;
+        true
+    }
+
     /// Allows bytes below `until`. All bytes below `come` have arrived, and none from `highest` on.
     /// Returns true if the peer must be notified, which then counts as done.
     pub(super) fn raise(&mut self, until: u64, come: u64, highest: u64) -> bool {

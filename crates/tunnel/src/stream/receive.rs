@@ -17,6 +17,8 @@ pub struct ReceiveState {
     /// End of the stream, if known.
     end: Option<u64>,
     allowance: Allowance,
+    /// The peer was asked to send no more, at this credit.
+    held: Option<u64>,
 }
 
 /// Effect of received data.
@@ -45,6 +47,7 @@ impl ReceiveState {
             highest: 0,
             end: None,
             allowance: Allowance::new(allowed),
+            held: None,
         }
     }
 
@@ -129,8 +132,28 @@ impl ReceiveState {
     /// Allows bytes below `until`. Returns true if the peer must be notified, which then counts as
     /// done: a quarter of the window has been added, or the peer has used up its credit.
     pub fn allow(&mut self, until: u64) -> bool {
-        let tell = self.allowance.raise(until, self.readable, self.highest);
+        let tell = if self.held.is_some_and(|held| until > held) {
+            self.held = None;
+            self.allowance.announce(until)
+        } else {
+            self.allowance.raise(until, self.readable, self.highest)
+        };
         tell && self.end.is_none()
+    }
+
+    /// Holds the stream at its present credit. Returns true if the peer must be asked.
+    pub fn hold(&mut self) -> bool {
+        let begins = self.held.is_none() && self.end.is_none();
+        if begins {
+            self.held = Some(self.allowed());
+        }
+        begins
+    }
+
+    /// Returns the credit at which the stream is held, while that is so and matters.
+    #[must_use]
+    pub fn held_at(&self) -> Option<u64> {
+        self.held.filter(|_| self.end.is_none())
     }
 
     /// Sets the initial credit to `until`. Call before any bytes arrive and before

@@ -21,6 +21,8 @@ pub struct SendState {
     credit: u64,
     /// Credit announced by the peer.
     announced: u64,
+    /// Credit beyond which the peer must go before more bytes may be sent, if it asked for that.
+    held: Option<u64>,
     /// Bytes below this are acknowledged.
     acked: u64,
     /// Bytes acknowledged beyond the first missing one.
@@ -38,6 +40,7 @@ impl SendState {
             fin_sent: false,
             credit,
             announced: 0,
+            held: None,
             acked: 0,
             acked_beyond: RangeSet::default(),
             fin_acked: false,
@@ -60,6 +63,15 @@ impl SendState {
     pub fn on_credit(&mut self, until: u64) {
         self.announced = self.announced.max(until);
         self.credit = self.credit.max(until);
+        self.held = self.held.filter(|held| self.credit <= *held);
+    }
+
+    /// Stops sending until there is credit above `until`. Without effect if there is: such a
+    /// request has been overtaken by the credit that ended it.
+    pub fn on_hold(&mut self, until: u64) {
+        if self.credit <= until {
+            self.held = Some(until);
+        }
     }
 
     /// Sets the initial credit to `until`, or to the credit announced since. Call before any bytes
@@ -76,7 +88,12 @@ impl SendState {
     /// Returns unsent data that may be sent, `session` bytes at most. A bare end of stream has no
     /// bytes.
     pub fn unsent(&self, stream: StreamId, session: u64) -> Option<Data> {
-        let limit = self.credit.min(self.sent.saturating_add(session));
+        let credit = if self.held.is_some() {
+            self.sent
+        } else {
+            self.credit
+        };
+        let limit = credit.min(self.sent.saturating_add(session));
         let len = self.written.min(limit).saturating_sub(self.sent);
         let fin = self.finished && self.sent + len == self.written;
         let something = len > 0 || fin && !self.fin_sent;

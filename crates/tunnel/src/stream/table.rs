@@ -67,6 +67,8 @@ struct Stream {
     unannounced: bool,
     /// An announcement of credit waits to be sent.
     credit_queued: bool,
+    /// A request to hold the stream waits to be sent.
+    hold_queued: bool,
 }
 
 impl Streams {
@@ -104,6 +106,7 @@ impl Streams {
                 steady: Default::default(),
                 unannounced,
                 credit_queued: false,
+                hold_queued: false,
             },
         );
     }
@@ -342,6 +345,33 @@ impl Streams {
     pub fn on_credit(&mut self, stream: StreamId, until: u64) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.send.on_credit(until);
+        }
+    }
+
+    /// Stops sending of a stream, as the peer asks, until there is credit above `until`.
+    pub fn on_hold(&mut self, stream: StreamId, until: u64) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.send.on_hold(until);
+        }
+    }
+
+    /// Holds a stream at its present credit, unless it is held already, or needs no more. Returns
+    /// whether a request to the peer must be queued: none waits.
+    pub fn hold(&mut self, stream: StreamId) -> Option<bool> {
+        let stream = self.streams.get_mut(&stream)?;
+        let begins = stream.receive.hold();
+        begins.then(|| !std::mem::replace(&mut stream.hold_queued, true))
+    }
+
+    /// Returns the credit at which a stream is held.
+    pub fn held_at(&self, stream: StreamId) -> Option<u64> {
+        self.streams.get(&stream)?.receive.held_at()
+    }
+
+    /// Records that the request to hold the stream was sent.
+    pub fn hold_sent(&mut self, stream: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.hold_queued = false;
         }
     }
 

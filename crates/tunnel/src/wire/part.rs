@@ -20,6 +20,7 @@ const RESET: u8 = 0x46;
 const CREDIT: u8 = 0x47;
 const SESSION_CREDIT: u8 = 0x48;
 const RECLASS: u8 = 0x49;
+const HOLD: u8 = 0x4a;
 
 /// Parts of later versions, which have a length.
 const LATER: RangeInclusive<u8> = 0x60..=0x7f;
@@ -85,6 +86,14 @@ pub enum Part<'a> {
         /// New class.
         class: Class,
     },
+    /// Request to send no further bytes of a stream, `0x4a`: identifier, position. It holds until
+    /// the peer has credit above this position.
+    Hold {
+        /// Number of the stream.
+        stream: StreamId,
+        /// Credit of the stream, with or after which this was sent.
+        until: u64,
+    },
     /// Part of a later version, `0x60` to `0x7f`: length, content. Skipped.
     Later {
         /// Type of the part.
@@ -103,6 +112,7 @@ impl Part<'_> {
             | Self::Data { stream, .. }
             | Self::Reset { stream, .. }
             | Self::Credit { stream, .. }
+            | Self::Hold { stream, .. }
             | Self::Reclass { stream, .. } => Some(stream),
             Self::SessionCredit { .. } | Self::Later { .. } => None,
         }
@@ -129,7 +139,9 @@ impl Part<'_> {
             } => Data::new(stream, from, bytes.len(), fin).header_len(last) + bytes.len(),
             Self::Reset { stream, sent, .. } => 2 + varint::len(stream) + varint::len(sent),
             Self::Reclass { stream, .. } => 2 + varint::len(stream),
-            Self::Credit { stream, until } => 1 + varint::len(stream) + varint::len(until),
+            Self::Credit { stream, until } | Self::Hold { stream, until } => {
+                1 + varint::len(stream) + varint::len(until)
+            }
             Self::SessionCredit { until } => 1 + varint::len(until),
             Self::Later { content, .. } => later_len(content),
         }
@@ -157,6 +169,7 @@ impl Part<'_> {
                 varint::emit(sent, out);
             }
             Self::Credit { stream, until } => emit_numbers(CREDIT, &[stream, until], out),
+            Self::Hold { stream, until } => emit_numbers(HOLD, &[stream, until], out),
             Self::SessionCredit { until } => emit_numbers(SESSION_CREDIT, &[until], out),
             Self::Reclass { stream, class } => emit_byte(RECLASS, stream, class as u8, out),
             Self::Later { kind, content } => emit_later(kind, content, out),
@@ -321,6 +334,10 @@ impl<'a> Parts<'a> {
             RECLASS => Part::Reclass {
                 stream: reader.varint()?,
                 class: parse_class(reader)?,
+            },
+            HOLD => Part::Hold {
+                stream: reader.varint()?,
+                until: reader.varint()?,
             },
             kind if LATER.contains(&kind) => Part::Later {
                 kind,

@@ -113,7 +113,8 @@ impl Receiver {
         let count = entry.send(|_, _, data| data.len()).unwrap_or(0).min(most);
         let until = entry.on_sent(count);
         self.naive.entry(stream).or_default().1 += count;
-        self.table.on_consumed(count);
+        let flow = self.table.streams[&stream];
+        self.table.on_consumed(flow, count);
         self.session.allow(stream, until);
     }
 

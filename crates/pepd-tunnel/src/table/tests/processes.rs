@@ -114,7 +114,7 @@ fn a_flow_resumes_in_another_process_with_every_byte_wherever_the_first_one_ende
                         let data = data.unwrap_or_default();
                         assert!(data == pattern(before, len), "seed {seed}");
                         entry.on_sent(len);
-                        table.on_consumed(len);
+                        table.on_consumed(flow, len);
                         given += len;
                     }
                 }

@@ -86,6 +86,55 @@ fn no_more_is_sent_than_is_allowed_and_more_when_it_is() {
     }));
 }
 
+/// Bytes that were on their way when the hold began still arrive.
+#[test]
+fn nothing_more_is_sent_of_a_held_stream_until_more_is_allowed() {
+    for loses in [false, true] {
+        let mut pair = Pair::new();
+        let stream = pair.sides[0]
+            .session
+            .open(Class::Normal, 0, b"")
+            .expect("few");
+        let other = pair.sides[0]
+            .session
+            .open(Class::Normal, 0, b"")
+            .expect("few");
+        pair.sides[0].write(stream, &bytes(20_000));
+        pair.run(SECOND);
+        assert!(pair.sides[1].session.hold(stream));
+        assert!(!pair.sides[1].session.hold(stream), "once");
+        pair.loses = Box::new(move |_, side, _| loses && side == 1);
+        pair.run(super::DELAY / 2);
+        pair.loses = Box::new(|_, _, _| false);
+        pair.run(SECOND);
+        pair.sides[0].write(stream, &bytes(50_000)[20_000..]);
+        pair.sides[0].write(other, &bytes(50_000));
+        pair.run(SECOND);
+        assert_eq!(pair.sides[1].readable(stream), 20_000, "{loses}");
+        assert_eq!(pair.sides[1].readable(other), 50_000);
+        // Less than a quarter of the window, which is announced even so.
+        pair.sides[1].session.allow(stream, 100_001);
+        assert!(!pair.sides[1].session.is_held(stream));
+        pair.run(SECOND);
+        assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(50_000));
+    }
+}
+
+#[test]
+fn a_hold_that_its_end_has_overtaken_has_no_effect() {
+    let mut send = crate::stream::SendState::new(100);
+    send.written(1000);
+    send.on_credit(200);
+    send.on_hold(100);
+    assert!(send.unsent(0, 1000).is_some());
+    send.on_hold(200);
+    assert_eq!(send.unsent(0, 1000), None);
+    send.on_credit(200);
+    assert_eq!(send.unsent(0, 1000), None, "the credit at which it is held");
+    send.on_credit(201);
+    assert!(send.unsent(0, 1000).is_some());
+}
+
 #[test]
 fn a_reset_ends_both_directions_at_both_ends() {
     let mut pair = Pair::new();

@@ -185,7 +185,7 @@ fn parts_are_as_they_are_drawn() {
         bytes: b"ab",
         fin,
     };
-    let drawn: [(Part<'_>, bool, &[u8]); 11] = [
+    let drawn: [(Part<'_>, bool, &[u8]); 12] = [
         (
             Part::Open {
                 stream,
@@ -214,6 +214,11 @@ fn parts_are_as_they_are_drawn() {
             &[0x47, 0x40, 0x45, 9],
         ),
         (Part::SessionCredit { until: 9 }, false, &[0x48, 9]),
+        (
+            Part::Hold { stream, until: 9 },
+            false,
+            &[0x4a, 0x40, 0x45, 9],
+        ),
         (
             Part::Reclass {
                 stream,
@@ -285,7 +290,7 @@ fn invalid_parts_are_refused() {
     assert_eq!(part(&end), range("end", MAX + 1));
     assert_eq!(part(&end[..10]), None);
     assert_eq!(part(&[0x7f, 2, 0]), Some(FrameError::Short));
-    for kind in (0..0x40).chain([0x41]).chain(0x4a..0x60).chain(0x80..=0xff) {
+    for kind in (0..0x40).chain([0x41]).chain(0x4b..0x60).chain(0x80..=0xff) {
         assert_eq!(part(&[kind; 9]), Some(FrameError::Unknown(kind)));
     }
 }

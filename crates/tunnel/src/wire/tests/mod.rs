@@ -139,6 +139,10 @@ impl OwnedPart {
                 kind: 0x60 + self.stream as u8 % 0x20,
                 content: &self.bytes,
             },
+            8 => Part::Hold {
+                stream,
+                until: self.from,
+            },
             _ => Part::Reclass { stream, class },
         }
     }
@@ -146,7 +150,7 @@ impl OwnedPart {
 
 prop_compose! {
     fn part()(
-        kind in 0..9u8,
+        kind in 0..10u8,
         stream in number(),
         from in number(),
         bytes in vec(any::<u8>(), 0..400),

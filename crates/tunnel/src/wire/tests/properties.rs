@@ -94,7 +94,7 @@ proptest! {
     #[test]
     fn what_is_read_of_any_bytes_is_read_again_when_written(
         kind in prop_oneof![Just(1u8), 0..12u8, 0x20..0x40u8],
-        rest in vec(prop_oneof![Just(0u8), 0..4u8, 0x40..0x4au8, 0x60..0x80u8, any::<u8>()], 0..80),
+        rest in vec(prop_oneof![Just(0u8), 0..4u8, 0x40..0x4bu8, 0x60..0x80u8, any::<u8>()], 0..80),
     ) {
         let bytes = [&[kind], &rest[..]].concat();
         let frames: Vec<_> = Frames::new(&bytes).filter_map(Result::ok).collect();

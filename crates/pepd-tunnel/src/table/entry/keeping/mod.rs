@@ -224,6 +224,7 @@ impl FlowBuffers {
 
     /// Sets the client's host, to whose share of custody the flow counts. To be called once.
     pub(in crate::table) fn belong_to(&mut self, host: Host) {
+        self.host = Some(host);
         let ledger = &mut *self.keeping.keeper.custody.ledger.borrow_mut();
         ledger.belong(self.keeping.account, host);
     }
