@@ -339,7 +339,7 @@ fn remedy(err: &KeyFileError, is_shared: bool) -> &'static str {
         (KeyFileError::Unreadable { err, .. }, _) if err.kind() != io::ErrorKind::NotFound => {
             "expected a file that pepd's user owns (chown) and may read \
              (chmod 600); with the systemd unit also one in /etc/pepd, which systemd passes to pepd at its start \
-             (systemctl restart pepd, which ends all flows)"
+             (systemctl restart pepd, which keeps all flows)"
         }
         (_, true) => "create it with `pepd keygen --psk FILE`, and copy it to the other end",
         (_, false) => "create it with `pepd keygen --out FILE`",
