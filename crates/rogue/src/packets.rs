@@ -1,6 +1,10 @@
 //! Messages of packet mode: those of boosters, broken, and packets of hosts that are none.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    cell::RefCell,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::LazyLock,
+};
 
 use splitmix::SplitMix64;
 use tunnel::compression::{Codec, Packer};
@@ -20,6 +24,9 @@ const ROOM: usize = 1100;
 /// Protocol numbers of IP.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+
+/// Addresses of a packet.
+type Ends = (SocketAddr, SocketAddr);
 
 /// A PACKET frame.
 fn message(channel: u8, bytes: &[u8]) -> Step {
@@ -208,7 +215,9 @@ pub const FORGED: &[u8] = b"forged";
 
 /// Messages in messages, with headers of chance.
 pub(crate) fn broken(_: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
-    let items = document::messages();
+    // Reading them for each datagram took the time of those that the rogue is to leave alone.
+    static MESSAGES: LazyLock<Vec<Item>> = LazyLock::new(document::messages);
+    let items = &*MESSAGES;
     let mut bytes = udp(target.inner, target.packets, b"broken");
     for _ in 0..random.below(6) {
         let item = &items[random.below(items.len() as u64) as usize];
@@ -267,11 +276,27 @@ pub(crate) fn acknowledgements(n: u64, target: &Target, _: &mut SplitMix64) -> V
 
 /// Some bytes that become a packet of 20,000.
 pub(crate) fn expanding(_: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
-    let packet = udp(target.inner, target.packets, &[0; 20_000]);
+    thread_local! {
+        /// The last message, and between which addresses it goes. Its making takes long.
+        static LAST: RefCell<Option<(Ends, Vec<u8>)>> = const { RefCell::new(None) };
+    }
+    let ends = (target.inner, target.packets);
+    let bytes = LAST.with_borrow_mut(|last| {
+        let (of, bytes) = last.get_or_insert_with(|| (ends, expanding_to(ends)));
+        if *of != ends {
+            (*of, *bytes) = (ends, expanding_to(ends));
+        }
+        bytes.clone()
+    });
+    vec![message(0, &bytes)]
+}
+
+/// Returns the message that becomes a packet between these addresses.
+fn expanding_to((from, to): Ends) -> Vec<u8> {
+    let packet = udp(from, to, &[0; 20_000]);
     let mut block = Vec::new();
     Packer::new().pack(&mut Codec::new(), &packet, &mut block);
     // Without the block's length.
     let frame = &block[1 << (block[0] >> 6)..];
-    let message_of = Writer::new(0x15).fixed(8, 0x40).bytes(frame);
-    vec![message(0, &message_of.0)]
+    Writer::new(0x15).fixed(8, 0x40).bytes(frame).0
 }
