@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, UdpSocket},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -140,6 +140,21 @@ fn config_of_boat(bed: &TunnelBed, rogue: Option<Carrier>) -> String {
     bed.config(End::Boat, "", "", &more)
 }
 
+/// Name of the machine beside the victim to which the rogue's flows go.
+fn host_beside(side: Side) -> &'static str {
+    match side {
+        Side::Caller => "server",
+        Side::Called => "client",
+    }
+}
+
+fn address_beside(bed: &TunnelBed, side: Side) -> IpAddr {
+    match side {
+        Side::Caller => bed.server_at(Family::V4, 0).ip(),
+        Side::Called => bed.address("client", Family::V4),
+    }
+}
+
 fn limits() -> String {
     format!("[limits]\nmemory = \"{}MiB\"\nflows = 4096\n", MEMORY >> 20)
 }
@@ -164,15 +179,18 @@ impl Bed {
         let packets = EchoServer::start(server.listen(at(PACKETS)));
         // Packets to a closed port would be answered.
         let udp = server.enter(|| UdpSocket::bind(at(PACKETS)).expect("a free port"));
+        // Beside the victim: floods beyond the boat's link would fill that.
+        let beside = |port| SocketAddr::new(address_beside(&bed, side), port);
+        let host = bed.host(host_beside(side));
         let sunk = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sunk);
-        let sink = Server::start(server.listen(at(SINK)), move |mut stream, _| {
+        let sink = Server::start(host.listen(beside(SINK)), move |mut stream, _| {
             let mut buffer = vec![0; 1 << 16];
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
                 counted.fetch_add(length as u64, Relaxed);
             }
         });
-        let source = Server::start(server.listen(at(SOURCE)), |mut stream, _| {
+        let source = Server::start(host.listen(beside(SOURCE)), |mut stream, _| {
             while stream.write_all(&[7; 1 << 16]).is_ok() {}
         });
         for pep in [&hub, &boat] {
@@ -212,14 +230,14 @@ impl Bed {
 
     /// Returns the destinations of floods.
     pub fn target(&self) -> Target {
-        let at = |port| self.bed.server_at(Family::V4, port);
+        let at = |port| SocketAddr::new(address_beside(&self.bed, self.side), port);
         Target {
             side: self.side,
             server: at(SINK),
             source: at(SOURCE),
             refused: at(REFUSED),
             client: INNER.into(),
-            packets: at(PACKETS),
+            packets: self.bed.server_at(Family::V4, PACKETS),
             inner: INNER.into(),
         }
     }
