@@ -136,7 +136,7 @@ fn frames_are_read_by_others() {
     });
     assert_eq!(stream, Some((4, 1 << 40, 1000, Some(true))));
     let own = |frame: &&QuicFrame| matches!(frame, QuicFrame::Unknown { .. });
-    assert_eq!(frames.iter().filter(own).count(), 9);
+    assert_eq!(frames.iter().filter(own).count(), 10);
 }
 
 #[test]
