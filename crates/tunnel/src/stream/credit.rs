@@ -30,11 +30,10 @@ impl Allowance {
         self.allowed
     }
 
-    /// Allows bytes below `until`, which the peer must be notified of in any case. Returns true.
-    pub(super) fn announce(&mut self, until: u64) -> bool {
+    /// Allows bytes below `until`, of which the peer is notified in any case.
+    pub(super) fn announce(&mut self, until: u64) {
         self.allowed = self.allowed.max(until);
         self.announced = self.allowed;
-        true
     }
 
     /// Allows bytes below `until`. All bytes below `come` have arrived, and none from `highest` on.

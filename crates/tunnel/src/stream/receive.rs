@@ -130,15 +130,16 @@ impl ReceiveState {
     }
 
     /// Allows bytes below `until`. Returns true if the peer must be notified, which then counts as
-    /// done: a quarter of the window has been added, or the peer has used up its credit.
+    /// done: a quarter of the window has been added, the peer has used up its credit, or the stream
+    /// was [held](Self::hold).
     pub fn allow(&mut self, until: u64) -> bool {
-        let tell = if self.held.is_some_and(|held| until > held) {
+        let ends_hold = self.held.is_some_and(|held| until > held);
+        if ends_hold {
             self.held = None;
-            self.allowance.announce(until)
-        } else {
-            self.allowance.raise(until, self.readable, self.highest)
-        };
-        tell && self.end.is_none()
+            self.allowance.announce(until);
+        }
+        let tell = self.allowance.raise(until, self.readable, self.highest);
+        (ends_hold || tell) && self.end.is_none()
     }
 
     /// Holds the stream at its present credit. Returns true if the peer must be asked.
