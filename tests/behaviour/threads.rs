@@ -4,6 +4,8 @@ use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
     sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -11,12 +13,13 @@ use parking_lot::Mutex;
 use pepd_tests::{
     bed::Family,
     echo::EchoServer,
+    objects::{self, ObjectServer},
     outcome::Ended,
     payload::{Payload, receive},
     pep::Pep,
     serve::Server,
     tunnel::{End, TunnelBed},
-    wait::PATIENCE,
+    wait::{PATIENCE, wait_until},
 };
 
 use crate::{
@@ -124,6 +127,48 @@ fn a_hub_serves_several_boats() {
                 pep.assert_healthy();
             }
         }
+    }
+}
+
+/// A boat falls silent in the middle of many downloads. What the hub then holds of them leaves a
+/// part of memory to downloads of another boat, also by another thread.
+#[test]
+fn downloads_that_a_silent_peer_leaves_unacknowledged_leave_memory_to_others() {
+    const MEMORY: u64 = 64 * MIB;
+    for threads in [1, 2] {
+        let bed = TunnelBed::with_two_boats(LINK);
+        let limits = format!("memory = {MEMORY}\nflows = 400\n");
+        let mut fleet = Fleet::start_with(&bed, threads, "", &limits);
+        let to = bed.server_at(Family::V4, PORT + 1);
+        let _objects = ObjectServer::start(bed.host("server").listen(to));
+        let ask = |client, number| {
+            let stream = bed.host(client).connect(to);
+            let mut stream = stream.expect("the server listens");
+            objects::get(&mut stream, number, 1 << 30).expect("connected");
+            stream
+        };
+        let honest: Vec<_> = (0..8).map(|number| ask("client2", number)).collect();
+        let silent: Vec<_> = (0..60).map(|number| ask("client", number)).collect();
+        let open = honest.len() + silent.len();
+        fleet
+            .hub
+            .wait_counter("tunnel_flows_far", |far| far == open as u64);
+        bed.cut_link();
+        let mut last = 0;
+        wait_until("the hub to take no more", || {
+            thread::sleep(Duration::from_millis(1100));
+            let held = fleet.hub.counter("custody_memory_bytes");
+            std::mem::replace(&mut last, held) == held && held >= MEMORY / 4
+        });
+        assert!(last <= MEMORY / 2, "{last}");
+        // Now the other boat's downloads are held as well.
+        fleet.boats.remove(1).kill();
+        fleet
+            .hub
+            .wait_counter("custody_memory_bytes", |held| held >= last + MEMORY / 16);
+        let held = fleet.hub.counter("custody_memory_bytes");
+        println!("{threads} threads: {last} bytes of one boat, {held} of both");
+        fleet.hub.assert_healthy();
     }
 }
 

@@ -40,22 +40,6 @@ impl Host {
     }
 }
 
-/// Host or peer that has a share of something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Party {
-    /// A peer, by its index.
-    Peer(usize),
-    /// A host.
-    Host(Host),
-}
-
-impl Party {
-    /// Returns the host that has this address.
-    pub fn host(address: IpAddr) -> Self {
-        Self::Host(Host::from_address(address))
-    }
-}
-
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {

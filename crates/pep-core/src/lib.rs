@@ -13,7 +13,9 @@
 //! - [`lookups`], scheduling of name lookups
 //! - [`outage`], detection of link outages
 //! - [`pace`], pace of events that a peer can cause at will
+//! - [`parties`], the hosts and peers among which pepd divides what it has
 //! - [`reach`], the hosts and destinations of a peer
+//! - [`receive`], sizes of the kernel's receive buffers
 //! - [`redirection`], detection of SYNs that rules redirect but that never arrive
 //! - [`relay`], next actions on the two legs of a flow
 //! - [`ring`], positions of the bytes of one direction
@@ -38,6 +40,7 @@ pub mod key;
 pub mod lookups;
 pub mod outage;
 pub mod pace;
+pub mod parties;
 pub mod reach;
 mod reading;
 pub mod receive;

@@ -6,12 +6,9 @@
 //! few legs then have all they want, n busy ones have a part by n + 1 each, and idle ones count
 //! only with what they have grown by.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 /// Size in bytes, as the kernel counts it, that every leg may have. The kernel starts with as much,
@@ -75,39 +72,6 @@ impl ReceiveShare {
 impl Drop for ReceiveShare {
     fn drop(&mut self) {
         self.part.taken.fetch_sub(self.bytes, Relaxed);
-    }
-}
-
-/// The parts of all parties (hosts, peers) that have legs.
-#[derive(Debug)]
-pub struct ReceiveParts<P> {
-    parts: BTreeMap<P, Weak<ReceivePart>>,
-    /// Number at which the entries of parties without legs are removed.
-    clean_at: usize,
-}
-
-impl<P> Default for ReceiveParts<P> {
-    fn default() -> Self {
-        Self {
-            parts: BTreeMap::new(),
-            clean_at: 0,
-        }
-    }
-}
-
-impl<P: Ord> ReceiveParts<P> {
-    /// Returns the part of a party where flows may take `memory` in all.
-    pub fn of(&mut self, party: P, memory: u64) -> Arc<ReceivePart> {
-        if let Some(part) = self.parts.get(&party).and_then(Weak::upgrade) {
-            return part;
-        }
-        if self.parts.len() >= self.clean_at {
-            self.parts.retain(|_, part| part.strong_count() > 0);
-            self.clean_at = 2 * self.parts.len() + 16;
-        }
-        let part = Arc::new(ReceivePart::new(memory));
-        self.parts.insert(party, Arc::downgrade(&part));
-        part
     }
 }
 
@@ -178,20 +142,6 @@ mod tests {
         assert_eq!(change(MIB, 4 * MIB, 0), Change::Keep);
         assert_eq!(change(MIB, 4 * MIB, 3 * MIB), Change::Resize(3 * MIB));
         assert_eq!(change(MIB, 4 * MIB, 9 * MIB), Change::Resize(4 * MIB));
-    }
-
-    #[test]
-    fn parties_have_parts_of_their_own_for_as_long_as_they_have_legs() {
-        let mut parts = ReceiveParts::default();
-        let mut one = ReceiveShare::none(parts.of(1, MIB));
-        one.count(MIB);
-        assert_eq!(parts.of(1, MIB).taken(), MIB - LEAST);
-        for number in 2..200 {
-            assert_eq!(parts.of(number, MIB).taken(), 0);
-        }
-        assert!(parts.parts.len() < 50, "{}", parts.parts.len());
-        drop(one);
-        assert_eq!(parts.of(1, MIB).taken(), 0);
     }
 
     proptest! {

@@ -14,9 +14,11 @@ use std::{
 
 use parking_lot::Mutex;
 use pep_core::{
+    budget::{MemoryBudget, MemoryPart},
     config::Config,
-    hosts::{Begun, Host, HostFlows, Party},
-    receive::{ReceivePart, ReceiveParts},
+    hosts::{Begun, Host, HostFlows},
+    parties::{Parts, Party},
+    receive::ReceivePart,
 };
 use pepd_sys::{gate::Gate, site_counters::SiteCounters, stats::Counters};
 use tokio::{
@@ -111,7 +113,8 @@ pub struct Admission {
     hosts_at_cap: watch::Sender<BTreeSet<Host>>,
     /// Notified when a flow ends.
     ended: Notify,
-    receive_parts: Mutex<ReceiveParts<Party>>,
+    receive_parts: Mutex<Parts<ReceivePart>>,
+    memory_parts: Mutex<Parts<MemoryPart>>,
     counters: Arc<Counters>,
 }
 
@@ -127,6 +130,7 @@ impl Admission {
             hosts_at_cap: watch::Sender::default(),
             ended: Notify::new(),
             receive_parts: Mutex::default(),
+            memory_parts: Mutex::default(),
             counters,
         })
     }
@@ -161,7 +165,14 @@ impl Admission {
     /// Returns the part of the kernel's receive buffers that a party has, where flows may take
     /// `memory` in all.
     pub fn receive_part(&self, party: Party, memory: u64) -> Arc<ReceivePart> {
-        self.receive_parts.lock().of(party, memory)
+        let mut parts = self.receive_parts.lock();
+        parts.of(party, || ReceivePart::new(memory))
+    }
+
+    /// Returns what a party has of the memory for growing rings.
+    pub fn memory_part(&self, party: Party, budget: &Arc<MemoryBudget>) -> Arc<MemoryPart> {
+        let mut parts = self.memory_parts.lock();
+        parts.of(party, || MemoryPart::new(budget))
     }
 
     /// Changes the limits to `cap` flows, 1 or more, and up to `per_host` of each host.

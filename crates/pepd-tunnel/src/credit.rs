@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use pep_core::budget::{MemoryBudget, Share};
+use pep_core::budget::{MemoryBudget, MemoryPart, Share};
 use tunnel::session::Session;
 
 use super::table::Table;
@@ -61,7 +61,6 @@ pub(super) fn round(session: &Session) -> Duration {
 /// by one grant each; the budget itself is never exceeded.
 #[derive(Debug)]
 pub(super) struct Pool {
-    budget: Arc<MemoryBudget>,
     /// Maximum of all peers together, in flight and received.
     all: u64,
     bases: AtomicU64,
@@ -73,9 +72,8 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Creates the sums, without peers.
-    pub(super) fn new(budget: &Arc<MemoryBudget>) -> Arc<Self> {
+    pub(super) fn new(budget: &MemoryBudget) -> Arc<Self> {
         Arc::new(Self {
-            budget: Arc::clone(budget),
             all: budget.limit() / ALL,
             bases: AtomicU64::new(0),
             had: AtomicU64::new(0),
@@ -145,9 +143,9 @@ impl Credits {
     }
 
     /// Adds a peer, which may have `minimum` bytes in flight while its need is unknown. Takes its
-    /// [base] from the budget.
-    pub(super) fn add(&mut self, base: u64, minimum: u64) {
-        let mut granted = Share::none(&self.pool.budget);
+    /// [base] from the budget, as a part of the peer's memory.
+    pub(super) fn add(&mut self, base: u64, minimum: u64, memory: &Arc<MemoryPart>) {
+        let mut granted = Share::none_of(memory);
         granted.grow(base);
         self.pool.bases.fetch_add(base, Relaxed);
         let mut account = Account {
@@ -299,7 +297,7 @@ mod tests {
             let mut credits = Credits::new(&Pool::new(&budget));
             let base = base(limit, peers, minimum);
             for _ in 0..peers {
-                credits.add(base, minimum);
+                credits.add(base, minimum, &Arc::new(MemoryPart::new(&budget)));
             }
             let new = Usage {
                 received: 0,
@@ -445,7 +443,7 @@ mod tests {
         let mut hub = Hub::new(2, 64 * MIB, MIB);
         let mut alone = Hub::new(2, 64 * MIB, MIB);
         let mut second = Credits::new(&hub.credits.pool);
-        second.add(0, MIB);
+        second.add(0, MIB, &Arc::new(MemoryPart::new(&hub.budget)));
         for _ in 0..20 {
             hub.turn(&[0, 1], true, u64::MAX);
             alone.turn(&[0, 1], true, u64::MAX);

@@ -14,7 +14,7 @@ use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
-use pep_core::{hosts::Party, outage::TunnelLink};
+use pep_core::{outage::TunnelLink, parties::Party};
 use pepd_intercept::tun::PacketTuns;
 use pepd_relay::{
     flow::{

@@ -13,7 +13,7 @@ use std::{
 
 use nix::sys::socket::{MsgFlags, recv, send};
 use pep_core::{
-    hosts::Party,
+    parties::Party,
     relay::{Direction, Side},
     ring::Ranges,
 };

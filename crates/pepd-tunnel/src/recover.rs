@@ -6,7 +6,7 @@ use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 use pep_core::{
     arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
-    hosts::Party,
+    parties::Party,
     reach::{Forbidden, Request},
     relay::{Direction, Side},
     stream_header::StreamHeader,

@@ -291,8 +291,8 @@ pub(super) fn core(own: u8, others: &[(u8, Option<SocketAddr>)]) -> Shared {
     let mut peers = Peers::new(&Pool::new(&context.budget));
     for (index, (other, address)) in others.iter().enumerate() {
         let id = endpoint.add_peer(peer_config(*other, *address)).unwrap();
-        peers.credits.add(CREDIT, CREDIT);
         let table = Table::new(&context, SIZES, FLOWS);
+        peers.credits.add(CREDIT, CREDIT, table.memory());
         let reach = Peer::reach(&config.peers, index);
         peers.push(id, (config.peers[index].clone(), reach), table, None);
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use pep_core::{
-    hosts::Party,
+    parties::Party,
     relay::Side,
     site::{SynHandling, WhileDown},
 };

@@ -93,7 +93,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pep-core",
         &[
-            "budget fair round_robin rounds ring chunks key hosts stream_header pace redirection stats syn history lookups receive",
+            "budget fair round_robin rounds ring chunks key hosts stream_header pace redirection stats syn history lookups parties receive",
             "relay",
             "arena outage reading",
             "site",

@@ -40,6 +40,7 @@ use toml::de::DeTable;
 use units::Rate;
 
 use self::sites::Context;
+use crate::budget::MemoryBudget;
 use crate::reading::{Findings, Lines, Section, values::Span};
 use crate::site::{Clear, Mode, PacketPolicy, Site, SiteId, SiteTable};
 
@@ -259,6 +260,13 @@ impl Config {
     /// Maximum number of SYNs held at one time, each with a descriptor: 0 where no site defers.
     pub fn held_most(&self) -> u32 {
         if self.defers() { self.limits.held } else { 0 }
+    }
+
+    /// Maximum bytes of memory in custody: `custody.memory`, and no more than one peer may grow
+    /// its flows by.
+    pub fn custody_memory(&self) -> u64 {
+        let most = MemoryBudget::most_alone(self.limits.memory.bytes());
+        most.min(self.custody.memory.bytes())
     }
 
     /// Returns the number of threads that share the peers: none without peers.

@@ -1,27 +1,33 @@
 //! Custody accounting: bytes that pepd has acknowledged to a host and that no other machine has
-//! yet. Limits per flow, host and site, in memory and on disk.
+//! yet. Limits per flow, host, peer and site, in memory and on disk.
 //!
 //! ```text
 //!             all                  each of them has a bound in memory and one on disk;
 //!            /   \                 a flow takes only what fits into all bounds above it
 //!        site     site
+//!          |        |
+//!        peer     peer             a part of what is left above them
 //!        /  \        \
-//!     host  host      host         a part of what is left above them
+//!     host  host      host
 //!     /  \      \        \
 //!  flow  flow   flow     flow
 //! ```
 //!
 //! **Fairness.** Bytes in custody cannot be withdrawn while the link is down, so no flow, and no
-//! host with many flows, may take everything. A host holds at most [`HOST_SHARE`] times what is
-//! left to its site and to all, or [`SHARE`] times where no other host has a flow. A flow holds at
-//! most [`SHARE`] times what that leaves to its host. These are dynamic thresholds (Choudhury and
-//! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM
-//! Transactions on Networking, 1998), at two levels.
+//! host with many flows, may take everything. Nor may a peer, which may invent hosts: where other
+//! peers have flows, it holds at most [`PEER_SHARE`] times what is left to its site and to all. A
+//! host holds at most [`HOST_SHARE`] times what that leaves to its peer, or [`SHARE`] times where
+//! no other host has a flow. A flow holds at most [`SHARE`] times what that leaves to its host.
+//! These are dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for
+//! shared-memory packet switches", IEEE/ACM Transactions on Networking, 1998), at three levels.
 //!
 //! - A single host gets 8/9 of everything, and its only flow 64/73.
 //! - Beside others it gets 2/3 at most, by however many flows; n hosts that take at the same pace
 //!   get 2/(2n + 1) each.
 //! - A host that comes when another has taken its maximum still gets 7 % with its first flow.
+//!
+//! Beside other peers, a peer gets 2/3 at most, and its only host 4/7. A peer that comes when
+//! another has taken its maximum still gets 6 % with its first flow.
 //!
 //! In memory, earlier flows then have more than [their share](Ledger::surplus), and have to move
 //! the surplus to disk. Flows of unknown hosts each hold at most [`SHARE`] times what is left.
@@ -46,13 +52,16 @@ mod tests;
 pub use patience::Patience;
 
 use crate::hosts::Host;
-use pool::{Account, Pool};
+use pool::{Account, Owner, Pool};
 
 /// Maximum of a flow, and of the only host, as a multiple of what is left.
 pub const SHARE: u64 = 8;
 
 /// Maximum of a host beside others with flows, as a multiple of what is left.
 pub const HOST_SHARE: u64 = 2;
+
+/// Maximum of a peer beside others with flows, as a multiple of what is left.
+pub const PEER_SHARE: u64 = 2;
 
 /// Bytes that have to fit before a refused flow is served again, or a sixteenth of the smallest
 /// bound above it if that is less.
@@ -113,7 +122,7 @@ pub struct Ledger {
 #[derive(Debug, Clone, Copy)]
 struct FlowAccount {
     site: SiteKey,
-    host: Option<Host>,
+    owner: Owner,
     account: Account,
     /// The flow was refused, and waits for more than a byte.
     waits: [bool; 2],
@@ -156,15 +165,17 @@ impl Ledger {
         SiteKey(self.sites.len() - 1)
     }
 
-    /// Adds a flow.
+    /// Adds a flow of a peer. All flows of a peer are to be in one ledger.
     ///
     /// # Panics
     /// When the site is of another ledger.
-    pub fn open(&mut self, site: SiteKey, bounds: Bounds) -> FlowKey {
+    pub fn open(&mut self, site: SiteKey, peer: usize, bounds: Bounds) -> FlowKey {
         assert!(site.0 < self.sites.len());
+        self.sites[site.0].open(peer);
+        self.all.open(peer);
         let flow = Some(FlowAccount {
             site,
-            host: None,
+            owner: Owner { peer, host: None },
             account: Account::new(bounds),
             waits: [false; 2],
         });
@@ -180,8 +191,8 @@ impl Ledger {
     /// Assigns a flow, with its held bytes, to a host. To be called once.
     pub fn belong(&mut self, flow: FlowKey, host: Host) {
         let (of_flow, pools) = self.above(flow);
-        debug_assert!(of_flow.host.is_none(), "belong() called twice");
-        of_flow.host = Some(host);
+        debug_assert!(of_flow.owner.host.is_none(), "belong() called twice");
+        of_flow.owner.host = Some(host);
         let held = of_flow.account.held();
         for pool in pools {
             pool.join(host, held);
@@ -193,10 +204,9 @@ impl Ledger {
         for place in Place::ALL {
             self.give_back(flow, place, self.held(flow, place));
         }
-        if let Some(host) = self.flow(flow).host {
-            for pool in self.above(flow).1 {
-                pool.leave(host);
-            }
+        let owner = self.flow(flow).owner;
+        for pool in self.above(flow).1 {
+            pool.close(owner);
         }
         self.flows[flow.0] = None;
         self.free.push(flow.0);
@@ -227,15 +237,15 @@ impl Ledger {
             bytes
         };
         let (of_flow, [site, all]) = self.above(flow);
-        let (host, held) = (of_flow.host, of_flow.account.held()[place as usize]);
+        let (owner, held) = (of_flow.owner, of_flow.account.held()[place as usize]);
         let sizes = (wanted, bytes);
         let fits = of_flow.account.left(place) >= wanted;
-        let by_site = fits && site.try_take(host, place, held, sizes);
-        let taken = by_site && all.try_take(host, place, held, sizes);
+        let by_site = fits && site.try_take(owner, place, held, sizes);
+        let taken = by_site && all.try_take(owner, place, held, sizes);
         if taken {
             of_flow.account.take(place, bytes);
         } else if by_site {
-            site.give_back(host, place, bytes);
+            site.give_back(owner, place, bytes);
         }
         of_flow.waits[place as usize] = !taken;
         taken
@@ -246,7 +256,7 @@ impl Ledger {
         let (of_flow, pools) = self.above(flow);
         of_flow.account.take(place, bytes);
         for pool in pools {
-            pool.take(of_flow.host, place, bytes);
+            pool.take(of_flow.owner, place, bytes);
         }
     }
 
@@ -258,17 +268,17 @@ impl Ledger {
         let (of_flow, pools) = self.above(flow);
         of_flow.account.give_back(place, bytes);
         for pool in pools {
-            pool.give_back(of_flow.host, place, bytes);
+            pool.give_back(of_flow.owner, place, bytes);
         }
     }
 
-    /// Bytes of the flow beyond its share, or of its host beyond the host's. With that many bytes
-    /// of this flow fewer, neither exceeds its share, or the flow has none.
+    /// Bytes of the flow beyond its share, or of its host or its peer beyond theirs. With that many
+    /// bytes of this flow fewer, none exceeds its share, or the flow has none.
     pub fn surplus(&self, flow: FlowKey, place: Place) -> u64 {
         let of_flow = self.flow(flow);
         let held = of_flow.account.held()[place as usize];
         let pools = [&self.sites[of_flow.site.0], &self.all];
-        let surplus = pools.map(|pool| pool.surplus(of_flow.host, place, held));
+        let surplus = pools.map(|pool| pool.surplus(of_flow.owner, place, held));
         surplus[0].max(surplus[1])
     }
 
@@ -283,7 +293,7 @@ impl Ledger {
         let held = of_flow.account.held()[place as usize];
         let mut pools = [&self.sites[of_flow.site.0], &self.all].into_iter();
         of_flow.account.left(place) >= bytes
-            && pools.all(|pool| pool.fits(of_flow.host, place, held, bytes))
+            && pools.all(|pool| pool.fits(of_flow.owner, place, held, bytes))
     }
 
     fn reopen(&self, flow: FlowKey, place: Place) -> u64 {

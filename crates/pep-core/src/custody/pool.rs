@@ -1,18 +1,19 @@
-//! Pool of bytes that several flows take from, a site's or that of all, with the share of each
-//! host.
+//! Pool of bytes that several flows take from, a site's or that of all, with the share of each peer
+//! and host.
 //!
-//! Ledgers of several threads may share a pool's bounds, held bytes and number of hosts, without a
-//! lock. But each ledger counts the bytes of its hosts by itself.
+//! Ledgers of several threads may share a pool's bounds, held bytes and number of peers and hosts,
+//! without a lock. But each ledger counts the bytes of its peers and hosts by itself.
 
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
-use super::{Bounds, HOST_SHARE, Place, SHARE};
+use super::{Bounds, HOST_SHARE, PEER_SHARE, Place, SHARE};
 use crate::hosts::Host;
 
 /// Held bytes and bounds, by place.
@@ -54,6 +55,13 @@ impl Account {
     }
 }
 
+/// Peer and host of a flow.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    pub(super) peer: usize,
+    pub(super) host: Option<Host>,
+}
+
 /// Sums of a pool over all ledgers that take from it.
 #[derive(Debug)]
 struct Total {
@@ -61,6 +69,8 @@ struct Total {
     held: [AtomicU64; 2],
     /// Hosts with flows. A host with flows in several ledgers is counted in each.
     hosts: AtomicUsize,
+    /// Peers with flows. Each has all of them in one ledger.
+    peers: AtomicUsize,
 }
 
 impl Total {
@@ -74,32 +84,76 @@ impl Total {
 pub(super) struct Pool {
     total: Arc<Total>,
     /// Hosts with flows of this ledger.
-    hosts: HashMap<Host, HostAccount>,
+    hosts: Members<Host>,
+    /// Peers with flows of this ledger.
+    peers: Members<usize>,
 }
 
+/// The hosts, or peers, with flows, and what those hold.
 #[derive(Debug)]
-struct HostAccount {
+struct Members<K>(HashMap<K, Member>);
+
+#[derive(Debug)]
+struct Member {
     flows: usize,
     account: Account,
 }
 
+impl<K: Copy + Eq + Hash> Members<K> {
+    /// Adds a flow, with its held bytes. Returns whether it is the first.
+    fn join(&mut self, of: K, held: [u64; 2]) -> bool {
+        let new = || Member {
+            flows: 0,
+            account: Account::new(Bounds::NONE),
+        };
+        let member = self.0.entry(of).or_insert_with(new);
+        member.flows += 1;
+        for place in Place::ALL {
+            member.account.take(place, held[place as usize]);
+        }
+        member.flows == 1
+    }
+
+    /// Removes a flow, which holds nothing. Returns whether it was the last.
+    fn leave(&mut self, of: K) -> bool {
+        let member = self.0.get_mut(&of).expect("the flow has joined");
+        member.flows -= 1;
+        let is_last = member.flows == 0;
+        if is_last {
+            self.0.remove(&of);
+        }
+        is_last
+    }
+
+    fn account(&mut self, of: K) -> Option<&mut Account> {
+        Some(&mut self.0.get_mut(&of)?.account)
+    }
+
+    fn held(&self, of: K, place: Place) -> Option<u64> {
+        Some(self.0.get(&of)?.account.held[place as usize])
+    }
+}
+
 impl Pool {
     pub(super) fn new(bounds: Bounds) -> Self {
-        Self {
-            total: Arc::new(Total {
-                most: bounds.by_place(),
-                held: Default::default(),
-                hosts: AtomicUsize::new(0),
-            }),
-            hosts: HashMap::new(),
-        }
+        Self::with_total(Arc::new(Total {
+            most: bounds.by_place(),
+            held: Default::default(),
+            hosts: AtomicUsize::new(0),
+            peers: AtomicUsize::new(0),
+        }))
     }
 
     /// Returns the pool of another ledger with the bounds and sums of this one.
     pub(super) fn sharing(&self) -> Self {
+        Self::with_total(Arc::clone(&self.total))
+    }
+
+    fn with_total(total: Arc<Total>) -> Self {
         Self {
-            total: Arc::clone(&self.total),
-            hosts: HashMap::new(),
+            total,
+            hosts: Members(HashMap::new()),
+            peers: Members(HashMap::new()),
         }
     }
 
@@ -116,39 +170,33 @@ impl Pool {
         self.total.left(place, self.held(place))
     }
 
-    /// Adds a flow of a host, with its held bytes.
+    /// Adds a flow of a peer, which holds nothing.
+    pub(super) fn open(&mut self, peer: usize) {
+        let is_first = self.peers.join(peer, [0; 2]);
+        self.total.peers.fetch_add(is_first.into(), Relaxed);
+    }
+
+    /// Assigns a flow to a host, with its held bytes.
     pub(super) fn join(&mut self, host: Host, held: [u64; 2]) {
-        let new = || {
-            self.total.hosts.fetch_add(1, Relaxed);
-            HostAccount {
-                flows: 0,
-                account: Account::new(Bounds::NONE),
-            }
-        };
-        let of_host = self.hosts.entry(host).or_insert_with(new);
-        of_host.flows += 1;
-        for place in Place::ALL {
-            of_host.account.take(place, held[place as usize]);
-        }
+        let is_first = self.hosts.join(host, held);
+        self.total.hosts.fetch_add(is_first.into(), Relaxed);
     }
 
-    /// Removes a flow of a host, which holds nothing.
-    pub(super) fn leave(&mut self, host: Host) {
-        let of_host = self.hosts.get_mut(&host).expect("the host has joined");
-        of_host.flows -= 1;
-        if of_host.flows == 0 {
-            self.hosts.remove(&host);
-            self.total.hosts.fetch_sub(1, Relaxed);
-        }
+    /// Removes a flow, which holds nothing.
+    pub(super) fn close(&mut self, owner: Owner) {
+        let is_last = self.peers.leave(owner.peer);
+        self.total.peers.fetch_sub(is_last.into(), Relaxed);
+        let is_last = owner.host.is_some_and(|host| self.hosts.leave(host));
+        self.total.hosts.fetch_sub(is_last.into(), Relaxed);
     }
 
-    /// Takes `bytes` for a flow of `host` that holds `held`, if it may take `wanted`.
+    /// Takes `bytes` for a flow of `owner` that holds `held`, if it may take `wanted`.
     ///
     /// Check and take are one step: other ledgers take at the same time.
     #[must_use]
     pub(super) fn try_take(
         &mut self,
-        host: Option<Host>,
+        owner: Owner,
         place: Place,
         held: u64,
         (wanted, bytes): (u64, u64),
@@ -156,91 +204,85 @@ impl Pool {
         let of_all = &self.total.held[place as usize];
         let taken = of_all.fetch_update(Relaxed, Relaxed, |all| {
             let left = self.total.left(place, all);
-            let fits = self.fits_into(left, host, place, held, wanted);
+            let fits = self.fits_into(left, owner, place, held, wanted);
             fits.then(|| all + bytes)
         });
-        if let (Ok(_), Some(of_host)) = (taken, self.account_of(host)) {
-            of_host.take(place, bytes);
+        if taken.is_ok() {
+            self.accounts(owner)
+                .for_each(|account| account.take(place, bytes));
         }
         taken.is_ok()
     }
 
-    pub(super) fn take(&mut self, host: Option<Host>, place: Place, bytes: u64) {
+    pub(super) fn take(&mut self, owner: Owner, place: Place, bytes: u64) {
         self.total.held[place as usize].fetch_add(bytes, Relaxed);
-        if let Some(of_host) = self.account_of(host) {
-            of_host.take(place, bytes);
-        }
+        self.accounts(owner)
+            .for_each(|account| account.take(place, bytes));
     }
 
     /// # Panics
     /// When less is held.
-    pub(super) fn give_back(&mut self, host: Option<Host>, place: Place, bytes: u64) {
+    pub(super) fn give_back(&mut self, owner: Owner, place: Place, bytes: u64) {
         let held = self.total.held[place as usize].fetch_sub(bytes, Relaxed);
         assert!(held >= bytes, "{bytes} returned of {held}");
-        if let Some(of_host) = self.account_of(host) {
-            of_host.give_back(place, bytes);
-        }
+        self.accounts(owner)
+            .for_each(|account| account.give_back(place, bytes));
     }
 
-    fn account_of(&mut self, host: Option<Host>) -> Option<&mut Account> {
-        Some(&mut self.hosts.get_mut(&host?)?.account)
+    /// Returns the accounts of a flow's peer and host.
+    fn accounts(&mut self, owner: Owner) -> impl Iterator<Item = &mut Account> {
+        let of_host = owner.host.and_then(|host| self.hosts.account(host));
+        let of_peer = self.peers.account(owner.peer);
+        of_peer.into_iter().chain(of_host)
     }
 
-    /// Reports whether a flow of `host` that holds `held` bytes may take `bytes` more.
-    pub(super) fn fits(&self, host: Option<Host>, place: Place, held: u64, bytes: u64) -> bool {
+    /// Reports whether a flow of `owner` that holds `held` bytes may take `bytes` more.
+    pub(super) fn fits(&self, owner: Owner, place: Place, held: u64, bytes: u64) -> bool {
         let left = self.left(place);
-        self.fits_into(left, host, place, held, bytes)
+        self.fits_into(left, owner, place, held, bytes)
     }
 
     /// Reports the same for a pool with `left` bytes left.
-    fn fits_into(
-        &self,
-        left: u64,
-        host: Option<Host>,
-        place: Place,
-        held: u64,
-        bytes: u64,
-    ) -> bool {
-        let Some(left) = left.checked_sub(bytes) else {
+    fn fits_into(&self, left: u64, owner: Owner, place: Place, held: u64, bytes: u64) -> bool {
+        let Some(mut left) = left.checked_sub(bytes) else {
             return false;
         };
-        let held = held.saturating_add(bytes);
-        let Some((of_host, share)) = self.part(host, place) else {
-            return held <= left.saturating_mul(SHARE);
-        };
-        let room = left.saturating_mul(share);
-        let room = room.checked_sub(of_host.saturating_add(bytes));
-        room.is_some_and(|room| held <= room.saturating_mul(SHARE))
+        for (of_level, share) in self.levels(owner, place).into_iter().flatten() {
+            let room = left.saturating_mul(share);
+            let Some(room) = room.checked_sub(of_level.saturating_add(bytes)) else {
+                return false;
+            };
+            left = room;
+        }
+        held.saturating_add(bytes) <= left.saturating_mul(SHARE)
     }
 
-    /// Bytes by which a flow of `host` that holds `held` exceeds its share, or its host the host's
-    /// share.
-    pub(super) fn surplus(&self, host: Option<Host>, place: Place, held: u64) -> u64 {
-        let left = i128::from(self.left(place));
-        let flow_share = i128::from(SHARE);
-        let too_much = match self.part(host, place) {
-            // With r bytes fewer there are r more left, and its share is SHARE * r larger.
-            None => div_ceil(i128::from(held) - flow_share * left, 1 + flow_share),
-            // The host's share is then share * r larger, and r less of that is free.
-            Some((of_host, share)) => {
-                let share = i128::from(share);
-                let room = share * left - i128::from(of_host);
-                let beyond = i128::from(held) - flow_share * room;
-                div_ceil(beyond, 1 + flow_share * (share + 1))
-            }
-        };
-        u64::try_from(too_much).unwrap_or(0).min(held)
+    /// Bytes by which a flow of `owner` that holds `held` exceeds its share, or by which its host
+    /// or its peer exceeds theirs.
+    pub(super) fn surplus(&self, owner: Owner, place: Place, held: u64) -> u64 {
+        // With a byte of the flow fewer, there are so many bytes more left to it.
+        let (mut left, mut slope) = (i128::from(self.left(place)), 1);
+        for (of_level, share) in self.levels(owner, place).into_iter().flatten() {
+            left = i128::from(share) * left - i128::from(of_level);
+            slope = i128::from(share) * slope + 1;
+        }
+        let beyond = i128::from(held) - i128::from(SHARE) * left;
+        let surplus = div_ceil(beyond, 1 + i128::from(SHARE) * slope);
+        u64::try_from(surplus).unwrap_or(0).min(held)
     }
 
-    /// Bytes held by a host's flows of this ledger, and their maximum as a multiple of what is
-    /// left.
-    fn part(&self, host: Option<Host>, place: Place) -> Option<(u64, u64)> {
-        let of_host = self.hosts.get(&host?)?;
+    /// Bytes held by a peer's flows, and by a host's of this ledger, and their maximum as a
+    /// multiple of what is left to them. A peer without others has no maximum.
+    fn levels(&self, owner: Owner, place: Place) -> [Option<(u64, u64)>; 2] {
+        let of_peer = self.peers.held(owner.peer, place);
+        let crowded = self.total.peers.load(Relaxed) > 1;
+        let peer = of_peer.filter(|_| crowded).map(|held| (held, PEER_SHARE));
         let share = match self.total.hosts.load(Relaxed) {
             1 => SHARE,
             _ => HOST_SHARE,
         };
-        Some((of_host.account.held[place as usize], share))
+        let of_host = owner.host.and_then(|host| self.hosts.held(host, place));
+        [peer, of_host.map(|held| (held, share))]
     }
 }
 

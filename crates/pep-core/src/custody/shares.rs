@@ -17,7 +17,7 @@ fn host(number: u8) -> Host {
 /// Flows of a host.
 fn flows_of(ledger: &mut Ledger, site: SiteKey, number: u8, count: usize) -> Vec<FlowKey> {
     let open = |_| {
-        let flow = ledger.open(site, Bounds::NONE);
+        let flow = ledger.open(site, 0, Bounds::NONE);
         ledger.belong(flow, host(number));
         flow
     };
@@ -125,6 +125,47 @@ fn a_greedy_host_moves_its_surplus_until_it_has_its_share_of_memory() {
     assert!((18..=27).contains(&held), "{held} MiB");
 }
 
+/// Flows of hosts that a peer names.
+fn flows_by(ledger: &mut Ledger, site: SiteKey, peer: usize, hosts: u8) -> Vec<FlowKey> {
+    let open = |number| {
+        let flow = ledger.open(site, peer, Bounds::NONE);
+        ledger.belong(flow, Host::from_address([10, peer as u8, 0, number].into()));
+        flow
+    };
+    (0..hosts).map(open).collect()
+}
+
+#[test]
+fn a_peer_leaves_a_third_to_others_however_many_hosts_it_names() {
+    let mut ledger = Ledger::new(bounds(0, 1024 * MIB));
+    let site = ledger.add_site(Bounds::NONE);
+    let [rogue, honest] =
+        [(1, 200), (2, 1)].map(|(peer, hosts)| flows_by(&mut ledger, site, peer, hosts));
+    let held = contend(&mut ledger, &rogue, Place::Disk) / MIB;
+    assert!((650..=1024 * 2 / 3).contains(&held), "{held}");
+    let held = contend(&mut ledger, &honest, Place::Disk) / MIB;
+    // The only host of a peer gets 4/7 of what is left to that.
+    assert!(held >= 170, "{held}");
+    // A host more of the first still gets something.
+    let more = ledger.open(site, 1, Bounds::NONE);
+    ledger.belong(more, host(9));
+    for flow in &honest {
+        ledger.close(*flow);
+    }
+    assert!(contend(&mut ledger, &[more], Place::Disk) > 0);
+}
+
+#[test]
+fn a_peer_that_comes_when_another_has_taken_all_it_could_gets_something() {
+    let mut ledger = Ledger::new(bounds(0, 1024 * MIB));
+    let site = ledger.add_site(Bounds::NONE);
+    let hoarder = flows_by(&mut ledger, site, 1, 1);
+    assert!(contend(&mut ledger, &hoarder, Place::Disk) > 890 * MIB);
+    let late = flows_by(&mut ledger, site, 2, 1);
+    let held = contend(&mut ledger, &late, Place::Disk) / MIB;
+    assert!(held >= 60, "{held} MiB");
+}
+
 #[test]
 fn a_host_without_flows_does_not_count() {
     let mut ledger = Ledger::new(bounds(0, 1024 * MIB));
@@ -138,7 +179,7 @@ fn a_host_without_flows_does_not_count() {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Open(usize, u64, Option<u8>),
+    Open(usize, usize, u64, Option<u8>),
     Close(usize),
     Take(usize, Place, u64),
     GiveBack(usize, Place, u64),
@@ -146,9 +187,9 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let place = prop_oneof![Just(Place::Memory), Just(Place::Disk)];
-    let open = (0..3usize, 0..2000u64, option::of(0..3u8));
+    let open = (0..3usize, 0..3usize, 0..2000u64, option::of(0..3u8));
     prop_oneof![
-        1 => open.prop_map(|(site, most, host)| Op::Open(site, most, host)),
+        1 => open.prop_map(|(site, peer, most, host)| Op::Open(site, peer, most, host)),
         1 => (0..8usize).prop_map(Op::Close),
         6 => (0..8usize, place.clone(), 0..400u64).prop_map(|(f, p, n)| Op::Take(f, p, n)),
         4 => (0..8usize, place, 0..400u64).prop_map(|(f, p, n)| Op::GiveBack(f, p, n)),
@@ -159,6 +200,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct Flow {
     key: FlowKey,
     site: usize,
+    peer: usize,
     most: u64,
     host: Option<u8>,
 }
@@ -186,9 +228,17 @@ impl Model {
     ) -> bool {
         let of_flow = self.count(place, |it| it.key == flow.key) + more;
         let all = self.count(place, &within) + more;
-        let Some(left) = most.checked_sub(all) else {
+        let Some(mut left) = most.checked_sub(all) else {
             return false;
         };
+        let mut peers = self.flows.iter().filter(|it| within(it));
+        if peers.any(|it| it.peer != flow.peer) {
+            let of_peer = self.count(place, |it| within(it) && it.peer == flow.peer) + more;
+            let Some(to_peer) = (PEER_SHARE * left).checked_sub(of_peer) else {
+                return false;
+            };
+            left = to_peer;
+        }
         if flow.host.is_none() {
             return of_flow <= SHARE * left;
         }
@@ -242,13 +292,13 @@ proptest! {
         let mut model = Model::default();
         for op in ops {
             match op {
-                Op::Open(site, most, number) => {
-                    let key = ledger.open(keys[site], bounds(most, most));
+                Op::Open(site, peer, most, number) => {
+                    let key = ledger.open(keys[site], peer, bounds(most, most));
                     if let Some(number) = number {
                         ledger.belong(key, host(number));
                     }
                     prop_assert!(model.flows.iter().all(|other| other.key != key));
-                    model.flows.push(Flow { key, site, most, host: number });
+                    model.flows.push(Flow { key, site, peer, most, host: number });
                 }
                 Op::Close(at) if at < model.flows.len() => {
                     let flow = model.flows.remove(at);

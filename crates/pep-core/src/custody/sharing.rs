@@ -36,7 +36,7 @@ fn host(number: u8) -> Host {
 }
 
 fn open(ledger: &mut Ledger, site: usize, of: Option<u8>) -> FlowKey {
-    let flow = ledger.open(ledger.site(site), Bounds::NONE);
+    let flow = ledger.open(ledger.site(site), 0, Bounds::NONE);
     if let Some(number) = of {
         ledger.belong(flow, host(number));
     }

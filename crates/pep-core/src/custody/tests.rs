@@ -16,12 +16,12 @@ fn fill(ledger: &mut Ledger, flow: FlowKey, place: Place, chunk: u64) -> u64 {
 fn one_flow_alone_gets_nearly_all_and_leaves_something() {
     let mut ledger = Ledger::new(bounds(64 * MIB, 1024 * MIB));
     let site = ledger.add_site(Bounds::NONE);
-    let flow = ledger.open(site, Bounds::NONE);
+    let flow = ledger.open(site, 0, Bounds::NONE);
     let memory = fill(&mut ledger, flow, Place::Memory, 64 << 10);
     assert!(memory > 56 * MIB && memory < 57 * MIB, "{memory}");
     let disk = fill(&mut ledger, flow, Place::Disk, 64 << 10);
     assert!(disk > 909 * MIB && disk < 911 * MIB, "{disk}");
-    let late = ledger.open(site, Bounds::NONE);
+    let late = ledger.open(site, 0, Bounds::NONE);
     assert!(fill(&mut ledger, late, Place::Memory, 64 << 10) > 5 * MIB);
 }
 
@@ -31,7 +31,7 @@ fn flows_that_want_all_at_the_same_time_get_the_same() {
         let mut ledger = Ledger::new(bounds(64 * MIB, 0));
         let site = ledger.add_site(Bounds::NONE);
         let flows: Vec<_> = (0..count)
-            .map(|_| ledger.open(site, Bounds::NONE))
+            .map(|_| ledger.open(site, 0, Bounds::NONE))
             .collect();
         for _ in 0..2000 {
             for flow in &flows {
@@ -52,7 +52,7 @@ fn flows_that_want_all_at_the_same_time_get_the_same() {
 fn the_first_flow_moves_its_surplus_and_then_all_hold_the_same() {
     let mut ledger = Ledger::new(bounds(64 * MIB, 1024 * MIB));
     let site = ledger.add_site(Bounds::NONE);
-    let flows = [0; 4].map(|_| ledger.open(site, Bounds::NONE));
+    let flows = [0; 4].map(|_| ledger.open(site, 0, Bounds::NONE));
     fill(&mut ledger, flows[0], Place::Memory, 64 << 10);
     for _ in 0..4000 {
         for flow in flows {
@@ -71,7 +71,7 @@ fn the_first_flow_moves_its_surplus_and_then_all_hold_the_same() {
 fn a_window_opens_again_only_for_what_is_worth_it() {
     let mut ledger = Ledger::new(bounds(16 * MIB, 0));
     let site = ledger.add_site(Bounds::NONE);
-    let flow = ledger.open(site, Bounds::NONE);
+    let flow = ledger.open(site, 0, Bounds::NONE);
     fill(&mut ledger, flow, Place::Memory, 4096);
     assert!(ledger.waits(flow, Place::Memory));
     let mut freed = 0;
@@ -89,6 +89,6 @@ fn a_window_opens_again_only_for_what_is_worth_it() {
 fn without_a_disk_nothing_goes_there() {
     let mut ledger = Ledger::new(bounds(16 * MIB, 0));
     let site = ledger.add_site(Bounds::NONE);
-    let flow = ledger.open(site, Bounds::NONE);
+    let flow = ledger.open(site, 0, Bounds::NONE);
     assert!(!ledger.try_take(flow, Place::Disk, 1));
 }

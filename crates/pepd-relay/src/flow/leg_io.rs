@@ -8,7 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pep_core::{hosts::Party, relay::Side};
+use pep_core::{parties::Party, relay::Side};
 use pepd_sys::{
     leg::{self, SiteRuntime},
     reactor,

@@ -34,9 +34,10 @@ use std::{
 };
 
 use pep_core::{
-    budget::{MemoryBudget, Share},
-    hosts::{Host, Party},
+    budget::{MemoryBudget, MemoryPart, Share},
+    hosts::Host,
     pace::Line,
+    parties::Party,
     relay::{Direction, Relay, RelayLimits, Side},
     share::{Place, Priority},
     stats::EndReason,
@@ -122,6 +123,11 @@ impl FlowContext {
         Some(FlowMemory { slot, share })
     }
 
+    /// Returns what a party has of the memory for growing rings.
+    pub fn memory_part(&self, party: Party) -> Arc<MemoryPart> {
+        self.admission.memory_part(party, &self.budget)
+    }
+
     /// Returns whether the budget has room for one more flow.
     pub fn next_flow_fits(&self) -> bool {
         self.budget.has(self.initial_bytes())
@@ -151,6 +157,21 @@ pub struct FlowMemory {
     pub slot: Slot,
     /// Share of the budget.
     pub share: Share,
+}
+
+impl FlowMemory {
+    /// Makes this the memory of one of the flows with this part. To be called once.
+    #[must_use]
+    pub fn of(mut self, context: &FlowContext, part: &Arc<MemoryPart>) -> Self {
+        self.share.belong(part, context.initial_bytes());
+        self
+    }
+
+    /// Makes this the memory of a flow that its host shares with no peer.
+    fn of_host(self, context: &FlowContext, ends: &FlowInfo) -> Self {
+        let party = Party::host(ends.client.ip());
+        self.of(context, &context.memory_part(party))
+    }
 }
 
 /// Endpoints and policy of a flow.
@@ -269,7 +290,7 @@ impl Flow {
         client: OwnedFd,
         server: OwnedFd,
     ) -> Option<Self> {
-        let FlowMemory { slot, share } = memory;
+        let FlowMemory { slot, share } = memory.of_host(&context, &ends);
         let relay = Relay::new(context.limits, share);
         Self::with_relay(context, ends, slot, relay, [client, server])
     }
@@ -303,7 +324,8 @@ impl Flow {
         let link_leg = &legs[ends.site.link_side as usize];
         let link_used = revive::watch(link_leg.shared(), ends.site.link_leg());
         let buffer = ends.site.link_leg().buffers.receive;
-        let receive_window = ReceiveWindow::new(buffer, Share::none(&context.budget));
+        let part = context.memory_part(party);
+        let receive_window = ReceiveWindow::new(buffer, Share::none_of(&part));
         Some(Self {
             relay,
             busy_poll: BusyPoll::new(context.busy_poll),

@@ -174,7 +174,7 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
     };
     // Present when the state was read.
     let Some(server) = server else { return };
-    let FlowMemory { slot, share } = memory;
+    let FlowMemory { slot, share } = memory.of_host(&context, &ends);
     let relay = Relay::resume(context.limits, share, &directions, broken);
     let Some(mut flow) = Flow::with_relay(context, ends, slot, relay, [client, server]) else {
         return;

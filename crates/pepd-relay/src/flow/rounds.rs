@@ -11,7 +11,7 @@ use std::{
 };
 
 use pep_core::{
-    hosts::Party,
+    parties::Party,
     rounds::{Place, Rounds},
 };
 use tokio::{sync::Notify, task::yield_now, time::Instant};

@@ -116,6 +116,11 @@ impl Peers {
         });
     }
 
+    /// Returns the hash of a peer's name.
+    pub(crate) fn name(&self, peer: usize) -> u64 {
+        self.list[peer].name
+    }
+
     /// Returns the endpoint's numbers of the peers.
     #[cfg(test)]
     pub(crate) fn ids(&self) -> Vec<PeerId> {

@@ -18,7 +18,7 @@ use std::{net::IpAddr, time::Duration};
 use pep_core::{
     budget::Share,
     fair::{Bounds, FairQueues},
-    hosts::Party,
+    parties::Party,
 };
 use tunnel::{
     ecn::Ecn,
@@ -139,7 +139,7 @@ impl Core {
         if self.is_alone() {
             Party::host(client)
         } else {
-            Party::Peer(peer)
+            Party::Peer(self.peers.list[peer].name)
         }
     }
 

@@ -24,7 +24,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use pep_core::{arena::Counters, hosts::Party, relay::Side, stats::EndReason};
+use pep_core::{arena::Counters, parties::Party, relay::Side, stats::EndReason};
 use pepd_relay::{
     flow::{FlowInfo, age},
     limits::Permit,
@@ -146,12 +146,14 @@ impl Joint {
 
     /// Sets the leg.
     pub(super) fn set_leg(&mut self, mut leg: Box<dyn Leg>) {
-        let context = Arc::clone(&self.core.borrow().context);
+        let core = self.core.borrow();
         // A peer names its hosts as it likes.
         let party = match self.side {
             Side::Client => Party::host(self.ends.client.ip()),
-            Side::Server => Party::Peer(self.key.peer),
+            Side::Server => Party::Peer(core.peers.name(self.key.peer)),
         };
+        let context = Arc::clone(&core.context);
+        drop(core);
         leg.bound_receive(&context, &self.ends.site, self.side, party);
         self.leg = Some(leg);
     }

@@ -181,7 +181,6 @@ impl Machine {
         };
         let custody = Custody::within(bounds, spill, &context.counters);
         let mut peers = Peers::new(&Pool::new(&context.budget));
-        peers.credits.add(CREDIT, CREDIT);
         let sizes = Sizes {
             first: CREDIT,
             unsent: EXTENT / 2,
@@ -197,6 +196,7 @@ impl Machine {
         let far = far::Sites::new(&site, Box::new(servers));
         table.keep_in(&custody, 0, far.policy());
         table.belong_to(&parsed.peers[0].name);
+        peers.credits.add(CREDIT, CREDIT, table.memory());
         let peer = (parsed.peers[0].clone(), Reach::default());
         peers.push(id, peer, table, None);
         let tcp = Connections::new(tcp::Options {

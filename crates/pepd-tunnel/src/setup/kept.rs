@@ -45,7 +45,7 @@ impl Kept {
         let custody = &config.custody;
         let disk = custody.disk_bytes();
         let mut ledger = Ledger::new(Bounds {
-            memory: custody.memory.bytes(),
+            memory: config.custody_memory(),
             disk,
         });
         for (_, site) in config.sites.iter() {
@@ -158,7 +158,7 @@ mod tests {
         let kept = Kept::new(&config).unwrap();
         let portions = kept.open(&context.arena, vec![Vec::new(); 3]);
         assert_eq!(portions.len(), 3);
-        let takes = [(Place::Memory, 1), (Place::Disk, 2), (Place::Disk, 4)];
+        let takes = [(Place::Memory, 1), (Place::Disk, 1), (Place::Disk, 2)];
         let threads = portions
             .into_iter()
             .zip(takes)
@@ -172,9 +172,9 @@ mod tests {
             custody.age();
             let stats = context.counters.snapshot();
             let held = [stats.custody_memory_bytes, stats.custody_disk_bytes];
-            assert_eq!(held, [1 << 20, 6 << 20]);
+            assert_eq!(held, [1 << 20, 3 << 20]);
             assert!(
-                !custody.try_take(0, Place::Disk, 2 << 20),
+                !custody.try_take(0, Place::Disk, 6 << 20),
                 "the site's limit"
             );
             assert!(custody.try_take(1, Place::Disk, 0), "the built-in site");

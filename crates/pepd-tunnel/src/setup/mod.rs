@@ -290,14 +290,13 @@ impl Part {
         let peers = self.peers.iter().zip(packets).zip(reaches).enumerate();
         for (index, (((peer, config), packets), reach)) in peers {
             let (sizes, flows) = (self.sizes[index], self.flows[index]);
-            added
-                .credits
-                .add(config.session.session_credit, sizes.first);
             let id = self.endpoint.add_peer(config.clone());
             let id = id.map_err(|err| conflict(peer, err))?;
             let mut table = Table::new(context, sizes, flows);
             table.keep_in(custody, index, far);
             table.belong_to(&peer.name);
+            let base = config.session.session_credit;
+            added.credits.add(base, sizes.first, table.memory());
             added.push(id, (peer.clone(), reach), table, packets);
         }
         Ok(added)

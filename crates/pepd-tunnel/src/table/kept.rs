@@ -67,7 +67,7 @@ impl Custody {
     /// Takes bytes for a new flow of a site, which never ends.
     #[cfg(test)]
     pub(crate) fn try_take(&self, site: usize, place: Place, bytes: u64) -> bool {
-        let flow = self.open(site);
+        let flow = self.open(site, 0);
         self.ledger.borrow_mut().try_take(flow, place, bytes)
     }
 
@@ -77,11 +77,11 @@ impl Custody {
         self.spill.borrow().as_ref().is_some_and(Spill::is_busy)
     }
 
-    /// Adds a flow of a site.
-    pub(super) fn open(&self, site: usize) -> FlowKey {
+    /// Adds a flow of a site and a peer.
+    pub(super) fn open(&self, site: usize, peer: usize) -> FlowKey {
         let mut ledger = self.ledger.borrow_mut();
         let site = ledger.site(site);
-        ledger.open(site, Bounds::NONE)
+        ledger.open(site, peer, Bounds::NONE)
     }
 
     /// Handles an answer of the disk.

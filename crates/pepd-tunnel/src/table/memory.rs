@@ -38,9 +38,10 @@ impl End {
         let (mut session, sizes) = setup::sizes_and_session(config, 0);
         session.initiator = initiator;
         let mut credits = Credits::new(&Pool::new(&context.budget));
-        credits.add(session.session_credit, sizes.first);
+        let table = Table::new(&context, sizes, 1);
+        credits.add(session.session_credit, sizes.first, table.memory());
         Self {
-            table: Table::new(&context, sizes, 1),
+            table,
             session: Session::new(session, Duration::ZERO),
             credits,
             flow: None,

@@ -30,8 +30,8 @@ use std::{
 };
 
 use pep_core::{
-    arena::name_hash, custody::Bounds, hosts::Host, relay::Direction, site::KeepWhen,
-    stream_header::Resume,
+    arena::name_hash, budget::MemoryPart, custody::Bounds, hosts::Host, parties::Party,
+    relay::Direction, site::KeepWhen, stream_header::Resume,
 };
 use pepd_relay::{
     flow::{FlowContext, FlowMemory},
@@ -115,6 +115,8 @@ pub(super) struct Table {
     /// Part of them that legs may take.
     waiting: Waiting,
     custody: Rc<Custody>,
+    /// Memory that the flows share.
+    memory: Arc<MemoryPart>,
     /// The flow last looked up by its slot.
     looked_up: Cell<Option<FlowId>>,
     /// Index of the peer.
@@ -161,6 +163,7 @@ impl Table {
             taken: 0,
             waiting: Waiting::default(),
             custody: Custody::within(Bounds::NONE, None, &context.counters),
+            memory: context.memory_part(Party::Peer(0)),
             peer: 0,
             policy: Policy {
                 site: 0,
@@ -178,10 +181,17 @@ impl Table {
         (self.peer, self.policy) = (peer, policy);
     }
 
-    /// Loads the published end codes of the peer with this name. To be called before any flow is
-    /// added.
+    /// Sets the name of the peer: its flows share a part of memory, and its published end codes are
+    /// loaded. To be called before any flow is added.
     pub(super) fn belong_to(&mut self, name: &str) {
-        self.ended = Ended::for_peer(&self.context.arena, name_hash(name));
+        let name = name_hash(name);
+        self.memory = self.context.memory_part(Party::Peer(name));
+        self.ended = Ended::for_peer(&self.context.arena, name);
+    }
+
+    /// Returns the memory that the flows of the peer share.
+    pub(super) fn memory(&self) -> &Arc<MemoryPart> {
+        &self.memory
     }
 
     /// Sets whether the link is down. Returns whether that is a change.
@@ -208,6 +218,7 @@ impl Table {
         self.far += u32::from(outward == Direction::Down);
         let initial = self.context.limits.ring_initial;
         let keeper = self.keeper(flow, policy);
+        let memory = memory.of(&self.context, &self.memory);
         let mut entry = FlowBuffers::new(memory, outward, self.sizes, initial, keeper);
         entry.set_link_down(self.link_down);
         self.entries.insert(flow, entry);
@@ -260,6 +271,7 @@ impl Table {
             .for_each(|spot| self.custody.forget(spot));
         let recovered = recovered?;
         let mut entry = recovered.entry;
+        entry.memory.share.belong(&self.memory, 2 * initial);
         entry.belong_to(host);
         self.next += 1;
         self.taken += entry.taken();

@@ -164,7 +164,7 @@ impl Observer {
             custody: Custody {
                 memory: Used {
                     used: counters.custody_memory_bytes,
-                    most: self.config.custody.memory.bytes(),
+                    most: self.config.custody_memory(),
                 },
                 disk: Used {
                     used: counters.custody_disk_bytes,

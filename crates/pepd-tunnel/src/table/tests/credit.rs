@@ -63,8 +63,9 @@ impl Store for Receiver {
 impl Receiver {
     fn new() -> Self {
         let (context, budget) = (context(8, BUDGET), MemoryBudget::new(2 * CREDIT));
-        let mut credits = Credits::new(&Pool::new(&Arc::new(budget)));
-        credits.add(CREDIT, CREDIT);
+        let budget = Arc::new(budget);
+        let mut credits = Credits::new(&Pool::new(&budget));
+        credits.add(CREDIT, CREDIT, &Arc::new(MemoryPart::new(&budget)));
         Self {
             table: Table::new(&context, SIZES, FLOWS),
             session: session(false),

@@ -125,7 +125,7 @@ enum Chunk {
 
 impl Keeping {
     pub(in crate::table) fn new(keeper: CustodyHandle) -> Self {
-        let account = keeper.custody.open(keeper.policy.site);
+        let account = keeper.custody.open(keeper.policy.site, keeper.key.peer);
         Self {
             keeper,
             account,
