@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn while_our_own_flows_have_the_budget_nothing_more_is_granted() {
+    fn while_our_own_flows_have_the_budget_little_more_is_granted() {
         let mut hub = Hub::new(1, 64 * MIB, MIB);
         let mut flow = Share::take(&hub.budget, 4096).unwrap();
         assert!(flow.try_grow(46 * MIB));
@@ -476,7 +476,8 @@ mod tests {
             hub.turn(&[0], true, u64::MAX);
         }
         assert!(hub.peers[0].in_flight() >= MIB);
-        assert!(hub.budget.taken() <= 48 * MIB);
+        // As much as is left of seven eighths.
+        assert!(hub.budget.taken() < 52 * MIB, "{}", hub.budget.taken());
         drop(flow);
         for _ in 0..10 {
             hub.turn(&[0], true, u64::MAX);
