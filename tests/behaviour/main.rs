@@ -65,4 +65,5 @@ mod timeouts;
 mod top;
 mod trace;
 mod tunnel;
+mod unsendable;
 mod upkeep;

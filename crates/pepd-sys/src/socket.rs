@@ -389,6 +389,13 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
     })
 }
 
+/// Makes a TCP socket send what it may. Its timer alone tries only later again to send bytes for
+/// which there was no route.
+pub fn push(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // The kernel does so whenever this option is cleared, whether it was set or not.
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 0)
+}
+
 /// Makes an established TCP socket send a window probe at once, regardless of its timers; the far
 /// end answers with an acknowledgement. The kernel sends the probe when TCP_REPAIR ends. Needs
 /// CAP_NET_ADMIN.

@@ -10,6 +10,12 @@
 //! controls send new segments at once, whose SACK blocks prove the others lost, and a cap on the
 //! timer, 1 s, Linux's minimum, for connections under care.
 //!
+//! Bytes may wait with none in flight: the far end's window is closed, or the kernel cannot send
+//! them (no route, no address, a rule of the packet filter). The kernel then sends probes. It gives
+//! up after 15 of them without an answer (`net.ipv4.tcp_retries2`), whatever TCP_USER_TIMEOUT says.
+//! A cap on its timer would make that half a minute. So meanwhile there is none, and pepd tries in
+//! the kernel's place.
+//!
 //! Over a short path, outages of tens of milliseconds count. The timer, which doubles with each
 //! attempt, soon waits for many times as long as these last; so the care is quicker there.
 
@@ -28,8 +34,16 @@ pub struct Vitals {
     pub acked: u64,
     /// Packets sent and not known to have arrived.
     pub unacked: u32,
-    /// True where bytes wait and none are in flight: the far end's window is closed.
+    /// True where bytes wait and none are in flight: the far end's window is closed, or the kernel
+    /// cannot send.
     pub waits_for_window: bool,
+}
+
+impl Vitals {
+    /// Reports whether the far end lacks bytes.
+    pub fn has_bytes(&self) -> bool {
+        self.unacked > 0 || self.waits_for_window
+    }
 }
 
 /// Times of the care over a link.
@@ -45,6 +59,9 @@ const PACKET: u64 = 1500;
 const PROBE: u64 = 64;
 /// Part of the stated rate that probes of all connections together may take.
 const PROBES_PART: u64 = 32;
+/// Time without an ACK after which pepd probes a connection without bytes in flight. A receiver
+/// that pauses answers each probe, so that this is the time between them.
+const PAUSED: Duration = Duration::from_secs(2);
 
 impl Tempo {
     /// Returns the tempo for links on which outages last for seconds.
@@ -84,6 +101,19 @@ impl Tempo {
         Duration::from_secs(1).max(self.time_of(2 * PACKET))
     }
 
+    /// Returns the maximum of the retransmission timeout of a connection in this state; `usual` is
+    /// that of normal operation. Where none of its bytes is in flight it is Linux's own, so that 15
+    /// probes last as long as without pepd.
+    pub fn rto_max_for(self, vitals: &Vitals, is_stuck: bool, usual: Duration) -> Duration {
+        if vitals.waits_for_window {
+            Duration::from_secs(120)
+        } else if is_stuck {
+            self.rto_max().min(usual)
+        } else {
+            usual
+        }
+    }
+
     /// Returns the interval between checks of stuck connections.
     pub const fn look(self) -> Duration {
         Duration::from_millis(if self.is_quick { 5 } else { 50 })
@@ -102,12 +132,17 @@ impl Tempo {
         } else {
             2 * vitals.rtt + Duration::from_millis(400)
         };
-        round_trips + self.time_of(u64::from(vitals.unacked) * PACKET)
+        let limit = round_trips + self.time_of(u64::from(vitals.unacked.max(1)) * PACKET);
+        if vitals.unacked > 0 {
+            limit
+        } else {
+            limit.max(PAUSED)
+        }
     }
 
     /// Reports whether the link may be down, if for [`limit`](Self::limit) the same was true.
     pub fn seem_stuck(self, vitals: &Vitals) -> bool {
-        vitals.unacked > 0 && vitals.silent >= self.limit(vitals)
+        vitals.has_bytes() && vitals.silent >= self.limit(vitals)
     }
 
     /// Returns the time that so many bytes take at the stated rate.
@@ -165,7 +200,8 @@ impl Revival {
         let heard = vitals.silent < now.saturating_sub(self.looked);
         let progress = vitals.acked > self.acked;
         (self.looked, self.acked) = (now, vitals.acked);
-        if vitals.unacked == 0 {
+        // Who answers with a closed window is there.
+        if vitals.unacked == 0 && (heard || !vitals.waits_for_window) {
             return Care::Leave;
         }
         match self.answered {
@@ -257,6 +293,44 @@ mod tests {
         assert!(!USUAL.seem_stuck(&done));
         let mut revival = Revival::new(USUAL, ms(1000), &vitals(1, 2000));
         assert_eq!(revival.care(ms(2000), &done, PERIOD), Care::Leave);
+    }
+
+    /// None in flight, since the window is closed, or the kernel cannot send.
+    fn waiting(silent: u64) -> Vitals {
+        Vitals {
+            unacked: 0,
+            waits_for_window: true,
+            ..vitals(1, silent)
+        }
+    }
+
+    #[test]
+    fn one_that_cannot_send_is_probed_and_has_the_kernels_own_timer() {
+        assert!(!USUAL.seem_stuck(&waiting(1999)) && USUAL.seem_stuck(&waiting(2000)));
+        let usual = Duration::from_secs(2);
+        for is_stuck in [false, true] {
+            let most = USUAL.rto_max_for(&waiting(5000), is_stuck, usual);
+            assert_eq!(most.as_secs(), 120);
+        }
+        let in_flight = vitals(1, 5000);
+        assert_eq!(USUAL.rto_max_for(&in_flight, false, usual), usual);
+        assert_eq!(USUAL.rto_max_for(&in_flight, true, usual).as_secs(), 1);
+        let mut revival = Revival::new(USUAL, ms(1000), &waiting(5000));
+        let mut care = |at, vitals: Vitals| revival.care(ms(at), &vitals, PERIOD);
+        assert_eq!(care(1050, waiting(5050)), Care::Probe);
+        assert_eq!(care(1250, waiting(5250)), Care::Wait);
+        assert_eq!(care(1300, waiting(5300)), Care::Probe);
+        // The route is back: the kernel has sent.
+        assert_eq!(care(1550, vitals(1, 5550)), Care::Probe);
+        assert_eq!(care(1600, vitals(1, 20)), Care::Probe, "it was answered");
+        assert_eq!(care(1650, vitals(9, 20)), Care::Leave);
+    }
+
+    #[test]
+    fn a_receiver_that_pauses_and_answers_is_there() {
+        let mut revival = Revival::new(USUAL, ms(1000), &waiting(2000));
+        assert_eq!(revival.care(ms(1050), &waiting(2050), PERIOD), Care::Probe);
+        assert_eq!(revival.care(ms(1100), &waiting(10), PERIOD), Care::Leave);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use std::{
     cell::RefCell,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Weak,
@@ -63,7 +64,9 @@ struct Leg {
     rto_max: Option<Duration>,
     tempo: Tempo,
     patience: Patience,
-    /// Bytes acknowledged while more are in flight, and the scan that first found as many.
+    /// The maximum that the kernel has now.
+    rto_max_set: Option<Duration>,
+    /// Bytes acknowledged while more are in flight or wait, and the scan that first found as many.
     waits: Option<(u64, Duration)>,
     /// State of the revival, if the leg seems stuck.
     revival: Option<Revival>,
@@ -102,6 +105,7 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) -> Arc<Used> {
         legs.list.push(Leg {
             socket: Arc::downgrade(socket),
             rto_max: options.rto_max,
+            rto_max_set: options.rto_max,
             tempo: match options.rto_min {
                 Some(_) => Tempo::quick(rate),
                 None => Tempo::usual(rate),
@@ -224,16 +228,13 @@ impl Legs {
                 looks.quick += 1;
                 looks.quick_in_flight += u32::from(vitals.unacked > 0);
             }
-            let was_stuck = leg.revival.is_some();
             let care = leg.care(now, &vitals, leg.tempo.period(stuck_before).max(between));
-            if care == Care::Probe && socket::send_probe(socket.as_fd()).is_ok() {
-                probes += 1;
+            if care == Care::Probe {
+                probes += u64::from(probe(socket.as_fd(), &vitals).is_ok());
             }
             let is_stuck = leg.revival.is_some();
             leg.is_quiet &= !is_stuck;
-            if was_stuck != is_stuck {
-                leg.cap_retransmissions(socket.as_fd(), rto_max);
-            }
+            leg.cap_retransmissions(socket.as_fd(), &vitals, rto_max);
             looks.stuck += u32::from(is_stuck);
             looks.stuck_quick += u32::from(is_stuck && quick);
             true
@@ -248,9 +249,12 @@ impl Legs {
 impl Leg {
     /// Sets the maximum of the retransmission timeout that its state calls for. pepd already warned
     /// of a kernel without this option when it made the leg.
-    fn cap_retransmissions(&self, socket: BorrowedFd<'_>, rto_max: Duration) {
-        let stuck = self.revival.map(|_| self.tempo.rto_max().min(rto_max));
-        let _ = socket::set_rto_max(socket, stuck.unwrap_or(rto_max));
+    fn cap_retransmissions(&mut self, fd: BorrowedFd<'_>, vitals: &Vitals, rto_max: Duration) {
+        let is_stuck = self.revival.is_some();
+        let most = self.tempo.rto_max_for(vitals, is_stuck, rto_max);
+        if self.rto_max_set.replace(most) != Some(most) {
+            let _ = socket::set_rto_max(fd, most);
+        }
     }
 
     /// Returns the leg's new user timeout, if it changes.
@@ -263,7 +267,7 @@ impl Leg {
         if self.revival.is_none() {
             let stands = self.waits.filter(|(acked, _)| *acked == vitals.acked);
             let since = stands.map_or(now, |(_, since)| since);
-            self.waits = (vitals.unacked > 0).then_some((vitals.acked, since));
+            self.waits = vitals.has_bytes().then_some((vitals.acked, since));
             if now - since < self.tempo.limit(vitals) || !self.tempo.seem_stuck(vitals) {
                 return Care::Wait;
             }
@@ -277,6 +281,14 @@ impl Leg {
         }
         care
     }
+}
+
+/// Makes a leg try to reach its far end, by bytes that could not be sent, or by a probe.
+fn probe(fd: BorrowedFd<'_>, vitals: &Vitals) -> io::Result<()> {
+    if vitals.waits_for_window {
+        socket::push(fd)?;
+    }
+    socket::send_probe(fd)
 }
 
 #[cfg(test)]
