@@ -70,6 +70,8 @@ pub struct Sent {
     pub bytes: u64,
     /// Sessions begun.
     pub sessions: u64,
+    /// Turns, each a burst of datagrams.
+    pub turns: u64,
 }
 
 /// Bytes from and to an address.
@@ -288,10 +290,11 @@ impl Attacker {
         });
         let mut random = SplitMix64::new(seed);
         let began = Instant::now();
-        let (mut turns, mut of_session, mut sessions) = (0, 0, 0);
+        let (mut of_session, mut sessions) = (0, 0);
         while began.elapsed() < duration {
             let elapsed = began.elapsed().as_secs_f64();
             let due = rate.map_or(u64::MAX, |rate| (elapsed * f64::from(rate)) as u64);
+            let turns = self.sent.turns;
             if turns >= due || self.sent.bytes as f64 * 8.0 > LOAD * elapsed {
                 self.pump();
                 thread::sleep(MOMENT);
@@ -306,10 +309,10 @@ impl Attacker {
             for step in (flood.turn)(of_session, target, &mut random) {
                 self.take(&step);
             }
-            if turns % 16 == 0 {
+            if turns.is_multiple_of(16) {
                 self.pump();
             }
-            turns += 1;
+            self.sent.turns += 1;
             of_session += 1;
         }
         self.sent
@@ -339,12 +342,13 @@ impl Attacker {
         self.sent
     }
 
-    /// Sends as much per second as before, for half as long, to a port of the victim at which
-    /// nothing listens.
+    /// Sends as much per second as before, for half as long and in such bursts, to a port of the
+    /// victim at which nothing listens.
     pub fn send_to_closed_port(&mut self, as_before: &Sent, duration: Duration) {
         let count = as_before.datagrams.max(1);
         let datagram = vec![0; (as_before.bytes / count).min(1400) as usize];
         let to = SocketAddr::new(self.victim.ip(), CLOSED_PORT);
+        let burst = count / as_before.turns.max(1);
         let count = count / 2;
         let began = Instant::now();
         let mut sent = 0;
@@ -354,9 +358,11 @@ impl Attacker {
                 thread::sleep(MOMENT);
                 continue;
             }
-            // The refusals of the port come back as errors.
-            let _ = self.udp.send_to(&datagram, to);
-            sent += 1;
+            for _ in 0..burst.max(1) {
+                // The refusals of the port come back as errors.
+                let _ = self.udp.send_to(&datagram, to);
+                sent += 1;
+            }
         }
     }
 
