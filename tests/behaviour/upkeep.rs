@@ -138,6 +138,100 @@ fn policy_rules_that_come_later_do_not_take_what_is_redirected() {
     });
 }
 
+/// Returns the lowest numbers of pepd's policy rules and of others, but for the local table's.
+fn first_rules(bed: &Bed) -> (u32, u32) {
+    let version = match bed.family {
+        Family::V4 => "-4",
+        Family::V6 => "-6",
+    };
+    let listed = bed.gateway.ip(&format!("{version} rule"));
+    let rules = listed.lines().filter_map(|line| {
+        let (number, rule) = line.split_once(':')?;
+        Some((number.parse().ok()?, rule.contains("proto 80")))
+    });
+    let rules: Vec<(u32, bool)> = rules.filter(|(number, _)| *number > 0).collect();
+    let first = |ours| rules.iter().find(|rule| rule.1 == ours);
+    let of = |ours| first(ours).map_or(0, |(number, _)| *number);
+    (of(true), of(false))
+}
+
+/// The rules of wg-quick for a full tunnel, in the order of their addition.
+const VPN: [&str; 2] = [
+    "not fwmark 51820 table 77",
+    "table main suppress_prefixlength 0",
+];
+
+#[test]
+fn after_each_reconnection_of_a_vpn_the_policy_rules_return_to_their_place() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let pep = bed.start().expect("not direct");
+        let mut open = connect(bed);
+        echo_once(&mut open, b"before");
+        let place = first_rules(bed).0;
+        for _ in 0..30 {
+            for rule in VPN {
+                ip(bed, &format!("rule add {rule}"));
+            }
+            wait_until("pepd's rules to be ahead", || {
+                let (ours, others) = first_rules(bed);
+                ours < others
+            });
+            for rule in VPN {
+                ip(bed, &format!("rule del {rule}"));
+            }
+            wait_until("pepd's rules to be back", || first_rules(bed).0 == place);
+        }
+        echo_once(&mut open, b"open");
+        echo_once(&mut connect(bed), b"new");
+        assert_eq!(pep.counter("flows_accepted"), 2);
+        drop(open);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn a_program_that_insists_on_being_first_gets_there_and_pepd_returns_after_it() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let pep = bed.start().expect("not direct");
+        let place = first_rules(bed).0;
+        let server = bed.at(Place::Server, PORT).ip();
+        ip(
+            bed,
+            &format!("route add {server} dev wan0 table {OTHER_TABLE}"),
+        );
+        let rule = format!("to {server} table {OTHER_TABLE}");
+        ip(bed, &format!("rule add {rule}"));
+        wait_until("pepd to have no place left", || {
+            let (ours, others) = first_rules(bed);
+            if ours < others {
+                ip(bed, &format!("rule add {rule}"));
+                ip(bed, &format!("rule del {rule} priority {others}"));
+            }
+            pep.log().text().contains("no number is left")
+        });
+        // The gateway's own rules still have room, and hosts their connections.
+        let (ours, others) = first_rules(bed);
+        assert!(0 < others && others <= ours, "{ours} {others}");
+        // The first SYNs are redirected, and dropped.
+        wait_until("hosts to get on", || {
+            bed.client.connect(bed.at(Place::Server, PORT)).is_ok()
+        });
+        let before = pep.counter("flows_accepted");
+        ip(bed, &format!("rule del {rule}"));
+        wait_until("pepd's rules to be back", || first_rules(bed).0 == place);
+        wait_until("new connections to be accelerated", || {
+            echo_once(&mut connect(bed), b"accelerated");
+            pep.counter("flows_accepted") > before
+        });
+        ip(bed, &format!("route flush table {OTHER_TABLE}"));
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
 #[test]
 fn marks_that_others_set_keep_nothing_from_pepd() {
     matrix_pepd_only(|bed| {

@@ -35,7 +35,8 @@ use super::{
     netlink::{Netlink, RouteError},
     nft::{self, Nft, NftError},
     route::{
-        OURS, address_family, all_rules, ignore, network_of, priority_of, remove_rule, table_of,
+        OURS, address_family, all_rules, ignore, network_of, place_before, priority_of,
+        remove_rule, table_of,
     },
     rules::{
         Counter, Device, Family, Features, Ruleset, hosts_never_in_clear, hosts_only,
@@ -316,13 +317,13 @@ impl Policy {
         rule.attributes.contains(&OURS) && !leads && table_of(rule) == self.table
     }
 
-    /// Returns the priority that puts the rules ahead of those of other programs.
+    /// Returns the priority that puts the rules ahead of those of other programs, as far as there
+    /// is one.
     fn first(&self, all: &[RuleMessage]) -> u32 {
         let place = 1..=self.priority + 2;
         let others = all.iter().filter(|rule| !rule.attributes.contains(&OURS));
         let ahead = others.map(priority_of).filter(|at| place.contains(at));
-        let first = ahead.min().map(|first| first.saturating_sub(3).max(1));
-        first.unwrap_or(self.priority)
+        place_before(ahead.min(), 3, self.priority)
     }
 
     async fn install(&self, netlink: &Netlink) -> Result<(), RouteError> {
@@ -386,17 +387,14 @@ impl Policy {
         for &family in self.families {
             let all = all_rules(netlink, family).await?;
             let own: Vec<_> = all.iter().filter(|rule| self.is_own(rule)).collect();
-            let first = own.iter().map(|rule| priority_of(rule)).min();
-            let wanted = self.rules(family, first.unwrap_or(self.priority));
+            let wanted = self.rules(family, self.first(&all));
             let is_there = |(at, part): &(u32, Part)| {
                 own.iter()
                     .any(|rule| *at == priority_of(rule) && part.is(rule))
             };
-            let place = 1..=first.unwrap_or(0) + 2;
+            let place = 1..=wanted.first().map_or(0, |(end, _)| *end);
             let mut others = all.iter().filter(|rule| !rule.attributes.contains(&OURS));
-            let is_behind = !wanted.is_empty()
-                && first != Some(1)
-                && others.any(|rule| place.contains(&priority_of(rule)));
+            let is_behind = others.any(|rule| place.contains(&priority_of(rule)));
             if is_behind || !wanted.iter().all(is_there) {
                 return Ok(false);
             }
@@ -464,7 +462,7 @@ mod tests {
         assert_eq!(usual.first(&[rule_of_another(32_766)]), 96);
         assert_eq!(usual.first(&[rule_of_another(98)]), 95);
         assert_eq!(usual.first(&[rule_of_another(50), rule_of_another(60)]), 47);
-        assert_eq!(usual.first(&[rule_of_another(2)]), 1);
+        assert_eq!(usual.first(&[rule_of_another(2)]), 11, "the floor");
         assert_eq!(policy(1).first(&[]), 1);
     }
 }

@@ -36,6 +36,7 @@ pub mod program;
 mod raw;
 mod render;
 pub mod route;
+pub mod rule_watch;
 pub mod rules;
 pub mod setup;
 mod time_wait;

@@ -16,7 +16,10 @@
 //! seem local.
 //!
 //! P is `intercept.rule_priority`, or less. Rules without an explicit priority (`ip rule add`) get
-//! one ahead of all others, and would divert pepd's packets. So pepd moves its rules ahead of them.
+//! the number before the first one's, and would divert pepd's packets. So pepd moves its rules
+//! ahead of them, and back once they are gone: otherwise each reconnection of a VPN would move both
+//! on, to the first number. From there on the kernel gives such rules the number 0, and keeps them
+//! in the order of their addition, which none of these programs expects.
 
 use std::{
     collections::BTreeSet,
@@ -51,6 +54,9 @@ const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 
 /// Attribute of pepd's rules, and of no others.
 pub(super) const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
+
+/// Lowest number that pepd's rules take to come ahead of others, unless configured.
+const FLOOR: u32 = 10;
 
 /// Maximum number of TUNs of any configuration: of LAN interfaces, and two of each of 16 sites of
 /// mode `boost`.
@@ -273,7 +279,7 @@ impl Routing {
                 .await?;
         }
         let all = all_rules(netlink, family).await?;
-        let priority = self.priority_before(&all);
+        let priority = self.place(&all);
         for wanted in self.rules(tuns, priority) {
             self.add_rule(netlink, family, wanted).await?;
         }
@@ -307,19 +313,46 @@ impl Routing {
         rules
     }
 
-    /// Returns the priority that puts pepd's rules ahead of all rules of other programs.
-    fn priority_before(&self, all: &[RuleMessage]) -> u32 {
+    /// Returns the priority that puts pepd's rules ahead of all rules of other programs, as far as
+    /// there is one.
+    fn place(&self, all: &[RuleMessage]) -> u32 {
         let others = all.iter().filter(|rule| self.is_ahead(rule));
-        let first = others.map(priority_of).min();
-        // pepd's last rule may come after it.
-        first.map_or(self.priority, |first| first.saturating_sub(2))
+        // pepd's last rule comes before it as well.
+        place_before(others.map(priority_of).min(), 2, self.priority)
     }
 
-    /// Returns true for a rule of another program ahead of the place of pepd's rules. The rule of
-    /// the local table is always first, and rules of another pepd match other marks.
+    /// Returns true for a rule of another program ahead of the usual place of pepd's rules that may
+    /// divert packets with pepd's marks. The rule of the local table is always first, and rules of
+    /// another pepd match other marks.
     fn is_ahead(&self, rule: &RuleMessage) -> bool {
         let is_before = (1..=self.priority + 1).contains(&priority_of(rule));
-        is_before && !rule.attributes.contains(&OURS)
+        is_before && !rule.attributes.contains(&OURS) && self.may_divert(rule)
+    }
+
+    /// Returns false for a rule that matches no packet of a host with one of pepd's marks.
+    fn may_divert(&self, rule: &RuleMessage) -> bool {
+        if rule.header.action == RuleAction::Nop {
+            return false;
+        }
+        if rule.header.flags.contains(RuleFlags::Invert) {
+            return true;
+        }
+        let (mut mark, mut mask) = (None, u32::MAX);
+        for attribute in &rule.attributes {
+            match attribute {
+                RuleAttribute::Iifname(name) if !self.lans.contains(name) => return false,
+                // Packets of this machine's sockets only.
+                RuleAttribute::Oifname(_) => return false,
+                RuleAttribute::FwMark(wanted) => mark = Some(*wanted),
+                RuleAttribute::FwMask(wanted) => mask = *wanted,
+                _ => {}
+            }
+        }
+        let of_ours = mask & self.marks.mask();
+        let matches = |ours: u32, wanted: u32| ours & of_ours == wanted & of_ours;
+        let holds = (0..self.tables as usize - 1).map(|tun| self.marks.hold(tun));
+        let mut ours = [self.marks.local()].into_iter().chain(holds);
+        mark.is_none_or(|wanted| ours.any(|ours| matches(ours, wanted)))
     }
 
     /// Returns true for one of the [wanted](Self::rules) rules at this priority or an earlier one.
@@ -348,15 +381,19 @@ impl Routing {
                 .any(|rule| wanted.is_but_for_priority(rule, mask))
         };
         let last = ours.iter().map(|rule| priority_of(rule)).max();
+        let Some(last) = last.filter(|_| self.rules(tuns, 0).iter().all(is_there)) else {
+            return Ok(Rules::Missing);
+        };
+        let place = self.rules(tuns, self.place(&all));
+        let is_at_place = |wanted: &Wanted| ours.iter().any(|rule| wanted.is(rule, mask));
+        let is_in_place = place.iter().all(is_at_place);
         let mut ahead = all.iter().filter(|rule| self.is_ahead(rule));
-        Ok(match last {
-            Some(last) if self.rules(tuns, 0).iter().all(is_there) => {
-                match ahead.find(|rule| priority_of(rule) <= last && last > 0) {
-                    Some(rule) => Rules::Behind(describe(rule)),
-                    None => Rules::InPlace,
-                }
-            }
-            _ => Rules::Missing,
+        let first = ahead.find(|rule| priority_of(rule) <= last).map(describe);
+        Ok(match (is_in_place, first) {
+            (true, None) => Rules::InPlace,
+            (false, None) => Rules::Displaced,
+            (false, Some(rule)) => Rules::Behind(rule),
+            (true, Some(rule)) => Rules::Stuck(rule),
         })
     }
 
@@ -664,8 +701,21 @@ pub enum Rules {
     InPlace,
     /// Some are missing.
     Missing,
+    /// All installed, ahead of others, but not in their usual place, which is free again.
+    Displaced,
     /// A rule of another program comes first: this one.
     Behind(String),
+    /// A rule of another program comes first, and there is no place ahead of it.
+    Stuck(String),
+}
+
+/// Returns the place for rules that come `ahead` of the first rule of another program, if there is
+/// one: the `usual` place, or an earlier one, but none below [`FLOOR`].
+pub(super) fn place_before(first: Option<u32>, ahead: u32, usual: u32) -> u32 {
+    let least = if usual > FLOOR { FLOOR + 1 } else { 1 };
+    first.map_or(usual, |first| {
+        first.saturating_sub(ahead).clamp(least, usual)
+    })
 }
 
 /// Returns one host for each network of these interfaces that are up: a neighbour of the machine's
@@ -775,6 +825,45 @@ mod tests {
         assert_eq!(found("10.71.1.9", "255.255.255.0"), "10.71.1.1");
         assert_eq!(found("10.0.0.1", "255.255.255.252"), "10.0.0.2");
         assert_eq!(found("fd71:1::1", "ffff:ffff:ffff:ffff::"), "fd71:1::2");
+    }
+
+    #[test]
+    fn rules_come_before_others_as_far_as_there_is_a_place() {
+        assert_eq!(place_before(None, 2, 100), 100);
+        assert_eq!(place_before(Some(98), 2, 100), 96);
+        assert_eq!(place_before(Some(13), 2, 100), 11);
+        assert_eq!(place_before(Some(9), 2, 100), 11, "the floor");
+        assert_eq!(place_before(Some(4), 2, 5), 2);
+        assert_eq!(place_before(Some(1), 2, 1), 1);
+    }
+
+    fn rule(action: RuleAction, attributes: Vec<RuleAttribute>) -> RuleMessage {
+        let mut rule = RuleMessage::default();
+        rule.header.action = action;
+        rule.attributes = attributes;
+        rule.attributes.push(RuleAttribute::Priority(98));
+        rule
+    }
+
+    #[test]
+    fn only_rules_that_may_divert_pepds_packets_are_ahead() {
+        use RuleAttribute::{FwMark, FwMask, Iifname, Oifname};
+        let config = pep_core::config::parse("[intercept]\nlan = [\"lan0\"]\n");
+        let routing = Routing::new(&config.expect("valid"), &Family::ALL);
+        let local = routing.marks.local();
+        let is_ahead = |attributes| routing.is_ahead(&rule(RuleAction::ToTable, attributes));
+        assert!(is_ahead(vec![]));
+        assert!(is_ahead(vec![Iifname("lan0".into())]));
+        assert!(!is_ahead(vec![Iifname("wan0".into())]));
+        assert!(!is_ahead(vec![Oifname("wg0".into())]));
+        assert!(!is_ahead(vec![FwMark(0x77)]));
+        assert!(is_ahead(vec![FwMark(0x77), FwMask(0xff)]));
+        assert!(is_ahead(vec![FwMark(local | 0x77)]));
+        assert!(!routing.is_ahead(&rule(RuleAction::Nop, vec![])));
+        // `not fwmark 0xca6c`, of wg-quick.
+        let mut inverted = rule(RuleAction::ToTable, vec![FwMark(0xca6c)]);
+        inverted.header.flags = RuleFlags::Invert;
+        assert!(routing.is_ahead(&inverted));
     }
 
     #[test]

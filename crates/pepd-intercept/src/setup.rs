@@ -108,6 +108,12 @@ pub enum SetupError {
         /// Interface by which they arrive.
         interface: String,
     },
+    /// Other programs have taken the first numbers of policy rules.
+    #[error(
+        "no number is left before a policy rule of another program; give that one a number \
+         (`ip rule add ... priority 1000`), or stop the program that puts it first again and again"
+    )]
+    NoPlace,
     /// No descriptors are left.
     #[error("check of the nft table failed: the kernel did not answer")]
     Ask(#[source] io::Error),

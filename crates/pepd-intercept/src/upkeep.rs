@@ -27,6 +27,11 @@ pub enum Trouble {
     Routing(Family),
     /// pepd's policy rules of the family come after this one of another program.
     Behind(Family, String),
+    /// Packets of the family may be diverted by this policy rule of another program, and there is
+    /// no place ahead of it: the program has moved it, and pepd its own, to the first numbers.
+    Stuck(Family, String),
+    /// The usual place of pepd's policy rules of the family is free again.
+    Displaced(Family),
     /// All is installed, but the kernel would not deliver redirected packets of hosts of this
     /// interface.
     Undelivered(Family, String),
@@ -50,6 +55,15 @@ impl fmt::Display for Trouble {
             Self::Behind(family, rule) => write!(
                 f,
                 "a policy rule of another program for {family} ({rule}) came before pepd's"
+            ),
+            Self::Stuck(family, rule) => write!(
+                f,
+                "a policy rule of another program for {family} ({rule}) comes before pepd's: new connections \
+                 pass unaccelerated"
+            ),
+            Self::Displaced(family) => write!(
+                f,
+                "the usual place of pepd's policy rules for {family} is free again"
             ),
             Self::Undelivered(family, interface) => write!(
                 f,
@@ -182,8 +196,20 @@ impl Interception {
         match self.routing.rules_of(netlink, family, tuns).await? {
             Rules::Missing => return Ok(Some(Trouble::Routing(family))),
             Rules::Behind(rule) => return Ok(Some(Trouble::Behind(family, rule))),
+            Rules::Displaced => return Ok(Some(Trouble::Displaced(family))),
+            Rules::Stuck(rule) => return Ok(Some(Trouble::Stuck(family, rule))),
             Rules::InPlace => {}
         }
+        self.undelivered(family, hosts).await
+    }
+
+    /// Returns the lack of the rules' effect.
+    async fn undelivered(
+        &self,
+        family: Family,
+        hosts: impl Iterator<Item = &LanHost>,
+    ) -> Result<Option<Trouble>, InterceptError> {
+        let (netlink, tuns) = (&self.netlink, &self.tun_indices);
         if !self.routing.leads_into_tuns(netlink, family, tuns).await? {
             return Ok(Some(Trouble::Routing(family)));
         }
@@ -213,6 +239,9 @@ impl Interception {
             Trouble::Clear => {
                 if let Some(hold) = &self.clear_hold {
                     hold.restore(netlink).await?;
+                    if !hold.state(netlink).await?.is_whole() {
+                        return Err(InterceptError::NoPlace);
+                    }
                 }
                 Ok("reinstalled")
             }
@@ -224,6 +253,11 @@ impl Interception {
                 self.routing.install(netlink, *family, tuns).await?;
                 Ok("moved pepd's ahead of it")
             }
+            Trouble::Displaced(family) => {
+                self.routing.install(netlink, *family, tuns).await?;
+                Ok("moved them back")
+            }
+            Trouble::Stuck(..) => Err(InterceptError::NoPlace),
             Trouble::Undelivered(family, interface) => {
                 self.routing.install(netlink, *family, tuns).await?;
                 let hosts = self.routing.lan_hosts().map_err(InterceptError::Ask)?;

@@ -75,14 +75,17 @@ pub enum Group {
     Link,
     /// Neighbours, and their reachability.
     Neighbour,
+    /// Policy rules.
+    Rule,
 }
 
 impl Group {
     const fn bit(self) -> u32 {
-        bit(match self {
-            Self::Link => libc::RTNLGRP_LINK,
-            Self::Neighbour => libc::RTNLGRP_NEIGH,
-        })
+        match self {
+            Self::Link => bit(libc::RTNLGRP_LINK),
+            Self::Neighbour => bit(libc::RTNLGRP_NEIGH),
+            Self::Rule => bit(libc::RTNLGRP_IPV4_RULE) | bit(libc::RTNLGRP_IPV6_RULE),
+        }
     }
 }
 

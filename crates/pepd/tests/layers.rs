@@ -140,7 +140,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "nft netlink",
             "filter iptables setup",
             "bypass other_marks icmp route",
-            "clear_hold hop near raw watcher",
+            "clear_hold hop near raw rule_watch watcher",
             "defer full_hosts lost neigh tun",
             "render time_wait upkeep",
         ],

@@ -25,6 +25,17 @@ pub(super) fn sweep(context: &FlowContext) {
     context.arena.sweep(SWEEP);
 }
 
+/// Number of its changes that are logged before.
+const BEGINNING: u32 = 3;
+
+/// Policy rule of another program that comes before pepd's again and again.
+#[derive(Debug, Clone, Copy)]
+struct Contest {
+    seen: Instant,
+    logged: Instant,
+    times: u32,
+}
+
 /// State of the periodic tasks.
 #[derive(Debug, Default)]
 pub(super) struct Chores {
@@ -34,8 +45,8 @@ pub(super) struct Chores {
     code_unmapped: bool,
     /// Lasting troubles that have been logged.
     reported: BTreeSet<Trouble>,
-    /// Policy rules that come before pepd's again and again: when last seen, and last logged.
-    contests: BTreeMap<Trouble, (Instant, Instant)>,
+    /// Contests about the first place, by family and the table to which the other rule leads.
+    contests: BTreeMap<(Family, String), Contest>,
     /// Lines of the log known to be lost.
     lost_lines: u64,
 }
@@ -124,6 +135,7 @@ impl Chores {
             looked.mended |= result.is_ok() && !trouble.is_for_operators();
             if let Trouble::Routing(family)
             | Trouble::Behind(family, _)
+            | Trouble::Stuck(family, _)
             | Trouble::Undelivered(family, _) = &trouble
                 && result.is_err()
             {
@@ -152,6 +164,9 @@ impl Chores {
             Ok(_) if is_on_again && *trouble == Trouble::Routing(Family::V6) => {
                 tracing::info!("IPv6 is switched on again: pepd takes IPv6 connections again");
             }
+            Ok(done) if matches!(trouble, Trouble::Displaced(_)) => {
+                tracing::debug!("{trouble}: {done}");
+            }
             Ok(_) if !self.is_news(trouble, Instant::now()) => {}
             Ok(done) => tracing::warn!(
                 "{trouble}: {done}; meanwhile hosts had no acceleration, or no connections"
@@ -168,15 +183,26 @@ impl Chores {
     /// Returns false for a policy rule that comes before pepd's each time pepd moves ahead of it,
     /// unless that was not logged for a while.
     fn is_news(&mut self, trouble: &Trouble, now: Instant) -> bool {
-        if !matches!(trouble, Trouble::Behind(..)) {
+        let Trouble::Behind(family, rule) = trouble else {
             return true;
-        }
+        };
+        // Its number differs each time.
+        let rule = rule.split_once(", ").map_or(&**rule, |(_, leads)| leads);
+        let contest = (*family, rule.to_owned());
         self.contests
-            .retain(|_, (seen, _)| now.duration_since(*seen) < CONTEST);
-        let known = self.contests.get(trouble).map(|(_, logged)| *logged);
-        let is_news = known.is_none_or(|logged| now.duration_since(logged) >= AGAIN);
-        let logged = known.filter(|_| !is_news).unwrap_or(now);
-        self.contests.insert(trouble.clone(), (now, logged));
+            .retain(|_, contest| now.duration_since(contest.seen) < CONTEST);
+        let of_contest = self.contests.entry(contest).or_insert(Contest {
+            seen: now,
+            logged: now,
+            times: 0,
+        });
+        of_contest.times += 1;
+        of_contest.seen = now;
+        let is_late = now.duration_since(of_contest.logged) >= AGAIN;
+        let is_news = is_late || of_contest.times <= BEGINNING;
+        if is_news {
+            of_contest.logged = now;
+        }
         is_news
     }
 }
@@ -186,16 +212,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_contest_about_the_first_place_is_logged_once_in_ten_minutes() {
+    fn a_contest_about_the_first_place_is_soon_logged_once_in_ten_minutes() {
         let (mut chores, begin) = (Chores::default(), Instant::now());
         let behind = |rule: &str| Trouble::Behind(Family::V4, rule.to_owned());
-        let one = behind("priority 1, table 77");
+        let one = behind("priority 98, table 77");
         let mut is_news = |trouble: &Trouble, second| {
             chores.is_news(trouble, begin + Duration::from_secs(second))
         };
         let logged: Vec<_> = (0..1300).filter(|second| is_news(&one, *second)).collect();
-        assert_eq!(logged, [0, 600, 1200]);
-        assert!(is_news(&behind("priority 2, table 77"), 1301));
+        assert_eq!(logged, [0, 1, 2, 602, 1202]);
+        assert!(!is_news(&behind("priority 94, table 77"), 1301));
+        assert!(is_news(&behind("priority 94, table 78"), 1301));
         // The contest has ended, and another one begins.
         assert!(is_news(&one, 1400));
         let removed = Trouble::Routing(Family::V4);

@@ -6,6 +6,7 @@ use pep_core::{config::Config, hosts::Host, stats::Stats};
 use pepd_api::exit::ExitStatus;
 use pepd_intercept::{
     Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch, program::runner::Runner,
+    rule_watch::RuleWatch,
 };
 use pepd_relay::{
     flow::FlowContext,
@@ -83,6 +84,8 @@ enum Event {
     Gate(Gate),
     Bypassed(LeftAlone),
     HostsAtCap(BTreeSet<Host>),
+    /// Policy rules of another program have changed.
+    Rules,
     Tick,
 }
 
@@ -206,6 +209,7 @@ impl Daemon {
         let mut hosts = HostsAtCap::new(&self.context.admission);
         let mut failed = None;
         let mut guard = self.keeper.as_ref().and_then(|_| Guard::new());
+        let mut rules = RuleWatch::default();
         self.spare.fill();
         let mut tick = interval(Self::TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -220,6 +224,7 @@ impl Daemon {
                 gate = changed(&mut gate) => Event::Gate(gate),
                 left = bypassed.next() => Event::Bypassed(left),
                 at_cap = hosts.next() => Event::HostsAtCap(at_cap),
+                () = rules.changed() => Event::Rules,
                 _ = tick.tick() => Event::Tick,
             };
             match event {
@@ -239,6 +244,11 @@ impl Daemon {
                     bypassed.are(self.set_bypassed(left).await);
                 }
                 Event::HostsAtCap(at_cap) => self.set_hosts_at_cap(&mut hosts, at_cap).await,
+                Event::Rules => {
+                    let now = *gate.borrow();
+                    let checked = self.look_after(now).await;
+                    self.beside.inspect(checked, &self.interception).await;
+                }
                 Event::Tick => {
                     // A borrow would block the tasks that move the gate.
                     let now = *gate.borrow();
@@ -261,6 +271,18 @@ impl Daemon {
         self.spare.fill();
         self.check_runner();
         self.renew_keeper();
+        let checked = self.look_after(gate).await;
+        let (context, sites) = (&self.context, &self.sites);
+        let interception = &mut self.interception;
+        if self.redirected.check(interception, context, sites).await {
+            self.beside.log(true);
+        }
+        self.beside.inspect(checked, &self.interception).await;
+        self.chores.tidy(&self.context);
+    }
+
+    /// Checks and restores what is installed. Returns false if nothing has changed since.
+    async fn look_after(&mut self, gate: Gate) -> bool {
         let interception = &mut self.interception;
         let looked = self.chores.look_after(interception, gate, &mut self.spare);
         let looked = looked.await;
@@ -269,15 +291,7 @@ impl Daemon {
         }
         self.redirected.cannot_arrive(looked.undelivered);
         self.redirected.are_not_delivered(looked.broken);
-        let (context, sites) = (&self.context, &self.sites);
-        let interception = &mut self.interception;
-        if self.redirected.check(interception, context, sites).await {
-            self.beside.log(true);
-        }
-        self.beside
-            .inspect(looked.checked, &self.interception)
-            .await;
-        self.chores.tidy(&self.context);
+        looked.checked
     }
 
     /// Ends this process at once; the next one continues its flows from their present state.
