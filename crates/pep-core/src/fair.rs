@@ -353,7 +353,11 @@ mod tests {
                 }
                 prop_assert!(queues.bytes <= bounds.total);
                 for _ in 0..100 {
-                    let (party, item) = queues.pop().expect("something waits");
+                    // One party alone may have fewer large items.
+                    let Some((party, item)) = queues.pop() else {
+                        prop_assert_eq!(kept + others, 1);
+                        break;
+                    };
                     prop_assert_eq!(party, item);
                     queues.charge(party, QUANTUM);
                     if party < kept {
