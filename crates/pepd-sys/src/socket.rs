@@ -386,6 +386,7 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
         },
         acked: u64::from_ne_bytes(array(&info, 120)),
         waits_for_window: word(24) == 0 && word(144) > 0,
+        is_established: established,
     })
 }
 

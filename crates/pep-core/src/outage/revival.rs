@@ -13,8 +13,8 @@
 //! Bytes may wait with none in flight: the far end's window is closed, or the kernel cannot send
 //! them (no route, no address, a rule of the packet filter). The kernel then sends probes. It gives
 //! up after 15 of them without an answer (`net.ipv4.tcp_retries2`), whatever TCP_USER_TIMEOUT says.
-//! A cap on its timer would make that half a minute. So meanwhile there is none, and pepd tries in
-//! the kernel's place.
+//! A cap on its timer would make that half a minute. So when one is not answered there is none, and
+//! pepd tries in the kernel's place.
 //!
 //! Over a short path, outages of tens of milliseconds count. The timer, which doubles with each
 //! attempt, soon waits for many times as long as these last; so the care is quicker there.
@@ -37,6 +37,8 @@ pub struct Vitals {
     /// True where bytes wait and none are in flight: the far end's window is closed, or the kernel
     /// cannot send.
     pub waits_for_window: bool,
+    /// True if neither end has sent its FIN, so that the kernel sends a probe when asked to.
+    pub is_established: bool,
 }
 
 impl Vitals {
@@ -59,9 +61,6 @@ const PACKET: u64 = 1500;
 const PROBE: u64 = 64;
 /// Part of the stated rate that probes of all connections together may take.
 const PROBES_PART: u64 = 32;
-/// Time without an ACK after which pepd probes a connection without bytes in flight. A receiver
-/// that pauses answers each probe, so that this is the time between them.
-const PAUSED: Duration = Duration::from_secs(2);
 
 impl Tempo {
     /// Returns the tempo for links on which outages last for seconds.
@@ -102,15 +101,13 @@ impl Tempo {
     }
 
     /// Returns the maximum of the retransmission timeout of a connection in this state; `usual` is
-    /// that of normal operation. Where none of its bytes is in flight it is Linux's own, so that 15
-    /// probes last as long as without pepd.
+    /// that of normal operation. Where it is stuck and none of its bytes is in flight it is Linux's
+    /// own, so that 15 probes last as long as without pepd.
     pub fn rto_max_for(self, vitals: &Vitals, is_stuck: bool, usual: Duration) -> Duration {
-        if vitals.waits_for_window {
-            Duration::from_secs(120)
-        } else if is_stuck {
-            self.rto_max().min(usual)
-        } else {
-            usual
+        match (is_stuck, vitals.waits_for_window) {
+            (false, _) => usual,
+            (true, false) => self.rto_max().min(usual),
+            (true, true) => Duration::from_secs(120),
         }
     }
 
@@ -132,12 +129,17 @@ impl Tempo {
         } else {
             2 * vitals.rtt + Duration::from_millis(400)
         };
-        let limit = round_trips + self.time_of(u64::from(vitals.unacked.max(1)) * PACKET);
-        if vitals.unacked > 0 {
-            limit
-        } else {
-            limit.max(PAUSED)
-        }
+        round_trips + self.time_of(u64::from(vitals.unacked.max(1)) * PACKET)
+    }
+
+    /// Returns the same for a connection with this maximum of the retransmission timeout. Without
+    /// bytes in flight an answer comes after the kernel's next probe.
+    pub fn limit_with(self, vitals: &Vitals, rto_max: Duration) -> Duration {
+        let until_probe = match vitals.unacked {
+            0 => rto_max,
+            _ => Duration::ZERO,
+        };
+        self.limit(vitals) + until_probe
     }
 
     /// Reports whether the link may be down, if for [`limit`](Self::limit) the same was true.
@@ -253,6 +255,7 @@ mod tests {
             acked,
             unacked: 7,
             waits_for_window: false,
+            is_established: true,
         }
     }
 
@@ -306,12 +309,12 @@ mod tests {
 
     #[test]
     fn one_that_cannot_send_is_probed_and_has_the_kernels_own_timer() {
-        assert!(!USUAL.seem_stuck(&waiting(1999)) && USUAL.seem_stuck(&waiting(2000)));
         let usual = Duration::from_secs(2);
-        for is_stuck in [false, true] {
-            let most = USUAL.rto_max_for(&waiting(5000), is_stuck, usual);
-            assert_eq!(most.as_secs(), 120);
-        }
+        assert_eq!(USUAL.limit_with(&waiting(0), usual), usual + ms(1600));
+        assert_eq!(USUAL.limit_with(&vitals(1, 0), usual), ms(1600));
+        assert_eq!(USUAL.rto_max_for(&waiting(5000), false, usual), usual);
+        let most = USUAL.rto_max_for(&waiting(5000), true, usual);
+        assert_eq!(most.as_secs(), 120);
         let in_flight = vitals(1, 5000);
         assert_eq!(USUAL.rto_max_for(&in_flight, false, usual), usual);
         assert_eq!(USUAL.rto_max_for(&in_flight, true, usual).as_secs(), 1);

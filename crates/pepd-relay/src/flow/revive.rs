@@ -7,7 +7,6 @@
 
 use std::{
     cell::RefCell,
-    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Weak,
@@ -70,6 +69,8 @@ struct Leg {
     waits: Option<(u64, Duration)>,
     /// State of the revival, if the leg seems stuck.
     revival: Option<Revival>,
+    /// Time of the last try of a leg without bytes in flight.
+    tried: Option<Duration>,
     /// True if the last scan found nothing in flight and no closed window.
     is_quiet: bool,
     used: Arc<Used>,
@@ -113,6 +114,7 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) -> Arc<Used> {
             patience: Patience::new(user_timeout, set.unwrap_or(user_timeout)),
             waits: None,
             revival: None,
+            tried: None,
             is_quiet: false,
             used: Arc::clone(&used),
         });
@@ -147,6 +149,9 @@ struct Looks {
     /// Stuck legs, and those of quick tempo among them.
     stuck: u32,
     stuck_quick: u32,
+    /// Stuck legs without bytes in flight. They are looked at with all others: receivers that pause
+    /// make many of them.
+    waiting: u32,
     /// Legs of quick tempo, and those with bytes in flight.
     quick: u32,
     quick_in_flight: u32,
@@ -188,9 +193,9 @@ impl Legs {
             looks.scanned_quick = now;
             (looks.quick, looks.quick_in_flight) = (0, 0);
         }
-        let stuck_before = looks.stuck;
+        let (stuck_before, waiting_before) = (looks.stuck, looks.waiting);
         let between = BETWEEN_PROBES * stuck_before;
-        (looks.stuck, looks.stuck_quick) = (0, 0);
+        (looks.stuck, looks.stuck_quick, looks.waiting) = (0, 0, 0);
         let mut probes = 0;
         self.list.retain_mut(|leg| {
             let quick = leg.tempo.is_quick();
@@ -228,15 +233,18 @@ impl Legs {
                 looks.quick += 1;
                 looks.quick_in_flight += u32::from(vitals.unacked > 0);
             }
-            let care = leg.care(now, &vitals, leg.tempo.period(stuck_before).max(between));
-            if care == Care::Probe {
-                probes += u64::from(probe(socket.as_fd(), &vitals).is_ok());
+            let period = leg.tempo.period(stuck_before).max(between);
+            let care = leg.care(now, &vitals, rto_max, period);
+            if care == Care::Probe && leg.may_try(now, &vitals, waiting_before) {
+                probes += u64::from(probe(socket.as_fd(), &vitals));
             }
             let is_stuck = leg.revival.is_some();
             leg.is_quiet &= !is_stuck;
             leg.cap_retransmissions(socket.as_fd(), &vitals, rto_max);
-            looks.stuck += u32::from(is_stuck);
-            looks.stuck_quick += u32::from(is_stuck && quick);
+            let is_waiting = is_stuck && vitals.unacked == 0;
+            looks.waiting += u32::from(is_waiting);
+            looks.stuck += u32::from(is_stuck && !is_waiting);
+            looks.stuck_quick += u32::from(is_stuck && !is_waiting && quick);
             true
         });
         if self.list.len() < self.list.capacity() / 4 {
@@ -262,13 +270,33 @@ impl Leg {
         self.patience.care(now, vitals)
     }
 
+    /// Returns false for a leg without bytes in flight that has tried lately, as many do.
+    fn may_try(&mut self, now: Duration, vitals: &Vitals, waiting: u32) -> bool {
+        if vitals.unacked > 0 {
+            return true;
+        }
+        let between = self.tempo.period(waiting).max(BETWEEN_PROBES * waiting);
+        let is_due = self.tried.is_none_or(|tried| now >= tried + between);
+        if is_due {
+            self.tried = Some(now);
+        }
+        is_due
+    }
+
     /// Decides the action for the leg.
-    fn care(&mut self, now: Duration, vitals: &Vitals, period: Duration) -> Care {
+    fn care(
+        &mut self,
+        now: Duration,
+        vitals: &Vitals,
+        rto_max: Duration,
+        period: Duration,
+    ) -> Care {
         if self.revival.is_none() {
             let stands = self.waits.filter(|(acked, _)| *acked == vitals.acked);
             let since = stands.map_or(now, |(_, since)| since);
             self.waits = vitals.has_bytes().then_some((vitals.acked, since));
-            if now - since < self.tempo.limit(vitals) || !self.tempo.seem_stuck(vitals) {
+            let limit = self.tempo.limit_with(vitals, rto_max);
+            if !vitals.has_bytes() || now - since < limit || vitals.silent < limit {
                 return Care::Wait;
             }
         }
@@ -283,12 +311,13 @@ impl Leg {
     }
 }
 
-/// Makes a leg try to reach its far end, by bytes that could not be sent, or by a probe.
-fn probe(fd: BorrowedFd<'_>, vitals: &Vitals) -> io::Result<()> {
+/// Makes a leg try to reach its far end, by bytes that could not be sent, or by a probe. Returns
+/// true if it has sent a probe.
+fn probe(fd: BorrowedFd<'_>, vitals: &Vitals) -> bool {
     if vitals.waits_for_window {
-        socket::push(fd)?;
+        let _ = socket::push(fd);
     }
-    socket::send_probe(fd)
+    vitals.is_established && socket::send_probe(fd).is_ok()
 }
 
 #[cfg(test)]
