@@ -197,12 +197,11 @@ fn a_program_that_insists_on_being_first_gets_there_and_pepd_returns_after_it() 
         let _echo = echo_server(bed);
         let pep = bed.start().expect("not direct");
         let place = first_rules(bed).0;
+        // All packets, so that a look-up for any address shows what the rule does.
         let server = bed.at(Place::Server, PORT).ip();
-        ip(
-            bed,
-            &format!("route add {server} dev wan0 table {OTHER_TABLE}"),
-        );
-        let rule = format!("to {server} table {OTHER_TABLE}");
+        let route = format!("route add default via {server} dev wan0 table {OTHER_TABLE}");
+        ip(bed, &route);
+        let rule = format!("iif lan0 table {OTHER_TABLE}");
         ip(bed, &format!("rule add {rule}"));
         wait_until("pepd to have no place left", || {
             let (ours, others) = first_rules(bed);

@@ -35,7 +35,7 @@ use super::{
     netlink::{Netlink, RouteError},
     nft::{self, Nft, NftError},
     route::{
-        OURS, address_family, all_rules, ignore, network_of, place_before, priority_of,
+        FLOOR, OURS, address_family, all_rules, ignore, network_of, place_before, priority_of,
         remove_rule, table_of,
     },
     rules::{
@@ -105,7 +105,8 @@ impl Lans {
 pub struct HoldState {
     /// True if the table exists.
     pub table: bool,
-    /// True if the policy rules exist and come before those of other programs.
+    /// True if the policy rules exist and come before those of other programs, as far as there is
+    /// a place.
     pub policy: bool,
     /// Packets that the table has dropped since its installation.
     pub dropped: u64,
@@ -320,10 +321,11 @@ impl Policy {
     /// Returns the priority that puts the rules ahead of those of other programs, as far as there
     /// is one.
     fn first(&self, all: &[RuleMessage]) -> u32 {
-        let place = 1..=self.priority + 2;
+        // pepd's other rules lie between: they would be skipped if both moved by themselves.
+        let place = 1..=self.priority + 5;
         let others = all.iter().filter(|rule| !rule.attributes.contains(&OURS));
         let ahead = others.map(priority_of).filter(|at| place.contains(at));
-        place_before(ahead.min(), 3, self.priority)
+        place_before(ahead.min(), 6, self.priority, FLOOR)
     }
 
     async fn install(&self, netlink: &Netlink) -> Result<(), RouteError> {
@@ -392,10 +394,7 @@ impl Policy {
                 own.iter()
                     .any(|rule| *at == priority_of(rule) && part.is(rule))
             };
-            let place = 1..=wanted.first().map_or(0, |(end, _)| *end);
-            let mut others = all.iter().filter(|rule| !rule.attributes.contains(&OURS));
-            let is_behind = others.any(|rule| place.contains(&priority_of(rule)));
-            if is_behind || !wanted.iter().all(is_there) {
+            if !wanted.iter().all(is_there) {
                 return Ok(false);
             }
         }
@@ -460,9 +459,10 @@ mod tests {
         let usual = policy(100);
         assert_eq!(usual.first(&[]), 96);
         assert_eq!(usual.first(&[rule_of_another(32_766)]), 96);
-        assert_eq!(usual.first(&[rule_of_another(98)]), 95);
-        assert_eq!(usual.first(&[rule_of_another(50), rule_of_another(60)]), 47);
-        assert_eq!(usual.first(&[rule_of_another(2)]), 11, "the floor");
+        assert_eq!(usual.first(&[rule_of_another(98)]), 92);
+        assert_eq!(usual.first(&[rule_of_another(101)]), 95);
+        assert_eq!(usual.first(&[rule_of_another(50), rule_of_another(60)]), 44);
+        assert_eq!(usual.first(&[rule_of_another(2)]), 10, "the floor");
         assert_eq!(policy(1).first(&[]), 1);
     }
 }

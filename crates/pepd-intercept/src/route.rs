@@ -55,8 +55,9 @@ const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 /// Attribute of pepd's rules, and of no others.
 pub(super) const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
 
-/// Lowest number that pepd's rules take to come ahead of others, unless configured.
-const FLOOR: u32 = 10;
+/// Lowest number that rules of `clear_hold.rs` take to come ahead of others, unless configured. The
+/// others of pepd follow three numbers later.
+pub(super) const FLOOR: u32 = 10;
 
 /// Maximum number of TUNs of any configuration: of LAN interfaces, and two of each of 16 sites of
 /// mode `boost`.
@@ -318,7 +319,7 @@ impl Routing {
     fn place(&self, all: &[RuleMessage]) -> u32 {
         let others = all.iter().filter(|rule| self.is_ahead(rule));
         // pepd's last rule comes before it as well.
-        place_before(others.map(priority_of).min(), 2, self.priority)
+        place_before(others.map(priority_of).min(), 2, self.priority, FLOOR + 4)
     }
 
     /// Returns true for a rule of another program ahead of the usual place of pepd's rules that may
@@ -329,7 +330,7 @@ impl Routing {
         is_before && !rule.attributes.contains(&OURS) && self.may_divert(rule)
     }
 
-    /// Returns false for a rule that matches no packet of a host with one of pepd's marks.
+    /// Returns false for a rule that matches no packet with one of pepd's marks.
     fn may_divert(&self, rule: &RuleMessage) -> bool {
         if rule.header.action == RuleAction::Nop {
             return false;
@@ -340,7 +341,6 @@ impl Routing {
         let (mut mark, mut mask) = (None, u32::MAX);
         for attribute in &rule.attributes {
             match attribute {
-                RuleAttribute::Iifname(name) if !self.lans.contains(name) => return false,
                 // Packets of this machine's sockets only.
                 RuleAttribute::Oifname(_) => return false,
                 RuleAttribute::FwMark(wanted) => mark = Some(*wanted),
@@ -380,16 +380,18 @@ impl Routing {
             ours.iter()
                 .any(|rule| wanted.is_but_for_priority(rule, mask))
         };
-        let last = ours.iter().map(|rule| priority_of(rule)).max();
-        let Some(last) = last.filter(|_| self.rules(tuns, 0).iter().all(is_there)) else {
+        if !self.rules(tuns, 0).iter().all(is_there) {
             return Ok(Rules::Missing);
-        };
-        let place = self.rules(tuns, self.place(&all));
+        }
+        let place = self.place(&all);
+        let wanted = self.rules(tuns, place);
         let is_at_place = |wanted: &Wanted| ours.iter().any(|rule| wanted.is(rule, mask));
-        let is_in_place = place.iter().all(is_at_place);
+        let is_surplus = |rule: &&RuleMessage| !self.is_wanted(rule, tuns, place);
+        let is_in_place = wanted.iter().all(is_at_place) && !ours.iter().any(is_surplus);
+        let last = ours.iter().map(|rule| priority_of(rule)).max();
         let mut ahead = all.iter().filter(|rule| self.is_ahead(rule));
-        let first = ahead.find(|rule| priority_of(rule) <= last).map(describe);
-        Ok(match (is_in_place, first) {
+        let first = ahead.find(|rule| Some(priority_of(rule)) <= last);
+        Ok(match (is_in_place, first.map(describe)) {
             (true, None) => Rules::InPlace,
             (false, None) => Rules::Displaced,
             (false, Some(rule)) => Rules::Behind(rule),
@@ -710,9 +712,9 @@ pub enum Rules {
 }
 
 /// Returns the place for rules that come `ahead` of the first rule of another program, if there is
-/// one: the `usual` place, or an earlier one, but none below [`FLOOR`].
-pub(super) fn place_before(first: Option<u32>, ahead: u32, usual: u32) -> u32 {
-    let least = if usual > FLOOR { FLOOR + 1 } else { 1 };
+/// one: the `usual` place, or an earlier one, but none below `least` unless the usual one is.
+pub(super) fn place_before(first: Option<u32>, ahead: u32, usual: u32, least: u32) -> u32 {
+    let least = if usual > least { least } else { 1 };
     first.map_or(usual, |first| {
         first.saturating_sub(ahead).clamp(least, usual)
     })
@@ -829,12 +831,12 @@ mod tests {
 
     #[test]
     fn rules_come_before_others_as_far_as_there_is_a_place() {
-        assert_eq!(place_before(None, 2, 100), 100);
-        assert_eq!(place_before(Some(98), 2, 100), 96);
-        assert_eq!(place_before(Some(13), 2, 100), 11);
-        assert_eq!(place_before(Some(9), 2, 100), 11, "the floor");
-        assert_eq!(place_before(Some(4), 2, 5), 2);
-        assert_eq!(place_before(Some(1), 2, 1), 1);
+        assert_eq!(place_before(None, 2, 100, 14), 100);
+        assert_eq!(place_before(Some(98), 2, 100, 14), 96);
+        assert_eq!(place_before(Some(16), 2, 100, 14), 14);
+        assert_eq!(place_before(Some(9), 2, 100, 14), 14);
+        assert_eq!(place_before(Some(4), 2, 5, 14), 2);
+        assert_eq!(place_before(Some(1), 2, 1, 14), 1);
     }
 
     fn rule(action: RuleAction, attributes: Vec<RuleAttribute>) -> RuleMessage {
@@ -853,8 +855,8 @@ mod tests {
         let local = routing.marks.local();
         let is_ahead = |attributes| routing.is_ahead(&rule(RuleAction::ToTable, attributes));
         assert!(is_ahead(vec![]));
-        assert!(is_ahead(vec![Iifname("lan0".into())]));
-        assert!(!is_ahead(vec![Iifname("wan0".into())]));
+        // Answers of servers have pepd's marks, too.
+        assert!(is_ahead(vec![Iifname("wan0".into())]));
         assert!(!is_ahead(vec![Oifname("wg0".into())]));
         assert!(!is_ahead(vec![FwMark(0x77)]));
         assert!(is_ahead(vec![FwMark(0x77), FwMask(0xff)]));

@@ -3,10 +3,10 @@
 //! A VPN that connects again takes its rules away for a moment only. That is when pepd's rules can
 //! return to their place, so that a look every second is too late.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, io, time::Duration};
 
 use netlink_packet_route::{RouteNetlinkMessage, rule::RuleMessage};
-use pepd_sys::notices::{Group, Notices, Retry};
+use pepd_sys::notices::{Group, Notices};
 use tokio::time::{Instant, sleep_until};
 
 use super::route::OURS;
@@ -18,11 +18,17 @@ const SETTLING: Duration = Duration::from_millis(20);
 const LOOKS: usize = 10;
 const SPAN: Duration = Duration::from_secs(10);
 
+/// First and longest pause before the watch is opened again.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
 /// Watch for changes of policy rules.
 #[derive(Debug)]
 pub struct RuleWatch {
     notices: Option<Notices>,
-    retry: Retry,
+    /// Time before which the watch is not opened again, and the pause after a further failure.
+    closed: Option<Instant>,
+    pause: Duration,
     /// Time of the next look, if one is due.
     due: Option<Instant>,
     /// Times of the latest looks.
@@ -33,7 +39,8 @@ impl Default for RuleWatch {
     fn default() -> Self {
         Self {
             notices: None,
-            retry: Retry::new("pepd looks at policy rules every second"),
+            closed: None,
+            pause: PAUSE_MIN,
             due: None,
             looks: VecDeque::new(),
         }
@@ -60,24 +67,35 @@ impl RuleWatch {
     /// Waits for a change.
     async fn next(&mut self) {
         loop {
-            let notices = match &self.notices {
-                Some(notices) => notices,
-                None => match Notices::open(Group::Rule) {
-                    Ok(notices) => &*self.notices.insert(notices),
-                    Err(err) => {
-                        self.retry.wait(&err).await;
-                        continue;
-                    }
-                },
+            if let Some(until) = self.closed {
+                sleep_until(until).await;
+                self.closed = None;
+            }
+            let notices = match self.notices.take() {
+                Some(notices) => Ok(notices),
+                None => Notices::open(Group::Rule),
             };
-            match notices.next(of_another).await {
+            let seen = match notices {
+                Ok(notices) => self.notices.insert(notices).next(of_another).await,
+                Err(err) => Err(err),
+            };
+            match seen {
                 Ok(_) => return,
-                Err(err) => {
-                    self.notices = None;
-                    self.retry.wait(&err).await;
-                }
+                Err(err) => self.close(&err),
             }
         }
+    }
+
+    /// Closes the watch for a while.
+    fn close(&mut self, err: &io::Error) {
+        let pause = self.pause;
+        tracing::warn!(
+            error = %err,
+            "no notifications of policy rules: retrying in {pause:?}; until then pepd looks every second"
+        );
+        self.notices = None;
+        self.closed = Some(Instant::now() + pause);
+        self.pause = (2 * pause).min(PAUSE_MAX);
     }
 
     fn next_look(&mut self, now: Instant) -> Instant {

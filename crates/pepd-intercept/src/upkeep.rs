@@ -27,8 +27,8 @@ pub enum Trouble {
     Routing(Family),
     /// pepd's policy rules of the family come after this one of another program.
     Behind(Family, String),
-    /// Packets of the family may be diverted by this policy rule of another program, and there is
-    /// no place ahead of it: the program has moved it, and pepd its own, to the first numbers.
+    /// Packets of the family are diverted by this policy rule of another program, and there is no
+    /// place ahead of it: the program has moved it, and pepd its own, to the first numbers.
     Stuck(Family, String),
     /// The usual place of pepd's policy rules of the family is free again.
     Displaced(Family),
@@ -197,7 +197,10 @@ impl Interception {
             Rules::Missing => return Ok(Some(Trouble::Routing(family))),
             Rules::Behind(rule) => return Ok(Some(Trouble::Behind(family, rule))),
             Rules::Displaced => return Ok(Some(Trouble::Displaced(family))),
-            Rules::Stuck(rule) => return Ok(Some(Trouble::Stuck(family, rule))),
+            Rules::Stuck(rule) => {
+                let trouble = self.undelivered(family, hosts).await?;
+                return Ok(trouble.map(|_| Trouble::Stuck(family, rule)));
+            }
             Rules::InPlace => {}
         }
         self.undelivered(family, hosts).await
@@ -239,9 +242,6 @@ impl Interception {
             Trouble::Clear => {
                 if let Some(hold) = &self.clear_hold {
                     hold.restore(netlink).await?;
-                    if !hold.state(netlink).await?.is_whole() {
-                        return Err(InterceptError::NoPlace);
-                    }
                 }
                 Ok("reinstalled")
             }
