@@ -232,6 +232,40 @@ fn nothing_of_a_site_leaves_in_the_clear_whatever_happens() {
     });
 }
 
+/// The holds and pepd's other rules move ahead of rules of other programs together: the holds' goto
+/// would skip the rule that delivers packets.
+#[test]
+fn beside_a_rule_of_another_program_the_holds_let_hosts_into_the_tunnel() {
+    let bed = TunnelBed::new(LINK);
+    let boat = bed.host("boat");
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let _hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+    let mut pep = bed.start(End::Boat, &config(&bed));
+    pep.wait_counter("tunnel_peers_up", |peers| peers == 1);
+    boat.ip("route add unreachable default table 77");
+    // The number before all others, and numbers within pepd's place and the holds'.
+    for (flows, priority) in ["", "priority 99", "priority 97"].iter().enumerate() {
+        boat.ip(&format!("rule add iif client table 77 {priority}"));
+        wait_until("pepd's rules to be ahead", || {
+            let rules = boat.ip("-4 rule");
+            let numbers = |words: &str| -> Vec<u32> {
+                let rules = rules.lines().filter(|rule| rule.contains(words));
+                let numbers = rules.filter_map(|rule| rule.split_once(':')?.0.parse().ok());
+                numbers.collect()
+            };
+            numbers("proto 80").iter().max() < numbers("lookup 77").iter().min()
+        });
+        echo_once(&mut connect(&bed, Family::V4), b"through the tunnel");
+        assert_eq!(
+            pep.counter("flows_accepted"),
+            flows as u64 + 1,
+            "{priority}"
+        );
+        boat.ip("rule del table 77");
+    }
+    pep.kill();
+}
+
 /// Swaps the names of the LAN interface and of the link, and keeps addresses and routes.
 fn swap_names(boat: &Host) {
     let versions = ["-4", "-6"];
