@@ -32,11 +32,12 @@ use rtnetlink::Error;
 use super::{
     InterceptError, cannot,
     filter::FilterError,
+    lan::network_of,
     netlink::{Netlink, RouteError},
     nft::{self, Nft, NftError},
     route::{
-        FLOOR, OURS, address_family, all_rules, ignore, network_of, place_before, priority_of,
-        remove_rule, table_of,
+        FLOOR, OURS, address_family, all_rules, ignore, place_before, priority_of, remove_rule,
+        table_of,
     },
     rules::{
         Counter, Device, Family, Features, Ruleset, hosts_never_in_clear, hosts_only,

@@ -26,6 +26,7 @@ mod full_hosts;
 mod hop;
 mod icmp;
 pub mod iptables;
+mod lan;
 pub mod lost;
 mod near;
 pub mod neigh;

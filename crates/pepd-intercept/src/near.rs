@@ -13,8 +13,9 @@ use pepd_sys::leg::Family;
 
 use super::{
     InterceptError, Interception, cannot,
+    lan::network_of,
     netlink::{Netlink, RouteError, interface},
-    route::{network_of, unused_address},
+    route::unused_address,
 };
 
 /// Networks in the table, and the addresses that identify uplinks.

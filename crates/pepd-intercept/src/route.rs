@@ -22,28 +22,22 @@
 //! in the order of their addition, which none of these programs expects.
 
 use std::{
-    collections::BTreeSet,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use futures_util::TryStreamExt as _;
-use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
     route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
-};
-use nix::{
-    ifaddrs::{InterfaceAddress, getifaddrs},
-    net::if_::{InterfaceFlags, if_nametoindex},
-    sys::socket::SockaddrStorage,
 };
 use pep_core::config::{Config, Intercept};
 use pepd_sys::marks::MarkSet;
 use rtnetlink::{Error, IpVersion, RouteMessageBuilder};
 
 use super::{
+    lan::lan_hosts,
     netlink::{LanHost, Netlink, RouteError, interface},
     rules::Family,
 };
@@ -720,76 +714,6 @@ pub(super) fn place_before(first: Option<u32>, ahead: u32, usual: u32, least: u3
     })
 }
 
-/// Returns one host for each network of these interfaces that are up: a neighbour of the machine's
-/// address there.
-///
-/// # Errors
-/// When the kernel does not answer.
-fn lan_hosts(lans: &[String]) -> io::Result<Vec<LanHost>> {
-    let mut hosts: Vec<LanHost> = Vec::new();
-    for address in getifaddrs()? {
-        let (name, flags) = (address.interface_name, address.flags);
-        if !lans.contains(&name)
-            || !flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
-        {
-            continue;
-        }
-        let own = address.address.as_ref().and_then(ip);
-        let mask = address.netmask.as_ref().and_then(ip);
-        let Some(neighbour) = own.zip(mask).and_then(|(own, mask)| neighbour(own, mask)) else {
-            continue;
-        };
-        // One of each family suffices.
-        let family = |host: &LanHost| {
-            (host.interface == name) && host.address.is_ipv4() == neighbour.is_ipv4()
-        };
-        if !hosts.iter().any(family) {
-            let index = if_nametoindex(name.as_str())?;
-            hosts.push(LanHost {
-                interface: name,
-                index,
-                address: neighbour,
-            });
-        }
-    }
-    Ok(hosts)
-}
-
-/// Returns the address, or the mask, of a socket address.
-pub(super) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
-    v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
-}
-
-/// Returns the network of an address of this machine, if the kernel routes packets for other hosts
-/// there. `permanent` are the addresses without a lifetime: those with one were assigned by others.
-pub(super) fn network_of(
-    address: &InterfaceAddress,
-    permanent: &BTreeSet<IpAddr>,
-) -> Option<IpNet> {
-    let is_up = address.flags.contains(InterfaceFlags::IFF_UP);
-    if !is_up || address.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
-        return None;
-    }
-    let own = ip(address.address.as_ref()?)?;
-    let mask = ip(address.netmask.as_ref()?)?;
-    let net = IpNet::with_netmask(own, mask).ok()?.trunc();
-    let is_of_many = net.prefix_len() < net.max_prefix_len() && net.prefix_len() > 0;
-    let is_routed = !matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
-    (is_of_many && is_routed && permanent.contains(&own)).then_some(net)
-}
-
-/// Returns another address of the same network, if it has room for a host.
-fn neighbour(own: IpAddr, mask: IpAddr) -> Option<IpAddr> {
-    if own.is_loopback() || matches!(own, IpAddr::V6(own) if own.is_unicast_link_local()) {
-        return None;
-    }
-    let net = IpNet::with_netmask(own, mask).ok()?;
-    net.hosts()
-        .take(3)
-        .find(|host| *host != own && *host != net.network())
-}
-
 pub(super) fn priority_of(rule: &RuleMessage) -> u32 {
     let mut attributes = rule.attributes.iter();
     let priority = attributes.find_map(|attribute| match attribute {
@@ -812,67 +736,5 @@ pub(super) async fn remove_rule(netlink: &Netlink, rule: RuleMessage) -> Result<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(own: &str, mask: &str) -> Option<String> {
-        let parse = |text: &str| text.parse().expect("an address");
-        neighbour(parse(own), parse(mask)).map(|host| host.to_string())
-    }
-
-    #[test]
-    fn a_neighbour_is_another_host_of_the_network() {
-        let found = |own, mask| found(own, mask).expect("a neighbour");
-        assert_eq!(found("10.71.1.1", "255.255.255.0"), "10.71.1.2");
-        assert_eq!(found("10.71.1.9", "255.255.255.0"), "10.71.1.1");
-        assert_eq!(found("10.0.0.1", "255.255.255.252"), "10.0.0.2");
-        assert_eq!(found("fd71:1::1", "ffff:ffff:ffff:ffff::"), "fd71:1::2");
-    }
-
-    #[test]
-    fn rules_come_before_others_as_far_as_there_is_a_place() {
-        assert_eq!(place_before(None, 2, 100, 14), 100);
-        assert_eq!(place_before(Some(98), 2, 100, 14), 96);
-        assert_eq!(place_before(Some(16), 2, 100, 14), 14);
-        assert_eq!(place_before(Some(9), 2, 100, 14), 14);
-        assert_eq!(place_before(Some(4), 2, 5, 14), 2);
-        assert_eq!(place_before(Some(1), 2, 1, 14), 1);
-    }
-
-    fn rule(action: RuleAction, attributes: Vec<RuleAttribute>) -> RuleMessage {
-        let mut rule = RuleMessage::default();
-        rule.header.action = action;
-        rule.attributes = attributes;
-        rule.attributes.push(RuleAttribute::Priority(98));
-        rule
-    }
-
-    #[test]
-    fn only_rules_that_may_divert_pepds_packets_are_ahead() {
-        use RuleAttribute::{FwMark, FwMask, Iifname, Oifname};
-        let config = pep_core::config::parse("[intercept]\nlan = [\"lan0\"]\n");
-        let routing = Routing::new(&config.expect("valid"), &Family::ALL);
-        let local = routing.marks.local();
-        let is_ahead = |attributes| routing.is_ahead(&rule(RuleAction::ToTable, attributes));
-        assert!(is_ahead(vec![]));
-        // Answers of servers have pepd's marks, too.
-        assert!(is_ahead(vec![Iifname("wan0".into())]));
-        assert!(!is_ahead(vec![Oifname("wg0".into())]));
-        assert!(!is_ahead(vec![FwMark(0x77)]));
-        assert!(is_ahead(vec![FwMark(0x77), FwMask(0xff)]));
-        assert!(is_ahead(vec![FwMark(local | 0x77)]));
-        assert!(!routing.is_ahead(&rule(RuleAction::Nop, vec![])));
-        // `not fwmark 0xca6c`, of wg-quick.
-        let mut inverted = rule(RuleAction::ToTable, vec![FwMark(0xca6c)]);
-        inverted.header.flags = RuleFlags::Invert;
-        assert!(routing.is_ahead(&inverted));
-    }
-
-    #[test]
-    fn a_lone_or_link_local_address_has_no_neighbour() {
-        let all = "255.255.255.255";
-        assert_eq!(found("10.0.0.1", all), None);
-        assert_eq!(found("fe80::1", "ffff:ffff:ffff:ffff::"), None);
-        assert_eq!(found("127.0.0.1", "255.0.0.0"), None);
-    }
-}
+#[path = "route_tests.rs"]
+mod tests;

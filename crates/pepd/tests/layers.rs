@@ -138,7 +138,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "rules program",
             "nft netlink",
-            "filter iptables setup",
+            "filter iptables lan setup",
             "bypass other_marks icmp route",
             "clear_hold hop near raw rule_watch watcher",
             "defer full_hosts lost neigh tun",
