@@ -107,6 +107,10 @@ pub struct Progress {
 /// Callback for readable bytes: side, stream, from, until, time.
 pub type OnReadable = Box<dyn FnMut(usize, StreamId, u64, u64, Duration)>;
 
+/// Callback that decides whether a packet is lost before the link: side, number of packets that it
+/// has sent before.
+pub type Loses = Box<dyn FnMut(usize, u64) -> bool>;
+
 /// Machine that is busy with other work from time to time, and then neither takes nor sends
 /// packets.
 #[derive(Debug)]
@@ -163,6 +167,10 @@ pub struct Rig {
     fed: HashSet<StreamId>,
     /// Called for all readable bytes: side, stream, from, until, time.
     pub on_readable: OnReadable,
+    /// Decides which packets are lost before the link; none at first.
+    pub loses: Loses,
+    /// Packets sent by each side, lost ones included.
+    pub packets: [u64; 2],
     /// Times at which a side heard the other again.
     pub links_up: Vec<Duration>,
     /// Times at which a side no longer heard the other.
@@ -195,6 +203,8 @@ impl Rig {
             ring: 1 << 32,
             fed: HashSet::new(),
             on_readable: Box::new(|_, _, _, _, _| {}),
+            loses: Box::new(|_, _| false),
+            packets: [0; 2],
             links_up: Vec::new(),
             links_down: Vec::new(),
             stores: Default::default(),
@@ -335,6 +345,11 @@ impl Rig {
                     break;
                 };
                 datagram[..8].copy_from_slice(&written.number.to_be_bytes());
+                let before = self.packets[side];
+                self.packets[side] += 1;
+                if (self.loses)(side, before) {
+                    continue;
+                }
                 let now = self.now.as_nanos() as u64;
                 self.link.handle_packet(direction, &datagram, now);
             }

@@ -102,7 +102,9 @@ impl<T> Delivery<T> {
         if self.highest.is_some_and(|known| highest.number <= known) {
             return None;
         }
-        self.highest = Some(highest.number);
+        let before = self.highest.replace(highest.number);
+        // The first packet after a pause may be lost: the sample of the next one spans the pause.
+        let app_limited = before.is_none_or(|before| before < self.app_limited_until);
         let sample = self.log.get(highest.number).and_then(|sent_at| {
             let held = Duration::from_micros(highest.held_us);
             let rtt = now.checked_sub(sent_at)?.checked_sub(held)?;
@@ -116,7 +118,7 @@ impl<T> Delivery<T> {
                 bytes: report.bytes,
                 marked: report.marked,
                 sent_packets: highest.number + 1,
-                app_limited: highest.number <= self.app_limited_until,
+                app_limited,
             })
         });
         if let Some(sample) = sample {

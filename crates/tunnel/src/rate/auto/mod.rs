@@ -34,6 +34,9 @@ const DRAINED: (f64, f64) = (1.0 / 32.0, 0.5);
 const TRAIN_SHARE: f64 = 0.8;
 /// Share of the link below which a competing queue is assumed.
 const SHARE_ALONE: f64 = 0.7;
+/// Share of the estimate that must be sent, or of what is sent that may be carried, for a reading
+/// to lower the estimate.
+const TESTS: f64 = 0.9;
 /// Round trips of competing before a trial of being alone.
 const TRIAL_ROUNDS: (f64, f64) = (120.0, 960.0);
 /// Round trips after which a single encounter of a full queue is forgotten.
@@ -429,12 +432,16 @@ impl Auto {
 
     /// Returns the time over which rates are measured: half a round trip, but 8 packets or more.
     fn span(&self) -> f64 {
-        (self.signal.rtt() / 2.0).max(8.0 * self.packet_time())
+        (self.signal.rtt() / 2.0)
+            .max(8.0 * self.packet_time())
+            .max(4.0 * self.signal.jitter())
     }
 
     /// Returns the delay below which a queue counts as empty.
     fn queue_low(&self) -> f64 {
-        (self.signal.rtt() / 16.0 + 1e-3).max(1.5 * self.packet_time())
+        (self.signal.rtt() / 16.0 + 1e-3)
+            .max(1.5 * self.packet_time())
+            .max(self.signal.jitter())
     }
 
     /// Returns the delay above which a queue has begun to grow.
@@ -442,6 +449,7 @@ impl Auto {
         (self.signal.rtt() / 8.0)
             .max(2e-3)
             .max(3.0 * self.packet_time())
+            .max(2.0 * self.signal.jitter())
     }
 
     /// Returns the delay above which a queue must be drained.
@@ -449,6 +457,7 @@ impl Auto {
         (self.signal.rtt() * 0.3)
             .max(5e-3)
             .max(4.0 * self.packet_time())
+            .max(3.0 * self.signal.jitter())
     }
 
     fn on_congestion(&mut self, now: f64, sent_at: f64, packets: u64) {
@@ -461,7 +470,7 @@ impl Auto {
                 self.drain(now, self.signal.queue());
             }
             Phase::Compete { .. } => {
-                let rtt = self.signal.rtt_last();
+                let rtt = self.signal.rtt_recent();
                 self.window.congestion(now, sent_at, rtt);
             }
             Phase::Cruise { .. } | Phase::Drain { .. }

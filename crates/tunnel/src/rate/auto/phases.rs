@@ -2,12 +2,12 @@
 
 use super::{
     AS_STATED, Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, OURS, OVERFLOW, Phase, SHARE_ALONE,
-    TRAIN_SHARE, TRIAL_ROUNDS, signal::Reading, window::Window,
+    TESTS, TRAIN_SHARE, TRIAL_ROUNDS, signal::Reading, window::Window,
 };
 
 impl Auto {
     pub(super) fn on_reading(&mut self, reading: &Reading) {
-        (self.carried, self.read) = (reading.carried, reading.now);
+        (self.carried, self.read) = (self.supported(reading), reading.now);
         if self.is_stated() && !matches!(self.phase, Phase::Stated { .. }) {
             self.less_since.get_or_insert(reading.now);
         }
@@ -36,16 +36,16 @@ impl Auto {
             Phase::Drain { .. } | Phase::Cruise { .. } | Phase::Pulse { .. } => true,
         };
         let less = reading.carried < 0.8 * reading.sent && reading.carried < 0.8 * self.rate;
-        free && less && reading.queue > self.queue_high()
+        free && less && reading.queue_min > self.queue_high()
     }
 
-    /// Keeps the highest rates of the last round trips; application-limited readings can only raise
-    /// them.
+    /// Keeps the highest rates of the last round trips. Readings that do not test the link can only
+    /// raise them.
     fn remember(&mut self, reading: &Reading) {
         if matches!(self.phase, Phase::Compete { .. } | Phase::Stated { .. }) {
             return;
         }
-        if reading.app_limited && reading.carried <= self.rate {
+        if !self.tests_the_link(reading) && reading.carried <= self.rate {
             return;
         }
         let keep = KEEP_ROUNDS * self.signal.rtt().max(self.span());
@@ -61,6 +61,23 @@ impl Auto {
         let best = self.best();
         let climbing = matches!(self.phase, Phase::Climb { .. });
         self.rate = if climbing { self.rate.max(best) } else { best };
+    }
+
+    /// Returns true if a lower rate in the reading can be the link's. Applications, or a machine
+    /// that is late, may have sent less than it carries.
+    fn tests_the_link(&self, reading: &Reading) -> bool {
+        let full = reading.sent > TESTS * self.rate;
+        let slowed = reading.carried < TESTS * reading.sent && reading.queue_min > self.queue_low();
+        !reading.app_limited && (full || slowed)
+    }
+
+    /// Returns the rate that the reading allows to assume.
+    fn supported(&self, reading: &Reading) -> f64 {
+        if self.tests_the_link(reading) {
+            reading.carried
+        } else {
+            reading.carried.max(self.rate)
+        }
     }
 
     pub(super) fn best(&self) -> f64 {
@@ -229,7 +246,7 @@ impl Auto {
         if self.undrained > 2 {
             return self.compete(reading.now, false);
         }
-        self.believe(reading.now, reading.carried);
+        self.believe(reading.now, self.carried);
         self.drain(reading.now, reading.queue);
     }
 
@@ -274,7 +291,7 @@ impl Auto {
     }
 
     pub(super) fn compete(&mut self, now: f64, congested: bool) {
-        let rtt = self.signal.rtt_last();
+        let rtt = self.signal.rtt_recent();
         let was = self.trial_since.take();
         if was.is_some() {
             self.trial_rounds = (self.trial_rounds * 2.0).min(TRIAL_ROUNDS.1);
@@ -297,7 +314,7 @@ impl Auto {
     }
 
     fn keep_up(&mut self, reading: &Reading, trial_at: f64) {
-        let rtt = self.signal.rtt_last();
+        let rtt = reading.rtt;
         if !reading.app_limited {
             self.window.grow(reading.now, rtt, self.signal.rtt());
         }
@@ -307,7 +324,7 @@ impl Auto {
         self.rate = self.window.packets * self.signal.packet() / rtt;
         if reading.now >= trial_at {
             self.trial_since = Some(reading.now);
-            self.believe(reading.now, reading.carried);
+            self.believe(reading.now, self.carried);
             self.drain(
                 reading.now,
                 reading

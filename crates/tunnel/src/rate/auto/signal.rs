@@ -23,6 +23,8 @@ pub(super) struct Reading {
     pub(super) sent: f64,
     /// Send time of the span's first packet.
     pub(super) span_from: f64,
+    /// Minimum round trip time over the span, in seconds.
+    pub(super) rtt: f64,
     /// True if the sender had nothing to send during the span.
     pub(super) app_limited: bool,
 }
@@ -38,6 +40,7 @@ struct Point {
     /// Packets sent.
     sent: u64,
     queue: f64,
+    rtt: f64,
     app_limited: bool,
 }
 
@@ -50,6 +53,8 @@ pub(super) struct Signal {
     delay: QueueDelay,
     rtt: Minimum,
     rtt_last: f64,
+    /// Mean difference of delay between samples, in seconds (RFC 3550 §6.4.1).
+    jitter: f64,
     points: VecDeque<Point>,
     /// Bits that the link lost behind the bottleneck.
     link_lost: f64,
@@ -64,6 +69,7 @@ impl Signal {
             delay: QueueDelay::new(),
             rtt: Minimum::new(),
             rtt_last: rtt,
+            jitter: 0.0,
             points: VecDeque::new(),
             link_lost: 0.0,
             counted: (0, 0),
@@ -124,6 +130,22 @@ impl Signal {
         self.points.back().map_or(0.0, |point| point.queue)
     }
 
+    /// Returns the mean difference of delay between samples, in seconds.
+    pub(super) fn jitter(&self) -> f64 {
+        self.jitter
+    }
+
+    /// Returns the recent round trip time in seconds: queueing included, lateness of single reports
+    /// not.
+    pub(super) fn rtt_recent(&self) -> f64 {
+        self.least(|point| point.rtt).min(self.rtt_last())
+    }
+
+    /// Returns the minimum over the span; infinity if it is empty.
+    fn least(&self, value: impl Fn(&Point) -> f64) -> f64 {
+        self.points.iter().map(value).fold(f64::INFINITY, f64::min)
+    }
+
     fn point(&mut self, sample: &PathSample, lost_by_link: u64) -> Point {
         let (received, sent_at) = (
             sample.received_us as f64 / 1e6,
@@ -144,6 +166,7 @@ impl Signal {
         self.rtt.note(now, self.rtt_last, RTT_HALF);
         self.delay.note_rtt(now, self.rtt_last);
         let queue = self.delay.note(sent_at, received);
+        self.jitter += ((queue - self.queue()).abs() - self.jitter) / 16.0;
         let bits = (bytes as f64 + packets as f64 * self.overhead) * 8.0;
         Point {
             sent_at,
@@ -152,6 +175,7 @@ impl Signal {
             carried: bits + self.link_lost,
             sent: sample.sent_packets,
             queue,
+            rtt: self.rtt_last(),
             app_limited: sample.app_limited,
         }
     }
@@ -177,11 +201,8 @@ impl Signal {
             now,
             sent_at: last.sent_at,
             queue: last.queue,
-            queue_min: self
-                .points
-                .iter()
-                .map(|p| p.queue)
-                .fold(f64::INFINITY, f64::min),
+            queue_min: self.least(|point| point.queue),
+            rtt: self.least(|point| point.rtt),
             carried: ((last.carried - first.carried) / time).min(slots),
             sent,
             span_from: first.sent_at,
