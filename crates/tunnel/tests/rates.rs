@@ -204,7 +204,9 @@ fn who_states_a_rate_shares_the_link_as_others_do() {
                 rounds: 900.0,
                 ..with_stated_rate(10.0, setup(1e7, rtt, buffer, ""))
             };
-            Run::new(&setup, 1).rate(0, 300.0, 900.0) / fair
+            let share = Run::new(&setup, 1).rate(0, 300.0, 900.0) / fair;
+            assert!((0.4..1.6).contains(&share), "{cubics} CUBIC: {share}");
+            share
         });
         let share = shares.sum::<f64>() / 4.0;
         let what = format!("{cubics} CUBIC, {rtt} ms, {buffer} BDP");

@@ -91,6 +91,8 @@ pub struct Delivery<T> {
     /// The carrier neither loses nor reorders packets, unless its connection fails.
     reliable: bool,
     app_limited_until: u64,
+    /// The last report gave no sample, and a pause is in its span.
+    spans_pause: bool,
     /// Packets sent before this give no RTT sample.
     resumed: Duration,
     /// The link's queue has drained during a silence, unless the queue was held up, too.
@@ -180,6 +182,7 @@ impl<T> Delivery<T> {
             guard: Guard::default(),
             reliable: false,
             app_limited_until: 0,
+            spans_pause: false,
             resumed: Duration::ZERO,
             drained: false,
             held: Duration::ZERO,

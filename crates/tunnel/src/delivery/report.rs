@@ -104,7 +104,8 @@ impl<T> Delivery<T> {
         }
         let before = self.highest.replace(highest.number);
         // The first packet after a pause may be lost: the sample of the next one spans the pause.
-        let app_limited = before.is_none_or(|before| before < self.app_limited_until);
+        let spans_pause = before.is_none_or(|before| before < self.app_limited_until);
+        let app_limited = spans_pause || self.spans_pause;
         let sample = self.log.get(highest.number).and_then(|sent_at| {
             let held = Duration::from_micros(highest.held_us);
             let rtt = now.checked_sub(sent_at)?.checked_sub(held)?;
@@ -121,6 +122,7 @@ impl<T> Delivery<T> {
                 app_limited,
             })
         });
+        self.spans_pause = app_limited && sample.is_none();
         if let Some(sample) = sample {
             self.rtt.on_sample(now, sample.rtt);
         }

@@ -482,6 +482,8 @@ fn a_sample_is_taken_of_each_highest_packet_and_not_across_a_silence() {
         "sent before the silence ended"
     );
     let last = sample(&mut delivery, 1113, 13).unwrap();
-    assert!(!last.app_limited);
+    assert!(last.app_limited, "its span includes the pause");
     assert_eq!(delivery.sent_at(13), Some(ms(1013)));
+    let next = sample(&mut delivery, 1114, 14).unwrap();
+    assert!(!next.app_limited);
 }

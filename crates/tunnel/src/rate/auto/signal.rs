@@ -6,6 +6,8 @@ use crate::path::{Minimum, PathSample, QueueDelay, RTT_HALF};
 
 /// Maximum number of samples kept; a span has about eight.
 const SAMPLES_MAX: usize = 256;
+/// Maximum difference of delay in seconds that counts as jitter, or a round trip if that is longer.
+const JITTER_MAX: f64 = 0.05;
 /// One sample, and the span that ends with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
@@ -56,6 +58,8 @@ pub(super) struct Signal {
     /// Mean difference of delay between samples, in seconds (RFC 3550 §6.4.1).
     jitter: f64,
     points: VecDeque<Point>,
+    /// True if the last sample was left out, and was application-limited.
+    limited: bool,
     /// Bits that the link lost behind the bottleneck.
     link_lost: f64,
     counted: (u64, u64),
@@ -71,6 +75,7 @@ impl Signal {
             rtt_last: rtt,
             jitter: 0.0,
             points: VecDeque::new(),
+            limited: false,
             link_lost: 0.0,
             counted: (0, 0),
         }
@@ -109,12 +114,15 @@ impl Signal {
         lost_by_link: u64,
         span: f64,
     ) -> Option<Reading> {
-        let point = self.point(sample, lost_by_link);
+        let mut point = self.point(sample, lost_by_link);
+        // The next span includes the time before a sample that is left out.
+        point.app_limited |= std::mem::take(&mut self.limited);
         if self
             .points
             .back()
             .is_some_and(|last| point.received <= last.received)
         {
+            self.limited = point.app_limited;
             return None;
         }
         self.points.push_back(point);
@@ -166,7 +174,12 @@ impl Signal {
         self.rtt.note(now, self.rtt_last, RTT_HALF);
         self.delay.note_rtt(now, self.rtt_last);
         let queue = self.delay.note(sent_at, received);
-        self.jitter += ((queue - self.queue()).abs() - self.jitter) / 16.0;
+        if let Some(last) = self.points.back() {
+            // A single stall must not hide queues for long.
+            let most = self.rtt().max(JITTER_MAX);
+            let difference = (queue - last.queue).abs().min(most);
+            self.jitter += (difference - self.jitter) / 16.0;
+        }
         let bits = (bytes as f64 + packets as f64 * self.overhead) * 8.0;
         Point {
             sent_at,
