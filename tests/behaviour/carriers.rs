@@ -54,6 +54,39 @@ fn tcp_alone_can_be_asked_for_and_survives_loss() {
     running.stop();
 }
 
+/// Like a boat with two uplinks, whose providers take only packets from addresses that they have
+/// given.
+#[test]
+fn a_tunnel_leaves_by_the_uplink_to_which_the_route_moves() {
+    const SECOND: &str = "198.51.100.7";
+    for carrier in ["udp", "tcp"] {
+        let bed = TunnelBed::new(LINK);
+        let running = Running::start(&bed, &format!("carrier = \"{carrier}\""), SITE);
+        let server = bed.host("server");
+        let _echo = EchoServer::start(server.listen(bed.server_at(Family::V4, PORT)));
+        let mut stream = connect(&bed, Family::V4);
+        echo_once(&mut stream, b"before");
+        let (boat, hub, at) = (bed.host("boat"), bed.host("hub"), bed.hub_at().ip());
+        let [first, _] = bed.addresses_toward("boat", "hub");
+        boat.ip(&format!("address add {SECOND}/32 dev hub"));
+        hub.ip(&format!("route add {SECOND}/32 via {first} dev boat"));
+        boat.ip(&format!("route add {at}/32 dev hub src {SECOND}"));
+        hub.nft(&format!(
+            "table inet provider {{
+                chain in {{ type filter hook prerouting priority -400; ip saddr {first} drop; }}
+            }}"
+        ));
+        echo_once(&mut stream, b"after");
+        drop(stream);
+        hub.nft("delete table inet provider");
+        hub.ip(&format!("route delete {SECOND}/32"));
+        boat.ip(&format!("route delete {at}/32"));
+        boat.ip(&format!("address delete {SECOND}/32 dev hub"));
+        running.assert_in_tunnel(1);
+        running.stop();
+    }
+}
+
 /// From UDP to TCP and back, while bytes flow in both directions.
 #[test]
 fn a_transfer_continues_by_tcp_and_back_by_udp() {

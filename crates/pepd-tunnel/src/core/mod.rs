@@ -528,7 +528,8 @@ impl Core {
         let shell = &mut self.peers.list[index];
         shell.heard = Some(self.latest);
         shell.received_bytes += length as u64;
-        if to.is_some() {
+        // Toward a peer that this end calls, the kernel chooses the source: the uplink may change.
+        if to.is_some() && shell.config.endpoint.is_none() {
             shell.local = to;
         }
         if self.heard != Some(index) {

@@ -3,11 +3,13 @@
 use std::{
     future::poll_fn,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::sleep};
 use tunnel::{ecn::Ecn, endpoint::Remote, wire::Carried};
 
 use super::{
@@ -15,8 +17,11 @@ use super::{
         core::{Core, Shared},
         shards::{Datagram, Received},
     },
-    GARBAGE_MAX, QUEUE,
+    GARBAGE_MAX, Options, QUEUE,
 };
+
+/// Interval between two looks at the route to a peer.
+const UPLINK_LOOK: Duration = Duration::from_secs(1);
 
 /// Read calls, and datagrams taken, before other tasks run.
 const READ_TURN: usize = 8;
@@ -33,10 +38,36 @@ pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
         Err(err) => Err(err),
     };
     match connected {
-        Ok(stream) => run(core, stream, (at, id), Received::default()).await,
+        Ok(stream) => {
+            let options = core.borrow().tcp.options.clone();
+            let local = stream.local_addr().ok();
+            let moved = uplink_changes(&options, at, local.map(|local| local.ip()));
+            tokio::select! {
+                () = run(Rc::clone(&core), stream, (at, id), Received::default()) => {}
+                from = moved => {
+                    tracing::info!(%at, %from, "TCP connection to a peer is renewed: another uplink leads to the peer now");
+                    core.borrow_mut().on_connection_end(at, id);
+                }
+            }
+        }
         Err(err) => {
             tracing::debug!(%at, error = %err, "cannot call a peer by TCP");
             core.borrow_mut().on_connection_end(at, id);
+        }
+    }
+}
+
+/// Waits until packets to `at` leave from another address than the connection's, by two looks in a
+/// row: over equal routes the kernel chooses one by the ports. Returns that address.
+async fn uplink_changes(options: &Options, at: SocketAddr, local: Option<IpAddr>) -> IpAddr {
+    let mut before = None;
+    loop {
+        sleep(UPLINK_LOOK).await;
+        let now = options.source_toward(at).ok();
+        let now = now.filter(|now| local.is_some_and(|local| local != *now));
+        match now.filter(|_| now == before) {
+            Some(changed) => return changed,
+            None => before = now,
         }
     }
 }

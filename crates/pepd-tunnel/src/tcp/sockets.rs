@@ -1,7 +1,7 @@
 //! Listening and connecting sockets.
 
 use std::{
-    io,
+    io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -53,6 +53,24 @@ impl Options {
         }
         let socket = TcpSocket::from_std_stream(socket.into());
         Ok(socket.connect(to))
+    }
+}
+
+impl Options {
+    /// Returns the address from which a connection to there would leave now.
+    ///
+    /// # Errors
+    /// If there is no route.
+    pub(super) fn source_toward(&self, to: SocketAddr) -> io::Result<IpAddr> {
+        if let Some(from) = self.from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
+            return Ok(from);
+        }
+        // To connect it sends nothing.
+        let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
+        socket.set_mark(self.leg.mark)?;
+        socket.connect(&to.into())?;
+        let local = socket.local_addr()?.as_socket();
+        local.map(|local| local.ip()).ok_or(ErrorKind::Other.into())
     }
 }
 
