@@ -27,7 +27,7 @@ use pepd_tests::{
     matrix::{matrix_pepd_only, shared},
     outcome::{Ended, reset},
     payload::{Payload, receive, receive_slowly, run_seed},
-    pep::{Pep, children},
+    pep::{Pep, carrier, children},
     wait::{PATIENCE, wait_for, wait_until, wait_within},
 };
 use splitmix::SplitMix64;
@@ -359,6 +359,48 @@ fn a_new_pepd_takes_over_from_one_that_has_left_and_from_one_whose_supervisor_wa
             wait_for("all processes to end", left);
         });
     }
+}
+
+/// Like an operator who stops pepd, loses patience, and starts it again.
+#[test]
+fn a_new_pepd_takes_over_from_one_that_drains_whatever_signals_it_got() {
+    let (first, worker) = (0, 1);
+    let orders: [&[(usize, Signal)]; 7] = [
+        &[(first, Signal::SIGTERM)],
+        &[(worker, Signal::SIGTERM)],
+        &[(first, Signal::SIGTERM), (first, Signal::SIGKILL)],
+        &[(worker, Signal::SIGTERM), (first, Signal::SIGKILL)],
+        &[(first, Signal::SIGKILL), (worker, Signal::SIGTERM)],
+        &[(first, Signal::SIGTERM), (first, Signal::SIGQUIT)],
+        &[(first, Signal::SIGTERM), (worker, Signal::SIGUSR2)],
+    ];
+    matrix_pepd_only(|bed| {
+        let clean = Footprint::measure(&bed.gateway);
+        for order in orders {
+            let config = bed
+                .config("[timeouts]\ndrain = \"1h\"\n")
+                .expect("not direct");
+            let mut old = start_apart(bed, &config);
+            let processes = [old.child.id(), carrier(old.child.id())];
+            let (echo, mut open) = talking(bed);
+            for (process, signal) in order {
+                send_signal(processes[*process], *signal);
+                thread::sleep(Duration::from_millis(200));
+            }
+            let mut new = start_apart(bed, &config);
+            old.wait();
+            echo_once(&mut open, b"after");
+            echo_once(&mut connect(bed), b"another");
+            drop(open);
+            wait_for_end(&echo);
+            assert_eq!(new.terminate(), Some(0), "{order:?}");
+        }
+        let left = || {
+            let left = Footprint::measure(&bed.gateway).difference(&clean);
+            left.is_empty().then_some(())
+        };
+        wait_for("all processes to end", left);
+    });
 }
 
 /// A pepd whose processes outlive the one that was started.

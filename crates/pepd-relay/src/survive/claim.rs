@@ -39,10 +39,15 @@ const ALL_PREFIX: &str = "pepd";
 const PREFIX: &str = "pepd/";
 /// Prefix of the names that list the interfaces on which a pepd takes connections.
 const LAN_PREFIX: &str = "pepd-lan/";
+/// Prefix of the names of pepds that drain.
+const DRAIN_PREFIX: &str = "pepd-drain/";
 /// Room for the name of an abstract socket, in bytes.
 const NAME_MAX: usize = 107;
 /// Digits of the random number at the end of a name, where it has room for them.
 const DIGITS: usize = 12;
+/// Time for which a process that was killed, or that was asked to leave its flows, may still exist.
+const KILLED: Duration = Duration::from_secs(1);
+const RELIEVED: Duration = Duration::from_secs(15);
 /// Attempts to bind a name, each with another number.
 const TRIES: u32 = 100;
 
@@ -87,6 +92,7 @@ pub struct Claim {
     #[expect(dead_code, reason = "open for as long as the claim lives")]
     lan: UnixDatagram,
     uses: Uses,
+    draining: Option<UnixDatagram>,
 }
 
 impl Claim {
@@ -105,10 +111,17 @@ impl Claim {
         let uses = Uses::new(config, process::id(), keeper.unwrap_or(0));
         let mut left = uses.left(&others()?);
         if let Err(ClaimError::Taken { process, .. }) = left {
-            if discovery::is_unguarded(process) {
+            let is_asked = if discovery::is_unguarded(process) {
                 discovery::relieve(process);
-            }
-            if let Err(err) = end_of(process).await {
+                true
+            } else {
+                drains(process)?
+                    && uses.may_succeed(process, &others()?)
+                    && discovery::relieve_of_drain(process)
+            };
+            // Once asked, it ends: this process must not give up before.
+            let patience = if is_asked { RELIEVED } else { KILLED };
+            if let Err(err) = end_of(process, patience).await {
                 tracing::debug!(error = %err, process, "cannot wait for the end of another pepd");
             }
             left = uses.left(&others()?);
@@ -116,7 +129,27 @@ impl Claim {
         let keepers = left?;
         let lan = bind(&lan_name(process::id(), config))?;
         let socket = bind(&uses.to_name())?;
-        Ok((Self { socket, lan, uses }, keepers))
+        let claim = Self {
+            socket,
+            lan,
+            uses,
+            draining: None,
+        };
+        Ok((claim, keepers))
+    }
+
+    /// Publishes that this process drains: a pepd that starts now may take over its flows.
+    ///
+    /// # Errors
+    /// Fails without a descriptor for it: the other pepd ends in [`ClaimError::Taken`] then.
+    pub fn set_draining(&mut self) -> io::Result<()> {
+        self.draining = Some(bind(&drain_name(self.uses.process))?);
+        Ok(())
+    }
+
+    /// Publishes that this process's flows are about to end: none can be taken over any more.
+    pub fn end_drain(&mut self) {
+        self.draining = None;
     }
 
     /// Publishes a new keeper of this process's sockets.
@@ -147,6 +180,21 @@ fn bind(name: &str) -> io::Result<UnixDatagram> {
             return bound;
         }
     }
+}
+
+/// Returns the name of a process that drains, but for the random number.
+fn drain_name(process: u32) -> String {
+    format!("{DRAIN_PREFIX}{process}")
+}
+
+/// Returns whether a pepd has published that it drains.
+fn drains(process: u32) -> io::Result<bool> {
+    let name = drain_name(process) + "/";
+    let Names { sockets, mut judge } = Names::list()?;
+    let mut named = sockets
+        .iter()
+        .filter(|socket| socket.name.starts_with(&name));
+    Ok(named.any(|socket| judge.is_of_pepd(socket, process, 0)))
 }
 
 /// Returns the name that holds the process and its LAN interfaces, or as many as fit: four of the
@@ -225,13 +273,12 @@ pub fn end_keepers_of(config: &Config) {
     }
 }
 
-/// Waits briefly until a process, and with it its claim, has ended.
-async fn end_of(process: u32) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(1);
+/// Waits until a process, and with it its claim, has ended.
+async fn end_of(process: u32, patience: Duration) -> io::Result<()> {
     let process = i32::try_from(process).map_err(io::Error::other)?;
     let process = pepd_sys::process::pidfd_open(Pid::from_raw(process))?;
     let process = pepd_sys::reactor::register(process, Interest::READABLE)?;
-    let ended = timeout(PATIENCE, process.readable()).await?;
+    let ended = timeout(patience, process.readable()).await?;
     ended.map(drop)
 }
 
@@ -382,6 +429,12 @@ impl Uses {
             found.push(keeper);
         }
         Ok(found)
+    }
+
+    /// Returns whether this process could take over the flows of another one that still runs.
+    fn may_succeed(&self, process: u32, others: &[Self]) -> bool {
+        let other = others.iter().find(|other| other.process == process);
+        other.is_some_and(|other| other.keeper != 0 && self.succeeds(other))
     }
 
     /// Returns whether packets of the other's flows reach this process as they reached the other.
@@ -579,9 +632,14 @@ mod tests {
             .expect("cat");
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("an event loop").block_on(async {
-            assert!(end_of(child.id()).now_or_never().is_none(), "it runs");
+            assert!(
+                end_of(child.id(), KILLED).now_or_never().is_none(),
+                "it runs"
+            );
             drop(child.stdin.take());
-            end_of(child.id()).await.expect("end of the process");
+            end_of(child.id(), KILLED)
+                .await
+                .expect("end of the process");
         });
         let status = child.try_wait().expect("a child process");
         assert!(status.is_some_and(|status| status.success()), "{status:?}");

@@ -148,7 +148,7 @@ pub(super) fn has_left(process: u32, keeper: u32) -> bool {
 }
 
 /// Returns whether a process carries flows without a supervisor, because that was killed.
-pub(super) fn is_unguarded(process: u32) -> bool {
+pub fn is_unguarded(process: u32) -> bool {
     let carries = || children(process).into_iter().any(is_keeper);
     parent(process).is_some_and(|guard| !has_name(guard, SUPERVISOR) && carries())
 }
@@ -159,11 +159,27 @@ pub(super) fn relieve(process: u32) {
         process,
         "taking over the flows of a pepd without a supervisor"
     );
+    ask(process, Signal::SIGUSR2);
+}
+
+/// Asks a process that drains to leave its flows to a successor, by its supervisor. Returns false
+/// if it has none.
+pub(super) fn relieve_of_drain(process: u32) -> bool {
+    let guard = parent(process).filter(|guard| has_name(*guard, SUPERVISOR));
+    let Some(guard) = guard else {
+        return false;
+    };
+    tracing::warn!(process, "taking over the flows of a pepd that drains");
+    ask(guard, Signal::SIGQUIT);
+    true
+}
+
+fn ask(process: u32, signal: Signal) {
     let Ok(process) = i32::try_from(process) else {
         return;
     };
     // ESRCH: the process has just ended, as wanted.
-    if let Err(err) = kill(Pid::from_raw(process), Signal::SIGUSR2) {
+    if let Err(err) = kill(Pid::from_raw(process), signal) {
         tracing::debug!(error = %err, "cannot signal the pepd to hand over its flows");
     }
 }

@@ -34,7 +34,7 @@ use super::{
     chores::{self, Chores},
     hosts::HostsAtCap,
     redirected::Redirected,
-    signals::{Guard, Signals},
+    signals::{EndOfDrain, Guard, Signals},
     spare::Spare,
 };
 use crate::{
@@ -421,13 +421,20 @@ impl Daemon {
 
     /// Drains: no further flow, and time for open ones to end.
     async fn drain(&mut self, signals: &mut Signals, drain: &Drain) -> ExitStatus {
-        let admission = &self.context.admission;
-        admission.stop();
+        self.context.admission.stop();
         self.spare.release();
-        tokio::select! {
-            status = self.drained(drain.start()) => status,
-            () = signals.stop_at_once() => ExitStatus::AtOnce,
+        signals.forget_hand_over();
+        if let Err(err) = self.claim.set_draining() {
+            tracing::warn!(error = %err, "a pepd that starts before this one has ended cannot take over its flows");
         }
+        let ended = tokio::select! {
+            status = self.drained(drain.start()) => return status,
+            ended = signals.end_of_drain() => ended,
+        };
+        if matches!(ended, EndOfDrain::HandOver) {
+            self.hand_over();
+        }
+        ExitStatus::AtOnce
     }
 
     async fn drained(&self, grace: Duration) -> ExitStatus {
@@ -471,7 +478,8 @@ impl Daemon {
     }
 
     /// Resets open flows, then removes the rules: the hosts' packets still reach pepd meanwhile.
-    async fn end(self, status: ExitStatus) -> ExitStatus {
+    async fn end(mut self, status: ExitStatus) -> ExitStatus {
+        self.claim.end_drain();
         let flows = counted(self.context.admission.open_flows().into(), "flow");
         self.workers.stop();
         if let Some(tunnels) = self.tunnels {

@@ -2,6 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, time::Instant};
 
+use futures_util::FutureExt as _;
 use nix::{sys::signal::SigSet, unistd::getppid};
 use pepd_relay::survive::stop::{Stop, Stops};
 use tokio::{
@@ -19,6 +20,14 @@ pub(super) struct Signals {
     /// True if the supervisor receives interrupts too, and forwards them.
     pub(super) guarded: bool,
     stops: Stops,
+}
+
+/// End of a drain by a signal.
+pub(super) enum EndOfDrain {
+    /// Open flows are reset.
+    AtOnce,
+    /// The next process takes over the open flows.
+    HandOver,
 }
 
 impl Signals {
@@ -41,15 +50,21 @@ impl Signals {
         self.stops.on_request(Instant::now());
     }
 
-    /// Waits for a signal to stop at once.
-    pub(super) async fn stop_at_once(&mut self) {
+    /// Forgets a request to hand over that came before a drain: its sender starts no next process.
+    pub(super) fn forget_hand_over(&mut self) {
+        while self.hand_over.recv().now_or_never().is_some() {}
+    }
+
+    /// Waits for a signal that ends a drain.
+    pub(super) async fn end_of_drain(&mut self) -> EndOfDrain {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => {}
                 _ = self.interrupt.recv(), if !self.guarded => {}
+                _ = self.hand_over.recv(), if self.guarded => return EndOfDrain::HandOver,
             }
             if self.stops.on_request(Instant::now()) == Stop::AtOnce {
-                return;
+                return EndOfDrain::AtOnce;
             }
         }
     }

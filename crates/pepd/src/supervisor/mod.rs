@@ -199,8 +199,8 @@ impl Supervisor {
                 return;
             }
             Signal::SIGUSR1 | Signal::SIGHUP => (self.asked, signal),
-            Signal::SIGQUIT | Signal::SIGUSR2 if self.asked == Asked::Stop => {
-                tracing::error!("signal ignored: pepd is draining and its flows end with it");
+            Signal::SIGUSR2 if self.asked == Asked::Stop => {
+                tracing::error!("upgrade ignored: pepd is draining and its flows end with it");
                 return;
             }
             Signal::SIGQUIT => (Asked::Leave, Signal::SIGUSR2),
@@ -231,6 +231,10 @@ impl Supervisor {
     fn end(&self, status: ChildStatus) -> Option<ExitStatus> {
         match (self.asked, status.code()) {
             (Asked::Upgrade, _) => Some(self.replace()),
+            // The request came when its flows had just been reset.
+            (Asked::Leave, Some(code)) if ExitStatus::from_code(code) != ExitStatus::Success => {
+                Some(ExitStatus::from_code(code))
+            }
             (Asked::Leave, _) => {
                 tracing::info!("flows wait for the next pepd, for at most a minute");
                 Some(ExitStatus::Success)
