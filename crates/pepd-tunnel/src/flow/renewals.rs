@@ -195,7 +195,13 @@ fn renew_at_random(compress: bool, what: &str) {
                 }
             })
         };
-        let whole = flows(Rc::clone(&rig), 3, draw).await;
+        let resumed = |end| Rig::stats(end).tunnel_flows_resumed;
+        let mut whole = 0;
+        // The draw decides how many renewals meet a flow.
+        while resumed(&rig.near) < 4 || resumed(&rig.far) < 4 {
+            let draw = SplitMix64::new(draw.below(u64::MAX));
+            whole += flows(Rc::clone(&rig), 3, draw).await;
+        }
         over.set(true);
         renewing.await.unwrap();
         rig.wait_idle().await;
@@ -206,7 +212,6 @@ fn renew_at_random(compress: bool, what: &str) {
             near.tunnel_flows_resumed,
             far.tunnel_flows_resumed
         );
-        assert!(near.tunnel_flows_resumed > 3 && far.tunnel_flows_resumed > 3);
         for stats in [near, far] {
             assert_eq!(
                 (stats.flows_open, stats.ended_closed, stats.ended_error),
