@@ -154,6 +154,40 @@ fn a_gateway_that_stops_answering_means_that_the_link_is_down() {
     });
 }
 
+/// A modem whose port stays up, and no gateway to ask.
+#[test]
+fn flows_without_answers_mean_that_the_link_is_down() {
+    matrix_pepd_only(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let pep = bed.start_with(ADMIN).expect("not direct");
+        let status = |pep: &Pep| pep.ask(&["link", "status"]);
+        let mut flows = [connect(bed), connect(bed)];
+        flows.iter_mut().for_each(|flow| echo_once(flow, b"before"));
+        cut_off(&bed.server);
+        for flow in &mut flows {
+            flow.write_all(b"in vain").expect("connected");
+        }
+        let is_down = |pep: &Pep| {
+            let said = status(pep);
+            said.starts_with("link: down ") && said.contains("reported by flows")
+        };
+        wait_until("the silence to be noticed", || is_down(&pep));
+        pep.log().expect("no flow over it gets an answer");
+        crash(&pep);
+        assert!(is_down(&pep), "{}", status(&pep));
+        reconnect(&bed.server);
+        for flow in &mut flows {
+            flow.read_exact(&mut [0; 7]).expect("an echo");
+        }
+        wait_until("the end", || status(&pep).starts_with("link: up "));
+        let said = status(&pep);
+        assert!(said.contains("outages: 1,"), "{said}");
+        drop(flows);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
 #[test]
 fn an_operators_order_outlasts_the_process_that_received_it() {
     matrix_pepd_only(|bed| {

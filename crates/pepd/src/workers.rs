@@ -48,9 +48,9 @@ impl Workers {
             threads: Vec::new(),
             stop,
         };
-        for (thread, lot) in threads.into_iter().zip(lots) {
+        for (number, (thread, lot)) in threads.into_iter().zip(lots).enumerate() {
             let stopped = workers.stop.subscribe();
-            let thread = start_one(thread, context, lot, stopped)?;
+            let thread = start_one((number, thread), context, lot, stopped)?;
             workers.threads.push(thread);
         }
         Ok(workers)
@@ -70,7 +70,7 @@ impl Workers {
 }
 
 fn start_one(
-    thread: IdleThread,
+    (number, thread): (usize, IdleThread),
     context: &Arc<FlowContext>,
     (listeners, resumed): (Vec<Listener>, Vec<Resumed>),
     mut stopped: watch::Receiver<()>,
@@ -88,7 +88,7 @@ fn start_one(
     let beat = context.heartbeat.of_thread();
     Ok(thread.begin(move || {
         runtime.spawn(beat.tick());
-        runtime.spawn(revive::run(Arc::clone(&context)));
+        runtime.spawn(revive::run(Arc::clone(&context), number));
         runtime.spawn(rounds::run());
         for flow in resumed {
             runtime.spawn(flow::resume(Arc::clone(&context), flow));

@@ -7,12 +7,14 @@
 //! 3. a detector that has heard something from beyond the link: a tunnel, or a probe;
 //! 4. the contact plan, where the link is down by plan;
 //! 5. a detector that should have heard something and has not;
-//! 6. the contact plan, where the link is up by plan.
+//! 6. flows, none of which gets an answer;
+//! 7. the contact plan, where the link is up by plan.
 //!
 //! Reports of a detector count only if they are later than the last change of operator, interface
 //! or plan. Without any source the link counts as up.
 
 mod contacts;
+pub mod flows;
 pub mod patience;
 pub mod probing;
 pub mod revival;
@@ -47,16 +49,19 @@ pub enum Source {
     Tunnel,
     /// No source: the link is assumed up.
     Assumed,
+    /// Flows, none of which gets an answer.
+    Flows,
 }
 
 impl Source {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Operator,
         Self::Carrier,
         Self::Plan,
         Self::Probe,
         Self::Tunnel,
         Self::Assumed,
+        Self::Flows,
     ];
 
     /// Returns the source of a code (`as u64`).
@@ -73,6 +78,7 @@ impl Source {
             Self::Probe => "probe",
             Self::Tunnel => "tunnel",
             Self::Assumed => "assumed",
+            Self::Flows => "flows",
         }
     }
 }
@@ -85,15 +91,18 @@ pub enum Detector {
     Probe,
     /// All tunnels together.
     Tunnel,
+    /// All split flows together. They report only silence.
+    Flows,
 }
 
 impl Detector {
-    const ALL: [Self; 2] = [Self::Probe, Self::Tunnel];
+    const ALL: [Self; 3] = [Self::Probe, Self::Tunnel, Self::Flows];
 
     fn source(self) -> Source {
         match self {
             Self::Probe => Source::Probe,
             Self::Tunnel => Source::Tunnel,
+            Self::Flows => Source::Flows,
         }
     }
 }
@@ -215,7 +224,7 @@ pub struct LinkMonitor {
     planned: Option<bool>,
     /// Start of that state, in Unix time.
     edge: Option<Duration>,
-    reports: [Option<Report>; 2],
+    reports: [Option<Report>; 3],
     /// Last change of operator, interface or plan.
     changed: Duration,
     /// Time after a planned end in which packets that are still in transit may be heard.
@@ -239,7 +248,7 @@ impl LinkMonitor {
             contacts,
             planned: None,
             edge: None,
-            reports: [None; 2],
+            reports: [None; 3],
             changed: now.steady,
             echo,
             state: State {
@@ -323,6 +332,11 @@ impl LinkMonitor {
         *report = report.filter(|it| !it.up);
     }
 
+    /// Removes a detector's report.
+    pub fn forget(&mut self, detector: Detector) {
+        self.reports[detector as usize] = None;
+    }
+
     /// Updates the state. Returns it when the link has gone up or down.
     pub fn poll(&mut self, now: Now) -> Option<State> {
         self.end_order(now);
@@ -353,9 +367,9 @@ impl LinkMonitor {
     }
 
     /// Reports whether the link is down for new flows, as of the last poll. Silence of all tunnels
-    /// is not sufficient, as their peers may be down.
+    /// or flows is not sufficient: their peers or servers may be down, and a new flow may find out.
     pub fn is_down(&self) -> bool {
-        !self.state.up && self.state.by != Source::Tunnel
+        !self.state.up && !matches!(self.state.by, Source::Tunnel | Source::Flows)
     }
 
     /// Link state for tunnels, which have detectors of their own: that of operator, interface and

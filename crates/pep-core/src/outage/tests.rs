@@ -240,7 +240,7 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
         .find(|span| at < 1000 * span.1)
         .map(|span| at >= 1000 * span.0);
     let mut reported: Vec<u64> = edges;
-    let (mut order, mut carrier, mut said) = (None, None, [None; 2]);
+    let (mut order, mut carrier, mut said) = (None, None, [None; 3]);
     for (index, (when, event)) in past.iter().enumerate() {
         match *event {
             Event::Order(up, lasting) => {
@@ -271,7 +271,7 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
         };
         said.iter()
             .position(valid)
-            .map(|index| [Source::Probe, Source::Tunnel][index])
+            .map(|index| [Source::Probe, Source::Tunnel, Source::Flows][index])
     };
     match (order, carrier, says(true), planned, says(false)) {
         (Some(up), ..) => (up, Source::Operator),

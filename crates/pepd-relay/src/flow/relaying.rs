@@ -106,6 +106,7 @@ impl Flow {
                 leg.on_received(count);
                 if side == self.ends.site.link_side {
                     self.receive_window.on_received(leg.fd(), count);
+                    self.link_used.on_received();
                 }
                 self.busy_poll.on_received(count);
                 moved = true;
@@ -150,7 +151,7 @@ impl Flow {
         if side != self.ends.site.link_side {
             return;
         }
-        self.link_used.set();
+        self.link_used.on_sent();
         if let Some(share) = &mut self.share {
             share.on_sent(self.legs[side as usize].shared());
         }
@@ -189,7 +190,7 @@ impl Flow {
             Ok(()) => {
                 self.relay.handle_shut_down(direction);
                 if side == self.ends.site.link_side {
-                    self.link_used.set();
+                    self.link_used.on_sent();
                 }
             }
             // ENOTCONN: the leg was reset in the meantime, and the error is still pending.

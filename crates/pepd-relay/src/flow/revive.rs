@@ -16,6 +16,7 @@ use std::{
 };
 
 use pep_core::outage::{
+    flows::Seen,
     patience::Patience,
     revival::{Care, Revival, Tempo, Vitals},
 };
@@ -71,20 +72,30 @@ struct Leg {
     revival: Option<Revival>,
     /// Time of the last try of a leg without bytes in flight.
     tried: Option<Duration>,
+    /// Time since which bytes are in flight.
+    loaded: Option<Duration>,
     /// True if the last scan found nothing in flight and no closed window.
     is_quiet: bool,
     used: Arc<Used>,
 }
 
-/// Mark of a leg into which its flow has sent since the last look.
+/// Marks of a leg whose flow has sent or received since the last look.
 #[derive(Debug, Default)]
-pub(super) struct Used(AtomicBool);
+pub(super) struct Used {
+    sent: AtomicBool,
+    received: AtomicBool,
+}
 
 impl Used {
-    /// Sets the mark. The flow calls it after each send, also of a FIN, before it yields: the looks
-    /// run as another task of the same thread.
-    pub(super) fn set(&self) {
-        self.0.store(true, Relaxed);
+    /// Notes that bytes or a FIN were sent. To be called before the flow yields: the looks run as
+    /// another task of the same thread.
+    pub(super) fn on_sent(&self) {
+        self.sent.store(true, Relaxed);
+    }
+
+    /// Notes that bytes were received.
+    pub(super) fn on_received(&self) {
+        self.received.store(true, Relaxed);
     }
 }
 
@@ -115,6 +126,7 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) -> Arc<Used> {
             waits: None,
             revival: None,
             tried: None,
+            loaded: None,
             is_quiet: false,
             used: Arc::clone(&used),
         });
@@ -122,8 +134,8 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, options: &LegOptions) -> Arc<Used> {
     used
 }
 
-/// Looks after the legs of this worker for as long as it runs.
-pub async fn run(context: Arc<FlowContext>) {
+/// Looks after the legs of this worker, by its number, for as long as it runs.
+pub async fn run(context: Arc<FlowContext>, worker: usize) {
     let some = LEGS.with_borrow(|legs| Arc::clone(&legs.some));
     let began = Instant::now();
     let mut looks = Looks::default();
@@ -134,6 +146,9 @@ pub async fn run(context: Arc<FlowContext>) {
         sleep(looks.pause()).await;
         let now = began.elapsed();
         let probes = LEGS.with_borrow_mut(|legs| legs.care(now, &mut looks));
+        if let Some(seen) = looks.seen.take() {
+            context.outage.see(worker, seen);
+        }
         if probes > 0 {
             context.counters.update(|stats| stats.link_probes += probes);
         }
@@ -152,6 +167,8 @@ struct Looks {
     /// Stuck legs without bytes in flight. They are looked at with all others: receivers that pause
     /// make many of them.
     waiting: u32,
+    /// Observation by the last look at all legs.
+    seen: Option<Seen>,
     /// Legs of quick tempo, and those with bytes in flight.
     quick: u32,
     quick_in_flight: u32,
@@ -197,6 +214,7 @@ impl Legs {
         let between = BETWEEN_PROBES * stuck_before;
         (looks.stuck, looks.stuck_quick, looks.waiting) = (0, 0, 0);
         let mut probes = 0;
+        let mut seen = Seen::default();
         self.list.retain_mut(|leg| {
             let quick = leg.tempo.is_quick();
             let due = scan || (scan_quick && quick);
@@ -208,7 +226,10 @@ impl Legs {
             };
             // Most legs are idle, and system calls for each would be most of what they cost. A leg
             // that was empty, and has not sent since, is still empty.
-            let is_used = leg.used.0.swap(false, Relaxed);
+            if scan && leg.used.received.swap(false, Relaxed) {
+                seen.hear(Duration::ZERO);
+            }
+            let is_used = leg.used.sent.swap(false, Relaxed);
             if leg.is_quiet && (!is_used || matches!(socket::unacknowledged(socket.as_fd()), Ok(0)))
             {
                 looks.quick += u32::from(scan_quick && quick && leg.rto_max.is_some());
@@ -222,6 +243,9 @@ impl Legs {
                 && vitals.unacked == 0
                 && !vitals.waits_for_window
                 && matches!(socket::unacknowledged(socket.as_fd()), Ok(0));
+            if scan {
+                leg.show(now, &vitals, socket.as_fd(), &mut seen);
+            }
             if scan && let Some(timeout) = leg.user_timeout(now, &vitals) {
                 let socket = SockRef::from(&socket);
                 let _ = socket.set_tcp_user_timeout(Some(timeout));
@@ -247,6 +271,9 @@ impl Legs {
             looks.stuck_quick += u32::from(is_stuck && !is_waiting && quick);
             true
         });
+        if scan {
+            looks.seen = Some(seen);
+        }
         if self.list.len() < self.list.capacity() / 4 {
             self.list.shrink_to_fit();
         }
@@ -262,6 +289,23 @@ impl Leg {
         let most = self.tempo.rto_max_for(vitals, is_stuck, rto_max);
         if self.rto_max_set.replace(most) != Some(most) {
             let _ = socket::set_rto_max(fd, most);
+        }
+    }
+
+    /// Adds what the leg shows of the link. A paused receiver is no silence: only bytes in flight
+    /// count.
+    fn show(&mut self, now: Duration, vitals: &Vitals, fd: BorrowedFd<'_>, seen: &mut Seen) {
+        seen.hear(vitals.silent);
+        self.loaded = (vitals.unacked > 0).then(|| self.loaded.unwrap_or(now));
+        let Some(loaded) = self.loaded else { return };
+        let waited = vitals.silent.min(now - loaded);
+        let patience = Seen::patience(vitals.rtt, self.tempo.limit(vitals));
+        if waited < patience {
+            return;
+        }
+        let remote = SockRef::from(&fd).peer_addr();
+        if let Some(remote) = remote.ok().and_then(|remote| remote.as_socket()) {
+            seen.wait(remote.ip(), waited, patience);
         }
     }
 
@@ -395,7 +439,7 @@ mod tests {
         assert!(watched.is_quiet_at(1) && watched.is_quiet_at(2));
         // Until the receiver's window is closed.
         while watched.leg.write(&[0; 1 << 16]).is_ok() {}
-        watched.used.set();
+        watched.used.on_sent();
         assert!(!watched.is_quiet_at(3));
     }
 
@@ -409,7 +453,7 @@ mod tests {
         receiver.attach_filter(&[take_nothing]).expect("a filter");
         watched.leg.write_all(&[0; 1000]).expect("room");
         watched.leg.shutdown(Shutdown::Write).expect("a connection");
-        watched.used.set();
+        watched.used.on_sent();
         assert!(!watched.is_quiet_at(1) && !watched.is_quiet_at(2));
     }
 }

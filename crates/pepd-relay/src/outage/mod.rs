@@ -6,7 +6,8 @@
 //!   interface (rtnetlink) -----+                        |
 //!   gateway (ICMP echo) -------+--> LinkWatch, its task +--> rules: sites that are bypassed
 //!   contact plan (file) -------+                        '--> tunnels: hints
-//!   tunnels: peers heard ------'
+//!   tunnels: peers heard ------+
+//!   flows: all unanswered -----'
 //! ```
 
 mod contacts;
@@ -26,7 +27,11 @@ use std::{
 use parking_lot::Mutex;
 use pep_core::{
     config::Config,
-    outage::{Detector, LinkMonitor, Now, Order, Source, State, TunnelLink, probing::Probing},
+    outage::{
+        Detector, LinkMonitor, Now, Order, Source, State, TunnelLink,
+        flows::{Flows, Seen, Shown},
+        probing::Probing,
+    },
     site::{SiteId, WhileDown},
 };
 use pepd_api::link::LinkReport;
@@ -50,6 +55,7 @@ const ECHO: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct LinkWatch {
     monitor: Mutex<LinkMonitor>,
+    flows: Mutex<Flows>,
     /// Storage of the state for the next process.
     arena: Option<Arc<Arena>>,
     clock: Clock,
@@ -81,9 +87,16 @@ impl LinkWatch {
         let echo = rtt.map_or(ECHO, |rtt| 2 * rtt);
         let clock = Clock::new();
         let mut monitor = LinkMonitor::new(clock.now(), contacts, echo);
+        let mut flows = Flows::default();
         let carrier = link.and_then(|link| interface::is_up(&link.interface));
         if let Some(arena) = &arena {
-            restore(&mut monitor, arena, (config, carrier), clock.now());
+            restore(
+                &mut monitor,
+                &mut flows,
+                arena,
+                (config, carrier),
+                clock.now(),
+            );
         }
         if carrier == Some(false) {
             monitor.carrier(clock.now(), false);
@@ -92,6 +105,7 @@ impl LinkWatch {
         let (reported, is_down) = (monitor.tunnel_link(), monitor.is_down());
         let watch = Self {
             monitor: Mutex::new(monitor),
+            flows: Mutex::new(flows),
             arena,
             clock,
             reported: watch::Sender::new(reported),
@@ -108,6 +122,12 @@ impl LinkWatch {
     /// Returns whether new flows must do without the link ([`LinkMonitor::is_down`]).
     pub fn is_down(&self) -> bool {
         *self.is_down.borrow()
+    }
+
+    /// Returns whether any source reports the link down, also one that is not sufficient for new
+    /// flows.
+    pub(crate) fn is_known_down(&self) -> bool {
+        !self.monitor.lock().state().up
     }
 
     /// Returns a receiver of [`is_down`](Self::is_down).
@@ -160,6 +180,23 @@ impl LinkWatch {
     /// Notes that no peer has a session: when they were last heard no longer reflects the link.
     pub fn hear_nothing(&self) {
         self.with(|monitor, _| monitor.withdraw(Detector::Tunnel));
+    }
+
+    /// Notes what a worker sees of the flows over the link.
+    pub(crate) fn see(&self, worker: usize, seen: Seen) {
+        let now = self.clock.now().steady;
+        let shown = self.flows.lock().note(worker, now, seen);
+        self.show(shown);
+    }
+
+    fn show(&self, shown: Shown) {
+        match shown {
+            Shown::Silent => {
+                self.with(|monitor, now| monitor.testify(Detector::Flows, false, now.steady));
+            }
+            Shown::Nothing => self.with(|monitor, _| monitor.forget(Detector::Flows)),
+            Shown::Same => {}
+        }
     }
 
     /// Returns whether the gateway has ever answered a predecessor.
@@ -227,6 +264,8 @@ impl LinkWatch {
             if let Some(contacts) = file.as_mut().and_then(|file| file.changed()) {
                 self.with(|monitor, now| monitor.replan(now, Some(contacts)));
             }
+            let shown = self.flows.lock().look(self.clock.now().steady);
+            self.show(shown);
             let deadline = self.with(|monitor, now| {
                 let deadline = monitor.deadline(now);
                 deadline.map(|at| at.saturating_sub(now.steady))
@@ -274,6 +313,7 @@ fn log_change<T: Copy + PartialEq>(listeners: &watch::Sender<T>, now: T) {
 /// Continues from the predecessor's state.
 fn restore(
     monitor: &mut LinkMonitor,
+    flows: &mut Flows,
     arena: &Arena,
     (config, carrier): (&Config, Option<bool>),
     now: Now,
@@ -304,6 +344,10 @@ fn restore(
         (false, Source::Tunnel) if !config.peers.is_empty() => {
             monitor.testify(Detector::Tunnel, false, now.steady);
         }
+        (false, Source::Flows) => {
+            monitor.testify(Detector::Flows, false, now.steady);
+            flows.resume(now.steady);
+        }
         _ => {}
     }
 }
@@ -316,6 +360,15 @@ fn log_news(news: Option<State>) -> bool {
             by: Source::Assumed,
             ..
         }) => tracing::info!("link up (assumed): no remaining source reports it down"),
+        Some(State {
+            up: false,
+            by: Source::Flows,
+            ..
+        }) => tracing::warn!(
+            by = "flows",
+            "link down: no flow over it gets an answer; with `link.gateway` pepd can tell a silent \
+             link from silent servers"
+        ),
         Some(State { up: true, by, .. }) => tracing::info!(by = reporter(by), "link up"),
         Some(State { by, .. }) => tracing::warn!(by = reporter(by), "link down"),
         None => {}
