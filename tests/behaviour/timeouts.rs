@@ -1,8 +1,8 @@
 //! Silent hosts, and pepd's timeouts for them.
 
 use std::{
-    io::{Read as _, Write as _},
-    net::Shutdown,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{Shutdown, TcpStream},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -10,17 +10,18 @@ use std::{
 
 use parking_lot::Mutex;
 use pepd_tests::{
-    bed::Place,
+    bed::{Bed, Place},
     echo::EchoServer,
     matrix::{matrix, matrix_pepd_only},
     outcome::Ended,
     payload::{self, Payload},
     serve::Server,
-    wait::PATIENCE,
+    wait::{PATIENCE, wait_until},
 };
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
-    support::{PORT, connect, cut_off, echo_once, reconnect},
+    support::{PORT, connect, cut_off, echo_once, reconnect, socket_toward},
     survive,
 };
 
@@ -36,7 +37,7 @@ fn an_idle_flow_is_ended() {
         let ended = Ended::from_stream(&stream);
         assert_ne!(ended, Ended::Hung);
         pep.wait_flow_end(|end| end.reason == "idle_timeout");
-        pepd_tests::wait::wait_until("the server's connection to close", || echo.open() == 0);
+        wait_until("the server's connection to close", || echo.open() == 0);
         pep.assert_healthy();
     });
 }
@@ -115,6 +116,106 @@ fn a_silent_flow_whose_client_vanished_is_ended_by_keepalive() {
         cut_off(&bed.client);
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(Ended::RESET));
         pep.wait_flow_end(|end| end.reason == "user_timeout");
+    });
+}
+
+/// Returns a reader of the number of packets that the server has received.
+fn packets_at_server(bed: &Bed) -> impl Fn() -> u64 {
+    bed.server.nft(&format!(
+        "table inet seen {{
+            counter received {{}}
+            chain input {{ type filter hook input priority 0; tcp dport {PORT} counter name received; }}
+        }}"
+    ));
+    move || {
+        let text = bed
+            .server
+            .run("nft", &["list", "counter", "inet", "seen", "received"]);
+        let mut words = text
+            .split_whitespace()
+            .skip_while(|word| *word != "packets");
+        let number = words.nth(1).and_then(|number| number.parse().ok());
+        number.expect("a counter")
+    }
+}
+
+fn keep_alive(stream: &TcpStream, count: u32) {
+    let second = Duration::from_secs(1);
+    let times = TcpKeepalive::new().with_time(second).with_interval(second);
+    let set = SockRef::from(stream).set_tcp_keepalive(&times.with_retries(count));
+    set.expect("a socket");
+}
+
+/// Balancers and NATs beyond the gateway forget connections without packets. The control is the
+/// plain network.
+#[test]
+fn keepalives_of_a_host_reach_the_server_and_without_them_nothing_does() {
+    matrix(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let pep = bed.start();
+        let mut stream = connect(bed);
+        echo_once(&mut stream, b"and then silence");
+        thread::sleep(Duration::from_secs(1));
+        let packets = packets_at_server(bed);
+        // The silence is the traffic under test.
+        thread::sleep(Duration::from_secs(4));
+        assert_eq!(packets(), 0);
+        keep_alive(&stream, 5);
+        wait_until("keepalives at the server", || packets() > 3);
+        if pep.is_some() {
+            // A host may sleep for an hour.
+            let client = stream.local_addr().expect("connected");
+            let leg = socket_toward(bed, client);
+            assert!(leg.contains("timer:(keepalive,1"), "{leg}");
+            assert!(leg.contains("min,0)"), "{leg}");
+        }
+        echo_once(&mut stream, b"after");
+    });
+}
+
+/// Like a pool whose database has gone. The control is the plain network.
+#[test]
+fn a_host_that_keeps_alive_learns_of_a_server_that_has_vanished() {
+    matrix(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let pep = bed.start();
+        let mut stream = connect(bed);
+        echo_once(&mut stream, b"x");
+        keep_alive(&stream, 3);
+        cut_off(&bed.server);
+        let gone = stream.read(&mut [0]).expect_err("no server");
+        assert_eq!(gone.kind(), ErrorKind::TimedOut);
+        if let Some(pep) = pep {
+            pep.wait_flow_end(|end| end.reason == "client_reset");
+        }
+    });
+}
+
+/// A server that is back before the host gives up, bytes that wait meanwhile, and a client that has
+/// closed its side: none of these is a reason to end a flow. The control is the plain network.
+#[test]
+fn keepalives_of_a_host_end_no_flow_whose_server_comes_back() {
+    matrix(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let _pep = bed.start();
+        let mut flows = [connect(bed), connect(bed), connect(bed)];
+        for flow in &mut flows {
+            echo_once(flow, b"before");
+            keep_alive(flow, 100);
+        }
+        // Until the server's silence is known.
+        cut_off(&bed.server);
+        thread::sleep(Duration::from_secs(6));
+        let [idle, waiting, closed] = &mut flows;
+        waiting.write_all(b"later").expect("connected");
+        closed.write_all(b"the end").expect("connected");
+        closed.shutdown(Shutdown::Write).expect("connected");
+        thread::sleep(Duration::from_secs(6));
+        reconnect(&bed.server);
+        waiting.read_exact(&mut [0; 5]).expect("an echo");
+        echo_once(idle, b"after");
+        echo_once(waiting, b"after");
+        assert_eq!(Ended::from_stream(closed), Ended::Closed { after: 7 });
     });
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use pep_core::outage::revival::Vitals;
-use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+use socket2::{Domain, SockAddr, SockAddrStorage, SockFilter, SockRef, Socket, Type};
 
 /// `TCP_RTO_MAX_MS` (Linux 6.15, `include/uapi/linux/tcp.h`); libc does not define it yet.
 pub const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -316,6 +316,14 @@ fn peek_hint(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(0)
 }
 
+/// Returns the number of segments that a TCP socket has received, with data or without (Linux 4.2
+/// and later); wraps.
+pub fn segments_in(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0; TCP_INFO_LEN];
+    tcp_info(fd, &mut info)?;
+    Ok(u32::from_ne_bytes(array(&info, 140)))
+}
+
 /// Send progress of a TCP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
@@ -409,9 +417,45 @@ pub fn send_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 
+/// Makes a TCP socket ignore segments without bytes, SYN, FIN and RST, among them keepalives; or
+/// ends that. Meanwhile acknowledgements do not arrive either.
+pub fn mute(fd: BorrowedFd<'_>, mute: bool) -> io::Result<()> {
+    let socket = SockRef::from(&fd);
+    if mute {
+        socket.attach_filter(&WITHOUT_BYTES)
+    } else {
+        socket.detach_filter()
+    }
+}
+
+/// Filter that drops such segments. It sees them from their TCP header on.
+const WITHOUT_BYTES: [SockFilter; 12] = {
+    const fn step(code: u32, jt: u8, jf: u8, k: u32) -> SockFilter {
+        SockFilter::new(code as u16, jt, jf, k)
+    }
+    const FLAGS: u32 = 0x07; // FIN, SYN, RST
+    [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0, 0, 0),
+        step(libc::BPF_ST, 0, 0, 0),
+        // The header's length, in words, is in the upper half of byte 12.
+        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 12),
+        step(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, 0, 4),
+        step(libc::BPF_ALU | libc::BPF_LSH | libc::BPF_K, 0, 0, 2),
+        step(libc::BPF_MISC | libc::BPF_TAX, 0, 0, 0),
+        step(libc::BPF_LD | libc::BPF_MEM, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_X, 0, 2, 0),
+        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 13),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, FLAGS),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ]
+};
+
 /// Ends a [probe](send_probe) that another process left unfinished when it was killed: no call that
 /// sends or receives would succeed.
 pub fn end_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // ENOENT: that process had not muted it.
+    let _ = mute(fd, false);
     let mut repair = [0; 4];
     get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &mut repair)?;
     if i32::from_ne_bytes(repair) != 0 {

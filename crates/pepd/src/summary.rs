@@ -409,11 +409,15 @@ fn matcher(site: &Site) -> String {
 
 fn timeouts(t: &Timeouts) -> String {
     let or_off = |span: Option<Duration>| span.map_or("off".to_owned(), duration::format);
-    let keepalive = t.keepalive.map_or("off".to_owned(), |keepalive| {
-        let (idle, interval) = (keepalive.idle, keepalive.interval);
-        let [idle, interval] = [idle, interval].map(duration::format);
-        format!("after {idle} every {interval}, {} times", keepalive.count)
-    });
+    let keepalive = match t.keepalive.own {
+        None if t.keepalive.passes => "passed".to_owned(),
+        None => "off".to_owned(),
+        Some(keepalive) => {
+            let (idle, interval) = (keepalive.idle, keepalive.interval);
+            let [idle, interval] = [idle, interval].map(duration::format);
+            format!("after {idle} every {interval}, {} times", keepalive.count)
+        }
+    };
     format!(
         "connect {}, idle {}, user_timeout {}, rto_max {}, rto_min {}, orphan {}, keepalive {keepalive}",
         duration::format(t.connect),

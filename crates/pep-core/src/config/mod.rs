@@ -28,7 +28,7 @@ pub use crate::site::boost::{
 pub use crate::site::custody::Custody;
 pub use crate::site::link::{Link, OtherRoutes};
 pub use crate::site::names::{CongestionName, IfName, NameError, TableName};
-pub use crate::site::timeouts::{Keepalive, Timeouts};
+pub use crate::site::timeouts::{Keepalive, KeepalivePolicy, Timeouts};
 pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
 pub use admin::{Admin, AdminMode, AdminSocket};
 pub use intercept::{Intercept, Marks, RulesBy};

@@ -20,11 +20,13 @@
 
 mod direction;
 mod idle;
+mod keepalive;
 #[cfg(test)]
 mod tests;
 
 pub use direction::{DirectionRecord, DirectionState, Ending, RelayDirection};
 pub use idle::{IdleClock, IdleEvent};
+pub use keepalive::{Keepalives, Looked};
 
 use trace::{Event, Trace};
 

@@ -31,7 +31,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 section! {
-    /// TCP keepalive of both legs.
+    /// Times of TCP keepalives that pepd sends.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Keepalive(s, base: Keepalive) {
         /// Silence before the first probe (TCP_KEEPIDLE), whole seconds.
@@ -63,8 +63,8 @@ section! {
         connect: Duration = Span(SECOND..=HOUR), base.connect;
         /// Time without a byte in either direction.
         idle: Option<Duration> = optional(SECOND..=365 * DAY), base.idle;
-        /// Keepalive of both legs.
-        keepalive: Option<Keepalive> = read_keepalive(s, base.keepalive);
+        /// Keepalives of both legs.
+        keepalive: KeepalivePolicy = read_keepalive(s, base.keepalive);
         /// Time for the last bytes of a flow that both ends have closed to be acknowledged.
         orphan: Duration = Span(SECOND..=DAY), base.orphan;
     }
@@ -75,9 +75,50 @@ fn optional(range: RangeInclusive<Duration>) -> impl Reading<Value = Option<Dura
     WordOr("off", None, Map(Span(range), Some))
 }
 
+/// Keepalives of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepalivePolicy {
+    /// True if keepalives of hosts and servers are passed on.
+    pub passes: bool,
+    /// Times of those that pepd sends on both legs, where they are stated.
+    pub own: Option<Keepalive>,
+}
+
+impl KeepalivePolicy {
+    const OFF: Self = Self {
+        passes: false,
+        own: None,
+    };
+    const DEFAULT: Self = Self {
+        passes: true,
+        own: None,
+    };
+
+    /// Times on host legs. A host that sleeps for an hour has not vanished.
+    pub fn of_host(self) -> Option<Keepalive> {
+        self.own.or(self.passes.then_some(Keepalive::HOST))
+    }
+
+    /// Times between a far pepd and the server, to which keepalives of hosts do not come.
+    pub fn of_far_leg(self) -> Option<Keepalive> {
+        self.own.or(self.passes.then_some(Keepalive::FAR))
+    }
+}
+
 impl Keepalive {
-    /// 5 min, 30 s, 10 probes.
-    pub const DEFAULT: Self = Self {
+    /// Not before two hours (RFC 1122 §4.2.3.6), and then as Linux.
+    const HOST: Self = Self {
+        idle: Duration::from_secs(7200),
+        interval: Duration::from_secs(75),
+        count: 9,
+    };
+    /// Before load balancers and NATs forget a connection: many do so after 4 min.
+    const FAR: Self = Self {
+        idle: Duration::from_secs(180),
+        ..Self::STATED
+    };
+    /// Values of the keys that are missing beside stated ones: 5 min, 30 s, 10 probes.
+    const STATED: Self = Self {
         idle: Duration::from_secs(300),
         interval: Duration::from_secs(30),
         count: 10,
@@ -92,7 +133,7 @@ impl Default for Timeouts {
             user_timeout: Some(Duration::from_secs(25 * 60)),
             rto_max: Some(Duration::from_secs(2)),
             rto_min: None,
-            keepalive: Some(Keepalive::DEFAULT),
+            keepalive: KeepalivePolicy::DEFAULT,
             orphan: Duration::from_secs(25 * 60),
         }
     }
@@ -169,14 +210,22 @@ fn above(rtt: Duration) -> String {
     format!("above \"{rtt}\", up to \"2min\" (three times the round-trip time is good), or ")
 }
 
-fn read_keepalive(section: &mut Section<'_>, base: Option<Keepalive>) -> Option<Keepalive> {
+fn read_keepalive(section: &mut Section<'_>, base: KeepalivePolicy) -> KeepalivePolicy {
     if section.is_text("keepalive") {
-        return section.read("keepalive", OneOf(&[("off", None)])).flatten();
+        let words = OneOf(&[
+            ("off", KeepalivePolicy::OFF),
+            ("passed", KeepalivePolicy::DEFAULT),
+        ]);
+        return section.read("keepalive", words).unwrap_or(base);
     }
     let mut table = section.section("keepalive");
-    let stated = Keepalive::read_keys(&mut table, base.unwrap_or(Keepalive::DEFAULT));
+    let stated = Keepalive::read_keys(&mut table, base.own.unwrap_or(Keepalive::STATED));
     let keepalive = if table.is_present() {
-        Some(stated)
+        KeepalivePolicy {
+            // Answers to its own would look like keepalives of the ends.
+            passes: false,
+            own: Some(stated),
+        }
     } else {
         base
     };

@@ -21,11 +21,11 @@ pub struct Idle<'a> {
 }
 
 impl<'a> Idle<'a> {
-    /// Creates the timer of a flow that expires after `limit` without a byte, if there is a limit.
-    /// `timer` comes from [`timer`].
-    pub fn new(limit: Option<Duration>, timer: Pin<&'a mut Sleep>) -> Self {
+    /// Creates the timer of a flow that expires after `limit` without a byte, if there is a limit;
+    /// `looks` is true if it looks for keepalives. `timer` comes from [`timer`].
+    pub fn new(limit: Option<Duration>, looks: bool, timer: Pin<&'a mut Sleep>) -> Self {
         Self {
-            clock: IdleClock::new(limit),
+            clock: IdleClock::new(limit, looks),
             timer,
         }
     }
@@ -35,6 +35,11 @@ impl<'a> Idle<'a> {
         if self.clock.on_activity() {
             self.timer.as_mut().reset(Instant::now() + IdleClock::QUIET);
         }
+    }
+
+    /// Notes how many keepalives a look has found.
+    pub fn on_looked(&mut self, keepalives: u32) {
+        self.clock.on_looked(keepalives);
     }
 
     /// Returns ready when a deadline has passed. The caller polls again afterwards.

@@ -38,7 +38,7 @@ use pep_core::{
     hosts::Host,
     pace::Line,
     parties::Party,
-    relay::{Direction, Relay, RelayLimits, Side},
+    relay::{Direction, Keepalives, Relay, RelayLimits, Side},
     share::{Place, Priority},
     stats::EndReason,
     syn::FlowTuple,
@@ -268,6 +268,10 @@ struct Flow {
     link_used: Arc<revive::Used>,
     /// Bytes up and down already added to the counters.
     counted: [u64; 2],
+    /// Keepalives of both ends, while the flow is idle.
+    keepalives: Keepalives,
+    /// Sides whose keepalives stay unanswered.
+    muted: [bool; 2],
     /// True if the flow has lasted long enough for the keepalive of its server leg.
     is_lasting: bool,
     /// True if the server had acknowledged all bytes and the FIN of the client before pepd passed
@@ -338,6 +342,8 @@ impl Flow {
             legs,
             began: Instant::now(),
             counted: [0; 2],
+            keepalives: Keepalives::default(),
+            muted: [false; 2],
             is_lasting: false,
             is_confirmed: false,
             failure: None,
@@ -349,7 +355,9 @@ impl Flow {
 
     /// Relays until the end, once both legs are connected.
     async fn relay_and_close(&mut self) {
-        match self.relay().await {
+        let ended = self.relay().await;
+        self.mute([false; 2]);
+        match ended {
             Ok(end) => self.close(end).await,
             Err(reason) => self.ending = reason,
         }

@@ -10,10 +10,11 @@ use std::{
 };
 
 use pep_core::{
-    relay::{Action, Direction, DirectionState, End, Ending, IdleEvent, Side, Wait},
+    relay::{Action, Direction, DirectionState, End, Ending, IdleEvent, Keepalives, Side, Wait},
     ring::Ranges,
     stats::EndReason,
 };
+use pepd_sys::socket;
 use socket2::SockRef;
 use tokio::{
     io::Interest,
@@ -39,7 +40,8 @@ impl Flow {
     pub(super) async fn relay(&mut self) -> Result<End, EndReason> {
         self.slot.publish_state(SlotState::Relaying);
         let timer = pin!(idle::timer());
-        let mut idle = Idle::new(self.ends.site.timeouts.idle, timer);
+        let timeouts = &self.ends.site.timeouts;
+        let mut idle = Idle::new(timeouts.idle, timeouts.keepalive.passes, timer);
         loop {
             self.note_time();
             match self.relay.poll_action() {
@@ -86,7 +88,10 @@ impl Flow {
 
     async fn settle(&mut self, result: Result<Moved, Resource>, idle: &mut Idle<'_>) {
         match result {
-            Ok(true) => idle.on_activity(),
+            Ok(true) => {
+                idle.on_activity();
+                self.mute([false; 2]);
+            }
             Ok(false) => {}
             Err(resource) => {
                 self.context.admission.on_short(resource);
@@ -185,6 +190,7 @@ impl Flow {
     }
 
     fn shut_down(&mut self, direction: Direction) {
+        self.mute([false; 2]);
         let side = direction.sink();
         match SockRef::from(&self.leg(side).fd()).shutdown(Shutdown::Write) {
             Ok(()) => {
@@ -288,19 +294,73 @@ impl Flow {
             self.start_keepalive();
             match event {
                 IdleEvent::Active => {}
-                IdleEvent::Quiet => self.give_memory_back(),
+                IdleEvent::Quiet => {
+                    self.give_memory_back();
+                    self.keepalives = Keepalives::new(self.segments_in());
+                }
+                IdleEvent::Look => idle.on_looked(self.pass_keepalives()),
                 IdleEvent::Expired => return Poll::Ready(Err(EndReason::IdleTimeout)),
             }
         }
         Poll::Pending
     }
 
-    /// Starts the keepalive of the server leg, once. Short flows end before they need it.
+    /// Sets the keepalive of both legs, once. Short flows end before they need it. A predecessor
+    /// may have set another.
     fn start_keepalive(&mut self) {
         if !std::mem::replace(&mut self.is_lasting, true) {
-            let server = self.leg(Side::Server);
+            let (client, server) = (self.leg(Side::Client), self.leg(Side::Server));
+            self.ends.site.client.set_keepalive_or_warn(client.fd());
             self.ends.site.server.set_keepalive_or_warn(server.fd());
         }
+    }
+
+    /// Passes on what keepalives of both ends have arrived. Returns their number.
+    fn pass_keepalives(&mut self) -> u32 {
+        let heard = self.segments_in();
+        if !self.is_at_rest() {
+            // Other timers decide while bytes or a FIN wait for an answer.
+            self.keepalives = Keepalives::new(heard);
+            self.mute([false; 2]);
+            return 0;
+        }
+        if self.context.outage.is_known_down() {
+            self.keepalives.excuse(self.ends.site.link_side);
+        }
+        let looked = self.keepalives.look(heard);
+        for side in Side::ALL {
+            if looked.probes[side as usize] && socket::send_probe(self.leg(side).fd()).is_ok() {
+                self.keepalives.on_probed(side);
+            }
+        }
+        self.mute(looked.mute);
+        looked.keepalives
+    }
+
+    /// Returns whether both ends are connected and have all bytes.
+    fn is_at_rest(&self) -> bool {
+        let has_all = |direction| self.relay.direction(direction).undelivered() == 0;
+        let rests = |side| {
+            let leg = self.leg(side).fd();
+            matches!(socket::is_established(leg), Ok(true))
+                && matches!(socket::unacknowledged(leg), Ok(0))
+        };
+        Direction::ALL.into_iter().all(has_all) && Side::ALL.into_iter().all(rests)
+    }
+
+    /// Sets which sides' keepalives stay unanswered.
+    pub(super) fn mute(&mut self, sides: [bool; 2]) {
+        for side in Side::ALL {
+            let mute = sides[side as usize];
+            if std::mem::replace(&mut self.muted[side as usize], mute) != mute {
+                let _ = socket::mute(self.leg(side).fd(), mute);
+            }
+        }
+    }
+
+    /// Returns the number of segments that each leg has received; wraps.
+    fn segments_in(&self) -> [u32; 2] {
+        Side::ALL.map(|side| socket::segments_in(self.leg(side).fd()).unwrap_or_default())
     }
 
     fn give_memory_back(&mut self) {

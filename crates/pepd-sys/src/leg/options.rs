@@ -175,10 +175,11 @@ impl LegOptions {
         Ok(())
     }
 
-    /// Starts the keepalive of a connection, if there is one. It may start late: the kernel counts
-    /// from the last packet received.
+    /// Starts or ends the keepalive of a connection. It may start late: the kernel counts from the
+    /// last packet received.
     pub fn set_keepalive_or_warn(&self, socket: BorrowedFd<'_>) {
         let Some(keepalive) = self.keepalive else {
+            or_warn("SO_KEEPALIVE", SockRef::from(&socket).set_keepalive(false));
             return;
         };
         let times = TcpKeepalive::new()

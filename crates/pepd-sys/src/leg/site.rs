@@ -125,7 +125,12 @@ impl SiteRuntime {
             share: Sharing::Off,
             ..site.clone()
         };
-        Self::new(config, controls, clamps, id, &site)
+        let far = Self::new(config, controls, clamps, id, &site);
+        let server = LegOptions {
+            keepalive: site.timeouts.keepalive.of_far_leg(),
+            ..far.server
+        };
+        Self { server, ..far }
     }
 
     /// Returns the options of TCP connections that carry tunnels: as the link legs of the first
@@ -230,7 +235,7 @@ fn link_leg(config: &Config, site: &Site, mark: u32) -> LegOptions {
         rto_max: site.timeouts.rto_max,
         rto_min: site.timeouts.rto_min,
         connect: site.timeouts.connect,
-        keepalive: site.timeouts.keepalive,
+        keepalive: site.timeouts.keepalive.own,
     }
 }
 
@@ -251,7 +256,7 @@ fn host_leg(site: &Site, mark: u32) -> LegOptions {
         rto_max: None,
         rto_min: None,
         connect: site.timeouts.connect,
-        keepalive: site.timeouts.keepalive,
+        keepalive: site.timeouts.keepalive.of_host(),
     }
 }
 

@@ -24,7 +24,11 @@ pub(super) fn options() -> LegOptions {
         rto_max: Some(Duration::from_secs(2)),
         rto_min: None,
         connect: Duration::from_secs(130),
-        keepalive: Some(Keepalive::DEFAULT),
+        keepalive: Some(Keepalive {
+            idle: Duration::from_secs(300),
+            interval: Duration::from_secs(30),
+            count: 10,
+        }),
     }
 }
 

@@ -39,7 +39,7 @@ impl Joint {
     /// Relays until both directions are over.
     pub(super) async fn relay(&mut self) -> Over {
         let timer = pin!(idle::timer());
-        let mut idle = Idle::new(self.ends.site.timeouts.idle, timer);
+        let mut idle = Idle::new(self.ends.site.timeouts.idle, false, timer);
         loop {
             match poll_fn(|cx| self.poll_relay(&mut idle, cx)).await {
                 Stop::Over(over) => return over,
@@ -72,7 +72,7 @@ impl Joint {
         while let Poll::Ready(event) = idle.poll(cx) {
             self.count_bytes();
             match event {
-                IdleEvent::Active => {}
+                IdleEvent::Active | IdleEvent::Look => {}
                 IdleEvent::Quiet => self.give_memory_back(),
                 IdleEvent::Expired => return Poll::Ready(Over::Idle),
             }
