@@ -548,3 +548,37 @@ fn a_hub_may_have_sites_of_its_own() {
     running.assert_in_tunnel(1);
     running.stop();
 }
+
+/// Like two hubs behind one name: both have reached the boat once, and both call it.
+#[test]
+fn a_second_hub_with_the_same_key_takes_no_session_while_the_first_is_heard() {
+    let bed = TunnelBed::with_two_boats(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let server = bed.host("server");
+    let _echo = EchoServer::start(server.listen(bed.server_at(Family::V4, PORT)));
+    let mut stream = connect(&bed, Family::V4);
+    echo_once(&mut stream, b"before");
+    let heard = running.hub.log().find(0, PATIENCE, |event| {
+        event.message() == "peer heard at its address"
+    });
+    let at = heard.and_then(|event| event.field("address")?.as_str().map(str::to_owned));
+    let other = format!(
+        "{}[peer.boat]\npublic_key = \"{}\"\npsk_file = \"{}\"\nendpoint = \"{}\"\n",
+        bed.config_without_peer(End::SecondBoat, "hub"),
+        bed.public_key("boat"),
+        bed.key("psk"),
+        at.expect("an address"),
+    );
+    let other = bed.start(End::SecondBoat, &other);
+    let warned = "handshake by the key of a peer that is heard at another address";
+    running.boat.log().expect(warned);
+    // More calls than one.
+    thread::sleep(Duration::from_secs(5));
+    echo_once(&mut stream, b"after");
+    assert_eq!(other.counter("tunnel_peers_up"), 0);
+    assert_eq!(running.hub.counter("tunnel_peers_up"), 1);
+    other.stop();
+    drop(stream);
+    running.assert_in_tunnel(1);
+    running.stop();
+}

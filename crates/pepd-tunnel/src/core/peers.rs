@@ -72,7 +72,7 @@ pub(crate) struct Peers {
     pub(crate) credits: Credits,
     by_id: BTreeMap<PeerId, usize>,
     /// Pauses of log lines on strangers, by kind.
-    pub(super) strangers: [Pause; 3],
+    pub(super) strangers: [Pause; 4],
 }
 
 impl Peers {

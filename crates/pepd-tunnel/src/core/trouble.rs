@@ -153,6 +153,12 @@ fn log_stranger(kind: Stranger, address: &str, carrier: Carrier) {
             here = VERSION,
             "handshake of another version of the tunnel protocol: update the pepd that sends it"
         ),
+        Stranger::SecondHolder => tracing::warn!(
+            address,
+            %carrier,
+            "handshake by the key of a peer that is heard at another address, ignored: if the sender \
+             is not that peer, give it a key of its own"
+        ),
     }
 }
 

@@ -55,6 +55,8 @@ pub enum Stranger {
     UnknownKey,
     /// The sender uses protocol version 1 and knows the local public key.
     Version1,
+    /// The sender has a peer's key, and that peer is heard at another address.
+    SecondHolder,
 }
 
 /// A peer that cannot be added.

@@ -166,6 +166,11 @@ impl Endpoint {
             self.stats.repeated += 1;
             return self.refuse(id, call, answer);
         }
+        if peer.is_elsewhere(now, call.from, call.terms.continues) {
+            self.stats.refused += 1;
+            self.strangers[Stranger::SecondHolder as usize] = Some(call.from);
+            return None;
+        }
         self.answer(now, id, call)
     }
 

@@ -174,7 +174,7 @@ pub struct Endpoint {
     turn: (usize, u32),
     stats: Stats,
     /// Last unauthenticated sender of each kind that has not been reported.
-    strangers: [Option<Remote>; 3],
+    strangers: [Option<Remote>; 4],
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -201,7 +201,7 @@ impl Endpoint {
             replies: VecDeque::new(),
             turn: (0, TURN),
             stats: Stats::default(),
-            strangers: [None; 3],
+            strangers: [None; 4],
         }
     }
 
@@ -566,9 +566,16 @@ impl Endpoint {
     /// Returns an unknown sender that was not answered, and its unverified address: the last one of
     /// each kind since the previous call.
     pub fn take_stranger(&mut self) -> Option<(Stranger, Remote)> {
-        [Stranger::NotForUs, Stranger::UnknownKey, Stranger::Version1]
+        let kinds = [
+            Stranger::NotForUs,
+            Stranger::UnknownKey,
+            Stranger::Version1,
+            Stranger::SecondHolder,
+        ];
+        let strangers = &mut self.strangers;
+        kinds
             .into_iter()
-            .find_map(|kind| Some((kind, self.strangers[kind as usize].take()?)))
+            .find_map(|kind| Some((kind, strangers[kind as usize].take()?)))
     }
 
     /// Returns the next event; call until it returns `None`.

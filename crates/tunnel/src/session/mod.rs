@@ -128,6 +128,8 @@ pub struct Session {
     held: Held,
     /// MTU probe to acknowledge.
     mtu_arrived: Option<u16>,
+    /// A report of the peer is to be requested.
+    asks: bool,
     validation: Validation,
     closing: Option<(CloseCode, String)>,
     /// The peer has closed the session.
@@ -226,6 +228,7 @@ impl Session {
             decoding: Some(Decoding::new(config.packet_max)),
             held: Held::default(),
             mtu_arrived: None,
+            asks: false,
             validation: Validation::default(),
             closing: None,
             peer_closed: false,
@@ -520,6 +523,11 @@ impl Session {
     pub fn set_reliable(&mut self, reliable: bool) {
         self.reliable = reliable;
         self.delivery.set_reliable(reliable);
+    }
+
+    /// Requests a report with the next packet: the peer shows by it that it is there.
+    pub fn ask(&mut self) {
+        self.asks = true;
     }
 
     /// Closes the session, and notifies the peer once.

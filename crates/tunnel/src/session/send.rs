@@ -228,6 +228,9 @@ impl Session {
     /// Writes frames that are not paced. Returns true if a report is among them.
     fn write_unpaced(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
+        if std::mem::take(&mut self.asks) {
+            Frame::Probe.emit(out);
+        }
         if let Some(id) = self.mtu_arrived.take() {
             Frame::MtuAck { id }.emit(out);
         }

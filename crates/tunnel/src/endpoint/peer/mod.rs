@@ -31,6 +31,8 @@ pub(super) use pending::{Answered, Pending};
 /// Calls to the last known address of a previous endpoint: about as many seconds. Afterwards the
 /// peer has moved, or calls itself.
 const LAST_CALLS: u32 = 60;
+/// Time, and round trips, for a peer to show that it is still at its address.
+const STILL_THERE: (Duration, u32) = (Duration::from_millis(500), 2);
 /// Divisor of a stated rate for initiations: they are less frequent below 21 kbit/s.
 const HANDSHAKES: u64 = 10;
 
@@ -69,6 +71,9 @@ pub(super) struct Peer {
     report: Duration,
     /// True if the session may have events.
     has_events: bool,
+    /// Time at which the peer was last asked whether it is still at its address, as another host
+    /// with its key has called.
+    doubted: Option<Duration>,
     /// True if a session has begun, and the store has not been notified.
     began: bool,
     /// Trace while there is no session.
@@ -102,6 +107,7 @@ impl Peer {
             wake: Duration::ZERO,
             report: Duration::MAX,
             has_events: false,
+            doubted: None,
             began: false,
             trace: Trace::default(),
         }
@@ -188,6 +194,31 @@ impl Peer {
         let agreed = keys.is_some_and(|keys| keys.ours && !keys.confirmed && recent(keys.since));
         let waits = self.initiations.are_new() && self.initiations.last().is_some_and(recent);
         self.greater && (agreed || waits)
+    }
+
+    /// Returns true if a call for a new session comes from another host than the peer's, and the
+    /// peer is heard. Else two hosts with one key, both reachable, would replace each other's
+    /// sessions for ever. The first such call makes the local end ask the peer; if it stays silent,
+    /// a later call of the host is answered, as the peer has moved.
+    pub fn is_elsewhere(&mut self, now: Duration, from: Remote, continues: Option<u64>) -> bool {
+        let remote = self.remote.map(|remote| remote.address.ip());
+        let Some(live) = &mut self.live else {
+            return false;
+        };
+        let is_same = remote.is_none_or(|ip| ip == from.address.ip());
+        if is_same || continues == Some(live.id) {
+            return false;
+        }
+        let (time, round_trips) = STILL_THERE;
+        let patience = time + live.session.smoothed_rtt() * round_trips;
+        let asked = self.doubted.filter(|asked| live.heard <= *asked);
+        if let Some(asked) = asked {
+            return now < asked + patience;
+        }
+        self.doubted = Some(now);
+        live.session.ask();
+        self.stir();
+        true
     }
 
     /// Returns the general limits, adapted to the session: on a slow link handshakes take little of

@@ -173,6 +173,11 @@ impl Session {
         queue.pop_front()
     }
 
+    /// Sends an empty packet at once, as if it asked. The peer's beacons are an answer.
+    pub fn ask(&mut self) {
+        self.deadline = Duration::ZERO;
+    }
+
     pub fn challenge_path(&mut self, token: Option<u64>) {
         let Some(token) = token else {
             return;

@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use super::{
     Carriers, Counters, DownReason, Endpoint, EndpointConfig, HandshakeError, Limits, PeerConfig,
-    PeerEvent, PeerId, Remote, Stores, Transmit,
+    PeerEvent, PeerId, Remote, Stores, Stranger, Transmit,
 };
 use crate::{
     crypto::{Key, public_key},

@@ -106,11 +106,38 @@ fn a_moved_initiator_restarts_from_its_new_address() {
     let mut net = Net::up();
     net.restart(0, 9, true);
     net.one().address = address(50);
-    net.run(S);
+    // The first call makes the other end ask at the old address.
+    net.run(3 * S);
     assert!(
         net.two()
             .take_events()
             .contains(&PeerEvent::Roamed(address(50).into()))
     );
     assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
+
+/// Two hubs behind one name, for example.
+#[test]
+fn of_two_hosts_with_one_key_the_first_keeps_its_session_while_it_is_heard() {
+    let mut net = Net::up();
+    let mut second = Node::new(1, 9, Limits::default());
+    second.address = address(60);
+    second.peer(2, true);
+    net.nodes.push(second);
+    net.run(300 * S);
+    assert!(net.nodes[0].is_up() && !net.nodes[2].is_up());
+    assert_eq!((net.one().take_events(), net.two().take_events()), (vec![], vec![]));
+    let stranger = net.two().endpoint.take_stranger();
+    let expected = (Stranger::SecondHolder, address(60).into());
+    assert_eq!(stranger, Some(expected));
+    // The first one ends without a word.
+    let is_gone = |datagram: &Datagram| {
+        [datagram.from, datagram.to].contains(&Remote::from(address(1)))
+    };
+    net.fate = Box::new(move |_, datagram| match is_gone(datagram) {
+        true => vec![],
+        false => vec![DELAY],
+    });
+    net.run(5 * S);
+    assert!(net.nodes[2].is_up());
 }
