@@ -154,6 +154,23 @@ pub fn wrapped(host: &Host, by: &str, arguments: &[&str], command: &Command) -> 
     outer
 }
 
+/// Containers have /proc/sys read-only.
+#[test]
+fn without_the_right_to_set_sysctls_connections_are_accelerated() {
+    const SCRIPT: &str = "mount --bind /proc/sys /proc/sys && \
+                          mount -o remount,bind,ro /proc/sys && exec \"$@\"";
+    matrix_pepd_only(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let config = bed.config("").expect("not direct");
+        let pep = Pep::start_by(&bed.gateway, &config, |command| {
+            let arguments = ["--mount", "sh", "-c", SCRIPT, "sh"];
+            wrapped(&bed.gateway, "unshare", &arguments, &command)
+        });
+        echo_once(&mut connect(bed), b"by pepd");
+        pep.wait_counter("flows_accepted", |flows| flows == 1);
+    });
+}
+
 /// Starts pepd with a limit of a hundred descriptors, enough for some thirty flows.
 fn start_with_few_descriptors(bed: &Bed) -> Pep {
     let config = bed.config("").expect("not direct");

@@ -122,12 +122,25 @@ pub enum SetupError {
     Route(#[from] RouteError),
 }
 
-/// Writes a sysctl, given as path below `/proc/sys`.
-pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
-    fs::write(Path::new("/proc/sys").join(path), value).map_err(|err| SetupError::Sysctl {
-        path: path.to_owned(),
-        err,
-    })
+/// Writes a sysctl, given as path below `/proc/sys`. Succeeds also where it cannot be written, if it
+/// is right as it is.
+pub(super) fn set_sysctl(
+    path: &str,
+    value: &str,
+    is_right: impl Fn() -> bool,
+) -> Result<(), SetupError> {
+    let written = fs::write(Path::new("/proc/sys").join(path), value);
+    match written {
+        Err(err) if !is_right() => Err(SetupError::Sysctl {
+            path: path.to_owned(),
+            err,
+        }),
+        Err(err) => {
+            tracing::debug!(path, error = %err, "sysctl left as it is");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Returns the families whose packets of bridges the kernel filters before they reach the bridge's

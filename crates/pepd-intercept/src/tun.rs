@@ -242,13 +242,23 @@ impl AsFd for Tun {
 /// Sets sysctls of the device: the kernel's defaults do not fit one without hosts behind it.
 fn configure(name: &str, ipv6: bool) -> Result<(), SetupError> {
     // The source addresses of SYNs are behind other interfaces: loose reverse path check (the
-    // stricter of this and `all` applies, so 0 would have no effect).
-    setup::write_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "2")?;
+    // higher of this and `all` applies, so 0 would have no effect). Where /proc/sys is read-only,
+    // as in containers, the kernel's own value may do.
+    let filter = |name: &str| -> u8 {
+        let value = pepd_sys::sysctl(&format!("net/ipv4/conf/{name}/rp_filter"));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    };
+    let is_loose = || filter(name).max(filter("all")) != 1;
+    setup::set_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "2", is_loose)?;
     if ipv6 {
         // No link-local address, hence no duplicate address detection and no router discovery.
-        setup::write_sysctl(&format!("net/ipv6/conf/{name}/addr_gen_mode"), "1")?;
-        setup::write_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
-        setup::write_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
+        // They disturb nothing but cost a few packets.
+        for (key, value) in [("addr_gen_mode", "1"), ("accept_ra", "0")] {
+            setup::set_sysctl(&format!("net/ipv6/conf/{name}/{key}"), value, || true)?;
+        }
+        let path = format!("net/ipv6/conf/{name}/disable_ipv6");
+        let is_on = || pepd_sys::sysctl(&path).as_deref() == Some("0");
+        setup::set_sysctl(&path, "0", is_on)?;
     }
     Ok(())
 }
