@@ -219,6 +219,7 @@ fn nothing_of_a_site_leaves_in_the_clear_whatever_happens() {
         ] {
             boat.ip(words);
         }
+        pep.log().expect("an interface of `intercept.lan` is gone");
         nothing_leaves("with a renamed interface");
         pep.terminate();
         nothing_leaves("stopped");

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{errno::Errno, net::if_::if_nametoindex};
+use pep_core::config::IfName;
 use pepd_intercept::{InterceptError, Interception, upkeep::Trouble};
 use pepd_relay::flow::FlowContext;
 use pepd_sys::{gate::Gate, leg::Family, log, privileges};
@@ -49,6 +51,8 @@ pub(super) struct Chores {
     contests: BTreeMap<(Family, String), Contest>,
     /// Lines of the log known to be lost.
     lost_lines: u64,
+    /// Interfaces of hosts that do not exist.
+    lan_gone: BTreeSet<IfName>,
 }
 
 /// Result of a check of everything installed.
@@ -66,11 +70,12 @@ pub(super) struct Looked {
 
 impl Chores {
     /// Updates admission, memory and the log.
-    pub(super) fn tidy(&mut self, context: &FlowContext) {
+    pub(super) fn tidy(&mut self, context: &FlowContext, lan: &[IfName]) {
         context.admission.on_tick(context.next_flow_fits());
         sweep(context);
         privileges::follow_core_limit();
         self.log_lost_lines();
+        self.follow_lan(lan);
         self.unmap_when_quiet(context.counters.snapshot().flows_accepted);
     }
 
@@ -80,6 +85,28 @@ impl Chores {
         if lost > self.lost_lines {
             self.lost_lines = lost;
             tracing::warn!(lost, "lines of the log were lost: its reader was too slow");
+        }
+    }
+
+    /// Logs interfaces of hosts that go and come back.
+    fn follow_lan(&mut self, lan: &[IfName]) {
+        for name in lan {
+            let is_gone = if_nametoindex(name.as_str()) == Err(Errno::ENODEV);
+            if is_gone == self.lan_gone.contains(name) {
+                continue;
+            }
+            let interface = name.as_str();
+            if is_gone {
+                self.lan_gone.insert(name.clone());
+                tracing::warn!(
+                    interface,
+                    "an interface of `intercept.lan` is gone or renamed: connections of its hosts are not \
+                     accelerated, and leave in the clear where a site has no `clear = \"never\"`"
+                );
+            } else {
+                self.lan_gone.remove(name);
+                tracing::info!(interface, "an interface of `intercept.lan` is back");
+            }
         }
     }
 

@@ -278,7 +278,8 @@ impl Daemon {
             self.beside.log(true);
         }
         self.beside.inspect(checked, &self.interception).await;
-        self.chores.tidy(&self.context);
+        let lan = &self.config.intercept.lan;
+        self.chores.tidy(&self.context, lan);
     }
 
     /// Checks and restores what is installed. Returns false if nothing has changed since.
