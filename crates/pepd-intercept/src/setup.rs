@@ -122,8 +122,8 @@ pub enum SetupError {
     Route(#[from] RouteError),
 }
 
-/// Writes a sysctl, given as path below `/proc/sys`. Succeeds also where it cannot be written, if it
-/// is right as it is.
+/// Writes a sysctl, given as path below `/proc/sys`. Succeeds also where it cannot be written, if
+/// it is right as it is.
 pub(super) fn set_sysctl(
     path: &str,
     value: &str,

@@ -126,14 +126,16 @@ fn of_two_hosts_with_one_key_the_first_keeps_its_session_while_it_is_heard() {
     net.nodes.push(second);
     net.run(300 * S);
     assert!(net.nodes[0].is_up() && !net.nodes[2].is_up());
-    assert_eq!((net.one().take_events(), net.two().take_events()), (vec![], vec![]));
+    assert_eq!(
+        (net.one().take_events(), net.two().take_events()),
+        (vec![], vec![])
+    );
     let stranger = net.two().endpoint.take_stranger();
     let expected = (Stranger::SecondHolder, address(60).into());
     assert_eq!(stranger, Some(expected));
     // The first one ends without a word.
-    let is_gone = |datagram: &Datagram| {
-        [datagram.from, datagram.to].contains(&Remote::from(address(1)))
-    };
+    let is_gone =
+        |datagram: &Datagram| [datagram.from, datagram.to].contains(&Remote::from(address(1)));
     net.fate = Box::new(move |_, datagram| match is_gone(datagram) {
         true => vec![],
         false => vec![DELAY],
