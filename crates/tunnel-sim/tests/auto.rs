@@ -5,6 +5,7 @@ use std::{cell::Cell, rc::Rc, time::Duration};
 
 use tunnel::{class::Class, session::Rate};
 use tunnel_sim::rig::{Rig, config};
+use winkemu_link::Direction;
 
 /// Most packets of a page of which each is lost once.
 const PLACES: u64 = 40;
@@ -136,6 +137,34 @@ fn pages_take_as_long_as_with_a_stated_rate() {
             let most = if link.rtt.as_millis() > 1 { 1.1 } else { 1.7 };
             let what = format!("{link:?}, busy for {busy_ms} ms");
             assert!(times < most, "{what}: {times:.2} times as long");
+        }
+    }
+}
+
+/// A queue so short that its losses look like the link's must not let the estimate grow for ever.
+#[test]
+fn behind_a_short_queue_most_packets_arrive() {
+    for (rate, rtt_ms, queue) in [(50_000_000, 2, 14_000), (20_000_000, 4, 10_000)] {
+        for seed in 0..4 {
+            let options = format!(
+                "rate={rate}bit,delay={}us,queue={queue}B,loss=0.5%",
+                rtt_ms * 500
+            );
+            let ends = [true, false].map(|initiator| {
+                let mut config = config(initiator, rate, Duration::from_millis(rtt_ms));
+                config.rate = Rate::Auto;
+                config
+            });
+            let mut rig = Rig::new(&options, seed, ends);
+            rig.upload(Class::Bulk, 1 << 40);
+            rig.run(Duration::from_secs(3), |_| false);
+            let share = rig.arrived() as f64 * 8.0 / 3.0 / rate as f64;
+            let stats = rig.link.stats(Direction::AtoB);
+            let dropped = stats.dropped.queue_full as f64 / stats.offered as f64;
+            let what = format!("{options}, seed {seed}");
+            assert!(share > 0.8, "{what}: {share:.2} of the link");
+            // A third is lost as the link's, so that up to this share does not slow the sender.
+            assert!(dropped < 0.3, "{what}: {dropped:.2} dropped");
         }
     }
 }

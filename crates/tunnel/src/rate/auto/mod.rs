@@ -37,6 +37,8 @@ const SHARE_ALONE: f64 = 0.7;
 /// Share of the estimate that must be sent, or of what is sent that may be carried, for a reading
 /// to lower the estimate.
 const TESTS: f64 = 0.9;
+/// Share of packets lost at which a climb ends: it has doubled the rate beyond the link's.
+const CLIMB_LOST: f64 = 0.4;
 /// Round trips of competing before a trial of being alone.
 const TRIAL_ROUNDS: (f64, f64) = (120.0, 960.0);
 /// Round trips after which a single encounter of a full queue is forgotten.

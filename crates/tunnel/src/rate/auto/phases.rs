@@ -1,8 +1,10 @@
 //! Processing of readings: transitions between phases.
 
 use super::{
-    AS_STATED, Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, OURS, OVERFLOW, Phase, SHARE_ALONE,
-    TESTS, TRAIN_SHARE, TRIAL_ROUNDS, signal::Reading, window::Window,
+    AS_STATED, Auto, CLIMB_LOST, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, OURS, OVERFLOW, Phase,
+    SHARE_ALONE, TESTS, TRAIN_SHARE, TRIAL_ROUNDS,
+    signal::{LOST_MAX, Reading},
+    window::Window,
 };
 
 impl Auto {
@@ -67,7 +69,8 @@ impl Auto {
     /// that is late, may have sent less than it carries.
     fn tests_the_link(&self, reading: &Reading) -> bool {
         let full = reading.sent > TESTS * self.rate;
-        let slowed = reading.carried < TESTS * reading.sent && reading.queue_min > self.queue_low();
+        let stands = reading.queue_min > self.queue_low() || reading.lost > LOST_MAX;
+        let slowed = reading.carried < TESTS * reading.sent && stands;
         !reading.app_limited && (full || slowed)
     }
 
@@ -145,6 +148,11 @@ impl Auto {
                 0.0
             };
             self.rate = self.best().max(reading.carried).max(minimum);
+            return self.drain(reading.now, reading.queue);
+        }
+        if reading.lost > CLIMB_LOST {
+            self.rate = self.best().min(2.0 * reading.carried);
+            self.highest.clear();
             return self.drain(reading.now, reading.queue);
         }
         if self.carries_stated() && reading.carried >= AS_STATED * self.ceiling {

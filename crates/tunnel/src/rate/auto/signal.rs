@@ -6,6 +6,10 @@ use crate::path::{Minimum, PathSample, QueueDelay, RTT_HALF};
 
 /// Maximum number of samples kept; a span has about eight.
 const SAMPLES_MAX: usize = 256;
+/// Maximum share of packets that a link loses behind its bottleneck, and packets for the share to
+/// count. More are lost at a queue too short to show as delay.
+pub(super) const LOST_MAX: f64 = 0.3;
+const LOST_PACKETS: u64 = 16;
 /// Maximum difference of delay in seconds that counts as jitter, or a round trip if that is longer.
 const JITTER_MAX: f64 = 0.05;
 /// One sample, and the span that ends with it.
@@ -27,6 +31,8 @@ pub(super) struct Reading {
     pub(super) span_from: f64,
     /// Minimum round trip time over the span, in seconds.
     pub(super) rtt: f64,
+    /// Share of the span's packets that did not arrive; 0 if they are few.
+    pub(super) lost: f64,
     /// True if the sender had nothing to send during the span.
     pub(super) app_limited: bool,
 }
@@ -210,13 +216,24 @@ impl Signal {
         let sent = packets as f64 * packet / sent_time;
         // Carried cannot exceed sent, except for inaccuracy due to the order of numbers.
         let slots = packets as f64 * packet / time;
+        let lost = if packets < LOST_PACKETS {
+            0.0
+        } else {
+            (1.0 - arrived as f64 / packets as f64).max(0.0)
+        };
+        let carried = if lost > LOST_MAX {
+            (last.arrived.1 - first.arrived.1) / time
+        } else {
+            (last.carried - first.carried) / time
+        };
         Some(Reading {
             now,
             sent_at: last.sent_at,
             queue: last.queue,
             queue_min: self.least(|point| point.queue),
             rtt: self.least(|point| point.rtt),
-            carried: ((last.carried - first.carried) / time).min(slots),
+            carried: carried.min(slots),
+            lost,
             sent,
             span_from: first.sent_at,
             app_limited: self.points.iter().skip(1).any(|point| point.app_limited),
