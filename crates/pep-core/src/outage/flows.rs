@@ -19,6 +19,8 @@ const FRESH: Duration = Duration::from_secs(3);
 pub struct Seen {
     /// Time since something came over the link; `None` if nothing has.
     heard: Option<Duration>,
+    /// Time since any worker has heard something, before this observation.
+    all_heard: Option<Duration>,
     /// Server whose flows wait in vain for an answer, if any do.
     server: Option<IpAddr>,
     /// True if there is another such server.
@@ -33,6 +35,7 @@ impl Default for Seen {
     fn default() -> Self {
         Self {
             heard: None,
+            all_heard: None,
             server: None,
             several: false,
             longest: Duration::ZERO,
@@ -42,6 +45,14 @@ impl Default for Seen {
 }
 
 impl Seen {
+    /// Begins an observation, by the time since any worker has [heard](Flows::heard_ago) something.
+    pub fn new(all_heard: Option<Duration>) -> Self {
+        Self {
+            all_heard,
+            ..Self::default()
+        }
+    }
+
     /// Adds that something came over the link, so long ago.
     pub fn hear(&mut self, ago: Duration) {
         self.heard = Some(self.heard.map_or(ago, |least| least.min(ago)));
@@ -53,14 +64,17 @@ impl Seen {
         PATIENCE.1.max(PATIENCE.0 * rtt).max(limit)
     }
 
-    /// Adds a flow of that server that has waited longer than its `patience`.
+    /// Adds a flow of that server that has waited longer than its `patience`. If it waited already
+    /// when others were last answered, its server is silent, not the link.
     pub fn wait(&mut self, server: IpAddr, waited: Duration, patience: Duration) {
+        if self.all_heard.is_some_and(|ago| waited > ago + patience) {
+            return;
+        }
         self.join(&Self {
-            heard: None,
             server: Some(server),
-            several: false,
             longest: waited,
             patience,
+            ..Self::default()
         });
     }
 
@@ -112,6 +126,11 @@ impl Flows {
         let heard_at = seen.heard.map(|ago| now.saturating_sub(ago));
         self.heard_at = self.heard_at.max(heard_at);
         self.look(now)
+    }
+
+    /// Returns the time since something came over the link.
+    pub fn heard_ago(&self, now: Duration) -> Option<Duration> {
+        self.heard_at.map(|at| now.saturating_sub(at))
     }
 
     /// Lets time pass: workers without flows note nothing.
@@ -198,6 +217,23 @@ mod tests {
             }
         }
         assert_eq!(first, Some(10));
+    }
+
+    #[test]
+    fn servers_that_were_silent_before_others_answered_make_no_outage() {
+        let mut flows = Flows::default();
+        let patience = Seen::patience(RTT, Duration::ZERO);
+        for now in 1..60 {
+            let mut seen = Seen::new(flows.heard_ago(s(now)));
+            // Two servers that died ten seconds ago, and one that answers now and then.
+            for server in [1, 2].into_iter().filter(|_| now > 1) {
+                seen.wait([192, 0, 2, server].into(), s(now + 10), patience);
+            }
+            if now % 4 == 1 {
+                seen.hear(Duration::ZERO);
+            }
+            assert_eq!(flows.note(0, s(now), seen), Shown::Same, "{now}");
+        }
     }
 
     #[test]

@@ -48,6 +48,11 @@ impl Keepalives {
         }
     }
 
+    /// Returns whether a side has received segments since the last look, given those until now.
+    pub fn has_heard(&self, side: Side, heard: [u32; 2]) -> bool {
+        self.heard[side as usize] != heard[side as usize]
+    }
+
     /// Evaluates the segments received until now. The caller then sends the probes, and notes those
     /// that have left.
     pub fn look(&mut self, heard: [u32; 2]) -> Looked {

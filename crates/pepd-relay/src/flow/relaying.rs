@@ -327,6 +327,10 @@ impl Flow {
         if self.context.outage.is_known_down() {
             self.keepalives.excuse(self.ends.site.link_side);
         }
+        let link = self.ends.site.link_side;
+        if self.keepalives.has_heard(link, heard) {
+            self.link_used.on_received();
+        }
         let looked = self.keepalives.look(heard);
         for side in Side::ALL {
             if looked.probes[side as usize] && socket::send_probe(self.leg(side).fd()).is_ok() {

@@ -145,6 +145,7 @@ pub async fn run(context: Arc<FlowContext>, worker: usize) {
         }
         sleep(looks.pause()).await;
         let now = began.elapsed();
+        looks.heard = context.outage.heard_ago();
         let probes = LEGS.with_borrow_mut(|legs| legs.care(now, &mut looks));
         if let Some(seen) = looks.seen.take() {
             context.outage.see(worker, seen);
@@ -167,6 +168,8 @@ struct Looks {
     /// Stuck legs without bytes in flight. They are looked at with all others: receivers that pause
     /// make many of them.
     waiting: u32,
+    /// Time since something came over the link, before the present look.
+    heard: Option<Duration>,
     /// Observation by the last look at all legs.
     seen: Option<Seen>,
     /// Legs of quick tempo, and those with bytes in flight.
@@ -214,7 +217,7 @@ impl Legs {
         let between = BETWEEN_PROBES * stuck_before;
         (looks.stuck, looks.stuck_quick, looks.waiting) = (0, 0, 0);
         let mut probes = 0;
-        let mut seen = Seen::default();
+        let mut seen = Seen::new(looks.heard);
         self.list.retain_mut(|leg| {
             let quick = leg.tempo.is_quick();
             let due = scan || (scan_quick && quick);

@@ -189,6 +189,12 @@ impl LinkWatch {
         self.show(shown);
     }
 
+    /// Returns the time since something came over the link, as far as split flows show it.
+    pub(crate) fn heard_ago(&self) -> Option<Duration> {
+        let now = self.clock.now().steady;
+        self.flows.lock().heard_ago(now)
+    }
+
     fn show(&self, shown: Shown) {
         match shown {
             Shown::Silent => {
