@@ -90,7 +90,9 @@ impl Flow {
         match result {
             Ok(true) => {
                 idle.on_activity();
-                self.mute([false; 2]);
+                if self.muted != [false; 2] {
+                    self.mute([false; 2]);
+                }
             }
             Ok(false) => {}
             Err(resource) => {

@@ -227,11 +227,11 @@ impl Legs {
             let Some(socket) = leg.socket.upgrade() else {
                 return false;
             };
-            // Most legs are idle, and system calls for each would be most of what they cost. A leg
-            // that was empty, and has not sent since, is still empty.
             if scan && leg.used.received.swap(false, Relaxed) {
                 seen.hear(Duration::ZERO);
             }
+            // Most legs are idle, and system calls for each would be most of what they cost. A leg
+            // that was empty, and has not sent since, is still empty.
             let is_used = leg.used.sent.swap(false, Relaxed);
             if leg.is_quiet && (!is_used || matches!(socket::unacknowledged(socket.as_fd()), Ok(0)))
             {

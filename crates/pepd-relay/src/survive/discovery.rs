@@ -148,7 +148,7 @@ pub(super) fn has_left(process: u32, keeper: u32) -> bool {
 }
 
 /// Returns whether a process carries flows without a supervisor, because that was killed.
-pub fn is_unguarded(process: u32) -> bool {
+pub(super) fn is_unguarded(process: u32) -> bool {
     let carries = || children(process).into_iter().any(is_keeper);
     parent(process).is_some_and(|guard| !has_name(guard, SUPERVISOR) && carries())
 }
