@@ -384,8 +384,13 @@ fn a_new_pepd_takes_over_from_one_that_drains_whatever_signals_it_got() {
             let processes = [old.child.id(), carrier(old.child.id())];
             let (echo, mut open) = talking(bed);
             for (process, signal) in order {
-                send_signal(processes[*process], *signal);
-                thread::sleep(Duration::from_millis(200));
+                let process = processes[*process];
+                send_signal(process, *signal);
+                match signal {
+                    Signal::SIGTERM => wait_until("the drain", || old.log().contains("draining")),
+                    Signal::SIGKILL => wait_until("its end", || old.has_ended()),
+                    _ => {}
+                }
             }
             let mut new = start_apart(bed, &config);
             old.wait();
@@ -403,34 +408,40 @@ fn a_new_pepd_takes_over_from_one_that_drains_whatever_signals_it_got() {
     });
 }
 
+const LOG: &str = "log";
+
 /// A pepd whose processes outlive the one that was started.
 struct Apart {
     child: std::process::Child,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 fn start_apart(bed: &Bed, config: &str) -> Apart {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pepd.toml");
     std::fs::write(&path, config).expect("writable");
-    let log = directory.path().join("log");
+    let log = directory.path().join(LOG);
     let pepd = pepd_tests::pep_binary::pepd();
     let mut command: Command = bed.gateway.command(pepd.to_str().expect("printable"));
     command.arg("run").arg("--config").arg(&path);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(std::fs::File::create(&log).expect("writable"));
     let child = winkemu::netns::spawn(&mut command).expect("pepd starts");
-    wait_for("pepd to be ready", || {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        text.contains("pepd is ready").then_some(())
-    });
-    Apart {
-        child,
-        _directory: directory,
-    }
+    let apart = Apart { child, directory };
+    wait_until("pepd to be ready", || apart.log().contains("pepd is ready"));
+    apart
 }
 
 impl Apart {
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join(LOG)).unwrap_or_default()
+    }
+
+    /// Returns whether the process that was started has ended.
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
     fn signal(&self, signal: Signal) {
         send_signal(self.child.id(), signal);
     }
