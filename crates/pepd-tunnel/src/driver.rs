@@ -233,8 +233,8 @@ impl Driver {
         self.begin_flows(cx);
         self.take_passed(cx);
         let more = self.receive(cx);
-        self.core.borrow_mut().end_reading(more);
         Core::dispatch(&self.core);
+        self.core.borrow_mut().end_reading(more);
         // Also when nothing else has arrived: what waits is in no socket any more.
         let waited = self.work_off(cx);
         let more = more && !waited;

@@ -154,4 +154,16 @@ mod tests {
             only_this_one_arrives(&rig, &server).await;
         });
     }
+
+    /// What a peer opens beyond its maximum costs no question to the kernel.
+    #[test]
+    fn beyond_the_maximum_of_flows_no_opening_is_checked() {
+        Rig::run(|rig| async move {
+            rig.far.borrow_mut().peers.list[0].table.set_flows_max(0);
+            let forbidden = header(1, "127.1.0.9", ([127, 0, 0, 1], 9).into());
+            open(&rig, forbidden).await;
+            Rig::wait(&rig.far, |stats| stats.tunnel_flows_refused == 1).await;
+            assert_eq!(Rig::stats(&rig.far).tunnel_flows_forbidden, 0);
+        });
+    }
 }

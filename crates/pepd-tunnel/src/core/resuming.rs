@@ -179,6 +179,13 @@ impl Core {
         stream: StreamId,
         stream_header: StreamHeader,
     ) -> Option<FlowId> {
+        // First, as it costs less than the questions to the kernel below: a peer may open far more
+        // flows than it may have.
+        let Some(flow) = self.peers.list[index].table.opened(stream) else {
+            self.on_refused(index);
+            self.refuse(index, stream, ResetCode::Limit);
+            return None;
+        };
         let request = Request {
             client: stream_header.client.ip(),
             destination: stream_header.destination,
@@ -195,11 +202,6 @@ impl Core {
             return None;
         }
         let peer = &mut self.peers.list[index];
-        let Some(flow) = peer.table.opened(stream) else {
-            self.on_refused(index);
-            self.refuse(index, stream, ResetCode::Limit);
-            return None;
-        };
         peer.table.introduce(flow, stream_header.token);
         let host = Host::from_address(stream_header.client.ip());
         peer.table.set_host(flow, host);

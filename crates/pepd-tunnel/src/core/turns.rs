@@ -77,8 +77,12 @@ impl Core {
         (self.turns.begun, self.turns.unchecked) = (None, 0);
     }
 
-    /// Ends the driver's part. `unread` tells that the sockets may have more.
+    /// Ends the driver's part. `unread` tells that the sockets may have more. What datagrams have
+    /// caused, such as new flows, may have taken longer than reading them.
     pub(crate) fn end_reading(&mut self, unread: bool) {
+        if unread {
+            self.is_turn_over();
+        }
         self.turns.unread = unread;
         self.end_part();
     }
@@ -231,29 +235,20 @@ impl Core {
     }
 
     /// Handles waiting datagrams, those of each sender in turn, until the budget of a turn is used
-    /// up. Events are handled in the turn of the sender that has caused them. Returns whether more
-    /// wait.
+    /// up. Events are handled in the turn of the sender that has caused them: those of one datagram
+    /// may take longer than many other datagrams. Returns whether more wait.
     pub(crate) fn work_off(shared: &Shared) -> bool {
         let begun = shared.borrow().now();
-        let (mut last, mut now) = (None, begun);
+        let mut now = begun;
         while now < begun + WORK {
             let Some((sender, datagram)) = shared.borrow_mut().next_waiting() else {
                 break;
             };
-            if let Some(last) = last.filter(|last| *last != sender) {
-                Self::dispatch(shared);
-                now = shared.borrow_mut().charge(last, now);
-            }
-            let core = &mut *shared.borrow_mut();
-            core.take_waiting(datagram);
-            now = core.charge(sender, now);
-            last = Some(sender);
+            shared.borrow_mut().take_waiting(datagram);
+            Self::dispatch(shared);
+            now = shared.borrow_mut().charge(sender, now);
         }
-        Self::dispatch(shared);
         let core = &mut *shared.borrow_mut();
-        if let Some(last) = last {
-            core.charge(last, now);
-        }
         let reads_on = core.turns.unread && !core.is_alone();
         core.turns
             .waiting
@@ -442,5 +437,22 @@ mod tests {
             core.begin_turn();
             assert!(!core.is_turn_over(), "each turn has its own budget");
         });
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn time_for_events_counts_in_the_turn_that_has_read_them() {
+        let shared = rig::core(201, &[(1, None), (2, None)]);
+        let core = &mut *shared.borrow_mut();
+        let mut overloaded_by = |unread| {
+            core.begin_turn();
+            assert!(!core.is_turn_over(), "the turn has begun");
+            // New flows of a few datagrams.
+            let begun = core.now();
+            while core.now() < begun + BUDGET {}
+            core.end_reading(unread);
+            core.is_overloaded()
+        };
+        assert!(!overloaded_by(false), "nothing else has arrived");
+        assert!(overloaded_by(true));
     }
 }

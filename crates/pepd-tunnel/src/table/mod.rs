@@ -356,6 +356,11 @@ impl Table {
         Some(flow)
     }
 
+    #[cfg(test)]
+    pub(super) const fn set_flows_max(&mut self, flows_max: u32) {
+        self.flows_max = flows_max;
+    }
+
     /// Returns whether the peer has its maximum of open flows.
     pub(super) fn is_at_cap(&self) -> bool {
         self.far >= self.flows_max
