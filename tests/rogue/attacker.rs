@@ -39,6 +39,9 @@ const MOMENT: Duration = Duration::from_millis(1);
 const HEADERS: usize = 28;
 /// Most that an attacker sends, in bit/s.
 const LOAD: f64 = 10e6;
+/// Time without a session that it makes up for. More would be another load: a burst at the speed of
+/// this machine.
+const CATCH_UP: f64 = 0.1;
 
 /// Carrier of an attacker's datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,12 +293,14 @@ impl Attacker {
         });
         let mut random = SplitMix64::new(seed);
         let began = Instant::now();
-        let (mut of_session, mut sessions) = (0, 0);
+        let (mut of_session, mut sessions, mut left_out) = (0, 0, 0.0);
         while began.elapsed() < duration {
             let elapsed = began.elapsed().as_secs_f64();
             let due = rate.map_or(u64::MAX, |rate| (elapsed * f64::from(rate)) as u64);
             let turns = self.sent.turns;
-            if turns >= due || self.sent.bytes as f64 * 8.0 > LOAD * elapsed {
+            let behind = elapsed - left_out - self.sent.bytes as f64 * 8.0 / LOAD;
+            left_out += (behind - CATCH_UP).max(0.0);
+            if turns >= due || behind < 0.0 {
                 self.pump();
                 thread::sleep(MOMENT);
                 continue;

@@ -13,7 +13,8 @@
 //! In the short form each kind goes by one carrier, and the rogue hub plays a part of them: by a
 //! seed (`PEPD_TEST_SEED`). `ROGUE_SECONDS` makes each kind last so many seconds, at up to 10
 //! Mbit/s, and demands what docs/threat-model.md states; `ROGUE_KINDS` selects those whose names
-//! contain one of its comma-separated words. The tests print tables of all figures.
+//! contain one of its comma-separated words, and `ROGUE_CARRIER` (`UDP`, `TCP`) one carrier. The
+//! tests print tables of all figures.
 
 mod attacker;
 mod bed;
@@ -76,9 +77,18 @@ fn seeded() -> SplitMix64 {
 
 /// Carriers by which a kind goes.
 fn carriers(random: &mut SplitMix64) -> Vec<Carrier> {
-    let all = [Carrier::Udp, Carrier::Tcp];
+    let wanted = env::var("ROGUE_CARRIER").ok();
+    let is_wanted = |carrier: &Carrier| {
+        wanted
+            .as_ref()
+            .is_none_or(|name| *name == carrier.to_string())
+    };
+    let all: Vec<_> = [Carrier::Udp, Carrier::Tcp]
+        .into_iter()
+        .filter(is_wanted)
+        .collect();
     match long() {
-        Some(_) => all.to_vec(),
+        Some(_) => all,
         None => vec![random.one_of(&all)],
     }
 }
