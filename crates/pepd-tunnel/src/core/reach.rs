@@ -155,7 +155,7 @@ mod tests {
         });
     }
 
-    /// What a peer opens beyond its maximum costs no question to the kernel.
+    /// Openings beyond the maximum cost no question to the kernel.
     #[test]
     fn beyond_the_maximum_of_flows_no_opening_is_checked() {
         Rig::run(|rig| async move {
