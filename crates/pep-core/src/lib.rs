@@ -11,6 +11,7 @@
 //! - [`hosts`], flows per host
 //! - [`key`], tunnel keys as text
 //! - [`lookups`], scheduling of name lookups
+//! - [`midway`], connections whose beginning this machine has not seen
 //! - [`outage`], detection of link outages
 //! - [`pace`], pace of events that a peer can cause at will
 //! - [`parties`], the hosts and peers among which pepd divides what it has
@@ -33,11 +34,13 @@ pub mod budget;
 pub mod chunks;
 pub mod config;
 pub mod custody;
+mod expiring;
 pub mod fair;
 pub mod history;
 pub mod hosts;
 pub mod key;
 pub mod lookups;
+pub mod midway;
 pub mod outage;
 pub mod pace;
 pub mod parties;

@@ -4,10 +4,10 @@ use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     FlowTuple,
-    expiring::Expiring,
     packet::{self, IcmpError, Parsed, Syn},
     quota::{Full, Limits, Quota},
 };
+use crate::expiring::Expiring;
 
 /// Number of the LAN interface on which a SYN came, in the order of `intercept.lan`.
 pub type Lan = usize;

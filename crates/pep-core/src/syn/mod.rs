@@ -3,7 +3,6 @@
 //! - [`packet`], parser of SYNs, and forged answers of a network
 //! - [`Holder`], state machine of held SYNs
 
-mod expiring;
 mod holder;
 pub mod packet;
 mod quota;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{
     IpHeaders, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpSlice, TransportSlice,
+    checksum::Sum16BitWords,
 };
 
 use super::FlowTuple;
@@ -151,6 +152,78 @@ pub fn reset(syn: &Syn) -> Vec<u8> {
         .tcp(destination.port(), client.port(), 0, 0)
         .rst()
         .ack(acknowledgment);
+    let mut packet = Vec::with_capacity(segment.size(0));
+    let written = segment.write(&mut packet, &[]);
+    written.expect("a header of fixed length fits");
+    packet
+}
+
+/// Offset of the checksum in a TCP header.
+const CHECKSUM: usize = 16;
+
+/// Completes the TCP checksum of a packet that a machine without a network card has sent: it has
+/// that of the pseudo header only. Returns false for a packet that is cut, is no whole TCP segment,
+/// or whose checksum is wrong.
+pub fn complete(packet: &mut [u8]) -> bool {
+    let Some(sums) = checksums(packet) else {
+        return false;
+    };
+    let is_partial = sums.stated == sums.of_pseudo_header;
+    if is_partial {
+        let at = packet.len() - sums.segment_bytes + CHECKSUM;
+        packet[at..at + 2].copy_from_slice(&sums.right.to_be_bytes());
+    }
+    is_partial || sums.stated == sums.right
+}
+
+/// Checksums of a TCP segment.
+struct Checksums {
+    stated: u16,
+    right: u16,
+    of_pseudo_header: u16,
+    segment_bytes: usize,
+}
+
+fn checksums(packet: &[u8]) -> Option<Checksums> {
+    let sliced = SlicedPacket::from_ip(packet).ok()?;
+    let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else {
+        return None;
+    };
+    let mut sum = Sum16BitWords::new();
+    let sum = match sliced.net.as_ref()? {
+        NetSlice::Ipv4(ip) => {
+            let (from, to) = (ip.header().source(), ip.header().destination());
+            sum.add_4bytes(from).add_4bytes(to)
+        }
+        NetSlice::Ipv6(ip) => {
+            let (from, to) = (ip.header().source(), ip.header().destination());
+            sum.add_16bytes(from).add_16bytes(to)
+        }
+        NetSlice::Arp(_) => return None,
+    };
+    let segment = tcp.slice();
+    let length = u16::try_from(segment.len()).ok()?;
+    let sum = sum.add_2bytes([0, 6]).add_2bytes(length.to_be_bytes());
+    let of_pseudo_header = !sum.ones_complement().to_be();
+    let (before, rest) = segment.split_at_checked(CHECKSUM)?;
+    let sum = sum.add_slice(before).add_slice(rest.get(2..)?);
+    Some(Checksums {
+        stated: tcp.checksum(),
+        right: sum.ones_complement().to_be(),
+        of_pseudo_header,
+        segment_bytes: segment.len(),
+    })
+}
+
+/// Returns the segment by which `from` aborts a connection with this sequence number:
+/// `<SEQ><CTL=RST>` (RFC 9293, 3.10.7.4).
+///
+/// # Panics
+/// When the addresses are of different families.
+pub(crate) fn abort(from: SocketAddr, to: SocketAddr, sequence: u32) -> Vec<u8> {
+    let segment = ip(from.ip(), to.ip())
+        .tcp(from.port(), to.port(), sequence, 0)
+        .rst();
     let mut packet = Vec::with_capacity(segment.size(0));
     let written = segment.write(&mut packet, &[]);
     written.expect("a header of fixed length fits");

@@ -47,6 +47,51 @@ fn a_syn_is_read() {
     }
 }
 
+/// Returns a SYN as a machine without a network card sends it (CHECKSUM_PARTIAL in Linux), and the
+/// same one with its checksum.
+fn partial(v4: bool, data: &[u8]) -> [Vec<u8>; 2] {
+    let whole = syn_with(v4, data);
+    let tcp = if v4 { 20 } else { 40 };
+    let length = (whole.len() - tcp) as u32;
+    let addresses = if v4 { &whole[12..20] } else { &whole[8..40] };
+    let words = addresses.chunks(2);
+    let sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+        .sum();
+    let mut sum = sum + 6 + length;
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    let mut partial = whole.clone();
+    partial[tcp + 16..tcp + 18].copy_from_slice(&(sum as u16).to_be_bytes());
+    [partial, whole]
+}
+
+proptest! {
+    #[test]
+    fn a_checksum_of_the_pseudo_header_is_completed(
+        v4 in any::<bool>(),
+        data in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let [mut partial, whole] = partial(v4, &data);
+        prop_assert!(complete(&mut partial));
+        prop_assert_eq!(&partial, &whole);
+        prop_assert!(complete(&mut partial), "a whole one stays");
+        prop_assert_eq!(partial, whole);
+    }
+
+    /// Not even by chance: the kernel would drop such a packet.
+    #[test]
+    fn a_wrong_checksum_is_not_repaired(v4 in any::<bool>(), bit in 0_usize..24 * 8) {
+        let mut damaged = syn_with(v4, b"");
+        let tcp = if v4 { 20 } else { 40 };
+        damaged[tcp + bit / 8] ^= 1 << (bit % 8);
+        let before = damaged.clone();
+        prop_assert!(!complete(&mut damaged));
+        prop_assert_eq!(damaged, before);
+    }
+}
+
 #[test]
 fn dscp_is_read_without_ecn() {
     let mut v4 = syn_with(true, b"");

@@ -10,37 +10,37 @@ use std::{
 ///
 /// Times are since an epoch of the caller's choice.
 #[derive(Debug)]
-pub(super) struct Expiring<K, V> {
+pub(crate) struct Expiring<K, V> {
     entries: HashMap<K, (Duration, V)>,
     deadlines: BTreeSet<(Duration, K)>,
 }
 
 impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             entries: HashMap::new(),
             deadlines: BTreeSet::new(),
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.entries.get_mut(key).map(|(_, value)| value)
     }
 
-    pub(super) fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|(_, value)| value)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, (_, value))| (key, value))
     }
 
     /// Adds an entry, or replaces one with its deadline.
-    pub(super) fn insert(&mut self, key: K, value: V, deadline: Duration) {
+    pub(crate) fn insert(&mut self, key: K, value: V, deadline: Duration) {
         if let Some((old, _)) = self.entries.insert(key, (deadline, value)) {
             self.deadlines.remove(&(old, key));
         }
@@ -48,7 +48,7 @@ impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
     }
 
     /// Gives an entry another deadline; ignored where there is no such entry.
-    pub(super) fn renew(&mut self, key: K, deadline: Duration) {
+    pub(crate) fn renew(&mut self, key: K, deadline: Duration) {
         if let Some((old, _)) = self.entries.get_mut(&key) {
             self.deadlines.remove(&(*old, key));
             *old = deadline;
@@ -56,14 +56,14 @@ impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
         }
     }
 
-    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let (deadline, value) = self.entries.remove(key)?;
         self.deadlines.remove(&(deadline, *key));
         Some(value)
     }
 
     /// Removes and returns the entry that expires first.
-    pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
+    pub(crate) fn pop_first(&mut self) -> Option<(K, V)> {
         let (_, key) = self.deadlines.pop_first()?;
         let (_, value) = self
             .entries
@@ -73,7 +73,7 @@ impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
     }
 
     /// Removes and returns an entry whose deadline has passed.
-    pub(super) fn pop_expired(&mut self, now: Duration) -> Option<(K, V)> {
+    pub(crate) fn pop_expired(&mut self, now: Duration) -> Option<(K, V)> {
         if self.next_deadline()? <= now {
             self.pop_first()
         } else {
@@ -81,7 +81,7 @@ impl<K: Copy + Ord + Hash, V> Expiring<K, V> {
         }
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 }
