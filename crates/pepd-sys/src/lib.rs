@@ -18,7 +18,7 @@
 //! - [`congestion`], congestion controls of the kernel and of pepd
 //! - [`family`], address families; [`marks`], marks of packets and sockets
 //! - [`netlink_bytes`], messages of netlink; [`notices`], notifications of the kernel;
-//!   [`places`], location of addresses
+//!   [`places`], location of addresses; [`packet_log`], packets that rules copy to programs
 //! - [`stats`], counters; [`site_counters`], those of one site
 //! - [`gate`], whether new connections are accepted
 //! - [`keys`], of tunnels: generation and files
@@ -57,6 +57,7 @@ pub mod netlink_bytes;
 pub mod notices;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod packet;
+pub mod packet_log;
 #[expect(unsafe_code, reason = "descriptors of another process")]
 pub mod passing;
 pub mod places;
