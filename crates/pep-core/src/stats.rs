@@ -218,6 +218,11 @@ counters! {
     /// Flows whose server leg got another source port because the client's was in use, or has had
     /// hundreds of connections within a minute.
     source_port_changed,
+    /// Connections reset at both ends: another pepd had split them, or this one before it lost
+    /// power.
+    midway_reset,
+    /// Connections that began elsewhere and pass: their ends speak with each other.
+    midway_passed,
     /// Tunnel peers that are up now.
     tunnel_peers_up,
     /// Tunnel peers reached by TCP now: UDP is blocked, or `carrier` is `"tcp"`.

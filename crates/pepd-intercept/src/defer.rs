@@ -1,6 +1,8 @@
 //! Held SYNs: the I/O around [`pep_core::syn::Holder`].
 //!
-//! SYNs come out of a TUN, and pepd opens the server leg. When the server answers, pepd writes the
+//! SYNs come out of a TUN; or, if rules of other programs apply (`forward = "obey"`), out of the
+//! kernel's log behind these rules. A SYN of a site that answers at once goes back at once. For
+//! others pepd opens the server leg. When the server answers, pepd writes the
 //! SYN back into the TUN. The kernel then redirects the SYN to the listener, whose task fetches the
 //! server leg from [`HeldLegs`]. When the server does not answer, the client gets the answer that
 //! it would have got without pepd.
@@ -19,16 +21,17 @@ use pep_core::{
     site::{FlowKey, Protocol, SiteId, Source},
     syn::{
         Action, Failure, FlowTuple, Holder, HolderConfig,
-        packet::{IcmpError, Unreachable},
+        packet::{self, IcmpError, Parsed, Unreachable},
     },
 };
 use pepd_sys::{
     held::{ConnectedLeg, HeldLegs},
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     marks::MarkSet,
+    packet_log::PacketLog,
     socket,
 };
-use tokio::{sync::mpsc, time};
+use tokio::{sync::mpsc, task::JoinHandle, time};
 use tracing::{debug, trace};
 
 use super::{
@@ -36,7 +39,7 @@ use super::{
     neigh::HeldListener,
     other_marks::OtherMarks,
     raw::{RawSender, address_toward},
-    rules::Lan,
+    rules::{CopyTo, Lan, SYN_BYTES},
     tun::Tun,
     watcher::{PendingLeg, Ready, Watcher},
 };
@@ -55,6 +58,8 @@ pub struct DeferTask {
     other_mark: OtherMarks,
     held: Arc<HeldLegs>,
     tuns: Vec<(Lan, Tun)>,
+    /// SYNs that rules of other programs have permitted; `None` if these do not apply.
+    permitted: Option<Permitted>,
     watcher: Watcher,
     reserve: Reserve,
     passed: RawSender,
@@ -74,7 +79,7 @@ impl DeferTask {
         config: Arc<Config>,
         sites: &[Arc<SiteRuntime>],
         tuns: Vec<(Lan, Tun)>,
-        ipv6: bool,
+        (ipv6, obeys): (bool, bool),
     ) -> io::Result<Self> {
         let limits = &config.limits;
         let holder = HolderConfig::new(
@@ -99,6 +104,7 @@ impl DeferTask {
             actions: VecDeque::new(),
             failed,
             unreachable_sender,
+            permitted: obeys.then(|| Permitted::new(&config)).transpose()?,
             config,
             tuns,
         })
@@ -124,6 +130,8 @@ impl DeferTask {
     /// When a TUN is removed. The kernel forwards new flows from then on.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let mut ready = Vec::new();
+        let mut syns = Vec::new();
+        let mut permitted = self.permitted.take();
         tokio::pin!(shutdown);
         loop {
             let timeout = self.held.next_timeout();
@@ -133,6 +141,12 @@ impl DeferTask {
                     result?;
                     for ready in ready.drain(..) {
                         self.on_ready(ready)?;
+                    }
+                }
+                result = next_permitted(permitted.as_mut(), &mut syns) => {
+                    result?;
+                    for (lan, mut syn) in syns.drain(..) {
+                        self.on_permitted(lan, &mut syn);
                     }
                 }
                 Some(destination) = self.failed.recv() => self.on_neighbour_failed(destination),
@@ -164,12 +178,35 @@ impl DeferTask {
             };
             let packet = &buffer[..length];
             self.held.arrive(packet);
-            self.held.input(&mut self.actions, |holder, now| {
-                holder.handle_packet(packet, number, now);
-            });
+            self.take(number, packet);
             self.perform_all();
         }
         Ok(())
+    }
+
+    /// Takes a packet of a host behind this LAN interface.
+    fn take(&mut self, lan: usize, packet: &[u8]) {
+        if let Parsed::Syn(syn) = packet::parse(packet) {
+            let site = self.site(&syn.flow, syn.dscp, lan);
+            if site.is_some_and(|site| !self.config.sites[site.id].is_deferred()) {
+                let packet = packet.into();
+                self.actions.push_back(Action::Release { lan, packet });
+                return;
+            }
+        }
+        self.held.input(&mut self.actions, |holder, now| {
+            holder.handle_packet(packet, lan, now);
+        });
+    }
+
+    /// Takes a SYN that the rules of all programs have permitted, with the checksum that it would
+    /// have left with.
+    fn on_permitted(&mut self, lan: usize, syn: &mut [u8]) {
+        // Others have no TUN, or are what the kernel would drop.
+        if lan < self.tuns.len() && packet::complete(syn) {
+            self.take(lan, syn);
+            self.perform_all();
+        }
     }
 
     fn on_leg_ready(&mut self, leg: PendingLeg) {
@@ -327,6 +364,60 @@ impl Reserve {
             self.leg = ReservedLeg::new(site, *family).ok();
         }
     }
+}
+
+/// The kernel's log of SYNs that rules of other programs have permitted.
+#[derive(Debug)]
+enum Permitted {
+    Open(PacketLog),
+    /// Another process reads it: the one before this one, for a moment.
+    Busy(JoinHandle<io::Result<PacketLog>>),
+}
+
+impl Permitted {
+    /// Opens the log.
+    ///
+    /// # Errors
+    /// When the kernel has none, or descriptors are short.
+    fn new(config: &Config) -> io::Result<Self> {
+        let group = CopyTo::permitted(config);
+        match PacketLog::open(group, SYN_BYTES) {
+            Err(err) if err.kind() == io::ErrorKind::ResourceBusy => {
+                let opening = PacketLog::open_when_free(group, SYN_BYTES);
+                Ok(Self::Busy(tokio::spawn(opening)))
+            }
+            opened => opened.map(Self::Open),
+        }
+    }
+
+    /// Returns the log, once it is free. Cancel-safe.
+    async fn log(&mut self) -> io::Result<&PacketLog> {
+        if let Self::Busy(opening) = self {
+            let opened = opening.await.map_err(io::Error::other)?;
+            *self = Self::Open(opened?);
+        }
+        match self {
+            Self::Open(log) => Ok(log),
+            Self::Busy(_) => Err(io::ErrorKind::ResourceBusy.into()),
+        }
+    }
+}
+
+/// Waits for SYNs that rules of other programs have permitted, each with the number of its LAN
+/// interface; forever without a log. Cancel-safe.
+async fn next_permitted(
+    permitted: Option<&mut Permitted>,
+    syns: &mut Vec<(usize, Vec<u8>)>,
+) -> io::Result<()> {
+    let Some(permitted) = permitted else {
+        return std::future::pending().await;
+    };
+    let take = |prefix: &[u8], syn: &[u8]| {
+        let lan = std::str::from_utf8(prefix).ok();
+        let lan = lan.and_then(|number| number.parse().ok());
+        syns.extend(lan.map(|lan| (lan, syn.to_vec())));
+    };
+    permitted.log().await?.next(take).await
 }
 
 async fn until(deadline: Option<std::time::Instant>) {

@@ -149,6 +149,7 @@ impl Tables {
         let features = Features {
             ipv6,
             rate: !self.is_reduced,
+            copies: !self.is_reduced,
             ..FEATURES
         };
         Ruleset::new(config, features)
@@ -195,8 +196,9 @@ impl Tables {
             }
             warn!(
                 error = &refused as &dyn std::error::Error,
-                "the kernel probably lacks xt_hashlimit or xt_rpfilter: a host that floods pepd with SYNs, or forges their \
-                 source, may keep connections of other hosts from being accelerated"
+                "the kernel probably lacks xt_hashlimit, xt_rpfilter, xt_conntrack, xt_limit or xt_NFLOG: a host that floods \
+                 pepd with SYNs, or forges their source, may keep connections of other hosts from being accelerated; \
+                 connections that another pepd has split hang after a take-over"
             );
         }
         if ipv6 && let Err(err) = self.put_back_twice(Family::V6).await {

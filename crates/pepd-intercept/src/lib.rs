@@ -28,6 +28,7 @@ mod icmp;
 pub mod iptables;
 mod lan;
 pub mod lost;
+mod midway;
 mod near;
 pub mod neigh;
 pub mod netlink;
@@ -53,7 +54,7 @@ use std::{
 };
 
 use pep_core::{config::Config, hosts::Host, site::Clear};
-use pepd_sys::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
+use pepd_sys::{gate::Gate, leg::SiteRuntime, marks::MarkSet, stats::Counters};
 use tracing::{debug, warn};
 
 use bypass::Bypass;
@@ -63,12 +64,13 @@ pub use clear_hold::HoldState;
 use defer::DeferTask;
 use filter::{Filter, FilterError};
 use lost::Lost;
+pub use midway::MidwayTask;
 use near::Near;
 use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::Routing;
-use rules::{Counter, Features, Lan, LaneKind, Rule, Ruleset};
+use rules::{CopyTo, Counter, Features, Lan, LaneKind, Rule, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 pub use tun::{PacketTun, PacketTuns};
@@ -262,6 +264,9 @@ impl Interception {
         config: &Config,
         features: Features,
     ) -> Result<(), InterceptError> {
+        if config.obeys_forward() && !matches!(self.filter, Filter::Nft(_)) {
+            return Err(InterceptError::ObeysByNft);
+        }
         match &mut self.filter {
             Filter::Nft(table) => {
                 let nft = table.nft.clone();
@@ -349,8 +354,8 @@ impl Interception {
         self.filter.signal();
     }
 
-    /// Returns the task that holds SYNs, if a site of the configuration defers. Call it once,
-    /// within the tokio runtime.
+    /// Returns the task that takes SYNs, if a site of the configuration defers or rules in the
+    /// forward hook apply. Call it once, within the tokio runtime.
     ///
     /// # Errors
     /// When no descriptors are left.
@@ -363,8 +368,26 @@ impl Interception {
             return Ok(None);
         }
         let tuns = std::mem::take(&mut self.tuns);
-        let task = DeferTask::new(Arc::clone(config), sites, tuns, self.ipv6);
+        let obeys = self.ruleset.copies_to(CopyTo::permitted(config));
+        let task = DeferTask::new(Arc::clone(config), sites, tuns, (self.ipv6, obeys));
         task.map(Some).map_err(InterceptError::Sockets)
+    }
+
+    /// Returns the task that resets connections which another pepd has split; `None` if such
+    /// connections pass. Call it once.
+    ///
+    /// # Errors
+    /// When no descriptors are left.
+    pub fn midway_task(
+        &self,
+        config: &Config,
+        counters: &Arc<Counters>,
+    ) -> Result<Option<MidwayTask>, InterceptError> {
+        if !self.ruleset.copies_to(CopyTo::midway(config)) {
+            return Ok(None);
+        }
+        let task = MidwayTask::new(config, self.ipv6, counters);
+        task.map_err(InterceptError::Sockets)
     }
 
     async fn create_packet_tuns(

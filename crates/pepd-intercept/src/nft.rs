@@ -37,6 +37,11 @@ const RECENT_SECONDS: u32 = 10;
 /// fill it; new flows then pass unaccelerated until it has drained.
 const RECENT_ELEMENTS: u32 = 65_536;
 
+/// Milliseconds for which a forwarded SYN may take through the rules of all programs, such as one
+/// that waits in a queue of a program (NFQUEUE). A later one passes unaccelerated. A host repeats
+/// its SYN after a second: it may do so while no pepd runs.
+const ASKED_MS: u32 = 500;
+
 /// Seconds for which the mark of a SYN is kept. A host without pepd's SYN-ACK repeats its SYN
 /// within this time, and a held SYN is released earlier.
 const MARKS_SECONDS: u32 = 60;
@@ -109,6 +114,9 @@ pub(super) trait Names {
 
     /// Returns the name of the set of recently opened connections.
     fn recent_set(self) -> &'static str;
+
+    /// Returns the name of the set of SYNs that meet rules of other programs now.
+    fn asked_set(self) -> &'static str;
 }
 
 impl Names for Family {
@@ -230,6 +238,13 @@ impl Names for Family {
         }
     }
 
+    fn asked_set(self) -> &'static str {
+        match self {
+            Self::V4 => "asked4",
+            Self::V6 => "asked6",
+        }
+    }
+
     fn recent_set(self) -> &'static str {
         match self {
             Self::V4 => "recent4",
@@ -290,7 +305,7 @@ impl Hook {
             | Self::PreroutingVeryLast => "prerouting",
             Self::OutputRaw | Self::OutputRoute | Self::OutputLast => "output",
             Self::PostroutingLast => "postrouting",
-            Self::ForwardMangle => "forward",
+            Self::ForwardMangle | Self::ForwardLast => "forward",
         }
     }
 
@@ -302,6 +317,7 @@ impl Hook {
             Self::PreroutingLast | Self::PostroutingLast | Self::OutputLast => 1000,
             Self::PreroutingVeryLast => 1001,
             Self::ForwardMangle => -150,
+            Self::ForwardLast => i32::MAX,
         }
     }
 }

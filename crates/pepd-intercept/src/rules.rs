@@ -11,6 +11,7 @@
 //! chain lost_N        empty; passes or blocks flows of site N while redirected SYNs do not arrive
 //! chain held_rate     lets SYNs pass that exceed the rate of held SYNs
 //! chain sites         one or more rules per site, in the order of the configuration
+//! chain ask_K         a SYN from LAN interface K is forwarded, to meet rules of other programs
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
 //! chain packet_N      a packet of a site of mode packet or boost goes into the Nth TUN
@@ -24,6 +25,8 @@
 //! chain handshakes    postrouting, last: counts listeners' answers to hosts
 //! chain errors        output: ICMP errors about packets of a peer go into the TUN of that peer
 //! chain into_tunnels  forward: connections whose packets go into a TUN
+//! chain permitted     forward, last: SYNs that no rule has dropped go to pepd, by the kernel's log
+//! chain midway        forward: pepd gets copies of packets of connections that began elsewhere
 //! ```
 //!
 //! The order of rules within `from_hosts` matters; each rule's comment gives its reason.
@@ -47,7 +50,7 @@ use std::borrow::Cow;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
-    site::{InterceptionLoss, Mode, PortRange, Protocol, SiteId},
+    site::{InterceptionLoss, Mode, PortRange, Protocol, Site, SiteId},
 };
 
 pub use pepd_sys::leg::Family;
@@ -126,6 +129,26 @@ pub enum Term {
     Fin,
     /// TCP that aborts: of SYN and RST only RST is set.
     Rst,
+    /// TCP that neither opens nor aborts: of SYN and RST none is set.
+    Midway,
+    /// conntrack has not seen the packet's connection before.
+    NewTracked,
+    /// The first packet by which the other end answers one that was new to conntrack in the middle
+    /// of a connection.
+    FirstAnswer,
+    /// Packets of all hosts reach this rule no faster than this many a second.
+    Within(u32),
+    /// Copies the packet's first bytes to pepd.
+    Copy(CopyTo),
+    /// Remembers the four addresses of a SYN for [`Term::IsAsked`], of the family. Also a
+    /// condition: false if there is no room.
+    Ask(Family),
+    /// Forgets them. Also a condition: false if they were not remembered.
+    Unask(Family),
+    /// The four addresses are those of a SYN that meets rules of other programs now.
+    IsAsked(Family),
+    /// The packet has more bytes than this.
+    Longer(u16),
     /// TCP with urgent data.
     Urgent,
     /// TCP that answers a SYN: of FIN, SYN, RST and ACK only SYN and ACK are set.
@@ -246,6 +269,40 @@ pub enum Term {
     Goto(String),
 }
 
+/// Receiver of copied packets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyTo {
+    /// Number of the kernel's log (NFLOG) that pepd reads.
+    pub group: u16,
+    /// Bytes of each packet that are copied, at most.
+    pub bytes: u16,
+    /// Text before the packet in the log.
+    pub prefix: String,
+}
+
+impl CopyTo {
+    /// Returns the number of the log of connections that began elsewhere.
+    pub const fn midway(config: &Config) -> u16 {
+        config.intercept.listen_port
+    }
+
+    /// Returns the number of the log of SYNs that no rule has dropped. Another pepd has other
+    /// listening ports.
+    pub const fn permitted(config: &Config) -> u16 {
+        !config.intercept.listen_port
+    }
+}
+
+/// Bytes that hold the headers of IP and TCP, with options.
+pub(crate) const HEADERS: u16 = 128;
+
+/// Most bytes of a SYN that passes rules of other programs. Longer ones pass pepd.
+pub(crate) const SYN_BYTES: u16 = 2000;
+
+/// Text before a packet in the log, by the side from which it came.
+pub(crate) const FROM_HOSTS: &str = "from_hosts";
+const TO_HOSTS: &str = "to_hosts";
+
 /// Packet counters of the table, since its installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counter {
@@ -268,6 +325,10 @@ pub enum Counter {
     BlockedLost,
     /// SYNs that passed unaccelerated because their route does not lead by the link.
     PassedOtherRoute,
+    /// SYNs that were forwarded to meet rules of other programs.
+    Asked,
+    /// SYNs that none of these has dropped.
+    Permitted,
     /// SYNs that arrived by LAN interfaces.
     Syns,
     /// Packets redirected to listeners: SYNs, and answers to SYN cookies.
@@ -341,6 +402,8 @@ impl Counter {
             Self::PassedLost => "passed_lost",
             Self::BlockedLost => "blocked_lost",
             Self::PassedOtherRoute => "passed_elsewhere",
+            Self::Asked => "asked",
+            Self::Permitted => "permitted",
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Connecting => "called",
@@ -408,6 +471,8 @@ pub enum Hook {
     OutputLast,
     /// Forwarded packets (priority mangle, -150).
     ForwardMangle,
+    /// Forwarded packets, after the rules of all other programs (the last priority).
+    ForwardLast,
 }
 
 /// A chain of rules, hooked in or jumped to.
@@ -454,6 +519,9 @@ pub struct Features {
     /// Maps filled by rules, and hashes (nft_hash). Without them server legs ignore marks that
     /// other programs set on packets of hosts.
     pub marks: bool,
+    /// Copies of packets to programs (nfnetlink_log). Without them connections that another pepd
+    /// has split hang when this one takes over.
+    pub copies: bool,
     /// Chains of type `route` in a table of both families (5.2), and sets filled by rules. Without
     /// them ICMP errors about packets of a peer leave by the link.
     pub errors: bool,
@@ -470,6 +538,7 @@ impl Features {
         seen: true,
         tags: true,
         marks: true,
+        copies: true,
         errors: true,
     };
 
@@ -505,6 +574,8 @@ pub struct Ruleset {
     pub hosts: Vec<Family>,
     /// Families with a set of networks of this machine; empty if not needed.
     pub near: Vec<Family>,
+    /// Families with a set of SYNs that meet rules of other programs; empty if those do not apply.
+    pub asked: Vec<Family>,
     /// Families with a set of hosts and their SYN rates; empty if no SYN is held.
     pub rates: Vec<Family>,
     /// True if a map keeps the marks that other programs have set on SYNs.
@@ -519,15 +590,24 @@ pub struct Ruleset {
     pub chains: Vec<Chain>,
 }
 
+impl Ruleset {
+    /// Returns whether a rule copies packets to this log.
+    pub(crate) fn copies_to(&self, group: u16) -> bool {
+        let rules = self.chains.iter().flat_map(|chain| &chain.rules);
+        let mut terms = rules.flat_map(|rule| &rule.terms);
+        terms.any(|term| matches!(term, Term::Copy(to) if to.group == group))
+    }
+}
+
 /// Returns the LAN interfaces of the configuration with the names of their TUNs: the table's name
 /// and a number, within the 15 characters of an interface's name.
 pub fn lans(config: &Config) -> Vec<Lan> {
-    let defers = config.defers();
+    let takes = config.takes_syns();
     let table = config.intercept.table.as_str();
     let prefix = &table[..table.len().min(12)];
     let name = |(index, interface): (usize, &pep_core::config::IfName)| Lan {
         interface: interface.to_string(),
-        tun: defers.then(|| format!("{prefix}{index}")),
+        tun: takes.then(|| format!("{prefix}{index}")),
     };
     config.intercept.lan.iter().enumerate().map(name).collect()
 }
@@ -651,11 +731,16 @@ pub(super) fn off_chain(id: SiteId) -> String {
     format!("off_{}", id.0)
 }
 
+/// Returns whether SYNs of a site that takes flows go through pepd before the kernel answers them.
+fn takes_syns(config: &Config, site: &Site) -> bool {
+    site.is_deferred() || config.asks_forward(site)
+}
+
 /// Returns the names of a site's own chains, whose rules can be replaced without affecting others.
 /// Sites of mode `bypass` have none.
 pub(super) fn own_chains(config: &Config, id: SiteId) -> Vec<String> {
     match config.sites[id].mode {
-        Mode::Split | Mode::Tunnel if config.sites[id].is_deferred() => {
+        Mode::Split | Mode::Tunnel if takes_syns(config, &config.sites[id]) => {
             vec![off_chain(id), site_chain(id)]
         }
         Mode::Split | Mode::Tunnel => vec![site_chain(id)],

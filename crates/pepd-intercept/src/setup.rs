@@ -4,7 +4,10 @@ use std::{env, fmt, fs, io, path::Path};
 
 use caps::{CapSet, Capability};
 use nix::{ifaddrs::getifaddrs, sys::socket::SockaddrStorage};
-use pep_core::{config::Config, site::Mode};
+use pep_core::{
+    config::{Config, Midway},
+    site::Mode,
+};
 use pepd_sys::leg;
 
 use super::{
@@ -70,9 +73,15 @@ pub enum SetupError {
         /// Setting of the configuration that needs it.
         what: &'static str,
     },
+    /// The configuration wants what only rules of nft can do.
+    #[error(
+        "`forward = \"obey\"` needs rules that pepd installs by nft: install nft 0.9 or later and leave `rules` at \"auto\", \
+         or set `forward = \"ignore\"`"
+    )]
+    ObeysByNft,
     /// TUN devices are unavailable.
     #[error(
-        "cannot open /dev/net/tun, which `syn = \"defer\"` and `mode = \"packet\"` need ({0}): modprobe tun, or a kernel with \
+        "cannot open /dev/net/tun, which `syn = \"defer\"`, `forward = \"obey\"` and `mode = \"packet\"` need ({0}): modprobe tun, or a kernel with \
          CONFIG_TUN; in a container: --device /dev/net/tun; if it is there, chmod 666 /dev/net/tun, as udev does"
     )]
     NoTun(io::Error),
@@ -95,7 +104,9 @@ pub enum SetupError {
         err: io::Error,
     },
     /// Sockets cannot be opened: no descriptors are left.
-    #[error("cannot open the sockets that answer for held SYNs")]
+    #[error(
+        "cannot open the sockets that answer for held SYNs, or the packet filter's log of SYNs"
+    )]
     Sockets(#[source] io::Error),
     /// A policy rule of another program, or a reverse path filter, diverts the packets.
     #[error(
@@ -262,7 +273,9 @@ fn check_sysctls_with(
     let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
     let mut warnings = Vec::new();
     if is("net/ipv4/ip_forward", "0") {
-        let defers = config.defers().then_some("`syn = \"defer\"`");
+        let obeys = config.obeys_forward();
+        let obeys = obeys.then_some("`forward = \"obey\"`");
+        let defers = config.defers().then_some("`syn = \"defer\"`").or(obeys);
         let carries = config.packet_sites().next().map(|site| match site.peer {
             Some(_) => "`mode = \"packet\"`",
             None => "`mode = \"boost\"`",
@@ -380,12 +393,52 @@ const NEEDED_TO_CLAMP: [Part; 1] = [Part {
     option: "CONFIG_NF_TABLES",
 }];
 
+/// Parts that `forward = "obey"` requires.
+const NEEDED_TO_OBEY: [Part; 3] = [
+    Part {
+        terms: COPIES,
+        expression: "log group",
+        module: "nfnetlink_log",
+        option: "CONFIG_NETFILTER_NETLINK_LOG",
+    },
+    Part {
+        terms: &[Term::Remember(rules::Family::V4)],
+        expression: "update of sets by rules",
+        module: "nft_dynset",
+        option: "CONFIG_NF_TABLES",
+    },
+    Part {
+        terms: &[Term::Tagged(0), Term::Tag(0), Term::ForThisMachine],
+        expression: "meta priority, fib",
+        module: "nft_fib_inet",
+        option: "CONFIG_NFT_FIB_INET",
+    },
+];
+
 /// Terms without which ICMP errors about packets of a peer leave by the link.
 const ERRORS: &[Term] = &[
     Term::IcmpError(rules::Family::V4),
     Term::HasSpoken(rules::Family::V4, 0),
     Term::SetMark(1),
 ];
+
+/// Terms without which pepd gets no copies of packets.
+const COPIES: &[Term] = &[
+    Term::Midway,
+    Term::NewTracked,
+    Term::FirstAnswer,
+    Term::Within(1),
+    Term::Copy(rules::CopyTo {
+        group: 1,
+        bytes: 1,
+        prefix: String::new(),
+    }),
+];
+
+/// Returns whether a configuration has use for copies of packets.
+fn copies(config: &Config) -> bool {
+    config.intercept.midway == Midway::Reset || config.obeys_forward()
+}
 
 /// Returns the parts of nftables that a configuration requires.
 fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
@@ -398,6 +451,7 @@ fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
         (looks, &NEEDED_BY_PACKETS),
         (refuses, &NEEDED_TO_REFUSE),
         (clamps, &NEEDED_TO_CLAMP),
+        (config.obeys_forward(), &NEEDED_TO_OBEY),
     ];
     let asked = parts.into_iter().filter(|(asked, _)| *asked);
     asked.flat_map(|(_, parts)| parts)
@@ -448,6 +502,7 @@ pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Feat
         seen: can(&[Term::Seen]).await?,
         tags: can(&[Term::Tagged(0), Term::Tag(0)]).await?,
         marks: forgets && can(&[Term::KeepMark(rules::Family::V4)]).await?,
+        copies: !copies(config) || can(COPIES).await?,
         // Without such a site the operator needs no warning.
         errors: rules::lanes(config).is_empty() || can(ERRORS).await?,
     })
@@ -495,6 +550,12 @@ pub fn degradations(features: Features) -> Vec<&'static str> {
         lost.push(
             "the kernel cannot fill nft maps by rules (nft_dynset, nft_hash): connections to servers ignore policy rules by marks of \
              other programs",
+        );
+    }
+    if !features.copies {
+        lost.push(
+            "the kernel cannot copy packets to programs (nfnetlink_log): connections that another pepd has split \
+             hang when this one takes over",
         );
     }
     if !features.errors {

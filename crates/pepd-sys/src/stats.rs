@@ -49,6 +49,7 @@ counters_line! {
     syns_passed_gate, gate_closed, syns_passed_hosts, syns_passed_recent, syns_passed_rate,
     syns_passed_end_to_end, syns_passed_no_route, syns_passed_lost, syns_blocked_lost, syns_passed_other_route, interception_losses, hosts_at_cap, host_cap_reached, host_cap_exceeded, descriptors_short, memory_short, legs_failed,
     ring_growth_denied, ring_bytes, link_senders, link_level_bits, link_other_bytes, link_waited, link_probes, source_port_changed,
+    midway_reset, midway_passed,
     tunnel_peers_up, tunnel_peers_by_tcp, tunnel_tcp_connections, tunnel_tcp_unauthenticated, tunnel_tcp_closed,
     tunnel_flows_near, tunnel_flows_far, tunnel_flows_refused, tunnel_flows_forbidden, tunnel_openings_delayed, tunnel_flows_held, tunnel_flows_resumed, tunnel_uncompressed_bytes, tunnel_compressed_bytes,
     tunnel_compression_blocks, tunnel_compression_blocks_stored, tunnel_compression_blocks_refused, tunnel_datagrams_sent,

@@ -150,6 +150,7 @@ fn every_rule_of_the_table_is_installed() {
                 seen: false,
                 tags: false,
                 marks: false,
+                copies: false,
                 errors: false,
             },
         ),

@@ -93,8 +93,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pep-core",
         &[
+            "expiring",
             "budget fair round_robin rounds ring chunks key hosts stream_header pace redirection stats syn history lookups parties receive",
-            "relay",
+            "midway relay",
             "arena outage reading",
             "site",
             "reach",
@@ -127,7 +128,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "privileges",
             "clock descriptors interface packet passing process reactor socket",
             "sockets",
-            "datagrams ethtool keeper memory notices places tun unanswered unix_names",
+            "datagrams ethtool keeper memory notices packet_log places tun unanswered unix_names",
             "congestion site_counters",
             "leg",
             "held",
@@ -141,7 +142,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "filter iptables lan setup",
             "bypass other_marks icmp route",
             "clear_hold hop near raw rule_watch watcher",
-            "defer full_hosts lost neigh tun",
+            "defer full_hosts lost midway neigh tun",
             "render time_wait upkeep",
         ],
     ),

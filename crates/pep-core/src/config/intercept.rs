@@ -74,6 +74,26 @@ words! {
     }
 }
 
+words! {
+    /// Effect of rules that other programs have in the forward hook on accelerated connections.
+    pub enum Forward {
+        /// Obeyed: each SYN passes them first.
+        Obey = "obey",
+        /// Ignored.
+        Ignore = "ignore",
+    }
+}
+
+words! {
+    /// Treatment of connections whose beginning this machine has not seen.
+    pub enum Midway {
+        /// Reset, if a pepd has split them; others pass.
+        Reset = "reset",
+        /// Left alone.
+        Pass = "pass",
+    }
+}
+
 section! {
     /// `[intercept]`: interfaces from which connections come, and the rules that redirect them.
     #[derive(Debug, Clone, PartialEq)]
@@ -96,6 +116,10 @@ section! {
         route_table: u32 = Integer(256..=2_000_000_000), 5000;
         /// Priority of pepd's policy rules.
         rule_priority: u32 = Integer(1..=32_765), 100;
+        /// Effect of rules in the forward hook on accelerated connections.
+        forward: Forward = Forward::WORDS, Forward::Ignore;
+        /// Treatment of connections whose beginning this machine has not seen.
+        midway: Midway = Midway::WORDS, Midway::Reset;
         /// Default SYN handling of sites.
         syn: SynHandling = SynHandling::WORDS, SynHandling::Spoof;
         /// Lifetime of a held SYN (`syn = "defer"`) after the client last sent it.

@@ -31,7 +31,7 @@ pub use crate::site::names::{CongestionName, IfName, NameError, TableName};
 pub use crate::site::timeouts::{Keepalive, KeepalivePolicy, Timeouts};
 pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
 pub use admin::{Admin, AdminMode, AdminSocket};
-pub use intercept::{Intercept, Marks, RulesBy};
+pub use intercept::{Forward, Intercept, Marks, Midway, RulesBy};
 pub use limits::Limits;
 pub use log::{LogConfig, LogFormat, LogLevel};
 pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};
@@ -255,6 +255,24 @@ impl Config {
     /// Reports whether a site holds SYNs until the server has answered.
     pub fn defers(&self) -> bool {
         self.sites.iter().any(|(_, site)| site.is_deferred())
+    }
+
+    /// Reports whether SYNs of flows pass rules in the forward hook first.
+    pub fn obeys_forward(&self) -> bool {
+        let mut sites = self.sites.iter();
+        sites.any(|(_, site)| self.asks_forward(site))
+    }
+
+    /// Reports whether SYNs of a site do so. Held ones do not: a repeated SYN would disturb what
+    /// conntrack knows about the server leg. Nor those that must not leave in the clear.
+    pub fn asks_forward(&self, site: &Site) -> bool {
+        let may = site.mode.takes_flows() && !site.is_deferred() && site.clear != Clear::Never;
+        may && self.intercept.forward == Forward::Obey
+    }
+
+    /// Reports whether SYNs go through pepd before the kernel answers them.
+    pub fn takes_syns(&self) -> bool {
+        self.defers() || self.obeys_forward()
     }
 
     /// Maximum number of SYNs held at one time, each with a descriptor: 0 where no site defers.

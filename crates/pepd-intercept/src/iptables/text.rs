@@ -21,8 +21,9 @@ const USAGE: &str = "\
 #   sh FILE remove      removes the rules
 #
 # Run it as root. It needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT, xt_MARK,
-# xt_mark, xt_comment, xt_recent, xt_addrtype and, depending on the sites, xt_hl, xt_dscp,
-# xt_multiport, xt_hashlimit, xt_rpfilter and xt_TCPMSS. While no pepd runs, all connections pass.
+# xt_mark, xt_comment, xt_recent, xt_addrtype, xt_conntrack, xt_limit, xt_NFLOG and, depending on
+# the sites, xt_hl, xt_dscp, xt_multiport, xt_hashlimit, xt_rpfilter and xt_TCPMSS. While no pepd
+# runs, all connections pass.
 # Limitations compared with the nft table:
 ";
 
@@ -268,7 +269,7 @@ pub fn prefix(table: &str) -> &str {
 }
 
 /// Names of pepd's chains without the prefix: whole ones, and those that a number follows.
-const WHOLE: [&str; 16] = [
+const WHOLE: [&str; 17] = [
     "gate",
     "host_at_cap",
     "no_route",
@@ -282,6 +283,7 @@ const WHOLE: [&str; 16] = [
     "to_hosts",
     "handshakes",
     "into_tunnels",
+    "midway",
     HOSTS,
     NEAR,
     SIGNALS,

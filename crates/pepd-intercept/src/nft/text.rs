@@ -7,11 +7,11 @@ use ipnet::IpNet;
 use pep_core::{hosts::Host, site::PortRange};
 
 use super::{
-    Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, Names,
-    RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
-    SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
+    ASKED_MS, Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS,
+    Names, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS,
+    SEEN_SECONDS, SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
 };
-use crate::rules::{Chain, Counter, Prefixes, Rule, Ruleset, Term};
+use crate::rules::{Chain, CopyTo, Counter, Prefixes, Rule, Ruleset, Term};
 
 /// Upper half of the priorities that serve pepd as tags, in hexadecimal as in nft's language: "PE"
 /// in ASCII.
@@ -31,6 +31,7 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
         parts.push(seen_set());
     }
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
+    parts.extend(ruleset.asked.iter().map(|&family| asked_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
     parts.extend(ruleset.near.iter().map(|&family| near_set(family)));
     parts.extend(ruleset.rates.iter().map(|&family| rates_set(family)));
@@ -87,7 +88,9 @@ pub(crate) fn empty_transaction() -> String {
 /// Returns a transaction with a single rule in a table of its own, for a check.
 pub(crate) fn probe_transaction(terms: &[Term]) -> String {
     let hook = match terms {
-        _ if terms.contains(&Term::ClampMss) => Hook::ForwardMangle,
+        _ if terms.contains(&Term::ClampMss) || terms.contains(&Term::Midway) => {
+            Hook::ForwardMangle
+        }
         [Term::IcmpError(_), ..] => Hook::OutputRoute,
         _ => Hook::PreroutingRaw,
     };
@@ -165,10 +168,19 @@ fn spoken_set(family: Family, lane: usize) -> String {
 }
 
 fn recent_set(family: Family) -> String {
-    let (name, address) = (family.recent_set(), family.address_type());
+    connections_set(family, family.recent_set(), &format!("{RECENT_SECONDS}s"))
+}
+
+fn asked_set(family: Family) -> String {
+    connections_set(family, family.asked_set(), &format!("{ASKED_MS}ms"))
+}
+
+/// Returns a set of four addresses each.
+fn connections_set(family: Family, name: &str, timeout: &str) -> String {
+    let address = family.address_type();
     format!(
         "\tset {name} {{\n\t\ttype {address} . inet_service . {address} . inet_service\n\
-         \t\tsize {RECENT_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {RECENT_SECONDS}s\n\t}}\n"
+         \t\tsize {RECENT_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {timeout}\n\t}}\n"
     )
 }
 
@@ -227,6 +239,25 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Fin => "tcp flags & (fin|syn|rst|ack) == fin|ack".to_owned(),
         Term::Rst => "tcp flags & (syn|rst) == rst".to_owned(),
         Term::Urgent => "tcp flags & urg == urg".to_owned(),
+        Term::Midway => "tcp flags & (syn|rst) == 0".to_owned(),
+        Term::NewTracked => "ct state new".to_owned(),
+        Term::FirstAnswer => "ct direction reply ct status & assured == 0".to_owned(),
+        Term::Ask(family) => in_asked("update", *family),
+        Term::Unask(family) => in_asked("delete", *family),
+        Term::IsAsked(family) => format!("{} @{}", four_addresses(*family), family.asked_set()),
+        Term::Longer(bytes) => format!("meta length > {bytes}"),
+        Term::Within(rate) => format!("limit rate {rate}/second burst {rate} packets"),
+        Term::Copy(CopyTo {
+            group,
+            bytes,
+            prefix,
+        }) => {
+            let prefix = match prefix.as_str() {
+                "" => String::new(),
+                prefix => format!("prefix \"{prefix}\" "),
+            };
+            format!("log {prefix}group {group} snaplen {bytes} queue-threshold 1")
+        }
         Term::Of(family) => format!("meta nfproto {}", family.nfproto()),
         Term::Tag(tag) => format!("meta priority set {TAGS}:{tag:x}"),
         Term::Tagged(tag) => format!("meta priority {TAGS}:{tag:x}"),
@@ -335,6 +366,11 @@ fn faster(rate: u32) -> String {
 
 fn in_recent(operation: &str, family: Family) -> String {
     let (set, element) = (family.recent_set(), four_addresses(family));
+    format!("{operation} @{set} {{ {element} }}")
+}
+
+fn in_asked(operation: &str, family: Family) -> String {
+    let (set, element) = (family.asked_set(), four_addresses(family));
     format!("{operation} @{set} {{ {element} }}")
 }
 

@@ -2,16 +2,17 @@
 
 use ipnet::IpNet;
 use pep_core::{
-    config::{Config, IfName, OtherRoutes},
+    config::{Config, IfName, Midway, OtherRoutes},
     site::{Matcher, Mode, PortRange, Site, SiteId},
 };
 use pepd_sys::{gate::Gate, marks::MarkSet};
 
 use super::{
-    Chain, Counter, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, OTHER_ROUTE, Prefixes, Rule,
-    Ruleset, Term, chain, gate, host_at_cap, lans, lost_chain, no_route, off_chain, other_route,
+    Chain, CopyTo, Counter, FROM_HOSTS, Family, Features, HEADERS, Hook, Lan, NO_ROUTE, NoRoute,
+    OTHER_ROUTE, Prefixes, Rule, Ruleset, SYN_BYTES, TO_HOSTS, Term, chain, gate, host_at_cap,
+    lans, lost_chain, no_route, off_chain, other_route,
     packets::{PacketLane, lanes, takes_tcp},
-    rule,
+    rule, takes_syns,
 };
 
 impl Ruleset {
@@ -23,6 +24,7 @@ impl Ruleset {
             mask: config.intercept.marks.mask(),
             recent: builder.recent().to_vec(),
             hosts: features.families().to_vec(),
+            asked: builder.asked().to_vec(),
             rates: builder.rates().to_vec(),
             near: builder.near().to_vec(),
             marked: !builder.marked().is_empty(),
@@ -40,6 +42,8 @@ pub(super) struct Builder<'a> {
     pub(super) marks: MarkSet,
     pub(super) lans: Vec<Lan>,
     pub(super) lanes: Vec<PacketLane>,
+    /// True if rules of other programs in the forward hook apply, as far as the kernel can do that.
+    obeys: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -50,6 +54,7 @@ impl<'a> Builder<'a> {
             marks: MarkSet::new(config.intercept.marks),
             lans: lans(config),
             lanes: lanes(config),
+            obeys: config.obeys_forward(),
         }
     }
 }
@@ -65,7 +70,28 @@ impl Builder<'_> {
 
     /// Returns the families whose SYN rates are measured.
     fn rates(&self) -> &'static [Family] {
-        if self.features.rate && self.config.defers() {
+        if self.features.rate && self.config.takes_syns() {
+            self.features.families()
+        } else {
+            &[]
+        }
+    }
+
+    /// Returns whether SYNs pass rules of other programs in the forward hook first.
+    pub(super) const fn obeys(&self) -> bool {
+        let Features {
+            recent,
+            fib,
+            tags,
+            copies,
+            ..
+        } = self.features;
+        self.obeys && recent && fib && tags && copies
+    }
+
+    /// Returns the families of such SYNs.
+    fn asked(&self) -> &'static [Family] {
+        if self.obeys() {
             self.features.families()
         } else {
             &[]
@@ -83,7 +109,17 @@ impl Builder<'_> {
 
     fn counters(&self) -> Vec<Counter> {
         let redirection = self.redirection_counters();
-        [&Counter::ALL[..], &redirection, &self.packet_counters()].concat()
+        let asked: &[_] = match self.obeys() {
+            true => &[Counter::Asked, Counter::Permitted],
+            false => &[],
+        };
+        [
+            &Counter::ALL[..],
+            asked,
+            &redirection,
+            &self.packet_counters(),
+        ]
+        .concat()
     }
 
     /// Returns the counters that reveal the loss of redirected SYNs.
@@ -93,7 +129,7 @@ impl Builder<'_> {
             let sites = self
                 .flow_sites()
                 .map(move |(id, _)| Counter::Redirected(family, id));
-            let held = self.config.defers().then_some(Counter::Held(family));
+            let held = self.config.takes_syns().then_some(Counter::Held(family));
             let accounted = [
                 Counter::Aborted(family),
                 Counter::Handshakes(family),
@@ -129,11 +165,13 @@ impl Builder<'_> {
         let other_routes = self.link_alone().map(other_route);
         chains.extend(other_routes.map(|rules| chain(OTHER_ROUTE, None, rules)));
         let lost = self.flow_sites().map(|(id, _)| lost_chain(id));
-        let deferred = self.flow_sites().filter(|(_, site)| site.is_deferred());
-        let off = deferred.map(|(id, _)| off_chain(id));
+        let taken = self.flow_sites();
+        let taken = taken.filter(|(_, site)| takes_syns(self.config, site));
+        let off = taken.map(|(id, _)| off_chain(id));
         chains.extend(lost.chain(off).map(|name| chain(&name, None, Vec::new())));
         chains.extend(self.rate_chain());
         chains.extend(self.hold_chains());
+        chains.extend(self.ask_chains());
         chains.extend(self.site_chains());
         chains.push(chain("sites", None, self.sites()));
         chains.extend(self.packet_chains());
@@ -159,6 +197,8 @@ impl Builder<'_> {
         chains.push(self.handshakes());
         chains.extend(self.error_chain());
         chains.extend(self.clamp_chain());
+        chains.extend(self.midway_chain());
+        chains.extend(self.permitted_chain());
         chains
     }
 
@@ -469,6 +509,44 @@ impl Builder<'_> {
         rules
     }
 
+    /// Returns the chain that copies packets of connections whose beginning this machine has not
+    /// seen: the first one, and the first answer to it.
+    fn midway_chain(&self) -> Option<Chain> {
+        let intercept = &self.config.intercept;
+        if intercept.midway == Midway::Pass || !self.features.copies {
+            return None;
+        }
+        let sides = [
+            (FROM_HOSTS, Term::From(self.lan_names())),
+            (TO_HOSTS, Term::To(self.lan_names())),
+        ];
+        let packets = [
+            ("began elsewhere: a copy for pepd", Term::NewTracked),
+            ("the answer to such a packet", Term::FirstAnswer),
+        ];
+        let rules = sides.into_iter().flat_map(|(prefix, side)| {
+            packets.clone().map(|(comment, packet)| {
+                let copy = Term::Copy(CopyTo {
+                    group: CopyTo::midway(self.config),
+                    bytes: HEADERS,
+                    prefix: prefix.to_owned(),
+                });
+                let limit = Term::Within(COPIES_RATE);
+                let terms = [
+                    side.clone(),
+                    Term::Midway,
+                    packet,
+                    limit,
+                    copy,
+                    Term::Return,
+                ];
+                rule(comment, terms)
+            })
+        });
+        let hook = Some(Hook::ForwardMangle);
+        Some(chain("midway", hook, rules.collect()))
+    }
+
     /// Returns the chain that limits the rate of held SYNs. All hosts share the TUNs' queues and
     /// the task that empties them; excess SYNs pass before.
     fn rate_chain(&self) -> Option<Chain> {
@@ -529,6 +607,90 @@ impl Builder<'_> {
         rules
     }
 
+    /// Returns the chains for SYNs that are forwarded first, one for each LAN interface. They
+    /// return while no pepd writes SYNs into the TUN.
+    fn ask_chains(&self) -> impl Iterator<Item = Chain> + '_ {
+        use Term::{Accept, Ask, Count, Jump, Longer, Of, RoutedTo, SetMark, Unask};
+        let lans = self.lans.iter().enumerate().filter(|_| self.obeys());
+        let tuns = lans.filter_map(|(index, lan)| Some((index, lan.tun.clone()?)));
+        tuns.map(|(number, tun)| {
+            let families = || self.features.families().iter();
+            let mut rules = Vec::new();
+            if !self.rates().is_empty() {
+                let within = "within the rate of SYNs that pepd takes";
+                rules.push(rule(within, [Jump(RATE.to_owned())]));
+            }
+            rules.push(rule("too long to copy", [Longer(SYN_BYTES), Accept]));
+            rules.extend(families().map(|&family| {
+                let alive = [
+                    Of(family),
+                    // The route exists while pepd runs.
+                    SetMark(self.marks.hold(number)),
+                    RoutedTo(tun.clone()),
+                    SetMark(0),
+                    Ask(family),
+                    Count(Counter::Asked),
+                ];
+                // The mark of another program is kept for the server leg.
+                let tag = self.tag(self.no_mark()).into_iter().chain([Accept]);
+                let terms = alive.into_iter().chain(tag).collect::<Vec<_>>();
+                rule("forwarded, to meet the rules of all programs", terms)
+            }));
+            rules.push(rule("pepd has ended, or the set is full", [SetMark(0)]));
+            if self.features.forget {
+                rules.extend(families().map(|&family| {
+                    let terms = [Of(family), Unask(family)];
+                    rule("an earlier SYN from its port was forwarded", terms)
+                }));
+            }
+            chain(&ask_chain(number), None, rules)
+        })
+    }
+
+    /// Returns rules for a SYN that could not be forwarded to meet other rules. The host waits for
+    /// pepd; without listeners the kernel forwards it.
+    fn unasked(&self, id: SiteId, on: impl Fn(&[Term]) -> Rule) -> Vec<Rule> {
+        // A TIME_WAIT, or a handshake: it would not be forwarded.
+        let to_socket = [Term::SocketTransparent, Term::Goto(site_chain(id))];
+        let port = self.config.listen_port(id);
+        let families = self.features.families().iter();
+        let waits = families.map(|&family| on(&[Term::Tproxy(family, port), Term::Drop]));
+        let ends = [on(&[Term::Accept])];
+        [on(&to_socket)]
+            .into_iter()
+            .chain(waits)
+            .chain(ends)
+            .collect()
+    }
+
+    /// Returns the chain for SYNs that no rule of another program has dropped: pepd writes them
+    /// into their TUN.
+    fn permitted_chain(&self) -> Option<Chain> {
+        use Term::{Copy, Count, Drop, From, IsAsked, Of, Syn};
+        let lans = self.lans.iter().enumerate();
+        let rules = lans.flat_map(|(number, lan)| {
+            self.asked().iter().map(move |&family| {
+                let copy = CopyTo {
+                    group: CopyTo::permitted(self.config),
+                    bytes: SYN_BYTES,
+                    prefix: number.to_string(),
+                };
+                let terms = [
+                    From(vec![lan.interface.clone()]),
+                    Syn,
+                    Of(family),
+                    IsAsked(family),
+                    Count(Counter::Permitted),
+                    Copy(copy),
+                    Drop,
+                ];
+                rule("a host's SYN that no rule has dropped", terms)
+            })
+        });
+        let rules: Vec<_> = rules.collect();
+        (!rules.is_empty()).then(|| chain("permitted", Some(Hook::ForwardLast), rules))
+    }
+
     fn site_chains(&self) -> impl Iterator<Item = Chain> + '_ {
         let split = self.flow_sites();
         split.map(|(id, site)| chain(&site_chain(id), None, self.listener(id, site)))
@@ -542,7 +704,7 @@ impl Builder<'_> {
         // The listener comes first: without one the packet must stay tracked and unmarked.
         let deliver = match self.tag(self.marks.local()) {
             // The mark of its TUN stays until rules of other programs have seen it.
-            Some(tag) if site.is_deferred() => vec![tag, Term::Notrack, Term::Accept],
+            Some(tag) if self.takes_syns(site) => vec![tag, Term::Notrack, Term::Accept],
             _ => self.deliver(),
         };
         let tproxy = |family: &Family, conditions: &[Term]| {
@@ -553,12 +715,12 @@ impl Builder<'_> {
             ];
             rule(&comment, [conditions, &to, &deliver].concat())
         };
-        let asks_for_route = self.features.fib && site.answers_first();
+        let asks_for_route = self.features.fib && site.answers_first() && !self.asks(site);
         let may_pass = [Term::Syn, Term::Jump(NO_ROUTE.to_owned())];
         let may_pass = asks_for_route.then(|| rule("skip destinations without a route", may_pass));
         let may_pass = may_pass.into_iter();
         let (recent, families) = (self.recent().iter(), self.features.families().iter());
-        if site.is_deferred() || !self.features.recent {
+        if self.takes_syns(site) || !self.features.recent {
             // SYNs that were held must arrive, remembered or not.
             let recent = recent.map(|family| rule(&comment, remember(family)));
             return may_pass
@@ -578,6 +740,16 @@ impl Builder<'_> {
             .chain(cookies)
             .chain([passes])
             .collect()
+    }
+
+    /// Returns whether SYNs of a site go through pepd before the kernel answers them.
+    fn takes_syns(&self, site: &Site) -> bool {
+        site.is_deferred() || self.asks(site)
+    }
+
+    /// Returns whether SYNs of a site pass rules of other programs in the forward hook first.
+    fn asks(&self, site: &Site) -> bool {
+        self.obeys() && self.config.asks_forward(site)
     }
 
     fn sites(&self) -> Vec<Rule> {
@@ -649,12 +821,27 @@ impl Builder<'_> {
             // TUN's mark.
             rules.push(on(&from_lans, Term::Jump(OTHER_ROUTE.to_owned())));
         }
-        if site.is_deferred() {
+        if self.takes_syns(site) {
             rules.push(on(&from_lans, Term::Jump(off_chain(id))));
-            rules.extend(self.interfaces(&site.matcher).map(|(index, lan)| {
+            if self.asks(site) && site.answers_first() {
+                rules.push(on(&from_lans, Term::Jump(NO_ROUTE.to_owned())));
+            }
+            let to_tuns = self.interfaces(&site.matcher).flat_map(|(index, lan)| {
                 let syn = [Term::From(vec![lan.interface.clone()]), Term::Syn];
-                on(&syn, Term::Goto(format!("hold_{index}")))
-            }));
+                let hold = Term::Goto(format!("hold_{index}"));
+                if !self.asks(site) {
+                    return vec![on(&syn, hold)];
+                }
+                // Where it cannot be forwarded it meets the rules on its way into the TUN.
+                let no_route = [&syn[..], &[Term::NoRoute]].concat();
+                vec![on(&no_route, hold), on(&syn, Term::Jump(ask_chain(index)))]
+            });
+            rules.extend(to_tuns);
+            if self.asks(site) {
+                let from_lans =
+                    |end: &[Term]| rule(&site.name, [&from_lans[..], conditions, end].concat());
+                rules.extend(self.unasked(id, from_lans));
+            }
         }
         rules.push(on(&anywhere, Term::Goto(site_chain(id))));
         rules
@@ -711,6 +898,15 @@ const GTSM_PORTS: [u16; 3] = [179, 639, 646];
 /// Threshold of the TTL: a guarded connection sends 255 and has crossed few hops. Hosts start with
 /// 64 or 128.
 const GTSM_HOPS_ABOVE: u8 = 128;
+
+/// Maximum of copied packets of a kind in a second, each some microseconds of pepd's time.
+/// Connections beyond it are not judged.
+const COPIES_RATE: u32 = 2000;
+
+/// Returns the name of the chain for SYNs from a LAN interface that are forwarded first.
+fn ask_chain(lan: usize) -> String {
+    format!("ask_{lan}")
+}
 
 /// Name of the first chain of held SYNs.
 const RATE: &str = "held_rate";

@@ -52,6 +52,7 @@ impl Ruleset {
             recent: Vec::new(),
             hosts: Vec::new(),
             near: Vec::new(),
+            asked: Vec::new(),
             rates: Vec::new(),
             marked: false,
             seen: false,

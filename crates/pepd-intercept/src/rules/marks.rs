@@ -82,11 +82,15 @@ impl Builder<'_> {
     /// Returns the chain for SYNs that pass. The ACK that follows is for the server. If pepd took
     /// an earlier SYN from the same port, that ACK would look like the answer to a SYN cookie.
     pub(super) fn passed_chain(&self) -> Option<Chain> {
+        let asked = self.obeys().then(|| self.no_mark());
         let taken = [self.marks.local()].into_iter().chain(self.tun_marks());
-        let taken = taken.filter(|_| self.features.tags).map(|mark| {
-            let tagged = Term::Tagged(self.marks.number(mark));
-            rule("pepd takes it", [tagged, Term::Accept])
-        });
+        let taken = taken
+            .chain(asked)
+            .filter(|_| self.features.tags)
+            .map(|mark| {
+                let tagged = Term::Tagged(self.marks.number(mark));
+                rule("pepd takes it", [tagged, Term::Accept])
+            });
         let forgets = self.forgotten().iter().map(|&family| {
             let from = Term::From(self.lan_names());
             // Not up front: until the kernel collects it, a deleted entry takes room in the set.
@@ -105,7 +109,8 @@ impl Builder<'_> {
         let holds = self.lans.iter().enumerate();
         let holds = holds.filter(|(_, lan)| lan.tun.is_some());
         let holds = holds.map(|(number, _)| self.marks.hold(number));
-        let taken = [self.marks.local()].into_iter().chain(holds);
+        let asked = self.obeys().then(|| self.no_mark());
+        let taken = [self.marks.local()].into_iter().chain(holds).chain(asked);
         let jump = |mark: u32| {
             let tagged = Term::Tagged(self.marks.number(mark));
             let jump = Term::Jump(KEPT_MARKS.to_owned());

@@ -4,6 +4,12 @@ fn config(text: &str) -> Config {
     pep_core::config::parse(text).expect("a valid configuration")
 }
 
+/// With rules of other programs in the forward hook.
+fn obeying(text: &str) -> Config {
+    let obeys = "[intercept]\nforward = \"obey\"\n";
+    config(&text.replacen("[intercept]\n", obeys, 1))
+}
+
 fn terms_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
     let chain = ruleset.chains.iter().find(|it| it.name == chain);
     let rules = &chain.expect("a chain of that name").rules;
@@ -333,6 +339,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
         tags: false,
         marks: false,
         errors: false,
+        copies: false,
     };
     let ruleset = Ruleset::new(&config(PLAIN), poor);
     let all = ruleset.chains.iter().flat_map(|chain| &chain.rules);
@@ -432,4 +439,78 @@ fn tun_names_fit_into_an_interface_name() {
     let text = format!("{PLAIN}table = \"a_table_with_quite_a_long_name\"\nsyn = \"defer\"\n");
     let tun = lans(&config(&text))[0].tun.clone();
     assert_eq!(tun.as_deref(), Some("a_table_with0"));
+}
+
+#[test]
+fn a_syn_meets_the_rules_of_all_programs_and_then_comes_out_of_its_tun() {
+    let ruleset = Ruleset::new(&obeying(PLAIN), Features::FULL);
+    let lan = || Term::From(vec!["lan0".to_owned()]);
+    let to = |chain: &str| Term::Goto(chain.to_owned());
+    let sites = sites_of(&ruleset);
+    let forwarded = sites
+        .iter()
+        .position(|terms| **terms == [lan(), Term::Syn, Term::Jump("ask_0".to_owned())]);
+    let unrouted = [lan(), Term::Syn, Term::NoRoute, to("hold_0")];
+    let unrouted = sites.iter().position(|terms| **terms == unrouted);
+    let taken = sites.iter().position(|terms| **terms == [to("site_0")]);
+    let order = [unrouted, forwarded, taken].map(|place| place.expect("a rule"));
+    assert!(order.is_sorted(), "{sites:?}");
+    // It must find the TUN there, and leave with no mark of pepd.
+    for terms in &terms_of(&ruleset, "ask_0")[2..4] {
+        let [_, mark, there, clear, ask, ..] = terms else {
+            panic!("{terms:?}");
+        };
+        assert!(matches!(
+            (mark, there),
+            (Term::SetMark(1..), Term::RoutedTo(_))
+        ));
+        assert!(matches!((clear, ask), (Term::SetMark(0), Term::Ask(_))));
+        assert_eq!(terms.last(), Some(&Term::Accept));
+    }
+    let permitted = ruleset
+        .chains
+        .iter()
+        .find(|chain| chain.name == "permitted");
+    let permitted = permitted.expect("a chain");
+    assert_eq!(permitted.hook, Some(Hook::ForwardLast));
+    for rule in &permitted.rules {
+        assert!(matches!(rule.terms[..], [.., Term::Copy(_), Term::Drop]));
+    }
+}
+
+#[test]
+fn where_syns_meet_no_rules_of_others_none_is_forwarded() {
+    let never = "[link]\ninterface = \"wan0\"\n[identity]\nkey_file = \"k\"\n[peer.hub]\n\
+                 endpoint = \"192.0.2.1:1\"\non_peer_loss = \"hold\"\n\
+                 public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+                 [[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nclear = \"never\"\n\
+                 match = { src = [\"10.0.0.0/8\"] }\n";
+    let incapable = Features {
+        copies: false,
+        ..Features::FULL
+    };
+    let of_never = Ruleset::new(&obeying(&format!("{PLAIN}{never}")), Features::FULL);
+    let asks = |terms: &[Term]| terms.contains(&Term::Jump("ask_0".to_owned()));
+    let sites = sites_of(&of_never);
+    let first = sites
+        .iter()
+        .position(|terms| terms.contains(&Term::Goto("site_0".to_owned())));
+    let asked = sites.iter().position(|terms| asks(terms));
+    assert!(first.expect("a rule") < asked.expect("a rule"));
+    for ruleset in [
+        Ruleset::new(&config(PLAIN), Features::FULL),
+        Ruleset::new(&obeying(PLAIN), incapable),
+    ] {
+        assert!(!sites_of(&ruleset).iter().any(|terms| asks(terms)));
+        assert!(ruleset.asked.is_empty());
+    }
+}
+
+#[test]
+fn packets_of_connections_that_began_elsewhere_are_copied_unless_they_pass() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    assert!(ruleset.copies_to(5000));
+    let text = PLAIN.to_owned() + "midway = \"pass\"\n";
+    let passing = Ruleset::new(&config(&text), Features::FULL);
+    assert!(!passing.copies_to(5000));
 }

@@ -1,7 +1,7 @@
 //! File descriptors: the number available and the number needed.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use pep_core::config::Config;
+use pep_core::config::{Config, Midway};
 use pepd_intercept::setup;
 pub use pepd_sys::descriptors::open;
 use pepd_sys::threads;
@@ -19,8 +19,10 @@ const ASKER: u64 = 1;
 /// The claim (two), the memory of the rings, netlink, signals, the watches for neighbours and for
 /// changes; the supervisor, the runner, and in the keeper, this process.
 const ALWAYS: u64 = 15;
-/// The TUN device, sockets that forge answers, and a server leg made ahead.
-const DEFER: u64 = 9;
+/// The TUN device, sockets that forge answers, a server leg made ahead, and a log of packets.
+const DEFER: u64 = 10;
+/// A log of packets, and sockets that send resets.
+const MIDWAY: u64 = 3;
 /// An event loop, and the sockets and timer of a tunnel thread.
 const TUNNELS: u64 = EVENT_LOOP + 10;
 /// A TUN of a site in mode `packet` or `boost`, and its watch.
@@ -83,7 +85,11 @@ fn families() -> u64 {
 fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let listeners = listeners(config, workers, families);
     let tunnels = config.tunnel_threads() as u64 * TUNNELS;
-    let defer = if config.defers() { DEFER } else { 0 };
+    let defer = if config.takes_syns() { DEFER } else { 0 };
+    let midway = match config.intercept.midway {
+        Midway::Reset => MIDWAY,
+        Midway::Pass => 0,
+    };
     let packets = PACKETS * config.packet_tuns() as u64;
     // One more for passed packets, and those for groups.
     let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
@@ -91,7 +97,7 @@ fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let packets = packets + u64::from(boosts) * BOOSTERS;
     let event_loops = (1 + workers) * (EVENT_LOOP + ASKER);
     // While nft installs or removes rules, it uses the spare ones.
-    listeners + event_loops + tunnels + defer + packets + ALWAYS + SPARE as u64 + FLOW
+    listeners + event_loops + tunnels + defer + midway + packets + ALWAYS + SPARE as u64 + FLOW
 }
 
 /// Returns the number of descriptors outside flows that are opened later, with `reserved_legs` made
@@ -133,6 +139,10 @@ mod tests {
         assert_eq!(
             minimum(&config("syn = \"defer\"\n"), 1, 1),
             smallest + DEFER
+        );
+        assert_eq!(
+            minimum(&config("midway = \"pass\"\n"), 1, 1),
+            smallest - MIDWAY
         );
         let peer = |name, number| {
             let key = pep_core::key::PublicKey([number; 32]);

@@ -8,7 +8,7 @@ use pep_core::{
     relay::RelayLimits,
 };
 use pepd_intercept::{
-    Interception, defer::DeferTask, neigh::NeighbourWatch, other_marks::OtherMarks,
+    Interception, MidwayTask, defer::DeferTask, neigh::NeighbourWatch, other_marks::OtherMarks,
     program::runner::Runner, setup,
 };
 use pepd_relay::{
@@ -129,7 +129,7 @@ pub(super) async fn build(
         discards: matches!(role, Role::Worker { discards: true, .. }),
     };
     match start(&config, descriptors, &sites, prepared, &mut interception) {
-        Ok((context, defer, workers, tunnels, boosters)) => {
+        Ok((context, defer, midway, workers, tunnels, boosters)) => {
             let (claim, keeper) = ours.into_inner();
             Ok(Daemon {
                 claim,
@@ -141,6 +141,7 @@ pub(super) async fn build(
                 context,
                 interception,
                 defer,
+                midway,
                 workers,
                 tunnels,
                 boosters,
@@ -206,6 +207,7 @@ struct Parts {
 type Started = (
     Arc<FlowContext>,
     Option<DeferTask>,
+    Option<MidwayTask>,
     Workers,
     Option<Tunnels>,
     Option<Boosters>,
@@ -235,6 +237,9 @@ fn start(
     let (mut context, legs) = context(config, descriptors, held, inheritance, discards)?;
     context.other_marks = other_marks;
     let context = Arc::new(context);
+    let midway = interception
+        .midway_task(config, &context.counters)
+        .map_err(DaemonError::Intercept)?;
     let reserved = listeners.iter().flatten().map(Listener::reserved_legs);
     let reserved = reserved.sum::<usize>() + usize::from(defer.is_some());
     let later = descriptors::later(reserved);
@@ -288,7 +293,7 @@ fn start(
             counted(cap.into(), "flow")
         );
     }
-    Ok((context, defer, workers, tunnels, boosters))
+    Ok((context, defer, midway, workers, tunnels, boosters))
 }
 
 fn neighbour_watch(

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::
 use pep_core::{config::Config, hosts::Host, stats::Stats};
 use pepd_api::exit::ExitStatus;
 use pepd_intercept::{
-    Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch, program::runner::Runner,
-    rule_watch::RuleWatch,
+    Interception, LeftAlone, MidwayTask, defer::DeferTask, neigh::NeighbourWatch,
+    program::runner::Runner, rule_watch::RuleWatch,
 };
 use pepd_relay::{
     flow::FlowContext,
@@ -57,6 +57,7 @@ pub(super) struct Daemon {
     pub(super) context: Arc<FlowContext>,
     pub(super) interception: Interception,
     pub(super) defer: Option<DeferTask>,
+    pub(super) midway: Option<MidwayTask>,
     pub(super) neighbours: Option<NeighbourWatch>,
     pub(super) workers: Workers,
     pub(super) tunnels: Option<Tunnels>,
@@ -121,7 +122,10 @@ impl Daemon {
     pub(super) async fn run(mut self, source: Source) -> ExitStatus {
         // Ends with the runtime: hosts repeat SYNs that are held then, and the repeats pass.
         if let Some(defer) = self.defer.take() {
-            tokio::spawn(run_defer(defer));
+            tokio::spawn(run_defer(defer, self.config.obeys_forward()));
+        }
+        if let Some(midway) = self.midway.take() {
+            tokio::spawn(run_midway(midway));
         }
         if let Some(neighbours) = self.neighbours.take() {
             tokio::spawn(neighbours.run());
@@ -521,9 +525,23 @@ async fn notify_service(admission: Arc<Admission>) {
     }
 }
 
-async fn run_defer(defer: DeferTask) {
+async fn run_defer(defer: DeferTask, obeys: bool) {
     if let Err(err) = defer.run(std::future::pending()).await {
+        if obeys {
+            // Hosts would repeat their SYNs in vain. Flows outlive this process.
+            tracing::error!(error = %err, "hosts' SYNs do not reach pepd any more (`forward = \"obey\"`): it starts anew");
+            process::abort();
+        }
         tracing::error!(error = %err, "sites with syn = defer are no longer accelerated: their connections pass; restart pepd");
+    }
+}
+
+async fn run_midway(midway: MidwayTask) {
+    if let Err(err) = midway.run().await {
+        tracing::warn!(
+            error = %err,
+            "the kernel's log of packets (nfnetlink_log) is unavailable: connections that another pepd has split hang after a take-over"
+        );
     }
 }
 

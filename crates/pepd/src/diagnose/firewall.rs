@@ -208,8 +208,9 @@ fn redirected_syns(config: &Config, is_v6: bool, interface: String) -> Vec<Packe
     redirected(config, is_v6, "hosts' SYNs", &by, &["syn"]).to_vec()
 }
 
-/// Returns a SYN on its way into the TUN of a LAN interface, if it has one.
+/// Returns a SYN on its way into the TUN of a LAN interface, if it takes that way.
 fn held_syn(config: &Config, is_v6: bool, number: usize, lan: &Lan) -> Option<Packet> {
+    config.defers().then_some(())?;
     Some(Packet {
         what: "held SYNs on the path to pepd's TUN".to_owned(),
         hook: Hook::Forward,

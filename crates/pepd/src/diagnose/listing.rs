@@ -9,6 +9,9 @@ use pepd_intercept::{
 };
 use serde_json::Value;
 
+/// Chains that copy packets to pepd.
+const COPYING: [&str; 2] = ["midway", "permitted"];
+
 /// A rule's chain and comment.
 type Place = (String, String);
 
@@ -83,6 +86,10 @@ impl Listing {
             recent: self.sets.iter().any(|set| set.starts_with("recent")),
             errors: self.sets.iter().any(|set| set.starts_with("peers")),
             seen: self.sets.contains(pepd_intercept::nft::SEEN_SET),
+            copies: self
+                .rules
+                .iter()
+                .any(|(chain, _)| COPYING.contains(&chain.as_str())),
             ..Features::FULL
         };
         let ruleset = Ruleset::new(config, features);

@@ -10,7 +10,7 @@ use super::{ACTIONS, HOSTS, Jump, Line, Lines, NEAR, SIGNALS, Table, is_of};
 use crate::{
     iptables::signals::{ALIVE, OPEN, signal_mark},
     nft::Names,
-    rules::{self, Chain, Counter, Family, Hook, Prefixes, Rule, Ruleset, Term},
+    rules::{self, Chain, CopyTo, Counter, Family, Hook, Prefixes, Rule, Ruleset, Term},
 };
 
 /// Place of rules, which decides the actions that they have there.
@@ -287,6 +287,7 @@ impl Writer<'_> {
             Term::SetMark(mark) => format!("{:x}", self.marks.number(*mark)),
             Term::Notrack => "n".to_owned(),
             Term::Accept => "a".to_owned(),
+            Term::Copy(to) => to.prefix.clone(),
             _ => String::new(),
         };
         let words: String = terms.iter().map(word).collect();
@@ -346,7 +347,8 @@ impl Writer<'_> {
             Some(Hook::PostroutingLast) => vec![jump("POSTROUTING", String::new())],
             // iptables has no equivalent.
             Some(
-                Hook::OutputRoute
+                Hook::ForwardLast
+                | Hook::OutputRoute
                 | Hook::OutputLast
                 | Hook::PreroutingRawNext
                 | Hook::PreroutingLast
@@ -406,6 +408,10 @@ impl Writer<'_> {
             | Term::IsRecent(_)
             | Term::Remember(_)
             | Term::Forget(_)
+            | Term::Ask(_)
+            | Term::IsAsked(_)
+            | Term::Unask(_)
+            | Term::Longer(_)
             | Term::Seen
             | Term::Tag(_)
             | Term::Tagged(_)
@@ -462,6 +468,12 @@ impl Writer<'_> {
             Term::Ack => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK ACK"),
             Term::Rst => one(" -p tcp --tcp-flags SYN,RST RST"),
             Term::Urgent => one(" -p tcp --tcp-flags URG URG"),
+            Term::Midway => one(" -p tcp --tcp-flags SYN,RST NONE"),
+            Term::NewTracked => one(" -m conntrack --ctstate NEW"),
+            Term::FirstAnswer => one(" -m conntrack --ctdir REPLY ! --ctstatus ASSURED"),
+            Term::Within(rate) => Some(vec![format!(
+                " -m limit --limit {rate}/sec --limit-burst {rate}"
+            )]),
             Term::SynAck => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN,ACK"),
             Term::Fin => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK FIN,ACK"),
             Term::Source(nets) => self.prefixes("-s", nets),
@@ -495,6 +507,7 @@ impl Writer<'_> {
             | Term::ClampMss
             | Term::Reject
             | Term::Drop
+            | Term::Copy(_)
             | Term::Count(_)
             | Term::Accept
             | Term::Return
@@ -551,6 +564,18 @@ impl Writer<'_> {
             (Part::Raw, Term::Return) => Some("-j RETURN".to_owned()),
             (Part::Raw, Term::Jump(chain)) => Some(format!("-j {}", to(chain))),
             (Part::Raw, Term::Goto(chain)) => Some(format!("-g {}", to(chain))),
+            (
+                Part::Mangle,
+                Term::Copy(CopyTo {
+                    group,
+                    bytes,
+                    prefix,
+                }),
+            ) => Some(format!(
+                "-j NFLOG --nflog-prefix {prefix} --nflog-group {group} --nflog-size {bytes} \
+                 --nflog-threshold 1"
+            )),
+            (Part::Mangle, Term::Return) => Some("-j RETURN".to_owned()),
             (Part::Mangle, Term::ClampMss) => Some("-j TCPMSS --clamp-mss-to-pmtu".to_owned()),
             _ => None,
         }
@@ -590,6 +615,7 @@ fn is_protocol(term: &Term) -> bool {
             | Term::Urgent
             | Term::SynAck
             | Term::Opens
+            | Term::Midway
     )
 }
 
