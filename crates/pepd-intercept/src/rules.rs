@@ -33,6 +33,7 @@
 
 mod build;
 mod clear;
+mod copies;
 mod errors;
 mod marks;
 mod packets;

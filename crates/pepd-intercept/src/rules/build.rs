@@ -2,15 +2,16 @@
 
 use ipnet::IpNet;
 use pep_core::{
-    config::{Config, IfName, Midway, OtherRoutes},
+    config::{Config, IfName, OtherRoutes},
     site::{Matcher, Mode, PortRange, Site, SiteId},
 };
 use pepd_sys::{gate::Gate, marks::MarkSet};
 
 use super::{
-    Chain, CopyTo, Counter, FROM_HOSTS, Family, Features, HEADERS, Hook, Lan, NO_ROUTE, NoRoute,
-    OTHER_ROUTE, Prefixes, Rule, Ruleset, SYN_BYTES, TO_HOSTS, Term, chain, gate, host_at_cap,
-    lans, lost_chain, no_route, off_chain, other_route,
+    Chain, Counter, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, OTHER_ROUTE, Prefixes, Rule,
+    Ruleset, Term, chain,
+    copies::ask_chain,
+    gate, host_at_cap, lans, lost_chain, no_route, off_chain, other_route,
     packets::{PacketLane, lanes, takes_tcp},
     rule, takes_syns,
 };
@@ -69,7 +70,7 @@ impl Builder<'_> {
     }
 
     /// Returns the families whose SYN rates are measured.
-    fn rates(&self) -> &'static [Family] {
+    pub(super) fn rates(&self) -> &'static [Family] {
         if self.features.rate && self.config.takes_syns() {
             self.features.families()
         } else {
@@ -90,7 +91,7 @@ impl Builder<'_> {
     }
 
     /// Returns the families of such SYNs.
-    fn asked(&self) -> &'static [Family] {
+    pub(super) fn asked(&self) -> &'static [Family] {
         if self.obeys() {
             self.features.families()
         } else {
@@ -509,188 +510,6 @@ impl Builder<'_> {
         rules
     }
 
-    /// Returns the chain that copies packets of connections whose beginning this machine has not
-    /// seen: the first one, and the first answer to it.
-    fn midway_chain(&self) -> Option<Chain> {
-        let intercept = &self.config.intercept;
-        if intercept.midway == Midway::Pass || !self.features.copies {
-            return None;
-        }
-        let sides = [
-            (FROM_HOSTS, Term::From(self.lan_names())),
-            (TO_HOSTS, Term::To(self.lan_names())),
-        ];
-        let packets = [
-            ("began elsewhere: a copy for pepd", Term::NewTracked),
-            ("the answer to such a packet", Term::FirstAnswer),
-        ];
-        let rules = sides.into_iter().flat_map(|(prefix, side)| {
-            packets.clone().map(|(comment, packet)| {
-                let copy = Term::Copy(CopyTo {
-                    group: CopyTo::midway(self.config),
-                    bytes: HEADERS,
-                    prefix: prefix.to_owned(),
-                });
-                let limit = Term::Within(COPIES_RATE);
-                let terms = [
-                    side.clone(),
-                    Term::Midway,
-                    packet,
-                    limit,
-                    copy,
-                    Term::Return,
-                ];
-                rule(comment, terms)
-            })
-        });
-        let hook = Some(Hook::ForwardMangle);
-        Some(chain("midway", hook, rules.collect()))
-    }
-
-    /// Returns the chain that limits the rate of held SYNs. All hosts share the TUNs' queues and
-    /// the task that empties them; excess SYNs pass before.
-    fn rate_chain(&self) -> Option<Chain> {
-        let limits = &self.config.limits;
-        let beyond = |comment: &str, faster: Term| {
-            let passes = [faster, Term::Count(Counter::PassedRate), Term::Accept];
-            rule(comment, passes)
-        };
-        let per_host = self.rates().iter().map(|&family| {
-            let faster = Term::FasterPerHost(family, limits.held_rate_per_source);
-            beyond("host exceeds limits.held_rate_per_source: passes", faster)
-        });
-        let mut rules: Vec<Rule> = per_host.collect();
-        if rules.is_empty() {
-            return None;
-        }
-        rules.push(beyond(
-            "hosts exceed limits.held_rate: passes",
-            Term::Faster(limits.held_rate),
-        ));
-        Some(chain(RATE, None, rules))
-    }
-
-    fn hold_chains(&self) -> impl Iterator<Item = Chain> + '_ {
-        let tuns = self.lans.iter().enumerate();
-        let tuns = tuns.filter_map(|(index, lan)| Some((index, lan.tun.clone()?)));
-        tuns.map(|(index, tun)| {
-            let rules = self.hold_rules(index, &tun);
-            chain(&format!("hold_{index}"), None, rules)
-        })
-    }
-
-    fn hold_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
-        use Term::{Accept, Count, Jump, Notrack, Of, SetMark};
-        let mut rules = Vec::new();
-        if !self.rates().is_empty() {
-            rules.push(rule(
-                "within the rate of held SYNs",
-                [Jump(RATE.to_owned())],
-            ));
-        }
-        rules.extend(self.features.families().iter().map(|&family| {
-            let held = Count(Counter::Held(family));
-            let comment = "into the TUN, which exists while pepd runs";
-            let into = [
-                &[Of(family)],
-                &self.route_into_tun(number, tun)[..],
-                &[held, Notrack, Accept],
-            ];
-            rule(comment, into.concat())
-        }));
-        if self.features.fib {
-            rules.push(rule(
-                "pepd has ended: forward and track",
-                [SetMark(0), Accept],
-            ));
-        }
-        rules
-    }
-
-    /// Returns the chains for SYNs that are forwarded first, one for each LAN interface. They
-    /// return while no pepd writes SYNs into the TUN.
-    fn ask_chains(&self) -> impl Iterator<Item = Chain> + '_ {
-        use Term::{Accept, Ask, Count, Jump, Longer, Of, RoutedTo, SetMark, Unask};
-        let lans = self.lans.iter().enumerate().filter(|_| self.obeys());
-        let tuns = lans.filter_map(|(index, lan)| Some((index, lan.tun.clone()?)));
-        tuns.map(|(number, tun)| {
-            let families = || self.features.families().iter();
-            let mut rules = Vec::new();
-            if !self.rates().is_empty() {
-                let within = "within the rate of SYNs that pepd takes";
-                rules.push(rule(within, [Jump(RATE.to_owned())]));
-            }
-            rules.push(rule("too long to copy", [Longer(SYN_BYTES), Accept]));
-            rules.extend(families().map(|&family| {
-                let alive = [
-                    Of(family),
-                    // The route exists while pepd runs.
-                    SetMark(self.marks.hold(number)),
-                    RoutedTo(tun.clone()),
-                    SetMark(0),
-                    Ask(family),
-                    Count(Counter::Asked),
-                ];
-                // The mark of another program is kept for the server leg.
-                let tag = self.tag(self.no_mark()).into_iter().chain([Accept]);
-                let terms = alive.into_iter().chain(tag).collect::<Vec<_>>();
-                rule("forwarded, to meet the rules of all programs", terms)
-            }));
-            rules.push(rule("pepd has ended, or the set is full", [SetMark(0)]));
-            if self.features.forget {
-                rules.extend(families().map(|&family| {
-                    let terms = [Of(family), Unask(family)];
-                    rule("an earlier SYN from its port was forwarded", terms)
-                }));
-            }
-            chain(&ask_chain(number), None, rules)
-        })
-    }
-
-    /// Returns rules for a SYN that could not be forwarded to meet other rules. The host waits for
-    /// pepd; without listeners the kernel forwards it.
-    fn unasked(&self, id: SiteId, on: impl Fn(&[Term]) -> Rule) -> Vec<Rule> {
-        // A TIME_WAIT, or a handshake: it would not be forwarded.
-        let to_socket = [Term::SocketTransparent, Term::Goto(site_chain(id))];
-        let port = self.config.listen_port(id);
-        let families = self.features.families().iter();
-        let waits = families.map(|&family| on(&[Term::Tproxy(family, port), Term::Drop]));
-        let ends = [on(&[Term::Accept])];
-        [on(&to_socket)]
-            .into_iter()
-            .chain(waits)
-            .chain(ends)
-            .collect()
-    }
-
-    /// Returns the chain for SYNs that no rule of another program has dropped: pepd writes them
-    /// into their TUN.
-    fn permitted_chain(&self) -> Option<Chain> {
-        use Term::{Copy, Count, Drop, From, IsAsked, Of, Syn};
-        let lans = self.lans.iter().enumerate();
-        let rules = lans.flat_map(|(number, lan)| {
-            self.asked().iter().map(move |&family| {
-                let copy = CopyTo {
-                    group: CopyTo::permitted(self.config),
-                    bytes: SYN_BYTES,
-                    prefix: number.to_string(),
-                };
-                let terms = [
-                    From(vec![lan.interface.clone()]),
-                    Syn,
-                    Of(family),
-                    IsAsked(family),
-                    Count(Counter::Permitted),
-                    Copy(copy),
-                    Drop,
-                ];
-                rule("a host's SYN that no rule has dropped", terms)
-            })
-        });
-        let rules: Vec<_> = rules.collect();
-        (!rules.is_empty()).then(|| chain("permitted", Some(Hook::ForwardLast), rules))
-    }
-
     fn site_chains(&self) -> impl Iterator<Item = Chain> + '_ {
         let split = self.flow_sites();
         split.map(|(id, site)| chain(&site_chain(id), None, self.listener(id, site)))
@@ -898,18 +717,6 @@ const GTSM_PORTS: [u16; 3] = [179, 639, 646];
 /// Threshold of the TTL: a guarded connection sends 255 and has crossed few hops. Hosts start with
 /// 64 or 128.
 const GTSM_HOPS_ABOVE: u8 = 128;
-
-/// Maximum of copied packets of a kind in a second, each some microseconds of pepd's time.
-/// Connections beyond it are not judged.
-const COPIES_RATE: u32 = 2000;
-
-/// Returns the name of the chain for SYNs from a LAN interface that are forwarded first.
-fn ask_chain(lan: usize) -> String {
-    format!("ask_{lan}")
-}
-
-/// Name of the first chain of held SYNs.
-const RATE: &str = "held_rate";
 
 /// Name of the chain of packets that arrive by other interfaces.
 const NOT_FROM_LAN: &str = "not_from_lan";
