@@ -31,7 +31,7 @@ use pepd_sys::{
     packet_log::PacketLog,
     socket,
 };
-use tokio::{sync::mpsc, task::JoinHandle, time};
+use tokio::{sync::mpsc, time};
 use tracing::{debug, trace};
 
 use super::{
@@ -39,7 +39,7 @@ use super::{
     neigh::HeldListener,
     other_marks::OtherMarks,
     raw::{RawSender, address_toward},
-    rules::{CopyTo, Lan, SYN_BYTES},
+    rules::Lan,
     tun::Tun,
     watcher::{PendingLeg, Ready, Watcher},
 };
@@ -59,7 +59,7 @@ pub struct DeferTask {
     held: Arc<HeldLegs>,
     tuns: Vec<(Lan, Tun)>,
     /// SYNs that rules of other programs have permitted; `None` if these do not apply.
-    permitted: Option<Permitted>,
+    permitted: Option<PacketLog>,
     watcher: Watcher,
     reserve: Reserve,
     passed: RawSender,
@@ -79,7 +79,8 @@ impl DeferTask {
         config: Arc<Config>,
         sites: &[Arc<SiteRuntime>],
         tuns: Vec<(Lan, Tun)>,
-        (ipv6, obeys): (bool, bool),
+        permitted: Option<PacketLog>,
+        ipv6: bool,
     ) -> io::Result<Self> {
         let limits = &config.limits;
         let holder = HolderConfig::new(
@@ -104,7 +105,7 @@ impl DeferTask {
             actions: VecDeque::new(),
             failed,
             unreachable_sender,
-            permitted: obeys.then(|| Permitted::new(&config)).transpose()?,
+            permitted,
             config,
             tuns,
         })
@@ -131,7 +132,6 @@ impl DeferTask {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut syns = Vec::new();
-        let mut permitted = self.permitted.take();
         tokio::pin!(shutdown);
         loop {
             let timeout = self.held.next_timeout();
@@ -143,7 +143,7 @@ impl DeferTask {
                         self.on_ready(ready)?;
                     }
                 }
-                result = next_permitted(permitted.as_mut(), &mut syns) => {
+                result = next_permitted(self.permitted.as_ref(), &mut syns) => {
                     result?;
                     for (lan, mut syn) in syns.drain(..) {
                         self.on_permitted(lan, &mut syn);
@@ -186,7 +186,10 @@ impl DeferTask {
 
     /// Takes a packet of a host behind this LAN interface.
     fn take(&mut self, lan: usize, packet: &[u8]) {
-        if let Parsed::Syn(syn) = packet::parse(packet) {
+        // Without the log all SYNs are to be held.
+        if self.permitted.is_some()
+            && let Parsed::Syn(syn) = packet::parse(packet)
+        {
             let site = self.site(&syn.flow, syn.dscp, lan);
             if site.is_some_and(|site| !self.config.sites[site.id].is_deferred()) {
                 let packet = packet.into();
@@ -366,50 +369,13 @@ impl Reserve {
     }
 }
 
-/// The kernel's log of SYNs that rules of other programs have permitted.
-#[derive(Debug)]
-enum Permitted {
-    Open(PacketLog),
-    /// Another process reads it: the one before this one, for a moment.
-    Busy(JoinHandle<io::Result<PacketLog>>),
-}
-
-impl Permitted {
-    /// Opens the log.
-    ///
-    /// # Errors
-    /// When the kernel has none, or descriptors are short.
-    fn new(config: &Config) -> io::Result<Self> {
-        let group = CopyTo::permitted(config);
-        match PacketLog::open(group, SYN_BYTES) {
-            Err(err) if err.kind() == io::ErrorKind::ResourceBusy => {
-                let opening = PacketLog::open_when_free(group, SYN_BYTES);
-                Ok(Self::Busy(tokio::spawn(opening)))
-            }
-            opened => opened.map(Self::Open),
-        }
-    }
-
-    /// Returns the log, once it is free. Cancel-safe.
-    async fn log(&mut self) -> io::Result<&PacketLog> {
-        if let Self::Busy(opening) = self {
-            let opened = opening.await.map_err(io::Error::other)?;
-            *self = Self::Open(opened?);
-        }
-        match self {
-            Self::Open(log) => Ok(log),
-            Self::Busy(_) => Err(io::ErrorKind::ResourceBusy.into()),
-        }
-    }
-}
-
 /// Waits for SYNs that rules of other programs have permitted, each with the number of its LAN
 /// interface; forever without a log. Cancel-safe.
 async fn next_permitted(
-    permitted: Option<&mut Permitted>,
+    log: Option<&PacketLog>,
     syns: &mut Vec<(usize, Vec<u8>)>,
 ) -> io::Result<()> {
-    let Some(permitted) = permitted else {
+    let Some(log) = log else {
         return std::future::pending().await;
     };
     let take = |prefix: &[u8], syn: &[u8]| {
@@ -417,7 +383,7 @@ async fn next_permitted(
         let lan = lan.and_then(|number| number.parse().ok());
         syns.extend(lan.map(|lan| (lan, syn.to_vec())));
     };
-    permitted.log().await?.next(take).await
+    log.next(take).await
 }
 
 async fn until(deadline: Option<std::time::Instant>) {

@@ -54,7 +54,9 @@ use std::{
 };
 
 use pep_core::{config::Config, hosts::Host, site::Clear};
-use pepd_sys::{gate::Gate, leg::SiteRuntime, marks::MarkSet, stats::Counters};
+use pepd_sys::{
+    gate::Gate, leg::SiteRuntime, marks::MarkSet, packet_log::PacketLog, stats::Counters,
+};
 use tracing::{debug, warn};
 
 use bypass::Bypass;
@@ -70,7 +72,7 @@ use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::Routing;
-use rules::{CopyTo, Counter, Features, Lan, LaneKind, Rule, Ruleset};
+use rules::{CopyTo, Counter, Features, Lan, LaneKind, Rule, Ruleset, SYN_BYTES};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 pub use tun::{PacketTun, PacketTuns};
@@ -368,26 +370,20 @@ impl Interception {
             return Ok(None);
         }
         let tuns = std::mem::take(&mut self.tuns);
-        let obeys = self.ruleset.copies_to(CopyTo::permitted(config));
-        let task = DeferTask::new(Arc::clone(config), sites, tuns, (self.ipv6, obeys));
+        let group = CopyTo::permitted(config);
+        let obeys = self.ruleset.copies_to(group);
+        let log = obeys.then(|| PacketLog::open(group, SYN_BYTES)).transpose();
+        let log = log.map_err(|err| InterceptError::Log { group, err })?;
+        let task = DeferTask::new(Arc::clone(config), sites, tuns, log, self.ipv6);
         task.map(Some).map_err(InterceptError::Sockets)
     }
 
     /// Returns the task that resets connections which another pepd has split; `None` if such
-    /// connections pass. Call it once.
-    ///
-    /// # Errors
-    /// When no descriptors are left.
-    pub fn midway_task(
-        &self,
-        config: &Config,
-        counters: &Arc<Counters>,
-    ) -> Result<Option<MidwayTask>, InterceptError> {
-        if !self.ruleset.copies_to(CopyTo::midway(config)) {
-            return Ok(None);
-        }
-        let task = MidwayTask::new(config, self.ipv6, counters);
-        task.map_err(InterceptError::Sockets)
+    /// connections pass, with a warning if pepd cannot reset them. Call it once, within the tokio
+    /// runtime.
+    pub fn midway_task(&self, config: &Config, counters: &Arc<Counters>) -> Option<MidwayTask> {
+        let copies = self.ruleset.copies_to(CopyTo::midway(config));
+        copies.then(|| MidwayTask::or_warn(config, self.ipv6, counters))?
     }
 
     async fn create_packet_tuns(

@@ -8,12 +8,12 @@ use std::{
 };
 
 use pep_core::{
-    config::{Config, Midway},
+    config::Config,
     midway::{Judge, Reset, Segment, Verdict},
     pace::{Line, Lines, Pace},
 };
 use pepd_sys::{marks::MarkSet, packet_log::PacketLog, stats::Counters};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{
     raw::RawSender,
@@ -26,10 +26,7 @@ const LINES: Duration = Duration::from_secs(10);
 /// Task that resets connections which another pepd has split.
 #[derive(Debug)]
 pub struct MidwayTask {
-    /// Number of the log of packets.
-    group: u16,
-    /// The log, unless the process before this one still reads it.
-    log: Option<PacketLog>,
+    log: PacketLog,
     judge: Judge,
     began: Instant,
     lines: Lines,
@@ -41,16 +38,15 @@ pub struct MidwayTask {
 }
 
 impl MidwayTask {
-    /// Returns the task; `None` if such connections pass (`midway = "pass"`). Must be called within
-    /// a tokio runtime.
-    ///
-    /// # Errors
-    /// When descriptors are short, or the process lacks a capability.
-    pub fn new(config: &Config, ipv6: bool, counters: &Arc<Counters>) -> io::Result<Option<Self>> {
+    /// Returns the task; `None` with a warning if it cannot work. Must be called within a tokio
+    /// runtime.
+    pub(super) fn or_warn(config: &Config, ipv6: bool, counters: &Arc<Counters>) -> Option<Self> {
+        let task = Self::new(config, ipv6, counters);
+        task.inspect_err(Self::warn).ok()
+    }
+
+    fn new(config: &Config, ipv6: bool, counters: &Arc<Counters>) -> io::Result<Self> {
         let intercept = &config.intercept;
-        if intercept.midway == Midway::Pass {
-            return Ok(None);
-        }
         let marks = MarkSet::new(intercept.marks);
         let link = config.link.as_ref().map(|link| link.interface.as_str());
         // One-armed, all packets seem to come from hosts, and each end may be behind NAT.
@@ -59,34 +55,35 @@ impl MidwayTask {
             true => marks.passed(),
             false => marks.client_leg(),
         };
-        Ok(Some(Self {
-            group: CopyTo::midway(config),
-            log: PacketLog::open(CopyTo::midway(config), HEADERS).ok(),
+        Ok(Self {
+            log: PacketLog::open(CopyTo::midway(config), HEADERS)?,
             judge: Judge::default(),
             began: Instant::now(),
             lines: Lines::new(Pace::new(LINES, 1)),
             counters: Arc::clone(counters),
             to_link: RawSender::new(marks.passed(), ipv6)?,
             to_hosts: RawSender::new(to_hosts, ipv6)?,
-        }))
+        })
     }
 
-    /// Runs within a tokio runtime until it fails.
-    ///
-    /// # Errors
-    /// When the kernel has no log of packets, or it has failed for good.
-    pub async fn run(mut self) -> io::Result<()> {
-        let log = match self.log.take() {
-            Some(log) => log,
-            None => PacketLog::open_when_free(self.group, HEADERS).await?,
-        };
+    fn warn(err: &io::Error) {
+        warn!(
+            error = %err,
+            "cannot read the packet filter's log (NFLOG): connections that another pepd has split hang after a take-over; if another program reads the group that is numbered as `intercept.listen_port`, change that"
+        );
+    }
+
+    /// Runs until the log has failed for good.
+    pub async fn run(mut self) {
         let mut arrived = Vec::new();
         loop {
             let take = |prefix: &[u8], packet: &[u8]| {
                 let of_host = prefix == FROM_HOSTS.as_bytes();
                 arrived.extend(Segment::parse(packet).map(|segment| (of_host, segment)));
             };
-            log.next(take).await?;
+            if let Err(err) = self.log.next(take).await {
+                return Self::warn(&err);
+            }
             for (of_host, segment) in arrived.drain(..) {
                 self.judge(of_host, segment);
             }

@@ -79,6 +79,18 @@ pub enum SetupError {
          or set `forward = \"ignore\"`"
     )]
     ObeysByNft,
+    /// SYNs that rules of other programs permit cannot be read.
+    #[error(
+        "cannot read group {group} of the packet filter's log (NFLOG), which `forward = \"obey\"` needs: if another program \
+         reads that group, change `intercept.listen_port`, on which its number depends"
+    )]
+    Log {
+        /// The group.
+        group: u16,
+        /// Error of the kernel.
+        #[source]
+        err: io::Error,
+    },
     /// TUN devices are unavailable.
     #[error(
         "cannot open /dev/net/tun, which `syn = \"defer\"`, `forward = \"obey\"` and `mode = \"packet\"` need ({0}): modprobe tun, or a kernel with \
@@ -104,9 +116,7 @@ pub enum SetupError {
         err: io::Error,
     },
     /// Sockets cannot be opened: no descriptors are left.
-    #[error(
-        "cannot open the sockets that answer for held SYNs, or the packet filter's log of SYNs"
-    )]
+    #[error("cannot open the sockets that answer for held SYNs")]
     Sockets(#[source] io::Error),
     /// A policy rule of another program, or a reverse path filter, diverts the packets.
     #[error(

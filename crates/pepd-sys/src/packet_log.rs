@@ -3,18 +3,13 @@
 use std::{
     io,
     os::fd::{AsRawFd as _, OwnedFd},
-    time::Duration,
 };
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
     sockopt,
 };
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    time::sleep,
-};
-use tracing::warn;
+use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{netlink_bytes as netlink, reactor};
 
@@ -33,9 +28,8 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 /// Copies that wait for the program, in bytes; the kernel drops further ones.
 const WAITING_BYTES: usize = 1 << 20;
 
-/// Pause between two attempts to read a group, and the attempts before a warning.
-const PAUSE: Duration = Duration::from_millis(100);
-const QUIET: u32 = 300;
+/// Maximum of packets read at once: other tasks have their turn.
+const AT_ONCE: usize = 256;
 
 /// Reader of the copies of one group.
 #[derive(Debug)]
@@ -48,8 +42,8 @@ impl PacketLog {
     /// runtime.
     ///
     /// # Errors
-    /// EBUSY if another program reads the group, EPERM without CAP_NET_ADMIN, and others where the
-    /// kernel has no such log or descriptors are short.
+    /// EPERM if another program reads the group, or without CAP_NET_ADMIN; others where the kernel
+    /// has no such log or descriptors are short.
     pub fn open(group: u16, bytes: u16) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkNetFilter;
@@ -79,32 +73,8 @@ impl PacketLog {
         Ok(Self { socket })
     }
 
-    /// Opens the log as [`open`](Self::open) does, once no other program reads the group: the
-    /// process before this one may still do so.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open), except for EBUSY.
-    pub async fn open_when_free(group: u16, bytes: u16) -> io::Result<Self> {
-        let mut tries = 0;
-        loop {
-            match Self::open(group, bytes) {
-                Err(err) if err.kind() == io::ErrorKind::ResourceBusy => {
-                    tries += 1;
-                    if tries == QUIET {
-                        warn!(
-                            group,
-                            "another program reads this group of the packet filter's log (NFLOG): pepd waits until it ends; its number depends on `intercept.listen_port`"
-                        );
-                    }
-                    sleep(PAUSE).await;
-                }
-                opened => return opened,
-            }
-        }
-    }
-
-    /// Waits for a packet, and calls `each` with every one that has arrived: the prefix that its
-    /// rule sets, and its first bytes from the IP header on. Cancel-safe.
+    /// Waits for a packet, and calls `each` with those that have arrived: the prefix that its rule
+    /// sets, and its first bytes from the IP header on. Cancel-safe.
     ///
     /// # Errors
     /// When the socket has failed for good.
@@ -113,7 +83,7 @@ impl PacketLog {
         while !any {
             let mut ready = self.socket.readable().await?;
             let mut buffer = [0; MESSAGE_BYTES_MAX];
-            loop {
+            for _ in 0..AT_ONCE {
                 let received = ready
                     .try_io(|socket| Ok(recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?));
                 match received {

@@ -237,9 +237,7 @@ fn start(
     let (mut context, legs) = context(config, descriptors, held, inheritance, discards)?;
     context.other_marks = other_marks;
     let context = Arc::new(context);
-    let midway = interception
-        .midway_task(config, &context.counters)
-        .map_err(DaemonError::Intercept)?;
+    let midway = interception.midway_task(config, &context.counters);
     let reserved = listeners.iter().flatten().map(Listener::reserved_legs);
     let reserved = reserved.sum::<usize>() + usize::from(defer.is_some());
     let later = descriptors::later(reserved);

@@ -125,7 +125,7 @@ impl Daemon {
             tokio::spawn(run_defer(defer, self.config.obeys_forward()));
         }
         if let Some(midway) = self.midway.take() {
-            tokio::spawn(run_midway(midway));
+            tokio::spawn(midway.run());
         }
         if let Some(neighbours) = self.neighbours.take() {
             tokio::spawn(neighbours.run());
@@ -533,15 +533,6 @@ async fn run_defer(defer: DeferTask, obeys: bool) {
             process::abort();
         }
         tracing::error!(error = %err, "sites with syn = defer are no longer accelerated: their connections pass; restart pepd");
-    }
-}
-
-async fn run_midway(midway: MidwayTask) {
-    if let Err(err) = midway.run().await {
-        tracing::warn!(
-            error = %err,
-            "the kernel's log of packets (nfnetlink_log) is unavailable: connections that another pepd has split hang after a take-over"
-        );
     }
 }
 
