@@ -1,5 +1,4 @@
-//! Rules of other programs in the forward hook, which hold for accelerated connections too
-//! (`forward = "obey"`).
+//! Rules of other programs in the forward hook, which hold for accelerated connections too.
 
 use std::{
     io,
@@ -10,13 +9,13 @@ use std::{
 
 use nix::{errno::Errno, sys::signal::Signal};
 use pepd_tests::{
-    bed::{Bed, Path, Place},
+    bed::{Bed, Family, Path, Place},
     echo::EchoServer,
     host::Dial,
     matrix::matrix_pepd_only,
     outcome::Connected,
     pep::Pep,
-    wait::wait_until,
+    wait::{PATIENCE, wait_until},
 };
 
 use crate::{
@@ -61,15 +60,31 @@ fn spoofed(test: impl Fn(&Bed) + Sync) {
 }
 
 fn start(bed: &Bed) -> Pep {
+    start_with(bed, "auto")
+}
+
+fn start_with(bed: &Bed, forward: &str) -> Pep {
     let config = bed.config("").expect("not direct");
-    let config = config.replace("[intercept]\n", "[intercept]\nforward = \"obey\"\n");
-    Pep::start(&bed.gateway, &config)
+    let begin = format!("[intercept]\nforward = \"{forward}\"\n");
+    Pep::start(&bed.gateway, &config.replace("[intercept]\n", &begin))
 }
 
 /// Connects within a time in which a host repeats its SYN once.
 fn connect(bed: &Bed, to: SocketAddr) -> io::Result<TcpStream> {
     bed.client
         .dial(&Dial::to(to).limit(Duration::from_millis(1500)))
+}
+
+/// Waits for a line from a position on.
+fn await_log(pep: &Pep, position: usize, words: &str) {
+    let found = pep
+        .log()
+        .find(position, PATIENCE, |event| event.message().contains(words));
+    assert!(
+        found.is_some(),
+        "never logged: {words}\n{}",
+        pep.log().text()
+    );
 }
 
 #[test]
@@ -157,5 +172,80 @@ fn connections_that_begin_while_pepd_is_replaced_wait_for_it() {
         assert_eq!(pep.counter("flows_accepted"), 1);
         drop(stream);
         pep.stop();
+    });
+}
+
+/// Accepts packets of hosts by their interface only, and none on their way to servers.
+const BY_INTERFACE: &str = "table inet guard {
+    chain input {
+        type filter hook input priority 0; policy drop;
+        iifname { \"lan0\", \"wan0\", \"lo\" } accept
+    }
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+    }
+}";
+
+/// Rules that drop SYNs out of pepd's TUN are in the way of obedience, not of acceleration.
+#[test]
+fn where_syns_do_not_come_back_connections_are_accelerated_past_the_firewall() {
+    spoofed(|bed| {
+        let at = bed.at(Place::Server, PORT);
+        let _server = EchoServer::start(bed.server.listen(at));
+        bed.gateway.nft(BY_INTERFACE);
+        let pep = start(bed);
+        let mut stream = connect(bed, at).expect("accelerated");
+        echo_once(&mut stream, b"past the firewall");
+        let found = pep.log().expect("rules in forward");
+        let accepts = "meta mark and 0xff000000 == 0x53000000 accept";
+        assert!(found.message().contains(accepts), "{}", found.message());
+        let position = pep.log().position();
+        bed.gateway
+            .nft(&format!("insert rule inet guard input {accepts}"));
+        await_log(&pep, position, "hold for their connections again");
+        let closed = connect(bed, at);
+        assert_eq!(Connected::from_result(&closed), Connected::Hung);
+        echo_once(&mut stream, b"it goes on");
+        drop(stream);
+        bed.gateway.nft("delete table inet guard");
+        pep.stop();
+        // Who insists on obedience gets no connection past the firewall.
+        let strict = start_with(bed, "obey");
+        bed.gateway.nft(BY_INTERFACE);
+        let closed = connect(bed, at);
+        assert_eq!(Connected::from_result(&closed), Connected::Hung);
+        bed.gateway.nft("delete table inet guard");
+        strict.stop();
+    });
+}
+
+/// Without forwarding the hook is never reached, and pepd is the only way.
+#[test]
+fn a_gateway_that_does_not_forward_accelerates_until_it_does() {
+    spoofed(|bed| {
+        let at = bed.at(Place::Server, PORT);
+        let _server = EchoServer::start(bed.server.listen(at));
+        let forwarding = match bed.family {
+            Family::V4 => "net.ipv4.conf.lan0.forwarding",
+            Family::V6 => "net.ipv6.conf.all.forwarding",
+        };
+        bed.gateway.nft(FIREWALL);
+        bed.gateway.nft("flush chain inet guard forward");
+        bed.gateway.sysctl(forwarding, "0");
+        let mut pep = start(bed);
+        let mut stream = connect(bed, at).expect("accelerated");
+        echo_once(&mut stream, b"no way but this");
+        let position = pep.log().position();
+        bed.gateway.sysctl(forwarding, "1");
+        await_log(&pep, position, "hold for their connections again");
+        let closed = connect(bed, at);
+        assert_eq!(Connected::from_result(&closed), Connected::Hung);
+        let position = pep.log().position();
+        bed.gateway.sysctl(forwarding, "0");
+        await_log(&pep, position, "do not hold for accelerated connections");
+        let mut other = connect(bed, at).expect("accelerated again");
+        echo_once(&mut other, b"again");
+        drop((stream, other));
+        pep.assert_healthy();
     });
 }

@@ -207,8 +207,8 @@ impl DeferTask {
     fn on_permitted(&mut self, lan: usize, syn: &mut [u8]) {
         // Others have no TUN, or are what the kernel would drop.
         if lan < self.tuns.len() && packet::complete(syn) {
-            self.take(lan, syn);
-            self.perform_all();
+            let packet = syn.into();
+            self.perform(Action::Release { lan, packet });
         }
     }
 

@@ -8,6 +8,7 @@
 //! - [`tun`]: devices into which held SYNs are routed
 //! - `bypass`: temporary bypass of a site
 //! - `clear_hold`: holds on packets that must not leave outside of a tunnel
+//! - `forwarding`: SYNs that this machine does not forward
 //! - `full_hosts`: bypass of hosts that have reached their flow limit
 //! - [`lost`]: bypass of sites whose redirected SYNs do not arrive
 //! - [`other_marks`]: marks of other programs, which server legs copy; `near`: networks that hosts
@@ -22,6 +23,7 @@ mod bypass;
 mod clear_hold;
 pub mod defer;
 pub mod filter;
+mod forwarding;
 mod full_hosts;
 mod hop;
 mod icmp;
@@ -65,6 +67,8 @@ use clear_hold::ClearHold;
 pub use clear_hold::HoldState;
 use defer::DeferTask;
 use filter::{Filter, FilterError};
+use forwarding::Forwarding;
+pub use forwarding::Obstacles;
 use lost::Lost;
 pub use midway::MidwayTask;
 use near::Near;
@@ -103,6 +107,8 @@ pub struct Interception {
     /// True if pepd answers some flows at once: their SYNs must reach the listener.
     answers_at_once: bool,
     lost: Lost,
+    /// State of forwarding, where SYNs depend on it.
+    forwarding: Option<Forwarding>,
     clear_hold: Option<ClearHold>,
     /// Chains with `lost`, for a reinstalled table.
     lost_again: Vec<(String, Vec<Rule>)>,
@@ -182,13 +188,18 @@ impl Interception {
     /// Installs everything for the configuration, and replaces leftovers of an earlier run. The
     /// listeners must be open: they get connections from now on. In a takeover (`succeeds`), the
     /// old rules stay until the new ones are installed: otherwise the kernel would forward packets
-    /// of open flows and answer them with resets.
+    /// of open flows and answer them with resets. Where `obstacles` are, and the configuration
+    /// leaves it open, rules in the forward hook do not hold.
     ///
     /// # Errors
     /// When the kernel, nft or iptables lacks a feature, or a setting of the machine prevents
     /// interception.
     /// Nothing stays installed then.
-    pub async fn install(config: &Config, succeeds: bool) -> Result<Self, InterceptError> {
+    pub async fn install(
+        config: &Config,
+        succeeds: bool,
+        obstacles: Arc<Obstacles>,
+    ) -> Result<Self, InterceptError> {
         let filter = Filter::choose(config).await;
         let filter = filter.map_err(cannot("redirect connections"))?;
         let ipv6 = setup::has_ipv6();
@@ -216,6 +227,7 @@ impl Interception {
             near: None,
             answers_at_once: setup::answers_at_once(config),
             lost: Lost::new(),
+            forwarding: Forwarding::new(config, obstacles),
             clear_hold: ClearHold::new(config),
             lost_again: Vec::new(),
             upkeep: Upkeep::new()?,
@@ -238,13 +250,7 @@ impl Interception {
         if !succeeds {
             self.routing.remove(&self.netlink).await?;
         }
-        for (number, lan) in rules::lans(config).into_iter().enumerate() {
-            let Some(name) = &lan.tun else { continue };
-            let tun = create_tun(name, features.ipv6).await?;
-            let index = self.netlink.set_up(name, netlink::HELD_QUEUE).await?;
-            self.tun_indices.push((number, index));
-            self.tuns.push((lan, tun));
-        }
+        self.create_tuns(config, features).await?;
         self.create_packet_tuns(config, features).await?;
         for &family in self.routing.families() {
             let tuns = &self.tun_indices;
@@ -258,7 +264,32 @@ impl Interception {
         if self.clear_hold.is_none() {
             clear_hold::lift(config, &self.netlink).await?;
         }
+        self.look_at_forwarding().await?;
         self.look_at_networks().await
+    }
+
+    async fn create_tuns(
+        &mut self,
+        config: &Config,
+        features: Features,
+    ) -> Result<(), InterceptError> {
+        if !matches!(self.filter, Filter::Nft(_)) && config.obeys_forward() {
+            self.ignore_forward(false, InterceptError::ObeysByNft)?;
+            if !config.defers() {
+                return Ok(());
+            }
+        }
+        for (number, lan) in rules::lans(config).into_iter().enumerate() {
+            let Some(name) = &lan.tun else { continue };
+            let tun = match create_tun(name, features.ipv6).await {
+                Ok(tun) => tun,
+                Err(err) => return self.ignore_forward(config.defers(), err),
+            };
+            let index = self.netlink.set_up(name, netlink::HELD_QUEUE).await?;
+            self.tun_indices.push((number, index));
+            self.tuns.push((lan, tun));
+        }
+        Ok(())
     }
 
     async fn install_rules(
@@ -266,9 +297,6 @@ impl Interception {
         config: &Config,
         features: Features,
     ) -> Result<(), InterceptError> {
-        if config.obeys_forward() && !matches!(self.filter, Filter::Nft(_)) {
-            return Err(InterceptError::ObeysByNft);
-        }
         match &mut self.filter {
             Filter::Nft(table) => {
                 let nft = table.nft.clone();
@@ -361,7 +389,7 @@ impl Interception {
     ///
     /// # Errors
     /// When no descriptors are left.
-    pub fn defer_task(
+    pub async fn defer_task(
         &mut self,
         config: &Arc<Config>,
         sites: &[Arc<SiteRuntime>],
@@ -372,8 +400,14 @@ impl Interception {
         let tuns = std::mem::take(&mut self.tuns);
         let group = CopyTo::permitted(config);
         let obeys = self.ruleset.copies_to(group);
-        let log = obeys.then(|| PacketLog::open(group, SYN_BYTES)).transpose();
-        let log = log.map_err(|err| InterceptError::Log { group, err })?;
+        let log = match obeys.then(|| PacketLog::open(group, SYN_BYTES)).transpose() {
+            Ok(log) => log,
+            Err(err) => {
+                self.ignore_forward(false, InterceptError::Log { group, err })?;
+                self.look_at_forwarding().await?;
+                None
+            }
+        };
         let task = DeferTask::new(Arc::clone(config), sites, tuns, log, self.ipv6);
         task.map(Some).map_err(InterceptError::Sockets)
     }

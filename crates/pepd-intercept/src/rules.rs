@@ -315,6 +315,8 @@ pub enum Counter {
     PassedRecent,
     /// SYNs that passed unaccelerated because they exceeded the rate of held SYNs.
     PassedRate,
+    /// SYNs to tunnels that were dropped because they exceeded that rate.
+    DroppedRate,
     /// SYNs that passed unaccelerated because their connections must not be split.
     PassedEndToEnd,
     /// SYNs that passed unaccelerated because their destination has no route, or no server answers
@@ -398,6 +400,7 @@ impl Counter {
             Self::PassedHosts => "passed_hosts",
             Self::PassedRecent => "passed_recent",
             Self::PassedRate => "passed_rate",
+            Self::DroppedRate => "dropped_rate",
             Self::PassedEndToEnd => "passed_end_to_end",
             Self::PassedNoRoute => "passed_no_route",
             Self::PassedLost => "passed_lost",
@@ -592,6 +595,11 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
+    /// Returns whether SYNs meet rules of other programs first.
+    pub(crate) fn asks(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Returns whether a rule copies packets to this log.
     pub(crate) fn copies_to(&self, group: u16) -> bool {
         let rules = self.chains.iter().flat_map(|chain| &chain.rules);
@@ -679,9 +687,30 @@ pub(super) fn lost_chain(id: SiteId) -> String {
     format!("lost_{id}")
 }
 
-/// Returns true for the name of such a chain.
-pub fn is_lost_chain(name: &str) -> bool {
-    name.starts_with("lost_")
+/// Returns true for the name of a chain of a site whose rules depend on the state of this machine.
+pub fn follows_state(name: &str) -> bool {
+    name.starts_with("lost_") || name.starts_with("unforwarded_")
+}
+
+/// Returns the name of the chain for new flows of a site that this machine does not forward.
+pub(super) fn unforwarded_chain(id: SiteId) -> String {
+    format!("unforwarded_{id}")
+}
+
+/// Returns the rules of the chain [`unforwarded_chain`] for these interfaces and families.
+pub(super) fn unforwarded<'a>(
+    id: SiteId,
+    from: impl IntoIterator<Item = &'a (String, Family)>,
+) -> Vec<Rule> {
+    let rules = from.into_iter().map(|(interface, family)| {
+        let conditions = [Term::From(vec![interface.clone()]), Term::Of(*family)];
+        let to = [Term::Goto(site_chain(id))];
+        rule(
+            "not forwarded, so no rule of others concerns it",
+            [&conditions[..], &to].concat(),
+        )
+    });
+    rules.collect()
 }
 
 /// Returns the rules of the chain [`lost_chain`] while SYNs of these families do not arrive.

@@ -257,10 +257,30 @@ impl fmt::Display for SysctlWarning {
 /// Name of findings about forwarding.
 pub const FORWARDING: &str = "forwarding";
 
+/// Returns whether this machine forwards packets of a family that arrive by an interface. True for
+/// an interface that does not exist: none arrive.
+pub(super) fn forwards(lan: &str, family: leg::Family) -> bool {
+    let is_off = |path: String| pepd_sys::sysctl(&path).as_deref() == Some("0");
+    match family {
+        leg::Family::V4 => !is_off(format!("net/ipv4/conf/{lan}/forwarding")),
+        // An interface's own `forwarding` only tells routers from hosts; since Linux 6.17 this one
+        // makes an exception.
+        leg::Family::V6 => {
+            let forced = pepd_sys::sysctl(&format!("net/ipv6/conf/{lan}/force_forwarding"));
+            !is_off("net/ipv6/conf/all/forwarding".to_owned()) || forced.as_deref() == Some("1")
+        }
+    }
+}
+
 /// Returns true if hosts may use a family: a LAN interface has an address of it that is not
 /// link-local.
 pub fn serves(config: &Config, family: leg::Family) -> bool {
-    let is_lan = |name: &str| config.intercept.lan.iter().any(|lan| lan.as_str() == name);
+    let mut lans = config.intercept.lan.iter();
+    lans.any(|lan| has_hosts(lan.as_str(), family))
+}
+
+/// Returns true if hosts behind an interface may use a family.
+pub(super) fn has_hosts(lan: &str, family: leg::Family) -> bool {
     let is_of_hosts = |address: &SockaddrStorage| match family {
         leg::Family::V4 => address.as_sockaddr_in().is_some(),
         leg::Family::V6 => address.as_sockaddr_in6().is_some_and(|address| {
@@ -272,7 +292,7 @@ pub fn serves(config: &Config, family: leg::Family) -> bool {
     let is_there = family == leg::Family::V4 || has_ipv6();
     is_there
         && addresses
-            .any(|one| is_lan(&one.interface_name) && one.address.as_ref().is_some_and(is_of_hosts))
+            .any(|one| one.interface_name == lan && one.address.as_ref().is_some_and(is_of_hosts))
 }
 
 fn check_sysctls_with(
@@ -283,7 +303,7 @@ fn check_sysctls_with(
     let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
     let mut warnings = Vec::new();
     if is("net/ipv4/ip_forward", "0") {
-        let obeys = config.obeys_forward();
+        let obeys = config.must_obey_forward();
         let obeys = obeys.then_some("`forward = \"obey\"`");
         let defers = config.defers().then_some("`syn = \"defer\"`").or(obeys);
         let carries = config.packet_sites().next().map(|site| match site.peer {
@@ -461,7 +481,7 @@ fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
         (looks, &NEEDED_BY_PACKETS),
         (refuses, &NEEDED_TO_REFUSE),
         (clamps, &NEEDED_TO_CLAMP),
-        (config.obeys_forward(), &NEEDED_TO_OBEY),
+        (config.must_obey_forward(), &NEEDED_TO_OBEY),
     ];
     let asked = parts.into_iter().filter(|(asked, _)| *asked);
     asked.flat_map(|(_, parts)| parts)
@@ -566,6 +586,18 @@ pub fn degradations(features: Features) -> Vec<&'static str> {
         lost.push(
             "the kernel cannot copy packets to programs (nfnetlink_log): connections that another pepd has split \
              hang when this one takes over",
+        );
+    }
+    let Features {
+        recent,
+        fib,
+        tags,
+        copies,
+        ..
+    } = features;
+    if !(recent && fib && tags && copies) {
+        lost.push(
+            "rules of other programs in the hook forward do not hold for accelerated connections",
         );
     }
     if !features.errors {

@@ -134,7 +134,7 @@ impl Interception {
     /// When no descriptors are left for queries to the kernel.
     pub async fn troubles(&mut self) -> Result<Option<Vec<Trouble>>, InterceptError> {
         // Listing rules of iptables also reads the counters.
-        let is_due = !self.filter.is_nft() || self.upkeep.has_changed();
+        let is_due = !self.filter.is_nft() || self.upkeep.has_changed() || self.forwards_other();
         if let Some(left_out) = self.upkeep.left_out.checked_sub(1)
             && !is_due
         {
@@ -180,6 +180,9 @@ impl Interception {
             }
             let hosts = hosts.iter().filter(|host| host.family() == family);
             troubles.extend(self.trouble_of(family, hosts).await?);
+        }
+        if !troubles.contains(&Trouble::Table) {
+            self.look_at_forwarding().await?;
         }
         if troubles.is_empty() {
             self.look_at_networks().await?;
@@ -280,6 +283,7 @@ impl Interception {
         self.set_gate(gate).await?;
         self.put_back_bypassed().await?;
         self.put_back_lost().await?;
+        self.put_back_forwarding().await?;
         self.put_back_networks().await?;
         self.put_back_hosts_at_cap().await
     }

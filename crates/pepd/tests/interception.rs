@@ -5,6 +5,7 @@ use std::{
     collections::BTreeSet,
     future::Future,
     process::Command,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use std::{
 use nix::sched::{CloneFlags, unshare};
 use pep_core::{config::Config, hosts::Host};
 use pepd_intercept::{
-    Format, Interception, nft, render,
+    Format, InterceptError, Interception, nft, render,
     rules::{Features, Ruleset},
     upkeep::Trouble,
 };
@@ -68,6 +69,10 @@ public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
 "#;
 
 const SPOOF: &str = "[intercept]\nlan = [\"lan0\"]\n";
+
+async fn install(text: &str) -> Result<Interception, InterceptError> {
+    Interception::install(&config(text), false, Arc::default()).await
+}
 
 fn config(text: &str) -> Config {
     pep_core::config::parse(text).expect("a valid configuration")
@@ -266,7 +271,7 @@ fn the_iptables_script_fails_without_a_trace() {
 fn removing_leaves_nothing_behind() {
     in_namespace(|| async {
         let before = state();
-        let interception = Interception::install(&config(RICH), false).await.unwrap();
+        let interception = install(RICH).await.unwrap();
         let installed = state();
         for part in [
             "table inet pepd",
@@ -285,14 +290,14 @@ fn removing_leaves_nothing_behind() {
 fn leftovers_of_a_killed_daemon_are_replaced() {
     in_namespace(|| async {
         let before = state();
-        let first = Interception::install(&config(RICH), false).await.unwrap();
+        let first = install(RICH).await.unwrap();
         drop(first); // rules and routes stay, as after SIGKILL
         let killed = state();
         assert!(
             killed.contains("table inet pepd") && !killed.contains("pepd0: "),
             "{killed}"
         );
-        let second = Interception::install(&config(RICH), false).await.unwrap();
+        let second = install(RICH).await.unwrap();
         let rules = run("ip", &["rule"]);
         assert_eq!(rules.matches("lookup 5000").count(), 1, "{rules}");
         second.remove().await.unwrap();
@@ -306,9 +311,7 @@ fn a_failed_installation_leaves_nothing_behind() {
         // A device of another program with the name of the second TUN.
         run("ip", &["tuntap", "add", "pepd1", "mode", "tun"]);
         let before = state();
-        let err = Interception::install(&config(RICH), false)
-            .await
-            .expect_err("name is taken");
+        let err = install(RICH).await.expect_err("name is taken");
         assert!(err.to_string().contains("TUN device pepd1"), "{err}");
         assert_becomes(&before);
     });
@@ -317,7 +320,7 @@ fn a_failed_installation_leaves_nothing_behind() {
 #[test]
 fn the_gate_opens_and_closes() {
     in_namespace(|| async {
-        let interception = Interception::install(&config(SPOOF), false).await.unwrap();
+        let interception = install(SPOOF).await.unwrap();
         let gate = || run("nft", &["list", "chain", "inet", "pepd", "gate"]);
         let open = gate();
         interception.set_gate(Gate::Closed).await.unwrap();
@@ -333,7 +336,7 @@ fn the_gate_opens_and_closes() {
 #[test]
 fn hosts_at_their_cap_are_in_the_sets_and_come_back_with_the_table() {
     in_namespace(|| async {
-        let mut interception = Interception::install(&config(SPOOF), false).await.unwrap();
+        let mut interception = install(SPOOF).await.unwrap();
         let set = |name| run("nft", &["list", "set", "inet", "pepd", name]);
         let hosts = |addresses: &[&str]| -> BTreeSet<Host> {
             let parsed = addresses.iter().map(|text| text.parse().unwrap());
@@ -400,7 +403,7 @@ fn the_kernel_notifies_of_all_that_upkeep_looks_at() {
 #[test]
 fn a_tun_makes_no_noise() {
     in_namespace(|| async {
-        let interception = Interception::install(&config(RICH), false).await.unwrap();
+        let interception = install(RICH).await.unwrap();
         let addresses = run("ip", &["-o", "address", "show", "dev", "pepd0"]);
         assert_eq!(addresses.lines().count(), 1, "{addresses}");
         assert!(

@@ -142,7 +142,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "filter iptables lan setup",
             "bypass other_marks icmp route",
             "clear_hold hop near raw rule_watch watcher",
-            "defer full_hosts lost midway neigh tun",
+            "defer forwarding full_hosts lost midway neigh tun",
             "render time_wait upkeep",
         ],
     ),

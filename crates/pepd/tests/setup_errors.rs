@@ -392,6 +392,11 @@ fn a_missing_tun_is_named() {
     assert!(found.contains("/dev/net/tun is no TUN device"), "{found}");
     let spoof = findings("mount -t tmpfs none /dev/net;", CONFIG);
     assert!(!spoof.contains("TUN devices"), "{spoof}");
+    let auto = format!("{CONFIG}forward = \"auto\"\n");
+    let spoof = findings("mount -t tmpfs none /dev/net;", &auto);
+    let means =
+        "warn     TUN devices: unavailable, so rules of other programs in `forward` do not hold";
+    assert!(spoof.contains(means), "{spoof}");
 }
 
 /// Returns the output of `pepd check`, after shell commands.

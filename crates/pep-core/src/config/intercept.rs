@@ -77,6 +77,8 @@ words! {
 words! {
     /// Effect of rules that other programs have in the forward hook on accelerated connections.
     pub enum Forward {
+        /// Obeyed where pepd can do so on this machine, and ignored elsewhere.
+        Auto = "auto",
         /// Obeyed: each SYN passes them first.
         Obey = "obey",
         /// Ignored.
@@ -132,6 +134,16 @@ impl Intercept {
     /// Maximum number of interfaces in [`lan`](Self::lan): each takes a mark, a routing table and a
     /// TUN.
     pub const LAN_MAX: usize = 64;
+
+    /// Reports whether SYNs may pass rules in the forward hook first. With rules of iptables, or of
+    /// the operator, they do so only on demand.
+    pub(super) fn may_obey(&self) -> bool {
+        match self.forward {
+            Forward::Auto => matches!(self.rules, RulesBy::Auto | RulesBy::Nft),
+            Forward::Obey => true,
+            Forward::Ignore => false,
+        }
+    }
 
     /// Reads the section. Without `lan`, reports the error and leaves the list empty.
     pub(super) fn read(mut section: Section<'_>) -> Self {

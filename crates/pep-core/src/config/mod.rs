@@ -267,7 +267,12 @@ impl Config {
     /// conntrack knows about the server leg. Nor those that must not leave in the clear.
     pub fn asks_forward(&self, site: &Site) -> bool {
         let may = site.mode.takes_flows() && !site.is_deferred() && site.clear != Clear::Never;
-        may && self.intercept.forward == Forward::Obey
+        may && self.intercept.may_obey()
+    }
+
+    /// Reports whether pepd may not run where SYNs cannot pass these rules.
+    pub fn must_obey_forward(&self) -> bool {
+        self.obeys_forward() && self.intercept.forward == Forward::Obey
     }
 
     /// Reports whether SYNs go through pepd before the kernel answers them.

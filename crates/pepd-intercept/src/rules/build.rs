@@ -13,7 +13,7 @@ use super::{
     copies::ask_chain,
     gate, host_at_cap, lans, lost_chain, no_route, off_chain, other_route,
     packets::{PacketLane, lanes, takes_tcp},
-    rule, takes_syns,
+    rule, unforwarded_chain,
 };
 
 impl Ruleset {
@@ -49,13 +49,27 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     pub(super) fn new(config: &'a Config, features: Features) -> Self {
+        let Features {
+            recent,
+            fib,
+            tags,
+            copies,
+            ..
+        } = features;
+        let obeys = config.obeys_forward() && recent && fib && tags && copies;
+        let mut lans = lans(config);
+        if !obeys && !config.defers() {
+            for lan in &mut lans {
+                lan.tun = None;
+            }
+        }
         Self {
             config,
             features,
             marks: MarkSet::new(config.intercept.marks),
-            lans: lans(config),
+            lans,
             lanes: lanes(config),
-            obeys: config.obeys_forward(),
+            obeys,
         }
     }
 }
@@ -71,7 +85,7 @@ impl Builder<'_> {
 
     /// Returns the families whose SYN rates are measured.
     pub(super) fn rates(&self) -> &'static [Family] {
-        if self.features.rate && self.config.takes_syns() {
+        if self.features.rate && self.takes_any() {
             self.features.families()
         } else {
             &[]
@@ -80,14 +94,18 @@ impl Builder<'_> {
 
     /// Returns whether SYNs pass rules of other programs in the forward hook first.
     pub(super) const fn obeys(&self) -> bool {
-        let Features {
-            recent,
-            fib,
-            tags,
-            copies,
-            ..
-        } = self.features;
-        self.obeys && recent && fib && tags && copies
+        self.obeys
+    }
+
+    /// Returns whether SYNs go through pepd before the kernel answers them.
+    fn takes_any(&self) -> bool {
+        self.obeys || self.config.defers()
+    }
+
+    /// Returns whether SYNs that meet rules of other programs must not pass in the clear.
+    pub(super) fn asks_for_tunnels(&self) -> bool {
+        let mut sites = self.flow_sites();
+        sites.any(|(_, site)| self.asks(site) && site.mode == Mode::Tunnel)
     }
 
     /// Returns the families of such SYNs.
@@ -110,9 +128,10 @@ impl Builder<'_> {
 
     fn counters(&self) -> Vec<Counter> {
         let redirection = self.redirection_counters();
-        let asked: &[_] = match self.obeys() {
-            true => &[Counter::Asked, Counter::Permitted],
-            false => &[],
+        let asked: &[_] = match (self.obeys(), self.asks_for_tunnels()) {
+            (false, _) => &[],
+            (true, false) => &[Counter::Asked, Counter::Permitted],
+            (true, true) => &[Counter::Asked, Counter::Permitted, Counter::DroppedRate],
         };
         [
             &Counter::ALL[..],
@@ -130,7 +149,7 @@ impl Builder<'_> {
             let sites = self
                 .flow_sites()
                 .map(move |(id, _)| Counter::Redirected(family, id));
-            let held = self.config.takes_syns().then_some(Counter::Held(family));
+            let held = self.takes_any().then_some(Counter::Held(family));
             let accounted = [
                 Counter::Aborted(family),
                 Counter::Handshakes(family),
@@ -150,7 +169,7 @@ impl Builder<'_> {
     }
 
     /// Iterates over the sites that take flows.
-    fn flow_sites(&self) -> impl Iterator<Item = (SiteId, &Site)> {
+    pub(super) fn flow_sites(&self) -> impl Iterator<Item = (SiteId, &Site)> {
         let sites = self.config.sites.iter();
         sites.filter(|(_, site)| site.mode.takes_flows())
     }
@@ -167,10 +186,13 @@ impl Builder<'_> {
         chains.extend(other_routes.map(|rules| chain(OTHER_ROUTE, None, rules)));
         let lost = self.flow_sites().map(|(id, _)| lost_chain(id));
         let taken = self.flow_sites();
-        let taken = taken.filter(|(_, site)| takes_syns(self.config, site));
+        let taken = taken.filter(|(_, site)| self.takes_syns(site));
         let off = taken.map(|(id, _)| off_chain(id));
-        chains.extend(lost.chain(off).map(|name| chain(&name, None, Vec::new())));
-        chains.extend(self.rate_chain());
+        let asked = self.flow_sites().filter(|(_, site)| self.asks(site));
+        let unforwarded = asked.map(|(id, _)| unforwarded_chain(id));
+        let empty = lost.chain(off).chain(unforwarded);
+        chains.extend(empty.map(|name| chain(&name, None, Vec::new())));
+        chains.extend(self.rate_chains());
         chains.extend(self.hold_chains());
         chains.extend(self.ask_chains());
         chains.extend(self.site_chains());
@@ -567,7 +589,7 @@ impl Builder<'_> {
     }
 
     /// Returns whether SYNs of a site pass rules of other programs in the forward hook first.
-    fn asks(&self, site: &Site) -> bool {
+    pub(super) fn asks(&self, site: &Site) -> bool {
         self.obeys() && self.config.asks_forward(site)
     }
 
@@ -645,6 +667,9 @@ impl Builder<'_> {
             if self.asks(site) && site.answers_first() {
                 rules.push(on(&from_lans, Term::Jump(NO_ROUTE.to_owned())));
             }
+            if self.asks(site) {
+                rules.push(on(&from_lans, Term::Jump(unforwarded_chain(id))));
+            }
             let to_tuns = self.interfaces(&site.matcher).flat_map(|(index, lan)| {
                 let syn = [Term::From(vec![lan.interface.clone()]), Term::Syn];
                 let hold = Term::Goto(format!("hold_{index}"));
@@ -653,7 +678,8 @@ impl Builder<'_> {
                 }
                 // Where it cannot be forwarded it meets the rules on its way into the TUN.
                 let no_route = [&syn[..], &[Term::NoRoute]].concat();
-                vec![on(&no_route, hold), on(&syn, Term::Jump(ask_chain(index)))]
+                let ask = Term::Jump(ask_chain(index, site.mode));
+                vec![on(&no_route, hold), on(&syn, ask)]
             });
             rules.extend(to_tuns);
             if self.asks(site) {

@@ -1,7 +1,10 @@
 //! SYNs that go through pepd before the kernel answers them: held, or behind the rules of other
 //! programs. Packets of connections that began elsewhere, which are copied to pepd in the same way.
 
-use pep_core::{config::Midway, site::SiteId};
+use pep_core::{
+    config::Midway,
+    site::{Mode, SiteId},
+};
 
 use super::{
     Chain, CopyTo, Counter, FROM_HOSTS, HEADERS, Hook, Rule, SYN_BYTES, TO_HOSTS, Term,
@@ -10,27 +13,29 @@ use super::{
 };
 
 impl Builder<'_> {
-    /// Returns the chain that limits the rate of held SYNs. All hosts share the TUNs' queues and
-    /// the task that empties them; excess SYNs pass before.
-    pub(super) fn rate_chain(&self) -> Option<Chain> {
+    /// Returns the chains that limit the rate of held SYNs. All hosts share the TUNs' queues and
+    /// the task that empties them; excess SYNs pass before, unless they are for a tunnel.
+    pub(super) fn rate_chains(&self) -> impl Iterator<Item = Chain> {
         let limits = &self.config.limits;
-        let beyond = |comment: &str, faster: Term| {
-            let passes = [faster, Term::Count(Counter::PassedRate), Term::Accept];
-            rule(comment, passes)
+        let of = |name: &str, counter: Counter, end: Term| {
+            let beyond = |comment: &str, faster: Term| {
+                let ends = [faster, Term::Count(counter), end.clone()];
+                rule(comment, ends)
+            };
+            let per_host = self.rates().iter().map(|&family| {
+                let faster = Term::FasterPerHost(family, limits.held_rate_per_source);
+                beyond("host exceeds limits.held_rate_per_source", faster)
+            });
+            let faster = Term::Faster(limits.held_rate);
+            let all = beyond("hosts exceed limits.held_rate", faster);
+            let rules = per_host.chain([all]).collect();
+            chain(name, None, rules)
         };
-        let per_host = self.rates().iter().map(|&family| {
-            let faster = Term::FasterPerHost(family, limits.held_rate_per_source);
-            beyond("host exceeds limits.held_rate_per_source: passes", faster)
-        });
-        let mut rules: Vec<Rule> = per_host.collect();
-        if rules.is_empty() {
-            return None;
-        }
-        rules.push(beyond(
-            "hosts exceed limits.held_rate: passes",
-            Term::Faster(limits.held_rate),
-        ));
-        Some(chain(RATE, None, rules))
+        let passes =
+            (!self.rates().is_empty()).then(|| of(RATE, Counter::PassedRate, Term::Accept));
+        let drops = (passes.is_some() && self.asks_for_tunnels())
+            .then(|| of(TUNNEL_RATE, Counter::DroppedRate, Term::Drop));
+        [passes, drops].into_iter().flatten()
     }
 
     pub(super) fn hold_chains(&self) -> impl Iterator<Item = Chain> + '_ {
@@ -108,20 +113,36 @@ impl Builder<'_> {
         Some(chain("midway", hook, rules.collect()))
     }
 
-    /// Returns the chains for SYNs that are forwarded first, one for each LAN interface. They
-    /// return while no pepd writes SYNs into the TUN.
+    /// Returns the chains for SYNs that are forwarded first, one for each LAN interface and mode.
+    /// They return while no pepd writes SYNs into the TUN.
     pub(super) fn ask_chains(&self) -> impl Iterator<Item = Chain> + '_ {
-        use Term::{Accept, Ask, Count, Jump, Longer, Of, RoutedTo, SetMark, Unask};
-        let lans = self.lans.iter().enumerate().filter(|_| self.obeys());
+        let modes = [Mode::Split, Mode::Tunnel].into_iter().filter(|mode| {
+            let mut sites = self.flow_sites();
+            sites.any(|(_, site)| self.asks(site) && site.mode == *mode)
+        });
+        modes.flat_map(|mode| self.ask_chains_of(mode))
+    }
+
+    fn ask_chains_of(&self, mode: Mode) -> impl Iterator<Item = Chain> + '_ {
+        use Term::{Accept, Ask, Count, Drop, Jump, Longer, Of, RoutedTo, SetMark, Unask};
+        let lans = self.lans.iter().enumerate();
         let tuns = lans.filter_map(|(index, lan)| Some((index, lan.tun.clone()?)));
-        tuns.map(|(number, tun)| {
+        // What belongs into a tunnel does not leave in the clear.
+        let (rate, too_long) = match mode {
+            Mode::Tunnel => (TUNNEL_RATE, Drop),
+            _ => (RATE, Accept),
+        };
+        tuns.map(move |(number, tun)| {
             let families = || self.features.families().iter();
             let mut rules = Vec::new();
             if !self.rates().is_empty() {
                 let within = "within the rate of SYNs that pepd takes";
-                rules.push(rule(within, [Jump(RATE.to_owned())]));
+                rules.push(rule(within, [Jump(rate.to_owned())]));
             }
-            rules.push(rule("too long to copy", [Longer(SYN_BYTES), Accept]));
+            rules.push(rule(
+                "too long to copy",
+                [Longer(SYN_BYTES), too_long.clone()],
+            ));
             rules.extend(families().map(|&family| {
                 let alive = [
                     Of(family),
@@ -144,7 +165,7 @@ impl Builder<'_> {
                     rule("an earlier SYN from its port was forwarded", terms)
                 }));
             }
-            chain(&ask_chain(number), None, rules)
+            chain(&ask_chain(number, mode), None, rules)
         })
     }
 
@@ -197,10 +218,16 @@ impl Builder<'_> {
 /// Connections beyond it are not judged.
 const COPIES_RATE: u32 = 2000;
 
-/// Returns the name of the chain for SYNs from a LAN interface that are forwarded first.
-pub(super) fn ask_chain(lan: usize) -> String {
-    format!("ask_{lan}")
+/// Returns the name of the chain for SYNs from a LAN interface, to sites of a mode, that are
+/// forwarded first.
+pub(super) fn ask_chain(lan: usize, mode: Mode) -> String {
+    match mode {
+        Mode::Tunnel => format!("ask_tunnel_{lan}"),
+        _ => format!("ask_{lan}"),
+    }
 }
 
 /// Name of the first chain of held SYNs.
 const RATE: &str = "held_rate";
+/// Name of the first chain of SYNs to tunnels that are forwarded first.
+const TUNNEL_RATE: &str = "tunnel_rate";

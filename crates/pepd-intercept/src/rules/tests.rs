@@ -1,13 +1,18 @@
 use super::{build::joined, *};
 
+/// Past rules of other programs in the forward hook.
 fn config(text: &str) -> Config {
-    pep_core::config::parse(text).expect("a valid configuration")
+    with_forward("ignore", text)
 }
 
-/// With rules of other programs in the forward hook.
 fn obeying(text: &str) -> Config {
-    let obeys = "[intercept]\nforward = \"obey\"\n";
-    config(&text.replacen("[intercept]\n", obeys, 1))
+    with_forward("obey", text)
+}
+
+fn with_forward(forward: &str, text: &str) -> Config {
+    let begin = format!("[intercept]\nforward = \"{forward}\"\n");
+    let text = text.replacen("[intercept]\n", &begin, 1);
+    pep_core::config::parse(&text).expect("a valid configuration")
 }
 
 fn terms_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
@@ -22,7 +27,7 @@ fn sites_of(ruleset: &Ruleset) -> Vec<&[Term]> {
     let passes = [Counter::PassedEndToEnd, Counter::PassedOtherRoute].map(Term::Count);
     let leaves = |term: &Term| match term {
         Term::Jump(chain) => {
-            is_lost_chain(chain) || chain.starts_with("off_") || chain == OTHER_ROUTE
+            follows_state(chain) || chain.starts_with("off_") || chain == OTHER_ROUTE
         }
         term => passes.contains(term),
     };
@@ -500,6 +505,7 @@ fn where_syns_meet_no_rules_of_others_none_is_forwarded() {
     for ruleset in [
         Ruleset::new(&config(PLAIN), Features::FULL),
         Ruleset::new(&obeying(PLAIN), incapable),
+        Ruleset::new(&with_forward("auto", PLAIN), crate::iptables::FEATURES),
     ] {
         assert!(!sites_of(&ruleset).iter().any(|terms| asks(terms)));
         assert!(ruleset.asked.is_empty());
@@ -513,4 +519,40 @@ fn packets_of_connections_that_began_elsewhere_are_copied_unless_they_pass() {
     let text = PLAIN.to_owned() + "midway = \"pass\"\n";
     let passing = Ruleset::new(&config(&text), Features::FULL);
     assert!(!passing.copies_to(5000));
+}
+
+#[test]
+fn syns_to_tunnels_are_never_forwarded_beyond_a_limit() {
+    let text = "[link]\ninterface = \"wan0\"\n[identity]\nkey_file = \"k\"\n[peer.hub]\n\
+                endpoint = \"192.0.2.1:1\"\n\
+                public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+                [[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\n\
+                match = { dport = [443] }\n";
+    let ruleset = Ruleset::new(
+        &with_forward("auto", &format!("{PLAIN}{text}")),
+        Features::FULL,
+    );
+    let sites = sites_of(&ruleset);
+    let asks = |chain: &str| {
+        let jump = Term::Jump(chain.to_owned());
+        sites.iter().position(|terms| terms.contains(&jump))
+    };
+    let [tunnel, split] = ["ask_tunnel_0", "ask_0"].map(|chain| asks(chain).expect("a rule"));
+    assert!(tunnel < split);
+    let ends = |chain: &str| {
+        let rules = terms_of(&ruleset, chain).into_iter();
+        rules.map(|terms| terms.last().cloned()).collect::<Vec<_>>()
+    };
+    assert!(
+        ends("tunnel_rate")
+            .iter()
+            .all(|end| *end == Some(Term::Drop))
+    );
+    assert!(
+        ends("held_rate")
+            .iter()
+            .all(|end| *end == Some(Term::Accept))
+    );
+    assert_eq!(ends("ask_tunnel_0")[1], Some(Term::Drop));
+    assert_eq!(ends("ask_0")[1], Some(Term::Accept));
 }

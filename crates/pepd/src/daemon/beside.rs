@@ -12,11 +12,11 @@ use std::{
 
 use parking_lot::Mutex;
 use pep_core::config::Config;
-use pepd_intercept::{Interception, nft};
+use pepd_intercept::{Interception, Obstacles, nft};
 use pepd_sys::leg::{Clamps, Family};
 use tokio::time::timeout;
 
-use crate::diagnose;
+use crate::diagnose::{self, Followed};
 
 /// Pause between two inspections of all rules, which may be thousands.
 const PAUSE: Duration = Duration::from_secs(8);
@@ -33,20 +33,20 @@ pub(super) struct Beside {
     /// True if rules may have changed since the last inspection.
     due: bool,
     reported: Arc<Mutex<BTreeSet<String>>>,
-    clamps: Arc<Clamps>,
+    followers: Followers,
     /// True if the last inspection could not read the rules.
     failed: Arc<AtomicBool>,
 }
 
 impl Beside {
-    pub(super) fn new(config: &Arc<Config>, clamps: Arc<Clamps>) -> Self {
+    pub(super) fn new(config: &Arc<Config>, followers: Followers) -> Self {
         Self {
             config: Arc::clone(config),
             seen: None,
             looked: None,
             due: true,
             reported: Arc::default(),
-            clamps,
+            followers,
             failed: Arc::default(),
         }
     }
@@ -73,11 +73,11 @@ impl Beside {
     /// Logs new findings about rules; uncertain ones only if `doubtful`.
     pub(super) fn log(&self, doubtful: bool) {
         let (config, reported) = (Arc::clone(&self.config), Arc::clone(&self.reported));
-        let (clamps, failed) = (Arc::clone(&self.clamps), Arc::clone(&self.failed));
+        let (followers, failed) = (self.followers.clone(), Arc::clone(&self.failed));
         drop(tokio::spawn(async move {
             let seen = diagnose::beside(&config, doubtful).await;
-            match seen.clamps {
-                Some(now) => follow(&clamps, now),
+            match seen.followed {
+                Some(now) => followers.follow(now),
                 // The last findings hold until the next inspection.
                 None => failed.store(true, Relaxed),
             }
@@ -94,17 +94,28 @@ impl Beside {
     }
 }
 
-/// Applies MSS clamps of the rules to the first connections; call it before any is accepted.
-pub(super) async fn begin(config: Arc<Config>, clamps: Arc<Clamps>) {
-    if let Ok(Some(now)) = timeout(PATIENCE, diagnose::clamps(&config)).await {
-        follow(&clamps, now);
-    }
+/// Parts that follow rules of other programs.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Followers {
+    pub(super) clamps: Arc<Clamps>,
+    pub(super) obstacles: Arc<Obstacles>,
 }
 
-fn follow(clamps: &Clamps, now: [Option<u16>; 2]) {
-    for (family, mss) in Family::ALL.into_iter().zip(now) {
-        if clamps.set(family, mss) {
-            log_clamp(family, mss);
+impl Followers {
+    /// Applies these rules to the first connections; call it before any is accepted.
+    pub(super) async fn begin(self, config: Arc<Config>) {
+        let seen = timeout(PATIENCE, diagnose::beside(&config, false)).await;
+        if let Some(now) = seen.ok().and_then(|seen| seen.followed) {
+            self.follow(now);
+        }
+    }
+
+    fn follow(&self, now: [Followed; 2]) {
+        for (family, now) in Family::ALL.into_iter().zip(now) {
+            if self.clamps.set(family, now.clamp) {
+                log_clamp(family, now.clamp);
+            }
+            self.obstacles.set(family, now.is_obstacle);
         }
     }
 }

@@ -37,7 +37,7 @@ use units::counted;
 
 use super::{
     DaemonError, Role,
-    beside::{self, Beside},
+    beside::{Beside, Followers},
     chores::Chores,
     redirected::Redirected,
     run::Daemon,
@@ -79,9 +79,10 @@ pub(super) async fn build(
     // Threads inherit the privileges of their creator.
     confine(config);
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
-    let clamps = Arc::default();
+    let followers = Followers::default();
+    let clamps = Arc::clone(&followers.clamps);
     let sites = SiteRuntime::all(config, &controls, &clamps);
-    let rules = beside::begin(Arc::new(config.clone()), Arc::clone(&clamps));
+    let rules = followers.clone().begin(Arc::new(config.clone()));
     let rules = tokio::spawn(rules);
     // Sockets of tunnels are new, and so are their sessions.
     let client_mark = MarkSet::new(config.intercept.marks).client_leg();
@@ -117,9 +118,9 @@ pub(super) async fn build(
     let config = Arc::new(config.clone());
     // A panic in it does not affect the start.
     let _done = rules.await;
-    let mut interception = Interception::install(&config, succeeds)
-        .await
-        .map_err(DaemonError::Intercept)?;
+    let obstacles = Arc::clone(&followers.obstacles);
+    let interception = Interception::install(&config, succeeds, obstacles).await;
+    let mut interception = interception.map_err(DaemonError::Intercept)?;
     let prepared = Parts {
         listeners,
         threads,
@@ -128,7 +129,7 @@ pub(super) async fn build(
         inheritance,
         discards: matches!(role, Role::Worker { discards: true, .. }),
     };
-    match start(&config, descriptors, &sites, prepared, &mut interception) {
+    match start(&config, descriptors, &sites, prepared, &mut interception).await {
         Ok((context, defer, midway, workers, tunnels, boosters)) => {
             let (claim, keeper) = ours.into_inner();
             Ok(Daemon {
@@ -136,7 +137,7 @@ pub(super) async fn build(
                 controls,
                 neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
                 redirected: Redirected::new(&config),
-                beside: Beside::new(&config, clamps),
+                beside: Beside::new(&config, followers),
                 config,
                 context,
                 interception,
@@ -214,7 +215,7 @@ type Started = (
 );
 
 /// Creates the parts that need the interception. No connection is accepted before the workers run.
-fn start(
+async fn start(
     config: &Arc<Config>,
     descriptors: u64,
     sites: &[Arc<SiteRuntime>],
@@ -231,6 +232,7 @@ fn start(
     } = parts;
     let defer = interception
         .defer_task(config, sites)
+        .await
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
     let other_marks = interception.keeps_marks().then(|| OtherMarks::new(config));

@@ -193,7 +193,9 @@ impl Redirected {
                 };
                 changes.extend(self.observe(path, totals, arrival));
             }
-            if let (Some(held), Some(redirected)) = (&context.held, count(Counter::Held(family))) {
+            // Of other sites only SYNs without a route enter a TUN, and other rules may drop them.
+            let held = context.held.as_ref().filter(|_| self.config.defers());
+            if let (Some(held), Some(redirected)) = (held, count(Counter::Held(family))) {
                 let accepted = held.arrived(family);
                 let totals = Totals {
                     redirected,
@@ -269,7 +271,9 @@ impl Redirected {
 
     fn verdict(&self, path: Path, arrival: &Arrival) -> Verdict {
         let (found, family) = match path {
-            Path::Site(site, family) if self.config.sites[site].is_deferred() => {
+            Path::Site(site, family)
+                if self.config.sites[site].is_deferred() || self.config.must_obey_forward() =>
+            {
                 (arrival.released, family)
             }
             Path::Site(_, family) => (arrival.at_once, family),

@@ -2,9 +2,11 @@
 //! pepd's own connections replace.
 //!
 //! - this module: packets to check, and findings
+//! - `forward`: rules in the forward hook, and accelerated connections
 //! - `walk`: path of a packet through chains
 //! - `nft` and `iptables`: rules in the output of these programs
 
+mod forward;
 mod iptables;
 mod nft;
 mod walk;
@@ -22,6 +24,7 @@ use pepd_intercept::{
 use pepd_sys::marks::MarkSet;
 
 use super::{Finding, Net, State, live::Running, read, routes, system};
+use forward::Uplink;
 use walk::{Base, Fate, Hook, Packet, PacketInterface, Table};
 
 /// Document with the recipes.
@@ -36,22 +39,26 @@ const MSS: RangeInclusive<u16> = 88..=32_767;
 pub(super) struct Seen {
     pub findings: Vec<Finding>,
     pub clamped: Clamped,
+    /// True for a family of which SYNs behind rules in the forward hook would not reach a listener.
+    pub obstacles: [bool; 2],
 }
 
 /// Inspects the rules of other programs; `None` if they cannot be read.
 pub(super) async fn inspect(config: &Config, net: &Net, running: Option<&Running>) -> Option<Seen> {
     let tables = other_tables(config).await?;
-    let mut findings = drops(config, &tables, families(config), Evidence::new(running));
-    let clamped = clamped(config, net, &tables).await;
+    let (families, evidence) = (families(config), Evidence::new(running));
+    let mut findings = drops(config, &tables, families, evidence);
+    let uplink = uplink(config, net).await;
+    let clamped = Clamped::find(config, &uplink.interface, &tables, families);
     findings.extend(clamped.finding());
-    Some(Seen { findings, clamped })
-}
-
-/// Returns the MSS of each family to which rules clamp hosts' SYNs over the link; `None` if the
-/// rules cannot be read.
-pub(super) async fn clamps(config: &Config, net: &Net) -> Option<[Option<u16>; 2]> {
-    let tables = other_tables(config).await?;
-    Some(clamped(config, net, &tables).await.minimum)
+    findings.extend(forward::findings(
+        config, &uplink, &tables, families, evidence,
+    ));
+    Some(Seen {
+        findings,
+        clamped,
+        obstacles: forward::obstacles(config, &tables),
+    })
 }
 
 async fn other_tables(config: &Config) -> Option<Vec<Table>> {
@@ -73,13 +80,15 @@ pub(super) async fn arrival(config: &Config) -> Arrival {
     }
 }
 
-async fn clamped(config: &Config, net: &Net, tables: &[Table]) -> Clamped {
-    let uplink = match &config.link {
-        Some(link) => Some(link.interface.to_string()),
-        None => routes::uplink(config, net).await,
-    };
-    let uplink = uplink.map_or(PacketInterface::Unknown, PacketInterface::By);
-    Clamped::find(config, &uplink, tables, families(config))
+async fn uplink(config: &Config, net: &Net) -> Uplink {
+    let routed = routes::uplink(config, net).await;
+    let is_routed = routed.is_some();
+    let link = config.link.as_ref().map(|link| link.interface.to_string());
+    let interface = link.or(routed);
+    Uplink {
+        interface: interface.map_or(PacketInterface::Unknown, PacketInterface::By),
+        is_routed,
+    }
 }
 
 /// Returns the families in use: true for IPv6.
@@ -200,6 +209,7 @@ fn redirected(
         mark: MarkSet::new(config.intercept.marks).local(),
         state: "untracked",
         flags,
+        is_of_host: false,
     })
 }
 
@@ -211,8 +221,14 @@ fn redirected_syns(config: &Config, is_v6: bool, interface: String) -> Vec<Packe
 /// Returns a SYN on its way into the TUN of a LAN interface, if it takes that way.
 fn held_syn(config: &Config, is_v6: bool, number: usize, lan: &Lan) -> Option<Packet> {
     config.defers().then_some(())?;
+    let what = "held SYNs on the path to pepd's TUN";
+    into_tun(config, is_v6, number, lan, what)
+}
+
+/// Returns a SYN on its way into the TUN of a LAN interface.
+fn into_tun(config: &Config, is_v6: bool, number: usize, lan: &Lan, what: &str) -> Option<Packet> {
     Some(Packet {
-        what: "held SYNs on the path to pepd's TUN".to_owned(),
+        what: what.to_owned(),
         hook: Hook::Forward,
         is_v6,
         input: PacketInterface::By(lan.interface.clone()),
@@ -220,6 +236,7 @@ fn held_syn(config: &Config, is_v6: bool, number: usize, lan: &Lan) -> Option<Pa
         mark: MarkSet::new(config.intercept.marks).hold(number),
         state: "untracked",
         flags: &["syn"],
+        is_of_host: false,
     })
 }
 
@@ -229,7 +246,10 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
     let mut packets = Vec::new();
     for (number, of_lan) in lans(config).into_iter().enumerate() {
         let lan = PacketInterface::By(of_lan.interface.clone());
-        let first = of_lan.tun.as_ref().unwrap_or(&of_lan.interface);
+        // Where SYNs out of a TUN do not arrive, pepd takes them from the hosts' interface.
+        let is_held = config.defers() || config.must_obey_forward();
+        let tun = of_lan.tun.as_ref().filter(|_| is_held);
+        let first = tun.unwrap_or(&of_lan.interface);
         packets.extend(redirected_syns(config, is_v6, first.clone()));
         packets.extend(redirected(config, is_v6, "hosts' packets", &lan, &["ack"]));
         packets.extend(held_syn(config, is_v6, number, &of_lan));
@@ -242,6 +262,7 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
             mark: marks.client_leg(),
             state: "untracked",
             flags: &["syn", "ack"],
+            is_of_host: false,
         });
     }
     let link = config.link.as_ref();
@@ -256,6 +277,7 @@ fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
         mark: marks.server_leg(),
         state: "new",
         flags: &["syn"],
+        is_of_host: false,
     });
     packets
 }
@@ -432,6 +454,12 @@ fn remedy(config: &Config, drop: &Drop<'_>) -> String {
     if drop.by.starts_with("the reverse path check") {
         return format!("remove that check, or make it ignore marks: {by}");
     }
+    let accept = match drop.packet.hook {
+        Hook::Forward => {
+            "repeat your rules for the uplink with this output interface; or accept them all, also those that you close"
+        }
+        _ => "accept them there",
+    };
     match drop.packet.hook {
         _ if recipe == "firewalld" => format!("firewalld accepts no rules of other programs: {by}"),
         hook if drop.table.is_iptables => {
@@ -440,14 +468,14 @@ fn remedy(config: &Config, drop: &Drop<'_>) -> String {
                 (Hook::Forward, PacketInterface::By(tun)) => format!("-o {tun}"),
                 _ => format!("-m mark --mark {mark:#010x}/{mask:#010x}"),
             };
-            format!("accept them there: {program} -t {name} -I {chain} {is} -j ACCEPT\n{by}")
+            format!("{accept}: {program} -t {name} -I {chain} {is} -j ACCEPT\n{by}")
         }
         hook => {
             let is = match (hook, &drop.packet.output) {
                 (Hook::Forward, PacketInterface::By(tun)) => format!("oifname {tun}"),
                 _ => format!("meta mark and {mask:#010x} == {mark:#010x}"),
             };
-            format!("accept them there: nft insert rule {table} {chain} {is} accept\n{by}")
+            format!("{accept}: nft insert rule {table} {chain} {is} accept\n{by}")
         }
     }
 }
@@ -544,6 +572,7 @@ fn forwarded(config: &Config, uplink: &PacketInterface, is_v6: bool) -> Vec<Pack
             mark: 0,
             state: "new",
             flags: &["syn"],
+            is_of_host: false,
         })
     };
     lans(config).into_iter().flat_map(syns).collect()

@@ -366,3 +366,122 @@ fn held_syns_pass_other_chains_than_those_answered_at_once() {
     assert_eq!(arrival.held[0], Verdict::Sound);
     assert_eq!(arrival.released[0], Verdict::Broken);
 }
+
+/// Returns findings about rules in the forward hook, with a link and a default route.
+fn forward(config: &str, listing: &Value, is_routed: bool) -> Vec<(State, String)> {
+    let config = self::config(config);
+    let uplink = Uplink {
+        interface: PacketInterface::By("wan0".to_owned()),
+        is_routed,
+    };
+    let tables = nft::tables(listing, "pepd");
+    let found = forward::findings(&config, &uplink, &tables, &[false], Evidence::default());
+    let states = found.iter().map(|one| (one.state, one.to_string()));
+    states.collect()
+}
+
+fn by(key: &str, name: &str) -> Value {
+    equal(&json!({"meta": {"key": key}}), &json!(name))
+}
+
+fn accept(conditions: &[Value]) -> Value {
+    let verdict = json!({"accept": null});
+    conditions.iter().chain([&verdict]).cloned().collect()
+}
+
+#[test]
+fn rules_in_forward_that_do_not_hold_are_named() {
+    let web = accept(&[
+        json!({"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 443}}),
+    ]);
+    let closes = listing("forward", "drop", &[web], &[]);
+    let of = |more: &str, listing: &Value| forward(more, listing, true);
+    const AUTO: &str = "forward = \"auto\"\n";
+    assert_eq!(of(AUTO, &closes), []);
+    // Some hosts may have another mark.
+    let marked = json!({"match": {"op": "!=", "left": {"meta": {"key": "mark"}}, "right": 7}});
+    let strangers = json!([marked, {"drop": null}]);
+    assert_eq!(
+        of(AUTO, &listing("forward", "accept", &[strangers], &[])),
+        []
+    );
+    let ignored = of("", &closes);
+    assert_eq!(ignored[0].0, State::Info);
+    assert!(
+        ignored[0]
+            .1
+            .contains("inet mine, chain base, drops connections"),
+        "{ignored:?}"
+    );
+    assert_eq!(
+        of(&format!("{AUTO}rules = \"iptables\"\n"), &closes)[0].0,
+        State::Warn
+    );
+    let open = listing("forward", "accept", &[], &[]);
+    assert_eq!(of("", &open), []);
+    assert_eq!(of("syn = \"defer\"\n", &closes), []);
+}
+
+#[test]
+fn an_input_chain_that_trusts_an_interface_is_in_the_way_of_rules_in_forward() {
+    let trusts = accept(&[by("iifname", "lan0")]);
+    let input = listing("input", "drop", std::slice::from_ref(&trusts), &[]);
+    // Nothing is closed.
+    assert_eq!(forward("forward = \"auto\"\n", &input, true), []);
+    let mut both = input.clone();
+    let closed = listing("forward", "drop", &[], &[]);
+    let closed = closed["nftables"].as_array().expect("a list").iter();
+    let renamed = closed.map(|one| {
+        let text = one.to_string().replace("\"mine\"", "\"other\"");
+        serde_json::from_str(&text).expect("JSON")
+    });
+    both["nftables"]
+        .as_array_mut()
+        .expect("a list")
+        .extend(renamed.collect::<Vec<Value>>());
+    let mut found = forward("forward = \"auto\"\n", &both, true);
+    found.rotate_left(1);
+    assert_eq!(found[0].0, State::Warn);
+    for words in [
+        "its policy drops SYNs that come from pepd0",
+        "== 0x53000000 accept",
+    ] {
+        assert!(found[0].1.contains(words), "{found:?}");
+    }
+    assert!(
+        forward::obstacles(
+            &config("forward = \"auto\"\n"),
+            &nft::tables(&input, "pepd")
+        )[0]
+    );
+    for other in ["forward = \"obey\"\n", ""] {
+        assert_eq!(forward(other, &input, true), [], "{other}");
+    }
+    let marked = listing("input", "drop", &[trusts, accepts_mark(MARK)], &[]);
+    assert_eq!(forward("forward = \"auto\"\n", &marked, true), []);
+    // What drops both is no reason to prefer one.
+    assert_eq!(
+        forward(
+            "forward = \"auto\"\n",
+            &listing("input", "drop", &[], &[]),
+            true
+        ),
+        []
+    );
+}
+
+#[test]
+fn a_firewall_that_closes_all_is_named() {
+    let closed = listing("forward", "drop", &[], &[]);
+    let found = forward("forward = \"auto\"\n", &closed, true);
+    assert_eq!(found[0].0, State::Fail);
+    assert!(
+        found[0].1.contains("drops hosts' SYNs to servers"),
+        "{found:?}"
+    );
+    let to_link = accept(&[by("oifname", "wan0")]);
+    let open = listing("forward", "drop", &[to_link], &[]);
+    let found = forward("forward = \"auto\"\n", &open, true);
+    assert_eq!(found[0].0, State::Info, "{found:?}");
+    assert!(found[0].1.contains("while the link is down"), "{found:?}");
+}

@@ -96,7 +96,7 @@ impl Listing {
         let mut missing: Vec<Place> = Vec::new();
         let mut there = self.rules.clone();
         // Their rules depend on pepd's state, not on the configuration.
-        there.retain(|(chain, _)| chain != "gate" && !rules::is_lost_chain(chain));
+        there.retain(|(chain, _)| chain != "gate" && !rules::follows_state(chain));
         for chain in ruleset.chains.iter().filter(|chain| chain.name != "gate") {
             let count = there.iter().filter(|(name, _)| *name == chain.name).count();
             let is_there =

@@ -497,7 +497,8 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
             (0, _) => Finding::warn(
                 what,
                 format!("{syns} SYNs arrived {since}, and none was redirected"),
-                "they were for this machine itself, or for sites with mode = \"bypass\"; else see the rules above. `pepd check` lists \
+                "they were for this machine itself, or for sites with mode = \"bypass\", or rules of other programs in the hook \
+                 `forward` dropped them; else see the rules above. `pepd check` lists \
                  the sites: the first match applies",
             ),
             (passed, _) => Finding::fail(

@@ -330,11 +330,6 @@ fn limits(program: &str, config: &Config) -> Option<Finding> {
     }
 }
 
-/// Returns the MSS of IPv4 and of IPv6 to which rules clamp hosts' SYNs over the link, in bytes.
-pub(crate) async fn clamps(config: &Config) -> Option<[Option<u16>; 2]> {
-    firewall::clamps(config, &Net::gather().await).await
-}
-
 /// Returns whether redirected SYNs pass the rules of other programs.
 pub(crate) async fn arrival(config: &Config) -> Arrival {
     firewall::arrival(config).await
@@ -344,16 +339,29 @@ pub(crate) async fn arrival(config: &Config) -> Arrival {
 pub(crate) struct Beside {
     /// Rules that interfere, each with its remedy in one line.
     pub(crate) lines: Vec<String>,
-    /// The MSS of IPv4 and of IPv6 to which they clamp hosts' SYNs, in bytes; `None` if they could
-    /// not be read.
-    pub(crate) clamps: Option<[Option<u16>; 2]>,
+    /// Rules that pepd follows, of IPv4 and of IPv6; `None` if rules could not be read.
+    pub(crate) followed: Option<[Followed; 2]>,
+}
+
+/// Rules of other programs that pepd follows, of a family.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Followed {
+    /// The MSS to which they clamp hosts' SYNs, in bytes.
+    pub(crate) clamp: Option<u16>,
+    /// True if they drop SYNs that come back behind rules in the forward hook.
+    pub(crate) is_obstacle: bool,
 }
 
 /// Returns rules of other programs that concern pepd; uncertain ones only if `doubtful`.
 pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     let net = Net::gather().await;
     let seen = firewall::inspect(config, &net, None).await;
-    let clamps = seen.as_ref().map(|seen| seen.clamped.minimum);
+    let followed = seen.as_ref().map(|seen| {
+        [0, 1].map(|family| Followed {
+            clamp: seen.clamped.minimum[family],
+            is_obstacle: seen.obstacles[family],
+        })
+    });
     let mut findings = seen.map(|seen| seen.findings).unwrap_or_default();
     findings.extend(routes::policy(config, &net).await);
     findings.retain(|finding| match finding.state {
@@ -373,7 +381,7 @@ pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     };
     Beside {
         lines: findings.into_iter().map(line).collect(),
-        clamps,
+        followed,
     }
 }
 

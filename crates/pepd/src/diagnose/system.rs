@@ -260,8 +260,10 @@ pub(super) fn tun(config: &Config, net: &Net, runs: bool) -> Option<Finding> {
     let mut names = names.chain(passing_tun(config)).peekable();
     names.peek()?;
     let gone: Vec<_> = names.filter(|name| net.named(name).is_none()).collect();
+    let is_needed =
+        config.defers() || config.must_obey_forward() || config.packet_sites().next().is_some();
     Some(match pepd_sys::tun::open() {
-        _ if runs && !gone.is_empty() => Finding::fail(
+        _ if runs && is_needed && !gone.is_empty() => Finding::fail(
             what,
             format!(
                 "the running pepd has lost {}: their traffic passes unprotected",
@@ -269,14 +271,21 @@ pub(super) fn tun(config: &Config, net: &Net, runs: bool) -> Option<Finding> {
             ),
             "another program has deleted them; restart pepd to recreate them",
         ),
-        _ if runs => Finding::ok(what, "in use by the running pepd"),
+        _ if runs && gone.is_empty() => Finding::ok(what, "in use by the running pepd"),
         Ok(_) => Finding::ok(what, "there"),
         Err(err) => {
             let seen = match err.raw_os_error() {
                 Some(libc::ENOTTY) => "unavailable: /dev/net/tun is no TUN device",
                 _ => "unavailable",
             };
-            Finding::fail(what, seen, SetupError::NoTun(err).to_string())
+            let remedy = SetupError::NoTun(err).to_string();
+            match is_needed {
+                true => Finding::fail(what, seen, remedy),
+                false => {
+                    let means = "so rules of other programs in `forward` do not hold";
+                    Finding::warn(what, format!("{seen}, {means}"), remedy)
+                }
+            }
         }
     })
 }

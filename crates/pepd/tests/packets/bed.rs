@@ -4,7 +4,7 @@ use std::{
     io::ErrorKind,
     net::{Ipv4Addr, Ipv6Addr, UdpSocket},
     process::Command,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -211,7 +211,9 @@ pub(crate) fn in_place_for(
             .expect("a runtime");
         runtime.block_on(async {
             let config = pep_core::config::parse(&config).expect("valid");
-            let mut interception = Interception::install(&config, false).await.expect("root");
+            let mut interception = Interception::install(&config, false, Arc::default())
+                .await
+                .expect("root");
             let tuns = interception.take_packet_tuns();
             assert_eq!(tuns.sites.len(), 2);
             test(&host, interception, tuns).await;

@@ -10,7 +10,7 @@ mod runs;
 use std::{
     net::{IpAddr, TcpStream, UdpSocket},
     process::Command,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
@@ -262,7 +262,9 @@ fn the_rules_of_a_site_removed_by_a_reload_are_removed() {
             "mode = \"bypass\"",
         );
         let config = pep_core::config::parse(&less).expect("valid");
-        let interception = Interception::install(&config, true).await.expect("root");
+        let interception = Interception::install(&config, true, Arc::default())
+            .await
+            .expect("root");
         assert_eq!(rules(), 8);
         interception.remove().await.expect("removed");
         assert_eq!(rules(), 0);

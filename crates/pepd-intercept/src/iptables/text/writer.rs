@@ -191,7 +191,7 @@ impl Writer<'_> {
     pub fn depends_on_state(&self, chain: &str) -> bool {
         let name = chain.strip_prefix(self.prefix).unwrap_or(chain);
         let name = name.trim_start_matches('_');
-        [HOSTS, NEAR].contains(&name) || rules::is_lost_chain(name)
+        [HOSTS, NEAR].contains(&name) || rules::follows_state(name)
     }
 
     /// Returns the rules that a chain of `raw` may have instead, while a peer or the link is down,

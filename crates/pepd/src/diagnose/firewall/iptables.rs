@@ -179,7 +179,7 @@ fn fits(option: &str, values: &[&str], packet: &Packet) -> Option<bool> {
             let mut states = value.split(',');
             Some(states.any(|state| state.eq_ignore_ascii_case(packet.state)))
         }
-        "--mark" => mark(value, packet.mark),
+        "--mark" => mark(value, packet.known_mark()?),
         "--dst-type" => Some(value == "UNICAST"),
         "--tcp-flags" => {
             let [mask, wanted] = values else {
@@ -197,8 +197,7 @@ fn fits(option: &str, values: &[&str], packet: &Packet) -> Option<bool> {
             wanted.sort_unstable();
             Some(set == wanted)
         }
-        // Hosts also connect to other ports.
-        "--dport" | "--sport" | "--dports" | "--sports" | "--ports" => Some(false),
+        "--dport" | "--sport" | "--dports" | "--sports" | "--ports" => packet.has_port(),
         // Rates stay below the limit, except in a flood.
         "--hashlimit-above" | "--connlimit-above" => Some(false),
         option if option.starts_with("--hashlimit") || option.starts_with("--connlimit") => {

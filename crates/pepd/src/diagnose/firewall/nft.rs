@@ -185,7 +185,7 @@ fn fits(content: &Value, packet: &Packet) -> Option<bool> {
 fn compare(left: &Value, right: &Value, packet: &Packet) -> Option<bool> {
     if let Some(key) = left["meta"]["key"].as_str() {
         return match key {
-            "mark" => any(right, |right| mark(packet.mark, right)),
+            "mark" => any(right, |right| mark(packet.known_mark()?, right)),
             "iif" | "iifname" => any(right, |name| interface(&packet.input, name)),
             "oif" | "oifname" => any(right, |name| interface(&packet.output, name)),
             "l4proto" => any(right, is_tcp),
@@ -203,7 +203,7 @@ fn compare(left: &Value, right: &Value, packet: &Packet) -> Option<bool> {
             return None;
         };
         if value["meta"]["key"] == "mark" {
-            let masked = packet.mark & u32::try_from(mask.as_u64()?).ok()?;
+            let masked = packet.known_mark()? & u32::try_from(mask.as_u64()?).ok()?;
             return any(right, |right| mark(masked, right));
         }
         return (value["payload"]["protocol"] == "tcp" && value["payload"]["field"] == "flags")
@@ -234,8 +234,7 @@ fn compare(left: &Value, right: &Value, packet: &Packet) -> Option<bool> {
             ("tcp", Some("flags")) => {
                 Some(words(right).iter().any(|flag| packet.flags.contains(flag)))
             }
-            // Hosts also connect to other ports.
-            ("tcp" | "th", Some("sport" | "dport")) => Some(false),
+            ("tcp" | "th", Some("sport" | "dport")) => packet.has_port(),
             (other, _) if OTHER_PROTOCOLS.contains(&other) => Some(false),
             _ => None,
         };

@@ -70,6 +70,21 @@ pub(super) struct Packet {
     /// State in connection tracking.
     pub state: &'static str,
     pub flags: &'static [&'static str],
+    /// True for one packet of a host, whose ports and marks are unknown. Other packets stand for
+    /// those to all ports, of which a rule for one matches only some.
+    pub is_of_host: bool,
+}
+
+impl Packet {
+    /// Returns the result of a comparison with its ports; `None` if unknown.
+    pub(super) fn has_port(&self) -> Option<bool> {
+        (!self.is_of_host).then_some(false)
+    }
+
+    /// Returns its mark, if known.
+    pub(super) fn known_mark(&self) -> Option<u32> {
+        (!self.is_of_host).then_some(self.mark)
+    }
 }
 
 /// Verdict on packets that match a rule.
