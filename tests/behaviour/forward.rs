@@ -196,7 +196,7 @@ fn where_syns_do_not_come_back_connections_are_accelerated_past_the_firewall() {
         let pep = start(bed);
         let mut stream = connect(bed, at).expect("accelerated");
         echo_once(&mut stream, b"past the firewall");
-        let found = pep.log().expect("rules in forward");
+        let found = pep.log().expect("SYNs that come from pepd0");
         let accepts = "meta mark and 0xff000000 == 0x53000000 accept";
         assert!(found.message().contains(accepts), "{}", found.message());
         let position = pep.log().position();
@@ -208,13 +208,12 @@ fn where_syns_do_not_come_back_connections_are_accelerated_past_the_firewall() {
         echo_once(&mut stream, b"it goes on");
         drop(stream);
         bed.gateway.nft("delete table inet guard");
+        bed.gateway.nft(BY_INTERFACE);
         pep.stop();
         // Who insists on obedience gets no connection past the firewall.
         let strict = start_with(bed, "obey");
-        bed.gateway.nft(BY_INTERFACE);
         let closed = connect(bed, at);
         assert_eq!(Connected::from_result(&closed), Connected::Hung);
-        bed.gateway.nft("delete table inet guard");
         strict.stop();
     });
 }

@@ -45,6 +45,8 @@ pub(super) fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> 
         return Err("the flow has no open connection here".into());
     }
     let packets = capture::open(&connections)?;
+    // Signals end the capture in order from the moment on when the file exists.
+    let follower = Follower::new(&socket)?;
     let mut file = create(args)?;
     if let Some(peer) = &flow.peer {
         complain(format_args!(
@@ -55,7 +57,7 @@ pub(super) fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> 
             "note: the server has not answered yet: the file may lack that connection"
         ));
     }
-    let over = watch(&socket, flow.flow.id.clone());
+    let over = watch(follower, &socket, flow.flow.id.clone());
     let mut ended = None;
     let goes_on = || {
         if let Ok(over) = over.try_recv() {
@@ -164,16 +166,16 @@ pub(super) fn create_file(path: &Path, force: bool) -> Result<File, String> {
 }
 
 /// Watches the flow and signals on a detached thread.
-fn watch(socket: &Path, flow: String) -> mpsc::Receiver<Over> {
+fn watch(mut follower: Follower, socket: &Path, flow: String) -> mpsc::Receiver<Over> {
     let (tell, over) = mpsc::channel();
     let socket = socket.to_owned();
     thread::spawn(move || {
         let mut watched = Watched::new(flow.clone(), Shown::Nothing);
-        let over = match watched.until_its_end(&socket, || None) {
+        let over = match watched.until_its_end(&mut follower, || None) {
             Ok(Followed::Interrupted) => Over::Interrupted,
             Ok(_) => Over::Ended(watched.end()),
             // The limit of traces may be reached.
-            Err(_) => wait_until_gone(&socket, &flow),
+            Err(_) => wait_until_gone(&mut follower, &socket, &flow),
         };
         // The receiver is gone if a limit ended the capture.
         let _ = tell.send(over);
@@ -182,10 +184,7 @@ fn watch(socket: &Path, flow: String) -> mpsc::Receiver<Over> {
 }
 
 /// Returns when pepd no longer knows the flow, or on a signal.
-fn wait_until_gone(socket: &Path, flow: &str) -> Over {
-    let Ok(mut follower) = Follower::new(socket) else {
-        return Over::Ended(None);
-    };
+fn wait_until_gone(follower: &mut Follower, socket: &Path, flow: &str) -> Over {
     let ask = || client::ask(socket, Method::GET, &target(flow), String::new());
     while !matches!(ask(), Err(AskError::Refused(_))) {
         if follower.pause(ASK_EVERY) {

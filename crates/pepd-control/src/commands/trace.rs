@@ -2,7 +2,6 @@
 
 use std::{
     error::Error,
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -46,7 +45,7 @@ pub(super) fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
         Shown::Text
     };
     let mut watched = Watched::new(args.flow.clone().unwrap_or_default(), shown);
-    watched.until_its_end(&socket, left)?;
+    watched.until_its_end(&mut Follower::new(&socket)?, left)?;
     match watched.error {
         Some(err) => Err(err),
         None => Ok(ExitStatus::Success),
@@ -92,18 +91,17 @@ impl Watched {
     /// Follows the flow through all processes that carry it, for at most the time `left`.
     pub(super) fn until_its_end(
         &mut self,
-        socket: &Path,
+        follower: &mut Follower,
         left: impl Fn() -> Option<Duration>,
     ) -> Result<Followed, AskError> {
-        let mut follower = Follower::new(socket)?;
-        let mut followed = self.follow(&mut follower, left())?;
+        let mut followed = self.follow(follower, left())?;
         while followed == Followed::Cut {
             if self.shown != Shown::Nothing {
                 complain(format_args!(
                     "note: trace interrupted: another process takes over the flow, or this reader is too slow; retrying"
                 ));
             }
-            followed = self.follow_again(&mut follower, &left)?;
+            followed = self.follow_again(follower, &left)?;
         }
         Ok(followed)
     }
