@@ -43,7 +43,7 @@ pub struct Flood {
 }
 
 /// All floods.
-pub const ALL: [Flood; 28] = [
+pub const ALL: [Flood; 29] = [
     // The first, as floods of openings delay later ones of the peer, and as flows of a session that
     // has ended without a word count for a minute.
     flood("expanding blocks", 200, expanding_blocks),
@@ -64,6 +64,7 @@ pub const ALL: [Flood; 28] = [
     flood("credits", 2000, credits),
     flood("clocks", 2000, clocks),
     flood("optimistic reports", 100, optimistic),
+    flood("smooth reports", 200, smooth),
     flood("resumptions", 500, resumptions),
     flood("inventories", 500, inventories),
     flood("packets", 2000, damaged_packets),
@@ -302,9 +303,19 @@ fn clocks(_: u64, _: &Target, random: &mut SplitMix64) -> Vec<Step> {
 
 /// Acknowledges a probe's bytes before they can have arrived.
 fn optimistic(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    asked_for_first(n, target, Step::Optimistic(400))
+}
+
+/// Acknowledges a probe's bytes that have been lost.
+fn smooth(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    asked_for_first(n, target, Step::Smooth)
+}
+
+/// A probe of 10 GB, and then this in each turn.
+fn asked_for_first(n: u64, target: &Target, then: Step) -> Vec<Step> {
     const MOST: u64 = 10_000_000_000;
     if n > 0 {
-        return vec![Step::Optimistic(400)];
+        return vec![then];
     }
     let stream = target.side.stream(0);
     let credits = [wire::credit(stream, MOST), wire::session_credit(2 * MOST)].concat();

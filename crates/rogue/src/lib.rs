@@ -63,6 +63,9 @@ pub enum Step {
     /// A report that acknowledges all packets that the other end can have sent at this rate in
     /// packets per second.
     Optimistic(u32),
+    /// A report that everything up to the highest packet has arrived, without a gap, by a clock of
+    /// half the speed.
+    Smooth,
     /// The end of the session here, without a word to the other end, and a new one.
     Renew,
 }

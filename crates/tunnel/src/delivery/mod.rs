@@ -155,12 +155,26 @@ pub enum ReportError {
     /// The report lists a packet number that was left out (RFC 9000 §21.4).
     #[error("the report lists packet {0}, whose number was left out")]
     LeftOut(u64),
+    /// No report names this number as missing, though it was left out.
+    #[error("no report names {0} as missing, whose number was left out")]
+    NotNamed(u64),
     /// The report counts more packets than were sent.
     #[error("the report counts {0} packets, more than were sent")]
     Counts(u64),
+    /// The report counts more bytes than were sent.
+    #[error("the report counts {0} bytes, more than were sent")]
+    Bytes(u64),
     /// The report's ranges are out of order or empty.
     #[error("the report's ranges are out of order at {0}")]
     Order(u64),
+}
+
+impl ReportError {
+    /// Returns true for a report by which the peer may have made the local end send more before it
+    /// was found out.
+    pub fn is_lie(self) -> bool {
+        matches!(self, Self::LeftOut(_) | Self::NotNamed(_))
+    }
 }
 
 impl<T> Delivery<T> {

@@ -146,6 +146,10 @@ impl Endpoint {
         if !peer.config.carriers.include(by) {
             return None;
         }
+        if now < peer.distrust.until() {
+            self.stats.refused += 1;
+            return None;
+        }
         if call.terms.version != VERSION {
             peer.failed(HandshakeError::Version(call.terms.version));
             return self.refuse(id, call, 0);

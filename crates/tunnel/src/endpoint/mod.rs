@@ -14,6 +14,7 @@ mod claim;
 mod config;
 mod counters;
 mod datagram;
+mod distrust;
 mod ending;
 mod event;
 mod guard;

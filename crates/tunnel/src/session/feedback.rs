@@ -9,7 +9,7 @@ use super::{
 use crate::{
     arrival::Timing,
     cause::{Cause, LossEvent},
-    delivery::Guard,
+    delivery::{Guard, ReportError},
     outage::{Change, Expected, Kind, State},
     path::PathSample,
     rate::{Batch, Found, time_of},
@@ -27,7 +27,11 @@ impl Session {
         now: Duration,
         mut report: Report,
     ) -> Result<bool, PacketError> {
-        self.skips.take_out(&mut report)?;
+        let is_next = std::mem::replace(&mut self.is_gapless, true);
+        self.skips.take_out(&mut report, is_next)?;
+        if report.bytes > self.stats.bytes_sent {
+            return Err(ReportError::Bytes(report.bytes).into());
+        }
         let report = &report;
         let mut acked = std::mem::take(&mut self.acked);
         let take = |segment| acked.push(segment);

@@ -108,6 +108,8 @@ pub struct Session {
     control: VecDeque<Sent>,
     delivery: Delivery<Segment>,
     skips: Skips,
+    /// True if no packet of the peer is missing since its last report.
+    is_gapless: bool,
     encoding: Encoding,
     pacer: Pacer,
     calm: Calm,
@@ -210,6 +212,7 @@ impl Session {
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
             skips: Skips::new(&config.skips),
+            is_gapless: true,
             encoding: Encoding::new(config.packet_max, config.overhead_max),
             pacer: Pacer::new(controller.rate(), Batch::for_path(config.rtt, false)),
             calm: Calm::new(now),

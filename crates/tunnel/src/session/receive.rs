@@ -34,6 +34,8 @@ impl Session {
         self.trace_received(number, packet, datagram, ecn);
         self.looked = None;
         self.arrived_at = now;
+        let follows = |highest: u64| number == highest.saturating_add(1);
+        self.is_gapless &= self.arrivals.highest().is_none_or(follows);
         if self.silence.has_drained(now) {
             self.delivery.expect_drained();
         }

@@ -1,8 +1,19 @@
 //! Packet numbers left out at random.
 //!
-//! A peer that reports packets without receiving them, so that the local end sends more, sooner or
-//! later reports a number that was never sent (RFC 9000 §21.4). Everything else in a session counts
-//! the packets that were sent, from 0 without gaps. So numbers left out are no losses:
+//! A peer that reports packets without receiving them, so that the local end sends more, does not
+//! know these numbers (RFC 9000 §21.4). Sooner or later it reports one as received, or none of its
+//! reports names the gap:
+//!
+//! ```text
+//!   number 5 left out    report: 3   report: 9, gap 5   report: 12, gap 5   received 4, 6 and on
+//!                        report: 3   report: 9          report: 12          a lie
+//! ```
+//!
+//! A truthful peer names each gap in the first two reports after it. Where one of its packets is
+//! missing, that may have contained such a report: then only many such cases in a row are a lie.
+//!
+//! Everything else in a session counts the packets that were sent, from 0 without gaps. So numbers
+//! left out are no losses:
 //!
 //! ```text
 //!   packets sent            0  1  2  3     4  5  6
@@ -24,6 +35,14 @@ use crate::{delivery::ReportError, wire::Report};
 const KEPT: u64 = 1 << 21;
 /// Later numbers after which a receiver has judged one: its loss meter's limit of reordering.
 const JUDGED_AFTER: u64 = 64;
+/// Reports that a truthful peer lets name a gap.
+const REPORTS: u8 = 2;
+/// Maximum of gaps, and of bytes, of a report in which none was omitted for lack of room.
+const WHOLE_GAPS: usize = 8;
+const WHOLE_BYTES: usize = 400;
+/// Runs of reports, each after a missing packet of the peer, of which none names a number left out.
+/// At a loss of one half, a truthful peer makes as many once in four billion times.
+const UNNAMED_MAX: u8 = 16;
 
 /// Numbers left out so far, and the mapping between packets and numbers.
 #[derive(Clone, Debug)]
@@ -38,6 +57,10 @@ pub(super) struct Skips {
     forgotten: u64,
     /// The first of the recent ones that are in the peer's counts.
     counted: usize,
+    /// Position before which the peer has named all, or might have.
+    settled: usize,
+    /// Reports in a row that should name one, but for a packet that is missing.
+    unnamed: u8,
     /// Numbers in the peer's counts that were left out, and bursts of these alone.
     in_counts: [u64; 2],
 }
@@ -50,6 +73,10 @@ struct Skip {
     after: u64,
     /// No lost packet is next to it, as far as known.
     is_alone: bool,
+    /// The peer has named it, or might have.
+    is_settled: bool,
+    /// Reports that had to name it and did not.
+    omitted: u8,
 }
 
 impl Skips {
@@ -63,6 +90,8 @@ impl Skips {
             recent: VecDeque::new(),
             forgotten: 0,
             counted: 0,
+            settled: 0,
+            unnamed: 0,
             in_counts: [0; 2],
         }
     }
@@ -85,11 +114,14 @@ impl Skips {
             self.recent.pop_front();
             self.forgotten += 1;
             self.counted = self.counted.saturating_sub(1);
+            self.settled = self.settled.saturating_sub(1);
         }
         self.recent.push_back(Skip {
             number,
             after: number + 1,
             is_alone: true,
+            is_settled: false,
+            omitted: 0,
         });
         // One of the next `every` numbers after the current ones, and never two in a row.
         let block = (number / self.every + 1) * self.every;
@@ -120,15 +152,17 @@ impl Skips {
     }
 
     /// Replaces numbers of a report by counts of packets sent, and takes the numbers left out from
-    /// its gaps and counts.
+    /// its gaps and counts. `is_next` tells that no packet of the peer is missing between the
+    /// previous report and this one.
     ///
     /// # Errors
     ///
     /// The peer claims to have received a number that was left out.
-    pub fn take_out(&mut self, report: &mut Report) -> Result<(), ReportError> {
+    pub fn take_out(&mut self, report: &mut Report, is_next: bool) -> Result<(), ReportError> {
         if self.forgotten == 0 && self.recent.is_empty() {
             return Ok(());
         }
+        let named = self.expect_names(report, is_next);
         self.note_gaps(report);
         if let Some(highest) = &mut report.highest {
             self.count(highest.number);
@@ -143,6 +177,46 @@ impl Skips {
         let [skipped, bursts] = self.in_counts;
         for (count, skipped) in iter::zip(&mut report.counts, [skipped, skipped, bursts]) {
             *count = count.saturating_sub(skipped);
+        }
+        named
+    }
+
+    /// Checks that the numbers left out below the highest one that has arrived are in gaps.
+    fn expect_names(&mut self, report: &Report, is_next: bool) -> Result<(), ReportError> {
+        let Some(highest) = report.highest else {
+            return Ok(());
+        };
+        let is_full = report.gaps.len() > WHOLE_GAPS;
+        let is_whole = is_next && !is_full && report.len() <= WHOLE_BYTES;
+        let (mut is_named, mut is_unnamed) = (false, None);
+        let from = self.settled.min(self.recent.len());
+        let passed = self.recent.range_mut(from..);
+        let passed = passed.take_while(|skip| skip.number < highest.number);
+        for skip in passed.filter(|skip| !skip.is_settled) {
+            let mut gaps = report.gaps.iter();
+            if gaps.any(|gap| skip.number > gap.before && skip.number - gap.before <= gap.missing) {
+                (is_named, skip.is_settled) = (true, true);
+            } else if is_whole {
+                skip.omitted += 1;
+                if skip.omitted == REPORTS {
+                    return Err(ReportError::NotNamed(skip.number));
+                }
+            } else {
+                skip.is_settled = true;
+                is_unnamed = is_unnamed.or(Some(skip.number).filter(|_| !is_full));
+            }
+        }
+        let settled = self.recent.range(from..);
+        self.settled = from + settled.take_while(|skip| skip.is_settled).count();
+        match is_unnamed {
+            _ if is_named => self.unnamed = 0,
+            None => {}
+            Some(number) => {
+                self.unnamed += 1;
+                if self.unnamed == UNNAMED_MAX {
+                    return Err(ReportError::NotNamed(number));
+                }
+            }
         }
         Ok(())
     }

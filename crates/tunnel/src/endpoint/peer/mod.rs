@@ -12,6 +12,7 @@ use super::{
     addresses::Addresses,
     carriers::CarrierStates,
     datagram::{CHALLENGE_LEN, CONFIRMATION_LEN, INITIATION_LEN},
+    distrust::Distrust,
     initiations::Initiations,
     live::{Live, Opened, Refused, open},
     local::Local,
@@ -22,7 +23,7 @@ use crate::{
     crypto::{CookieKey, MacKey, Window},
     ecn::Ecn,
     rate::time_of,
-    session::{Event, SessionConfig},
+    session::{Event, PacketError, SessionConfig},
     store::Store,
     wire::{CloseCode, DATAGRAM_OVERHEAD},
 };
@@ -58,6 +59,8 @@ pub(super) struct Peer {
     pub initiations: Initiations,
     pub pending: VecDeque<Pending>,
     pub counters: Counters,
+    /// No session with it begins before.
+    pub distrust: Distrust,
     pub events: VecDeque<PeerEvent>,
     /// Reason for which the last handshake failed, if none has succeeded since.
     failed: Option<HandshakeError>,
@@ -94,6 +97,7 @@ impl Peer {
             addresses: Addresses::new(&config.addresses),
             pause_min: pause_min(&config.session),
             counters: config.counters,
+            distrust: Distrust::default(),
             config,
             paths,
             held: false,
@@ -298,6 +302,13 @@ impl Peer {
             live.seal(now, &mut farewell, store);
             self.paths.on_sent(arrival.from, farewell.len());
         }
+        if let PacketError::Report(report) = error
+            && report.is_lie()
+        {
+            self.distrust.on_lie(now);
+            // An offer that is not proven yet would begin a session.
+            self.pending.clear();
+        }
         self.end(DownReason::Protocol(reason));
         Ok(farewell)
     }
@@ -411,7 +422,8 @@ impl Peer {
         }
         let live = self.live.as_ref().filter(|_| !self.is_handshake_due());
         let wanted = live.map(|live| live.wants_keys(&local.limits));
-        Some(wanted.unwrap_or_default().max(self.initiations.next))
+        let earliest = self.initiations.next.max(self.distrust.until());
+        Some(wanted.unwrap_or_default().max(earliest))
     }
 
     /// Returns when to confirm keys to the peer, if it has room for that.

@@ -477,8 +477,25 @@ fn a_report_of_a_number_left_out_ends_the_session() {
     let error = |number| Err(PacketError::Report(ReportError::LeftOut(number)));
     let (mut victim, left_out) = begun();
     assert_eq!(victim.frames(&[victim.report(left_out - 1)]), Ok(()));
-    assert_eq!(victim.frames(&[victim.report(left_out + 1)]), Ok(()));
     assert_eq!(victim.frames(&[victim.report(left_out)]), error(left_out));
+    // The second report that does not name it.
+    let (mut victim, left_out) = begun();
+    let not_named = ReportError::NotNamed(left_out);
+    let outcome = victim.frames(&[victim.report(left_out + 1)]);
+    assert_eq!(outcome, Err(PacketError::Report(not_named)));
+    let (mut victim, left_out) = begun();
+    let Frame::Report(report) = victim.report(left_out + 1) else {
+        panic!("no report");
+    };
+    let gaps = vec![Gap {
+        before: left_out - 1,
+        missing: 1,
+        before_us: 0,
+        after_us: 0,
+    }];
+    let named = Frame::Report(Report { gaps, ..report });
+    assert_eq!(victim.frames(&[named]), Ok(()));
+    assert_eq!(victim.frames(&[victim.report(left_out + 1)]), Ok(()));
     for (before, missing) in [(left_out, 1), (left_out - 3, 2)] {
         let (mut victim, left_out) = begun();
         let Frame::Report(report) = victim.report(left_out + 2) else {

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use splitmix::SplitMix64;
+
 use super::{DELAY, Pair, config};
 use crate::{
     arrival::{Arrivals, Arrived, Asks, Timing},
     cause::{Cause, Classifier, LossEvent},
     coding::Encoding,
+    delivery::ReportError,
     path::PathSample,
     rate::{Controller, ControllerConfig, Rate},
     session::{SkipConfig, skips::Skips},
-    wire::Report,
+    wire::{Gap, Report},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -81,7 +84,7 @@ impl World {
 
     fn report(&mut self, now: Duration) -> Decisions {
         let mut report = self.arrivals.report(now);
-        self.skips.take_out(&mut report).expect("honest");
+        self.skips.take_out(&mut report, true).expect("honest");
         let sample = sample(now, &report);
         let mut losses = Vec::new();
         let settled = sample.as_ref().map_or(0, |sample| sample.received_us);
@@ -224,4 +227,106 @@ fn numbers_left_out_are_not_retransmitted() {
     assert_eq!(session.stats().segments_retransmitted, 0);
     assert_eq!(session.path().loss, 0.0);
     assert_eq!(session.causes(), crate::cause::CauseCounts::default());
+}
+
+/// Kinds of peers that report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reporter {
+    /// Truthful; this share of its packets is lost.
+    Honest(f64),
+    /// Names nothing.
+    Smooth,
+    /// Names nothing, and leaves out numbers of its own between reports.
+    Broken,
+    /// Names as many gaps as it may, at random.
+    Random,
+}
+
+/// Returns the packets sent until a lie is found, if one is, of these at most.
+fn found_after(reporter: Reporter, seed: u64, packets: u64) -> Option<(u64, ReportError)> {
+    let mut random = SplitMix64::new(seed);
+    let timing = Timing {
+        rtt: Duration::from_millis(50),
+        rate: None,
+    };
+    let mut arrivals = Arrivals::new(timing, Duration::ZERO);
+    let mut skips = Skips::new(&skips(100));
+    let (mut is_next, mut held) = (true, None::<u64>);
+    for packet in 0..packets {
+        let now = MS * u32::try_from(packet).expect("few");
+        let number = skips.next(packet, packet > 0);
+        let mut arrive = |number| {
+            let arrived = Arrived {
+                number,
+                datagram: BYTES,
+                marked: false,
+                asks: Asks::Soon,
+            };
+            arrivals.on_packet(now, &arrived, Duration::from_secs(1));
+        };
+        let is_lost = random.chance(0.05);
+        if !is_lost && random.chance(0.02) {
+            // It comes after the next one.
+            if let Some(late) = held.replace(number) {
+                arrive(late);
+            }
+        } else if !is_lost {
+            arrive(number);
+            held.take().into_iter().for_each(&mut arrive);
+        }
+        if packet == 0 || !random.chance(0.1) {
+            continue;
+        }
+        let mut report = arrivals.report(now);
+        match reporter {
+            Reporter::Honest(lost) if random.chance(lost) => {
+                is_next = false;
+                continue;
+            }
+            Reporter::Honest(_) => {}
+            Reporter::Smooth => report.gaps.clear(),
+            Reporter::Broken => {
+                report.gaps.clear();
+                is_next = false;
+            }
+            Reporter::Random => {
+                let most = report.highest.map_or(0, |highest| highest.number);
+                let gap = |before| Gap {
+                    before,
+                    missing: 1,
+                    before_us: 0,
+                    after_us: 0,
+                };
+                let befores = (0..16).map(|_| random.below(most.saturating_sub(2).max(1)));
+                report.gaps = befores.map(gap).collect();
+            }
+        }
+        if let Err(error) = skips.take_out(&mut report, is_next) {
+            return Some((packet, error));
+        }
+        is_next = true;
+    }
+    None
+}
+
+#[test]
+fn a_truthful_peer_is_believed_whatever_its_losses() {
+    for (seed, lost) in (1..).zip([0.0, 0.01, 0.1, 0.3, 0.5]) {
+        let found = found_after(Reporter::Honest(lost), seed, 300_000);
+        assert_eq!(found, None, "losses {lost}, seed {seed}");
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_know_what_was_left_out_is_found_soon() {
+    for seed in 1..20 {
+        for (reporter, within) in [
+            (Reporter::Smooth, 300),
+            (Reporter::Broken, 2400),
+            (Reporter::Random, 300),
+        ] {
+            let (packets, _) = found_after(reporter, seed, 5000).expect("a lie");
+            assert!(packets <= within, "{reporter:?}: {packets}, seed {seed}");
+        }
+    }
 }
