@@ -11,8 +11,9 @@ use pepd_tests::{
     bed::{Bed, Family, Path, Place},
     echo::EchoServer,
     host::Dial,
-    matrix::matrix,
+    matrix::{matrix, matrix_pepd_only},
     outcome::Ended,
+    pep::Pep,
     raw::{self, Segment, Wire},
     serve::Server,
     wait::{PATIENCE, wait_for, wait_until},
@@ -63,6 +64,27 @@ fn with_source_self_the_server_sees_pepd() {
             Path::Direct => assert_eq!(seen, own),
             Path::Spoof | Path::Defer => assert_eq!(seen.ip(), bed.gateway_address()),
         }
+    });
+}
+
+/// Each leg stays in TIME_WAIT for a minute. A host that makes many must not take all ports from
+/// the others.
+#[test]
+fn with_source_self_ports_that_are_used_up_are_used_again() {
+    matrix_pepd_only(|bed| {
+        bed.gateway
+            .sysctl("net.ipv4.ip_local_port_range", "40000 40063");
+        let at = bed.at(Place::Server, PORT);
+        let _echo = EchoServer::start(bed.server.listen(at));
+        let config = bed.config("[[site]]\nname = \"all\"\nsource = \"self\"");
+        let pep = Pep::start(&bed.gateway, &config.expect("not direct"));
+        for _ in 0..200 {
+            let mut stream = bed.client.connect(at).expect("pepd answers");
+            echo_once(&mut stream, b"by one of 64 ports");
+        }
+        let waiting = bed.gateway.run("ss", &["-tanH", "state", "time-wait"]);
+        assert!(waiting.lines().count() >= 60, "{waiting}");
+        pep.stop();
     });
 }
 

@@ -180,15 +180,19 @@ pub fn connect(
     publish: impl Fn(BorrowedFd<'_>),
 ) -> io::Result<OwnedFd> {
     publish(leg.as_fd());
+    let leg_of = || ReservedLeg::new(&ends.site, family);
     let is_clients = ends.site.source == Source::Client;
     let leg = if is_clients && context.client_ports.is_crowded(ends.client) {
         leg
     } else {
         match leg.connect(&ends.site, ends.destination, ends.client, syn) {
             Err(err) if is_clients && is_address_taken(&err) => {
-                let leg = ReservedLeg::new(&ends.site, family)?;
+                let leg = leg_of()?;
                 publish(leg.as_fd());
                 leg
+            }
+            Err(err) if is_address_taken(&err) => {
+                return connect_again(leg_of, ends, syn, publish).unwrap_or(Err(err));
             }
             result => return result,
         }
@@ -198,6 +202,25 @@ pub fn connect(
         .update(|stats| stats.source_port_changed += 1);
     leg.connect_from_any_port(&ends.site, ends.destination, ends.client.ip(), syn)
 }
+
+/// Tries other ports after one that was in use, each with a socket of its own, as it stays bound;
+/// `None` if all are.
+fn connect_again(
+    leg_of: impl Fn() -> io::Result<ReservedLeg>,
+    ends: &FlowInfo,
+    syn: FromSyn,
+    publish: impl Fn(BorrowedFd<'_>),
+) -> Option<io::Result<OwnedFd>> {
+    let mut tries = (0..PORT_TRIES).map(|_| {
+        let leg = leg_of()?;
+        publish(leg.as_fd());
+        leg.connect(&ends.site, ends.destination, ends.client, syn)
+    });
+    tries.find(|tried| !tried.as_ref().is_err_and(is_address_taken))
+}
+
+/// Ports that may be tried where all seem to be taken.
+const PORT_TRIES: usize = 4;
 
 /// Returns whether the client's address and port are in use on this host, by a connection not quite
 /// closed.

@@ -207,6 +207,16 @@ impl ReservedLeg {
         self.start(site, destination, syn, false)
     }
 
+    fn connect_from_used(&self, destination: &SockAddr) -> io::Result<()> {
+        let address = self.socket.local_addr()?.as_socket();
+        let mut address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let bind = |port| {
+            address.set_port(port);
+            self.socket.bind(&address.into())
+        };
+        ports::connect_from_used(bind, || self.socket.connect(destination))
+    }
+
     fn start(
         self,
         site: &SiteRuntime,
@@ -229,7 +239,12 @@ impl ReservedLeg {
         let connected = if has_port {
             connect()
         } else {
-            ports::connect_in_parts(self.socket.as_fd(), connect)
+            match ports::connect_in_parts(self.socket.as_fd(), connect) {
+                Err(err) if err.kind() == io::ErrorKind::AddrNotAvailable => {
+                    self.connect_from_used(&destination)
+                }
+                result => result,
+            }
         };
         match connected {
             Err(err) if err.raw_os_error() != Some(libc::EINPROGRESS) => Err(err),

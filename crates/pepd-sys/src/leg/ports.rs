@@ -4,6 +4,11 @@
 //! stay taken for a minute after a connection (TIME_WAIT). Once most are, each search takes
 //! milliseconds, in which the thread serves no flow. So each search is limited to a part of the
 //! ports (IP_LOCAL_PORT_RANGE, Linux 6.3), chosen at random.
+//!
+//! If all are taken, one of them at random is tried in spite of that. The kernel takes a port in
+//! TIME_WAIT again that is bound explicitly, if the connection had timestamps, which tell its
+//! segments from new ones (RFC 6191). Otherwise a peer that opens and closes some 500 flows a
+//! second would leave no port to a server for anyone.
 
 use std::{
     fs,
@@ -51,6 +56,41 @@ pub(super) fn connect_in_parts(
     connect()
 }
 
+/// Binds a socket, which is unbound or bound to an address alone, to a port that another connection
+/// may have had, and calls `connect`.
+///
+/// # Errors
+/// EADDRINUSE or EADDRNOTAVAIL if the port is still in use. Those of `connect`.
+pub(super) fn connect_from_used(
+    bind: impl FnOnce(u16) -> io::Result<()>,
+    connect: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let (all, reserved) = (range(), reserved());
+    let random = || RandomState::new().build_hasher().finish();
+    let places = u64::from(all.end().saturating_sub(*all.start())) + 1;
+    // The remainder fits.
+    let ports = (0..SEARCHES).map(|_| all.start() + (random() % places) as u16);
+    let free = |port: &u16| !reserved.iter().any(|kept| kept.contains(port));
+    let port = ports.into_iter().find(free);
+    bind(port.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
+    connect()
+}
+
+/// Returns the ports that are kept for services (ip_local_reserved_ports).
+fn reserved() -> Vec<RangeInclusive<u16>> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_reserved_ports");
+    ports_in(&text.unwrap_or_default())
+}
+
+/// Parses a list such as `7000,8000-8010`.
+fn ports_in(list: &str) -> Vec<RangeInclusive<u16>> {
+    let one = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    list.trim().split(',').filter_map(one).collect()
+}
+
 /// Returns the machine's range of ports (ip_local_port_range), as of the first call.
 fn range() -> RangeInclusive<u16> {
     static RANGE: OnceLock<RangeInclusive<u16>> = OnceLock::new();
@@ -94,6 +134,19 @@ mod tests {
         assert_eq!(seen.len(), 2000);
         assert_eq!(part(&(5000..=5100), 7), 5000..=5100);
         assert_eq!(part(&(1..=u16::MAX), u64::MAX).count(), usize::from(PART));
+    }
+
+    #[test]
+    fn a_port_that_is_kept_for_a_service_is_left_alone() {
+        assert_eq!(ports_in("7000,8000-8010\n"), [7000..=7000, 8000..=8010]);
+        assert_eq!(ports_in("\n"), []);
+        let mut bound = None;
+        let bind = |port| {
+            bound = Some(port);
+            Ok(())
+        };
+        connect_from_used(bind, || Ok(())).expect("connected");
+        assert!(range().contains(&bound.expect("a port")));
     }
 
     #[test]
