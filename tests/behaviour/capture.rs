@@ -243,7 +243,14 @@ fn an_interrupted_capture_or_one_on_a_full_disk_is_complete_so_far() {
     echo_once(&mut stream, b"before");
     let client = client_of(&stream);
     let boat = bed.host("boat");
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+    // `nohup` makes this one ignored, for its children too.
+    let status = fs::read_to_string("/proc/self/status").expect("a /proc");
+    let mut lines = status.lines();
+    let ignored = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.expect("a mask").trim(), 16).expect("a mask");
+    let is_heard = |signal: &Signal| ignored & 1 << (*signal as i32 - 1) == 0;
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    for signal in signals.into_iter().filter(is_heard) {
         let (child, file) = begin(&boat, &running.boat, &client, &[]);
         echo_once(&mut stream, OURS);
         wait_until("it is in the file", || count(&file, OURS) == 4);

@@ -16,6 +16,8 @@ use pepd_sys::leg::Family;
 use rtnetlink::{Error, Handle, LinkUnspec, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
+use super::rules::DUMMY_ADDRESS;
+
 /// A host of a LAN interface, as source of a route look-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LanHost {
@@ -36,10 +38,6 @@ impl LanHost {
         }
     }
 }
-
-/// IPv4's dummy address (RFC 7600, section 6) for TUN devices. On an interface without any address
-/// the loose reverse path check drops everything (`__fib_validate_source`, "last resort").
-const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// Packets that a TUN for held SYNs queues until pepd reads them: 100 ms of a flood of 40,000 SYNs
 /// a second.

@@ -46,7 +46,7 @@ pub(crate) use packets::{BOOSTED, looks_at_packets};
 pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
 use pepd_sys::gate::Gate;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, net::Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
@@ -193,6 +193,8 @@ pub enum Term {
     /// The packet is of the family, and its destination is in a network of this machine that is not
     /// that of an uplink.
     ToNear(Family),
+    /// The packet is of the family, and its source is in such a network.
+    FromNear(Family),
     /// The packet's mark has no bits beyond the mask.
     NoOtherMark,
     /// Keeps the packet's mark as that of a SYN with its four addresses, of the family.
@@ -555,6 +557,10 @@ impl Features {
         }
     }
 }
+
+/// IPv4's dummy address (RFC 7600, section 6) for TUN devices. On an interface without any address
+/// the loose reverse path check drops everything (`__fib_validate_source`, "last resort").
+pub(crate) const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// A LAN interface and the TUN through which its held SYNs go.
 #[derive(Debug, Clone, PartialEq, Eq)]

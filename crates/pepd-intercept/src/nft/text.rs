@@ -299,6 +299,9 @@ fn term(mask: u32, term: &Term) -> String {
             let marks = set(marks.iter().map(|mark| format!("{mark:#010x}")));
             format!("meta mark & {mask:#010x} != {marks}")
         }
+        Term::FromNear(family) => {
+            format!("{} saddr @{}", family.payload(), family.near_set())
+        }
         Term::ToNear(family) => format!("{} daddr @{}", family.payload(), family.near_set()),
         Term::NoOtherMark => format!("meta mark & {:#010x} == 0", !mask),
         Term::KeepMark(family) => in_marks("update", *family),

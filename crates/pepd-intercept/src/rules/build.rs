@@ -1,5 +1,7 @@
 //! Construction of the chains from the configuration.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use pep_core::{
     config::{Config, IfName, OtherRoutes},
@@ -8,8 +10,8 @@ use pep_core::{
 use pepd_sys::{gate::Gate, marks::MarkSet};
 
 use super::{
-    Chain, Counter, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, OTHER_ROUTE, Prefixes, Rule,
-    Ruleset, Term, chain,
+    Chain, Counter, DUMMY_ADDRESS, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, OTHER_ROUTE,
+    Prefixes, Rule, Ruleset, Term, chain,
     copies::ask_chain,
     gate, host_at_cap, lans, lost_chain, no_route, off_chain, other_route,
     packets::{PacketLane, lanes, takes_tcp},
@@ -245,7 +247,7 @@ impl Builder<'_> {
     }
 
     /// Returns the families for which traffic to networks of this machine is exempt from tunnels.
-    fn near(&self) -> &'static [Family] {
+    pub(super) fn near(&self) -> &'static [Family] {
         let mut sites = self.config.sites.iter();
         let tunnels = sites.any(|(_, site)| site.mode == Mode::Tunnel || site.mode.boosts());
         let link = self.config.link.as_ref();
@@ -343,7 +345,15 @@ impl Builder<'_> {
         };
         // First, as each datagram of a site of mode `packet` meets this rule.
         let of_no_flow = self.to_packets("of no flow", &[lan(), NotTcpOrIcmp], true);
-        let mut rules: Vec<_> = of_no_flow.into_iter().collect();
+        let dummy = Prefixes::for_family(Family::V4, &[IpNet::from(IpAddr::V4(DUMMY_ADDRESS))]);
+        let has_tuns = self.lans.iter().any(|lan| lan.tun.is_some());
+        let no_door = has_tuns.then(|| {
+            rule(
+                "the TUN's address is no door to this machine",
+                [lan(), Term::Destination(dummy), Term::Drop],
+            )
+        });
+        let mut rules: Vec<_> = no_door.into_iter().chain(of_no_flow).collect();
         rules.extend(self.out_of_lanes());
         rules.extend(self.released());
         rules.push(rule(
@@ -561,7 +571,7 @@ impl Builder<'_> {
         let may_pass = asks_for_route.then(|| rule("skip destinations without a route", may_pass));
         let may_pass = may_pass.into_iter();
         let (recent, families) = (self.recent().iter(), self.features.families().iter());
-        if self.takes_syns(site) || !self.features.recent {
+        if site.is_deferred() || !self.features.recent {
             // SYNs that were held must arrive, remembered or not.
             let recent = recent.map(|family| rule(&comment, remember(family)));
             return may_pass
@@ -572,9 +582,14 @@ impl Builder<'_> {
         // A SYN that a full set does not take passes: the answer to its cookie would not match.
         let syns = recent.map(|family| tproxy(family, &remember(family)));
         let cookies = families.map(|family| tproxy(family, &[Term::Ack]));
+        // One out of a TUN, or to a tunnel, is repeated by its host instead.
+        let end = match self.asks(site) {
+            true => Term::Drop,
+            false => Term::Accept,
+        };
         let passes = rule(
-            "set of recent SYNs is full: passes",
-            [Term::Syn, Term::Count(Counter::PassedRecent), Term::Accept],
+            "set of recent SYNs is full",
+            [Term::Syn, Term::Count(Counter::PassedRecent), end],
         );
         may_pass
             .chain(syns)

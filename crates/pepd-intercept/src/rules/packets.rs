@@ -140,6 +140,7 @@ impl Builder<'_> {
                 refused(Term::AsThisMachine, Counter::NotFromHosts),
             ),
         ];
+        rules.extend(self.not_of_this_end());
         rules.extend(self.remember_peers());
         rules.extend(self.lanes.iter().enumerate().map(|(number, lane)| {
             let from = Term::From(vec![lane.tun.clone()]);
@@ -160,6 +161,28 @@ impl Builder<'_> {
             )
         }));
         rules
+    }
+
+    /// Returns rules for packets from peers in the name of hosts of this end: their packets do not
+    /// come from a peer. Peers with `from` speak for the hosts that it names.
+    fn not_of_this_end(&self) -> impl Iterator<Item = Rule> {
+        let is_free = |lane: &&PacketLane| {
+            let mut sites = self.config.packet_sites();
+            let peer = sites.find(|of| of.id == lane.site).and_then(|of| of.peer);
+            peer.is_some_and(|peer| self.config.peers[peer].from.is_none())
+        };
+        let may_lie = self.lanes.iter().filter(is_free);
+        let tuns: Vec<_> = may_lie.map(|lane| lane.tun.clone()).collect();
+        let families = self.near().iter().filter(|_| !tuns.is_empty());
+        let rules = families.map(|&family| {
+            let from = Term::From(tuns.clone());
+            let counted = Term::Count(Counter::NotFromHosts);
+            rule(
+                "a peer must not speak for hosts in a network of this machine",
+                [from, Term::FromNear(family), counted, Term::Drop],
+            )
+        });
+        rules.collect::<Vec<_>>().into_iter()
     }
 
     /// Returns rules for a packet of no flow that meets these conditions.

@@ -142,9 +142,14 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
         position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
     let last = rules.len() - 1;
     let first = (others, to_us, as_us, own, passing);
-    assert_eq!(first, (0, 1, 2, 5, 6), "before all others");
-    for (rule, family) in rules[3..5].iter().zip([Family::V4, Family::V6]) {
-        assert_eq!(*rule, [of_peers(), Term::RememberPeer(family, 0)]);
+    assert_eq!(first, (0, 1, 2, 7, 8), "before all others");
+    for (number, family) in (3..).zip([Family::V4, Family::V6]) {
+        let [from, near, ..] = rules[number] else {
+            panic!("{:?}", rules[number]);
+        };
+        assert_eq!((from, near), (&of_peers(), &Term::FromNear(family)));
+        let known = [of_peers(), Term::RememberPeer(family, 0)];
+        assert_eq!(rules[number + 2], known);
     }
     assert_eq!(rules[others].last(), Some(&goes(Term::Goto)));
     assert!(others < full && full < syn && syn < gate && half_open < last);

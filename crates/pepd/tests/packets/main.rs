@@ -249,6 +249,21 @@ fn a_peer_does_not_speak_for_this_machine() {
     });
 }
 
+/// A peer that is taken for a neighbour could answer for a resolver in the LAN, for example.
+#[test]
+fn a_peer_does_not_speak_for_hosts_of_this_end() {
+    in_place(async |host, mut interception, tuns| {
+        with_ipv6(host);
+        interception.troubles().await.expect("the kernel answers");
+        let tun = &tuns.sites[0];
+        for source in ["10.9.0.7", "2001:db8:9::7"] {
+            let source = source.parse().expect("an address");
+            assert!(!comes_from(host, tun, source), "{source}");
+        }
+        assert!(counter("packets_not_from_hosts"));
+    });
+}
+
 #[test]
 fn the_rules_of_a_site_removed_by_a_reload_are_removed() {
     in_place(async |_host, interception, tuns| {

@@ -416,6 +416,7 @@ impl Writer<'_> {
             | Term::Tag(_)
             | Term::Tagged(_)
             | Term::NoOtherMark
+            | Term::FromNear(_)
             | Term::NotMarked(_)
             | Term::ToDevice(_)
             | Term::FromDevices(_)
