@@ -9,9 +9,12 @@
 //! chain elsewhere     lets new flows pass whose route does not lead by the link
 //! chain host_at_cap   lets new flows pass of hosts that have reached their flow limit
 //! chain lost_N        empty; passes or blocks flows of site N while redirected SYNs do not arrive
-//! chain held_rate     lets SYNs pass that exceed the rate of held SYNs
+//! chain unforwarded_N empty; takes flows of site N that this machine does not forward
+//! chain held_rate     lets SYNs pass that exceed the rate of SYNs that pepd takes
+//! chain tunnel_rate   drops such SYNs to tunnels
 //! chain sites         one or more rules per site, in the order of the configuration
-//! chain ask_K         a SYN from LAN interface K is forwarded, to meet rules of other programs
+//! chain ask_K         a SYN from LAN interface K is forwarded, to meet rules of other programs;
+//!                     ask_tunnel_K: to a tunnel
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
 //! chain packet_N      a packet of a site of mode packet or boost goes into the Nth TUN
@@ -33,25 +36,30 @@
 
 mod build;
 mod clear;
+mod conditions;
 mod copies;
 mod errors;
 mod marks;
 mod packets;
+mod state;
 
-use build::site_chain;
 #[cfg(test)]
 pub(crate) use clear::tests::HEAD as CLEAR_HEAD;
 pub(crate) use clear::{Device, hosts_never_in_clear, hosts_only, marks_that_pass};
 pub(crate) use packets::{BOOSTED, looks_at_packets};
 pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
-use pepd_sys::gate::Gate;
+pub(crate) use state::{
+    NO_ROUTE, NoRoute, OTHER_ROUTE, lost, lost_chain, no_route, off_chain, own_chains, unforwarded,
+    unforwarded_chain,
+};
+pub use state::{follows_state, gate, instead, left_alone};
 
 use std::{borrow::Cow, net::Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
-    site::{InterceptionLoss, Mode, PortRange, Protocol, Site, SiteId},
+    site::{PortRange, Protocol, SiteId},
 };
 
 pub use pepd_sys::leg::Family;
@@ -548,6 +556,11 @@ impl Features {
         errors: true,
     };
 
+    /// Returns whether rules of other programs in the forward hook can hold.
+    pub const fn can_obey(self) -> bool {
+        self.recent && self.fib && self.tags && self.copies
+    }
+
     /// Returns the families in use.
     pub fn families(self) -> &'static [Family] {
         if self.ipv6 {
@@ -625,194 +638,6 @@ pub fn lans(config: &Config) -> Vec<Lan> {
         tun: takes.then(|| format!("{prefix}{index}")),
     };
     config.intercept.lan.iter().enumerate().map(name).collect()
-}
-
-/// Returns the rules of the chain `gate`.
-///
-/// A packet that belongs to a known handshake or TIME_WAIT is of one of pepd's flows, which
-/// continues even when the gate is closed.
-pub fn gate(gate: Gate) -> Vec<Rule> {
-    match gate {
-        Gate::Open => Vec::new(),
-        Gate::Closed => vec![
-            goes_on(),
-            rule(
-                "new flows pass unaccelerated",
-                [Term::Count(Counter::Passed), Term::Accept],
-            ),
-        ],
-    }
-}
-
-fn goes_on() -> Rule {
-    rule(
-        "an open handshake continues",
-        [Term::SocketTransparent, Term::Return],
-    )
-}
-
-/// Name of the chain that new flows pass which pepd would otherwise answer at once.
-pub(super) const NO_ROUTE: &str = "no_route";
-
-/// Uses of the chain [`NO_ROUTE`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum NoRoute {
-    /// Flows to destinations without a route pass.
-    #[default]
-    Asked,
-    /// All flows of IPv6 pass as well, since no server answers over it.
-    SilentV6,
-    /// None pass: routes may be missing with the link, and flows wait for it.
-    LinkDown,
-}
-
-/// Returns the rules of the chain [`NO_ROUTE`].
-pub(super) fn no_route(now: NoRoute) -> Vec<Rule> {
-    let passes = |comment, condition| {
-        let passes = [condition, Term::Count(Counter::PassedNoRoute), Term::Accept];
-        rule(comment, passes)
-    };
-    let asked = passes(
-        "no route to the destination: the kernel answers",
-        Term::NoRoute,
-    );
-    let silent = passes(
-        "no server answers over IPv6: hosts fall back to IPv4",
-        Term::Of(Family::V6),
-    );
-    match now {
-        NoRoute::Asked => vec![goes_on(), asked],
-        NoRoute::SilentV6 => vec![goes_on(), asked, silent],
-        NoRoute::LinkDown => Vec::new(),
-    }
-}
-
-/// Returns the name of the chain that stops new flows of a site while redirected SYNs do not
-/// arrive.
-pub(super) fn lost_chain(id: SiteId) -> String {
-    format!("lost_{id}")
-}
-
-/// Returns true for the name of a chain of a site whose rules depend on the state of this machine.
-pub fn follows_state(name: &str) -> bool {
-    name.starts_with("lost_") || name.starts_with("unforwarded_")
-}
-
-/// Returns the name of the chain for new flows of a site that this machine does not forward.
-pub(super) fn unforwarded_chain(id: SiteId) -> String {
-    format!("unforwarded_{id}")
-}
-
-/// Returns the rules of the chain [`unforwarded_chain`] for these interfaces and families.
-pub(super) fn unforwarded<'a>(
-    id: SiteId,
-    from: impl IntoIterator<Item = &'a (String, Family)>,
-) -> Vec<Rule> {
-    let rules = from.into_iter().map(|(interface, family)| {
-        let conditions = [Term::From(vec![interface.clone()]), Term::Of(*family)];
-        let to = [Term::Goto(site_chain(id))];
-        rule(
-            "not forwarded, so no rule of others concerns it",
-            [&conditions[..], &to].concat(),
-        )
-    });
-    rules.collect()
-}
-
-/// Returns the rules of the chain [`lost_chain`] while SYNs of these families do not arrive.
-pub(super) fn lost<'a>(
-    families: impl IntoIterator<Item = &'a Family>,
-    instead: InterceptionLoss,
-) -> Vec<Rule> {
-    let rules = families.into_iter().map(|&family| {
-        let (comment, counter, end) = match instead {
-            InterceptionLoss::Pass => (LOST_PASS, Counter::PassedLost, Term::Accept),
-            InterceptionLoss::Block => (LOST_BLOCK, Counter::BlockedLost, Term::Drop),
-        };
-        rule(comment, [Term::Of(family), Term::Count(counter), end])
-    });
-    rules.collect()
-}
-
-const LOST_PASS: &str = "redirected SYNs do not arrive: new flows pass";
-const LOST_BLOCK: &str = "redirected SYNs do not arrive: new flows are blocked";
-
-/// Name of the chain for new flows of split sites where the link is known.
-pub(super) const OTHER_ROUTE: &str = "elsewhere";
-
-/// Returns the rules of the chain [`OTHER_ROUTE`].
-fn other_route(link: &str) -> Vec<Rule> {
-    let passes = [
-        Term::RoutedByOther(link.to_owned()),
-        Term::Count(Counter::PassedOtherRoute),
-        Term::Accept,
-    ];
-    vec![goes_on(), rule("route does not lead by the link", passes)]
-}
-
-/// Returns the rules of the chain `host_at_cap`.
-fn host_at_cap() -> Vec<Rule> {
-    vec![
-        goes_on(),
-        rule(
-            "host at its flow limit: new flows pass unaccelerated",
-            [Term::Count(Counter::PassedHosts), Term::Accept],
-        ),
-    ]
-}
-
-/// Name of the chain before SYNs of a deferred site enter a TUN. It is empty while the site is on:
-/// otherwise pepd would connect to the servers of connections that pass.
-pub(super) fn off_chain(id: SiteId) -> String {
-    format!("off_{}", id.0)
-}
-
-/// Returns whether SYNs of a site that takes flows go through pepd before the kernel answers them.
-fn takes_syns(config: &Config, site: &Site) -> bool {
-    site.is_deferred() || config.asks_forward(site)
-}
-
-/// Returns the names of a site's own chains, whose rules can be replaced without affecting others.
-/// Sites of mode `bypass` have none.
-pub(super) fn own_chains(config: &Config, id: SiteId) -> Vec<String> {
-    match config.sites[id].mode {
-        Mode::Split | Mode::Tunnel if takes_syns(config, &config.sites[id]) => {
-            vec![off_chain(id), site_chain(id)]
-        }
-        Mode::Split | Mode::Tunnel => vec![site_chain(id)],
-        Mode::Packet | Mode::Boost => packets::lanes_of(config, id),
-        Mode::Block => vec![packets::block_chain(id)],
-        Mode::Bypass => Vec::new(),
-    }
-}
-
-/// Returns the rules of a site's own chain of this name while the site is bypassed; `None` for
-/// other chains.
-pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
-    let (of, _) = chain.split_once('_')?;
-    match of {
-        "site" | "off" => Some(vec![
-            goes_on(),
-            rule(
-                "peer or link is down, or site is off: new flows pass",
-                [Term::Accept],
-            ),
-        ]),
-        "packet" | "block" => Some(vec![rule(
-            "peer is down, or site is off: packets pass",
-            [Term::Accept],
-        )]),
-        _ => None,
-    }
-}
-
-/// Returns the alternative rules that a chain of this name may hold: while a peer or the link is
-/// down, its site off, or IPv6 without answers.
-pub fn instead(chain: &str) -> Vec<Vec<Rule>> {
-    match chain {
-        NO_ROUTE => [NoRoute::LinkDown, NoRoute::SilentV6].map(no_route).into(),
-        _ => left_alone(chain).into_iter().collect(),
-    }
 }
 
 #[cfg(test)]

@@ -588,14 +588,7 @@ pub fn degradations(features: Features) -> Vec<&'static str> {
              hang when this one takes over",
         );
     }
-    let Features {
-        recent,
-        fib,
-        tags,
-        copies,
-        ..
-    } = features;
-    if !(recent && fib && tags && copies) {
+    if !features.can_obey() {
         lost.push(
             "rules of other programs in the hook forward do not hold for accelerated connections",
         );

@@ -19,8 +19,9 @@ use pep_core::{
 
 use super::{
     Chain, Counter, Family, Features, Hook, Prefixes, Rule, Ruleset, Term,
-    build::{Builder, family_conditions, source_prefixes},
+    build::Builder,
     chain,
+    conditions::{family_conditions, source_prefixes},
     packets::{ports, protocols},
     rule,
 };

@@ -10,8 +10,9 @@ use pep_core::site::{Matcher, SiteId};
 
 use super::{
     Chain, Family, Hook, Rule, Term,
-    build::{Builder, joined},
+    build::Builder,
     chain,
+    conditions::joined,
     packets::{LaneKind, lane_chain},
     rule,
 };

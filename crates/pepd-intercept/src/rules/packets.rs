@@ -10,9 +10,8 @@ use pep_core::{
 };
 
 use super::{
-    Chain, Counter, Family, Hook, Prefixes, Rule, Term,
-    build::{Builder, joined},
-    chain, rule,
+    Chain, Counter, Family, Hook, Prefixes, Rule, Term, build::Builder, chain, conditions::joined,
+    rule,
 };
 
 /// Packets that go through a TUN.

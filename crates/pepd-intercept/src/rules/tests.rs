@@ -1,4 +1,6 @@
-use super::{build::joined, *};
+use pep_core::site::InterceptionLoss;
+
+use super::{conditions::joined, *};
 
 /// Past rules of other programs in the forward hook.
 fn config(text: &str) -> Config {

@@ -51,13 +51,14 @@ pub(super) async fn inspect(config: &Config, net: &Net, running: Option<&Running
     let uplink = uplink(config, net).await;
     let clamped = Clamped::find(config, &uplink.interface, &tables, families);
     findings.extend(clamped.finding());
+    let obstacles = forward::obstacles(config, &tables);
     findings.extend(forward::findings(
-        config, &uplink, &tables, families, evidence,
+        config, &uplink, &tables, families, evidence, &obstacles,
     ));
     Some(Seen {
         findings,
         clamped,
-        obstacles: forward::obstacles(config, &tables),
+        obstacles: obstacles.map(|obstacle| obstacle.is_some()),
     })
 }
 

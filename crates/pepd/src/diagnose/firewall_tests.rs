@@ -375,7 +375,9 @@ fn forward(config: &str, listing: &Value, is_routed: bool) -> Vec<(State, String
         is_routed,
     };
     let tables = nft::tables(listing, "pepd");
-    let found = forward::findings(&config, &uplink, &tables, &[false], Evidence::default());
+    let obstacles = forward::obstacles(&config, &tables);
+    let evidence = Evidence::default();
+    let found = forward::findings(&config, &uplink, &tables, &[false], evidence, &obstacles);
     let states = found.iter().map(|one| (one.state, one.to_string()));
     states.collect()
 }
@@ -453,6 +455,7 @@ fn an_input_chain_that_trusts_an_interface_is_in_the_way_of_rules_in_forward() {
             &config("forward = \"auto\"\n"),
             &nft::tables(&input, "pepd")
         )[0]
+        .is_some()
     );
     for other in ["forward = \"obey\"\n", ""] {
         assert_eq!(forward(other, &input, true), [], "{other}");

@@ -23,26 +23,25 @@ pub(super) struct Uplink {
     pub is_routed: bool,
 }
 
-/// Returns findings about rules in the forward hook.
+/// Returns findings about rules in the forward hook, with their [`obstacles`].
 pub(super) fn findings(
     config: &Config,
     uplink: &Uplink,
     tables: &[Table],
     families: &[bool],
     evidence: Evidence,
+    obstacles: &[Option<[Packet; 2]>; 2],
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut obstacles = families
-        .iter()
-        .filter_map(|&is_v6| obstacle(config, tables, is_v6));
-    let obstacle = obstacles.next();
+    let mut families_in_use = families.iter();
+    let obstacle = families_in_use.find_map(|&is_v6| obstacles[usize::from(is_v6)].as_ref());
     let of_family = |&is_v6: &bool| syns(config, &uplink.interface, is_v6);
     let syns: Vec<_> = families.iter().flat_map(of_family).collect();
     if !config.obeys_forward() || obstacle.is_some() {
         findings.extend(void(config, &syns, tables));
         // Nothing is closed otherwise.
         if !findings.is_empty() {
-            findings.extend(obstacle.map(|syns| blocked(config, tables, &syns)));
+            findings.extend(obstacle.map(|syns| blocked(config, tables, syns)));
         }
     } else {
         findings.extend(closed(&syns, tables, evidence));
@@ -51,10 +50,10 @@ pub(super) fn findings(
     findings
 }
 
-/// Returns the families of which SYNs behind these rules would not reach a listener, although
+/// Returns, for each family, SYNs behind these rules that would not reach a listener, although
 /// others would.
-pub(super) fn obstacles(config: &Config, tables: &[Table]) -> [bool; 2] {
-    [false, true].map(|is_v6| obstacle(config, tables, is_v6).is_some())
+pub(super) fn obstacles(config: &Config, tables: &[Table]) -> [Option<[Packet; 2]>; 2] {
+    [false, true].map(|is_v6| obstacle(config, tables, is_v6))
 }
 
 /// Returns SYNs out of a TUN that may not reach a listener, although those from the hosts'
