@@ -223,6 +223,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
             outages: Outages::After(Duration::from_secs(1)),
             stream_credit: window(RING),
             session_credit: CREDIT,
+            kept_max: 64 << 20,
             streams_max: 2 * SLOTS,
             packets: false,
             peer_packets: false,

@@ -36,6 +36,7 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
         outages: Outages::After(Duration::from_secs(1)),
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
+        kept_max: 64 << 20,
         streams_max: 1000,
         packets: true,
         peer_packets: true,

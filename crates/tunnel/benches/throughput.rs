@@ -106,6 +106,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
         outages: Outages::After(Duration::from_secs(1)),
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
+        kept_max: 64 << 20,
         streams_max: 100,
         packets: true,
         peer_packets: true,

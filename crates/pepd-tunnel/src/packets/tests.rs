@@ -143,6 +143,7 @@ fn session() -> Session {
         outages: Outages::Never,
         stream_credit: 1 << 20,
         session_credit: 1 << 20,
+        kept_max: 64 << 20,
         streams_max: 8,
         packets: true,
         peer_packets: true,

@@ -461,11 +461,17 @@ fn session_config(
         memory: None,
         overhead_max: 1.0,
         skips: SkipConfig::default(),
+        kept_max: (memory as usize / 16).clamp(KEPT_MIN, KEPT_MAX),
         packets: has_packets(config, index),
         peer_packets: false,
         peer_rests: false,
     }
 }
+
+/// Bounds of the memory for a peer's unacknowledged segments, in bytes; between them a part of
+/// `limits.memory`. The smallest suffices for 50 MB in flight.
+const KEPT_MIN: usize = 8 << 20;
+const KEPT_MAX: usize = 64 << 20;
 
 /// Returns whether there are sites in mode `packet` with that peer.
 fn has_packets(config: &Config, peer: usize) -> bool {

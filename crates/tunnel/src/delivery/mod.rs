@@ -73,6 +73,7 @@ const LOG_MIN: Duration = Duration::from_millis(250);
 pub struct Delivery<T> {
     log: Log,
     segments: Segments<T>,
+    kept_max: usize,
     /// Segments in the order of their last transmission, oldest first: unprotected ones, and
     /// FEC-protected ones. Entries of acknowledged segments stay, and are ignored.
     flights: [VecDeque<Flight>; 2],
@@ -183,6 +184,7 @@ impl<T> Delivery<T> {
         Self {
             log: Log::default(),
             segments: Segments::new(),
+            kept_max: usize::MAX,
             flights: [VecDeque::new(), VecDeque::new()],
             undecided: BTreeMap::new(),
             lost: BTreeSet::new(),
@@ -206,10 +208,18 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Adds a new segment whose packet has `size` bytes on the link, and returns its number. Must
-    /// be followed by [`on_sent`](Self::on_sent).
-    pub fn push(&mut self, content: T, size: usize) -> u64 {
-        self.segments.push(content, size)
+    /// Limits the memory of unacknowledged segments to about this many bytes: beyond it the window
+    /// is closed. A peer chooses how long they wait, and how much fits into one.
+    pub fn with_kept_max(mut self, bytes: usize) -> Self {
+        self.kept_max = bytes;
+        self
+    }
+
+    /// Adds a new segment whose packet has `size` bytes on the link, and returns its number. Its
+    /// content has `beyond` bytes of memory beyond its own. Must be followed by
+    /// [`on_sent`](Self::on_sent).
+    pub fn push(&mut self, content: T, size: usize, beyond: usize) -> u64 {
+        self.segments.push(content, size, beyond)
     }
 
     /// Returns the number of the next packet.
@@ -320,7 +330,10 @@ impl<T> Delivery<T> {
         let (segments, bytes) = self.span();
         let time = self.window_time(spacing).as_secs_f64();
         let window = (rate as f64 * time) as u64 + if blind { BLIND_BYTES } else { 0 };
+        // A few must always go, or nothing would move.
+        let is_kept = self.segments.kept() < self.kept_max.saturating_add(more_bytes as usize);
         segments < WINDOW_SEGMENTS_MAX + more
+            && (is_kept || segments < WINDOW_SEGMENTS_MIN)
             && (segments < WINDOW_SEGMENTS_MIN + more || bytes < window.saturating_add(more_bytes))
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Segment<T> {
     pub(super) content: T,
     /// Bytes of its packet on the link, at the last push or transmission.
     pub(super) size: usize,
+    /// Bytes of memory of the content beyond its own, at the push.
+    beyond: usize,
     pub(super) last: Sending,
     /// The transmission before the last.
     pub(super) before: Option<Sending>,
@@ -64,6 +66,8 @@ pub(super) struct Segments<T> {
     /// Entries without a segment.
     free: Vec<u32>,
     bytes: u64,
+    /// Memory of the contents beyond their own, in bytes.
+    beyond: usize,
     unacked: RangeSet,
 }
 
@@ -75,6 +79,7 @@ impl<T> Segments<T> {
             entries: Vec::new(),
             free: Vec::new(),
             bytes: 0,
+            beyond: 0,
             unacked: RangeSet::default(),
         }
     }
@@ -95,7 +100,15 @@ impl<T> Segments<T> {
         self.entries.len() - self.free.len()
     }
 
-    pub(super) fn push(&mut self, content: T, size: usize) -> u64 {
+    /// Returns the memory in use, in bytes.
+    pub(super) fn kept(&self) -> usize {
+        self.slots.len() * size_of::<Slot>()
+            + self.unacked() * size_of::<Option<Segment<T>>>()
+            + self.beyond
+    }
+
+    /// Adds a segment. `beyond` is the memory of its content beyond its own, in bytes.
+    pub(super) fn push(&mut self, content: T, size: usize, beyond: usize) -> u64 {
         let seq = self.next();
         let never = Sending {
             number: NEVER,
@@ -104,6 +117,7 @@ impl<T> Segments<T> {
         let segment = Segment {
             content,
             size,
+            beyond,
             last: never,
             before: None,
             losses: 0,
@@ -118,6 +132,7 @@ impl<T> Segments<T> {
         let size = size as u32;
         self.slots.push_back(Slot { entry, size });
         self.bytes += u64::from(size);
+        self.beyond += beyond;
         self.unacked.insert(seq);
         seq
     }
@@ -164,6 +179,7 @@ impl<T> Segments<T> {
     pub(super) fn acknowledge(&mut self, seqs: Range<u64>, mut acked: impl FnMut(u64, Segment<T>)) {
         let (first, slots) = (self.first, &mut self.slots);
         let (entries, free) = (&mut self.entries, &mut self.free);
+        let beyond = &mut self.beyond;
         self.unacked.take(seqs, |run| {
             for seq in run {
                 // Every number in `unacked` has a slot with an entry.
@@ -173,6 +189,7 @@ impl<T> Segments<T> {
                 let entry = std::mem::replace(&mut slot.entry, ACKED);
                 if let Some(segment) = entries.get_mut(entry as usize).and_then(Option::take) {
                     free.push(entry);
+                    *beyond -= segment.beyond;
                     acked(seq, segment);
                 }
             }

@@ -43,6 +43,9 @@ pub struct SessionConfig {
     pub overhead_max: f64,
     /// Packet numbers left out.
     pub skips: SkipConfig,
+    /// Memory for segments that wait for acknowledgement, in bytes, some 200 for each. Beyond it
+    /// nothing new is sent.
+    pub kept_max: usize,
 }
 
 /// Packet numbers left out at random: a peer that reports one has not received what it reports (RFC
@@ -100,9 +103,13 @@ impl Default for SessionConfig {
             memory: None,
             overhead_max: 1.0,
             skips: SkipConfig::default(),
+            kept_max: KEPT_MAX,
         }
     }
 }
+
+/// Suffices for some 400 MB in flight: 5 Gbit/s with a round trip of 600 ms.
+const KEPT_MAX: usize = 64 << 20;
 
 /// Maximum transmission time of a packet at low rates: urgent data waits for it, bit errors hit it,
 /// and reports come no faster than packets.

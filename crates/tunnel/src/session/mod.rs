@@ -210,7 +210,7 @@ impl Session {
             queued: BTreeMap::new(),
             blocked: Blocked::default(),
             control: VecDeque::new(),
-            delivery: Delivery::new(config.rtt),
+            delivery: Delivery::new(config.rtt).with_kept_max(config.kept_max),
             skips: Skips::new(&config.skips),
             is_gapless: true,
             encoding: Encoding::new(config.packet_max, config.overhead_max),

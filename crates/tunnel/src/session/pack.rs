@@ -102,8 +102,10 @@ impl Session {
             return None;
         }
         segment.len = out.len() - begin;
-        let size = segment.len;
-        let seq = self.delivery.push(segment, size);
+        // Its memory grew by doubling, and lasts until the peer acknowledges the segment.
+        segment.parts.shrink_to_fit();
+        let (size, beyond) = (segment.len, segment.beyond());
+        let seq = self.delivery.push(segment, size, beyond);
         number(seq, &mut out[begin..]);
         Some(seq)
     }

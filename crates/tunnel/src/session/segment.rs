@@ -19,6 +19,16 @@ pub(super) struct Segment {
     pub len: usize,
 }
 
+impl Segment {
+    /// Returns the memory of the parts outside of this value, in bytes.
+    pub(super) fn beyond(&self) -> usize {
+        match self.parts.spilled() {
+            true => self.parts.capacity() * size_of::<Sent>(),
+            false => 0,
+        }
+    }
+}
+
 /// A part of a segment. Rewritten for retransmission with the current state: nothing for a closed
 /// stream, the newest credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

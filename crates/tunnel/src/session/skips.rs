@@ -9,8 +9,9 @@
 //!                        report: 3   report: 9          report: 12          a lie
 //! ```
 //!
-//! A truthful peer names each gap in the first two reports after it. Where one of its packets is
-//! missing, that may have contained such a report: then only many such cases in a row are a lie.
+//! A truthful peer names each gap in the first two reports after it, or newer ones if there is no
+//! room. Where one of its packets is missing, that may have contained such a report; and newer gaps
+//! may be made up. Then only many such cases in a row are a lie.
 //!
 //! Everything else in a session counts the packets that were sent, from 0 without gaps. So numbers
 //! left out are no losses:
@@ -40,9 +41,14 @@ const REPORTS: u8 = 2;
 /// Maximum of gaps, and of bytes, of a report in which none was omitted for lack of room.
 const WHOLE_GAPS: usize = 8;
 const WHOLE_BYTES: usize = 400;
-/// Runs of reports, each after a missing packet of the peer, of which none names a number left out.
-/// At a loss of one half, a truthful peer makes as many once in four billion times.
-const UNNAMED_MAX: u8 = 16;
+/// Weights of reports that name no number left out: one after a missing packet of the peer, and one
+/// in which all gaps are newer. At a loss of one half, a truthful peer makes 16 of the first kind
+/// in a row once in four billion times. Where it has room for a quarter of its gaps only, it makes
+/// 64 of the second kind once in a hundred million times.
+const MISSED: u8 = 4;
+const OMITTED: u8 = 1;
+/// Sum of weights that a truthful peer does not reach in a row.
+const UNNAMED_MAX: u8 = 64;
 
 /// Numbers left out so far, and the mapping between packets and numbers.
 #[derive(Clone, Debug)]
@@ -59,7 +65,7 @@ pub(super) struct Skips {
     counted: usize,
     /// Position before which the peer has named all, or might have.
     settled: usize,
-    /// Reports in a row that should name one, but for a packet that is missing.
+    /// Weights of reports in a row that should have named one.
     unnamed: u8,
     /// Numbers in the peer's counts that were left out, and bursts of these alone.
     in_counts: [u64; 2],
@@ -186,8 +192,10 @@ impl Skips {
         let Some(highest) = report.highest else {
             return Ok(());
         };
-        let is_full = report.gaps.len() > WHOLE_GAPS;
-        let is_whole = is_next && !is_full && report.len() <= WHOLE_BYTES;
+        let is_full = report.gaps.len() > WHOLE_GAPS || report.len() > WHOLE_BYTES;
+        // The oldest gaps are omitted first.
+        let oldest = report.gaps.iter().map(|gap| gap.before).min();
+        let oldest = oldest.filter(|_| is_full).unwrap_or(u64::MAX);
         let (mut is_named, mut is_unnamed) = (false, None);
         let from = self.settled.min(self.recent.len());
         let passed = self.recent.range_mut(from..);
@@ -196,14 +204,15 @@ impl Skips {
             let mut gaps = report.gaps.iter();
             if gaps.any(|gap| skip.number > gap.before && skip.number - gap.before <= gap.missing) {
                 (is_named, skip.is_settled) = (true, true);
-            } else if is_whole {
+            } else if is_next && (!is_full || skip.number > oldest) {
                 skip.omitted += 1;
                 if skip.omitted == REPORTS {
                     return Err(ReportError::NotNamed(skip.number));
                 }
             } else {
                 skip.is_settled = true;
-                is_unnamed = is_unnamed.or(Some(skip.number).filter(|_| !is_full));
+                let weight = if is_full { OMITTED } else { MISSED };
+                is_unnamed = is_unnamed.max(Some((weight, skip.number)));
             }
         }
         let settled = self.recent.range(from..);
@@ -211,9 +220,9 @@ impl Skips {
         match is_unnamed {
             _ if is_named => self.unnamed = 0,
             None => {}
-            Some(number) => {
-                self.unnamed += 1;
-                if self.unnamed == UNNAMED_MAX {
+            Some((weight, number)) => {
+                self.unnamed += weight;
+                if self.unnamed >= UNNAMED_MAX {
                     return Err(ReportError::NotNamed(number));
                 }
             }

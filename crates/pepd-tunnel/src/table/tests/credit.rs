@@ -28,6 +28,7 @@ fn session(initiator: bool) -> Session {
         outages: Outages::Never,
         stream_credit: 30_000,
         session_credit: CREDIT,
+        kept_max: 64 << 20,
         streams_max: 6,
         packets: false,
         peer_packets: false,

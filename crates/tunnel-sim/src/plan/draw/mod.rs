@@ -191,6 +191,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             outages: if auto { Outages::AtOnce } else { outages },
             stream_credit,
             session_credit,
+            kept_max: 64 << 20,
             streams_max,
             packets: false,
             peer_packets: false,

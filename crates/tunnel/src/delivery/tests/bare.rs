@@ -195,7 +195,7 @@ impl End {
         if self.may_push() {
             self.pushed += 1;
             self.first_sent.push(now);
-            return Some(self.delivery.push(self.pushed - 1, PACKET));
+            return Some(self.delivery.push(self.pushed - 1, PACKET, 0));
         }
         if self.silence.may_repeat()
             && let Some((seq, _, _)) = self.delivery.repeat_oldest(now)

@@ -15,7 +15,7 @@ const RTT: Duration = ms(100);
 fn sent(count: u64, coded: bool) -> Delivery<u64> {
     let mut delivery = Delivery::new(RTT);
     for seq in 0..count {
-        assert_eq!(delivery.push(seq, 1000), seq);
+        assert_eq!(delivery.push(seq, 1000, 0), seq);
         assert_eq!(
             delivery.on_sent(ms(1000 + seq), Some(seq), 1000, coded),
             seq
@@ -127,7 +127,7 @@ fn a_report_that_is_late_as_packets_may_be_was_not_held() {
     let after = |late: u64| {
         let mut delivery = Delivery::new(ms(600));
         for seq in 0..3 {
-            delivery.push(seq, 1000);
+            delivery.push(seq, 1000, 0);
             delivery.on_sent(ms(1000 + seq), Some(seq), 1000, false);
         }
         take(&mut delivery, 1600, &report(1300, 1));
@@ -379,12 +379,36 @@ fn the_window_is_round_trips_or_a_few_segments() {
     let open = |delivery: &Delivery<()>, rate| delivery.window_open(rate, ms(10), false);
     for _ in 0..64 {
         assert!(open(&delivery, 1));
-        delivery.push((), 1000);
+        delivery.push((), 1000, 0);
     }
     assert!(!open(&delivery, 1));
     // 8 round trips and 3 spacings: 830 ms.
     assert!(!open(&delivery, 77_000) && open(&delivery, 77_200));
     assert!(delivery.window_open(1, ms(10), true));
+}
+
+/// A peer chooses the round trip, and with its credits how many parts a segment has.
+#[test]
+fn memory_of_unacknowledged_segments_closes_the_window() {
+    let most = 1 << 20;
+    for beyond in [0, 6400] {
+        let mut delivery = Delivery::<[u64; 8]>::new(RTT).with_kept_max(most);
+        let mut pushed = 0;
+        while delivery.window_open(1 << 40, ms(10), false) {
+            delivery.push([0; 8], 1000, beyond);
+            pushed += 1;
+        }
+        let each = delivery.memory() / pushed + beyond;
+        assert!(pushed * (beyond + 64) <= most + each, "{pushed} segments");
+        assert!(pushed >= most / (beyond + 400), "{pushed} segments");
+        let highest = pushed as u64 - 1;
+        for seq in 0..=highest {
+            delivery.on_sent(ms(1), Some(seq), 1000, false);
+        }
+        let all = report(1100, highest, highest + 1, &[]);
+        let _ = delivery.on_report(ms(1100), &all, |_| {});
+        assert!(delivery.window_open(1 << 40, ms(10), false));
+    }
 }
 
 #[test]
@@ -393,7 +417,7 @@ fn segments_acknowledged_behind_a_missing_one_take_little_memory() {
         let mut delivery = Delivery::new(RTT);
         delivery.set_reliable(reliable);
         for seq in 0..200_000 {
-            assert_eq!(delivery.push(seq, 1000), seq);
+            assert_eq!(delivery.push(seq, 1000, 0), seq);
             delivery.on_sent(ms(seq / 100), Some(seq), 1000, seq % 2 == 0);
             if seq % 100 == 99 {
                 // The highest packet tells nothing of the first.
@@ -416,7 +440,7 @@ fn segments_acknowledged_behind_a_missing_one_take_little_memory() {
 #[test]
 fn absurd_reports_are_refused_and_change_nothing() {
     let mut delivery = sent(3, false);
-    delivery.push(3, 1000);
+    delivery.push(3, 1000, 0);
     let refused = [
         (report(1100, 3, 0, &[]), ReportError::NeverSent(3)),
         (report(1100, 2, 5, &[]), ReportError::NeverSent(4)),

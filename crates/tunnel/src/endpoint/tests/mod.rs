@@ -57,6 +57,7 @@ pub(super) fn session_config() -> SessionConfig {
         outages: Outages::After(S),
         stream_credit: 1 << 20,
         session_credit: 1 << 24,
+        kept_max: 64 << 20,
         streams_max: 1000,
         packets: false,
         peer_packets: false,

@@ -33,6 +33,7 @@ pub fn config(initiator: bool) -> SessionConfig {
         outages: Outages::AtOnce,
         stream_credit: 100_000,
         session_credit: u64::MAX >> 2,
+        kept_max: 64 << 20,
         streams_max: 10,
         packets: true,
         peer_packets: true,

@@ -240,6 +240,8 @@ enum Reporter {
     Broken,
     /// Names as many gaps as it may, at random.
     Random,
+    /// Names as many gaps as leave no room for others, always the same old ones.
+    Old,
 }
 
 /// Returns the packets sent until a lie is found, if one is, of these at most.
@@ -285,6 +287,15 @@ fn found_after(reporter: Reporter, seed: u64, packets: u64) -> Option<(u64, Repo
             }
             Reporter::Honest(_) => {}
             Reporter::Smooth => report.gaps.clear(),
+            Reporter::Old => {
+                let gap = |before| Gap {
+                    before,
+                    missing: 1,
+                    before_us: 0,
+                    after_us: 0,
+                };
+                report.gaps = (0..9).map(|at| gap(2 * at)).collect();
+            }
             Reporter::Broken => {
                 report.gaps.clear();
                 is_next = false;
@@ -324,6 +335,7 @@ fn a_peer_that_does_not_know_what_was_left_out_is_found_soon() {
             (Reporter::Smooth, 300),
             (Reporter::Broken, 2400),
             (Reporter::Random, 300),
+            (Reporter::Old, 400),
         ] {
             let (packets, _) = found_after(reporter, seed, 5000).expect("a lie");
             assert!(packets <= within, "{reporter:?}: {packets}, seed {seed}");
