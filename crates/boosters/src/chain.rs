@@ -448,6 +448,11 @@ impl Receiver {
         }
     }
 
+    /// Updates the known properties of the path.
+    pub fn set_path(&mut self, now: Duration, path: &Path) {
+        self.stack.set_path(now, path);
+    }
+
     /// Takes the packets of one message.
     fn take_joined(&mut self, now: Duration, mut rest: &[u8], outer: Ecn) {
         while !rest.is_empty() {

@@ -14,6 +14,12 @@ use crate::{
 
 /// Maximum missing messages at a time; a larger jump means another sender.
 const MISSING_MAX: u64 = 4096;
+/// Numbers before a message that count as missing; earlier ones are given up. Each costs a peer's
+/// message of some bytes much work.
+const JUMP_MAX: u64 = 512;
+/// Messages released at once. Later boosters may make a thousand packets of each, and the pace of
+/// the peer holds only between these.
+const RELEASED_MAX: usize = 16;
 /// Number of messages before the next one whose arrival is tracked.
 const KNOWN: u64 = 1 << 17;
 /// Messages before the first arrival that it may have overtaken: each is passed on once, but none
@@ -117,7 +123,9 @@ impl Receiver {
 
     /// Registers all numbers before this one as missing.
     fn expect(&mut self, now: Duration, number: u64) {
-        for missing in self.next..number {
+        let from = self.next.max(number.saturating_sub(JUMP_MAX));
+        self.given_up += from - self.next;
+        for missing in from..number {
             let due = now + self.patience();
             let entry = Missing {
                 since: now,
@@ -238,29 +246,38 @@ impl Receiver {
         }
     }
 
-    /// Releases messages that need not wait any more.
-    fn release(&mut self, out: &mut Out) {
+    /// Returns whether a message need not wait any more.
+    fn is_ready(&self) -> bool {
         let first = self.missing.first_key_value().map(|(number, _)| *number);
-        while let Some(entry) = self.held.first_entry()
-            && first.is_none_or(|first| *entry.key() < first)
-        {
-            let packet = entry.remove();
-            self.held_bytes -= packet.bytes.len() + PLACE;
-            out.up.push(packet);
+        let held = self.held.first_key_value().map(|(number, _)| *number);
+        held.is_some_and(|held| first.is_none_or(|first| held < first))
+    }
+
+    /// Releases some of the messages that need not wait any more.
+    fn release(&mut self, out: &mut Out) {
+        for _ in 0..RELEASED_MAX {
+            if !self.is_ready() {
+                return;
+            }
+            if let Some((_, packet)) = self.held.pop_first() {
+                self.held_bytes -= packet.bytes.len() + PLACE;
+                out.up.push(packet);
+            }
         }
     }
 
     fn hold(&mut self, number: u64, packet: Packet, out: &mut Out) {
         self.held_bytes += packet.bytes.len() + PLACE;
         self.held.insert(number, packet);
-        while self.held_bytes > HELD_MAX
-            && let Some((number, missing)) = self.missing.pop_first()
-        {
-            self.due.remove(&(missing.due, number));
-            self.given_up += 1;
+        while self.held_bytes > HELD_MAX {
+            if !self.is_ready()
+                && let Some((number, missing)) = self.missing.pop_first()
+            {
+                self.due.remove(&(missing.due, number));
+                self.given_up += 1;
+            }
             self.release(out);
         }
-        self.release(out);
     }
 }
 
@@ -322,7 +339,9 @@ impl Booster for Receiver {
     }
 
     fn deadline(&self) -> Option<Duration> {
-        self.due.first().map(|(at, _)| *at)
+        let due = self.due.first().map(|(at, _)| *at);
+        let ready = self.last.filter(|_| self.is_ready());
+        [due, ready].into_iter().flatten().min()
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -30,7 +30,7 @@ use tracing::Counted;
 pub const CHAINS_MAX: usize = 32;
 /// Maximum receivers kept from earlier sessions: they hold packets back for seconds, and sessions
 /// last longer.
-const ENDING_MAX: usize = 4 * CHAINS_MAX;
+const ENDING_MAX: usize = 8;
 const REPLY: u8 = 64;
 const INTRODUCTION: u8 = 127;
 
@@ -174,6 +174,9 @@ impl Exchange {
     /// Updates the known properties of the path. The exchange itself knows the peer's abilities.
     pub fn set_path(&mut self, now: Duration, path: &Path) {
         self.now = now;
+        for receiver in self.receivers.values_mut() {
+            receiver.set_path(now, path);
+        }
         self.introduction.set_rate(now, path.rate);
         let Introduction {
             abilities,

@@ -15,12 +15,16 @@ use crate::{
     booster::{Booster, Out},
     packet::Packet,
     pieces::Joiner,
+    rule::Path,
     wire::{FEC, PIECE},
 };
 
 /// Maximum length of a protected message in bytes: an Ethernet jumbo frame. A decoder keeps up to
 /// some hundred of these.
 const PAYLOAD_MAX: usize = 9000;
+/// Maximum length where the local end's own messages are no longer either, in bytes: the paths of
+/// both directions seldom differ.
+const PAYLOAD_USUAL: usize = 1500;
 /// Step in bytes by which decoders grow, so that they do so a few times at most.
 const PAYLOAD_STEP: usize = 1500;
 
@@ -31,6 +35,8 @@ pub struct Receiver {
     /// Message length that decoders are made for. Grows up to [`PAYLOAD_MAX`] with longer messages:
     /// the far end knows the path MTU better.
     pub(super) payload_max: usize,
+    /// Bytes up to which it grows.
+    payload_end: usize,
     /// Created on first use.
     window: Option<Box<WindowDecoder>>,
     pub(super) block: Option<Box<BlockDecoder<Box<dyn ErasureCode + Send>>>>,
@@ -51,6 +57,7 @@ impl Receiver {
     pub fn new(payload_max: usize) -> Self {
         Self {
             payload_max: payload_max.clamp(1, PAYLOAD_MAX),
+            payload_end: end_of(payload_max),
             window: None,
             block: None,
             code: Backend::default(),
@@ -79,10 +86,10 @@ impl Receiver {
             Err(Refused::Length(len)) => len.saturating_sub(2),
             _ => return arrival,
         };
-        if !(self.payload_max + 1..=PAYLOAD_MAX).contains(&len) {
+        if !(self.payload_max + 1..=self.payload_end).contains(&len) {
             return arrival;
         }
-        self.payload_max = len.next_multiple_of(PAYLOAD_STEP).min(PAYLOAD_MAX);
+        self.payload_max = len.next_multiple_of(PAYLOAD_STEP).min(self.payload_end);
         (self.window, self.block) = (None, None);
         self.decoder(header).handle(header, payload)
     }
@@ -135,7 +142,20 @@ impl Receiver {
     }
 }
 
+/// Returns the longest message of a peer, given that of the local end.
+fn end_of(room: usize) -> usize {
+    if room > PAYLOAD_USUAL {
+        PAYLOAD_MAX
+    } else {
+        PAYLOAD_USUAL
+    }
+}
+
 impl Booster for Receiver {
+    fn set_path(&mut self, _now: Duration, path: &Path) {
+        self.payload_end = end_of(path.room).max(self.payload_end);
+    }
+
     fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         if packet.bytes.first() != Some(&FEC) {
             out.up.push(packet);

@@ -400,6 +400,7 @@ fn messages_that_grow_arrive_and_are_restored() {
             counts,
             ..Path::default()
         };
+        receiver.set_path(now, &path([0; 3]));
         sender.set_path(now, &path([0; 3]));
         sender.set_path(now, &path(lossy()));
         let mut missing = BTreeSet::new();

@@ -29,6 +29,9 @@ use crate::{
 /// Length in bytes of the header before the message.
 pub const HEADER: usize = 7;
 
+/// Packets released at once, of which later boosters may make many.
+const RELEASED_MAX: usize = 64;
+
 /// Settings of a [`Sender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -248,9 +251,12 @@ impl Receiver {
         }
     }
 
-    /// Releases all due packets.
+    /// Releases some of the packets that are due.
     fn release(&mut self, now: i64, out: &mut Out) {
-        while self.due().is_some_and(|due| due <= now) {
+        for _ in 0..RELEASED_MAX {
+            if self.due().is_none_or(|due| due > now) {
+                return;
+            }
             self.give(out);
         }
     }

@@ -247,7 +247,9 @@ impl Packets {
     /// Runs due timers, and offers ready packets to the session.
     pub(super) fn settle(&mut self, now: Duration, session: Option<&mut Session>) {
         self.settled = now;
-        if self.exchange.deadline().is_some_and(|at| at <= now) {
+        // Timers release packets as messages do.
+        let may_release = now >= self.paced_until && self.waiting < WAITING_MAX;
+        if may_release && self.exchange.deadline().is_some_and(|at| at <= now) {
             let (sites, admission) = (&self.sites, &mut self.admission);
             let (mut bytes, waiting) = (0, &mut self.waiting);
             let site = &mut |packet: &[u8]| {
@@ -281,10 +283,9 @@ impl Packets {
     pub(super) fn deadline(&self) -> Option<Duration> {
         let words = self.exchange.word_due().filter(|_| self.queues.is_some());
         let words = words.filter(|at| *at > self.settled);
-        [self.exchange.deadline(), words]
-            .into_iter()
-            .flatten()
-            .min()
+        let timers = self.exchange.deadline();
+        let timers = timers.map(|at| at.max(self.paced_until));
+        [timers, words].into_iter().flatten().min()
     }
 
     /// Returns the next packet for a host, and the chain of its interface.
