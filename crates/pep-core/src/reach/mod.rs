@@ -280,6 +280,12 @@ impl Reach {
         usable && self.check_client(from).is_ok() && (named() || by_default())
     }
 
+    /// Decides whether the peer may report an error about a packet to this address: one of a host
+    /// for which it speaks.
+    pub fn admits_error_about(&self, to: IpAddr) -> bool {
+        self.check_client(to).is_ok()
+    }
+
     /// Checks the address of a host for which the peer speaks against `from` of all peers.
     fn check_client(&self, client: IpAddr) -> Result<(), Forbidden> {
         let own = self.from.as_deref().map(|from| longest(from, client));

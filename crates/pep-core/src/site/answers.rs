@@ -79,7 +79,8 @@ impl Answers {
         let Some(packet) = Spoken::read(packet) else {
             return false;
         };
-        self.matcher.names_group(packet.to)
+        crosses_routers(&packet)
+            && self.matcher.names_group(packet.to)
             && self.take(packet.protocol, packet.from, packet.to, packet.ports)
     }
 
@@ -106,7 +107,31 @@ pub struct PacketEnds {
     pub port: Option<u16>,
 }
 
+/// Reports whether a packet for a group is for more than one link: neither the group (RFC 5771,
+/// section 4; RFC 7346, section 2) nor its protocol is of one link, such as IGMP and MLD.
+fn crosses_routers(packet: &Spoken<'_>) -> bool {
+    let is_of_link = match packet.to {
+        IpAddr::V4(group) => group.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(group) => group.octets()[1] & 0x0f <= 2,
+    };
+    let kind = packet.payload.first().copied();
+    let is_of_routers = match packet.protocol {
+        Protocol(2) => true,
+        Protocol::ICMPV6 => kind.is_none_or(|kind| (130..=143).contains(&kind)),
+        _ => false,
+    };
+    !is_of_link && !is_of_routers
+}
+
 impl PacketEnds {
+    /// Reads the beginning of the packet that an ICMP error quotes; `None` for other packets.
+    pub fn read_quoted(packet: &[u8]) -> Option<Self> {
+        match Spoken::read(packet)?.message() {
+            Message::Error(quoted) => Self::read(quoted),
+            _ => None,
+        }
+    }
+
     /// Reads the headers of a packet; `None` where they are malformed.
     pub fn read(packet: &[u8]) -> Option<Self> {
         let packet = Spoken::read(packet)?;

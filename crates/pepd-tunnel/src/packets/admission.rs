@@ -114,7 +114,10 @@ impl Admission {
             self.strangers.last = Ip::parse(packet).as_ref().map(Stranger::new);
             return None;
         }
-        if !PacketEnds::read(packet).is_some_and(|ends| self.reach.admits(&ends)) {
+        let is_admitted = PacketEnds::read(packet).is_some_and(|ends| self.reach.admits(&ends));
+        let quoted = PacketEnds::read_quoted(packet);
+        let may_say = quoted.is_none_or(|quoted| self.reach.admits_error_about(quoted.to));
+        if !is_admitted || !may_say {
             self.strangers.forbidden += 1;
             self.strangers.last_forbidden = Ip::parse(packet).as_ref().map(Stranger::new);
             return None;
