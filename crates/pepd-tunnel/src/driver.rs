@@ -1,9 +1,10 @@
 //! Sending and receiving datagrams, and timers: the one task that drives the endpoint.
 
 use std::{
-    future::poll_fn,
+    future::{Future as _, poll_fn},
     io,
     os::fd::{AsFd, OwnedFd},
+    pin::pin,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -277,7 +278,7 @@ impl Driver {
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         let core = &mut *self.core.borrow_mut();
         if core.only_works_off() {
-            cx.waker().wake_by_ref();
+            after_others(cx);
             return true;
         }
         let looks_at = self.sockets.deadline();
@@ -292,7 +293,7 @@ impl Driver {
             core.endpoint.delay_reports(Duration::ZERO);
         }
         if more {
-            cx.waker().wake_by_ref();
+            after_others(cx);
         }
         more
     }
@@ -302,7 +303,7 @@ impl Driver {
     fn work_off(&mut self, cx: &mut Context<'_>) -> bool {
         let overloaded = self.core.borrow().is_overloaded();
         if overloaded && Core::work_off(&self.core) {
-            cx.waker().wake_by_ref();
+            after_others(cx);
         }
         overloaded
     }
@@ -330,7 +331,7 @@ impl Driver {
                 tail.truncate(begin);
             }
         }
-        cx.waker().wake_by_ref();
+        after_others(cx);
         flush(&mut self.sockets, core)
     }
 
@@ -456,6 +457,13 @@ impl Sheds {
         }
         new
     }
+}
+
+/// Continues after other tasks, and after what has arrived for these: under overload they would
+/// otherwise hear of it after many turns only.
+fn after_others(cx: &mut Context<'_>) {
+    // Its only effect is the wake-up; it is never ready at once.
+    let _pending = pin!(tokio::task::yield_now()).poll(cx);
 }
 
 /// Returns whether the kernel takes no more for now.

@@ -416,6 +416,11 @@ fn codepoint(mark: Ecn) -> Option<EcnCodepoint> {
 fn take_all(now: Duration, buffer: &mut Received<'_>, taker: &mut impl Taker) -> u64 {
     let at = now.saturating_sub(buffer.age.unwrap_or_default());
     let mut count = 0;
+    if buffer.from.port() == 0 {
+        // Nothing can be sent to this port (RFC 8085, section 5.1). The attempt fails as on a
+        // kernel without GSO, which the socket would then do without for ever.
+        return buffer.bytes.chunks(buffer.segment).len() as u64;
+    }
     for datagram in buffer.bytes.chunks_mut(buffer.segment) {
         count += 1;
         taker.take(Arrived {

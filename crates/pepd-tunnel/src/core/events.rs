@@ -1,6 +1,6 @@
 //! Events of the endpoint: of peers, sessions and streams, and the second tick.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use pep_core::{pace::Line, stream_header::Opening};
 use pepd_relay::limits::Resource;
@@ -30,12 +30,22 @@ impl Core {
     pub(crate) fn dispatch(shared: &Shared) {
         let core = &mut *shared.borrow_mut();
         core.grant_heard();
+        // Once for all streams that end in this turn: it looks at all flows of the peer.
+        let mut ended = BTreeSet::new();
         while let Some((id, event)) = core.endpoint.poll_event() {
             let index = core.peers.index(id);
             match event {
-                PeerEvent::Session(event) => core.on_session_event(shared, index, event),
+                PeerEvent::Session(event) => {
+                    if matches!(event, Event::Reset { .. } | Event::Closed { .. }) {
+                        ended.insert(index);
+                    }
+                    core.on_session_event(shared, index, event);
+                }
                 event => core.on_peer_event(index, event),
             }
+        }
+        for index in ended {
+            core.reuse_places(index);
         }
     }
 
@@ -184,12 +194,8 @@ impl Core {
             Event::Finished { stream } => table.on_finished(stream),
             Event::Reset { stream, code } => {
                 table.on_stream_end(stream, Some(code));
-                self.reuse_place(index);
             }
-            Event::Closed { stream } => {
-                table.on_stream_end(stream, None);
-                self.reuse_place(index);
-            }
+            Event::Closed { stream } => table.on_stream_end(stream, None),
             Event::LinkDown if self.off => {}
             Event::LinkDown => {
                 tracing::debug!(peer = name, "peer silent");
@@ -212,8 +218,8 @@ impl Core {
         }
     }
 
-    /// Gives the place of an ended stream to flows that wait for one.
-    fn reuse_place(&mut self, index: usize) {
+    /// Gives the places of ended streams to flows that wait for one.
+    fn reuse_places(&mut self, index: usize) {
         self.resume_others(index);
         self.peers.list[index].table.wake_waiting();
     }
