@@ -78,6 +78,9 @@ impl Order {
     }
 }
 
+/// Most bytes of output that are read. Parsed, a listing takes some ten times as many.
+const OUTPUT_MAX: u64 = 8 << 20;
+
 /// Runs a program until it ends. It reads `input` as a file.
 ///
 /// # Errors
@@ -108,6 +111,10 @@ pub async fn run<S: AsRef<OsStr>>(
     };
     let text = |file: &mut File| {
         let mut bytes = Vec::new();
+        if file.metadata()?.len() > OUTPUT_MAX {
+            let message = format!("its output has more than {OUTPUT_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
         file.rewind()?;
         file.read_to_end(&mut bytes)?;
         Ok(bytes)

@@ -16,6 +16,9 @@ const INPUT: &str = "/proc/self/fd/0";
 /// First version of nft with the language features that pepd uses: that of Debian 11.
 const OLDEST: (u32, u32, u32) = (0, 9, 8);
 
+/// First version of nft that leaves out no elements of sets without a name: that of Debian 12.
+const TERSE: (u32, u32, u32) = (1, 0, 6);
+
 /// Failure of nft.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
@@ -46,6 +49,8 @@ pub enum NftError {
 #[derive(Debug, Clone)]
 pub struct Nft {
     path: &'static str,
+    /// True if it can leave out elements of sets that have names, and only these.
+    is_terse: bool,
 }
 
 impl Nft {
@@ -59,12 +64,14 @@ impl Nft {
                 Err(NftError::Missing) => {}
                 Err(err) => return Err(err),
                 Ok(said) => {
+                    let version = version(&said);
+                    let is_terse = version.is_some_and(|(_, version)| version >= TERSE);
                     // An unknown version is tried.
-                    return match version(&said).filter(|(_, version)| *version < OLDEST) {
+                    return match version.filter(|(_, version)| *version < OLDEST) {
                         Some((version, _)) => Err(NftError::TooOld {
                             version: version.to_owned(),
                         }),
-                        None => Ok(Self { path }),
+                        None => Ok(Self { path, is_terse }),
                     };
                 }
             }
@@ -90,15 +97,19 @@ impl Nft {
         Ok(())
     }
 
-    /// Lists an object as JSON; a table comes without the elements of its sets. Example:
-    /// `["table", "inet", "pepd"]`.
+    /// Lists an object as JSON; tables come without the elements of their sets, of which other
+    /// programs may have millions. Example: `["table", "inet", "pepd"]`.
     ///
     /// # Errors
     /// When nft cannot be run, the object does not exist, or the answer is malformed.
     pub async fn list(&self, what: &[&str]) -> Result<Value, NftError> {
-        let is_table = what.first() == Some(&"table");
+        let is_terse = match what {
+            ["ruleset", ..] => self.is_terse,
+            ["table", ..] => true,
+            _ => false,
+        };
         let mut args = vec!["-j"];
-        args.extend(is_table.then_some("-t"));
+        args.extend(is_terse.then_some("-t"));
         args.push("list");
         args.extend(what);
         let text = run(self.path, &args, None).await?;
