@@ -294,7 +294,8 @@ fn another_transparent_proxy_keeps_its_ports() {
     });
 }
 
-fn transparent(listener: &TcpListener, family: Family) {
+/// Lets a listener take connections to any address.
+pub fn transparent(listener: &TcpListener, family: Family) {
     let socket = SockRef::from(listener);
     let set = match family {
         Family::V4 => socket.set_ip_transparent_v4(true),

@@ -22,6 +22,7 @@ mod custody;
 mod diagnose;
 mod elsewhere;
 mod ending;
+mod filtered;
 mod firewall;
 mod forged;
 mod forward;

@@ -130,11 +130,12 @@ impl Case<'_> {
             }
             for family in families {
                 let echoes = self.echoes(bed, *family);
-                assert_eq!(
-                    echoes,
-                    !self.fails.contains(&path),
-                    "{path:?} {family:?} without"
-                );
+                let fails = self.fails.contains(&path);
+                assert!(echoes || fails, "{path:?} {family:?} without");
+                // It may have passed, unaccelerated, with its second SYN.
+                let accepted = pep.counter("flows_accepted");
+                let is_accelerated = echoes && accepted > 0;
+                assert!(!fails || !is_accelerated, "{path:?} {family:?} without");
             }
             pep.terminate_at_once();
         }

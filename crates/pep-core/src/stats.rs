@@ -182,6 +182,9 @@ counters! {
     syns_passed_lost,
     /// SYNs dropped because redirected SYNs did not arrive (`on_interception_loss = "block"`).
     syns_blocked_lost,
+    /// SYNs that passed unaccelerated because a rule of another program drops packets of such
+    /// connections on their way to pepd.
+    syns_passed_filtered,
     /// SYNs that passed unaccelerated because their route does not use the link
     /// (`link.other_routes`).
     syns_passed_other_route,

@@ -55,6 +55,8 @@ pub struct NftTable {
     pub(crate) nft: Nft,
     table: String,
     mask: u32,
+    /// True if the kernel can recognise listeners for any address.
+    pub(crate) wildcard: bool,
 }
 
 /// Rules of the operator, which pepd does not change.
@@ -119,6 +121,7 @@ impl Filter {
             nft: Nft::find().await?,
             table: config.intercept.table.to_string(),
             mask: config.intercept.marks.mask(),
+            wildcard: true,
         }))
     }
 
@@ -221,9 +224,15 @@ impl Filter {
         chains: &[(String, Vec<Rule>)],
     ) -> Result<(), FilterError> {
         match self {
-            Self::Nft(NftTable { nft, table, mask }) => {
+            Self::Nft(NftTable {
+                nft,
+                table,
+                mask,
+                wildcard,
+            }) => {
                 let of = |(name, rules): &(String, Vec<Rule>)| {
-                    nft::chain_transaction(table, *mask, name, rules)
+                    let rules = rules::known(rules, *wildcard);
+                    nft::chain_transaction(table, *mask, name, &rules)
                 };
                 let transaction: String = chains.iter().map(of).collect();
                 if !transaction.is_empty() {
@@ -253,6 +262,17 @@ impl Filter {
             }
             Self::Iptables(tables) => tables.set_hosts(hosts).await?,
             Self::Manual(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Forgets which connections do not reach pepd, of these families.
+    pub(crate) async fn forget_filtered(&self, families: &[Family]) -> Result<(), FilterError> {
+        if let Self::Nft(NftTable { nft, table, .. }) = self
+            && !families.is_empty()
+        {
+            let transaction = nft::forget_filtered_transaction(table, families);
+            nft.apply(&transaction).await?;
         }
         Ok(())
     }

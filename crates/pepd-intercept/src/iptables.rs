@@ -41,6 +41,8 @@ const PAUSE: Duration = Duration::from_secs(3);
 pub const FEATURES: Features = Features {
     recent: false,
     forget: false,
+    // Its matches never see listeners for any address.
+    wildcard: false,
     seen: false,
     tags: false,
     marks: false,

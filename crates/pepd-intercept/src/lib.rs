@@ -354,6 +354,9 @@ impl Interception {
         features: Features,
     ) -> Result<(), NftError> {
         self.adopt(config, Ruleset::new(config, features));
+        if let Filter::Nft(table) = &mut self.filter {
+            table.wildcard = features.wildcard;
+        }
         nft.apply(&nft::install_transaction(&self.ruleset)).await
     }
 

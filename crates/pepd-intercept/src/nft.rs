@@ -9,15 +9,15 @@ pub(super) use ask::{counters, element, table_exists};
 pub use command::{Nft, NftError};
 pub use text::install_transaction;
 pub(crate) use text::{
-    chain_transaction, empty_transaction, hosts_transaction, networks_transaction,
-    probe_transaction, remove_transaction,
+    chain_transaction, empty_transaction, forget_filtered_transaction, hosts_transaction,
+    networks_transaction, probe_transaction, remove_transaction,
 };
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use super::rules::{Family, Hook};
+use super::rules::{Family, Filtered, Hook};
 
 /// Name of the set of interfaces by which SYNs arrived recently.
 pub const SEEN_SET: &str = "seen";
@@ -32,6 +32,22 @@ const SEEN_ELEMENTS: u32 = 256;
 /// Seconds for which the addresses of a SYN are remembered. A host answers pepd's SYN-ACK within a
 /// round trip, and repeats a lost answer (its first data) within its retransmission timeout.
 const RECENT_SECONDS: u32 = 10;
+
+/// Seconds after which pepd tries again whether packets of a host to a port, or of a server, reach
+/// it.
+const FILTERED_SECONDS: u32 = 300;
+
+/// Maximum number of such ports of hosts, and of servers, some 1 MB. Connections of further ones
+/// get no answer.
+const FILTERED_ELEMENTS: u32 = 8_192;
+
+/// Seconds within which packets of a connection may arrive late: half a minute at most for each way
+/// through a queue or an outage, as TIME_WAIT assumes.
+const ENDED_SECONDS: u32 = 60;
+
+/// Milliseconds within which packets of a handshake may be of one burst. Retransmissions come after
+/// a second, or after growing times from 200 ms on.
+const FRESH_MS: u32 = 500;
 
 /// Maximum number of elements of a set of recent SYNs, some 6 MB (IPv4) or 9 MB (IPv6). A flood may
 /// fill it; new flows then pass unaccelerated until it has drained.
@@ -117,6 +133,19 @@ pub(super) trait Names {
 
     /// Returns the name of the set of SYNs that meet rules of other programs now.
     fn asked_set(self) -> &'static str;
+
+    /// Returns the name of the set of connections whose packets do not reach pepd: addresses, of
+    /// hosts or servers, and ports of servers.
+    fn filtered_set(self, of: Filtered) -> &'static str;
+
+    /// Returns the name of the set of packets of handshakes that may not have reached pepd.
+    fn unheard_set(self) -> &'static str;
+
+    /// Returns the name of the set of connections that pepd has reset, from host to server.
+    fn ended_set(self) -> &'static str;
+
+    /// Returns the name of the set of packets of handshakes of the last half second.
+    fn fresh_set(self) -> &'static str;
 }
 
 impl Names for Family {
@@ -245,6 +274,36 @@ impl Names for Family {
         }
     }
 
+    fn filtered_set(self, of: Filtered) -> &'static str {
+        match (of, self) {
+            (Filtered::Host, Self::V4) => "filtered_hosts4",
+            (Filtered::Host, Self::V6) => "filtered_hosts6",
+            (Filtered::Server, Self::V4) => "filtered_servers4",
+            (Filtered::Server, Self::V6) => "filtered_servers6",
+        }
+    }
+
+    fn ended_set(self) -> &'static str {
+        match self {
+            Self::V4 => "ended4",
+            Self::V6 => "ended6",
+        }
+    }
+
+    fn fresh_set(self) -> &'static str {
+        match self {
+            Self::V4 => "fresh4",
+            Self::V6 => "fresh6",
+        }
+    }
+
+    fn unheard_set(self) -> &'static str {
+        match self {
+            Self::V4 => "unheard4",
+            Self::V6 => "unheard6",
+        }
+    }
+
     fn recent_set(self) -> &'static str {
         match self {
             Self::V4 => "recent4",
@@ -303,6 +362,7 @@ impl Hook {
             | Self::PreroutingDnat
             | Self::PreroutingLast
             | Self::PreroutingVeryLast => "prerouting",
+            Self::InputLast => "input",
             Self::OutputRaw | Self::OutputRoute | Self::OutputLast => "output",
             Self::PostroutingLast => "postrouting",
             Self::ForwardMangle | Self::ForwardLast => "forward",
@@ -317,7 +377,7 @@ impl Hook {
             Self::PreroutingLast | Self::PostroutingLast | Self::OutputLast => 1000,
             Self::PreroutingVeryLast => 1001,
             Self::ForwardMangle => -150,
-            Self::ForwardLast => i32::MAX,
+            Self::InputLast | Self::ForwardLast => i32::MAX,
         }
     }
 }

@@ -38,7 +38,9 @@ mod build;
 mod clear;
 mod conditions;
 mod copies;
+mod ended;
 mod errors;
+mod filtered;
 mod marks;
 mod packets;
 mod state;
@@ -49,8 +51,8 @@ pub(crate) use clear::{Device, hosts_never_in_clear, hosts_only, marks_that_pass
 pub(crate) use packets::{BOOSTED, looks_at_packets};
 pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
 pub(crate) use state::{
-    NO_ROUTE, NoRoute, OTHER_ROUTE, lost, lost_chain, no_route, off_chain, own_chains, unforwarded,
-    unforwarded_chain,
+    NO_ROUTE, NoRoute, OTHER_ROUTE, known, lost, lost_chain, no_route, off_chain, own_chains,
+    unforwarded, unforwarded_chain,
 };
 pub use state::{follows_state, gate, instead, left_alone};
 
@@ -194,6 +196,9 @@ pub enum Term {
     SocketMark(u32),
     /// A transparent socket takes the packet, in any state.
     SocketTransparent,
+    /// A listener for any address takes the packet: one of another program, as pepd's have
+    /// addresses.
+    WildcardSocket,
     /// The packet's mark is this, within the mask.
     Mark(u32),
     /// The packet's mark is none of these, within the mask.
@@ -222,6 +227,27 @@ pub enum Term {
     /// Deletes them. Also a condition: matches only packets of the family whose addresses were
     /// remembered.
     Forget(Family),
+    /// The packet is of the family, and packets of such connections did not reach pepd.
+    IsFiltered(Filtered, Family),
+    /// Remembers the packet's connection for that.
+    Filtered(Filtered, Family),
+    /// The four addresses are those of a packet of a handshake that may not have reached pepd.
+    IsUnheard(Family),
+    /// Remembers the four addresses for that.
+    Unheard(Family),
+    /// Forgets them. Also a condition: false if they were not remembered.
+    Heard(Family),
+    /// Remembers the connection of the packet, which pepd has reset.
+    Ended(Way, Family),
+    /// The packet belongs to such a connection.
+    IsEnded(Way, Family),
+    /// Forgets the connection of a packet of a host. Also a condition: false if it was not
+    /// remembered.
+    Begins(Family),
+    /// Remembers the four addresses for half a second.
+    Fresh(Family),
+    /// The packet is of the family, and its four addresses are not remembered so.
+    NotFresh(Family),
     /// The packet is of the family, and its host has reached its flow limit.
     AtCap(Family),
     /// The packet is of the family, and packets of its host reach this rule faster than this many a
@@ -280,6 +306,24 @@ pub enum Term {
     Goto(String),
 }
 
+/// Direction of a packet, from which a connection is the same either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From a host to a server.
+    ToServer,
+    /// From a server to a host.
+    ToHost,
+}
+
+/// Connections whose packets rules of other programs drop on their way to pepd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filtered {
+    /// Connections of a host to a port: its packets do not arrive.
+    Host,
+    /// Connections to a port of a server: its SYN-ACKs do not arrive.
+    Server,
+}
+
 /// Receiver of copied packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyTo {
@@ -336,6 +380,8 @@ pub enum Counter {
     PassedLost,
     /// SYNs that were dropped because redirected ones do not arrive.
     BlockedLost,
+    /// SYNs that passed unaccelerated because packets of such connections do not reach pepd.
+    PassedFiltered,
     /// SYNs that passed unaccelerated because their route does not lead by the link.
     PassedOtherRoute,
     /// SYNs that were forwarded to meet rules of other programs.
@@ -380,7 +426,7 @@ pub enum Counter {
 
 impl Counter {
     /// Counters that are in every table.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
@@ -389,6 +435,7 @@ impl Counter {
         Self::PassedNoRoute,
         Self::PassedLost,
         Self::BlockedLost,
+        Self::PassedFiltered,
         Self::PassedOtherRoute,
         Self::Syns,
         Self::Intercepted,
@@ -398,7 +445,7 @@ impl Counter {
     ];
 
     /// Causes for which SYNs passed pepd.
-    pub const PASSED: [Self; 9] = *Self::ALL.first_chunk().expect("they come first");
+    pub const PASSED: [Self; 10] = *Self::ALL.first_chunk().expect("they come first");
 
     /// Limits because of which SYNs passed pepd.
     pub const PASSED_LIMITS: [Self; 4] = *Self::ALL.first_chunk().expect("they come first");
@@ -415,6 +462,7 @@ impl Counter {
             Self::PassedNoRoute => "passed_no_route",
             Self::PassedLost => "passed_lost",
             Self::BlockedLost => "blocked_lost",
+            Self::PassedFiltered => "passed_filtered",
             Self::PassedOtherRoute => "passed_elsewhere",
             Self::Asked => "asked",
             Self::Permitted => "permitted",
@@ -473,6 +521,8 @@ pub enum Hook {
     PreroutingLast,
     /// Incoming packets right after that (priority 1001).
     PreroutingVeryLast,
+    /// Packets to this machine, after the rules of all other programs (the last priority).
+    InputLast,
     /// Packets of this machine before conntrack (priority raw, -300).
     OutputRaw,
     /// Packets of this machine and forwarded ones, after the rules of all other programs (priority
@@ -525,6 +575,9 @@ pub struct Features {
     /// Rate limits (nft_limit), also per element of a set (nft_dynset). Without them a flood of
     /// SYNs to be held displaces those of other hosts.
     pub rate: bool,
+    /// Recognition of listeners for any address (5.10). Without it connections to a port on which
+    /// a transparent proxy listens for any address end there.
+    pub wildcard: bool,
     /// Sets of interface names filled by rules. Without them `pepd check` cannot tell where
     /// connections arrive.
     pub seen: bool,
@@ -549,6 +602,7 @@ impl Features {
         forget: true,
         fib: true,
         rate: true,
+        wildcard: true,
         seen: true,
         tags: true,
         marks: true,
@@ -597,6 +651,9 @@ pub struct Ruleset {
     pub hosts: Vec<Family>,
     /// Families with a set of networks of this machine; empty if not needed.
     pub near: Vec<Family>,
+    /// Families with sets of connections whose packets do not reach pepd, and of those that pepd
+    /// has reset; empty if the kernel cannot remember them.
+    pub filtered: Vec<Family>,
     /// Families with a set of SYNs that meet rules of other programs; empty if those do not apply.
     pub asked: Vec<Family>,
     /// Families with a set of hosts and their SYN rates; empty if no SYN is held.

@@ -529,6 +529,7 @@ pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Feat
         forget,
         fib: can(&[Term::ForThisMachine]).await?,
         rate: can(&[Term::FasterPerHost(rules::Family::V4, 1)]).await?,
+        wildcard: can(&[Term::WildcardSocket]).await?,
         seen: can(&[Term::Seen]).await?,
         tags: can(&[Term::Tagged(0), Term::Tag(0)]).await?,
         marks: forgets && can(&[Term::KeepMark(rules::Family::V4)]).await?,
@@ -564,6 +565,12 @@ pub fn degradations(features: Features) -> Vec<&'static str> {
         lost.push(
             "the kernel cannot limit rates in nft sets (nft_limit, nft_dynset): with syn = \"defer\" a host that floods pepd with SYNs \
              prevents other hosts from opening connections",
+        );
+    }
+    if !features.wildcard {
+        lost.push(
+            "the kernel cannot tell listeners for any address in nft rules (Linux 5.10): connections that pass to a port \
+             on which another transparent proxy of this machine listens end there",
         );
     }
     if !features.seen {

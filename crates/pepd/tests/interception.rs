@@ -152,6 +152,7 @@ fn every_rule_of_the_table_is_installed() {
                 forget: false,
                 fib: false,
                 rate: false,
+                wildcard: false,
                 seen: false,
                 tags: false,
                 marks: false,
@@ -325,8 +326,8 @@ fn the_gate_opens_and_closes() {
         let open = gate();
         interception.set_gate(Gate::Closed).await.unwrap();
         interception.set_gate(Gate::Closed).await.unwrap();
-        assert_eq!(gate().matches("accept").count(), 1, "{}", gate());
-        assert_eq!(interception.passed().unwrap(), [0; 9]);
+        assert_eq!(gate().matches("accept").count(), 2, "{}", gate());
+        assert_eq!(interception.passed().unwrap(), [0; 10]);
         interception.set_gate(Gate::Open).await.unwrap();
         assert_eq!(gate(), open);
         interception.remove().await.unwrap();

@@ -7,11 +7,12 @@ use ipnet::IpNet;
 use pep_core::{hosts::Host, site::PortRange};
 
 use super::{
-    ASKED_MS, Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS,
-    Names, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS,
-    SEEN_SECONDS, SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
+    ASKED_MS, ENDED_SECONDS, FILTERED_ELEMENTS, FILTERED_SECONDS, FRESH_MS, Family, HOST_MASK,
+    Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, Names, RATE_ELEMENTS,
+    RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET,
+    SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
 };
-use crate::rules::{Chain, CopyTo, Counter, Prefixes, Rule, Ruleset, Term};
+use crate::rules::{Chain, CopyTo, Counter, Filtered, Prefixes, Rule, Ruleset, Term, Way};
 
 /// Upper half of the priorities that serve pepd as tags, in hexadecimal as in nft's language: "PE"
 /// in ASCII.
@@ -31,6 +32,8 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
         parts.push(seen_set());
     }
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
+    let filtered = ruleset.filtered.iter();
+    parts.extend(filtered.flat_map(|&family| filtered_sets(family)));
     parts.extend(ruleset.asked.iter().map(|&family| asked_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
     parts.extend(ruleset.near.iter().map(|&family| near_set(family)));
@@ -137,6 +140,17 @@ pub(crate) fn networks_transaction(
     text
 }
 
+/// Returns a transaction that forgets which connections do not reach pepd.
+pub(crate) fn forget_filtered_transaction(table: &str, families: &[Family]) -> String {
+    let mut text = String::new();
+    for family in families {
+        for of in [Filtered::Host, Filtered::Server] {
+            let _ = writeln!(text, "flush set inet {table} {}", family.filtered_set(of));
+        }
+    }
+    text
+}
+
 fn near_set(family: Family) -> String {
     let (name, address) = (family.near_set(), family.address_type());
     format!("\tset {name} {{\n\t\ttype {address}\n\t\tflags interval\n\t}}\n")
@@ -173,6 +187,25 @@ fn recent_set(family: Family) -> String {
 
 fn asked_set(family: Family) -> String {
     connections_set(family, family.asked_set(), &format!("{ASKED_MS}ms"))
+}
+
+fn filtered_sets(family: Family) -> [String; 5] {
+    let address = family.address_type();
+    let [hosts, servers] = [Filtered::Host, Filtered::Server].map(|of| {
+        format!(
+            "\tset {} {{\n\t\ttype {address} . inet_service\n\t\tsize {FILTERED_ELEMENTS}\n\t\tflags timeout\n\
+             \t\ttimeout {FILTERED_SECONDS}s\n\t}}\n",
+            family.filtered_set(of)
+        )
+    });
+    let timeout = format!("{RECENT_SECONDS}s");
+    [
+        hosts,
+        servers,
+        connections_set(family, family.unheard_set(), &timeout),
+        connections_set(family, family.fresh_set(), &format!("{FRESH_MS}ms")),
+        connections_set(family, family.ended_set(), &format!("{ENDED_SECONDS}s")),
+    ]
 }
 
 /// Returns a set of four addresses each.
@@ -294,6 +327,7 @@ fn term(mask: u32, term: &Term) -> String {
         }
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
+        Term::WildcardSocket => "socket wildcard 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
         Term::NotMarked(marks) => {
             let marks = set(marks.iter().map(|mark| format!("{mark:#010x}")));
@@ -316,6 +350,42 @@ fn term(mask: u32, term: &Term) -> String {
             format!("update @{set} {{ {} {faster} }}", host(*family))
         }
         Term::Faster(rate) => faster(*rate),
+        Term::IsFiltered(of, family) => {
+            let port = match of {
+                Filtered::Host => "saddr . tcp dport",
+                Filtered::Server => "daddr . tcp dport",
+            };
+            format!("{} {port} @{}", family.payload(), family.filtered_set(*of))
+        }
+        Term::Filtered(of, family) => {
+            let port = match of {
+                Filtered::Host => "saddr . tcp dport",
+                Filtered::Server => "saddr . tcp sport",
+            };
+            let set = family.filtered_set(*of);
+            format!("update @{set} {{ {} {port} }}", family.payload())
+        }
+        Term::IsUnheard(family) => format!("{} @{}", four_addresses(*family), family.unheard_set()),
+        Term::Ended(way, family) => {
+            let (set, key) = (family.ended_set(), connection(*way, *family));
+            format!("update @{set} {{ {key} }}")
+        }
+        Term::IsEnded(way, family) => {
+            format!("{} @{}", connection(*way, *family), family.ended_set())
+        }
+        Term::Begins(family) => {
+            let (set, key) = (family.ended_set(), connection(Way::ToServer, *family));
+            format!("delete @{set} {{ {key} }}")
+        }
+        Term::Fresh(family) => {
+            let (set, element) = (family.fresh_set(), four_addresses(*family));
+            format!("update @{set} {{ {element} }}")
+        }
+        Term::NotFresh(family) => {
+            format!("{} != @{}", four_addresses(*family), family.fresh_set())
+        }
+        Term::Unheard(family) => in_unheard("update", *family),
+        Term::Heard(family) => in_unheard("delete", *family),
         Term::Remember(family) => in_recent("update", *family),
         Term::Forget(family) => in_recent("delete", *family),
         Term::SetMark(mark) => set_mark(mask, *mark),
@@ -369,6 +439,20 @@ fn faster(rate: u32) -> String {
 
 fn in_recent(operation: &str, family: Family) -> String {
     let (set, element) = (family.recent_set(), four_addresses(family));
+    format!("{operation} @{set} {{ {element} }}")
+}
+
+/// Returns the addresses of a connection as a host's packets have them.
+fn connection(way: Way, family: Family) -> String {
+    let ip = family.payload();
+    match way {
+        Way::ToServer => four_addresses(family),
+        Way::ToHost => format!("{ip} daddr . tcp dport . {ip} saddr . tcp sport"),
+    }
+}
+
+fn in_unheard(operation: &str, family: Family) -> String {
+    let (set, element) = (family.unheard_set(), four_addresses(family));
     format!("{operation} @{set} {{ {element} }}")
 }
 

@@ -11,13 +11,13 @@ use pepd_sys::{gate::Gate, marks::MarkSet};
 
 use super::{
     Chain, Counter, DUMMY_ADDRESS, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, OTHER_ROUTE,
-    Prefixes, Rule, Ruleset, Term, chain,
+    Prefixes, Rule, Ruleset, Term, Way, chain,
     conditions::ports,
     copies::ask_chain,
     gate, lans, lost_chain, no_route, off_chain,
     packets::{PacketLane, lanes, takes_tcp},
     rule,
-    state::{host_at_cap, other_route},
+    state::{host_at_cap, known, other_route},
     unforwarded_chain,
 };
 
@@ -30,6 +30,7 @@ impl Ruleset {
             mask: config.intercept.marks.mask(),
             recent: builder.recent().to_vec(),
             hosts: features.families().to_vec(),
+            filtered: builder.filtered().to_vec(),
             asked: builder.asked().to_vec(),
             rates: builder.rates().to_vec(),
             near: builder.near().to_vec(),
@@ -190,6 +191,7 @@ impl Builder<'_> {
         let unforwarded = asked.map(|(id, _)| unforwarded_chain(id));
         let empty = lost.chain(off).chain(unforwarded);
         chains.extend(empty.map(|name| chain(&name, None, Vec::new())));
+        chains.extend(self.filtered_chains());
         chains.extend(self.rate_chains());
         chains.extend(self.hold_chains());
         chains.extend(self.ask_chains());
@@ -199,9 +201,11 @@ impl Builder<'_> {
         if self.features.seen {
             chains.push(chain(NOT_FROM_LAN, None, not_from_lan()));
         }
+        chains.extend(self.handshake_chain());
         let from_hosts = self.host_rules();
         chains.push(chain("from_hosts", Some(Hook::PreroutingRaw), from_hosts));
         chains.extend(self.passed_chain());
+        chains.extend(self.answer_chain());
         let from_servers = self.server_rules();
         chains.push(chain(
             "from_servers",
@@ -216,10 +220,14 @@ impl Builder<'_> {
             self.output_rules(),
         ));
         chains.push(self.handshakes());
+        chains.extend(self.arrived_chain());
         chains.extend(self.error_chain());
         chains.extend(self.clamp_chain());
         chains.extend(self.midway_chain());
         chains.extend(self.permitted_chain());
+        for chain in &mut chains {
+            chain.rules = known(&chain.rules, self.features.wildcard);
+        }
         chains
     }
 
@@ -328,7 +336,7 @@ impl Builder<'_> {
     fn host_rules(&self) -> Vec<Rule> {
         use Term::{
             Accept, Ack, AtCap, Count, Fin, Forget, From, Goto, IsRecent, Jump, NotFrom,
-            NotTcpOrIcmp, Of, Rst, Seen, SocketMark, SocketTransparent, Syn,
+            NotTcpOrIcmp, Of, Seen, SocketMark, SocketTransparent, Syn,
         };
         let lan = || From(self.lan_names());
         let goto = |chain: &str| Goto(chain.to_owned());
@@ -377,6 +385,7 @@ impl Builder<'_> {
             // A rule of its own: a full set ends the rule.
             rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
         }
+        rules.extend(self.begins());
         rules.extend(self.to_packets("a new flow, or packets to pepd", &[lan(), Syn], false));
         rules.push(rule(
             "a new flow, if the set has room",
@@ -407,28 +416,54 @@ impl Builder<'_> {
             "a new flow; before the next rule, since it may meet a TIME_WAIT",
             [Syn, jump("sites")],
         ));
-        rules.extend(self.features.families().iter().map(|&family| {
-            let aborts = [
-                lan(),
-                Rst,
-                Of(family),
-                SocketTransparent,
-                Count(Counter::Aborted(family)),
-            ];
-            rule("a host aborts a handshake", aborts)
-        }));
-        rules.extend([rule(
-            "a handshake that has begun, or a TIME_WAIT",
-            deliver(&[SocketTransparent]),
-        )]);
+        rules.extend(self.to_handshake());
         rules.extend(self.recent().iter().map(|&family| {
             rule(
                 "answer to a SYN cookie, which has no socket yet",
                 [lan(), Ack, IsRecent(family), goto("sites")],
             )
         }));
+        rules.extend(self.drops_late(Way::ToServer));
         rules.extend(self.to_packets("not of a flow of pepd", &[lan()], true));
         rules
+    }
+
+    /// Returns rules for packets of hosts that a transparent socket takes, but no flow: a handshake
+    /// that has begun, or a TIME_WAIT.
+    fn to_handshake(&self) -> Vec<Rule> {
+        if self.features.wildcard {
+            let jump = [Term::SocketTransparent, Term::Jump(HANDSHAKE.to_owned())];
+            return vec![rule("a handshake that has begun, or a TIME_WAIT", jump)];
+        }
+        let mut rules = self.handshake();
+        for rule in &mut rules {
+            rule.terms.insert(0, Term::SocketTransparent);
+        }
+        rules
+    }
+
+    fn handshake_chain(&self) -> Option<Chain> {
+        let listener = rule(OTHERS_LISTENER, [Term::WildcardSocket, Term::Return]);
+        let rules = [listener].into_iter().chain(self.handshake());
+        let wildcard = self.features.wildcard;
+        wildcard.then(|| chain(HANDSHAKE, None, rules.collect()))
+    }
+
+    fn handshake(&self) -> Vec<Rule> {
+        let aborts = self.features.families().iter().map(|&family| {
+            let aborts = [
+                Term::From(self.lan_names()),
+                Term::Rst,
+                Term::Of(family),
+                Term::Count(Counter::Aborted(family)),
+            ];
+            rule("a host aborts a handshake", aborts)
+        });
+        let to_socket = rule("a handshake that has begun, or a TIME_WAIT", self.deliver());
+        aborts
+            .chain(self.unheard_of_hosts())
+            .chain([to_socket])
+            .collect()
     }
 
     /// Returns rules for held SYNs that come out of their TUN again.
@@ -482,14 +517,7 @@ impl Builder<'_> {
             rules.push(rule("a server answers over IPv6", answers));
         }
         rules.extend([
-            rule(
-                "a server answers pepd",
-                [
-                    Term::SynAck,
-                    Term::SocketMark(self.marks.server_leg()),
-                    Term::Count(Counter::Answered),
-                ],
-            ),
+            self.counts_answer(),
             rule(
                 "urgent data, delivered in the stream",
                 [
@@ -498,18 +526,34 @@ impl Builder<'_> {
                     Term::Count(Counter::Urgent),
                 ],
             ),
+        ]);
+        let answers = |end: &[Term]| {
+            let conditions = [Term::TcpOrIcmp, Term::SocketTransparent];
             rule(
                 "an answer to a server leg of pepd, or an ICMP error about it",
-                [
-                    &[Term::TcpOrIcmp, Term::SocketTransparent],
-                    &self.to_local()[..],
-                    &[Term::Accept],
-                ]
-                .concat(),
-            ),
-        ]);
+                [&conditions[..], end].concat(),
+            )
+        };
+        rules.push(match self.features.wildcard {
+            true => answers(&[Term::Jump(ANSWER.to_owned())]),
+            false => answers(&self.answer()),
+        });
+        rules.extend(self.drops_late(Way::ToHost));
         rules.extend(self.link_packets());
         rules
+    }
+
+    /// Returns terms for packets that a server leg takes.
+    fn answer(&self) -> Vec<Term> {
+        [&self.to_local()[..], &[Term::Accept]].concat()
+    }
+
+    /// Returns the chain for packets from elsewhere that a transparent socket takes.
+    fn answer_chain(&self) -> Option<Chain> {
+        let listener = rule(OTHERS_LISTENER, [Term::WildcardSocket, Term::Return]);
+        let rules = vec![listener, rule("to its leg", self.answer())];
+        let wildcard = self.features.wildcard;
+        wildcard.then(|| chain(ANSWER, None, rules))
     }
 
     fn output_rules(&self) -> Vec<Rule> {
@@ -527,6 +571,7 @@ impl Builder<'_> {
                 ],
             ),
         ];
+        rules.extend(self.remembers_ended());
         rules.extend(self.features.families().iter().map(|&family| {
             let to = Term::To(self.lan_names());
             let redirect = [to, Term::IcmpRedirect(family), Term::Drop];
@@ -565,6 +610,7 @@ impl Builder<'_> {
         let asks_for_route = self.features.fib && site.answers_first() && !self.asks(site);
         let may_pass = [Term::Syn, Term::Jump(NO_ROUTE.to_owned())];
         let may_pass = asks_for_route.then(|| rule("skip destinations without a route", may_pass));
+        let may_pass: Vec<_> = self.arriving(site).chain(may_pass).collect();
         let may_pass = may_pass.into_iter();
         let (recent, families) = (self.recent().iter(), self.features.families().iter());
         if site.is_deferred() || !self.features.recent {
@@ -595,7 +641,7 @@ impl Builder<'_> {
     }
 
     /// Returns whether SYNs of a site go through pepd before the kernel answers them.
-    fn takes_syns(&self, site: &Site) -> bool {
+    pub(super) fn takes_syns(&self, site: &Site) -> bool {
         site.is_deferred() || self.asks(site)
     }
 
@@ -675,6 +721,9 @@ impl Builder<'_> {
         }
         if self.takes_syns(site) {
             rules.push(on(&from_lans, Term::Jump(off_chain(id))));
+            if let Some([_, passes]) = self.passes_filtered(site) {
+                rules.push(on(&from_lans, passes));
+            }
             if self.asks(site) && site.answers_first() {
                 rules.push(on(&from_lans, Term::Jump(NO_ROUTE.to_owned())));
             }
@@ -717,6 +766,15 @@ const GTSM_PORTS: [u16; 3] = [179, 639, 646];
 /// Threshold of the TTL: a guarded connection sends 255 and has crossed few hops. Hosts start with
 /// 64 or 128.
 const GTSM_HOPS_ABOVE: u8 = 128;
+
+/// Name of the chain of packets of hosts that a transparent socket takes.
+const HANDSHAKE: &str = "handshake";
+
+/// Name of the chain of other packets that a transparent socket takes.
+const ANSWER: &str = "answer";
+
+/// Comment of the rule for packets that a listener for any address would take.
+const OTHERS_LISTENER: &str = "no socket of pepd: a listener of another program, for any address";
 
 /// Name of the chain of packets that arrive by other interfaces.
 const NOT_FROM_LAN: &str = "not_from_lan";

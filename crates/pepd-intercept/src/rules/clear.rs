@@ -53,6 +53,7 @@ impl Ruleset {
             recent: Vec::new(),
             hosts: Vec::new(),
             near: Vec::new(),
+            filtered: Vec::new(),
             asked: Vec::new(),
             rates: Vec::new(),
             marked: false,

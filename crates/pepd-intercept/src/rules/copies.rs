@@ -176,13 +176,12 @@ impl Builder<'_> {
         let to_socket = [Term::SocketTransparent, Term::Goto(site_chain(id))];
         let port = self.config.listen_port(id);
         let families = self.features.families().iter();
-        let waits = families.map(|&family| on(&[Term::Tproxy(family, port), Term::Drop]));
-        let ends = [on(&[Term::Accept])];
-        [on(&to_socket)]
-            .into_iter()
-            .chain(waits)
-            .chain(ends)
-            .collect()
+        let waits = families.map(|&family| vec![Term::Tproxy(family, port), Term::Drop]);
+        let ends: Vec<_> = waits.chain([vec![Term::Accept]]).collect();
+        let to_listener = [Term::WildcardSocket];
+        let to_listener = ends.iter().map(|end| [&to_listener[..], end].concat());
+        let all = to_listener.chain([to_socket.to_vec()]).chain(ends.clone());
+        all.map(|terms| on(&terms)).collect()
     }
 
     /// Returns the chain for SYNs that no rule of another program has dropped: pepd writes them

@@ -138,8 +138,7 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     });
     let syn = position(&|terms| terms.last() == Some(&goes(Term::Jump)));
     let gate = position(&|terms| terms.last() == Some(&Term::Jump("gate".to_owned())));
-    let half_open =
-        position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
+    let half_open = position(&|terms| matches!(terms, [Term::SocketTransparent, Term::Jump(_)]));
     let last = rules.len() - 1;
     let first = (others, to_us, as_us, own, passing);
     assert_eq!(first, (0, 1, 2, 7, 8), "before all others");

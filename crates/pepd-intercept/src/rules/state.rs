@@ -16,17 +16,32 @@ use super::{Counter, Family, Rule, Term, build::site_chain, packets, rule};
 pub fn gate(gate: Gate) -> Vec<Rule> {
     match gate {
         Gate::Open => Vec::new(),
-        Gate::Closed => vec![
-            goes_on(),
-            rule(
-                "new flows pass unaccelerated",
-                [Term::Count(Counter::Passed), Term::Accept],
-            ),
-        ],
+        Gate::Closed => unless_open(vec![rule(
+            "new flows pass unaccelerated",
+            [Term::Count(Counter::Passed), Term::Accept],
+        )]),
     }
 }
 
-pub(super) fn goes_on() -> Rule {
+/// Returns these rules behind an exception for open handshakes. A listener of another program for
+/// any address is none.
+pub(super) fn unless_open(passes: Vec<Rule>) -> Vec<Rule> {
+    let to_listener = passes.iter().map(|pass| {
+        let condition = [Term::WildcardSocket];
+        rule(&pass.comment, [&condition[..], &pass.terms].concat())
+    });
+    let to_listener: Vec<_> = to_listener.collect();
+    [to_listener, vec![goes_on()], passes].concat()
+}
+
+/// Returns the rules that a kernel knows. `wildcard` states whether it can recognise listeners for
+/// any address.
+pub(crate) fn known(rules: &[Rule], wildcard: bool) -> Vec<Rule> {
+    let known = |rule: &&Rule| wildcard || !rule.terms.contains(&Term::WildcardSocket);
+    rules.iter().filter(known).cloned().collect()
+}
+
+fn goes_on() -> Rule {
     rule(
         "an open handshake continues",
         [Term::SocketTransparent, Term::Return],
@@ -63,8 +78,8 @@ pub(crate) fn no_route(now: NoRoute) -> Vec<Rule> {
         Term::Of(Family::V6),
     );
     match now {
-        NoRoute::Asked => vec![goes_on(), asked],
-        NoRoute::SilentV6 => vec![goes_on(), asked, silent],
+        NoRoute::Asked => unless_open(vec![asked]),
+        NoRoute::SilentV6 => unless_open(vec![asked, silent]),
         NoRoute::LinkDown => Vec::new(),
     }
 }
@@ -129,18 +144,15 @@ pub(super) fn other_route(link: &str) -> Vec<Rule> {
         Term::Count(Counter::PassedOtherRoute),
         Term::Accept,
     ];
-    vec![goes_on(), rule("route does not lead by the link", passes)]
+    unless_open(vec![rule("route does not lead by the link", passes)])
 }
 
 /// Returns the rules of the chain `host_at_cap`.
 pub(super) fn host_at_cap() -> Vec<Rule> {
-    vec![
-        goes_on(),
-        rule(
-            "host at its flow limit: new flows pass unaccelerated",
-            [Term::Count(Counter::PassedHosts), Term::Accept],
-        ),
-    ]
+    unless_open(vec![rule(
+        "host at its flow limit: new flows pass unaccelerated",
+        [Term::Count(Counter::PassedHosts), Term::Accept],
+    )])
 }
 
 /// Name of the chain before SYNs of a deferred site enter a TUN. It is empty while the site is on:
@@ -173,13 +185,10 @@ pub(crate) fn own_chains(config: &Config, id: SiteId) -> Vec<String> {
 pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
     let (of, _) = chain.split_once('_')?;
     match of {
-        "site" | "off" => Some(vec![
-            goes_on(),
-            rule(
-                "peer or link is down, or site is off: new flows pass",
-                [Term::Accept],
-            ),
-        ]),
+        "site" | "off" => Some(unless_open(vec![rule(
+            "peer or link is down, or site is off: new flows pass",
+            [Term::Accept],
+        )])),
         "packet" | "block" => Some(vec![rule(
             "peer is down, or site is off: packets pass",
             [Term::Accept],

@@ -105,8 +105,7 @@ fn new_flows_are_looked_at_after_full_sockets_and_before_half_open_ones() {
     let full =
         position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SocketMark(_), ..]));
     let new = position(&|terms| terms.first() == Some(&Term::Syn));
-    let half_open =
-        position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
+    let half_open = position(&|terms| matches!(terms, [Term::SocketTransparent, Term::Jump(_)]));
     assert!(full < new && new < half_open);
 }
 
@@ -158,10 +157,16 @@ fn a_deferred_site_holds_what_comes_from_the_lan_and_takes_what_comes_from_the_t
     let ruleset = Ruleset::new(&config(text), Features::FULL);
     let names = |names: &[&str]| Term::From(names.iter().map(|&name| name.into()).collect());
     let sites = sites_of(&ruleset);
+    let filtered = [
+        names(&["lan1"]),
+        Term::Syn,
+        Term::Jump("filtered".to_owned()),
+    ];
+    assert_eq!(sites[1], filtered);
     let hold = [names(&["lan1"]), Term::Syn, Term::Goto("hold_1".to_owned())];
-    assert_eq!(sites[1], hold);
+    assert_eq!(sites[2], hold);
     let take = [names(&["lan1", "pepd1"]), Term::Goto("site_0".to_owned())];
-    assert_eq!(sites[2], take);
+    assert_eq!(sites[3], take);
     let hold = terms_of(&ruleset, "hold_1");
     let tun = Term::RoutedTo("pepd1".to_owned());
     assert_eq!(hold[0], [Term::Jump("held_rate".to_owned())]);
@@ -342,6 +347,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
         forget: false,
         fib: false,
         rate: false,
+        wildcard: false,
         seen: false,
         tags: false,
         marks: false,

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::{self, Read as _},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -58,6 +59,8 @@ pub(super) struct Redirected {
     began: Instant,
     /// True if the log has a line about all connections passing by other routes.
     other_routes_logged: bool,
+    /// SYNs that passed since their connections do not reach pepd, and the time of the last line.
+    filtered: (u64, Option<Duration>),
     /// True if the last change of the rules failed.
     failed: bool,
 }
@@ -73,6 +76,7 @@ impl Redirected {
             refuted: BTreeMap::new(),
             began: Instant::now(),
             other_routes_logged: false,
+            filtered: (0, None),
             failed: false,
         }
     }
@@ -128,6 +132,8 @@ impl Redirected {
         }
         let other_routes = counters.get(Counter::PassedOtherRoute.name().as_ref());
         self.log_other_routes(other_routes.copied().unwrap_or(0), sites);
+        let filtered = counters.get(Counter::PassedFiltered.name().as_ref());
+        self.log_filtered(filtered.copied().unwrap_or(0));
         let lost = self.lost();
         for site in sites {
             for family in Family::ALL {
@@ -249,6 +255,27 @@ impl Redirected {
             syns = passed,
             "all connections pass unaccelerated: their routes do not lead by {link} (`link.interface`); \
              set it to that of the routes, or accelerate them: `link.other_routes = \"split\"`"
+        );
+    }
+
+    /// Logs when connections pass since their packets do not reach pepd. Hosts can cause this line:
+    /// it is paced.
+    fn log_filtered(&mut self, passed: u64) {
+        let now = self.began.elapsed();
+        let (before, logged) = self.filtered;
+        let is_due = logged.is_none_or(|at| now.saturating_sub(at) >= AGAIN);
+        if passed <= before || !is_due {
+            // A new table resets the counter.
+            self.filtered.0 = before.min(passed);
+            return;
+        }
+        self.filtered = (passed, Some(now));
+        tracing::warn!(
+            syns = passed - before,
+            "connections pass unaccelerated whose packets another program's rules drop before they reach pepd (hook \
+             input: a closed port, a banned address); `pepd check` names such rules, and \
+             `nft list table inet {}` the connections (sets filtered_...)",
+            self.config.intercept.table
         );
     }
 
@@ -416,12 +443,18 @@ impl Redirected {
 /// Returns the number of packets of a family that the kernel has dropped as invalid, and of TCP
 /// segments of both families.
 fn invalid(family: Family) -> u64 {
-    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-    let (all, v6) = (read("snmp").unwrap_or_default(), read("snmp6"));
+    // Read every second: a `String` that grows from nothing would cost a call for each step.
+    let read = |name| -> io::Result<String> {
+        let mut text = String::with_capacity(16 << 10);
+        let mut file = fs::File::open(format!("/proc/thread-self/net/{name}"))?;
+        file.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let all = read("snmp").unwrap_or_default();
     let of_family = match family {
         Family::V4 => sum(&all, "Ip:", &["InHdrErrors", "InAddrErrors"]),
         Family::V6 => {
-            let lines = v6.unwrap_or_default();
+            let lines = read("snmp6").unwrap_or_default();
             let lines = lines.lines().filter_map(|line| {
                 let (name, value) = line.split_once(char::is_whitespace)?;
                 let is_one = matches!(name, "Ip6InHdrErrors" | "Ip6InAddrErrors");

@@ -293,6 +293,13 @@ impl Daemon {
         let looked = looked.await;
         if looked.mended {
             self.redirected.hurry();
+            if let Err(err) = interception.forget_filtered().await {
+                let error = &err as &dyn std::error::Error;
+                tracing::debug!(
+                    error,
+                    "cannot take connections again that did not reach pepd"
+                );
+            }
         }
         self.redirected.cannot_arrive(looked.undelivered);
         self.redirected.are_not_delivered(looked.broken);

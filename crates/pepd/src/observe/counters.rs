@@ -17,6 +17,7 @@ pub fn set_passed(stats: &mut Stats, passed: [u64; Counter::PASSED.len()]) {
         &mut stats.syns_passed_no_route,
         &mut stats.syns_passed_lost,
         &mut stats.syns_blocked_lost,
+        &mut stats.syns_passed_filtered,
         &mut stats.syns_passed_other_route,
     ];
     for (field, count) in fields.into_iter().zip(passed) {

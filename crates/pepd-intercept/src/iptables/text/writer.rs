@@ -348,6 +348,7 @@ impl Writer<'_> {
             // iptables has no equivalent.
             Some(
                 Hook::ForwardLast
+                | Hook::InputLast
                 | Hook::OutputRoute
                 | Hook::OutputLast
                 | Hook::PreroutingRawNext
@@ -408,6 +409,18 @@ impl Writer<'_> {
             | Term::IsRecent(_)
             | Term::Remember(_)
             | Term::Forget(_)
+            | Term::IsFiltered(..)
+            | Term::Filtered(..)
+            | Term::IsUnheard(_)
+            | Term::Unheard(_)
+            | Term::Heard(_)
+            | Term::Ended(..)
+            | Term::IsEnded(..)
+            | Term::Begins(_)
+            | Term::Fresh(_)
+            | Term::NotFresh(_)
+            // `socket` of iptables takes no listener for any address.
+            | Term::WildcardSocket
             | Term::Ask(_)
             | Term::IsAsked(_)
             | Term::Unask(_)

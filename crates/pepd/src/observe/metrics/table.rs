@@ -209,6 +209,7 @@ fn has_other_form(name: &str) -> bool {
         "syns_passed_no_route",
         "syns_passed_lost",
         "syns_blocked_lost",
+        "syns_passed_filtered",
         "syns_passed_other_route",
     ];
     name.starts_with("ended_") || others.contains(&name)

@@ -1,0 +1,143 @@
+//! Rules that notice when rules of other programs drop packets on their way to pepd, and let later
+//! connections of that kind pass.
+//!
+//! What pepd takes goes through the hook `input`, where operators close ports of this machine, and
+//! ban addresses. They do not mean connections that this machine forwards.
+//!
+//! A SYN, its answer and the ACK that ends a handshake are retransmitted if they do not arrive:
+//!
+//! ```text
+//!   prerouting   noted before?  --> drop by others, or not --> end of input: forget the note
+//!                yes: the first one has not arrived
+//! ```
+//!
+//! Several of one burst may pass these rules before the first arrives. So only those count that
+//! follow half a second after the one before.
+
+use pep_core::site::{InterceptionLoss, Mode, Site};
+
+use super::{
+    Chain, Counter, Family, Filtered, Hook, Rule, Term, build::Builder, chain, rule,
+    state::unless_open,
+};
+
+/// Name of the chain that lets connections pass whose packets do not reach pepd.
+const FILTERED: &str = "filtered";
+
+/// Name of the chain of SYNs that go to pepd.
+const REPEATED: &str = "repeated";
+
+/// Name of the chain of SYN-ACKs of servers that pepd has connected to.
+const ANSWERED: &str = "answered";
+
+/// Comment of rules for retransmitted packets.
+const AGAIN: &str = "retransmitted: the first one has not arrived";
+
+impl Builder<'_> {
+    /// Returns the families for which such connections are remembered.
+    pub(super) fn filtered(&self) -> &'static [Family] {
+        self.forgotten()
+    }
+
+    /// Returns the chains that other chains jump to.
+    pub(super) fn filtered_chains(&self) -> Vec<Chain> {
+        if self.filtered().is_empty() {
+            return Vec::new();
+        }
+        let families = || self.filtered().iter();
+        let passes = families().flat_map(|&family| {
+            let pass = |comment: &str, of| {
+                let condition = Term::IsFiltered(of, family);
+                let pass = [
+                    condition,
+                    Term::Count(Counter::PassedFiltered),
+                    Term::Accept,
+                ];
+                rule(comment, pass)
+            };
+            [
+                pass(
+                    "packets of this host to this port did not arrive",
+                    Filtered::Host,
+                ),
+                pass("answers of this server did not arrive", Filtered::Server),
+            ]
+        });
+        let repeated = families().flat_map(|&family| unheard(Filtered::Host, &[], family));
+        let counts = rule("a server answers pepd", [Term::Count(Counter::Answered)]);
+        let answers = families().flat_map(|&family| unheard(Filtered::Server, &[], family));
+        let answered = [counts].into_iter().chain(answers);
+        vec![
+            chain(FILTERED, None, unless_open(passes.collect())),
+            chain(REPEATED, None, repeated.collect()),
+            chain(ANSWERED, None, answered.collect()),
+        ]
+    }
+
+    /// Returns rules for packets of hosts that belong to a handshake.
+    pub(super) fn unheard_of_hosts(&self) -> impl Iterator<Item = Rule> {
+        let families = self.filtered().iter();
+        families.flat_map(|&family| unheard(Filtered::Host, &[Term::Ack], family))
+    }
+
+    /// Returns the condition and the action that let SYNs of a site pass if packets of such
+    /// connections do not reach pepd.
+    pub(super) fn passes_filtered(&self, site: &Site) -> Option<[Term; 2]> {
+        // Nothing leaves a tunnel because of what a host, or a server, may have caused.
+        let is_split = site.mode == Mode::Split;
+        let may_pass = is_split && site.on_interception_loss == InterceptionLoss::Pass;
+        let knows = !self.filtered().is_empty();
+        (may_pass && knows).then(|| [Term::Syn, Term::Jump(FILTERED.to_owned())])
+    }
+
+    /// Returns rules for each SYN that goes to the listener of a site.
+    pub(super) fn arriving(&self, site: &Site) -> impl Iterator<Item = Rule> {
+        let passes = self.passes_filtered(site);
+        let notices = passes.as_ref().map(|_| {
+            let repeated = [Term::Syn, Term::Jump(REPEATED.to_owned())];
+            rule("notice connections that do not reach pepd", repeated)
+        });
+        // One out of a TUN would meet its own server leg.
+        let passes = passes.filter(|_| !self.takes_syns(site));
+        let passes = passes.map(|passes| rule("skip connections that do not reach pepd", passes));
+        notices.into_iter().chain(passes)
+    }
+
+    /// Returns the rule for SYN-ACKs of servers that pepd has connected to.
+    pub(super) fn counts_answer(&self) -> Rule {
+        let end = match self.filtered().is_empty() {
+            true => Term::Count(Counter::Answered),
+            false => Term::Jump(ANSWERED.to_owned()),
+        };
+        let leg = Term::SocketMark(self.marks.server_leg());
+        rule("a server answers pepd", [Term::SynAck, leg, end])
+    }
+
+    /// Returns the chain of packets that no rule has dropped.
+    pub(super) fn arrived_chain(&self) -> Option<Chain> {
+        let kinds = [Term::Syn, Term::SynAck, Term::Ack].into_iter();
+        let rules = kinds.flat_map(|kind| {
+            self.filtered().iter().map(move |&family| {
+                let heard = [kind.clone(), Term::Heard(family)];
+                rule("it reaches pepd", heard)
+            })
+        });
+        let rules: Vec<_> = rules.collect();
+        (!rules.is_empty()).then(|| chain("arrived", Some(Hook::InputLast), rules))
+    }
+}
+
+/// Returns rules that remember a packet, and that one before it did not arrive.
+fn unheard(of: Filtered, condition: &[Term], family: Family) -> [Rule; 3] {
+    let again = [
+        Term::IsUnheard(family),
+        Term::NotFresh(family),
+        Term::Filtered(of, family),
+    ];
+    let with = |terms: &[Term]| [condition, terms].concat();
+    [
+        rule(AGAIN, with(&again)),
+        rule("for half a second", with(&[Term::Fresh(family)])),
+        rule("until it arrives", with(&[Term::Unheard(family)])),
+    ]
+}
