@@ -99,6 +99,7 @@ fn config() -> SessionConfig {
         outages: Outages::After(Duration::from_secs(1)),
         stream_credit: 1 << 16,
         session_credit: 1 << 20,
+        kept_max: 4 << 20,
         streams_max: 10,
         packets: false,
         peer_packets: false,
