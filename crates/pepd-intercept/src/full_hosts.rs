@@ -18,15 +18,6 @@ impl Interception {
         Ok(())
     }
 
-    /// Takes connections again that did not reach pepd: an obstacle was removed.
-    ///
-    /// # Errors
-    /// When nft cannot be run, or the table is missing. They then pass for some minutes more.
-    pub async fn forget_filtered(&self) -> Result<(), InterceptError> {
-        let forgotten = self.filter.forget_filtered(&self.ruleset.filtered).await;
-        forgotten.map_err(cannot("take connections again that did not reach pepd"))
-    }
-
     /// Restores this part of a table that has been reinstalled.
     pub(super) async fn put_back_hosts_at_cap(&self) -> Result<(), InterceptError> {
         if self.hosts_at_cap.is_empty() {

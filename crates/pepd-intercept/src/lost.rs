@@ -45,6 +45,15 @@ impl Interception {
         Ok(())
     }
 
+    /// Takes connections again that did not reach pepd: an obstacle was removed.
+    ///
+    /// # Errors
+    /// When nft cannot be run, or the table is missing. They then pass for some minutes more.
+    pub async fn forget_filtered(&self) -> Result<(), InterceptError> {
+        let forgotten = self.filter.forget_filtered(&self.ruleset.filtered).await;
+        forgotten.map_err(cannot("take connections again that did not reach pepd"))
+    }
+
     /// Restores this part of a table that has been reinstalled.
     pub(super) async fn put_back_lost(&self) -> Result<(), InterceptError> {
         self.set_lost_chains(&self.lost_again).await

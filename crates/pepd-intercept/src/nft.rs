@@ -81,6 +81,30 @@ const SPOKEN_ELEMENTS: u32 = 16_384;
 /// a neighbour has not answered for some seconds.
 const SPOKEN_SECONDS: u32 = 60;
 
+/// Sets with elements of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Set {
+    /// Hosts at their flow limit: addresses, or the first of each /64.
+    Hosts,
+    /// Networks of this machine, except those of uplinks.
+    Near,
+    /// Hosts with their SYN rates.
+    Rates,
+    /// Recently opened connections.
+    Recent,
+    /// SYNs that meet rules of other programs now.
+    Asked,
+    /// Connections whose packets do not reach pepd: addresses, of hosts or servers, and ports of
+    /// servers.
+    Filtered(Filtered),
+    /// Packets of handshakes that may not have reached pepd.
+    Unheard,
+    /// Packets of handshakes of the last half second.
+    Fresh,
+    /// Connections that pepd has reset, from host to server.
+    Ended,
+}
+
 /// Names for a family in rules and sets.
 pub(super) trait Names {
     /// Returns the payload protocol, as in `ip saddr`.
@@ -95,15 +119,8 @@ pub(super) trait Names {
     /// Returns the address of pepd's listeners.
     fn listen_address(self) -> &'static str;
 
-    /// Returns the name of the set of hosts at their flow limit: addresses, or the first of each
-    /// /64.
-    fn hosts_set(self) -> &'static str;
-
-    /// Returns the name of the set of networks of this machine, except those of uplinks.
-    fn near_set(self) -> &'static str;
-
-    /// Returns the name of the set of hosts with their SYN rates.
-    fn rates_set(self) -> &'static str;
+    /// Returns the name of a set: that of its use, and the family's number.
+    fn set(self, of: Set) -> String;
 
     /// Returns the name of ICMP, as in `icmp type`.
     fn icmp(self) -> &'static str;
@@ -127,25 +144,6 @@ pub(super) trait Names {
 
     /// Returns the ICMP types that tunnels of packets do not carry.
     fn icmp_not_carried(self) -> Vec<&'static str>;
-
-    /// Returns the name of the set of recently opened connections.
-    fn recent_set(self) -> &'static str;
-
-    /// Returns the name of the set of SYNs that meet rules of other programs now.
-    fn asked_set(self) -> &'static str;
-
-    /// Returns the name of the set of connections whose packets do not reach pepd: addresses, of
-    /// hosts or servers, and ports of servers.
-    fn filtered_set(self, of: Filtered) -> &'static str;
-
-    /// Returns the name of the set of packets of handshakes that may not have reached pepd.
-    fn unheard_set(self) -> &'static str;
-
-    /// Returns the name of the set of connections that pepd has reset, from host to server.
-    fn ended_set(self) -> &'static str;
-
-    /// Returns the name of the set of packets of handshakes of the last half second.
-    fn fresh_set(self) -> &'static str;
 }
 
 impl Names for Family {
@@ -177,25 +175,20 @@ impl Names for Family {
         }
     }
 
-    fn hosts_set(self) -> &'static str {
-        match self {
-            Self::V4 => "hosts4",
-            Self::V6 => "hosts6",
-        }
-    }
-
-    fn near_set(self) -> &'static str {
-        match self {
-            Self::V4 => "near4",
-            Self::V6 => "near6",
-        }
-    }
-
-    fn rates_set(self) -> &'static str {
-        match self {
-            Self::V4 => "rates4",
-            Self::V6 => "rates6",
-        }
+    fn set(self, of: Set) -> String {
+        let name = match of {
+            Set::Hosts => "hosts",
+            Set::Near => "near",
+            Set::Rates => "rates",
+            Set::Recent => "recent",
+            Set::Asked => "asked",
+            Set::Filtered(Filtered::Host) => "filtered_hosts",
+            Set::Filtered(Filtered::Server) => "filtered_servers",
+            Set::Unheard => "unheard",
+            Set::Fresh => "fresh",
+            Set::Ended => "ended",
+        };
+        format!("{name}{}", self.number())
     }
 
     fn spoken_set(self, lane: usize) -> String {
@@ -264,50 +257,6 @@ impl Names for Family {
                 source: 8 * (8 + 40),
                 destination: 8 * (8 + 42),
             },
-        }
-    }
-
-    fn asked_set(self) -> &'static str {
-        match self {
-            Self::V4 => "asked4",
-            Self::V6 => "asked6",
-        }
-    }
-
-    fn filtered_set(self, of: Filtered) -> &'static str {
-        match (of, self) {
-            (Filtered::Host, Self::V4) => "filtered_hosts4",
-            (Filtered::Host, Self::V6) => "filtered_hosts6",
-            (Filtered::Server, Self::V4) => "filtered_servers4",
-            (Filtered::Server, Self::V6) => "filtered_servers6",
-        }
-    }
-
-    fn ended_set(self) -> &'static str {
-        match self {
-            Self::V4 => "ended4",
-            Self::V6 => "ended6",
-        }
-    }
-
-    fn fresh_set(self) -> &'static str {
-        match self {
-            Self::V4 => "fresh4",
-            Self::V6 => "fresh6",
-        }
-    }
-
-    fn unheard_set(self) -> &'static str {
-        match self {
-            Self::V4 => "unheard4",
-            Self::V6 => "unheard6",
-        }
-    }
-
-    fn recent_set(self) -> &'static str {
-        match self {
-            Self::V4 => "recent4",
-            Self::V6 => "recent6",
         }
     }
 }

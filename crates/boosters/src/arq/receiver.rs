@@ -1,7 +1,7 @@
 //! End that requests lost messages.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -53,6 +53,9 @@ pub struct Receiver {
     due: BTreeSet<(Duration, u64)>,
     /// Messages held behind missing ones, where order is kept.
     held: BTreeMap<u64, Packet>,
+    /// Messages of earlier senders that were held, and wait for nothing.
+    before_held: VecDeque<Packet>,
+    /// Bytes of both.
     held_bytes: usize,
     rtt: Option<Duration>,
     /// Number of later messages until which FEC may restore one; 0 without FEC.
@@ -91,12 +94,13 @@ impl Receiver {
     }
 
     /// Starts with a new sender, or with one not heard for long: nothing is missing.
-    fn begin(&mut self, seq: u32, out: &mut Out) {
+    fn begin(&mut self, seq: u32) {
         self.sender_restarts += u64::from(self.begun);
         self.begun = true;
         self.missing.clear();
         self.due.clear();
-        self.release(out);
+        let held = std::mem::take(&mut self.held);
+        self.before_held.extend(held.into_values());
         self.next = (1 << 40) | u64::from(seq);
         (self.first, self.before) = (self.next, 0);
     }
@@ -147,7 +151,7 @@ impl Receiver {
     }
 
     /// Returns the full number of a message that is new and from the current sender.
-    fn note(&mut self, now: Duration, seq: u32, again: bool, out: &mut Out) -> Option<u64> {
+    fn note(&mut self, now: Duration, seq: u32, again: bool) -> Option<u64> {
         let number = self.expand(seq).filter(|number| {
             self.begun && *number + KNOWN >= self.next && *number < self.next + MISSING_MAX
         });
@@ -155,7 +159,7 @@ impl Receiver {
             if again {
                 return None; // Of long ago.
             }
-            self.begin(seq, out);
+            self.begin(seq);
             let number = self.next;
             self.next += 1;
             return Some(number);
@@ -248,6 +252,9 @@ impl Receiver {
 
     /// Returns whether a message need not wait any more.
     fn is_ready(&self) -> bool {
+        if !self.before_held.is_empty() {
+            return true;
+        }
         let first = self.missing.first_key_value().map(|(number, _)| *number);
         let held = self.held.first_key_value().map(|(number, _)| *number);
         held.is_some_and(|held| first.is_none_or(|first| held < first))
@@ -259,7 +266,8 @@ impl Receiver {
             if !self.is_ready() {
                 return;
             }
-            if let Some((_, packet)) = self.held.pop_first() {
+            let of_now = || self.held.pop_first().map(|(_, packet)| packet);
+            if let Some(packet) = self.before_held.pop_front().or_else(of_now) {
                 self.held_bytes -= packet.bytes.len() + PLACE;
                 out.up.push(packet);
             }
@@ -289,7 +297,8 @@ impl Receiver {
 
     /// Checks that all state is bounded and correctly counted.
     pub(super) fn check_bounds(&self) {
-        let bytes = self.held.values().map(|packet| packet.bytes.len() + PLACE);
+        let held = self.held.values().chain(&self.before_held);
+        let bytes = held.map(|packet| packet.bytes.len() + PLACE);
         assert_eq!(bytes.sum::<usize>(), self.held_bytes);
         assert!(self.held_bytes <= HELD_MAX);
         assert!(self.missing.len() <= MISSING_MAX as usize);
@@ -321,7 +330,7 @@ impl Booster for Receiver {
         } else if reader.0.is_empty() {
             // No sender sends an empty message.
             self.unreadable += 1;
-        } else if let Some(number) = self.note(now, seq, flags & AGAIN != 0, out) {
+        } else if let Some(number) = self.note(now, seq, flags & AGAIN != 0) {
             let inner = packet.with_bytes(reader.0.to_vec());
             if flags & ORDER != 0 {
                 self.hold(number, inner, out);

@@ -245,6 +245,97 @@ fn what_is_kept_and_missing_is_bounded() {
     }
 }
 
+/// The first of these messages is lost, and so the others are held.
+fn holding(count: u8) -> (Receiver, Sender) {
+    let config = Config {
+        order: true,
+        ..Config::default()
+    };
+    let (mut sender, mut receiver) = (Sender::new(config), Receiver::new());
+    let mut out = Out::default();
+    for number in 0..count {
+        let packet = Packet::new(vec![0x45, number], Duration::ZERO);
+        sender.down(Duration::ZERO, packet, &mut out);
+    }
+    for (number, message) in out.down.drain(..).enumerate() {
+        if number != 1 {
+            receiver.up(Duration::ZERO, message, &mut Out::default());
+        }
+    }
+    assert_eq!(receiver.held_count(), usize::from(count) - 2);
+    (receiver, sender)
+}
+
+/// Returns the numbers of the messages that leave, all due at once, a few with each call.
+fn leaving(receiver: &mut Receiver, mut out: Out) -> Vec<u8> {
+    let mut left = Vec::new();
+    loop {
+        let numbers = out.up.drain(..).map(|packet| packet.bytes[1]);
+        let before = left.len();
+        left.extend(numbers);
+        assert!(left.len() - before <= 17, "{left:?}");
+        receiver.check_bounds();
+        if receiver.deadline().is_none_or(|at| at > Duration::ZERO) {
+            return left;
+        }
+        receiver.on_time(Duration::ZERO, &mut out);
+    }
+}
+
+/// Later boosters may make a thousand packets of each.
+#[test]
+fn what_one_message_releases_leaves_in_steps_and_in_order() {
+    let (mut receiver, mut sender) = holding(100);
+    let mut out = Out::default();
+    let second = sender.next.wrapping_sub(99);
+    let again = [&[ARQ_AGAIN, 1][..], &second.to_be_bytes()].concat();
+    sender.up(Duration::ZERO, Packet::new(again, Duration::ZERO), &mut out);
+    let message = out.down.pop().expect("asked for");
+    receiver.up(Duration::ZERO, message, &mut out);
+    let all: Vec<_> = (1..100).collect();
+    assert_eq!(leaving(&mut receiver, out), all);
+}
+
+#[test]
+fn what_was_held_for_a_sender_that_has_restarted_leaves_in_steps() {
+    for ahead in [100_000_000, 0, 5] {
+        let (mut receiver, _) = holding(100);
+        let config = Config {
+            order: true,
+            ..Config::default()
+        };
+        let mut next = Sender::new(config);
+        let mut out = Out::default();
+        for number in 200..203 {
+            next.down(
+                Duration::ZERO,
+                Packet::new(vec![0x45, number], Duration::ZERO),
+                &mut out,
+            );
+        }
+        // The first is far ahead of all before; the third holds behind the second, with numbers
+        // that may be those of messages held before.
+        let mut messages: Vec<_> = out.down.drain(..).collect();
+        for (message, number) in messages.iter_mut().zip([1 << 30, ahead, ahead + 2_u32]) {
+            message.bytes[2..6].copy_from_slice(&number.to_be_bytes());
+        }
+        let mut left = Vec::new();
+        for message in messages {
+            receiver.up(Duration::ZERO, message, &mut out);
+            receiver.check_bounds();
+            assert!(out.up.len() <= 17);
+            left.extend(out.up.drain(..).map(|packet| packet.bytes[1]));
+        }
+        left.extend(leaving(&mut receiver, out));
+        let old: Vec<_> = left
+            .iter()
+            .copied()
+            .filter(|number| *number < 200)
+            .collect();
+        assert_eq!(old, (2..100).collect::<Vec<_>>(), "{ahead}");
+    }
+}
+
 #[test]
 fn a_far_end_that_has_forgotten_hears_nothing_of_what_was() {
     let mut sender = Sender::new(Config::default());

@@ -10,7 +10,7 @@ use super::{
     ASKED_MS, ENDED_SECONDS, FILTERED_ELEMENTS, FILTERED_SECONDS, FRESH_MS, Family, HOST_MASK,
     Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, Names, RATE_ELEMENTS,
     RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET,
-    SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
+    SPOKEN_ELEMENTS, SPOKEN_SECONDS, Set, kept_bits, marks_seed,
 };
 use crate::rules::{Chain, CopyTo, Counter, Filtered, Prefixes, Rule, Ruleset, Term, Way};
 
@@ -66,7 +66,7 @@ pub(crate) fn hosts_transaction(
 ) -> String {
     let mut text = String::new();
     for &family in families {
-        let name = family.hosts_set();
+        let name = family.set(Set::Hosts);
         let _ = writeln!(text, "flush set inet {table} {name}");
         let of_family = |host: &&Host| host.address().is_ipv4() == (family == Family::V4);
         let hosts: Vec<_> = hosts.iter().filter(of_family).collect();
@@ -126,7 +126,7 @@ pub(crate) fn networks_transaction(
 ) -> String {
     let mut text = String::new();
     for &family in families {
-        let name = family.near_set();
+        let name = family.set(Set::Near);
         let _ = writeln!(text, "flush set inet {table} {name}");
         let of_family = |net: &&IpNet| net.addr().is_ipv4() == (family == Family::V4);
         // Intervals of a set must not overlap.
@@ -145,14 +145,18 @@ pub(crate) fn forget_filtered_transaction(table: &str, families: &[Family]) -> S
     let mut text = String::new();
     for family in families {
         for of in [Filtered::Host, Filtered::Server] {
-            let _ = writeln!(text, "flush set inet {table} {}", family.filtered_set(of));
+            let _ = writeln!(
+                text,
+                "flush set inet {table} {}",
+                family.set(Set::Filtered(of))
+            );
         }
     }
     text
 }
 
 fn near_set(family: Family) -> String {
-    let (name, address) = (family.near_set(), family.address_type());
+    let (name, address) = (family.set(Set::Near), family.address_type());
     format!("\tset {name} {{\n\t\ttype {address}\n\t\tflags interval\n\t}}\n")
 }
 
@@ -163,12 +167,12 @@ fn seen_set() -> String {
 }
 
 fn hosts_set(family: Family) -> String {
-    let (name, address) = (family.hosts_set(), family.address_type());
+    let (name, address) = (family.set(Set::Hosts), family.address_type());
     format!("\tset {name} {{\n\t\ttype {address}\n\t}}\n")
 }
 
 fn rates_set(family: Family) -> String {
-    let (name, address) = (family.rates_set(), family.address_type());
+    let (name, address) = (family.set(Set::Rates), family.address_type());
     format!(
         "\tset {name} {{\n\t\ttype {address}\n\t\tsize {RATE_ELEMENTS}\n\t\tflags dynamic,timeout\n\t\ttimeout {RATE_SECONDS}s\n\t}}\n"
     )
@@ -182,11 +186,11 @@ fn spoken_set(family: Family, lane: usize) -> String {
 }
 
 fn recent_set(family: Family) -> String {
-    connections_set(family, family.recent_set(), &format!("{RECENT_SECONDS}s"))
+    connections_set(family, Set::Recent, &format!("{RECENT_SECONDS}s"))
 }
 
 fn asked_set(family: Family) -> String {
-    connections_set(family, family.asked_set(), &format!("{ASKED_MS}ms"))
+    connections_set(family, Set::Asked, &format!("{ASKED_MS}ms"))
 }
 
 fn filtered_sets(family: Family) -> [String; 5] {
@@ -195,22 +199,22 @@ fn filtered_sets(family: Family) -> [String; 5] {
         format!(
             "\tset {} {{\n\t\ttype {address} . inet_service\n\t\tsize {FILTERED_ELEMENTS}\n\t\tflags timeout\n\
              \t\ttimeout {FILTERED_SECONDS}s\n\t}}\n",
-            family.filtered_set(of)
+            family.set(Set::Filtered(of))
         )
     });
     let timeout = format!("{RECENT_SECONDS}s");
     [
         hosts,
         servers,
-        connections_set(family, family.unheard_set(), &timeout),
-        connections_set(family, family.fresh_set(), &format!("{FRESH_MS}ms")),
-        connections_set(family, family.ended_set(), &format!("{ENDED_SECONDS}s")),
+        connections_set(family, Set::Unheard, &timeout),
+        connections_set(family, Set::Fresh, &format!("{FRESH_MS}ms")),
+        connections_set(family, Set::Ended, &format!("{ENDED_SECONDS}s")),
     ]
 }
 
 /// Returns a set of four addresses each.
-fn connections_set(family: Family, name: &str, timeout: &str) -> String {
-    let address = family.address_type();
+fn connections_set(family: Family, set: Set, timeout: &str) -> String {
+    let (name, address) = (family.set(set), family.address_type());
     format!(
         "\tset {name} {{\n\t\ttype {address} . inet_service . {address} . inet_service\n\
          \t\tsize {RECENT_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {timeout}\n\t}}\n"
@@ -275,9 +279,9 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Midway => "tcp flags & (syn|rst) == 0".to_owned(),
         Term::NewTracked => "ct state new".to_owned(),
         Term::FirstAnswer => "ct direction reply ct status & assured == 0".to_owned(),
-        Term::Ask(family) => in_asked("update", *family),
-        Term::Unask(family) => in_asked("delete", *family),
-        Term::IsAsked(family) => format!("{} @{}", four_addresses(*family), family.asked_set()),
+        Term::Ask(family) => with_packet("update", Set::Asked, *family),
+        Term::Unask(family) => with_packet("delete", Set::Asked, *family),
+        Term::IsAsked(family) => is_in(Set::Asked, *family),
         Term::Longer(bytes) => format!("meta length > {bytes}"),
         Term::Within(rate) => format!("limit rate {rate}/second burst {rate} packets"),
         Term::Copy(CopyTo {
@@ -334,19 +338,19 @@ fn term(mask: u32, term: &Term) -> String {
             format!("meta mark & {mask:#010x} != {marks}")
         }
         Term::FromNear(family) => {
-            format!("{} saddr @{}", family.payload(), family.near_set())
+            format!("{} saddr @{}", family.payload(), family.set(Set::Near))
         }
-        Term::ToNear(family) => format!("{} daddr @{}", family.payload(), family.near_set()),
+        Term::ToNear(family) => format!("{} daddr @{}", family.payload(), family.set(Set::Near)),
         Term::NoOtherMark => format!("meta mark & {:#010x} == 0", !mask),
         Term::KeepMark(family) => in_marks("update", *family),
         Term::ForgetMark(family) => in_marks("delete", *family),
-        Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),
-        Term::AtCap(Family::V4) => format!("{} @{}", host(Family::V4), Family::V4.hosts_set()),
+        Term::IsRecent(family) => is_in(Set::Recent, *family),
+        Term::AtCap(Family::V4) => format!("{} @{}", host(Family::V4), Family::V4.set(Set::Hosts)),
         Term::AtCap(Family::V6) => {
-            format!("{} == @{}", host(Family::V6), Family::V6.hosts_set())
+            format!("{} == @{}", host(Family::V6), Family::V6.set(Set::Hosts))
         }
         Term::FasterPerHost(family, rate) => {
-            let (set, faster) = (family.rates_set(), faster(*rate));
+            let (set, faster) = (family.set(Set::Rates), faster(*rate));
             format!("update @{set} {{ {} {faster} }}", host(*family))
         }
         Term::Faster(rate) => faster(*rate),
@@ -355,39 +359,37 @@ fn term(mask: u32, term: &Term) -> String {
                 Filtered::Host => "saddr . tcp dport",
                 Filtered::Server => "daddr . tcp dport",
             };
-            format!("{} {port} @{}", family.payload(), family.filtered_set(*of))
+            format!(
+                "{} {port} @{}",
+                family.payload(),
+                family.set(Set::Filtered(*of))
+            )
         }
         Term::Filtered(of, family) => {
             let port = match of {
                 Filtered::Host => "saddr . tcp dport",
                 Filtered::Server => "saddr . tcp sport",
             };
-            let set = family.filtered_set(*of);
+            let set = family.set(Set::Filtered(*of));
             format!("update @{set} {{ {} {port} }}", family.payload())
         }
-        Term::IsUnheard(family) => format!("{} @{}", four_addresses(*family), family.unheard_set()),
+        Term::IsUnheard(family) => is_in(Set::Unheard, *family),
         Term::Ended(way, family) => {
-            let (set, key) = (family.ended_set(), connection(*way, *family));
+            let (set, key) = (family.set(Set::Ended), connection(*way, *family));
             format!("update @{set} {{ {key} }}")
         }
         Term::IsEnded(way, family) => {
-            format!("{} @{}", connection(*way, *family), family.ended_set())
+            format!("{} @{}", connection(*way, *family), family.set(Set::Ended))
         }
-        Term::Begins(family) => {
-            let (set, key) = (family.ended_set(), connection(Way::ToServer, *family));
-            format!("delete @{set} {{ {key} }}")
-        }
-        Term::Fresh(family) => {
-            let (set, element) = (family.fresh_set(), four_addresses(*family));
-            format!("update @{set} {{ {element} }}")
-        }
+        Term::Begins(family) => with_packet("delete", Set::Ended, *family),
+        Term::Fresh(family) => with_packet("update", Set::Fresh, *family),
         Term::NotFresh(family) => {
-            format!("{} != @{}", four_addresses(*family), family.fresh_set())
+            format!("{} != @{}", four_addresses(*family), family.set(Set::Fresh))
         }
-        Term::Unheard(family) => in_unheard("update", *family),
-        Term::Heard(family) => in_unheard("delete", *family),
-        Term::Remember(family) => in_recent("update", *family),
-        Term::Forget(family) => in_recent("delete", *family),
+        Term::Unheard(family) => with_packet("update", Set::Unheard, *family),
+        Term::Heard(family) => with_packet("delete", Set::Unheard, *family),
+        Term::Remember(family) => with_packet("update", Set::Recent, *family),
+        Term::Forget(family) => with_packet("delete", Set::Recent, *family),
         Term::SetMark(mark) => set_mark(mask, *mark),
         Term::Notrack => "notrack".to_owned(),
         Term::Tproxy(family, port) => tproxy(*family, *port),
@@ -437,9 +439,15 @@ fn faster(rate: u32) -> String {
     format!("limit rate over {rate}/second burst {rate} packets")
 }
 
-fn in_recent(operation: &str, family: Family) -> String {
-    let (set, element) = (family.recent_set(), four_addresses(family));
+/// Returns an operation with the four addresses of the packet on a set.
+fn with_packet(operation: &str, set: Set, family: Family) -> String {
+    let (set, element) = (family.set(set), four_addresses(family));
     format!("{operation} @{set} {{ {element} }}")
+}
+
+/// Returns the condition that these are in a set.
+fn is_in(set: Set, family: Family) -> String {
+    format!("{} @{}", four_addresses(family), family.set(set))
 }
 
 /// Returns the addresses of a connection as a host's packets have them.
@@ -449,16 +457,6 @@ fn connection(way: Way, family: Family) -> String {
         Way::ToServer => four_addresses(family),
         Way::ToHost => format!("{ip} daddr . tcp dport . {ip} saddr . tcp sport"),
     }
-}
-
-fn in_unheard(operation: &str, family: Family) -> String {
-    let (set, element) = (family.unheard_set(), four_addresses(family));
-    format!("{operation} @{set} {{ {element} }}")
-}
-
-fn in_asked(operation: &str, family: Family) -> String {
-    let (set, element) = (family.asked_set(), four_addresses(family));
-    format!("{operation} @{set} {{ {element} }}")
 }
 
 fn in_marks(operation: &str, family: Family) -> String {
