@@ -489,6 +489,24 @@ mod tests {
         assert!((50..100).contains(&sockets.dropped()));
     }
 
+    #[test]
+    fn what_comes_from_port_0_is_dropped() {
+        for (port, taken) in [(0, 0), (1, 3)] {
+            let mut buffer = Received {
+                from: ([127, 0, 0, 1], port).into(),
+                to: None,
+                ecn: 0,
+                age: None,
+                segment: 100,
+                bytes: &mut [7; 250],
+            };
+            let mut count = 0;
+            let mut each = Each(|_: Arrived<'_>| count += 1);
+            assert_eq!(take_all(Duration::ZERO, &mut buffer, &mut each), 3);
+            assert_eq!(count, taken, "port {port}");
+        }
+    }
+
     /// Datagrams of one mark share a batch and a send call, and arrive joined.
     #[tokio::test(flavor = "current_thread")]
     async fn marks_arrive_as_they_were_sent() {

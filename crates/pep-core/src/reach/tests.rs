@@ -294,6 +294,9 @@ fn packets_follow_from_and_to_but_reach_attached_networks() {
     assert!(admits(&some, HOSTS[0], "10.77.9.7", Some(80)));
     assert!(admits(&some, HOSTS[0], "239.1.2.3", Some(5)));
     assert!(!admits(&some, HOSTS[0], "10.77.9.7", Some(81)));
+    // Errors are about packets to hosts for which the peer speaks.
+    assert!(any.admits_error_about(ip(HOSTS[0])));
+    assert!(!any.admits_error_about(ip("10.6.0.1")));
     assert!(admits(&some, HOSTS[0], "10.77.9.7", None), "without ports");
     assert!(!admits(&some, HOSTS[0], "10.77.8.7", None));
     assert!(!admits(&some, "10.4.0.1", "10.77.9.7", Some(80)));

@@ -278,6 +278,47 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_one_link_and_messages_of_its_routers_are_not_admitted() {
+        let all = |net: &str| {
+            Answers::new(&Matcher {
+                dst: vec![net.parse().unwrap()],
+                ..Matcher::default()
+            })
+        };
+        let v4 = all("224.0.0.0/4");
+        assert!(v4.admit_group(&udp((HOST, 7000), ([239, 1, 2, 3], 5004))));
+        for link in [[224, 0, 0, 1], [224, 0, 0, 251]] {
+            assert!(!v4.admit_group(&udp((HOST, 5353), (link, 5353))));
+        }
+        let mut igmp = udp((HOST, 7000), ([239, 1, 2, 3], 5004));
+        igmp[9] = 2;
+        assert!(!v4.admit_group(&igmp));
+        let v6 = all("ff00::/8");
+        let to = |scope: u8, kind: Option<u8>| {
+            let mut group = [0; 16];
+            (group[0], group[1], group[15]) = (0xff, scope, 9);
+            let builder = PacketBuilder::ipv6([1; 16], group, 64);
+            let mut packet = Vec::new();
+            match kind {
+                None => builder.udp(7000, 5004).write(&mut packet, &[7; 8]),
+                Some(kind) => builder.icmpv6_raw(kind, 0, [0; 4]).write(&mut packet, &[]),
+            }
+            .unwrap();
+            packet
+        };
+        assert!(v6.admit_group(&to(0x0e, None)) && v6.admit_group(&to(5, Some(128))));
+        for (scope, kind) in [
+            (1, None),
+            (2, None),
+            (0x12, None),
+            (5, Some(130)),
+            (5, Some(134)),
+        ] {
+            assert!(!v6.admit_group(&to(scope, kind)), "{scope} {kind:?}");
+        }
+    }
+
+    #[test]
     fn fragments_behind_the_first_go_by_their_addresses() {
         let answers = answers();
         let fragment = |mut packet: Vec<u8>, offset: u8| {
@@ -317,6 +358,9 @@ mod tests {
         let answers = answers();
         let sent = udp((HOST, 7000), (FAR, 5060));
         assert!(answers.admit(&error(HOST, &sent)));
+        let quoted = PacketEnds::read_quoted(&error(HOST, &sent));
+        assert_eq!(quoted.map(|ends| ends.to), Some(FAR.into()));
+        assert_eq!(PacketEnds::read_quoted(&sent), None);
         // Minimum quotation of a router (RFC 792).
         assert!(answers.admit(&error(HOST, &sent[..28])));
         assert!(!answers.admit(&error(HOST, &sent[..20])));
