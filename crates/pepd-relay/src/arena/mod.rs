@@ -74,6 +74,9 @@ pub struct Arena {
 struct FreeSlots {
     /// Free slots whose extents may still have pages.
     used: Vec<(u32, Used)>,
+    /// Free slots of a predecessor. It may have ended before it recorded the flow of one, whose
+    /// bytes and words are still there.
+    inherited: Vec<u32>,
     /// Free slots without pages.
     clean: Vec<u32>,
     /// Slots from this one on were never taken. Reading their headers would allocate pages.
@@ -103,6 +106,7 @@ impl Arena {
         layout.write(&memory, &keys::random().map_err(io::Error::other)?);
         let free = FreeSlots {
             used: Vec::new(),
+            inherited: Vec::new(),
             clean: (0..slots).rev().collect(),
             untouched: 0,
         };
@@ -117,11 +121,11 @@ impl Arena {
     pub fn open(fd: OwnedFd, initial: u64) -> Result<Arc<Self>, OpenError> {
         let memory = SharedMemory::open(fd)?;
         let layout = Layout::read(&memory, memory.len())?;
-        // Slots are trimmed before they become free.
         let has_flow = |slot: &u32| Header::new(&memory, layout.header(*slot)).has_flow();
-        let used = (0..layout.slots()).rev().filter(|slot| !has_flow(slot));
+        let inherited = (0..layout.slots()).rev().filter(|slot| !has_flow(slot));
         let free = FreeSlots {
-            used: used.map(|slot| (slot, [initial; 2])).collect(),
+            used: Vec::new(),
+            inherited: inherited.collect(),
             clean: Vec::new(),
             untouched: layout.slots(),
         };
@@ -279,6 +283,14 @@ impl Arena {
     pub(crate) fn take_slot(self: &Arc<Self>) -> Option<Slot> {
         let mut free = self.free.lock();
         let recent = free.used.pop();
+        if recent.is_none()
+            && let Some(index) = free.inherited.pop()
+        {
+            drop(free);
+            let mut slot = self.attach(index);
+            slot.clear();
+            return Some(slot);
+        }
         let (index, used) = recent.or_else(|| Some((free.clean.pop()?, [0; 2])))?;
         free.untouched = free.untouched.max(index + 1);
         Some(Slot {
@@ -291,13 +303,20 @@ impl Arena {
 
     /// Releases the pages of up to `most` slots without a flow, so that one call is short. Call it
     /// periodically.
-    pub fn sweep(&self, most: usize) {
-        let used: Vec<_> = {
+    pub fn sweep(self: &Arc<Self>, most: usize) {
+        let (used, inherited): (Vec<_>, Vec<_>) = {
             let mut free = self.free.lock();
             let count = most.min(free.used.len());
+            let inherited = (most - count).min(free.inherited.len());
             // The oldest ones: the newest may be taken again at once.
-            free.used.drain(..count).collect()
+            (
+                free.used.drain(..count).collect(),
+                free.inherited.drain(..inherited).collect(),
+            )
         };
+        inherited
+            .into_iter()
+            .for_each(|index| drop(self.attach(index)));
         for (index, used) in used {
             for direction in Direction::ALL {
                 self.punch_or_warn(index, direction, 0..used[direction as usize]);

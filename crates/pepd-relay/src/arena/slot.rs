@@ -86,6 +86,12 @@ impl Slot {
         self.arena.memory.store(offset, word);
     }
 
+    /// Gives back what rings have grown into, and clears the chunk tables.
+    pub(super) fn clear(&mut self) {
+        self.trim();
+        self.clear_chunks();
+    }
+
     fn clear_chunks(&mut self) {
         if !std::mem::take(&mut self.has_chunks) {
             return;
@@ -186,8 +192,7 @@ impl Drop for Slot {
     /// The next flow takes the initial size of its rings from the budget; no flow would account for
     /// pages beyond that. The slot becomes free once this holds for a successor, too.
     fn drop(&mut self) {
-        self.trim();
-        self.clear_chunks();
+        self.clear();
         self.publish_state(SlotState::Free);
         let mut free = self.arena.free.lock();
         if self.used == [0; 2] {

@@ -203,6 +203,27 @@ fn a_successor_finds_the_flows_and_their_bytes_and_takes_only_free_slots() {
     assert_eq!((again.record(), again.chunk(Direction::Down, 0)), (None, 0));
 }
 
+/// Bytes of a flow come before its record.
+#[test]
+fn a_successor_clears_slots_whose_flow_was_not_recorded_yet() {
+    for swept in [false, true] {
+        let arena = Arena::new(GEOMETRY).unwrap();
+        let mut slot = arena.take_slot().unwrap();
+        slot.publish_chunk(Direction::Down, 0, 77);
+        let next = successor(&arena).unwrap();
+        assert!(next.occupied().is_empty());
+        if swept {
+            next.sweep(usize::MAX);
+        }
+        let taken = next.take_slot().unwrap();
+        assert_eq!(taken.chunk(Direction::Down, 0), 0);
+        let all: Vec<_> = std::iter::from_fn(|| next.take_slot()).collect();
+        assert_eq!(all.len() as u32 + 1, GEOMETRY.slots);
+        let words = all.iter().map(|slot| slot.chunk(Direction::Down, 0));
+        assert!(words.into_iter().all(|word| word == 0));
+    }
+}
+
 #[test]
 fn memory_of_another_version_or_size_is_refused() {
     let arena = Arena::new(GEOMETRY).unwrap();
