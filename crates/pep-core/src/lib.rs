@@ -7,6 +7,7 @@
 //! - [`custody`], limits on data that pepd has acknowledged to hosts and holds for peers
 //! - [`stream_header`], the description of a flow for the far end of its tunnel
 //! - [`fair`], equal shares of time for parties whose items wait
+//! - [`fragments`], a bound on fragments that wait for the rest of their datagrams
 //! - [`history`], measurements of the last hours
 //! - [`hosts`], flows per host
 //! - [`key`], tunnel keys as text
@@ -36,6 +37,7 @@ pub mod config;
 pub mod custody;
 mod expiring;
 pub mod fair;
+pub mod fragments;
 pub mod history;
 pub mod hosts;
 pub mod key;

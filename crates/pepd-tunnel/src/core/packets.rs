@@ -50,10 +50,11 @@ impl Core {
 
     /// Returns the next packet for a host, with its peer and chain. Peers take turns.
     pub(crate) fn poll_host(&mut self) -> Option<((usize, usize), Vec<u8>)> {
+        let now = self.now();
         let (peers, next) = (&mut self.peers.list, &mut self.next_host);
         let first = *next;
         (first..peers.len()).chain(0..first).find_map(|index| {
-            let (chain, packet) = peers.get_mut(index)?.packets.as_mut()?.poll_host()?;
+            let (chain, packet) = peers.get_mut(index)?.packets.as_mut()?.poll_host(now)?;
             *next = (index + 1) % peers.len();
             Some(((index, chain), packet))
         })

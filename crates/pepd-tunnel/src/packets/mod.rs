@@ -24,6 +24,7 @@ use boosters::{ecn::Ecn as Mark, exchange::Exchange, fec::Backend, rule::Path};
 use facts::Need;
 use pep_core::{
     config::{Config, PacketSite, Peer},
+    fragments::Fragments,
     pace::{Line, Lines, Pace},
     site::{Answers, SiteId, WithoutPeer},
 };
@@ -85,7 +86,9 @@ pub(super) struct Packets {
     paced_until: Duration,
     /// Bytes of packets that wait for hosts; at most, as boosters may drop some.
     waiting: usize,
-    /// Messages on channels that no peer uses, and those beyond the pace or the maximum.
+    fragments: Fragments,
+    /// Messages on channels that no peer uses, those beyond the pace or the maximum, and fragments
+    /// that may not go to the kernel.
     refused: u64,
 }
 
@@ -173,6 +176,7 @@ impl Packets {
             expansion: Expansion::default(),
             paced_until: Duration::ZERO,
             waiting: 0,
+            fragments: Fragments::default(),
             refused: 0,
         })
     }
@@ -289,14 +293,17 @@ impl Packets {
     }
 
     /// Returns the next packet for a host, and the chain of its interface.
-    pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
-        let Some((chain, packet)) = self.exchange.poll_host() else {
-            self.waiting = 0;
-            return None;
-        };
-        let bytes = packet.bytes.len().max(WAITING_MIN);
-        self.waiting = self.waiting.saturating_sub(bytes);
-        Some((chain, packet.bytes))
+    pub(super) fn poll_host(&mut self, now: Duration) -> Option<(usize, Vec<u8>)> {
+        while let Some((chain, packet)) = self.exchange.poll_host() {
+            let bytes = packet.bytes.len().max(WAITING_MIN);
+            self.waiting = self.waiting.saturating_sub(bytes);
+            if self.fragments.admit(now, &packet.bytes) {
+                return Some((chain, packet.bytes));
+            }
+            self.refused += 1;
+        }
+        self.waiting = 0;
+        None
     }
 
     /// Returns the packets of the peer dropped since the last call: martian, unmatched and

@@ -55,7 +55,7 @@ fn a_peer_reaches_only_hosts_that_its_sites_answer() {
     let mut packets = packets();
     let mut give = |packet: &[u8]| {
         packets.take(NOW, 0, Ecn::Ect0, packet);
-        let given = packets.poll_host().map(|(chain, _)| chain);
+        let given = packets.poll_host(NOW).map(|(chain, _)| chain);
         (given, packets.take_strangers())
     };
     let answer = packet(17, (FAR, 5060), (HOST, 7000));
@@ -94,7 +94,7 @@ fn a_peer_reaches_no_loopback_and_no_group() {
     let mut give = |from, to| {
         let packet = packet(17, (from, 5060), (to, 7000));
         packets.take(NOW, 0, Ecn::Ect0, &packet);
-        packets.poll_host().is_some()
+        packets.poll_host(NOW).is_some()
     };
     assert!(give(FAR, HOST));
     for address in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [0; 4]] {
@@ -116,7 +116,7 @@ fn a_peers_packets_keep_to_its_hosts_and_destinations() {
         let config = pep_core::config::parse(&text).expect("valid");
         let mut packets = Packets::new(&config, 0, 1).expect("sites");
         packets.take(NOW, 0, Ecn::Ect0, &packet(17, from, to));
-        let given = packets.poll_host().is_some();
+        let given = packets.poll_host(NOW).is_some();
         assert_eq!(packets.take_strangers(), [0, 0, u64::from(!given)]);
         given
     };
@@ -281,11 +281,11 @@ fn packets_that_wait_for_hosts_are_bounded() {
     for _ in 0..10_000 {
         give(&mut packets);
     }
-    let waiting = std::iter::from_fn(|| packets.poll_host()).count();
+    let waiting = std::iter::from_fn(|| packets.poll_host(NOW)).count();
     assert_eq!(waiting, WAITING_MAX / WAITING_MIN);
     assert_eq!(packets.refused, 10_000 - waiting as u64);
     give(&mut packets);
-    assert!(packets.poll_host().is_some());
+    assert!(packets.poll_host(NOW).is_some());
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn messages_that_become_many_packets_are_paced() {
         counts.0 += message.len();
         packets.take(now, 0, Ecn::Ect0, &message);
         packets.settle(now, None);
-        counts.1 += std::iter::from_fn(|| packets.poll_host()).count();
+        counts.1 += std::iter::from_fn(|| packets.poll_host(NOW)).count();
     }
     let (sent, made) = counts;
     // The last message may exceed the pace by all that it becomes.
@@ -313,6 +313,6 @@ fn messages_that_become_many_packets_are_paced() {
     for number in 0..1000 {
         let now = NOW + Duration::from_secs(60) + Duration::from_millis(number);
         packets.take(now, 0, Ecn::Ect0, &packet);
-        assert!(packets.poll_host().is_some());
+        assert!(packets.poll_host(NOW).is_some());
     }
 }

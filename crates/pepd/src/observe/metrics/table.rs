@@ -169,7 +169,8 @@ metrics! {
     ])),
     /// Counters of a booster that receives packets of the peer, named by `counter`.
     Gauge booster_received: ReceivedBoosters,
-    /// Messages with packets from the peer that were malformed.
+    /// Messages with packets from the peer that were malformed or too many, and fragments without
+    /// the rest of their datagrams beyond their memory.
     Total peer_packets_refused: Peer(|peer| peer.packets_refused as f64),
     /// Packets from the peer dropped as unmatched: no local site of mode `packet` takes their
     /// answers.
