@@ -35,6 +35,9 @@ pub enum PacketError {
     /// The packet has more frames than any needs.
     #[error("more than {FRAMES_MAX} frames in a packet")]
     Frames,
+    /// The packet is longer than the terms of the session permit.
+    #[error("longer than `packet_max`")]
+    Length,
     /// FEC protects something other than a segment.
     #[error("FEC payload is not a segment")]
     Content,

@@ -39,6 +39,9 @@ impl Session {
         if self.silence.has_drained(now) {
             self.delivery.expect_drained();
         }
+        if packet.len() > self.config.packet_max {
+            return Err(PacketError::Length);
+        }
         let (mut progress, mut asks) = (false, Asks::Nothing);
         let mut marked = ecn == Ecn::Ce;
         for (count, frame) in Frames::with_padding_joined(packet).enumerate() {

@@ -159,8 +159,8 @@ fn an_opening_does_not_retry_what_is_held_for_other_streams() {
         stream: never,
         until,
     };
-    for packet in 0..77 {
-        let parts: Vec<_> = (0..250).map(|i| credit(250 * packet + i)).collect();
+    for packet in 0..154 {
+        let parts: Vec<_> = (0..125).map(|i| credit(125 * packet + i)).collect();
         victim.segment(&parts).expect("held, or ignored");
     }
     assert!(victim.session.held.len() <= 1024);
@@ -195,6 +195,15 @@ fn a_packet_has_few_frames_and_any_padding() {
     // Nothing behind the maximum is read.
     let broken = [vec![3; max + 1], vec![0x1f]].concat();
     assert_eq!(victim.packet(&broken), Err(PacketError::Frames));
+}
+
+#[test]
+fn a_packet_is_no_longer_than_the_terms_permit() {
+    let mut victim = Victim::new(config(true));
+    let max = victim.session.config.packet_max;
+    victim.packet(&vec![0; max]).expect("the longest");
+    let error = victim.packet(&vec![0; max + 1]).expect_err("too long");
+    assert_eq!(error, PacketError::Length);
 }
 
 /// A byte of session credit lets one stream send, and wakes few.
@@ -378,6 +387,7 @@ fn a_peer_that_never_acknowledges_one_segment_fills_no_memory() {
 fn scattered_bytes_and_segments_take_memory_in_proportion_to_credit() {
     let credit = 4 << 20;
     let mut victim = Victim::new(SessionConfig {
+        packet_max: 8000,
         stream_credit: credit,
         session_credit: credit,
         ..many_streams(true)
