@@ -144,6 +144,10 @@ impl PacketEnds {
     }
 }
 
+/// Extension headers, which hide what comes after them where they are cut off. A first fragment has
+/// them whole (RFC 7112, section 5).
+const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
+
 /// Header fields of a packet, or of the beginning that an error quotes.
 #[derive(Debug)]
 struct Spoken<'a> {
@@ -163,6 +167,9 @@ impl<'a> Spoken<'a> {
         let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
         let payload = ip.payload();
         let protocol = Protocol(payload.ip_number.0);
+        if EXTENSIONS.contains(&protocol.0) {
+            return None;
+        }
         let is_first = is_first(&ip);
         let ports = match payload.payload {
             _ if !is_first => None,
@@ -351,6 +358,17 @@ mod tests {
         };
         assert!(!all.admit(&with(0)));
         assert!(all.admit(&with(3)));
+        // A first fragment that ends within its headers hides its ports.
+        let any = Answers::new(&Matcher::default());
+        let hiding = |header: u8| {
+            let mut cut = with(0);
+            (cut[40], cut[43], cut[5]) = (header, 1, 8 + 8);
+            cut[48..56].copy_from_slice(&[header, 1, 0, 0, 0, 0, 0, 0]);
+            cut.truncate(56);
+            cut
+        };
+        assert!(any.admit(&hiding(17)));
+        assert!(!any.admit(&hiding(60)) && PacketEnds::read(&hiding(60)).is_none());
     }
 
     #[test]
