@@ -23,23 +23,36 @@ pub(super) struct Openings {
     state: RefCell<State>,
 }
 
+/// Time for which the kernel remembers a connection that is over or unanswered
+/// (`nf_conntrack_tcp_timeout_time_wait`, `nf_conntrack_tcp_timeout_syn_sent`).
+const REMEMBERED: Duration = Duration::from_secs(120);
+
+/// The part of remembered connections that a peer may have: a quarter.
+const PART: u32 = 4;
+
 #[derive(Debug)]
 struct State {
-    pace: Pace,
+    /// By the second, and by the connections that the kernel remembers.
+    paces: [Pace; 2],
     /// Openings that wait, woken when they are next. The next one waits for the pace, and all
     /// others for it.
     waiting: RoundRobin<Host, Rc<Notify>>,
 }
 
 impl Openings {
-    /// Creates the state for that many a second, 1 or more.
-    pub(super) fn new(per_second: u32) -> Rc<Self> {
-        Self::with(Pace::new(Duration::from_secs(1) / per_second, per_second))
+    /// Creates the state for that many a second, 1 or more, where the kernel tracks at most that
+    /// many connections (`nf_conntrack_max`): beyond them it drops those of everybody.
+    pub(super) fn new(per_second: u32, tracked_max: Option<u32>) -> Rc<Self> {
+        let part = tracked_max.map_or(u32::MAX, |max| (max / PART).max(1));
+        Self::with([
+            Pace::new(Duration::from_secs(1) / per_second, per_second),
+            Pace::new(REMEMBERED / part, part),
+        ])
     }
 
-    fn with(pace: Pace) -> Rc<Self> {
+    fn with(paces: [Pace; 2]) -> Rc<Self> {
         let state = State {
-            pace,
+            paces,
             waiting: RoundRobin::default(),
         };
         Rc::new(Self {
@@ -50,7 +63,7 @@ impl Openings {
     /// Returns whether an opening need not wait.
     fn take(&self, now: Duration) -> bool {
         let state = &mut *self.state.borrow_mut();
-        state.waiting.is_empty() && state.pace.take(now)
+        state.waiting.is_empty() && state.pause(now).is_zero()
     }
 
     /// Waits until an opening of the host may connect. An opening that is given up leaves its
@@ -72,6 +85,19 @@ impl Openings {
                 Wait::Others => is_next.notified().await,
             }
         }
+    }
+}
+
+impl State {
+    /// Returns how long the next opening must wait. Records it if it need not.
+    fn pause(&mut self, now: Duration) -> Duration {
+        let [second, remembered] = &mut self.paces;
+        let wait = second.wait(now).max(remembered.wait(now));
+        if wait.is_zero() {
+            second.take(now);
+            remembered.take(now);
+        }
+        wait
     }
 }
 
@@ -100,8 +126,9 @@ impl Waiter<'_> {
         if first != Some(self.place) {
             return Wait::Others;
         }
-        if !state.pace.take(now) {
-            return Wait::Pace(state.pace.wait(now));
+        let wait = state.pause(now);
+        if !wait.is_zero() {
+            return Wait::Pace(wait);
         }
         state.waiting.pop();
         Wait::Over
@@ -154,7 +181,7 @@ mod tests {
     fn openings_beyond_the_pace_wait_and_one_that_is_reset_costs_no_connection() {
         Rig::run(|rig| async move {
             let hour = Duration::from_secs(3600);
-            let openings = Openings::with(Pace::new(hour, 1));
+            let openings = Openings::with([Pace::new(hour, 1); 2]);
             rig.far.borrow_mut().peers.list[0].openings = Rc::clone(&openings);
             let listener = listener().await;
             let at = listener.local_addr().unwrap();
@@ -167,7 +194,7 @@ mod tests {
             socket2::SockRef::from(&second).set_linger(linger).unwrap();
             drop(second);
             Rig::wait(&rig.far, |stats| stats.ended_client_reset == 1).await;
-            openings.state.borrow_mut().pace = Pace::new(MS, 1000);
+            openings.state.borrow_mut().paces = [Pace::new(MS, 1000); 2];
             let mut third = rig.client(at).await;
             third.write_all(b"3").await.unwrap();
             let (mut server, _) = listener.accept().await.unwrap();
@@ -178,9 +205,21 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_leaves_three_quarters_of_tracked_connections_to_others() {
+        let begun = |tracked: Option<u32>| {
+            let openings = Openings::new(1000, tracked);
+            let times = (0..120_000).map(|step| MS * step);
+            times.filter(|now| openings.take(*now)).count()
+        };
+        assert_eq!(begun(None), 120_000);
+        // A quarter at once, and what the kernel forgets meanwhile.
+        assert!((32_700..=32_768).contains(&begun(Some(65_536))));
+    }
+
+    #[test]
     fn openings_wait_by_the_host_of_their_client() {
         Rig::run(|rig| async move {
-            let openings = Openings::with(Pace::new(MS * 3_600_000, 1));
+            let openings = Openings::with([Pace::new(MS * 3_600_000, 1); 2]);
             rig.far.borrow_mut().peers.list[0].openings = Rc::clone(&openings);
             let listener = listener().await;
             let at = listener.local_addr().unwrap();
@@ -210,7 +249,7 @@ mod tests {
             let runtime = runtime.enable_time().start_paused(true).build().unwrap();
             LocalSet::new().block_on(&runtime, async {
                 let scene = Self {
-                    openings: Openings::with(Pace::new(MS, 1)),
+                    openings: Openings::with([Pace::new(MS, 1); 2]),
                     start: Instant::now(),
                     admitted: Rc::default(),
                 };

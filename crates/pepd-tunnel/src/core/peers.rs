@@ -71,6 +71,8 @@ pub(crate) struct Peers {
     /// Credit of the peers.
     pub(crate) credits: Credits,
     by_id: BTreeMap<PeerId, usize>,
+    /// Connections that the kernel tracks at most; `None` if it tracks none.
+    pub(crate) tracked_max: Option<u32>,
     /// Pauses of log lines on strangers, by kind.
     pub(super) strangers: [Pause; 4],
 }
@@ -82,6 +84,7 @@ impl Peers {
             list: Vec::new(),
             credits: Credits::new(credit),
             by_id: BTreeMap::new(),
+            tracked_max: None,
             strangers: Default::default(),
         }
     }
@@ -97,7 +100,7 @@ impl Peers {
         self.list.push(PeerShell {
             id,
             name: name_hash(&config.name),
-            openings: Openings::new(config.openings),
+            openings: Openings::new(config.openings, self.tracked_max),
             config,
             reach,
             table,

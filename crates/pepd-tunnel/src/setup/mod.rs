@@ -285,6 +285,8 @@ impl Part {
         custody: &Rc<Custody>,
     ) -> Result<Peers, TunnelError> {
         let mut added = Peers::new(credit);
+        let tracked = pepd_sys::sysctl("net/netfilter/nf_conntrack_max");
+        added.tracked_max = tracked.and_then(|max| max.trim().parse().ok());
         let (far, packets) = (self.far.policy(), mem::take(&mut self.packets));
         let reaches = mem::take(&mut self.reaches);
         let peers = self.peers.iter().zip(packets).zip(reaches).enumerate();
