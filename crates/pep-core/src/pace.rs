@@ -68,6 +68,16 @@ impl Lines {
         None
     }
 
+    /// Permits a line now if `total`, which others share, permits it as well. A line beyond its own
+    /// pace takes nothing of the total.
+    pub fn next_within(&mut self, now: Duration, total: &mut Pace) -> Option<Line> {
+        if self.pace.wait(now).is_zero() && !total.take(now) {
+            self.left_out += 1;
+            return None;
+        }
+        self.next(now)
+    }
+
     /// Returns the number of lines left out since the last call or line; `None` for 0.
     pub fn take_left_out(&mut self) -> Option<u64> {
         let left_out = std::mem::take(&mut self.left_out);
