@@ -456,7 +456,8 @@ impl Receiver {
     /// Takes the packets of one message.
     fn take_joined(&mut self, now: Duration, mut rest: &[u8], outer: Ecn) {
         while !rest.is_empty() {
-            let Some(packet) = joined::split_off(&mut rest) else {
+            let packet = joined::split_off(&mut rest);
+            let Some(packet) = packet.filter(|packet| joined::is_datagram(packet)) else {
                 self.stats.unreadable += 1;
                 return;
             };

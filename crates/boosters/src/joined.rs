@@ -28,6 +28,12 @@ pub fn may_join(first: &Packet, next: &Packet) -> bool {
     ends.is_some() && ends == self::ends(&next.bytes)
 }
 
+/// Returns whether a packet is one that may share a message with others.
+#[must_use]
+pub fn is_datagram(packet: &[u8]) -> bool {
+    ends(packet).is_some()
+}
+
 /// Returns addresses and ports of a complete datagram without IP options or extensions.
 fn ends(packet: &[u8]) -> Option<&[u8]> {
     let is_whole = ip::length(packet) == Some(packet.len());

@@ -7,6 +7,9 @@ use crate::{
     ip::{Ip, protocol},
 };
 
+/// Length of the longest acknowledgement: the longest headers of IPv4 and TCP.
+const PLAIN_ACK_MAX: usize = 120;
+
 /// Compares sequence numbers modulo 2^32 (RFC 9293 §3.4).
 #[must_use]
 pub fn is_after(a: u32, b: u32) -> bool {
@@ -117,11 +120,13 @@ impl<'a> Tcp<'a> {
 
     /// Returns whether it is a pure acknowledgement that can be dropped without loss of other
     /// information. It has no bytes, no SYN or FIN, no congestion flags (ECE, CWR, and AE next to
-    /// them), no urgent data, and no options but SACK and timestamps.
+    /// them), no urgent data, and no options but SACK and timestamps. Nor has it more headers than
+    /// any TCP sends: boosters copy and keep such packets.
     #[must_use]
     pub fn is_plain_ack(&self) -> bool {
         let reserved = self.ip.payload()[12] & 0x0f;
         self.data().is_empty()
+            && self.ip.bytes.len() <= PLAIN_ACK_MAX
             && self.flags & !flags::PSH == flags::ACK
             && reserved == 0
             && self.has_only(&[5, 8])

@@ -16,6 +16,8 @@ use etherparse::{Ipv6ExtensionSlice, LaxIpSlice};
 /// Maximum that fragments of a peer take while they wait, as the kernel counts it: half of the
 /// default of both thresholds.
 const MEMORY_MAX: usize = 2 << 20;
+/// Length of the longest datagram.
+const LEN_MAX: usize = 65_535;
 /// Time for which the kernel keeps fragments at most: `net.ipv6.ip6frag_time`. It is 30 s for IPv4.
 const KEPT: Duration = Duration::from_secs(60);
 /// Interval between two searches for what the kernel no longer keeps.
@@ -44,9 +46,9 @@ struct Datagram {
 }
 
 impl Fragments {
-    /// Returns whether a packet may go to the kernel. Fragments may not that overlap others or
-    /// contradict them (RFC 5722; the kernel drops such datagrams of IPv4 too), or exceed the
-    /// memory. Other packets always may.
+    /// Returns whether a packet may go to the kernel. Fragments may not that the kernel might drop,
+    /// that overlap others or contradict them (RFC 5722; the kernel drops such datagrams of IPv4
+    /// too), or that exceed the memory. Other packets always may.
     pub fn admit(&mut self, now: Duration, packet: &[u8]) -> bool {
         let Some((name, fragment)) = Fragment::read(packet) else {
             return true;
@@ -58,7 +60,8 @@ impl Fragments {
             self.memory = self.waiting.values().map(|datagram| datagram.memory).sum();
         }
         let memory = memory(packet);
-        if self.memory + memory > MEMORY_MAX || fragment.from >= fragment.to {
+        let Fragment { from, to, .. } = fragment;
+        if !fragment.arrives || from >= to || to > LEN_MAX || self.memory + memory > MEMORY_MAX {
             return false;
         }
         let datagram = self.waiting.entry(name).or_insert_with(|| Datagram {
@@ -84,7 +87,7 @@ impl Fragments {
 impl Datagram {
     /// Adds a fragment if it fits to the others.
     fn add(&mut self, fragment: Fragment) -> bool {
-        let Fragment { from, to, more } = fragment;
+        let Fragment { from, to, more, .. } = fragment;
         let before = self.parts.range(..to).next_back();
         let last = self.parts.last_key_value().map_or(0, |(_, end)| *end);
         let fits = match (self.len, more) {
@@ -111,6 +114,9 @@ struct Fragment {
     from: usize,
     to: usize,
     more: bool,
+    /// False if the kernel might drop it before it reassembles: its datagram would wait there while
+    /// it looks whole here.
+    arrives: bool,
 }
 
 impl Fragment {
@@ -119,16 +125,23 @@ impl Fragment {
         // A fragment may have bytes that do not parse as further headers.
         let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
         let payload = ip.payload().payload.as_ptr_range();
-        let (start, offset, more, id, protocol) = match &ip {
+        let (start, arrives, offset, more, id, protocol) = match &ip {
             LaxIpSlice::Ipv4(ip) => {
                 let header = ip.header();
                 let (offset, more) = (header.fragments_offset(), header.more_fragments());
                 let protocol = Some(header.protocol().0);
                 let id = header.identification().into();
-                (payload.start, offset, more, id, protocol)
+                let sum = header.to_header().calc_header_checksum();
+                let arrives = sum == header.header_checksum();
+                (payload.start, arrives, offset, more, id, protocol)
             }
             LaxIpSlice::Ipv6(ip) => {
                 let mut extensions = ip.extensions().clone().into_iter();
+                // An option may demand that it is dropped (RFC 8200, section 4.2).
+                let arrives = !matches!(
+                    extensions.clone().next(),
+                    Some(Ipv6ExtensionSlice::HopByHop(_))
+                );
                 let header = extensions.find_map(|extension| match extension {
                     Ipv6ExtensionSlice::Fragment(header) => Some(header),
                     _ => None,
@@ -136,7 +149,8 @@ impl Fragment {
                 let (offset, more) = (header.fragment_offset(), header.more_fragments());
                 // Headers behind this one belong to the datagram.
                 let start = header.slice().as_ptr_range().end;
-                (start, offset, more, header.identification(), None)
+                let id = header.identification();
+                (start, arrives, offset, more, id, None)
             }
         };
         let from = usize::from(offset.byte_offset());
@@ -145,7 +159,13 @@ impl Fragment {
         }
         let to = from + (payload.end as usize).checked_sub(start as usize)?;
         let name = (ip.source_addr(), ip.destination_addr(), id, protocol);
-        Some((name, Self { from, to, more }))
+        let fragment = Self {
+            from,
+            to,
+            more,
+            arrives,
+        };
+        Some((name, fragment))
     }
 }
 
@@ -170,6 +190,9 @@ mod tests {
         packet[2..4].copy_from_slice(&word(20 + to - from));
         packet[4..6].copy_from_slice(&word(id));
         packet[6..8].copy_from_slice(&word((from / 8) | (u16::from(more) << 13)));
+        let sum = |sum: u32, word: &[u8]| sum + u32::from(u16::from_be_bytes([word[0], word[1]]));
+        let sum = packet[..20].chunks(2).fold(0, sum);
+        packet[10..12].copy_from_slice(&word(!(sum as u16 + (sum >> 16) as u16)));
         packet
     }
 
@@ -207,6 +230,22 @@ mod tests {
         assert!(!admit(&fragment(8, true, &[7; 8])), "overlapping");
         assert!(admit(&fragment(16, false, &options)));
         assert!(fragments.waiting.is_empty() && fragments.memory == 0);
+    }
+
+    #[test]
+    fn what_the_kernel_drops_completes_no_datagram() {
+        let mut fragments = Fragments::default();
+        let mut admit = |packet: &[u8]| fragments.admit(Duration::ZERO, packet);
+        assert!(admit(&fragment(1, 0, 8, true)));
+        let mut damaged = fragment(1, 8, 16, false);
+        damaged[11] ^= 1;
+        assert!(!admit(&damaged));
+        let ends = [[1; 16], [2; 16]].concat();
+        let options = [44, 0, 0x5e, 4, 0, 0, 0, 0];
+        let header = [17, 0, 0, 8, 0, 0, 0, 9, 7, 7, 7, 7, 7, 7, 7, 7];
+        let optional = [&[0x60, 0, 0, 0, 0, 24, 0, 64][..], &ends, &options, &header].concat();
+        assert!(!admit(&optional));
+        assert_eq!(fragments.waiting.len(), 1);
     }
 
     #[test]

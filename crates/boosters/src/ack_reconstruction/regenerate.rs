@@ -16,6 +16,11 @@ use crate::{
 pub(super) const MADE_MAX: u16 = 1024;
 /// Maximum time over which they are regenerated, whatever the message contains.
 const SPAN_MAX: Duration = Duration::from_secs(10);
+/// Maximum acknowledgements sent at once: those of a message without a span, or before another
+/// packet of their connection.
+const AT_ONCE_MAX: u64 = 64;
+/// Connections whose timers run at once.
+const TIMERS_MAX: usize = 64;
 /// Maximum spacing of two of them. It is less than the minimum retransmission timeout, which each
 /// of them restarts (1 s of RFC 6298 §2.4; many senders use 200 ms beyond the round trip).
 const GAP_MAX: Duration = Duration::from_millis(200);
@@ -48,6 +53,23 @@ pub(super) struct Pending {
 impl Pending {
     fn is_over(&self) -> bool {
         self.done > self.steps
+    }
+
+    /// Leaves out acknowledgements, so that few remain to be sent at once: each newer one says what
+    /// they say.
+    fn cut(mut self) -> Self {
+        let (left, steps) = ((self.steps + 1).saturating_sub(self.done), self.steps);
+        self.done += left.saturating_sub(AT_ONCE_MAX).min(steps);
+        self
+    }
+
+    /// Leaves out acknowledgements whose time has passed, but for the last of them.
+    fn catch_up(&mut self, now: Duration) {
+        let late = now.saturating_sub(self.at).as_nanos() / self.step.as_nanos().max(1);
+        let late = u64::try_from(late).unwrap_or(u64::MAX);
+        let skipped = late.min(self.steps.saturating_sub(self.done));
+        self.done += skipped;
+        self.at += self.step * u32::try_from(skipped).unwrap_or(u32::MAX);
     }
 }
 
@@ -87,14 +109,14 @@ impl Regenerate {
     fn flush(&mut self, key: &FlowKey, out: &mut Out) {
         if let Some(pending) = self.flows.remove(key) {
             self.due.remove(&(pending.at, *key));
-            out.up.extend(pending);
+            out.up.extend(pending.cut());
         }
     }
 
     fn spread(&mut self, now: Duration, key: FlowKey, mut pending: Pending, out: &mut Out) {
         out.up.extend(pending.next());
         if pending.step.is_zero() || pending.is_over() {
-            out.up.extend(pending);
+            out.up.extend(pending.cut());
             return;
         }
         let at = now + pending.step;
@@ -103,7 +125,7 @@ impl Regenerate {
         self.due.insert((at, key));
         if let Some((key, pending)) = gone {
             self.due.remove(&(pending.at, key));
-            out.up.extend(pending);
+            out.up.extend(pending.cut());
         }
     }
 }
@@ -155,15 +177,20 @@ impl Booster for Regenerate {
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Out) {
-        while let Some(&(at, key)) = self.due.first()
-            && at <= now
-        {
+        for _ in 0..TIMERS_MAX {
+            let Some(&(at, key)) = self.due.first() else {
+                return;
+            };
+            if at > now {
+                return;
+            }
             self.due.pop_first();
             let Some(pending) = self.flows.get(&key) else {
                 continue;
             };
+            pending.catch_up(now);
             out.up.extend(pending.next());
-            pending.at = at + pending.step;
+            pending.at += pending.step;
             let next = pending.at;
             if pending.is_over() {
                 self.flows.remove(&key);

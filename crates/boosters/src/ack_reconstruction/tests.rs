@@ -532,3 +532,58 @@ fn data_arrive_through_a_short_queue_though_rules_go_off_and_on() {
         assert!(dropped > 0);
     }
 }
+
+/// Returns a message of a peer that makes a thousand acknowledgements.
+fn thousand(port: u16, span: u32, padding: usize) -> Vec<u8> {
+    let mut newest = ack(port, 1, 1_001_000, &[]);
+    newest.resize(newest.len() + padding, 0);
+    let len = (newest.len() as u16).to_be_bytes();
+    newest[2..4].copy_from_slice(&len);
+    let begin = [
+        &[ACKS][..],
+        &1000_u16.to_be_bytes(),
+        &1000_u32.to_be_bytes(),
+    ]
+    .concat();
+    [&begin[..], &span.to_be_bytes(), &newest].concat()
+}
+
+#[test]
+fn what_is_late_or_due_at_once_leaves_in_few_acknowledgements() {
+    let mut receiver = Receiver::new(vec![Layer::new(
+        "ack_reconstruction",
+        0,
+        Rule::ALWAYS,
+        Regenerate::new(1024),
+    )]);
+    let left = |receiver: &mut Receiver| {
+        let packets: Vec<_> = std::iter::from_fn(|| receiver.poll_packet()).collect();
+        numbers(&packets)
+    };
+    for port in 1..=100 {
+        receiver.handle(Duration::ZERO, &thousand(port, 10_000_000, 0), Ecn::NotEct);
+    }
+    assert_eq!(left(&mut receiver), vec![1000; 100]);
+    let late = Duration::from_secs(9);
+    let mut all = Vec::new();
+    while receiver.deadline().is_some_and(|at| at <= late) {
+        receiver.on_time(late);
+        let at_once = left(&mut receiver);
+        assert!(at_once.len() <= 64, "{} at once", at_once.len());
+        all.extend(at_once);
+    }
+    assert_eq!(all.len(), 100, "one for each connection");
+    assert!(
+        all.iter().all(|number| (895_000..905_000).contains(number)),
+        "{all:?}"
+    );
+    // Behind these, another packet of the connection.
+    receiver.handle(late, &ack(1, 1, 1_001_000, &[7]), Ecn::NotEct);
+    let rest = left(&mut receiver);
+    assert!(
+        rest.len() <= 65 && rest.is_sorted() && rest.ends_with(&[1_001_000; 2]),
+        "{rest:?}"
+    );
+    receiver.handle(late, &thousand(200, 0, 0), Ecn::NotEct);
+    assert!(left(&mut receiver).len() <= 65);
+}

@@ -14,9 +14,11 @@ use crate::{
 
 /// Maximum missing messages at a time; a larger jump means another sender.
 const MISSING_MAX: u64 = 4096;
-/// Numbers before a message that count as missing; earlier ones are given up. Each costs a peer's
-/// message of some bytes much work.
+/// Numbers before a message that count as missing; earlier ones are given up.
 const JUMP_MAX: u64 = 512;
+/// Numbers that may count as missing for each message: with a loss of four in five none is given
+/// up. Each costs work that a peer could cause by a message of some bytes.
+const JUMP_EARNED: u64 = 4;
 /// Messages released at once. Later boosters may make a thousand packets of each, and the pace of
 /// the peer holds only between these.
 const RELEASED_MAX: usize = 16;
@@ -49,6 +51,8 @@ pub struct Receiver {
     first: u64,
     before: u64,
     missing: BTreeMap<u64, Missing>,
+    /// Numbers that do not count as missing before messages have earned them, up to [`JUMP_MAX`].
+    jumped: u64,
     /// Times of the next action for each missing message.
     due: BTreeSet<(Duration, u64)>,
     /// Messages held behind missing ones, where order is kept.
@@ -127,8 +131,10 @@ impl Receiver {
 
     /// Registers all numbers before this one as missing.
     fn expect(&mut self, now: Duration, number: u64) {
-        let from = self.next.max(number.saturating_sub(JUMP_MAX));
-        self.given_up += from - self.next;
+        let most = JUMP_MAX - self.jumped;
+        let from = self.next.max(number.saturating_sub(most)).min(number);
+        self.jumped += number - from;
+        self.given_up += from.saturating_sub(self.next);
         for missing in from..number {
             let due = now + self.patience();
             let entry = Missing {
@@ -295,6 +301,10 @@ impl Receiver {
         self.held.len()
     }
 
+    pub(super) fn missing_count(&self) -> usize {
+        self.missing.len()
+    }
+
     /// Checks that all state is bounded and correctly counted.
     pub(super) fn check_bounds(&self) {
         let held = self.held.values().chain(&self.before_held);
@@ -319,6 +329,7 @@ impl Booster for Receiver {
             return;
         };
         self.wait = Duration::from_millis(wait.max(1).into());
+        self.jumped = self.jumped.saturating_sub(JUMP_EARNED);
         self.note_time(now, packet.restorable);
         if flags & TAIL != 0 {
             let number = self.expand(seq).filter(|number| {

@@ -151,6 +151,30 @@ fn the_first_messages_may_come_in_any_order() {
     }
 }
 
+/// A peer may jump in each message; losses do so seldom.
+#[test]
+fn jumps_cost_no_more_than_the_messages_have_earned() {
+    let mut receiver = Receiver::new();
+    let message = |number: u32| {
+        let bytes = [&[ARQ, 0][..], &number.to_be_bytes(), &[3, 0xe8, 0x45]].concat();
+        Packet::new(bytes, Duration::ZERO)
+    };
+    let mut out = Out::default();
+    receiver.up(Duration::ZERO, message(0), &mut out);
+    receiver.up(Duration::ZERO, message(500), &mut out);
+    assert_eq!(
+        receiver.missing_count(),
+        499,
+        "one jump, such as after an outage"
+    );
+    for jump in 1..=100 {
+        receiver.up(Duration::ZERO, message(500 + 3000 * jump), &mut out);
+    }
+    assert_eq!(receiver.missing_count(), 512 + 400);
+    assert_eq!(out.up.len(), 102);
+    receiver.check_bounds();
+}
+
 fn counter(booster: &dyn Booster, name: &str) -> u64 {
     let mut found = None;
     booster.counters(&mut |each, value| {

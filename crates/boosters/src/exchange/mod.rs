@@ -31,6 +31,8 @@ pub const CHAINS_MAX: usize = 32;
 /// Maximum receivers kept from earlier sessions: they hold packets back for seconds, and sessions
 /// last longer.
 const ENDING_MAX: usize = 8;
+/// Packets released by timers at once, before a caller looks at their pace again.
+const RELEASED_MAX: usize = 256;
 const REPLY: u8 = 64;
 const INTRODUCTION: u8 = 127;
 
@@ -44,6 +46,8 @@ pub struct Exchange {
     /// Receivers of earlier sessions, as long as they hold packets back: these packets are for
     /// hosts, and still come in time.
     ending: Vec<Receiver>,
+    /// Receiver whose timers run first next time.
+    turn: usize,
     introduction: Introduction,
     path: Path,
     /// Time of the last call.
@@ -66,6 +70,7 @@ impl Exchange {
             code: Backend::default(),
             receivers: BTreeMap::new(),
             ending: Vec::new(),
+            turn: 0,
             introduction: Introduction::new(Duration::ZERO),
             path: Path::default(),
             now: Duration::ZERO,
@@ -146,18 +151,28 @@ impl Exchange {
         self.note(now);
     }
 
-    /// Handles due timers.
+    /// Handles due timers; not those of all receivers if some release many packets.
     pub fn on_time(&mut self, now: Duration, site: &mut dyn FnMut(&[u8]) -> Option<usize>) {
         for chain in &mut self.chains {
             if chain.deadline().is_some_and(|at| at <= now) {
                 chain.on_time(now);
             }
         }
-        for receiver in self.receivers.values_mut().chain(&mut self.ending) {
-            if receiver.deadline().is_some_and(|at| at <= now) {
-                receiver.on_time(now);
-                deliver(&mut self.chains, receiver, now, site);
+        let places = self.receivers.iter_mut();
+        let places = places.map(|(channel, receiver)| (usize::from(*channel), receiver));
+        let ending = (CHAINS_MAX..).zip(&mut self.ending);
+        let is_due = |receiver: &Receiver| receiver.deadline().is_some_and(|at| at <= now);
+        let due = places.chain(ending);
+        let mut due: Vec<_> = due.filter(|(_, receiver)| is_due(receiver)).collect();
+        due.sort_unstable_by_key(|(place, _)| (*place < self.turn, *place));
+        let mut released = 0;
+        for (place, receiver) in due {
+            if released >= RELEASED_MAX {
+                self.turn = place;
+                break;
             }
+            receiver.on_time(now);
+            released += deliver(&mut self.chains, receiver, now, site);
         }
         self.ending.retain(|receiver| receiver.deadline().is_some());
         self.note(now);
@@ -294,19 +309,23 @@ impl Exchange {
     }
 }
 
-/// Passes a receiver's packets to the chains whose hosts they are for, if any.
+/// Passes a receiver's packets to the chains whose hosts they are for, if any. Returns their
+/// number.
 fn deliver(
     chains: &mut [Chain],
     receiver: &mut Receiver,
     now: Duration,
     site: &mut dyn FnMut(&[u8]) -> Option<usize>,
-) {
+) -> usize {
+    let mut packets = 0;
     while let Some(packet) = receiver.poll_packet() {
+        packets += 1;
         let chain = site(&packet.bytes).and_then(|index| chains.get_mut(index));
         if let Some(chain) = chain {
             chain.to_host(now, packet);
         }
     }
+    packets
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use crate::{packet::Packet, tcp::Tcp};
 const FAR: i64 = 1 << 30;
 /// Cost of a kept segment beyond its bytes.
 const PLACE: usize = 128;
+/// Missing segments that one acknowledgement names at most.
+const MISSING_MAX: usize = 64;
 
 /// Connection with a local host as sender. Its numbers are extended beyond 2^32.
 #[derive(Debug, Default)]
@@ -149,6 +151,10 @@ impl Flow {
         let mut at = ack;
         for (seq, kept) in self.kept.range(ack..highest) {
             missing.others |= *seq > at;
+            if missing.kept.len() >= MISSING_MAX {
+                missing.others = true;
+                break;
+            }
             if !kept.arrived {
                 missing.kept.push(*seq);
             }

@@ -22,6 +22,7 @@ pub(crate) enum Known {
 pub(super) struct Inventory {
     /// Number of flows, once the peer has sent it.
     expected: Option<u64>,
+    heard: bool,
     came: u64,
     /// The local inventory was sent.
     called: bool,
@@ -51,8 +52,12 @@ impl Table {
         }
     }
 
-    /// Handles the peer's inventory: the number of its resumed flows.
+    /// Handles the peer's inventory: the number of its resumed flows. Further ones in a session
+    /// have no effect: each would look at all flows.
     pub(crate) fn on_inventory(&mut self, expected: u64) {
+        if std::mem::replace(&mut self.inventory.heard, true) {
+            return;
+        }
         self.inventory.expected = Some(expected);
         self.end_forgotten();
     }
