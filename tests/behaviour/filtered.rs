@@ -39,21 +39,21 @@ fn servers(bed: &Bed) -> [EchoServer; 2] {
     [PORT, CLOSED].map(|port| EchoServer::start(listen(port)))
 }
 
-fn close(bed: &Bed, rule: &str) {
+fn close(bed: &Bed, hook: &str, rule: &str) {
     bed.gateway.nft(&format!(
-        "table inet others {{\nchain input {{\ntype filter hook input priority 0\n{rule}\n}}\n}}"
+        "table inet others {{\nchain closed {{\ntype filter hook {hook} priority 0\n{rule}\n}}\n}}"
     ));
 }
 
-/// Checks that connections to a port of a server become possible although pepd does not get their
-/// packets, while others are accelerated.
-fn hosts_get_on(bed: &Bed, rule: &str) {
+/// Checks that connections to a port of a server become possible although a rule drops packets of
+/// pepd, while others are accelerated.
+fn hosts_get_on(bed: &Bed, hook: &str, rule: &str) {
     let _echoes = servers(bed);
     let mut pep = bed.start().expect("not direct");
-    close(bed, rule);
+    close(bed, hook, rule);
     echo_once(&mut connect(bed), b"accelerated");
     wait_until("connections to pass", || echoes(bed, CLOSED));
-    pep.log().expect("before they reach pepd");
+    pep.log().expect("pass unaccelerated whose packets");
     pep.wait_counter("syns_passed_filtered", |syns| syns > 0);
     // At once from now on.
     assert!(echoes(bed, CLOSED));
@@ -68,14 +68,30 @@ fn hosts_get_on(bed: &Bed, rule: &str) {
 #[test]
 fn a_port_that_the_gateway_closes_to_hosts_is_open_beyond_it() {
     matrix_pepd_only(|bed| {
-        hosts_get_on(bed, &format!("iifname lan0 tcp dport {CLOSED} drop"));
+        hosts_get_on(
+            bed,
+            "input",
+            &format!("iifname lan0 tcp dport {CLOSED} drop"),
+        );
     });
 }
 
 #[test]
 fn servers_whose_answers_the_gateway_drops_are_reached_past_pepd() {
     matrix_pepd_only(|bed| {
-        hosts_get_on(bed, &format!("iifname wan0 tcp sport {CLOSED} drop"));
+        hosts_get_on(
+            bed,
+            "input",
+            &format!("iifname wan0 tcp sport {CLOSED} drop"),
+        );
+    });
+}
+
+#[test]
+fn hosts_get_on_where_the_gateway_sends_in_no_other_name() {
+    matrix_pepd_only(|bed| {
+        let rule = format!("oifname wan0 tcp dport {CLOSED} fib saddr type != local drop");
+        hosts_get_on(bed, "output", &rule);
     });
 }
 

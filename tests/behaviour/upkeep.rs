@@ -75,6 +75,60 @@ fn what_others_remove_is_put_back() {
     });
 }
 
+/// Network managers flush addresses that they do not know; scripts set `conf.*.rp_filter`.
+#[test]
+fn interfaces_of_pepd_that_others_change_are_restored() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        // Has a TUN with `spoof` as well.
+        let config = bed.config("").expect("not direct");
+        let begin = match bed.path {
+            Way::Spoof => "[intercept]\nforward = \"obey\"\n",
+            _ => "[intercept]\n",
+        };
+        let pep = Pep::start(&bed.gateway, &config.replace("[intercept]\n", begin));
+        let changes: [&dyn Fn(&Host); 3] = [
+            &|host| drop(host.ip("address flush dev pepd0")),
+            &|host| host.sysctl("net.ipv4.conf.pepd0.rp_filter", "1"),
+            &|host| drop(host.ip("link set pepd0 down")),
+        ];
+        for change in changes {
+            let position = pep.log().position();
+            change(&bed.gateway);
+            let restored = pep.log().find(position, PATIENCE, |event| {
+                event.level() == "WARN" && event.message().contains("restored it")
+            });
+            assert!(restored.is_some(), "pepd has not restored it");
+            echo_once(&mut connect(bed), b"accelerated");
+        }
+        pep.wait_counter("flows_accepted", |flows| flows == 3);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+/// Rules that assign helpers or zones: conntrack would take both legs for one connection.
+#[test]
+fn rules_that_prepare_conntrack_and_come_later_change_nothing() {
+    matrix_pepd_only(|bed| {
+        let server = bed.server.listen(bed.at(Place::Server, PORT));
+        bed.gateway.nft(
+            "table inet source { chain out { type nat hook postrouting priority 100; oifname \"wan0\" masquerade; }; }",
+        );
+        let mut pep = bed.start().expect("not direct");
+        for program in ["iptables", "ip6tables"] {
+            let rule = "-t raw -A PREROUTING -p tcp -j CT --ctevents new";
+            bed.gateway
+                .run(program, &rule.split(' ').collect::<Vec<_>>());
+        }
+        let client = connect(bed);
+        let (_leg, from) = server.accept().expect("a connection");
+        assert_ne!(from.ip(), client.local_addr().expect("connected").ip());
+        assert_eq!(pep.counter("flows_accepted"), 1);
+        pep.terminate_at_once();
+    });
+}
+
 #[test]
 fn a_closed_gate_is_put_back_closed() {
     matrix_pepd_only(|bed| {

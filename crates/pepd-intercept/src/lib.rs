@@ -98,6 +98,8 @@ pub struct Interception {
     packet_tuns: PacketTuns,
     /// Numbers of TUNs as [`Routing`] counts them, and their interfaces' indices.
     tun_indices: Vec<(usize, u32)>,
+    /// Names of all TUNs, with the lengths of their queues.
+    tun_queues: Vec<(String, u32)>,
     /// Installed rules.
     ruleset: Ruleset,
     bypass: Bypass,
@@ -221,6 +223,7 @@ impl Interception {
             tuns: Vec::new(),
             packet_tuns: PacketTuns::default(),
             tun_indices: Vec::new(),
+            tun_queues: Vec::new(),
             ruleset: Ruleset::new(config, features),
             bypass: Bypass::default(),
             hosts_at_cap: BTreeSet::new(),
@@ -285,11 +288,18 @@ impl Interception {
                 Ok(tun) => tun,
                 Err(err) => return self.ignore_forward(config.defers(), err),
             };
-            let index = self.netlink.set_up(name, netlink::HELD_QUEUE).await?;
+            let index = self.set_up(name, netlink::HELD_QUEUE).await?;
             self.tun_indices.push((number, index));
             self.tuns.push((lan, tun));
         }
         Ok(())
+    }
+
+    /// Sets a TUN up, and remembers it for upkeep. Returns its interface's index.
+    async fn set_up(&mut self, name: &str, queue: u32) -> Result<u32, InterceptError> {
+        let index = self.netlink.set_up(name, queue).await?;
+        self.tun_queues.push((name.to_owned(), queue));
+        Ok(index)
     }
 
     async fn install_rules(
@@ -437,7 +447,7 @@ impl Interception {
                 tun.one_by_one();
             }
             let queue = netlink::PACKET_QUEUE;
-            let index = self.netlink.set_up(&lane.tun, queue).await?;
+            let index = self.set_up(&lane.tun, queue).await?;
             if lane.kind != LaneKind::Peer {
                 // The interface by which a packet leaves in the end decides whether it is too long.
                 self.netlink.set_mtu(index, tun::PACKET_MAX).await?;
@@ -453,7 +463,7 @@ impl Interception {
         if let Some(name) = rules::passing_tun(config) {
             let tun = create_tun(&name, features.ipv6).await?;
             // No route leads into this TUN.
-            self.netlink.set_up(&name, netlink::HELD_QUEUE).await?;
+            self.set_up(&name, netlink::HELD_QUEUE).await?;
             self.packet_tuns.passing = Some(tun);
         }
         Ok(())

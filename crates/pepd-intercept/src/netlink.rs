@@ -105,6 +105,7 @@ impl Netlink {
         let what = || format!("cannot set up interface {name}");
         let index = self.index(name).await?;
         let mut address = self.handle.address().add(index, DUMMY_ADDRESS.into(), 32);
+        address = address.replace();
         address.message_mut().header.scope = AddressScope::Host;
         let added = address.execute().await;
         added.map_err(|err| RouteError::new(what(), err))?;

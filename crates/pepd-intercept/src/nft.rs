@@ -313,18 +313,20 @@ impl Hook {
             | Self::PreroutingVeryLast => "prerouting",
             Self::InputLast => "input",
             Self::OutputRaw | Self::OutputRoute | Self::OutputLast => "output",
-            Self::PostroutingLast => "postrouting",
+            Self::PostroutingSnat => "postrouting",
             Self::ForwardMangle | Self::ForwardLast => "forward",
         }
     }
 
     const fn priority(self) -> i32 {
         match self {
-            Self::PreroutingRaw | Self::OutputRaw | Self::OutputRoute => -300,
+            Self::PreroutingRaw | Self::OutputRaw => -301,
+            Self::OutputRoute => -300,
             Self::PreroutingRawNext => -299,
             Self::PreroutingDnat => -99,
-            Self::PreroutingLast | Self::PostroutingLast | Self::OutputLast => 1000,
+            Self::PreroutingLast | Self::OutputLast => 1000,
             Self::PreroutingVeryLast => 1001,
+            Self::PostroutingSnat => 99,
             Self::ForwardMangle => -150,
             Self::InputLast | Self::ForwardLast => i32::MAX,
         }

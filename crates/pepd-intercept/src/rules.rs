@@ -510,9 +510,10 @@ fn rule(comment: &str, terms: impl Into<Vec<Term>>) -> Rule {
 /// Hook of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// Incoming packets before conntrack (priority raw, -300).
+    /// Incoming packets before conntrack, and before rules of other programs that prepare it
+    /// (`CT --helper`): behind these `notrack` has no effect (priority raw - 1, -301).
     PreroutingRaw,
-    /// Incoming packets right after that (priority raw + 1, -299).
+    /// Incoming packets after that and before conntrack (priority raw + 1, -299).
     PreroutingRawNext,
     /// Incoming packets after conntrack and de-NAT (priority dstnat + 1, -99).
     PreroutingDnat,
@@ -523,11 +524,10 @@ pub enum Hook {
     PreroutingVeryLast,
     /// Packets to this machine, after the rules of all other programs (the last priority).
     InputLast,
-    /// Packets of this machine before conntrack (priority raw, -300).
+    /// Packets of this machine, likewise (priority raw - 1, -301).
     OutputRaw,
-    /// Packets of this machine and forwarded ones, after the rules of all other programs (priority
-    /// 1000).
-    PostroutingLast,
+    /// Packets of this machine and forwarded ones, before source NAT (priority srcnat - 1, 99).
+    PostroutingSnat,
     /// Packets of this machine before conntrack, routed again by their mark (a chain of type
     /// `route`).
     OutputRoute,

@@ -12,6 +12,8 @@ use std::{
 
 use nix::{
     errno::Errno,
+    ifaddrs::getifaddrs,
+    net::if_::InterfaceFlags,
     sys::uio::{readv, writev},
     unistd::read,
 };
@@ -20,7 +22,11 @@ use pep_core::site::SiteId;
 
 pub use run::{Run, Single};
 
-use super::{rules::LaneKind, setup, setup::SetupError};
+use super::{
+    rules::{DUMMY_ADDRESS, LaneKind},
+    setup,
+    setup::SetupError,
+};
 
 /// `virtio_net_hdr` of a whole packet without offloads.
 const WHOLE: [u8; run::HEADER] = [0; run::HEADER];
@@ -239,16 +245,47 @@ impl AsFd for Tun {
     }
 }
 
-/// Sets sysctls of the device: the kernel's defaults do not fit one without hosts behind it.
-fn configure(name: &str, ipv6: bool) -> Result<(), SetupError> {
-    // The source addresses of SYNs are behind other interfaces: loose reverse path check (the
-    // higher of this and `all` applies, so 0 would have no effect). Where /proc/sys is read-only,
-    // as in containers, the kernel's own value may do.
+/// Returns the TUNs among `names` that are down, or have lost their address or their loose reverse
+/// path check: a network manager has flushed what it does not know, or a script has set
+/// `net.ipv4.conf.*.rp_filter`. The kernel drops SYNs of IPv4 that come out of such a TUN.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub(crate) fn spoilt<'a>(
+    names: impl Iterator<Item = &'a str>,
+) -> io::Result<impl Iterator<Item = &'a str>> {
+    let addresses: Vec<_> = getifaddrs()?.collect();
+    Ok(names.filter(move |name| {
+        let mut of_tun = addresses.iter();
+        let is_whole = of_tun.any(|address| {
+            let socket = address
+                .address
+                .as_ref()
+                .and_then(|own| own.as_sockaddr_in());
+            address.interface_name == *name
+                && address.flags.contains(InterfaceFlags::IFF_UP)
+                && socket.is_some_and(|own| own.ip() == DUMMY_ADDRESS)
+        });
+        !is_whole || !has_loose_check(name)
+    }))
+}
+
+/// Returns whether the kernel takes packets out of the TUN whatever their source (the higher of two
+/// sysctls applies).
+fn has_loose_check(name: &str) -> bool {
     let filter = |name: &str| -> u8 {
         let value = pepd_sys::sysctl(&format!("net/ipv4/conf/{name}/rp_filter"));
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     };
-    let is_loose = || filter(name).max(filter("all")) != 1;
+    filter(name).max(filter("all")) != 1
+}
+
+/// Sets sysctls of the device: the kernel's defaults do not fit one without hosts behind it.
+pub(crate) fn configure(name: &str, ipv6: bool) -> Result<(), SetupError> {
+    // The source addresses of SYNs are behind other interfaces: loose reverse path check (the
+    // higher of this and `all` applies, so 0 would have no effect). Where /proc/sys is read-only,
+    // as in containers, the kernel's own value may do.
+    let is_loose = || has_loose_check(name);
     setup::set_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "2", is_loose)?;
     if ipv6 {
         // No link-local address, hence no duplicate address detection and no router discovery.

@@ -12,8 +12,13 @@ use std::fmt;
 use pepd_sys::{gate::Gate, notices::Changes};
 
 use super::{
-    InterceptError, Interception, cannot, filter::FilterError, netlink::LanHost, nft, route::Rules,
-    rules::Family, setup,
+    InterceptError, Interception, cannot,
+    filter::FilterError,
+    netlink::{self, LanHost},
+    nft,
+    route::Rules,
+    rules::Family,
+    setup, tun,
 };
 
 /// A difference from the installed state, or a lack of its effect.
@@ -23,6 +28,8 @@ pub enum Trouble {
     Table,
     /// The nft table or policy rules of `clear = "never"` are missing or not in their place.
     Clear,
+    /// A TUN of pepd is down, or lacks its address or its loose reverse path check.
+    Tun(String),
     /// Policy rules, or routes in pepd's tables, of the family are missing.
     Routing(Family),
     /// pepd's policy rules of the family come after this one of another program.
@@ -68,6 +75,11 @@ impl fmt::Display for Trouble {
             Self::Undelivered(family, interface) => write!(
                 f,
                 "the kernel did not deliver redirected {family} connections of {interface}"
+            ),
+            Self::Tun(name) => write!(
+                f,
+                "another program has set pepd's interface {name} down, removed its address, or changed its \
+                 net.ipv4.conf.{name}.rp_filter (exempt pepd's interfaces from network managers)"
             ),
             Self::Bridge(family, name) => {
                 let key = setup::bridge_filter(*family);
@@ -172,6 +184,9 @@ impl Interception {
                 }
             }
         }
+        let tuns = self.tun_queues.iter().map(|(name, _)| name.as_str());
+        let spoilt = tun::spoilt(tuns).map_err(InterceptError::Ask)?;
+        troubles.extend(spoilt.map(|name| Trouble::Tun(name.to_owned())));
         let hosts = self.routing.lan_hosts().map_err(InterceptError::Ask)?;
         for &family in self.routing.families() {
             if family == Family::V6 && !setup::has_ipv6() {
@@ -272,6 +287,16 @@ impl Interception {
                         interface: interface.clone(),
                     }),
                 }
+            }
+            Trouble::Tun(name) => {
+                let queue = self.tun_queues.iter().find(|(tun, _)| tun == name);
+                let queue = queue.map_or(netlink::HELD_QUEUE, |(_, queue)| *queue);
+                netlink.set_up(name, queue).await?;
+                tun::configure(name, self.ipv6)?;
+                for &family in self.routing.families() {
+                    self.routing.install(netlink, family, tuns).await?;
+                }
+                Ok("restored it")
             }
             Trouble::Bridge(..) | Trouble::Off => Ok("waiting"),
         }

@@ -488,8 +488,9 @@ impl Builder<'_> {
             ];
             rule("a listener answers a host", answers)
         });
-        let hook = Some(Hook::PostroutingLast);
-        chain("handshakes", hook, rules.collect())
+        let hook = Some(Hook::PostroutingSnat);
+        let rules = rules.chain(self.sent()).collect();
+        chain("handshakes", hook, rules)
     }
 
     fn server_rules(&self) -> Vec<Rule> {
@@ -562,14 +563,7 @@ impl Builder<'_> {
                 "both legs have the same four addresses: only the server leg is tracked",
                 [Term::Mark(self.marks.client_leg()), Term::Notrack],
             ),
-            rule(
-                "pepd connects to a server",
-                [
-                    Term::Mark(self.marks.server_leg()),
-                    Term::Syn,
-                    Term::Count(Counter::Connecting),
-                ],
-            ),
+            self.counts_connecting(),
         ];
         rules.extend(self.remembers_ended());
         rules.extend(self.features.families().iter().map(|&family| {

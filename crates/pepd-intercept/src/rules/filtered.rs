@@ -1,14 +1,17 @@
-//! Rules that notice when rules of other programs drop packets on their way to pepd, and let later
-//! connections of that kind pass.
+//! Rules that notice when rules of other programs drop packets on their way to pepd, or SYNs of its
+//! server legs, and let later connections of that kind pass.
 //!
 //! What pepd takes goes through the hook `input`, where operators close ports of this machine, and
-//! ban addresses. They do not mean connections that this machine forwards.
+//! ban addresses. What it sends goes through `output`, where they drop what is not in the name of
+//! this machine. They do not mean connections that this machine forwards.
 //!
 //! A SYN, its answer and the ACK that ends a handshake are retransmitted if they do not arrive:
 //!
 //! ```text
 //!   prerouting   noted before?  --> drop by others, or not --> end of input: forget the note
 //!                yes: the first one has not arrived
+//!
+//!   output       the same for SYNs of server legs, up to source NAT, which changes them
 //! ```
 //!
 //! Several of one burst may pass these rules before the first arrives. So only those count that
@@ -29,6 +32,14 @@ const REPEATED: &str = "repeated";
 
 /// Name of the chain of SYN-ACKs of servers that pepd has connected to.
 const ANSWERED: &str = "answered";
+
+/// Name of the chain of SYNs of server legs.
+const CONNECTING: &str = "connecting";
+
+/// Name of the chain of such SYNs that no rule has dropped.
+const SENT: &str = "sent_syns";
+
+const CONNECTS: Term = Term::Count(Counter::Connecting);
 
 /// Comment of rules for retransmitted packets.
 const AGAIN: &str = "retransmitted: the first one has not arrived";
@@ -67,7 +78,13 @@ impl Builder<'_> {
         let counts = rule("a server answers pepd", [Term::Count(Counter::Answered)]);
         let answers = families().flat_map(|&family| unheard(Filtered::Server, &[], family));
         let answered = [counts].into_iter().chain(answers);
+        let counts = rule("pepd connects to a server", [CONNECTS]);
+        let legs = families().flat_map(|&family| unheard(Filtered::Host, &[], family));
+        let connecting = [counts].into_iter().chain(legs);
+        let sent = families().map(|&family| rule("it leaves", [Term::Heard(family)]));
         vec![
+            chain(CONNECTING, None, connecting.collect()),
+            chain(SENT, None, sent.collect()),
             chain(FILTERED, None, unless_open(passes.collect())),
             chain(REPEATED, None, repeated.collect()),
             chain(ANSWERED, None, answered.collect()),
@@ -111,6 +128,24 @@ impl Builder<'_> {
         };
         let leg = Term::SocketMark(self.marks.server_leg());
         rule("a server answers pepd", [Term::SynAck, leg, end])
+    }
+
+    /// Returns the rule for SYNs of server legs. They have the addresses of the host's SYN.
+    pub(super) fn counts_connecting(&self) -> Rule {
+        let end = match self.filtered().is_empty() {
+            true => CONNECTS,
+            false => Term::Jump(CONNECTING.to_owned()),
+        };
+        let leg = Term::Mark(self.marks.server_leg());
+        rule("pepd connects to a server", [leg, Term::Syn, end])
+    }
+
+    /// Returns the rule for SYNs of server legs that no rule has dropped.
+    pub(super) fn sent(&self) -> Option<Rule> {
+        let leg = Term::Mark(self.marks.server_leg());
+        let jump = Term::Jump(SENT.to_owned());
+        let rule = rule("a SYN of pepd leaves", [leg, Term::Syn, jump]);
+        (!self.filtered().is_empty()).then_some(rule)
     }
 
     /// Returns the chain of packets that no rule has dropped.

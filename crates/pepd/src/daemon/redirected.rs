@@ -273,7 +273,8 @@ impl Redirected {
         tracing::warn!(
             syns = passed - before,
             "connections pass unaccelerated whose packets another program's rules drop before they reach pepd (hook \
-             input: a closed port, a banned address); `pepd check` names such rules, and \
+             input: a closed port, a banned address), or after they leave it (hook output: addresses that are not \
+             this machine's); `pepd check` names such rules, and \
              `nft list table inet {}` the connections (sets filtered_...)",
             self.config.intercept.table
         );

@@ -30,7 +30,7 @@ use walk::{Base, Fate, Hook, Packet, PacketInterface, Table};
 /// Document with the recipes.
 const RECIPES: &str = "docs/interception.md";
 /// Priority of pepd's first chain: chains ahead of it see packets of hosts without pepd's marks.
-const OURS: i64 = -300;
+const OURS: i64 = -301;
 /// MSS values that the kernel accepts for a socket (TCP_MAXSEG); others are no effective clamp.
 const MSS: RangeInclusive<u16> = 88..=32_767;
 

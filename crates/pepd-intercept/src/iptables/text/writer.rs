@@ -344,7 +344,7 @@ impl Writer<'_> {
             Some(Hook::PreroutingDnat) => vec![jump("PREROUTING", String::new())],
             Some(Hook::OutputRaw) => vec![jump("OUTPUT", String::new())],
             Some(Hook::ForwardMangle) => vec![jump("FORWARD", String::new())],
-            Some(Hook::PostroutingLast) => vec![jump("POSTROUTING", String::new())],
+            Some(Hook::PostroutingSnat) => vec![jump("POSTROUTING", String::new())],
             // iptables has no equivalent.
             Some(
                 Hook::ForwardLast
@@ -665,7 +665,7 @@ fn named(chain: &Chain) -> impl Iterator<Item = &String> {
 fn of_mangle(chain: &Chain) -> bool {
     matches!(
         chain.hook,
-        Some(Hook::PreroutingDnat | Hook::ForwardMangle | Hook::PostroutingLast)
+        Some(Hook::PreroutingDnat | Hook::ForwardMangle | Hook::PostroutingSnat)
     )
 }
 
