@@ -16,7 +16,7 @@ use pepd_tests::{
 use rogue::{
     Side, Step,
     cases::Case,
-    floods::{Flood, Target},
+    floods::{Flood, GENEROUS, Target},
     peer::{Config, Rogue, generous},
     wire,
 };
@@ -225,11 +225,9 @@ impl Attacker {
         }
     }
 
-    /// Ends the session. A boat calls again sooner if it learns of that.
-    fn renew(&mut self) {
-        if self.side == Side::Called {
-            self.take(&Step::Packet(vec![6, 0, 0]));
-        }
+    /// Ends the session and its flows. A boat calls again sooner if it learns of that.
+    fn close(&mut self) {
+        self.take(&Step::Packet(vec![6, 0, 0]));
         self.rogue.renew();
     }
 
@@ -252,7 +250,8 @@ impl Attacker {
         if self.carrier == Carrier::DeafTcp {
             self.carrier = Carrier::Tcp;
         }
-        self.renew();
+        // Flows that stay would count beside those of later kinds.
+        self.close();
         if self.side == Side::Caller {
             self.tcp = None;
         }
@@ -270,7 +269,7 @@ impl Attacker {
 
     fn take(&mut self, step: &Step) {
         if *step == Step::Renew && self.side == Side::Called {
-            return self.renew();
+            return self.close();
         }
         if let Some(datagram) = self.rogue.step(self.now(), step) {
             let remote = self.rogue.remote().map(|remote| remote.address);
@@ -287,6 +286,10 @@ impl Attacker {
         duration: Duration,
     ) -> Sent {
         self.sent = Sent::default();
+        if flood.stream_credit < GENEROUS {
+            self.close();
+            self.rogue.renew_with(flood.stream_credit);
+        }
         // A token that a flow of an earlier kind still has would be refused.
         let seed = flood.name.bytes().fold(self.carrier as u64, |seed, byte| {
             seed.wrapping_mul(31).wrapping_add(byte.into())

@@ -41,21 +41,47 @@ const BAIT: u16 = 7100;
 /// Honest flows in streams of the tunnel, and in packets of packet mode.
 const FLOWS: usize = 6;
 const PACKET_FLOWS: usize = 2;
-/// Host for which the rogue may speak.
-const INNER: ([u8; 4], u16) = ([10, 250, 0, 1], 4000);
+/// Host for which the rogue may speak, and its port to which a boat's site of mode `packet` goes.
+const INNER: ([u8; 4], u16) = ([10, 250, 0, 1], 7011);
+const INNER6: ([u16; 8], u16) = ([0xfd00, 0x250, 0, 0, 0, 0, 0, 1], 7011);
+/// Network beside the victim that answers nothing.
+const SILENT: [u8; 4] = [10, 251, 0, 0];
 
-/// Counters of what the hub sends on.
-const COUNTERS: &str = "table inet watch {
-    counter right {}
+/// Counter of what the hub sends on.
+const COUNTER: &str = "table inet watch {
     counter forged {}
     chain out {
         type filter hook postrouting priority 400;
         oifname \"lo\" accept;
-        ip saddr 10.250.0.0/16 counter name right;
         th dport 7010 ip saddr != { 10.250.0.0/16, CLIENT } counter name forged;
         th dport 7010 meta nfproto ipv6 counter name forged;
     }
 }";
+
+/// Counters of what comes to the host beside the victim. Packets to groups pass by the filter of
+/// the victim.
+const COUNTERS_BESIDE: &str = "table inet watch {
+    counter right {}
+    counter forged {}
+    chain in {
+        type filter hook prerouting priority -400;
+        ip saddr 10.250.0.0/16 counter name right;
+        ip saddr 10.250.0.0/16 ip daddr 224.0.0.0/24 counter name forged;
+        ip saddr 10.250.0.0/16 ip protocol igmp counter name forged;
+        ip saddr 10.250.0.0/16 icmp type destination-unreachable counter name forged;
+        ip6 saddr fd00:250::/32 counter name forged;
+    }
+}";
+/// Tracking of connections by the victim's kernel, for which it reassembles fragments.
+const TRACKING: &str = "table inet tracking {
+    chain in {
+        type filter hook prerouting priority 0;
+        ct state invalid counter
+    }
+}";
+/// Site for all groups.
+const GROUPS: &str = "[[site]]\nname = \"groups\"\nmode = \"packet\"\npeer = \"boat2\"\n\
+    match = { dst = [\"224.0.0.0/4\", \"ff00::/8\"] }\n";
 
 /// Bytes of the rogue that have reached the server, and packets with forged sources.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +134,7 @@ fn config_of_hub(bed: &TunnelBed) -> String {
         packet_site("rogue", "boat2", &format!("sport = {PACKETS}")),
     ];
     let more = format!(
-        "{second}from = [\"10.250.0.0/16\"]\n{}{}",
+        "{second}from = [\"10.250.0.0/16\", \"fd00:250::/32\"]\n{}{}{GROUPS}",
         limits(),
         sites.concat()
     );
@@ -135,9 +161,18 @@ fn config_of_boat(bed: &TunnelBed, rogue: Option<Carrier>) -> String {
         let bait = format!("match = {{ dport = {BAIT} }}");
         sites.insert(0, tunnel_site("bait", "boat2", &bait));
         sites.insert(1, packet_site("rogue", "boat2", "dport = 7011"));
+        sites.insert(2, GROUPS.to_owned());
     }
     let more = format!("{second}{}{}", limits(), sites.concat());
     bed.config(End::Boat, "", "", &more)
+}
+
+/// Name of the victim's machine.
+fn host_of_victim(side: Side) -> &'static str {
+    match side {
+        Side::Caller => "hub",
+        Side::Called => "boat",
+    }
 }
 
 /// Name of the machine beside the victim to which the rogue's flows go.
@@ -168,20 +203,28 @@ impl Bed {
         let hub = bed.start(End::Hub, &quiet(config_of_hub(&bed)));
         let boat = bed.start(End::Boat, &quiet(config_of_boat(&bed, rogue)));
         let client = bed.address("client", Family::V4).to_string();
-        // The kernel forwards no packets whose source it cannot reach.
-        let [boat2, _] = bed.addresses_toward("boat2", "hub");
-        bed.host("hub")
-            .ip(&format!("route add 10.250.0.0/16 via {boat2} dev boat2"));
-        bed.host("hub").nft(&COUNTERS.replace("CLIENT", &client));
+        bed.host("hub").nft(&COUNTER.replace("CLIENT", &client));
         let server = bed.host("server");
         let at = |port| bed.server_at(Family::V4, port);
         let echo = EchoServer::start(server.listen(at(ECHO)));
         let packets = EchoServer::start(server.listen(at(PACKETS)));
-        // Packets to a closed port would be answered.
-        let udp = server.enter(|| UdpSocket::bind(at(PACKETS)).expect("a free port"));
         // Beside the victim: floods beyond the boat's link would fill that.
         let beside = |port| SocketAddr::new(address_beside(&bed, side), port);
         let host = bed.host(host_beside(side));
+        // Packets to a closed port would be answered.
+        let udp = host.enter(|| UdpSocket::bind(beside(PACKETS)).expect("a free port"));
+        host.nft(COUNTERS_BESIDE);
+        let silent = IpAddr::from(SILENT);
+        let via = address_beside(&bed, side);
+        let victim = bed.host(host_of_victim(side));
+        victim.ip(&format!("route add {silent}/16 via {via}"));
+        // The kernel forwards no packets whose source it cannot reach.
+        let [back, _] = match side {
+            Side::Caller => bed.addresses_toward("boat2", "hub"),
+            Side::Called => bed.addresses_toward("hub", "boat"),
+        };
+        victim.ip(&format!("route add 10.250.0.0/16 via {back}"));
+        victim.nft(TRACKING);
         let sunk = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sunk);
         let sink = Server::start(host.listen(beside(SINK)), move |mut stream, _| {
@@ -231,38 +274,68 @@ impl Bed {
     /// Returns the destinations of floods.
     pub fn target(&self) -> Target {
         let at = |port| SocketAddr::new(address_beside(&self.bed, self.side), port);
+        let other = match self.side {
+            Side::Caller => Side::Called,
+            Side::Called => Side::Caller,
+        };
         Target {
             side: self.side,
             server: at(SINK),
             source: at(SOURCE),
             refused: at(REFUSED),
+            silent: (SILENT, REFUSED).into(),
             client: INNER.into(),
-            packets: self.bed.server_at(Family::V4, PACKETS),
+            packets: at(PACKETS),
             inner: INNER.into(),
+            inner6: INNER6.into(),
+            other: SocketAddr::new(address_beside(&self.bed, other), PACKETS),
         }
     }
 
     /// Returns the victim's resident bytes, and those that the kernel holds for it unread.
     pub fn memory_of_victim(&self) -> u64 {
-        let host = match self.side {
-            Side::Caller => "hub",
-            Side::Called => "boat",
+        let host = self.bed.host(host_of_victim(self.side));
+        self.victim.resident_bytes() + host.unread_bytes()
+    }
+
+    /// Returns the shares in use of the victim's kernel: of its memory for fragments of IPv4, and
+    /// of its table of connections.
+    pub fn of_kernel(&self) -> [f64; 2] {
+        let host = self.bed.host(host_of_victim(self.side));
+        let share = |used: [&str; 2], most: &str| {
+            let number = |text: String| -> f64 {
+                let last = text.split_whitespace().last();
+                let number = last.and_then(|word| word.parse().ok());
+                number.expect("a number")
+            };
+            number(host.run("grep", &used)) / number(host.run("sysctl", &[most]))
         };
-        self.victim.resident_bytes() + self.bed.host(host).unread_bytes()
+        [
+            share(
+                ["FRAG:", "/proc/net/sockstat"],
+                "net.ipv4.ipfrag_high_thresh",
+            ),
+            share(
+                ["", "/proc/sys/net/netfilter/nf_conntrack_count"],
+                "net.netfilter.nf_conntrack_max",
+            ),
+        ]
     }
 
     /// Returns what the rogue has sent to others so far.
     pub fn outgoing(&self) -> Outgoing {
-        let count = |name, unit: &str| -> u64 {
+        let beside = host_beside(self.side);
+        let count = |host, name, unit: &str| -> u64 {
             let words = ["list", "counter", "inet", "watch", name];
-            let text = self.bed.host("hub").run("nft", &words);
+            let text = self.bed.host(host).run("nft", &words);
             let mut words = text.split_whitespace().skip_while(|word| *word != unit);
             let number = words.nth(1).and_then(|number| number.parse().ok());
             number.expect("a counter")
         };
+        let forged = ["hub", beside].map(|host| count(host, "forged", "packets"));
         Outgoing {
-            bytes: self.sunk.load(Relaxed) + count("right", "bytes"),
-            forged: count("forged", "packets"),
+            bytes: self.sunk.load(Relaxed) + count(beside, "right", "bytes"),
+            forged: forged.iter().sum(),
         }
     }
 }

@@ -20,7 +20,7 @@ mod attacker;
 mod bed;
 mod load;
 
-use std::{env, time::Duration};
+use std::{env, iter, time::Duration};
 
 use parking_lot::Mutex;
 use rogue::{
@@ -39,6 +39,8 @@ const SHARE: [f64; 2] = [0.5, 0.9];
 const SLOWER: [f64; 2] = [f64::INFINITY, 3.0];
 /// Most memory of the victim: resident, and what the kernel has received for it.
 const MOST: u64 = MEMORY + (64 << 20);
+/// Most that all may have of the kernel's memory for fragments, and of its table of connections.
+const OF_KERNEL: f64 = 0.75;
 /// Most of the log, in bytes per second. Some lines of each kind come at once.
 const LOG: [u64; 2] = [20_000, 10_000];
 /// Bytes that may come out of the victim: for each byte of the rogue, at once, and per second.
@@ -104,6 +106,8 @@ struct Outcome {
     log: u64,
     /// Resident, and of the kernel for bytes that the victim has not read.
     memory: u64,
+    /// Shares in use of the kernel's memory for fragments, and of its table of connections.
+    of_kernel: [f64; 2],
     /// Bytes that the server got by the rogue.
     expanded: u64,
     /// Packets of packet mode that left the hub from an address for which the rogue may not speak.
@@ -143,6 +147,12 @@ impl Outcome {
         );
         let mib = self.memory >> 20;
         check(self.memory > MOST, format!("{mib} MiB of memory"));
+        for (share, what) in iter::zip(self.of_kernel, ["fragments", "connections"]) {
+            check(
+                share > OF_KERNEL,
+                format!("{share:.2} of what the kernel has for {what}"),
+            );
+        }
         let [ratio, burst, per_second] = EXPANSION;
         let seconds = self.rounds.time.as_secs() + 1;
         let most = self.sent.bytes * ratio + burst + per_second * seconds;
@@ -158,13 +168,15 @@ impl Outcome {
     fn row(&self, usual: f64) -> String {
         let load = self.sent.bytes as f64 * 8e-6 / self.rounds.time.as_secs_f64();
         format!(
-            "| {} | {} | {load:.2} | {:.2} | {:.1} | {:.1} | {} | {:.1} | {} | {} |",
+            "| {} | {} | {load:.2} | {:.2} | {:.1} | {:.1} | {} | {:.2} | {:.2} | {:.1} | {} | {} |",
             self.name,
             self.carrier,
             self.share(usual),
             self.slower(),
             self.log as f64 / 1000.0,
             self.memory >> 20,
+            self.of_kernel[0],
+            self.of_kernel[1],
             self.expanded as f64 / 1e6,
             self.sent.datagrams,
             self.sent.sessions,
@@ -187,7 +199,7 @@ fn measure(
     let sent = play(&mut attacker);
     let rounds = bed.load.measure();
     let log = ((bed.victim.log().bytes() - log) as f64 / rounds.time.as_secs_f64()) as u64;
-    let memory = bed.memory_of_victim();
+    let (memory, of_kernel) = (bed.memory_of_victim(), bed.of_kernel());
     let after = bed.outgoing();
     let accepted = attacker.can_begin();
     bed.recover(SHARE[0]);
@@ -202,6 +214,7 @@ fn measure(
         control: bed.load.measure(),
         log,
         memory,
+        of_kernel,
         expanded: after.bytes - before.bytes,
         forged: after.forged - before.forged,
         same_process,
@@ -223,10 +236,10 @@ fn assert_harmless(outcomes: &[Outcome]) {
     let usual = usual(outcomes);
     println!("{usual:.0} rounds per second without a rogue");
     println!(
-        "| kind | carrier | Mbit/s | rounds | p99 | log, kB/s | memory, MiB | out, MB | \
-         datagrams | sessions |"
+        "| kind | carrier | Mbit/s | rounds | p99 | log, kB/s | memory, MiB | fragments | \
+         connections | out, MB | datagrams | sessions |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for outcome in outcomes {
         println!("{}", outcome.row(usual));
     }
@@ -281,6 +294,9 @@ fn floods_of_a_rogue_boat_harm_nobody_else() {
         "forged packets",
         "expanding blocks",
         "single bytes",
+        "released by arq",
+        "released by jitter",
+        "packets of one link",
     ];
     for outcome in &outcomes {
         let arrives = !arriving.contains(&&*outcome.name) || outcome.expanded > 0;

@@ -1,12 +1,13 @@
 //! Harm by quantity: each flood keeps most rules, and breaks one very often.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use splitmix::SplitMix64;
 use tunnel::compression::{Codec, PLAIN_MAX, Packer};
 
 use crate::{
-    Side, Step, packets,
+    Side, Step,
+    packets::{self, kept},
     wire::{self, Writer},
 };
 
@@ -21,12 +22,18 @@ pub struct Target {
     pub source: SocketAddr,
     /// A port at which nothing listens.
     pub refused: SocketAddr,
+    /// The first address of a network that answers nothing; at least a /16 of IPv4.
+    pub silent: SocketAddr,
     /// The client that flows name.
     pub client: SocketAddr,
     /// A port of the server to which packet mode goes.
     pub packets: SocketAddr,
     /// A host for which the rogue may speak in packet mode.
     pub inner: SocketAddr,
+    /// A host of IPv6 for which it may speak.
+    pub inner6: SocketAddr,
+    /// A host of the other peer, to which the port for packet mode sends.
+    pub other: SocketAddr,
 }
 
 /// A flood.
@@ -38,12 +45,14 @@ pub struct Flood {
     pub rate: u32,
     /// True if it goes by TCP and reads nothing.
     pub deaf: bool,
+    /// Bytes of each stream that the terms allow the other end.
+    pub stream_credit: u64,
     /// Steps of a turn, counted from 0 since the session began.
     pub turn: fn(u64, &Target, &mut SplitMix64) -> Vec<Step>,
 }
 
 /// All floods.
-pub const ALL: [Flood; 29] = [
+pub const ALL: [Flood; 41] = [
     // The first, as floods of openings delay later ones of the peer, and as flows of a session that
     // has ended without a word count for a minute.
     flood("expanding blocks", 200, expanding_blocks),
@@ -65,6 +74,11 @@ pub const ALL: [Flood; 29] = [
     flood("clocks", 2000, clocks),
     flood("optimistic reports", 100, optimistic),
     flood("smooth reports", 200, smooth),
+    flood("old gaps", 200, old_gaps),
+    Flood {
+        stream_credit: 1,
+        ..flood("late reports", 200, late_reports)
+    },
     flood("resumptions", 500, resumptions),
     flood("inventories", 500, inventories),
     flood("packets", 2000, damaged_packets),
@@ -74,11 +88,26 @@ pub const ALL: [Flood; 29] = [
     flood("held messages", 1000, packets::held),
     flood("acknowledgements", 500, packets::acknowledgements),
     flood("expanding messages", 500, packets::expanding),
+    flood("released by arq", 200, kept::released_by_arq),
+    flood("released by jitter", 200, kept::released_by_jitter),
+    flood("restarted senders", 100, kept::restarted_senders),
+    flood("abandoned receivers", 40, kept::abandoned_receivers),
+    flood("jumping numbers", 1000, kept::jumping_numbers),
+    flood("first fragments", 1000, packets::first_fragments),
+    flood("packets of one link", 1000, packets::of_one_link),
+    // What it leaves takes the pace of others for minutes.
+    flood("released and expanding", 200, kept::released_and_expanding),
     flood("initiations", 100, initiations),
     flood("closes", 20, closes),
     flood("requests for answers", 4000, requests),
     flood("new sessions", 20, new_sessions),
+    // The last, as their flows leave no room to others.
+    flood("resets beside open flows", 500, resets),
+    flood("silent destinations", 200, silent_destinations),
 ];
+
+/// Bytes of each stream that a rogue allows the other end, unless its flood says otherwise.
+pub const GENEROUS: u64 = 1 << 40;
 
 const fn flood(
     name: &'static str,
@@ -89,12 +118,16 @@ const fn flood(
         name,
         rate,
         deaf: false,
+        stream_credit: GENEROUS,
         turn,
     }
 }
 
 /// Bytes of parts in a packet that every path carries.
 const ROOM: usize = 1150;
+
+/// Bytes of an opening with a header of 12 bytes, and of its RESET.
+const SHORT: usize = 28;
 
 /// One of these values, or any other of 64 bits.
 fn extreme(random: &mut SplitMix64, values: &[u64]) -> u64 {
@@ -123,6 +156,13 @@ fn opened_and_reset(
         parts.extend(wire::reset(stream, 0));
     }
     reported(n, vec![Step::Segment(parts)])
+}
+
+/// Ends the flows of earlier sessions, by the first streams of this one.
+fn forgotten(streams: u64, target: &Target) -> Vec<Step> {
+    opened_and_reset(0, target, streams as usize * SHORT, || {
+        wire::inventory_header(0)
+    })
 }
 
 /// Adds a report now and then: an end that is not heard for long is called again.
@@ -308,7 +348,12 @@ fn optimistic(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
 
 /// Acknowledges a probe's bytes that have been lost.
 fn smooth(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
-    asked_for_first(n, target, Step::Smooth)
+    asked_for_first(n, target, Step::Smooth(0))
+}
+
+/// Hides the same behind old gaps, which leave no room for others.
+fn old_gaps(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    asked_for_first(n, target, Step::Smooth(9 + n % 8))
 }
 
 /// A probe of 10 GB, and then this in each turn.
@@ -321,6 +366,59 @@ fn asked_for_first(n: u64, target: &Target, then: Step) -> Vec<Step> {
     let credits = [wire::credit(stream, MOST), wire::session_credit(2 * MOST)].concat();
     let parts = [wire::open(stream, &wire::probe_header(MOST)), credits].concat();
     vec![Step::Segment(parts)]
+}
+
+/// Credit for a byte of each stream, so that segments have many parts, and long round trips for
+/// which the other end keeps them.
+fn late_reports(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const OPENED: u64 = 10;
+    const TURNS: u64 = 15;
+    let parts = match n.checked_sub(TURNS) {
+        None => opened(n, OPENED, target, target.source, random),
+        Some(later) => {
+            let streams = (0..OPENED * TURNS).map(|at| target.side.stream(at));
+            let credits = streams.flat_map(|stream| wire::credit(stream, later + 2));
+            credits.collect()
+        }
+    };
+    let all = wire::session_credit(GENEROUS);
+    vec![Step::Segment([all, parts].concat()), Step::Late]
+}
+
+/// Openings that are reset at once, beside flows that stay open.
+fn resets(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const EACH: u64 = 20;
+    const TURNS: u64 = 95;
+    match n {
+        0 => forgotten(EACH, target),
+        1..TURNS => {
+            let parts = opened(n, EACH, target, target.server, random);
+            reported(n, vec![Step::Segment(parts)])
+        }
+        _ => opened_and_reset(n, target, EACH as usize * SHORT, || wire::probe_header(0)),
+    }
+}
+
+/// Flows to addresses that do not answer, thousands at a time.
+fn silent_destinations(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const EACH: u64 = 15;
+    const TURNS: u64 = 120;
+    if n == 0 {
+        return forgotten(EACH, target);
+    }
+    let mut parts = Vec::new();
+    for at in n * EACH..(n + 1) * EACH {
+        let IpAddr::V4(first) = target.silent.ip() else {
+            continue;
+        };
+        let address = Ipv4Addr::from_bits(first.to_bits() + at as u32 % (1 << 16));
+        let to = SocketAddr::new(address.into(), target.silent.port());
+        parts.extend(opened(at, 1, target, to, random));
+        if let Some(before) = at.checked_sub(EACH * TURNS) {
+            parts.extend(wire::reset(target.side.stream(before), 0));
+        }
+    }
+    reported(n, vec![Step::Segment(parts)])
 }
 
 fn resumptions(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
@@ -363,7 +461,7 @@ fn damaged_packets(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step
         0,
     ];
     for address in [target.client, target.server] {
-        if let std::net::IpAddr::V4(ip) = address.ip() {
+        if let IpAddr::V4(ip) = address.ip() {
             inner.extend_from_slice(&ip.octets());
         }
     }

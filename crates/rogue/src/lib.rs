@@ -63,9 +63,11 @@ pub enum Step {
     /// A report that acknowledges all packets that the other end can have sent at this rate in
     /// packets per second.
     Optimistic(u32),
-    /// A report that everything up to the highest packet has arrived, without a gap, by a clock of
-    /// half the speed.
-    Smooth,
+    /// A report that everything up to the highest packet has arrived, by a clock of half the speed.
+    /// Its only gaps are so many at the beginning of the session.
+    Smooth(u64),
+    /// A true report of half of the session's age ago, as if the round trip took as long.
+    Late,
     /// The end of the session here, without a word to the other end, and a new one.
     Renew,
 }

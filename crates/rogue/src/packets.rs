@@ -1,8 +1,10 @@
 //! Messages of packet mode: those of boosters, broken, and packets of hosts that are none.
 
+pub(crate) mod kept;
+
 use std::{
     cell::RefCell,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::LazyLock,
 };
 
@@ -22,8 +24,11 @@ const CHANNELS: [u8; 10] = [0, 1, 15, 16, 31, 32, 64, 95, 127, 128];
 /// Bytes of a message that every path carries.
 const ROOM: usize = 1100;
 /// Protocol numbers of IP.
+const ICMP: u8 = 1;
+const IGMP: u8 = 2;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
 
 /// Addresses of a packet.
 type Ends = (SocketAddr, SocketAddr);
@@ -64,16 +69,27 @@ fn ip(protocol: u8, from: IpAddr, to: IpAddr, transport: &[u8]) -> Vec<u8> {
         }
     };
     let mut transport = transport.to_vec();
-    let at = if protocol == TCP { 16 } else { 6 };
     let pseudo = sum(&ends) + u32::from(protocol) + length as u32;
+    let (at, pseudo) = match protocol {
+        TCP => (16, pseudo),
+        UDP => (6, pseudo),
+        ICMPV6 => (2, pseudo),
+        _ => (2, 0),
+    };
     let checksum = fold(pseudo + sum(&transport));
     transport[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     header = header.bytes(&ends);
     if header.0[0] == 0x45 {
-        let checksum = fold(sum(&header.0));
-        header.0[10..12].copy_from_slice(&checksum.to_be_bytes());
+        sum_header(&mut header.0);
     }
     header.bytes(&transport).0
+}
+
+/// Writes the checksum of a header of IPv4.
+fn sum_header(packet: &mut [u8]) {
+    packet[10..12].fill(0);
+    let checksum = fold(sum(&packet[..20]));
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// A UDP datagram of a host.
@@ -276,19 +292,22 @@ pub(crate) fn acknowledgements(n: u64, target: &Target, _: &mut SplitMix64) -> V
 
 /// Some bytes that become a packet of 20,000.
 pub(crate) fn expanding(_: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    vec![message(0, &expanding_message(target))]
+}
+
+fn expanding_message(target: &Target) -> Vec<u8> {
     thread_local! {
         /// The last message, and between which addresses it goes. Its making takes long.
         static LAST: RefCell<Option<(Ends, Vec<u8>)>> = const { RefCell::new(None) };
     }
     let ends = (target.inner, target.packets);
-    let bytes = LAST.with_borrow_mut(|last| {
+    LAST.with_borrow_mut(|last| {
         let (of, bytes) = last.get_or_insert_with(|| (ends, expanding_to(ends)));
         if *of != ends {
             (*of, *bytes) = (ends, expanding_to(ends));
         }
         bytes.clone()
-    });
-    vec![message(0, &bytes)]
+    })
 }
 
 /// Returns the message that becomes a packet between these addresses.
@@ -299,4 +318,49 @@ fn expanding_to((from, to): Ends) -> Vec<u8> {
     // Without the block's length.
     let frame = &block[1 << (block[0] >> 6)..];
     Writer::new(0x15).fixed(8, 0x40).bytes(frame).0
+}
+
+/// The beginnings of datagrams whose rest never comes.
+pub(crate) fn first_fragments(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    let mut packet = udp(target.inner, target.packets, &[0; 1000]);
+    packet[4..6].copy_from_slice(&(n as u16).to_be_bytes());
+    // More fragments follow.
+    packet[6] = 0x20;
+    sum_header(&mut packet);
+    vec![message(0, &packet)]
+}
+
+/// Packets that must not cross routers, errors about packets of another peer's host, and one packet
+/// to a group that may pass.
+pub(crate) fn of_one_link(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    let (own, own6) = (target.inner, target.inner6);
+    let group = |last: [u8; 3]| SocketAddr::from(([224, last[0], last[1], last[2]], 5353));
+    let group6 = |scope: u16, last| {
+        let ip = Ipv6Addr::from([0xff00 | scope, 0, 0, 0, 0, 0, 0, last]);
+        SocketAddr::from((ip, 5353))
+    };
+    let of_routers = |kind: u8, to: SocketAddr| {
+        let query = Writer::new(kind).bytes(&[0; 23]).0;
+        ip(ICMPV6, own6.ip(), to.ip(), &query)
+    };
+    let igmp = |to: SocketAddr| ip(IGMP, own.ip(), to.ip(), &[0x11, 100, 0, 0, 0, 0, 0, 0]);
+    let packet = match n % 10 {
+        0 => udp(own, group([0, 0, 251]), b"mdns"),
+        1 => udp(own6, group6(2, 0xfb), b"mdns"),
+        2 => igmp(group([0, 0, 1])),
+        3 => igmp(group([77, 0, 1])),
+        // Queries of MLD and advertisements of routers, for a link and for a site.
+        at @ 4..8 => {
+            let kind = if at < 6 { 130 } else { 134 };
+            of_routers(kind, group6(if at % 2 == 0 { 2 } else { 5 }, 1))
+        }
+        8 => {
+            // Too long for a link of 68 bytes.
+            let about = udp(target.packets, target.other, b"quoted");
+            let error = Writer(vec![3, 4, 0, 0, 0, 0, 0, 68]).bytes(&about).0;
+            ip(ICMP, own.ip(), target.packets.ip(), &error)
+        }
+        _ => udp(own, group([77, 0, 1]), b"group"),
+    };
+    vec![message(0, &packet)]
 }

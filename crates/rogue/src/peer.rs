@@ -1,6 +1,10 @@
 //! A peer that takes any steps, after a handshake by tunnel's own code.
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use fec::wire::Header;
 use tunnel::{
@@ -73,6 +77,8 @@ struct Arrived {
     above: BTreeSet<u64>,
     /// Numbers missing below later ones, and the number of reports that have named each.
     gaps: Vec<(Gap, u8)>,
+    /// Reports that wait for their time, and when they were made.
+    late: VecDeque<(Duration, Report)>,
     closed: Option<(CloseCode, String)>,
 }
 
@@ -119,9 +125,9 @@ impl Rogue {
         *self = Self::new(self.config.clone(), self.sessions.wrapping_add(1));
     }
 
-    /// Forgets the session, and calls by these carriers from then on.
-    pub fn renew_by(&mut self, carriers: Carriers) {
-        self.config.carriers = carriers;
+    /// Forgets the session, and allows the other end so many bytes of each stream from then on.
+    pub fn renew_with(&mut self, stream_credit: u64) {
+        self.config.session.stream_credit = stream_credit;
         self.renew();
     }
 
@@ -148,6 +154,10 @@ impl Rogue {
 
     /// Handles a datagram of the other end, and opens it in place.
     pub fn handle(&mut self, now: Duration, from: Remote, datagram: &mut [u8]) {
+        // In a session that the other end began, streams would have other numbers.
+        if self.config.other.is_some() && datagram.first() == Some(&INITIATION) {
+            return;
+        }
         let length = datagram.len();
         let expected = self.arrived.highest.map_or(0, |(number, _)| number + 1);
         let was_up = self.is_up();
@@ -243,8 +253,12 @@ impl Rogue {
                 let report = self.optimistic(now, *rate);
                 self.packet(&emitted(report))?
             }
-            Step::Smooth => {
-                let report = self.smooth(now);
+            Step::Smooth(gaps) => {
+                let report = self.smooth(now, *gaps);
+                self.packet(&emitted(report))?
+            }
+            Step::Late => {
+                let report = self.late(now)?;
                 self.packet(&emitted(report))?
             }
             Step::Renew => {
@@ -268,22 +282,40 @@ impl Rogue {
         report
     }
 
-    /// A report that all has arrived that the other end has sent up to the highest packet.
-    fn smooth(&mut self, now: Duration) -> Report {
+    /// A report that all has arrived that the other end has sent up to the highest packet, except
+    /// every other one of the first packets.
+    fn smooth(&mut self, now: Duration, gaps: u64) -> Report {
         let mut report = self.arrived.report(now);
         let last = report.ranges.last().map(|range| range.end);
         report.below = last.unwrap_or(report.below);
         report.ranges.clear();
-        report.gaps.clear();
+        let gap = |before| Gap {
+            before,
+            missing: 1,
+            before_us: 0,
+            after_us: 0,
+        };
+        report.gaps = (0..gaps).map(|at| gap(2 * at)).collect();
         report.counts = [0; 3];
         if let Some(highest) = &mut report.highest {
             highest.arrived_us /= 2;
             // Less than may have been left out.
             let claimed = highest.number - highest.number / 2000;
-            report.packets = report.packets.max(claimed.saturating_sub(2));
-            report.bytes = report.bytes.max(report.packets * 1200);
+            let more = claimed.saturating_sub(report.packets + 2);
+            report.bytes += report.bytes / report.packets.max(1) * more;
+            report.packets += more;
         }
         report
+    }
+
+    /// A report that was true earlier, if one is due. Each is sent, as each gap must be named.
+    fn late(&mut self, now: Duration) -> Option<Report> {
+        let report = self.arrived.report(now);
+        let late = &mut self.arrived.late;
+        late.push_back((now, report));
+        let age = now.saturating_sub(self.began);
+        late.front().filter(|(made, _)| *made + age / 2 <= now)?;
+        late.pop_front().map(|(_, report)| report)
     }
 
     fn packet(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
@@ -302,7 +334,8 @@ impl Rogue {
 /// Maximum number of gaps in a report.
 const GAPS_MAX: usize = 16;
 
-/// Type of a sealed packet.
+/// Types of datagrams.
+const INITIATION: u8 = 1;
 const DATA: u8 = 5;
 
 fn endpoint(config: &Config, seed: u64) -> (Endpoint, PeerId) {

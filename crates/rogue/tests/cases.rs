@@ -184,9 +184,12 @@ fn floods_end_in_a_session_that_works() {
         server: address(10),
         source: address(13),
         refused: address(11),
+        silent: address(0),
         client: address(12),
         packets: address(10),
         inner: address(12),
+        inner6: (std::net::Ipv6Addr::LOCALHOST, 5001).into(),
+        other: address(14),
     };
     for (flood, side) in floods::ALL
         .iter()
