@@ -22,6 +22,9 @@ const JUMP_EARNED: u64 = 4;
 /// Messages released at once. Later boosters may make a thousand packets of each, and the pace of
 /// the peer holds only between these.
 const RELEASED_MAX: usize = 16;
+/// Messages released with one that comes: itself, and one held before. Timers release the rest at
+/// the pace of their caller.
+const RELEASED_WITH: usize = 2;
 /// Number of messages before the next one whose arrival is tracked.
 const KNOWN: u64 = 1 << 17;
 /// Messages before the first arrival that it may have overtaken: each is passed on once, but none
@@ -267,8 +270,8 @@ impl Receiver {
     }
 
     /// Releases some of the messages that need not wait any more.
-    fn release(&mut self, out: &mut Out) {
-        for _ in 0..RELEASED_MAX {
+    fn release(&mut self, most: usize, out: &mut Out) {
+        for _ in 0..most {
             if !self.is_ready() {
                 return;
             }
@@ -290,7 +293,7 @@ impl Receiver {
                 self.due.remove(&(missing.due, number));
                 self.given_up += 1;
             }
-            self.release(out);
+            self.release(RELEASED_MAX, out);
         }
     }
 }
@@ -350,12 +353,12 @@ impl Booster for Receiver {
             }
         }
         self.ask(now, out);
-        self.release(out);
+        self.release(RELEASED_WITH, out);
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Out) {
         self.ask(now, out);
-        self.release(out);
+        self.release(RELEASED_MAX, out);
     }
 
     fn deadline(&self) -> Option<Duration> {

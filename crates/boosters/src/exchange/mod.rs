@@ -31,8 +31,10 @@ pub const CHAINS_MAX: usize = 32;
 /// Maximum receivers kept from earlier sessions: they hold packets back for seconds, and sessions
 /// last longer.
 const ENDING_MAX: usize = 8;
-/// Packets released by timers at once, before a caller looks at their pace again.
-const RELEASED_MAX: usize = 256;
+/// Packets that timers of receivers release at once, and the pace beyond it. A peer may let
+/// thousands fall due together: each costs a system call, and other peers wait meanwhile.
+const RELEASED_MAX: usize = 64;
+const RELEASED_EACH: Duration = Duration::from_micros(30);
 const REPLY: u8 = 64;
 const INTRODUCTION: u8 = 127;
 
@@ -48,6 +50,8 @@ pub struct Exchange {
     ending: Vec<Receiver>,
     /// Receiver whose timers run first next time.
     turn: usize,
+    /// Time until which no timer of a receiver runs, as many packets were released.
+    released_until: Duration,
     introduction: Introduction,
     path: Path,
     /// Time of the last call.
@@ -71,6 +75,7 @@ impl Exchange {
             receivers: BTreeMap::new(),
             ending: Vec::new(),
             turn: 0,
+            released_until: Duration::ZERO,
             introduction: Introduction::new(Duration::ZERO),
             path: Path::default(),
             now: Duration::ZERO,
@@ -161,7 +166,9 @@ impl Exchange {
         let places = self.receivers.iter_mut();
         let places = places.map(|(channel, receiver)| (usize::from(*channel), receiver));
         let ending = (CHAINS_MAX..).zip(&mut self.ending);
-        let is_due = |receiver: &Receiver| receiver.deadline().is_some_and(|at| at <= now);
+        let may_release = now >= self.released_until;
+        let is_due =
+            |receiver: &Receiver| may_release && receiver.deadline().is_some_and(|at| at <= now);
         let due = places.chain(ending);
         let mut due: Vec<_> = due.filter(|(_, receiver)| is_due(receiver)).collect();
         due.sort_unstable_by_key(|(place, _)| (*place < self.turn, *place));
@@ -174,6 +181,9 @@ impl Exchange {
             receiver.on_time(now);
             released += deliver(&mut self.chains, receiver, now, site);
         }
+        if released > 0 {
+            self.released_until = now + RELEASED_EACH * released as u32;
+        }
         self.ending.retain(|receiver| receiver.deadline().is_some());
         self.note(now);
     }
@@ -183,7 +193,9 @@ impl Exchange {
     pub fn deadline(&self) -> Option<Duration> {
         let chains = self.chains.iter().filter_map(Chain::deadline);
         let receivers = self.receivers.values().chain(&self.ending);
-        chains.chain(receivers.filter_map(Receiver::deadline)).min()
+        let receivers = receivers.filter_map(Receiver::deadline);
+        let receivers = receivers.map(|at| at.max(self.released_until));
+        chains.chain(receivers).min()
     }
 
     /// Updates the known properties of the path. The exchange itself knows the peer's abilities.

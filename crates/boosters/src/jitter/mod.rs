@@ -31,6 +31,9 @@ pub const HEADER: usize = 7;
 
 /// Packets released at once, of which later boosters may make many.
 const RELEASED_MAX: usize = 64;
+/// Packets released with one that comes: itself, and one held before. Timers release the rest at
+/// the pace of their caller.
+const RELEASED_WITH: usize = 2;
 
 /// Settings of a [`Sender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +198,7 @@ impl Receiver {
             }
             self.restarts += 1;
             self.minimum = Minimum::default();
-            self.release(i64::MAX, out);
+            self.release(i64::MAX, RELEASED_MAX, out);
         }
         self.minimum.add(now, raw.into());
         raw.into()
@@ -252,8 +255,8 @@ impl Receiver {
     }
 
     /// Releases some of the packets that are due.
-    fn release(&mut self, now: i64, out: &mut Out) {
-        for _ in 0..RELEASED_MAX {
+    fn release(&mut self, now: i64, most: usize, out: &mut Out) {
+        for _ in 0..most {
             if self.due().is_none_or(|due| due > now) {
                 return;
             }
@@ -309,11 +312,11 @@ impl Booster for Receiver {
             self.forced += 1;
             self.give(out);
         }
-        self.release(now, out);
+        self.release(now, RELEASED_WITH, out);
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Out) {
-        self.release(micros(now), out);
+        self.release(micros(now), RELEASED_MAX, out);
     }
 
     fn deadline(&self) -> Option<Duration> {

@@ -63,6 +63,9 @@ fn a_peer_reaches_only_hosts_that_its_sites_answer() {
     let mut fragment = answer.clone();
     fragment[6..8].copy_from_slice(&[0, 3]);
     fragment[20..24].fill(9);
+    let word = |word: &[u8]| u32::from(u16::from_be_bytes([word[0], word[1]]));
+    let sum: u32 = fragment[..20].chunks(2).map(word).sum();
+    fragment[10..12].copy_from_slice(&(!(sum as u16 + (sum >> 16) as u16)).to_be_bytes());
     assert_eq!(give(&fragment), (Some(1), [0; 3]), "without ports");
     let sent = packet(17, (HOST, 7000), (FAR, 5060));
     assert_eq!(give(&error(HOST, &sent)), (Some(1), [0; 3]));
