@@ -252,6 +252,9 @@ impl Interception {
     ) -> Result<(), InterceptError> {
         if !succeeds {
             self.routing.remove(&self.netlink).await?;
+            if let Some(table) = self.routing.table_of_others(&self.netlink).await? {
+                return Err(InterceptError::TableInUse(table));
+            }
         }
         self.create_tuns(config, features).await?;
         self.create_packet_tuns(config, features).await?;

@@ -463,7 +463,10 @@ impl Routing {
         for &family in self.families {
             let is_ours = |rule: &RuleMessage| self.is_our_rule(rule) || self.is_surplus(rule);
             self.remove_rules(netlink, family, is_ours).await?;
-            for route in self.leftover_routes(netlink, family).await? {
+            for route in self.routes(netlink, family).await? {
+                if route.header.protocol != PROTOCOL {
+                    continue;
+                }
                 let removed = netlink.handle.route().del(route).execute().await;
                 removed
                     .or_else(ignore_missing)
@@ -560,7 +563,26 @@ impl Routing {
         })
     }
 
-    async fn leftover_routes(
+    /// Returns a routing table of pepd that has a route of another program.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub(crate) async fn table_of_others(
+        &self,
+        netlink: &Netlink,
+    ) -> Result<Option<u32>, RouteError> {
+        for &family in self.families {
+            let routes = self.routes(netlink, family).await?;
+            let mut others = routes.iter();
+            if let Some(other) = others.find(|route| route.header.protocol != PROTOCOL) {
+                return Ok(Some(table_of_route(other)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the routes in pepd's tables.
+    async fn routes(
         &self,
         netlink: &Netlink,
         family: Family,
@@ -579,20 +601,8 @@ impl Routing {
             .map_err(|err| RouteError::new("cannot list routes", err))?;
         Ok(all
             .into_iter()
-            .filter(|route| self.is_our_route(route))
+            .filter(|route| self.is_our_table(table_of_route(route)))
             .collect())
-    }
-
-    fn is_our_route(&self, route: &RouteMessage) -> bool {
-        let table = route
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                RouteAttribute::Table(table) => Some(*table),
-                _ => None,
-            });
-        route.header.protocol == PROTOCOL
-            && self.is_our_table(table.unwrap_or(u32::from(route.header.table)))
     }
 
     fn is_our_table(&self, table: u32) -> bool {
@@ -620,6 +630,15 @@ pub(super) fn table_of(rule: &RuleMessage) -> u32 {
         _ => None,
     });
     table.unwrap_or(u32::from(rule.header.table))
+}
+
+fn table_of_route(route: &RouteMessage) -> u32 {
+    let mut attributes = route.attributes.iter();
+    let table = attributes.find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    table.unwrap_or(u32::from(route.header.table))
 }
 
 pub(super) fn address_family(family: Family) -> AddressFamily {

@@ -129,6 +129,12 @@ pub enum SetupError {
         /// Interface by which they arrive.
         interface: String,
     },
+    /// A routing table of pepd belongs to another program.
+    #[error(
+        "routing table {0} already has routes of another program (`ip route show table {0}`): set \
+         `intercept.route_table` to a number that nothing uses"
+    )]
+    TableInUse(u32),
     /// Other programs have taken the first numbers of policy rules.
     #[error(
         "no number is left before a policy rule of another program; give that one a number \

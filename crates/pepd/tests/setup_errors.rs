@@ -373,6 +373,20 @@ fn a_kernel_without_nftables_is_named_in_the_words_of_nft() {
     );
 }
 
+/// VPNs and load balancers have tables of their own.
+#[test]
+fn a_routing_table_of_another_program_is_named() {
+    for ip in ["ip", "ip -6"] {
+        let route = format!("{ip} route add blackhole default table 5000;");
+        assert_logs(
+            &route,
+            Path::new(""),
+            CONFIG,
+            "routing table 5000 already has",
+        );
+    }
+}
+
 #[test]
 fn a_missing_tun_is_named() {
     let config = format!("{CONFIG}syn = \"defer\"\n");

@@ -172,6 +172,8 @@ struct Looks {
     heard: Option<Duration>,
     /// Observation by the last look at all legs.
     seen: Option<Seen>,
+    /// True if legs received something that have ended since then.
+    ended_heard: bool,
     /// Legs of quick tempo, and those with bytes in flight.
     quick: u32,
     quick_in_flight: u32,
@@ -225,6 +227,7 @@ impl Legs {
                 return true;
             }
             let Some(socket) = leg.socket.upgrade() else {
+                looks.ended_heard |= leg.used.received.load(Relaxed);
                 return false;
             };
             if scan && leg.used.received.swap(false, Relaxed) {
@@ -275,6 +278,9 @@ impl Legs {
             true
         });
         if scan {
+            if std::mem::take(&mut looks.ended_heard) {
+                seen.hear(Duration::ZERO);
+            }
             looks.seen = Some(seen);
         }
         if self.list.len() < self.list.capacity() / 4 {
@@ -403,7 +409,7 @@ mod tests {
         receiver: TcpStream,
         used: Arc<Used>,
         looks: Looks,
-        _socket: Arc<OwnedFd>,
+        socket: Arc<OwnedFd>,
     }
 
     impl Watched {
@@ -423,7 +429,7 @@ mod tests {
                 looks: Looks::default(),
                 leg,
                 receiver,
-                _socket: socket,
+                socket,
             }
         }
 
@@ -444,6 +450,23 @@ mod tests {
         while watched.leg.write(&[0; 1 << 16]).is_ok() {}
         watched.used.on_sent();
         assert!(!watched.is_quiet_at(3));
+    }
+
+    /// Connections shorter than a second show that the link is not silent.
+    #[test]
+    fn what_a_leg_received_before_its_end_is_heard() {
+        let Watched {
+            used,
+            mut looks,
+            socket,
+            ..
+        } = Watched::new();
+        used.on_received();
+        drop(socket);
+        LEGS.with_borrow_mut(|legs| legs.care(Duration::from_secs(1), &mut looks));
+        let mut heard = Seen::default();
+        heard.hear(Duration::ZERO);
+        assert_eq!(looks.seen, Some(heard));
     }
 
     /// A leg that has sent its FIN sends no more, so that no mark would end the quiet.
