@@ -47,13 +47,13 @@ fn close(bed: &Bed, hook: &str, rule: &str) {
 
 /// Checks that connections to a port of a server become possible although a rule drops packets of
 /// pepd, while others are accelerated.
-fn hosts_get_on(bed: &Bed, hook: &str, rule: &str) {
+fn hosts_get_on(bed: &Bed, rule: &str) {
     let _echoes = servers(bed);
     let mut pep = bed.start().expect("not direct");
-    close(bed, hook, rule);
+    close(bed, "input", rule);
     echo_once(&mut connect(bed), b"accelerated");
     wait_until("connections to pass", || echoes(bed, CLOSED));
-    pep.log().expect("pass unaccelerated whose packets");
+    pep.log().expect("before they reach pepd");
     pep.wait_counter("syns_passed_filtered", |syns| syns > 0);
     // At once from now on.
     assert!(echoes(bed, CLOSED));
@@ -68,30 +68,33 @@ fn hosts_get_on(bed: &Bed, hook: &str, rule: &str) {
 #[test]
 fn a_port_that_the_gateway_closes_to_hosts_is_open_beyond_it() {
     matrix_pepd_only(|bed| {
-        hosts_get_on(
-            bed,
-            "input",
-            &format!("iifname lan0 tcp dport {CLOSED} drop"),
-        );
+        hosts_get_on(bed, &format!("iifname lan0 tcp dport {CLOSED} drop"));
     });
 }
 
 #[test]
 fn servers_whose_answers_the_gateway_drops_are_reached_past_pepd() {
     matrix_pepd_only(|bed| {
-        hosts_get_on(
-            bed,
-            "input",
-            &format!("iifname wan0 tcp sport {CLOSED} drop"),
-        );
+        hosts_get_on(bed, &format!("iifname wan0 tcp sport {CLOSED} drop"));
     });
 }
 
+/// Rules that deny by pepd's marks are meant: nothing passes.
 #[test]
-fn hosts_get_on_where_the_gateway_sends_in_no_other_name() {
+fn rules_that_drop_what_pepd_sends_hold_and_are_named() {
     matrix_pepd_only(|bed| {
+        let _echoes = servers(bed);
+        let mut pep = bed.start().expect("not direct");
         let rule = format!("oifname wan0 tcp dport {CLOSED} fib saddr type != local drop");
-        hosts_get_on(bed, "output", &rule);
+        close(bed, "output", &rule);
+        for _ in 0..2 {
+            assert!(!echoes(bed, CLOSED));
+        }
+        pep.log().expect("drop pepd's SYNs to servers");
+        echo_once(&mut connect(bed), b"accelerated");
+        assert_eq!(pep.counter("syns_passed_filtered"), 0);
+        bed.gateway.nft("delete table inet others");
+        pep.terminate_at_once();
     });
 }
 

@@ -6,7 +6,7 @@
 //! ones of everybody.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     time::Duration,
 };
@@ -16,6 +16,9 @@ use etherparse::{Ipv6ExtensionSlice, LaxIpSlice};
 /// Maximum that fragments of a peer take while they wait, as the kernel counts it: half of the
 /// default of both thresholds.
 const MEMORY_MAX: usize = 2 << 20;
+/// Fragments of a source after which the kernel gives up earlier ones of a datagram of IPv4, and
+/// begins it anew with the next (`net.ipv4.ipfrag_max_dist`).
+const DISTANCE_MAX: u64 = 64;
 /// Length of the longest datagram.
 const LEN_MAX: usize = 65_535;
 /// Time for which the kernel keeps fragments at most: `net.ipv6.ip6frag_time`. It is 30 s for IPv4.
@@ -27,6 +30,8 @@ const SEARCH: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Fragments {
     waiting: HashMap<Name, Datagram>,
+    /// Fragments by source, of late.
+    sources: HashMap<IpAddr, u64>,
     memory: usize,
     searched: Duration,
 }
@@ -43,6 +48,10 @@ struct Datagram {
     /// Length of the whole, once its last fragment was seen.
     len: Option<usize>,
     memory: usize,
+    /// Number of its last fragment among those of its source.
+    number: Option<u64>,
+    /// True if the kernel may have given up fragments: it may never be whole there.
+    begins_anew: bool,
 }
 
 impl Fragments {
@@ -58,6 +67,8 @@ impl Fragments {
             self.waiting
                 .retain(|_, datagram| now < datagram.began + KEPT);
             self.memory = self.waiting.values().map(|datagram| datagram.memory).sum();
+            let sources: HashSet<_> = self.waiting.keys().map(|(source, ..)| *source).collect();
+            self.sources.retain(|source, _| sources.contains(source));
         }
         let memory = memory(packet);
         let Fragment { from, to, .. } = fragment;
@@ -70,13 +81,20 @@ impl Fragments {
             received: 0,
             len: None,
             memory: 0,
+            number: None,
+            begins_anew: false,
         });
         if !datagram.add(fragment) {
             return false;
         }
         datagram.memory += memory;
         self.memory += memory;
-        if datagram.len == Some(datagram.received) {
+        let number = self.sources.entry(name.0).or_default();
+        *number += 1;
+        let before = datagram.number.replace(*number);
+        let is_far = before.is_some_and(|before| *number - before > DISTANCE_MAX);
+        datagram.begins_anew |= is_far && name.3.is_some();
+        if datagram.len == Some(datagram.received) && !datagram.begins_anew {
             self.memory -= datagram.memory;
             self.waiting.remove(&name);
         }
@@ -246,6 +264,25 @@ mod tests {
         let optional = [&[0x60, 0, 0, 0, 0, 24, 0, 64][..], &ends, &options, &header].concat();
         assert!(!admit(&optional));
         assert_eq!(fragments.waiting.len(), 1);
+    }
+
+    #[test]
+    fn what_the_kernel_gives_up_for_later_ones_completes_no_datagram() {
+        let mut fragments = Fragments::default();
+        let mut admit = |id, last: bool| {
+            let packet = match last {
+                false => fragment(id, 0, 8, true),
+                true => fragment(id, 8, 16, false),
+            };
+            fragments.admit(Duration::ZERO, &packet)
+        };
+        for (step, ids) in [(64, 1..=64), (65, 101..=165)] {
+            assert!(ids.clone().all(|id| admit(id, false)), "{step}");
+            assert!(ids.clone().all(|id| admit(id, true)), "{step}");
+        }
+        assert_eq!(fragments.waiting.len(), 65, "those too far apart");
+        assert!(fragments.admit(KEPT, &fragment(1, 0, 8, true)));
+        assert_eq!((fragments.waiting.len(), fragments.sources.len()), (1, 1));
     }
 
     #[test]

@@ -394,6 +394,8 @@ pub enum Counter {
     Intercepted,
     /// SYNs that pepd sent to servers.
     Connecting,
+    /// SYNs that pepd retransmitted to servers while rules dropped the one before on its way out.
+    Unsent,
     /// SYN-ACKs of servers that matched a socket of pepd.
     Answered,
     /// SYN-ACKs of IPv6 that arrived, for any destination.
@@ -426,7 +428,7 @@ pub enum Counter {
 
 impl Counter {
     /// Counters that are in every table.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
@@ -440,6 +442,7 @@ impl Counter {
         Self::Syns,
         Self::Intercepted,
         Self::Connecting,
+        Self::Unsent,
         Self::Answered,
         Self::Urgent,
     ];
@@ -469,6 +472,7 @@ impl Counter {
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Connecting => "called",
+            Self::Unsent => "unsent",
             Self::Answered => "answered",
             Self::AnsweredV6 => "answered6",
             Self::Urgent => "urgent",

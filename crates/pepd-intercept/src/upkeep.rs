@@ -294,7 +294,9 @@ impl Interception {
                 netlink.set_up(name, queue).await?;
                 tun::configure(name, self.ipv6)?;
                 for &family in self.routing.families() {
-                    self.routing.install(netlink, family, tuns).await?;
+                    if family == Family::V4 || setup::has_ipv6() {
+                        self.routing.install(netlink, family, tuns).await?;
+                    }
                 }
                 Ok("restored it")
             }

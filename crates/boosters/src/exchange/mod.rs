@@ -34,7 +34,7 @@ const ENDING_MAX: usize = 8;
 /// Packets that timers of receivers release at once, and the pace beyond it. A peer may let
 /// thousands fall due together: each costs a system call, and other peers wait meanwhile.
 const RELEASED_MAX: usize = 64;
-const RELEASED_EACH: Duration = Duration::from_micros(30);
+const RELEASED_EACH: Duration = Duration::from_micros(50);
 const REPLY: u8 = 64;
 const INTRODUCTION: u8 = 127;
 

@@ -13,6 +13,8 @@ const FAR: i64 = 1 << 30;
 const PLACE: usize = 128;
 /// Missing segments that one acknowledgement names at most.
 const MISSING_MAX: usize = 64;
+/// Segments that one acknowledgement looks at for these.
+const VISITED_MAX: usize = 1024;
 
 /// Connection with a local host as sender. Its numbers are extended beyond 2^32.
 #[derive(Debug, Default)]
@@ -149,9 +151,9 @@ impl Flow {
         };
         let mut missing = Missing::default();
         let mut at = ack;
-        for (seq, kept) in self.kept.range(ack..highest) {
+        for (visited, (seq, kept)) in self.kept.range(ack..highest).enumerate() {
             missing.others |= *seq > at;
-            if missing.kept.len() >= MISSING_MAX {
+            if missing.kept.len() >= MISSING_MAX || visited >= VISITED_MAX {
                 missing.others = true;
                 break;
             }

@@ -1,9 +1,8 @@
-//! Rules that notice when rules of other programs drop packets on their way to pepd, or SYNs of its
-//! server legs, and let later connections of that kind pass.
+//! Rules that notice when rules of other programs drop packets on their way to pepd, and let later
+//! connections of that kind pass.
 //!
 //! What pepd takes goes through the hook `input`, where operators close ports of this machine, and
-//! ban addresses. What it sends goes through `output`, where they drop what is not in the name of
-//! this machine. They do not mean connections that this machine forwards.
+//! ban addresses. They do not mean connections that this machine forwards.
 //!
 //! A SYN, its answer and the ACK that ends a handshake are retransmitted if they do not arrive:
 //!
@@ -11,7 +10,7 @@
 //!   prerouting   noted before?  --> drop by others, or not --> end of input: forget the note
 //!                yes: the first one has not arrived
 //!
-//!   output       the same for SYNs of server legs, up to source NAT, which changes them
+//!   output       the same for SYNs of server legs, up to source NAT, which changes them: counted
 //! ```
 //!
 //! Several of one burst may pass these rules before the first arrives. So only those count that
@@ -74,12 +73,16 @@ impl Builder<'_> {
                 pass("answers of this server did not arrive", Filtered::Server),
             ]
         });
-        let repeated = families().flat_map(|&family| unheard(Filtered::Host, &[], family));
+        let remember =
+            |of: Filtered| move |&family: &Family| unheard(Term::Filtered(of, family), &[], family);
+        let repeated = families().flat_map(remember(Filtered::Host));
         let counts = rule("a server answers pepd", [Term::Count(Counter::Answered)]);
-        let answers = families().flat_map(|&family| unheard(Filtered::Server, &[], family));
+        let answers = families().flat_map(remember(Filtered::Server));
         let answered = [counts].into_iter().chain(answers);
         let counts = rule("pepd connects to a server", [CONNECTS]);
-        let legs = families().flat_map(|&family| unheard(Filtered::Host, &[], family));
+        // Told only: rules there may mean pepd's connections (marks), and would not hold otherwise.
+        let unsent = Term::Count(Counter::Unsent);
+        let legs = families().flat_map(|&family| unheard(unsent.clone(), &[], family));
         let connecting = [counts].into_iter().chain(legs);
         let sent = families().map(|&family| rule("it leaves", [Term::Heard(family)]));
         vec![
@@ -94,7 +97,10 @@ impl Builder<'_> {
     /// Returns rules for packets of hosts that belong to a handshake.
     pub(super) fn unheard_of_hosts(&self) -> impl Iterator<Item = Rule> {
         let families = self.filtered().iter();
-        families.flat_map(|&family| unheard(Filtered::Host, &[Term::Ack], family))
+        families.flat_map(|&family| {
+            let remember = Term::Filtered(Filtered::Host, family);
+            unheard(remember, &[Term::Ack], family)
+        })
     }
 
     /// Returns the condition and the action that let SYNs of a site pass if packets of such
@@ -162,13 +168,9 @@ impl Builder<'_> {
     }
 }
 
-/// Returns rules that remember a packet, and that one before it did not arrive.
-fn unheard(of: Filtered, condition: &[Term], family: Family) -> [Rule; 3] {
-    let again = [
-        Term::IsUnheard(family),
-        Term::NotFresh(family),
-        Term::Filtered(of, family),
-    ];
+/// Returns rules that remember a packet; `lost` follows if one before it did not arrive.
+fn unheard(lost: Term, condition: &[Term], family: Family) -> [Rule; 3] {
+    let again = [Term::IsUnheard(family), Term::NotFresh(family), lost];
     let with = |terms: &[Term]| [condition, terms].concat();
     [
         rule(AGAIN, with(&again)),

@@ -286,7 +286,9 @@ impl Part {
     ) -> Result<Peers, TunnelError> {
         let mut added = Peers::new(credit);
         let tracked = pepd_sys::sysctl("net/netfilter/nf_conntrack_max");
-        added.tracked_max = tracked.and_then(|max| max.trim().parse().ok());
+        let tracked = tracked.and_then(|max| max.trim().parse().ok());
+        // 0 is no limit.
+        added.tracked_max = tracked.filter(|max| *max > 0);
         let (far, packets) = (self.far.policy(), mem::take(&mut self.packets));
         let reaches = mem::take(&mut self.reaches);
         let peers = self.peers.iter().zip(packets).zip(reaches).enumerate();

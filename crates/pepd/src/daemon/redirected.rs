@@ -23,7 +23,7 @@ use pepd_intercept::{
     rules::{Counter, Family},
 };
 use pepd_relay::flow::FlowContext;
-use pepd_sys::leg::SiteRuntime;
+use pepd_sys::{leg::SiteRuntime, marks::MarkSet};
 
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -60,7 +60,7 @@ pub(super) struct Redirected {
     /// True if the log has a line about all connections passing by other routes.
     other_routes_logged: bool,
     /// SYNs that passed since their connections do not reach pepd, and the time of the last line.
-    filtered: (u64, Option<Duration>),
+    filtered: [(u64, Option<Duration>); 2],
     /// True if the last change of the rules failed.
     failed: bool,
 }
@@ -76,7 +76,7 @@ impl Redirected {
             refuted: BTreeMap::new(),
             began: Instant::now(),
             other_routes_logged: false,
-            filtered: (0, None),
+            filtered: [(0, None); 2],
             failed: false,
         }
     }
@@ -132,8 +132,9 @@ impl Redirected {
         }
         let other_routes = counters.get(Counter::PassedOtherRoute.name().as_ref());
         self.log_other_routes(other_routes.copied().unwrap_or(0), sites);
-        let filtered = counters.get(Counter::PassedFiltered.name().as_ref());
-        self.log_filtered(filtered.copied().unwrap_or(0));
+        let filtered = [Counter::PassedFiltered, Counter::Unsent];
+        let filtered = filtered.map(|counter| counters.get(counter.name().as_ref()).copied());
+        self.log_filtered(filtered.map(Option::unwrap_or_default));
         let lost = self.lost();
         for site in sites {
             for family in Family::ALL {
@@ -258,26 +259,42 @@ impl Redirected {
         );
     }
 
-    /// Logs when connections pass since their packets do not reach pepd. Hosts can cause this line:
-    /// it is paced.
-    fn log_filtered(&mut self, passed: u64) {
-        let now = self.began.elapsed();
-        let (before, logged) = self.filtered;
-        let is_due = logged.is_none_or(|at| now.saturating_sub(at) >= AGAIN);
-        if passed <= before || !is_due {
-            // A new table resets the counter.
-            self.filtered.0 = before.min(passed);
-            return;
+    /// Logs when rules of other programs drop packets of handshakes: of hosts or servers, whose
+    /// connections then pass, or pepd's SYNs. Hosts can cause these lines: they are paced.
+    fn log_filtered(&mut self, [passed, unsent]: [u64; 2]) {
+        if let Some(syns) = self.more_filtered(0, passed) {
+            tracing::warn!(
+                syns,
+                "connections pass unaccelerated whose packets another program's rules drop before they reach pepd (hook \
+                 input: a closed port, a banned address); `pepd check` names such rules, and \
+                 `nft list table inet {}` the connections (sets filtered_...)",
+                self.config.intercept.table
+            );
         }
-        self.filtered = (passed, Some(now));
-        tracing::warn!(
-            syns = passed - before,
-            "connections pass unaccelerated whose packets another program's rules drop before they reach pepd (hook \
-             input: a closed port, a banned address), or after they leave it (hook output: addresses that are not \
-             this machine's); `pepd check` names such rules, and \
-             `nft list table inet {}` the connections (sets filtered_...)",
-            self.config.intercept.table
-        );
+        if let Some(syns) = self.more_filtered(1, unsent) {
+            let marks = MarkSet::new(self.config.intercept.marks);
+            tracing::warn!(
+                syns,
+                "another program's rules drop pepd's SYNs to servers (hook output), and hosts wait in vain: accept mark \
+                 {:#010x}/{:#010x} there, unless you mean these connections; `pepd check` names such rules",
+                marks.server_leg(),
+                marks.mask()
+            );
+        }
+    }
+
+    /// Returns by how much a counter has grown since its last line, if another one is due.
+    fn more_filtered(&mut self, line: usize, count: u64) -> Option<u64> {
+        let now = self.began.elapsed();
+        let (before, logged) = self.filtered[line];
+        let is_due = logged.is_none_or(|at| now.saturating_sub(at) >= AGAIN);
+        if count <= before || !is_due {
+            // A new table resets the counter.
+            self.filtered[line].0 = before.min(count);
+            return None;
+        }
+        self.filtered[line] = (count, Some(now));
+        Some(count - before)
     }
 
     /// Returns the result of an inspection that has ended.
