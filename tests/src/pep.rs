@@ -183,6 +183,11 @@ impl Pep {
         self.process.id()
     }
 
+    /// Returns the ids of all its processes.
+    pub fn processes(&self) -> Vec<u32> {
+        members(self.supervisor())
+    }
+
     /// Returns the log.
     pub fn log(&self) -> &Log {
         &self.log
@@ -330,7 +335,7 @@ impl Pep {
     /// # Panics
     /// When the system cannot wait.
     pub fn kill(&mut self) {
-        let group = members(self.process.id());
+        let group = self.processes();
         self.process.kill().expect("a child can be waited for");
         // The others are no children of the test, and keep sockets open until they have ended.
         let gone = || group.iter().all(|id| !is_running(*id)).then_some(());
