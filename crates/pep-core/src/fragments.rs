@@ -30,7 +30,7 @@ const SEARCH: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Fragments {
     waiting: HashMap<Name, Datagram>,
-    /// Fragments by source, of late.
+    /// Recent fragments by source.
     sources: HashMap<IpAddr, u64>,
     memory: usize,
     searched: Duration,
