@@ -93,7 +93,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pep-core",
         &[
-            "expiring",
+            "expiring fragments",
             "budget fair round_robin rounds ring chunks key hosts stream_header pace redirection stats syn history lookups parties receive",
             "midway relay",
             "arena outage reading",
