@@ -124,7 +124,7 @@ fn rules_that_prepare_conntrack_and_come_later_change_nothing() {
         let client = connect(bed);
         let (_leg, from) = server.accept().expect("a connection");
         assert_ne!(from.ip(), client.local_addr().expect("connected").ip());
-        assert_eq!(pep.counter("flows_accepted"), 1);
+        pep.wait_counter("flows_accepted", |flows| flows == 1);
         pep.terminate_at_once();
     });
 }

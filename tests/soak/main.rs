@@ -157,7 +157,10 @@ fn start_hub(bed: &TunnelBed) -> Pep {
 #[test]
 #[ignore = "takes half an hour to tell growth from noise: .ci/night soak"]
 fn nothing_grows_in_a_day_of_flows_and_faults() {
-    let seconds = env::var("SOAK_SECONDS").map_or(40.0, |text| text.parse().expect("a number"));
+    let seconds = env::var("SOAK_SECONDS").map_or(40.0, |text| {
+        let seconds = text.parse();
+        seconds.expect("SOAK_SECONDS is a number of seconds, such as 1800")
+    });
     println!("a day's load, {:.0} times as fast", 86_400.0 / seconds);
     let bed = TunnelBed::with_two_boats(LINK);
     let machines = MACHINES.iter();

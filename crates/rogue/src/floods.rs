@@ -52,7 +52,7 @@ pub struct Flood {
 }
 
 /// All floods.
-pub const ALL: [Flood; 41] = [
+pub const ALL: [Flood; 42] = [
     // The first, as floods of openings delay later ones of the peer, and as flows of a session that
     // has ended without a word count for a minute.
     flood("expanding blocks", 200, expanding_blocks),
@@ -94,6 +94,7 @@ pub const ALL: [Flood; 41] = [
     flood("abandoned receivers", 40, kept::abandoned_receivers),
     flood("jumping numbers", 1000, kept::jumping_numbers),
     flood("first fragments", 1000, packets::first_fragments),
+    flood("far fragments", 1000, packets::far_fragments),
     flood("packets of one link", 1000, packets::of_one_link),
     // What it leaves takes the pace of others for minutes.
     flood("released and expanding", 200, kept::released_and_expanding),

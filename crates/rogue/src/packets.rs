@@ -322,12 +322,28 @@ fn expanding_to((from, to): Ends) -> Vec<u8> {
 
 /// The beginnings of datagrams whose rest never comes.
 pub(crate) fn first_fragments(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
-    let mut packet = udp(target.inner, target.packets, &[0; 1000]);
-    packet[4..6].copy_from_slice(&(n as u16).to_be_bytes());
     // More fragments follow.
-    packet[6] = 0x20;
+    vec![fragment(n, target, 0x2000)]
+}
+
+/// Datagrams whose two fragments have so many others of their source in between that the kernel
+/// gives up the first (`net.ipv4.ipfrag_max_dist`).
+pub(crate) fn far_fragments(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    const BETWEEN: u64 = 70;
+    let (turn, number) = (n / (2 * BETWEEN), n % (2 * BETWEEN));
+    let id = turn * BETWEEN + number % BETWEEN;
+    let place = if number < BETWEEN { 0x2000 } else { 1008 / 8 };
+    vec![fragment(id, target, place)]
+}
+
+/// Builds a message with a fragment, by its place: an offset in units of eight bytes, and a flag.
+fn fragment(id: u64, target: &Target, place: u16) -> Step {
+    // The UDP header and these bytes are a multiple of eight.
+    let mut packet = udp(target.inner, target.packets, &[0; 1000]);
+    packet[4..6].copy_from_slice(&(id as u16).to_be_bytes());
+    packet[6..8].copy_from_slice(&place.to_be_bytes());
     sum_header(&mut packet);
-    vec![message(0, &packet)]
+    message(0, &packet)
 }
 
 /// Packets that must not cross routers, errors about packets of another peer's host, and one packet
