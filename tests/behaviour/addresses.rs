@@ -12,7 +12,7 @@ use pepd_tests::{
     echo::EchoServer,
     host::Dial,
     matrix::{matrix, matrix_pepd_only},
-    outcome::Ended,
+    outcome::{Ended, reset},
     pep::Pep,
     raw::{self, Segment, Wire},
     serve::Server,
@@ -84,6 +84,26 @@ fn with_source_self_ports_that_are_used_up_are_used_again() {
         }
         let waiting = bed.gateway.run("ss", &["-tanH", "state", "time-wait"]);
         assert!(waiting.lines().count() >= 60, "{waiting}");
+        pep.stop();
+    });
+}
+
+/// A port of a leg that pepd has reset is free at once.
+#[test]
+fn with_source_self_a_port_that_was_reset_is_used_again() {
+    matrix_pepd_only(|bed| {
+        bed.gateway
+            .sysctl("net.ipv4.ip_local_port_range", "40000 40001");
+        let at = bed.at(Place::Server, PORT);
+        let _echo = EchoServer::start(bed.server.listen(at));
+        let config = bed.config("[[site]]\nname = \"all\"\nsource = \"self\"");
+        let pep = Pep::start(&bed.gateway, &config.expect("not direct"));
+        for _ in 0..4 {
+            let mut stream = bed.client.connect(at).expect("pepd answers");
+            echo_once(&mut stream, b"by one of two ports");
+            reset(stream);
+            pep.wait_idle();
+        }
         pep.stop();
     });
 }
@@ -217,7 +237,7 @@ fn a_port_is_reused_after_a_reset() {
         for _ in 0..5 {
             let mut stream = reuse(bed, 40_004);
             echo_once(&mut stream, b"x");
-            pepd_tests::outcome::reset(stream);
+            reset(stream);
             wait_until("the server to see the end", || echo.open() == 0);
         }
     });

@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -10,6 +10,7 @@ use std::{
 use pepd_tests::{
     bed::Family,
     echo::EchoServer,
+    host::Dial,
     payload::{Payload, receive},
     pep::Pep,
     serve::Server,
@@ -230,6 +231,27 @@ fn unauthenticated_connections_are_closed_and_peers_are_not_disturbed() {
         .wait_counter("tunnel_tcp_connections", |now| now == 1);
     echo_once(&mut stream, b"still undisturbed");
     drop(stream);
+    running.stop();
+}
+
+/// As the router of a boat may take a port for its tunnel that another one has just left.
+#[test]
+fn from_the_port_of_a_connection_that_was_reset_the_next_one_is_answered() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let [hubs, boats] =
+        [("hub", "boat"), ("boat", "hub")].map(|(of, toward)| bed.addresses_toward(of, toward));
+    for (hub, boat) in hubs.into_iter().zip(boats) {
+        for _ in 0..3 {
+            let dial = Dial::to(SocketAddr::new(hub, bed.hub_at().port()));
+            let dial = dial.from(SocketAddr::new(boat, 40_000));
+            let mut stream = bed.host("boat").dial(&dial).expect("a listener");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            let datagram = [&[0, 229, 1][..], &[7; 228][..]].concat();
+            let _ = stream.write_all(&datagram.repeat(20));
+            assert_ended_without_a_word(stream);
+        }
+    }
     running.stop();
 }
 

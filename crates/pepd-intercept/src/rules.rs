@@ -241,9 +241,8 @@ pub enum Term {
     Ended(Way, Family),
     /// The packet belongs to such a connection.
     IsEnded(Way, Family),
-    /// Forgets the connection of a packet of a host. Also a condition: false if it was not
-    /// remembered.
-    Begins(Family),
+    /// Forgets the connection of the packet. Also a condition: false if it was not remembered.
+    Begins(Way, Family),
     /// Remembers the four addresses for half a second.
     Fresh(Family),
     /// The packet is of the family, and its four addresses are not remembered so.

@@ -381,7 +381,10 @@ fn term(mask: u32, term: &Term) -> String {
         Term::IsEnded(way, family) => {
             format!("{} @{}", connection(*way, *family), family.set(Set::Ended))
         }
-        Term::Begins(family) => with_packet("delete", Set::Ended, *family),
+        Term::Begins(way, family) => {
+            let (set, key) = (family.set(Set::Ended), connection(*way, *family));
+            format!("delete @{set} {{ {key} }}")
+        }
         Term::Fresh(family) => with_packet("update", Set::Fresh, *family),
         Term::NotFresh(family) => {
             format!("{} != @{}", four_addresses(*family), family.set(Set::Fresh))

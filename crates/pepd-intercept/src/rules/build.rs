@@ -539,6 +539,7 @@ impl Builder<'_> {
             true => answers(&[Term::Jump(ANSWER.to_owned())]),
             false => answers(&self.answer()),
         });
+        rules.extend(self.is_called());
         rules.extend(self.drops_late(Way::ToHost));
         rules.extend(self.link_packets());
         rules
@@ -565,6 +566,7 @@ impl Builder<'_> {
             ),
             self.counts_connecting(),
         ];
+        rules.extend(self.calls());
         rules.extend(self.remembers_ended());
         rules.extend(self.features.families().iter().map(|&family| {
             let to = Term::To(self.lan_names());

@@ -32,12 +32,25 @@ impl Builder<'_> {
 
     /// Returns rules for SYNs of hosts.
     pub(super) fn begins(&self) -> impl Iterator<Item = Rule> {
-        self.filtered().iter().map(|&family| {
-            let lan = Term::From(self.lan_names());
-            rule(
-                "the next from its port",
-                [lan, Term::Syn, Term::Begins(family)],
-            )
+        self.next(Some(Term::From(self.lan_names())), Way::ToServer)
+    }
+
+    /// Returns rules for SYNs of pepd: its own addresses have few ports, and the kernel soon takes
+    /// one again.
+    pub(super) fn calls(&self) -> impl Iterator<Item = Rule> {
+        self.next(Some(Term::Mark(self.marks.server_leg())), Way::ToServer)
+    }
+
+    /// Returns rules for SYNs by the link, such as a peer's that is reached by TCP.
+    pub(super) fn is_called(&self) -> impl Iterator<Item = Rule> {
+        self.next(None, Way::ToHost)
+    }
+
+    fn next(&self, of: Option<Term>, way: Way) -> impl Iterator<Item = Rule> {
+        self.filtered().iter().map(move |&family| {
+            let mut terms = vec![Term::Syn, Term::Begins(way, family)];
+            terms.splice(0..0, of.clone());
+            rule("the next from its port", terms)
         })
     }
 

@@ -416,7 +416,7 @@ impl Writer<'_> {
             | Term::Heard(_)
             | Term::Ended(..)
             | Term::IsEnded(..)
-            | Term::Begins(_)
+            | Term::Begins(..)
             | Term::Fresh(_)
             | Term::NotFresh(_)
             // `socket` of iptables takes no listener for any address.
