@@ -197,7 +197,7 @@ fn limits() -> String {
 impl Bed {
     /// Starts both ends. A rogue that is called is a second hub of the boat, by this carrier.
     pub fn new(side: Side, carrier: Carrier) -> Self {
-        let bed = TunnelBed::with_two_boats(LINK);
+        let bed = TunnelBed::with_a_boat_beside_the_hub(LINK);
         let quiet = |config: String| config.replace("level = \"debug\"", "level = \"info\"");
         let rogue = (side == Side::Called).then_some(carrier);
         let hub = bed.start(End::Hub, &quiet(config_of_hub(&bed)));

@@ -77,7 +77,7 @@ impl TunnelBed {
     /// # Panics
     /// When the kernel refuses something.
     pub fn new(link: &str) -> Self {
-        Self::build(&[("client", "boat", link)])
+        Self::build(&[("client", "boat", Some(link))])
     }
 
     /// Builds a bed with a second boat and a second client.
@@ -93,14 +93,30 @@ impl TunnelBed {
     /// # Panics
     /// When the kernel refuses something.
     pub fn with_links(first: &str, second: &str) -> Self {
-        Self::build(&[("client", "boat", first), ("client2", "boat2", second)])
+        Self::build(&[
+            ("client", "boat", Some(first)),
+            ("client2", "boat2", Some(second)),
+        ])
     }
 
-    fn build(boats: &[(&str, &str, &str)]) -> Self {
-        let chain = |nodes: TopologyBuilder, (client, boat, link): &(&str, &str, &str)| {
+    /// Builds a bed of two boats, of which the second one is beside the hub: no link between them
+    /// costs CPU time.
+    ///
+    /// # Panics
+    /// When the kernel refuses something.
+    pub fn with_a_boat_beside_the_hub(link: &str) -> Self {
+        Self::build(&[("client", "boat", Some(link)), ("client2", "boat2", None)])
+    }
+
+    fn build(boats: &[(&str, &str, Option<&str>)]) -> Self {
+        let chain = |nodes: TopologyBuilder, (client, boat, link): &(&str, &str, Option<&str>)| {
+            let nodes = nodes.veth(client, boat);
+            let Some(link) = link else {
+                return nodes.veth(boat, "hub");
+            };
             let link: LinkOptions = link.parse().expect("valid options");
             let edge = LinkEdge::new(boat, link.resolve_without_files().expect("no files"));
-            nodes.veth(client, boat).link(boat, "hub", edge)
+            nodes.link(boat, "hub", edge)
         };
         let (first, others) = boats.split_first().expect("one boat or more");
         let nodes = chain(Topology::builder(), first).veth("hub", "server");
