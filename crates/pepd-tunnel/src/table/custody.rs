@@ -5,7 +5,7 @@ mod crashes;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pep_core::arena::Kind;
+use pep_core::{arena::Kind, stream_header::Answer};
 use tunnel::store::Store;
 
 use super::*;
@@ -450,6 +450,49 @@ fn overwritten_memory_is_not_delivered() {
     }
     assert_eq!(world.entry().loss(), Some(Loss::Damaged));
     assert!(world.announced < 300_000);
+}
+
+/// A peer that resumes at a position that no session has sent, or that says it has all bytes.
+#[test]
+fn what_no_session_knew_the_peer_cannot_have() {
+    for disk in [0, 64 * MIB] {
+        for ends in [false, true] {
+            let mut world = World::new(4 * MIB, disk);
+            world.give(MIB);
+            world.table.set_link_down(true);
+            world.upload(30 * MIB);
+            world.second();
+            world.table.renew();
+            world.table.set_link_down(false);
+            let (announced, given) = (world.announced, world.given);
+            assert!(given > announced + MIB, "{announced} of {given}");
+            if ends {
+                world.entry().finish();
+                world.entry().on_finished();
+                world.entry().advance();
+                world.entry().on_reset(ResetCode::Ended);
+                assert_eq!(world.entry().reset, Some(ResetCode::Ended));
+                assert!(!world.entry().closed);
+            } else {
+                for up in [announced + 1, announced + MIB, given] {
+                    world.table.reopen(world.flow, STREAM);
+                    let answer = Answer {
+                        up,
+                        up_until: up + MIB,
+                    }
+                    .emit();
+                    world.table.place(STREAM, 0, &answer);
+                    let flow = world.table.on_readable(STREAM, answer.len() as u64);
+                    assert_eq!(flow, Some(world.flow));
+                    assert!(world.entry().on_answer().is_err(), "{up} of {announced}");
+                    world.table.renew();
+                }
+            }
+            // What returns from the disk now finds its place.
+            world.disk_works();
+            world.second();
+        }
+    }
 }
 
 /// A random generator.

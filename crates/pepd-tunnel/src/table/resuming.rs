@@ -137,9 +137,10 @@ impl FlowBuffers {
         Ok(terms)
     }
 
-    /// Resumes sending at `from`: the peer has everything below it.
+    /// Resumes sending at `from`: the peer has everything below it. It cannot have bytes that no
+    /// session knew; some of these may be on the disk only.
     fn resume_at(&mut self, from: u64, send: u64) -> Result<Terms, Disagreement> {
-        if from < self.outgoing.head() || from > self.outgoing.tail() {
+        if from < self.outgoing.head() || from > self.announced() {
             return Err(self.disagreement(from));
         }
         self.abandon(from);
@@ -158,7 +159,7 @@ impl FlowBuffers {
         Disagreement {
             at,
             start: self.outgoing.head(),
-            end: self.outgoing.tail(),
+            end: self.announced(),
             lacking: self.incoming.tail(),
         }
     }
@@ -182,12 +183,12 @@ impl FlowBuffers {
         self.wake();
     }
 
-    /// Handles a reset by the peer. If both directions are complete, it is the regular end, which
-    /// the peer has noticed first.
+    /// Handles a reset by the peer. If both directions are complete, and it may have everything, it
+    /// is the regular end, which the peer has noticed first.
     pub(super) fn on_reset(&mut self, code: ResetCode) {
         let complete = self.finished && self.source_finished;
         let arrived = match code {
-            ResetCode::Ended => true,
+            ResetCode::Ended => self.is_announced(),
             ResetCode::Restarted => self.outgoing.is_empty(),
             _ => false,
         };

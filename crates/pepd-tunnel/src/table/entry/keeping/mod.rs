@@ -333,6 +333,11 @@ impl FlowBuffers {
         self.keeping.announced.saturating_sub(self.sent.get())
     }
 
+    /// Returns the position below which some session may have known the leg's bytes.
+    pub(in crate::table) fn announced(&self) -> u64 {
+        self.keeping.announced
+    }
+
     /// Returns whether some session may have known all bytes of the leg.
     pub(in crate::table) fn is_announced(&self) -> bool {
         self.keeping.announced >= self.outgoing.tail()
