@@ -248,9 +248,10 @@ impl Arena {
             let offset = self.layout.chunk(slot, direction, chunk);
             self.memory.load(offset)
         });
-        let starts = words.filter(|word| *word != 0).map(|word| word & !1);
+        // A map may begin at any position: chunks lie on no common grid.
+        let starts = words.filter_map(|word| word.checked_sub(1));
         let held = starts.map(|start| {
-            let end = (start / CHUNK + 1) * CHUNK;
+            let end = start.saturating_add(CHUNK);
             range.end.min(end).saturating_sub(range.start.max(start))
         });
         held.sum()
@@ -277,6 +278,12 @@ impl Arena {
     /// Returns the memfd, which outlives a crash of this process while another process holds it.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
+    }
+
+    /// Returns whether a slot is free.
+    pub(crate) fn has_free_slot(&self) -> bool {
+        let free = self.free.lock();
+        !(free.used.is_empty() && free.inherited.is_empty() && free.clean.is_empty())
     }
 
     /// Takes a slot for a flow; `None` when all are taken.
