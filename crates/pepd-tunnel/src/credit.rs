@@ -6,7 +6,8 @@
 //!   0               up to 1/8                         1/2                                       1
 //!
 //!   one peer     | granted, in flight | received, for legs |
-//!                  <= base + lendable bytes / peers that need more than their base
+//!                  <= base + lendable bytes / peers that need more than their base,
+//!                     and beside others two thirds of what is free
 //! ```
 //!
 //! Granted credit cannot be withdrawn, so a peer gets what it needs and no more. Its need is what
@@ -27,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use pep_core::budget::{MemoryBudget, MemoryPart, Share};
+use pep_core::budget::{BESIDE, MemoryBudget, MemoryPart, Share};
 use tunnel::session::Session;
 
 use super::table::Table;
@@ -68,6 +69,7 @@ pub(super) struct Pool {
     had: AtomicU64,
     /// Number of peers that need more than their base.
     claimants: AtomicU64,
+    peers: AtomicU64,
 }
 
 impl Pool {
@@ -78,6 +80,7 @@ impl Pool {
             bases: AtomicU64::new(0),
             had: AtomicU64::new(0),
             claimants: AtomicU64::new(0),
+            peers: AtomicU64::new(0),
         })
     }
 }
@@ -108,8 +111,11 @@ struct Account {
 /// A session's figures that determine credit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
-    /// Bytes received since the session began.
+    /// Bytes received since the session began, as the peer counts them: also those of reset
+    /// streams that it says to have sent.
     pub(super) received: u64,
+    /// Bytes of streams that have come since the session began.
+    pub(super) came: u64,
     /// Bytes allowed since the session began.
     pub(super) allowed: u64,
     /// Received bytes held for legs.
@@ -122,6 +128,7 @@ impl Usage {
     pub(super) fn new(session: &Session, table: &Table) -> Self {
         Self {
             received: session.session_received(),
+            came: table.came(),
             allowed: session.session_allowed(),
             taken: table.taken(),
             waiting: table.waiting(),
@@ -148,6 +155,7 @@ impl Credits {
         let mut granted = Share::none_of(memory);
         granted.grow(base);
         self.pool.bases.fetch_add(base, Relaxed);
+        self.pool.peers.fetch_add(1, Relaxed);
         let mut account = Account {
             base,
             minimum,
@@ -178,7 +186,7 @@ impl Credits {
         usage: &Usage,
     ) -> u64 {
         let account = &mut self.accounts[peer];
-        let came = account.meter.note(now, round, usage.received);
+        let came = account.meter.note(now, round, usage.came);
         account.need = account.minimum.max(came.saturating_mul(ROUNDS));
         account.taken = usage.taken;
         account.count(&self.pool);
@@ -224,13 +232,18 @@ impl Account {
     }
 
     /// Returns the peer's maximum, in flight and received: its base and its part of what can be
-    /// lent, as far as that is free. Call [`count`](Self::count) first.
+    /// lent, as far as that is free. Beside other peers it leaves half as much as it is lent: what
+    /// it has of the credit, it may keep. Call [`count`](Self::count) first.
     fn most(&self, pool: &Pool) -> u64 {
         let lendable = pool.all.saturating_sub(pool.bases.load(Relaxed));
         let part = lendable / pool.claimants.load(Relaxed).max(1);
         let others = pool.had.load(Relaxed).saturating_sub(self.counted.0);
-        let most = (self.base + part).min(pool.all.saturating_sub(others));
-        most.max(self.base)
+        let free = pool.all.saturating_sub(others + self.base);
+        let free = match pool.peers.load(Relaxed) {
+            0 | 1 => free,
+            _ => free / (BESIDE + 1) * BESIDE,
+        };
+        self.base + part.min(free)
     }
 
     /// Takes the bytes in flight from the budget, as far as it has them. Returns how many it took.
@@ -301,6 +314,7 @@ mod tests {
             }
             let new = Usage {
                 received: 0,
+                came: 0,
                 allowed: base,
                 taken: 0,
                 waiting: 0,
@@ -333,6 +347,7 @@ mod tests {
                 let usage = &mut self.peers[peer];
                 let come = usage.in_flight().min(most);
                 usage.received += come;
+                usage.came += come;
                 let stays = if fast { 0 } else { come };
                 (usage.taken, usage.waiting) = (usage.taken + stays, usage.waiting + stays);
                 self.grant(peer);
@@ -378,7 +393,7 @@ mod tests {
                 *minimum >= base && most - minimum <= base,
                 "{all:?} of {limit}"
             );
-            assert!(alone >= *most, "{alone}, {all:?} of {limit}");
+            assert!(alone + base >= *most, "{alone}, {all:?} of {limit}");
             assert!(hub.held() <= limit / 2);
         }
     }
@@ -438,6 +453,36 @@ mod tests {
         assert!(hub.budget.taken() <= 3 * MIB);
     }
 
+    /// A peer that says to have sent bytes on streams that it resets needs no more credit for it.
+    #[test]
+    fn what_never_came_is_no_need() {
+        let mut hub = Hub::new(2, 64 * MIB, MIB);
+        for _ in 0..20 {
+            hub.now += RTT;
+            hub.peers[0].received = hub.peers[0].allowed;
+            hub.grant(0);
+        }
+        assert!(hub.peers[0].in_flight() <= MIB);
+    }
+
+    #[test]
+    fn what_a_peer_keeps_unused_leaves_others_a_part() {
+        let mut hub = Hub::new(20, 64 * MIB, MIB / 4);
+        for _ in 0..20 {
+            hub.turn(&[0], true, u64::MAX);
+        }
+        let hoarded = hub.peers[0].in_flight();
+        for _ in 0..20 {
+            hub.turn(&[1], true, u64::MAX);
+        }
+        assert_eq!(hub.peers[0].in_flight(), hoarded, "no credit is withdrawn");
+        let got = hub.peers[1].in_flight();
+        assert!(
+            hoarded >= 15 * MIB && got >= 5 * MIB,
+            "{got} beside {hoarded}"
+        );
+    }
+
     #[test]
     fn peers_of_two_threads_share_the_budget() {
         let mut hub = Hub::new(2, 64 * MIB, MIB);
@@ -456,6 +501,7 @@ mod tests {
         for _ in 0..20 {
             hub.now += RTT;
             usage.received = usage.allowed;
+            usage.came = usage.received;
             usage.allowed = second.grant(0, hub.now, || RTT, usage);
             others = usage.in_flight();
             hub.turn(&[0, 1], true, u64::MAX);

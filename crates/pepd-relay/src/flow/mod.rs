@@ -128,6 +128,11 @@ impl FlowContext {
         self.admission.memory_part(party, &self.budget)
     }
 
+    /// Returns whether there are memory and a slot for one more flow of anyone.
+    pub fn has_room_for_flow(&self) -> bool {
+        self.next_flow_fits() && self.arena.has_free_slot()
+    }
+
     /// Returns whether the budget has room for one more flow.
     pub fn next_flow_fits(&self) -> bool {
         self.budget.has(self.initial_bytes())

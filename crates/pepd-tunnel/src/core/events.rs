@@ -229,6 +229,7 @@ impl Core {
         match Opening::parse(opening) {
             Ok(Opening::Inventory(flows)) => {
                 peer.table.on_inventory(flows);
+                peer.table.ignore(stream);
                 if let Some(session) = self.endpoint.session(peer.id) {
                     session.finish(stream);
                 }
@@ -267,8 +268,13 @@ impl Core {
         counters.update(|stats| stats.tunnel_flows_refused += 1);
         let peer = &mut self.peers.list[index];
         if !peer.table.is_at_cap() {
-            // Other flows lack it as well: the gate closes.
-            self.context.admission.on_short(Resource::Memory);
+            if self.context.has_room_for_flow() {
+                // The peer has its part; others have room.
+                self.log_part(index);
+            } else {
+                // Other flows lack it as well: the gate closes.
+                self.context.admission.on_short(Resource::Memory);
+            }
         } else if !std::mem::replace(&mut peer.cap_logged, true) {
             let flows = peer.table.len();
             let none = peer.config.flows == Some(0);
@@ -285,6 +291,17 @@ impl Core {
                 peer,
                 flows,
                 "peer has its maximum of open flows (`flows` of [peer.{peer}]): pepd resets further ones (logged once)"
+            );
+        }
+    }
+
+    fn log_part(&mut self, index: usize) {
+        if let Some(Line { left_out }) = self.line(index, Kind::Refused) {
+            let peer = self.peer_name(index);
+            tracing::warn!(
+                peer,
+                left_out,
+                "flow of the peer refused: memory is short and the peer has its part of it (`limits.memory`)"
             );
         }
     }

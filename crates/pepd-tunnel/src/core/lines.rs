@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Moved,
     /// A flow is refused: its token is known.
     Repeated,
-    /// A flow is refused: its stream header is malformed.
+    /// A flow is refused: its stream header is malformed, or the peer has its part of memory.
     Refused,
     /// A flow is refused: the peer may not open it.
     Forbidden,

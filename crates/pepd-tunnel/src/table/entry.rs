@@ -97,6 +97,11 @@ impl FlowBuffers {
         self.outward == Direction::Down
     }
 
+    /// Returns whether only bytes of the flow have come: no task serves it.
+    pub(super) fn is_only_bytes(&self) -> bool {
+        self.is_far() && self.binding.token == 0
+    }
+
     /// Returns the flow's stream while the session knows it.
     pub(crate) fn stream(&self) -> Option<StreamId> {
         self.binding.stream

@@ -102,7 +102,8 @@ pub(super) struct Table {
     far: u32,
     entries: BTreeMap<FlowId, FlowBuffers>,
     streams: BTreeMap<StreamId, FlowId>,
-    /// Streams of the peer refused for lack of memory, or beyond the maximum.
+    /// Streams of the peer whose bytes are dropped: without memory for a flow, beyond the maximum,
+    /// or of no flow.
     refused: BTreeSet<StreamId>,
     /// Flows of the peer, by token.
     tokens: BTreeMap<u128, FlowId>,
@@ -110,6 +111,8 @@ pub(super) struct Table {
     probes: Probes,
     inventory: Inventory,
     next: u64,
+    /// Bytes that have come in the session.
+    came: u64,
     /// Received bytes of all flows, up to the last byte of each: gaps count as well.
     taken: u64,
     /// Part of them that legs may take.
@@ -160,6 +163,7 @@ impl Table {
             probes: Probes::default(),
             inventory: Inventory::default(),
             next: 0,
+            came: 0,
             taken: 0,
             waiting: Waiting::default(),
             custody: Custody::within(Bounds::NONE, None, &context.counters),
@@ -303,13 +307,17 @@ impl Table {
         Some(self.entries.get_mut(&flow)?.reopen(stream))
     }
 
-    /// Resumes a flow on another stream of the peer.
+    /// Resumes a flow on another stream of the peer. Drops bytes that came before its stream
+    /// header: the peer may send none before the answer.
     pub(super) fn rejoin(
         &mut self,
         flow: FlowId,
         stream: StreamId,
         resume: &Resume,
     ) -> Option<Result<Terms, Disagreement>> {
+        if self.flow_of(stream) != Some(flow) {
+            self.abandon(stream);
+        }
         self.streams.insert(stream, flow);
         Some(self.entries.get_mut(&flow)?.rejoin(stream, resume))
     }
@@ -378,6 +386,12 @@ impl Table {
         }
     }
 
+    /// Drops all bytes of a stream that belongs to no flow.
+    pub(super) fn ignore(&mut self, stream: StreamId) {
+        self.abandon(stream);
+        self.refused.insert(stream);
+    }
+
     /// Returns the flow of a stream.
     pub(super) fn flow_of(&self, stream: StreamId) -> Option<FlowId> {
         self.streams.get(&stream).copied()
@@ -436,6 +450,11 @@ impl Table {
             let own = entry.waiting();
             self.waiting.is_to_be_held(entry.host, own, is_held)
         })
+    }
+
+    /// Returns the bytes that have come in the session.
+    pub(super) fn came(&self) -> u64 {
+        self.came
     }
 
     /// Returns the bytes received for legs, including gaps before later ones.

@@ -43,6 +43,10 @@ impl Table {
         let Some(entry) = self.entries.get_mut(&flow) else {
             return;
         };
+        if entry.is_only_bytes() {
+            self.remove(flow);
+            return;
+        }
         let client = entry.client();
         match code {
             Some(code) => {
@@ -69,13 +73,13 @@ impl Table {
         for flow in std::mem::take(&mut self.streams).into_values() {
             if let Some(entry) = self.entries.get_mut(&flow) {
                 self.taken -= entry.suspend();
-                if entry.is_far() && entry.binding.token == 0 {
-                    // Only a byte of it has come, and no task serves it.
+                if entry.is_only_bytes() {
                     self.remove(flow);
                 }
             }
         }
         self.refused.clear();
+        self.came = 0;
         self.probes.on_restart();
         self.inventory = Inventory::default();
         self.wake_waiting();
@@ -118,6 +122,7 @@ impl Store for Table {
     }
 
     fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]) {
+        self.came += bytes.len() as u64;
         if self.refused.contains(&stream) || self.probes.place(stream, bytes.len() as u64) {
             return;
         }

@@ -230,6 +230,7 @@ fn a_flow_resumes_at_its_position_on_the_next_stream() {
     let client = near.add(memory, Direction::Up);
     near.bind(client, 4);
     near.get(client).unwrap().write_some(b"0123456789abc");
+    near.get(client).unwrap().advance();
     near.on_acked(4, 4);
     near.renew();
     assert_eq!(near.to_reopen(), [client]);
@@ -266,6 +267,31 @@ fn a_flow_that_would_lose_bytes_does_not_resume() {
     // The near end has dropped bytes that the far end lacks, or claims bytes that were never sent.
     assert!(far.rejoin(flow, 0, &resume(0, 11)).unwrap().is_err());
     assert!(far.rejoin(flow, 2, &resume(1, 10)).unwrap().is_err());
+}
+
+/// Bytes on the stream of an inventory, or before the stream header of a resumed flow, make a flow
+/// that no task serves.
+#[test]
+fn bytes_that_belong_to_no_flow_leave_none() {
+    let mut far = table(3);
+    far.place(1, 0, b"of an inventory");
+    far.ignore(1);
+    far.place(1, 15, b"more");
+    assert_eq!(far.flow_of(1), None);
+    far.on_stream_end(1, None);
+
+    far.place(3, 0, b"reset before its stream header");
+    far.on_stream_end(3, Some(ResetCode::Ended));
+
+    let flow = far.opened(5).expect("memory");
+    far.introduce(flow, 7);
+    far.renew();
+    far.place(1, 0, b"before the answer");
+    far.rejoin(flow, 1, &resume(0, 0)).unwrap().unwrap();
+    assert_eq!(far.flow_of(1), Some(flow));
+    assert_eq!((far.len(), far.taken()), (1, 0));
+    far.remove(flow);
+    assert_eq!(far.context.budget.taken(), 0);
 }
 
 #[test]
