@@ -79,6 +79,28 @@ fn servers_whose_answers_the_gateway_drops_are_reached_past_pepd() {
     });
 }
 
+/// A host repeats its SYN, whether or not pepd has let it pass.
+#[test]
+fn a_destination_that_is_silent_says_nothing_about_others() {
+    matrix_pepd_only(|bed| {
+        let _echoes = servers(bed);
+        let dead = Place::NoRoute.address(bed.family);
+        let (six, bits) = match bed.family {
+            Family::V4 => ("", 32),
+            Family::V6 => ("-6 ", 128),
+        };
+        let gateway = &bed.gateway;
+        gateway.ip(&format!("{six}route add blackhole {dead}/{bits}"));
+        let pep = bed.start().expect("not direct");
+        let dial = Dial::to(SocketAddr::new(dead, PORT)).limit(SOON);
+        bed.client.dial(&dial).expect_err("nothing answers");
+        echo_once(&mut connect(bed), b"accelerated");
+        pep.wait_counter("flows_accepted", |flows| flows == 1);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
 /// Rules that deny by pepd's marks are meant: nothing passes.
 #[test]
 fn rules_that_drop_what_pepd_sends_hold_and_are_named() {

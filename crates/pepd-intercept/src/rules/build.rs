@@ -606,15 +606,16 @@ impl Builder<'_> {
         let asks_for_route = self.features.fib && site.answers_first() && !self.asks(site);
         let may_pass = [Term::Syn, Term::Jump(NO_ROUTE.to_owned())];
         let may_pass = asks_for_route.then(|| rule("skip destinations without a route", may_pass));
-        let may_pass: Vec<_> = self.arriving(site).chain(may_pass).collect();
-        let may_pass = may_pass.into_iter();
+        let may_pass = self.skips_filtered(site).into_iter().chain(may_pass);
+        let before = may_pass.chain(self.notices(site));
         let (recent, families) = (self.recent().iter(), self.features.families().iter());
         if site.is_deferred() || !self.features.recent {
             // SYNs that were held must arrive, remembered or not.
             let recent = recent.map(|family| rule(&comment, remember(family)));
-            return may_pass
+            return before
                 .chain(recent)
                 .chain(families.map(|family| tproxy(family, &[])))
+                .chain(self.taken_back(site))
                 .collect();
         }
         // A SYN that a full set does not take passes: the answer to its cookie would not match.
@@ -629,9 +630,10 @@ impl Builder<'_> {
             "set of recent SYNs is full",
             [Term::Syn, Term::Count(Counter::PassedRecent), end],
         );
-        may_pass
+        before
             .chain(syns)
             .chain(cookies)
+            .chain(self.taken_back(site))
             .chain([passes])
             .collect()
     }

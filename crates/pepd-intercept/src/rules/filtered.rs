@@ -73,16 +73,18 @@ impl Builder<'_> {
                 pass("answers of this server did not arrive", Filtered::Server),
             ]
         });
-        let remember =
-            |of: Filtered| move |&family: &Family| unheard(Term::Filtered(of, family), &[], family);
-        let repeated = families().flat_map(remember(Filtered::Host));
+        let repeated = families().flat_map(|&family| self.unheard_syn(family));
         let counts = rule("a server answers pepd", [Term::Count(Counter::Answered)]);
-        let answers = families().flat_map(remember(Filtered::Server));
+        let answers = families().flat_map(|&family| {
+            let lost = [Term::Filtered(Filtered::Server, family)];
+            unheard(&lost, &[], family)
+        });
         let answered = [counts].into_iter().chain(answers);
         let counts = rule("pepd connects to a server", [CONNECTS]);
         // Told only: rules there may mean pepd's connections (marks), and would not hold otherwise.
         let unsent = Term::Count(Counter::Unsent);
-        let legs = families().flat_map(|&family| unheard(unsent.clone(), &[], family));
+        let legs =
+            families().flat_map(|&family| unheard(std::slice::from_ref(&unsent), &[], family));
         let connecting = [counts].into_iter().chain(legs);
         let sent = families().map(|&family| rule("it leaves", [Term::Heard(family)]));
         vec![
@@ -98,9 +100,21 @@ impl Builder<'_> {
     pub(super) fn unheard_of_hosts(&self) -> impl Iterator<Item = Rule> {
         let families = self.filtered().iter();
         families.flat_map(|&family| {
-            let remember = Term::Filtered(Filtered::Host, family);
-            unheard(remember, &[Term::Ack], family)
+            let remember = [Term::Filtered(Filtered::Host, family)];
+            unheard(&remember, &[Term::Ack], family)
         })
+    }
+
+    /// Returns rules for SYNs that go to pepd.
+    fn unheard_syn(&self, family: Family) -> [Rule; 3] {
+        // This one passes at once. One out of a TUN would meet its own server leg.
+        let lost = [
+            Term::Filtered(Filtered::Host, family),
+            Term::Heard(family),
+            Term::From(self.lan_names()),
+            Term::Jump(FILTERED.to_owned()),
+        ];
+        unheard(&lost, &[], family)
     }
 
     /// Returns the condition and the action that let SYNs of a site pass if packets of such
@@ -113,17 +127,29 @@ impl Builder<'_> {
         (may_pass && knows).then(|| [Term::Syn, Term::Jump(FILTERED.to_owned())])
     }
 
-    /// Returns rules for each SYN that goes to the listener of a site.
-    pub(super) fn arriving(&self, site: &Site) -> impl Iterator<Item = Rule> {
-        let passes = self.passes_filtered(site);
-        let notices = passes.as_ref().map(|_| {
+    /// Returns the rule that lets SYNs pass before the listener of a site.
+    pub(super) fn skips_filtered(&self, site: &Site) -> Option<Rule> {
+        // One out of a TUN would meet its own server leg.
+        let passes = self
+            .passes_filtered(site)
+            .filter(|_| !self.takes_syns(site));
+        passes.map(|passes| rule("skip connections that do not reach pepd", passes))
+    }
+
+    /// Returns the rule for each SYN that goes to the listener of a site. Behind it only
+    /// [`taken_back`](Self::taken_back) may let the SYN pass: what passes never reaches pepd.
+    pub(super) fn notices(&self, site: &Site) -> Option<Rule> {
+        self.passes_filtered(site).map(|_| {
             let repeated = [Term::Syn, Term::Jump(REPEATED.to_owned())];
             rule("notice connections that do not reach pepd", repeated)
-        });
-        // One out of a TUN would meet its own server leg.
-        let passes = passes.filter(|_| !self.takes_syns(site));
-        let passes = passes.map(|passes| rule("skip connections that do not reach pepd", passes));
-        notices.into_iter().chain(passes)
+        })
+    }
+
+    /// Returns rules for SYNs that the listener does not get after all.
+    pub(super) fn taken_back(&self, site: &Site) -> impl Iterator<Item = Rule> {
+        let noticed = self.notices(site).map(|_| self.filtered());
+        let families = noticed.unwrap_or_default().iter();
+        families.map(|&family| rule("it passes", [Term::Syn, Term::Heard(family)]))
     }
 
     /// Returns the rule for SYN-ACKs of servers that pepd has connected to.
@@ -169,12 +195,16 @@ impl Builder<'_> {
 }
 
 /// Returns rules that remember a packet; `lost` follows if one before it did not arrive.
-fn unheard(lost: Term, condition: &[Term], family: Family) -> [Rule; 3] {
-    let again = [Term::IsUnheard(family), Term::NotFresh(family), lost];
+fn unheard(lost: &[Term], condition: &[Term], family: Family) -> [Rule; 3] {
+    let again = [Term::IsUnheard(family), Term::NotFresh(family)];
     let with = |terms: &[Term]| [condition, terms].concat();
     [
-        rule(AGAIN, with(&again)),
+        rule(AGAIN, with(&[&again, lost].concat())),
         rule("for half a second", with(&[Term::Fresh(family)])),
         rule("until it arrives", with(&[Term::Unheard(family)])),
     ]
 }
+
+#[cfg(test)]
+#[path = "filtered_tests.rs"]
+mod tests;
