@@ -52,7 +52,7 @@ pub struct Flood {
 }
 
 /// All floods.
-pub const ALL: [Flood; 42] = [
+pub const ALL: [Flood; 43] = [
     // The first, as floods of openings delay later ones of the peer, and as flows of a session that
     // has ended without a word count for a minute.
     flood("expanding blocks", 200, expanding_blocks),
@@ -61,6 +61,7 @@ pub const ALL: [Flood; 42] = [
     flood("short flows", 100, short_flows),
     flood("held parts", 2000, held_parts),
     flood("openings and resets", 1000, openings),
+    flood("bursts of openings", 4, bursts_of_openings),
     flood("pieces", 500, pieces),
     flood("refused headers", 500, refused_headers),
     flood("probes", 500, probes),
@@ -237,6 +238,15 @@ fn openings(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
     opened_and_reset(n, target, 6 * 64, || {
         wire::flow_header(0, token(random), None, target.refused, target.client)
     })
+}
+
+/// As many at once as a socket takes, and a pause.
+fn bursts_of_openings(n: u64, target: &Target, random: &mut SplitMix64) -> Vec<Step> {
+    const BURST: u64 = 256;
+    let turns = n * BURST..(n + 1) * BURST;
+    turns
+        .flat_map(|turn| openings(turn, target, random))
+        .collect()
 }
 
 /// Bytes of streams, each with a hole before it.

@@ -73,6 +73,8 @@ pub struct PeerId(u32);
 const HEARD_LATELY: Duration = Duration::from_secs(3);
 /// Datagrams to a peer before the next peer's turn: as many as one system call may send.
 const TURN: u32 = 32;
+/// Events of a peer before the next peer's turn.
+const EVENT_TURN: u32 = 16;
 
 /// Maximum number of queued replies to handshakes.
 const REPLIES: usize = 64;
@@ -173,6 +175,8 @@ pub struct Endpoint {
     replies: VecDeque<Reply>,
     /// Slot whose turn it is, and the number of datagrams left in the turn.
     turn: (usize, u32),
+    /// Slot whose events come next, and how many of them before those of others.
+    event_turn: (usize, u32),
     stats: Stats,
     /// Last unauthenticated sender of each kind that has not been reported.
     strangers: [Option<Remote>; 4],
@@ -201,6 +205,7 @@ impl Endpoint {
             admitted_for: None,
             replies: VecDeque::new(),
             turn: (0, TURN),
+            event_turn: (0, EVENT_TURN),
             stats: Stats::default(),
             strangers: [None; 4],
         }
@@ -579,12 +584,24 @@ impl Endpoint {
             .find_map(|kind| Some((kind, strangers[kind as usize].take()?)))
     }
 
-    /// Returns the next event; call until it returns `None`.
+    /// Returns the next event. `None` means that there is no more; a caller that stops before calls
+    /// again soon. Peers with many events take turns.
     pub fn poll_event(&mut self) -> Option<(PeerId, PeerEvent)> {
         let retry = self.local.limits.retry;
-        self.slots
-            .iter_mut()
-            .find_map(|slot| slot.poll_event(retry))
+        let slots = self.slots.len();
+        // The first slot may have used up its turn while no other has an event.
+        for _ in 0..=slots {
+            let (at, left) = self.event_turn;
+            let slot = self.slots.get_mut(at);
+            if left > 0
+                && let Some(event) = slot.and_then(|slot| slot.poll_event(retry))
+            {
+                self.event_turn = (at, left - 1);
+                return Some(event);
+            }
+            self.event_turn = ((at + 1) % slots.max(1), EVENT_TURN);
+        }
+        None
     }
 }
 
