@@ -29,6 +29,8 @@ const TUNNELS: u64 = EVENT_LOOP + 10;
 const PACKETS: u64 = 2;
 /// A multicast socket of each family, and its watch.
 const GROUPS: u64 = 4;
+/// The custody directory and its open files.
+const CUSTODY: u64 = 1 + 16;
 /// An event loop, a timer and its watch, and a copy of the TUN for passed packets.
 const BOOSTERS: u64 = EVENT_LOOP + 3;
 /// Kept for running nft: files of its input, output and errors, a pipe for its result, and copies
@@ -95,9 +97,11 @@ fn minimum(config: &Config, workers: u64, families: u64) -> u64 {
     let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
     let boosts = config.boosted_sites().next().is_some();
     let packets = packets + u64::from(boosts) * BOOSTERS;
+    let custody = u64::from(config.custody.directory.is_some()) * CUSTODY;
     let event_loops = (1 + workers) * (EVENT_LOOP + ASKER);
     // While nft installs or removes rules, it uses the spare ones.
-    listeners + event_loops + tunnels + defer + midway + packets + ALWAYS + SPARE as u64 + FLOW
+    let by_use = listeners + event_loops + tunnels + defer + midway + packets + custody;
+    by_use + ALWAYS + SPARE as u64 + FLOW
 }
 
 /// Returns the number of descriptors outside flows that are opened later, with `reserved_legs` made
@@ -156,6 +160,9 @@ mod tests {
         assert_eq!(minimum(&tunnels(1), 1, 1), smallest + TUNNELS);
         // At most one for each peer.
         assert_eq!(minimum(&tunnels(3), 1, 1), smallest + 2 * TUNNELS);
+        let mut on_disk = tunnels(1);
+        on_disk.custody.directory = Some("/a".into());
+        assert_eq!(minimum(&on_disk, 1, 1), smallest + TUNNELS + CUSTODY);
         let bypass = "[[site]]\nname = \"a\"\nmode = \"bypass\"\nsyn = \"defer\"\n";
         assert_eq!(minimum(&config(bypass), 1, 1), smallest);
     }

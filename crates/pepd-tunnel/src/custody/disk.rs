@@ -1,9 +1,11 @@
 //! File system calls of spilling, as a trait so that tests can make them fail.
 
 use std::{
+    cell::RefCell,
+    collections::VecDeque,
     fmt, fs, io,
     os::unix::fs::{FileExt, OpenOptionsExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -63,60 +65,108 @@ pub trait Disk: fmt::Debug + Send + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
 }
 
+/// Files that are open at a time. Others are opened again when they are needed: there may be many
+/// thousands, and flows need the descriptors.
+const OPEN_MAX: usize = 16;
+
 /// A directory in the file system.
 #[derive(Debug)]
-pub struct Directory(pub(super) PathBuf);
+pub struct Directory {
+    path: PathBuf,
+    /// Open files with their names, the one used last first.
+    open: RefCell<VecDeque<(String, fs::File)>>,
+}
+
+impl Directory {
+    /// Creates the value for the directory of that path.
+    pub(super) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            open: RefCell::default(),
+        }
+    }
+
+    fn keep_open(&self, name: &str, file: fs::File) {
+        let open = &mut *self.open.borrow_mut();
+        open.push_front((name.to_owned(), file));
+        open.truncate(OPEN_MAX);
+    }
+
+    /// Calls a function with a file, which it opens if it must.
+    fn with<T>(&self, name: &str, call: impl FnOnce(&fs::File) -> io::Result<T>) -> io::Result<T> {
+        let known = {
+            let open = &mut *self.open.borrow_mut();
+            let at = open.iter().position(|(other, _)| other == name);
+            at.and_then(|at| open.remove(at))
+        };
+        let file = match known {
+            Some((_, file)) => file,
+            None => self.opened(name)?,
+        };
+        self.keep_open(name, file);
+        call(&self.open.borrow()[0].1)
+    }
+
+    fn opened(&self, name: &str) -> io::Result<fs::File> {
+        let mut options = fs::OpenOptions::new();
+        let flags = libc::O_NOFOLLOW;
+        let file = options.read(true).write(true).custom_flags(flags);
+        file.open(self.path.join(name))
+    }
+}
 
 impl Disk for Directory {
-    type File = fs::File;
+    /// Name of the file.
+    type File = String;
 
-    fn create(&self, name: &str) -> io::Result<fs::File> {
+    fn create(&self, name: &str) -> io::Result<String> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        options.open(self.0.join(name))
+        self.keep_open(name, options.open(self.path.join(name))?);
+        Ok(name.to_owned())
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        let entries = fs::read_dir(&self.0)?;
+        let entries = fs::read_dir(&self.path)?;
         let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
         names.filter_map(Result::transpose).collect()
     }
 
-    fn open(&self, name: &str) -> io::Result<(fs::File, u64)> {
-        let mut options = fs::OpenOptions::new();
-        let flags = libc::O_NOFOLLOW;
-        let file = options.read(true).write(true).custom_flags(flags);
-        let file = file.open(self.0.join(name))?;
-        let len = file.metadata()?.len();
-        Ok((file, len))
+    fn open(&self, name: &str) -> io::Result<(String, u64)> {
+        let len = self.with(name, |file| Ok(file.metadata()?.len()))?;
+        Ok((name.to_owned(), len))
     }
 
-    fn write(&self, file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<()> {
-        file.write_all_at(bytes, offset)
+    fn write(&self, file: &String, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.with(file, |file| file.write_all_at(bytes, offset))
     }
 
-    fn read(&self, file: &fs::File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        file.read_exact_at(bytes, offset)
+    fn read(&self, file: &String, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.with(file, |file| file.read_exact_at(bytes, offset))
     }
 
-    fn sync(&self, file: &fs::File) -> io::Result<()> {
-        file.sync_data()
+    fn sync(&self, file: &String) -> io::Result<()> {
+        self.with(file, fs::File::sync_data)
     }
 
-    fn punch(&self, file: &fs::File, offset: u64, len: u64) -> bool {
+    fn punch(&self, file: &String, offset: u64, len: u64) -> bool {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let (Ok(offset), Ok(len)) = (off_t::try_from(offset), off_t::try_from(len)) else {
             return false;
         };
-        loop {
-            match fallocate(file, flags, offset, len) {
-                Err(Errno::EINTR) => {}
-                result => return result.is_ok(),
+        let punched = self.with(file, |file| {
+            loop {
+                match fallocate(file, flags, offset, len) {
+                    Err(Errno::EINTR) => {}
+                    result => return Ok(result?),
+                }
             }
-        }
+        });
+        punched.is_ok()
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.0.join(name))
+        self.open.borrow_mut().retain(|(other, _)| other != name);
+        fs::remove_file(self.path.join(name))
     }
 }

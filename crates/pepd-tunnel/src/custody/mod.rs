@@ -113,7 +113,7 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
         seal: Seal,
         count: usize,
     ) -> (Spills<T>, Left) {
-        let mut segments = Segments::new(Directory(claimed.path.clone()), seal, most);
+        let mut segments = Segments::new(Directory::new(&claimed.path), seal, most);
         let left = segments.inherit();
         (Self::over(segments, thread, claimed, count), left)
     }

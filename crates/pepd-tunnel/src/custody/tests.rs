@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use pep_core::relay::Direction;
 use tokio::time::timeout;
 
-use super::{directory::claim_within, *};
+use super::{directory::claim_within, segments::RECORDS, *};
 
 const MIB: u64 = 1 << 20;
 
@@ -68,7 +68,7 @@ fn on_disk(directory: &Path) -> u64 {
 #[test]
 fn records_come_back_as_they_were_and_their_room_is_free_again() {
     let directory = tempfile::tempdir().unwrap();
-    let mut segments = Segments::new(Directory(directory.path().into()), seal(), 64 * MIB);
+    let mut segments = Segments::new(Directory::new(directory.path()), seal(), 64 * MIB);
     let spots: Vec<_> = (0..300).map(|n| write(&mut segments, n).unwrap()).collect();
     segments.sync().unwrap();
     assert_eq!(segments.used(), 300 * RECORD);
@@ -94,7 +94,7 @@ fn records_come_back_as_they_were_and_their_room_is_free_again() {
 fn the_quota_is_never_exceeded() {
     let directory = tempfile::tempdir().unwrap();
     let most = 200 * RECORD + 1;
-    let mut segments = Segments::new(Directory(directory.path().into()), seal(), most);
+    let mut segments = Segments::new(Directory::new(directory.path()), seal(), most);
     let spots: Vec<_> = (0..200).map(|n| write(&mut segments, n).unwrap()).collect();
     assert!(matches!(write(&mut segments, 200), Err(WriteError::Quota)));
     assert!(on_disk(directory.path()) <= most);
@@ -106,10 +106,44 @@ fn the_quota_is_never_exceeded() {
     assert!(is_right(201, &mut record));
 }
 
+/// The records of one flow that is held for long, among those of others, keep a file each.
+#[test]
+fn many_files_take_few_descriptors() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = Segments::new(Directory::new(directory.path()), seal(), 1 << 40);
+    let mut kept = Vec::new();
+    for number in 0..40 * u64::from(RECORDS) {
+        let spot = write(&mut segments, number).unwrap();
+        if number % u64::from(RECORDS) == 3 {
+            kept.push((number, spot));
+        } else {
+            segments.forget(spot);
+        }
+    }
+    segments.sync().unwrap();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 40);
+    let inside = fs::canonicalize(directory.path()).unwrap();
+    let open = fs::read_dir("/proc/self/fd").unwrap().filter(|fd| {
+        let target = fd
+            .as_ref()
+            .ok()
+            .and_then(|fd| fs::read_link(fd.path()).ok());
+        target.is_some_and(|target| target.starts_with(&inside))
+    });
+    assert!((1..=16).contains(&open.count()));
+    let mut record = Record::default();
+    for (number, spot) in kept {
+        segments.read(spot, label(number), &mut record).unwrap();
+        assert!(is_right(number, &mut record), "{number}");
+        segments.forget(spot);
+    }
+    assert_eq!((segments.used(), on_disk(directory.path())), (0, 0));
+}
+
 #[test]
 fn an_end_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let mut segments = Segments::new(Directory(directory.path().into()), seal(), 64 * MIB);
+    let mut segments = Segments::new(Directory::new(directory.path()), seal(), 64 * MIB);
     for number in 0..200 {
         write(&mut segments, number).unwrap();
     }
@@ -149,7 +183,7 @@ fn a_disk_that_is_full_takes_more_once_there_is_room() {
         return;
     };
     let path = small.0.path();
-    let mut segments = Segments::new(Directory(path.into()), seal(), 64 * MIB);
+    let mut segments = Segments::new(Directory::new(path), seal(), 64 * MIB);
     let mut spots = Vec::new();
     let full = loop {
         match write(&mut segments, spots.len() as u64) {
@@ -509,7 +543,7 @@ fn what_others_have_left_is_removed_and_nothing_else() {
     let odd = ["pepd-spill-link.segment", "pepd-spill-directory.segment"];
     std::os::unix::fs::symlink("notes.txt", path.join(odd[0])).unwrap();
     fs::create_dir(path.join(odd[1])).unwrap();
-    let mut other = Segments::new(Directory(path.into()), Seal::new(&[9; 32], 1), 64 * MIB);
+    let mut other = Segments::new(Directory::new(path), Seal::new(&[9; 32], 1), 64 * MIB);
     write(&mut other, 1).unwrap();
     mem::forget(other);
     let claimed = claim_within(path, Duration::ZERO).unwrap();
@@ -524,7 +558,7 @@ fn what_others_have_left_is_removed_and_nothing_else() {
 
 /// Writes records, and ends without cleaning up.
 fn left_by(directory: &Path, generation: u32, numbers: impl Iterator<Item = u64>) -> Vec<Spot> {
-    let mut segments = Segments::new(Directory(directory.into()), seal_of(generation), 64 * MIB);
+    let mut segments = Segments::new(Directory::new(directory), seal_of(generation), 64 * MIB);
     segments.inherit();
     let spots = numbers.map(|number| write(&mut segments, number).unwrap());
     let spots = spots.collect();
@@ -541,7 +575,7 @@ fn what_a_predecessor_has_left_is_found_by_what_it_is() {
     left_by(path, 1, numbers());
     // A successor has written some of them again, and others.
     left_by(path, 2, (250..400).step_by(5));
-    let mut segments = Segments::new(Directory(path.into()), seal_of(3), 64 * MIB);
+    let mut segments = Segments::new(Directory::new(path), seal_of(3), 64 * MIB);
     let mut left = segments.inherit();
     assert_eq!((left.count(), left.torn), (80, 0));
     assert_eq!(segments.used(), 80 * RECORD);
@@ -564,7 +598,7 @@ fn what_a_predecessor_has_left_is_divided_by_flows() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     left_by(path, 1, (0..90).step_by(5));
-    let mut segments = Segments::new(Directory(path.into()), seal_of(2), 64 * MIB);
+    let mut segments = Segments::new(Directory::new(path), seal_of(2), 64 * MIB);
     let mut left = segments.inherit();
     // Flow 7 has nothing on disk, and another thread has flow 1 already.
     let mut parts = [left.cut([7, 1]), left.cut([1, 2])];
@@ -592,7 +626,7 @@ fn partly_written_records_are_rejected() {
     let odd = names().next().unwrap();
     let odd = fs::OpenOptions::new().write(true).open(odd).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&odd, b"x", 0).unwrap();
-    let mut segments = Segments::new(Directory(path.into()), seal_of(3), 64 * MIB);
+    let mut segments = Segments::new(Directory::new(path), seal_of(3), 64 * MIB);
     let left = segments.inherit();
     assert_eq!(left.torn, 3, "{left:?}");
     let spots: Vec<_> = left.rest().collect();
