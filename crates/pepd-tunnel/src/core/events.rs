@@ -31,8 +31,8 @@ const DISPATCH: Duration = Duration::from_millis(2);
 const CHECK_EVERY: u32 = 8;
 
 impl Core {
-    /// Handles pending events, up to a time limit: a datagram may cause events that take longer than
-    /// hundreds of others. Those that are left come in the next turn.
+    /// Handles pending events, up to a time limit: those of a datagram may take longer than hundreds
+    /// of others. The rest comes in the next turn.
     pub(crate) fn dispatch(shared: &Shared) {
         let core = &mut *shared.borrow_mut();
         core.grant_heard();

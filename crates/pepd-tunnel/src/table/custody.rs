@@ -407,6 +407,26 @@ fn a_disk_that_is_full_or_fails_closes_the_window_and_no_more() {
 }
 
 #[test]
+fn a_full_disk_keeps_no_bytes_from_returning() {
+    let mut world = World::new(MIB, 64 * MIB);
+    world.table.set_link_down(true);
+    world.upload(8 * MIB);
+    world.disk.0.write.store(true, Relaxed);
+    world.upload(16 * MIB);
+    assert!(world.stats().custody_disk_errors > 0);
+    world.table.set_link_down(false);
+    let before = world.acked;
+    for _ in 0..40 {
+        world.send(MIB);
+        world.ack(MIB);
+        world.disk_works();
+    }
+    assert!(world.acked > before + 2 * MIB, "no second has passed");
+    world.restore_disk();
+    world.deliver();
+}
+
+#[test]
 fn without_a_disk_a_flow_has_its_part_of_memory() {
     let mut world = World::new(MIB, 0);
     world.table.set_link_down(true);

@@ -14,7 +14,7 @@ use crate::{
     table::Key,
 };
 
-/// Seconds without disk requests after a failure.
+/// Seconds without requests of a kind after one has failed.
 const PAUSE: u32 = 2;
 /// Minimum interval between log lines on a failing disk, in seconds.
 const LOGGED_EVERY_S: u32 = 60;
@@ -25,9 +25,17 @@ pub(crate) struct Custody {
     pub(super) ledger: RefCell<Ledger>,
     pub(super) spill: RefCell<Option<Spill<Key>>>,
     pub(super) counters: Arc<Counters>,
-    /// Seconds until the next disk request, and until the next log line.
-    pub(super) pause: Cell<u32>,
+    /// Seconds until the next request of each kind, and until the next log line.
+    pauses: [Cell<u32>; 2],
     quiet: Cell<u32>,
+}
+
+/// A request to the disk. After one has failed, none of its kind follow for a while: a full disk
+/// keeps no bytes from returning.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Request {
+    Write,
+    Read,
 }
 
 impl Custody {
@@ -42,7 +50,7 @@ impl Custody {
             ledger: RefCell::new(ledger),
             spill: RefCell::new(spill),
             counters: Arc::clone(counters),
-            pause: Cell::default(),
+            pauses: Default::default(),
             quiet: Cell::default(),
         })
     }
@@ -106,8 +114,9 @@ impl Custody {
 
     /// Counts down the pauses; called every second.
     pub(crate) fn age(&self) {
-        self.pause.set(self.pause.get().saturating_sub(1));
-        self.quiet.set(self.quiet.get().saturating_sub(1));
+        for seconds in self.pauses.iter().chain([&self.quiet]) {
+            seconds.set(seconds.get().saturating_sub(1));
+        }
         let ledger = self.ledger.borrow();
         // The sums are those of all threads, each of which sets them. Read under the lock, they are
         // never older than those set before.
@@ -117,11 +126,20 @@ impl Custody {
         });
     }
 
-    pub(super) fn on_disk_failed(&self, err: &dyn std::error::Error, what: &str) {
-        self.pause.set(PAUSE);
+    /// Returns whether a request may be made now.
+    pub(super) fn may(&self, request: Request) -> bool {
+        self.pauses[request as usize].get() == 0
+    }
+
+    pub(super) fn on_disk_failed(&self, err: &dyn std::error::Error, request: Request) {
+        self.pauses[request as usize].set(PAUSE);
         self.counters.update(|stats| stats.custody_disk_errors += 1);
         if self.quiet.get() == 0 {
             self.quiet.set(LOGGED_EVERY_S);
+            let what = match request {
+                Request::Write => "write",
+                Request::Read => "read",
+            };
             tracing::error!(
                 error = %err,
                 "custody on disk: cannot {what}: flows wait, hosts' windows close; check `custody.directory` \

@@ -93,6 +93,9 @@ pub(in crate::table) struct Keeping {
     announced: u64,
     /// Chunks that are not in memory only, by position.
     spilled: BTreeMap<u64, Chunk>,
+    /// Number of them in transfer to the disk, and from there.
+    leaving: usize,
+    returning: usize,
     /// Checksums of chunks that have waited for a while.
     sums: BTreeMap<u64, u32>,
     /// The leg's bytes found no room.
@@ -132,6 +135,8 @@ impl Keeping {
             link_down: false,
             announced: 0,
             spilled: BTreeMap::new(),
+            leaving: 0,
+            returning: 0,
             sums: BTreeMap::new(),
             refused: false,
             ending: Ending::None,
@@ -161,18 +166,29 @@ impl Keeping {
         }
     }
 
+    /// Records where a chunk is. There may be 100,000 on the disk: nothing may look at all of them.
+    fn put(&mut self, start: u64, chunk: Chunk) {
+        self.take_out(start);
+        self.leaving += usize::from(matches!(chunk, Chunk::Leaving));
+        self.returning += usize::from(matches!(chunk, Chunk::Returning(_)));
+        self.spilled.insert(start, chunk);
+    }
+
+    /// Records that a chunk is in memory only.
+    fn take_out(&mut self, start: u64) {
+        let before = self.spilled.remove(&start);
+        self.leaving -= usize::from(matches!(before, Some(Chunk::Leaving)));
+        self.returning -= usize::from(matches!(before, Some(Chunk::Returning(_))));
+    }
+
     /// Returns the number of chunks in transfer.
     fn under_way(&self) -> usize {
-        let chunks = self.spilled.values();
-        chunks
-            .filter(|chunk| !matches!(chunk, Chunk::OnDisk(..)))
-            .count()
+        self.leaving + self.returning
     }
 
     /// Returns whether chunks are returning.
     fn fetches(&self) -> bool {
-        let mut chunks = self.spilled.values();
-        chunks.any(|chunk| matches!(chunk, Chunk::Returning(_)))
+        self.returning > 0
     }
 
     /// Returns the position of the first chunk that is on the disk only.
@@ -209,7 +225,7 @@ impl FlowBuffers {
         self.keeping.settle(initial, self.charged[outward]);
         for start in self.outgoing.on_disk() {
             let spot = on_disk.remove(&start).expect("where the map has it from");
-            self.keeping.spilled.insert(start, Chunk::OnDisk(spot, 0));
+            self.keeping.put(start, Chunk::OnDisk(spot, 0));
             let ledger = &mut *self.keeping.keeper.custody.ledger.borrow_mut();
             ledger.take(self.keeping.account, Place::Disk, RECORD);
         }

@@ -5,7 +5,10 @@ use std::rc::Rc;
 use pep_core::{chunks::CHUNK, custody::Place};
 
 use super::{Chunk, FlowBuffers, READS, UNDER_WAY};
-use crate::custody::{Label, RECORD, ReadError, Record, Spot, WriteError};
+use crate::{
+    custody::{Label, RECORD, ReadError, Record, Spot, WriteError},
+    table::kept::Request,
+};
 
 impl FlowBuffers {
     /// Makes room for the leg's bytes: moves the youngest chunks out of memory if the policy
@@ -22,7 +25,7 @@ impl FlowBuffers {
     pub(super) fn spill(&mut self, most: usize, from: u64) {
         let custody = Rc::clone(&self.keeping.keeper.custody);
         let mut spill = custody.spill.borrow_mut();
-        let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
+        let Some(spill) = spill.as_mut().filter(|_| custody.may(Request::Write)) else {
             return;
         };
         if self.binding.token == 0 {
@@ -49,7 +52,7 @@ impl FlowBuffers {
                 ledger.give_back(account, Place::Disk, RECORD);
                 return;
             }
-            self.keeping.spilled.insert(start, Chunk::Leaving);
+            self.keeping.put(start, Chunk::Leaving);
             spill.write(self.keeping.keeper.key, self.label(start), record);
         }
     }
@@ -68,7 +71,7 @@ impl FlowBuffers {
     pub(crate) fn on_written(&mut self, start: u64, result: Result<Spot, WriteError>) {
         match result {
             Ok(spot) if start >= self.keeping.announced => {
-                self.keeping.spilled.insert(start, Chunk::OnDisk(spot, 0));
+                self.keeping.put(start, Chunk::OnDisk(spot, 0));
                 self.outgoing.release(start..start + CHUNK);
                 self.publish_chunks(self.outward);
                 let counters = &self.keeping.keeper.custody.counters;
@@ -76,14 +79,17 @@ impl FlowBuffers {
             }
             Ok(spot) => {
                 // The chunk is needed already.
-                self.keeping.spilled.remove(&start);
+                self.keeping.take_out(start);
                 self.keeping.give_disk_back();
                 self.keeping.keeper.custody.forget(spot);
             }
             Err(err) => {
-                self.keeping.spilled.remove(&start);
+                self.keeping.take_out(start);
                 self.keeping.give_disk_back();
-                self.keeping.keeper.custody.on_disk_failed(&err, "write");
+                self.keeping
+                    .keeper
+                    .custody
+                    .on_disk_failed(&err, Request::Write);
             }
         }
         self.wake();
@@ -104,17 +110,15 @@ impl FlowBuffers {
                 // From here on a successor finds the bytes in memory too, and the copy on disk is
                 // not needed any more.
                 self.publish_chunks(self.outward);
-                self.keeping.spilled.remove(&start);
+                self.keeping.take_out(start);
                 self.keeping.give_disk_back();
                 custody.forget(spot);
                 custody.reuse(record);
             }
             Err(err) => {
-                custody.on_disk_failed(&err, "read");
+                custody.on_disk_failed(&err, Request::Read);
                 self.outgoing.break_promise();
-                self.keeping
-                    .spilled
-                    .insert(start, Chunk::OnDisk(spot, failures + 1));
+                self.keeping.put(start, Chunk::OnDisk(spot, failures + 1));
                 if failures + 1 >= READS {
                     self.lose(start, &err);
                 }
@@ -128,7 +132,7 @@ impl FlowBuffers {
     pub(super) fn fetch(&mut self, due: u64) -> bool {
         let custody = Rc::clone(&self.keeping.keeper.custody);
         let mut spill = custody.spill.borrow_mut();
-        let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
+        let Some(spill) = spill.as_mut().filter(|_| custody.may(Request::Read)) else {
             return false;
         };
         let chunks = self.keeping.spilled.range(..due);
@@ -150,7 +154,7 @@ impl FlowBuffers {
                 return false;
             }
             let returning = Chunk::Returning(failures);
-            self.keeping.spilled.insert(start, returning);
+            self.keeping.put(start, returning);
         }
         false
     }
