@@ -4,6 +4,13 @@
 //! never whole wait there for half a minute, in memory that all share: up to
 //! `net.ipv4.ipfrag_high_thresh`, or `net.ipv6.ip6frag_high_thresh`. Beyond it the kernel drops new
 //! ones of everybody.
+//!
+//! The kernel forgets none of them sooner, so that room cannot be made. A host that loses or leaves
+//! out fragments would take it from the other hosts of its peer. So a host may have half of what
+//! the other hosts leave.
+//!
+//! What is counted is to be no less than what the kernel holds. Where it may have given up earlier
+//! fragments of a datagram, or not, the next one is refused.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,31 +20,97 @@ use std::{
 
 use etherparse::{Ipv6ExtensionSlice, LaxIpSlice};
 
+use crate::hosts::Host;
+
 /// Maximum that fragments of a peer take while they wait, as the kernel counts it: half of the
 /// default of both thresholds.
 const MEMORY_MAX: usize = 2 << 20;
-/// Fragments of a source after which the kernel gives up earlier ones of a datagram of IPv4, and
-/// begins it anew with the next (`net.ipv4.ipfrag_max_dist`).
-const DISTANCE_MAX: u64 = 64;
 /// Length of the longest datagram.
 const LEN_MAX: usize = 65_535;
-/// Time for which the kernel keeps fragments at most: `net.ipv6.ip6frag_time`. It is 30 s for IPv4.
-const KEPT: Duration = Duration::from_secs(60);
+/// Maximum error of the time at which the kernel forgets a datagram: it begins to count later, and
+/// its timers are coarse. A quarter of that time, if it is less.
+const INEXACT: Duration = Duration::from_secs(1);
 /// Interval between two searches for what the kernel no longer keeps.
 const SEARCH: Duration = Duration::from_secs(1);
+
+/// Settings of the kernel for reassembly. The default is that of Linux.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reassembly {
+    /// Time for which a datagram of IPv4 may stay incomplete (`net.ipv4.ipfrag_time`).
+    pub kept: Duration,
+    /// Time for one of IPv6 (`net.netfilter.nf_conntrack_frag6_timeout`).
+    pub kept6: Duration,
+    /// Fragments of a source after which the kernel gives up earlier ones of a datagram of IPv4,
+    /// and begins it anew with the next (`net.ipv4.ipfrag_max_dist`). It does not if this is 0.
+    pub distance: u64,
+}
+
+impl Default for Reassembly {
+    fn default() -> Self {
+        Self {
+            kept: Duration::from_secs(30),
+            kept6: Duration::from_secs(60),
+            distance: 64,
+        }
+    }
+}
+
+impl Reassembly {
+    /// Returns the age from which on a datagram may be forgotten, and that at which it is.
+    fn forgets(&self, name: &Name) -> (Duration, Duration) {
+        let kept = if name.protocol.is_some() {
+            self.kept
+        } else {
+            self.kept6
+        };
+        let inexact = INEXACT.min(kept / 4);
+        (kept - inexact, kept + inexact)
+    }
+
+    /// Returns whether that many fragments of a source are too many between two of a datagram.
+    fn is_far(&self, name: &Name, distance: u64) -> bool {
+        self.distance > 0 && name.protocol.is_some() && distance > self.distance
+    }
+}
 
 /// Fragments of a peer that wait in the kernel for the rest of their datagrams.
 #[derive(Debug, Default)]
 pub struct Fragments {
+    kernel: Reassembly,
     waiting: HashMap<Name, Datagram>,
     /// Recent fragments by source.
     sources: HashMap<IpAddr, u64>,
+    /// Recent fragments by all but the identification. Rules may drop some of a source before they
+    /// are reassembled, but hardly some of these.
+    ways: HashMap<Way, u64>,
+    /// Memory by host.
+    hosts: HashMap<Host, usize>,
     memory: usize,
     searched: Duration,
 }
 
-/// Ends, identification and, with IPv4, protocol of a datagram.
-type Name = (IpAddr, IpAddr, u32, Option<u8>);
+/// Ends and, with IPv4, protocol of a datagram.
+type Way = (IpAddr, IpAddr, Option<u8>);
+
+/// Identity of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Name {
+    from: IpAddr,
+    to: IpAddr,
+    /// Only with IPv4.
+    protocol: Option<u8>,
+    id: u32,
+}
+
+impl Name {
+    fn way(&self) -> Way {
+        (self.from, self.to, self.protocol)
+    }
+
+    fn host(&self) -> Host {
+        Host::from_address(self.from)
+    }
+}
 
 #[derive(Debug)]
 struct Datagram {
@@ -48,13 +121,19 @@ struct Datagram {
     /// Length of the whole, once its last fragment was seen.
     len: Option<usize>,
     memory: usize,
-    /// Number of its last fragment among those of its source.
-    number: Option<u64>,
-    /// True if the kernel may have given up fragments: it may never be whole there.
-    begins_anew: bool,
+    /// Numbers of its last fragment, among those of its way and of its source.
+    numbers: [u64; 2],
 }
 
 impl Fragments {
+    /// Returns a bound for a kernel with these settings.
+    pub fn new(kernel: Reassembly) -> Self {
+        Self {
+            kernel,
+            ..Self::default()
+        }
+    }
+
     /// Returns whether a packet may go to the kernel. Fragments may not that the kernel might drop,
     /// that overlap others or contradict them (RFC 5722; the kernel drops such datagrams of IPv4
     /// too), or that exceed the memory. Other packets always may.
@@ -63,48 +142,127 @@ impl Fragments {
             return true;
         };
         if now >= self.searched + SEARCH {
-            self.searched = now;
-            self.waiting
-                .retain(|_, datagram| now < datagram.began + KEPT);
-            self.memory = self.waiting.values().map(|datagram| datagram.memory).sum();
-            let sources: HashSet<_> = self.waiting.keys().map(|(source, ..)| *source).collect();
-            self.sources.retain(|source, _| sources.contains(source));
+            self.search(now);
         }
-        let memory = memory(packet);
         let Fragment { from, to, .. } = fragment;
-        if !fragment.arrives || from >= to || to > LEN_MAX || self.memory + memory > MEMORY_MAX {
+        if !fragment.arrives || from >= to || to > LEN_MAX {
             return false;
         }
-        let datagram = self.waiting.entry(name).or_insert_with(|| Datagram {
-            began: now,
-            parts: BTreeMap::new(),
-            received: 0,
-            len: None,
-            memory: 0,
-            number: None,
-            begins_anew: false,
-        });
-        if !datagram.add(fragment) {
+        let Some(begins) = self.begins(now, &name) else {
+            return false;
+        };
+        let earlier = self.waiting.get(&name);
+        if earlier.is_some_and(|datagram| !begins && !datagram.fits(fragment)) {
             return false;
         }
-        datagram.memory += memory;
-        self.memory += memory;
-        let number = self.sources.entry(name.0).or_default();
-        *number += 1;
-        let before = datagram.number.replace(*number);
-        let is_far = before.is_some_and(|before| *number - before > DISTANCE_MAX);
-        datagram.begins_anew |= is_far && name.3.is_some();
-        if datagram.len == Some(datagram.received) && !datagram.begins_anew {
-            self.memory -= datagram.memory;
-            self.waiting.remove(&name);
+        let freed = earlier.map_or(0, |datagram| if begins { datagram.memory } else { 0 });
+        let is_whole = earlier.is_some_and(|datagram| !begins && datagram.is_whole_with(fragment));
+        let memory = memory(packet);
+        // What completes a datagram frees its memory at once.
+        if !is_whole && !self.has_room(name.host(), freed, memory) {
+            return false;
+        }
+        if begins || is_whole {
+            self.remove(&name);
+        }
+        let numbers = self.count(&name);
+        if !is_whole {
+            let datagram = self
+                .waiting
+                .entry(name)
+                .or_insert_with(|| Datagram::new(now));
+            datagram.add(fragment);
+            datagram.memory += memory;
+            datagram.numbers = numbers;
+            *self.hosts.entry(name.host()).or_default() += memory;
+            self.memory += memory;
         }
         true
+    }
+
+    /// Returns whether the kernel begins a datagram with its next fragment, as it has forgotten or
+    /// gives up earlier ones of that name; `None` if it may.
+    fn begins(&self, now: Duration, name: &Name) -> Option<bool> {
+        let Some(datagram) = self.waiting.get(name) else {
+            return Some(true);
+        };
+        let age = now.saturating_sub(datagram.began);
+        let (may_forget, forgets) = self.kernel.forgets(name);
+        let [near, all] = datagram.numbers;
+        let number = |count: Option<&u64>| count.map_or(0, |count| count + 1);
+        let near = number(self.ways.get(&name.way())).saturating_sub(near);
+        let all = number(self.sources.get(&name.from)).saturating_sub(all);
+        if self.kernel.is_far(name, near) || age >= forgets {
+            return Some(true);
+        }
+        let is_certain = !self.kernel.is_far(name, all) && age < may_forget;
+        is_certain.then_some(false)
+    }
+
+    /// Returns whether a host may have `memory` more, after some of its own was freed.
+    fn has_room(&self, host: Host, freed: usize, memory: usize) -> bool {
+        let own = self.hosts.get(&host).copied().unwrap_or_default();
+        let others = self.memory - own;
+        own - freed + memory <= (MEMORY_MAX - others) / 2
+    }
+
+    /// Counts a fragment that goes to the kernel. Returns its numbers.
+    fn count(&mut self, name: &Name) -> [u64; 2] {
+        let near = self.ways.entry(name.way()).or_default();
+        let all = self.sources.entry(name.from).or_default();
+        (*near, *all) = (*near + 1, *all + 1);
+        [*near, *all]
+    }
+
+    fn remove(&mut self, name: &Name) {
+        let Some(datagram) = self.waiting.remove(name) else {
+            return;
+        };
+        self.memory -= datagram.memory;
+        if let Some(own) = self.hosts.get_mut(&name.host()) {
+            *own -= datagram.memory;
+            if *own == 0 {
+                self.hosts.remove(&name.host());
+            }
+        }
+    }
+
+    /// Removes what the kernel has forgotten.
+    fn search(&mut self, now: Duration) {
+        self.searched = now;
+        let kernel = self.kernel;
+        let is_gone =
+            |(name, datagram): &(&Name, &Datagram)| now >= datagram.began + kernel.forgets(name).1;
+        let gone: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(is_gone)
+            .map(|(name, _)| *name)
+            .collect();
+        for name in &gone {
+            self.remove(name);
+        }
+        let ways: HashSet<_> = self.waiting.keys().map(Name::way).collect();
+        self.ways.retain(|way, _| ways.contains(way));
+        let sources: HashSet<_> = ways.iter().map(|(source, ..)| *source).collect();
+        self.sources.retain(|source, _| sources.contains(source));
     }
 }
 
 impl Datagram {
-    /// Adds a fragment if it fits to the others.
-    fn add(&mut self, fragment: Fragment) -> bool {
+    fn new(began: Duration) -> Self {
+        Self {
+            began,
+            parts: BTreeMap::new(),
+            received: 0,
+            len: None,
+            memory: 0,
+            numbers: [0; 2],
+        }
+    }
+
+    /// Returns whether a fragment fits to the others.
+    fn fits(&self, fragment: Fragment) -> bool {
         let Fragment { from, to, more, .. } = fragment;
         let before = self.parts.range(..to).next_back();
         let last = self.parts.last_key_value().map_or(0, |(_, end)| *end);
@@ -114,15 +272,24 @@ impl Datagram {
             (None, true) => true,
             (None, false) => last <= to,
         };
-        if !fits || before.is_some_and(|(_, end)| *end > from) {
-            return false;
-        }
+        fits && before.is_none_or(|(_, end)| *end <= from)
+    }
+
+    /// Returns whether a fragment that fits is the last one missing.
+    fn is_whole_with(&self, fragment: Fragment) -> bool {
+        let Fragment { from, to, more, .. } = fragment;
+        let len = if more { self.len } else { Some(to) };
+        len == Some(self.received + to - from)
+    }
+
+    /// Adds a fragment that fits.
+    fn add(&mut self, fragment: Fragment) {
+        let Fragment { from, to, more, .. } = fragment;
         if !more {
             self.len = Some(to);
         }
         self.parts.insert(from, to);
         self.received += to - from;
-        true
     }
 }
 
@@ -176,7 +343,12 @@ impl Fragment {
             return None;
         }
         let to = from + (payload.end as usize).checked_sub(start as usize)?;
-        let name = (ip.source_addr(), ip.destination_addr(), id, protocol);
+        let name = Name {
+            from: ip.source_addr(),
+            to: ip.destination_addr(),
+            protocol,
+            id,
+        };
         let fragment = Self {
             from,
             to,
@@ -193,152 +365,4 @@ fn memory(packet: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Builds the fragment `from..to` of an IPv4 datagram.
-    fn fragment(id: u16, from: u16, to: u16, more: bool) -> Vec<u8> {
-        let len = usize::from(to - from);
-        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
-        packet.extend([10, 1, 0, 2, 10, 2, 0, 2]);
-        packet.resize(20 + len, 7);
-        let word = |value: u16| value.to_be_bytes();
-        packet[2..4].copy_from_slice(&word(20 + to - from));
-        packet[4..6].copy_from_slice(&word(id));
-        packet[6..8].copy_from_slice(&word((from / 8) | (u16::from(more) << 13)));
-        let sum = |sum: u32, word: &[u8]| sum + u32::from(u16::from_be_bytes([word[0], word[1]]));
-        let sum = packet[..20].chunks(2).fold(0, sum);
-        packet[10..12].copy_from_slice(&word(!(sum as u16 + (sum >> 16) as u16)));
-        packet
-    }
-
-    #[test]
-    fn whole_datagrams_take_nothing_and_the_rest_is_bounded() {
-        let mut fragments = Fragments::default();
-        let mut now = Duration::from_secs(100);
-        for id in 0..10_000 {
-            assert!(fragments.admit(now, &fragment(id, 1400, 3000, false)));
-            assert!(fragments.admit(now, &fragment(id, 0, 1400, true)));
-        }
-        assert!(fragments.waiting.is_empty() && fragments.memory == 0);
-        let first = |id| fragment(id, 0, 1400, true);
-        let admitted = (0..10_000).filter(|id| fragments.admit(now, &first(*id)));
-        assert_eq!(admitted.count(), MEMORY_MAX / (2048 + 512));
-        now += KEPT;
-        assert!(fragments.admit(now, &first(1)), "the kernel has forgotten");
-        assert_eq!(fragments.waiting.len(), 1);
-        assert!(fragments.admit(now, &[0x45; 3]), "no fragment");
-    }
-
-    #[test]
-    fn headers_behind_that_of_an_ipv6_fragment_belong_to_the_datagram() {
-        let fragment = |from: u16, more: bool, bytes: &[u8]| {
-            let place = (from | u16::from(more)).to_be_bytes();
-            let header = [60, 0, place[0], place[1], 0, 0, 0, 9];
-            let len = (header.len() + bytes.len()) as u8;
-            let ends = [[1; 16], [2; 16]].concat();
-            [&[0x60, 0, 0, 0, 0, len, 44, 64][..], &ends, &header, bytes].concat()
-        };
-        let options = [17, 0, 1, 4, 0, 0, 0, 0];
-        let mut fragments = Fragments::default();
-        let mut admit = |packet: &[u8]| fragments.admit(Duration::ZERO, packet);
-        assert!(admit(&fragment(0, true, &[options, [7; 8]].concat())));
-        assert!(!admit(&fragment(8, true, &[7; 8])), "overlapping");
-        assert!(admit(&fragment(16, false, &options)));
-        assert!(fragments.waiting.is_empty() && fragments.memory == 0);
-    }
-
-    #[test]
-    fn what_the_kernel_drops_completes_no_datagram() {
-        let mut fragments = Fragments::default();
-        let mut admit = |packet: &[u8]| fragments.admit(Duration::ZERO, packet);
-        assert!(admit(&fragment(1, 0, 8, true)));
-        let mut damaged = fragment(1, 8, 16, false);
-        damaged[11] ^= 1;
-        assert!(!admit(&damaged));
-        let ends = [[1; 16], [2; 16]].concat();
-        let options = [44, 0, 0x5e, 4, 0, 0, 0, 0];
-        let header = [17, 0, 0, 8, 0, 0, 0, 9, 7, 7, 7, 7, 7, 7, 7, 7];
-        let optional = [&[0x60, 0, 0, 0, 0, 24, 0, 64][..], &ends, &options, &header].concat();
-        assert!(!admit(&optional));
-        assert_eq!(fragments.waiting.len(), 1);
-    }
-
-    #[test]
-    fn what_the_kernel_gives_up_for_later_ones_completes_no_datagram() {
-        let mut fragments = Fragments::default();
-        let mut admit = |id, last: bool| {
-            let packet = match last {
-                false => fragment(id, 0, 8, true),
-                true => fragment(id, 8, 16, false),
-            };
-            fragments.admit(Duration::ZERO, &packet)
-        };
-        for (step, ids) in [(64, 1..=64), (65, 101..=165)] {
-            assert!(ids.clone().all(|id| admit(id, false)), "{step}");
-            assert!(ids.clone().all(|id| admit(id, true)), "{step}");
-        }
-        assert_eq!(fragments.waiting.len(), 65, "those too far apart");
-        assert!(fragments.admit(KEPT, &fragment(1, 0, 8, true)));
-        assert_eq!((fragments.waiting.len(), fragments.sources.len()), (1, 1));
-    }
-
-    #[test]
-    fn what_does_not_fit_is_not_admitted() {
-        let mut fragments = Fragments::default();
-        let mut admit =
-            |from, to, more| fragments.admit(Duration::ZERO, &fragment(1, from, to, more));
-        assert!(admit(800, 1600, true));
-        for (from, to, more) in [
-            (800, 1600, true),
-            (0, 808, true),
-            (1592, 2400, true),
-            (808, 816, true),
-            (8, 800, false),
-            (2400, 2400, true),
-        ] {
-            assert!(!admit(from, to, more), "{from}..{to} {more}");
-        }
-        assert!(admit(2400, 2500, false));
-        for (from, to, more) in [(2496, 2600, true), (2504, 2600, false), (3200, 4000, true)] {
-            assert!(!admit(from, to, more), "{from}..{to} {more}");
-        }
-        assert!(admit(0, 800, true) && admit(1600, 2400, true));
-        assert!(fragments.waiting.is_empty());
-    }
-
-    proptest! {
-        /// Against a naive reassembly of the admitted fragments.
-        #[test]
-        fn memory_is_that_of_datagrams_that_are_not_whole(
-            sent in prop::collection::vec((0_u16..3, 0_u16..5, 1_u16..4, any::<bool>()), 0..60),
-        ) {
-            let mut fragments = Fragments::default();
-            let mut naive: HashMap<u16, (Vec<bool>, Option<usize>, usize)> = HashMap::new();
-            for (id, from, blocks, more) in sent {
-                let more = more || from == 0;
-                let packet = fragment(id, from * 8, (from + blocks) * 8, more);
-                if !fragments.admit(Duration::ZERO, &packet) {
-                    continue;
-                }
-                let (bytes, len, held) = naive.entry(id).or_default();
-                let to = usize::from(from + blocks);
-                bytes.resize(bytes.len().max(to), false);
-                for byte in &mut bytes[from.into()..to] {
-                    prop_assert!(!std::mem::replace(byte, true), "overlapping");
-                }
-                *held += memory(&packet);
-                if !more {
-                    prop_assert_eq!(len.replace(to), None);
-                }
-                prop_assert!(len.is_none_or(|len| len >= bytes.len()));
-                if *len == Some(bytes.len()) && bytes.iter().all(|byte| *byte) {
-                    naive.remove(&id);
-                }
-            }
-            prop_assert_eq!(fragments.memory, naive.values().map(|(_, _, held)| held).sum::<usize>());
-        }
-    }
-}
+mod tests;

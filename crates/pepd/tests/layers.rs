@@ -93,9 +93,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pep-core",
         &[
-            "expiring fragments",
+            "expiring",
             "budget fair round_robin rounds ring chunks key hosts stream_header pace redirection stats syn history lookups parties receive",
-            "midway relay",
+            "fragments midway relay",
             "arena outage reading",
             "site",
             "reach",

@@ -52,7 +52,7 @@ pub struct Flood {
 }
 
 /// All floods.
-pub const ALL: [Flood; 43] = [
+pub const ALL: [Flood; 44] = [
     // The first, as floods of openings delay later ones of the peer, and as flows of a session that
     // has ended without a word count for a minute.
     flood("expanding blocks", 200, expanding_blocks),
@@ -96,6 +96,7 @@ pub const ALL: [Flood; 43] = [
     flood("jumping numbers", 1000, kept::jumping_numbers),
     flood("first fragments", 1000, packets::first_fragments),
     flood("far fragments", 1000, packets::far_fragments),
+    flood("restarted fragments", 1000, packets::restarted_fragments),
     flood("packets of one link", 1000, packets::of_one_link),
     // What it leaves takes the pace of others for minutes.
     flood("released and expanding", 200, kept::released_and_expanding),

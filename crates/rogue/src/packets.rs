@@ -336,6 +336,19 @@ pub(crate) fn far_fragments(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<
     vec![fragment(id, target, place)]
 }
 
+/// Ever more parts of some datagrams, with so many others before the next one that the kernel
+/// begins the datagram anew. It would fill its memory if it did not.
+pub(crate) fn restarted_fragments(n: u64, target: &Target, _: &mut SplitMix64) -> Vec<Step> {
+    const DATAGRAMS: u64 = 70;
+    const PARTS: u64 = 64;
+    let part = n / DATAGRAMS % PARTS;
+    vec![fragment(
+        n % DATAGRAMS,
+        target,
+        0x2000 | (part as u16 * (1008 / 8)),
+    )]
+}
+
 /// Builds a message with a fragment, by its place: an offset in units of eight bytes, and a flag.
 fn fragment(id: u64, target: &Target, place: u16) -> Step {
     // The UDP header and these bytes are a multiple of eight.
