@@ -156,7 +156,6 @@ impl Snoop {
                 tries: self.config.tries,
                 since: None,
                 repeated,
-                arrived: false,
                 order: 0,
             };
             self.insert(&key, seq, kept);
@@ -270,10 +269,7 @@ impl Snoop {
         };
         flow.acked = Some(ack);
         let (mut newest, mut repeated) = (None, false);
-        while let Some(entry) = flow.kept.first_entry()
-            && entry.get().end <= ack
-        {
-            let kept = entry.remove();
+        while let Some(kept) = flow.take_acked(ack) {
             self.bytes -= kept.cost();
             repeated |= kept.repeated;
             flow.on_arrival(kept.order, kept.repeated);

@@ -1,7 +1,7 @@
 //! State of one connection: segments in flight, and the arrived ones among them.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     time::Duration,
 };
 
@@ -21,6 +21,11 @@ const VISITED_MAX: usize = 1024;
 pub(super) struct Flow {
     /// Kept segments by number.
     pub kept: BTreeMap<u64, Kept>,
+    /// Numbers of those that SACK has not reported. The receiver may still drop reported ones
+    /// (RFC 2018 §8), so all are kept.
+    awaited: BTreeSet<u64>,
+    /// Highest end of a reported one.
+    reported: u64,
     /// Number after the highest byte that has left for the link.
     pub sent: u64,
     pub acked: Option<u64>,
@@ -44,8 +49,6 @@ pub(super) struct Kept {
     /// True if the host or the booster has sent it more than once: its acknowledgement gives no
     /// sample (Karn's rule, RFC 6298 §3).
     pub repeated: bool,
-    /// True if SACK has reported it. The receiver may still drop it (RFC 2018 §8), so it is kept.
-    pub arrived: bool,
     /// Position of its last transmission in the order of leaving.
     pub order: u64,
 }
@@ -111,15 +114,29 @@ impl Flow {
         kept.order = self.next_order();
         match self.kept.entry(seq) {
             Entry::Vacant(entry) => {
+                self.awaited.insert(seq);
                 entry.insert(kept);
                 None
             }
             Entry::Occupied(mut entry) => {
                 kept.repeated = true;
-                kept.arrived = entry.get().arrived && kept.end <= entry.get().end;
+                if kept.end > entry.get().end {
+                    self.awaited.insert(seq);
+                }
                 Some(entry.insert(kept))
             }
         }
+    }
+
+    /// Removes the first segment, if the acknowledgement of this number covers it.
+    pub fn take_acked(&mut self, ack: u64) -> Option<Kept> {
+        let first = self.kept.first_entry()?;
+        if first.get().end > ack {
+            return None;
+        }
+        let (seq, kept) = first.remove_entry();
+        self.awaited.remove(&seq);
+        Some(kept)
     }
 
     /// Returns whether a segment that left later has overtaken it: such links preserve order.
@@ -137,31 +154,40 @@ impl Flow {
             if begin < ack || begin >= end || end > self.sent {
                 continue;
             }
-            for kept in self.kept.range_mut(begin..end).map(|(_, kept)| kept) {
-                if kept.end <= end && !std::mem::replace(&mut kept.arrived, true) && !kept.repeated
-                {
-                    self.newest = self.newest.max(kept.order);
-                }
-            }
+            self.report(begin, end);
         }
-        let arrived = self.kept.range(ack..).rev();
-        let highest = (arrived.map(|(_, kept)| kept)).find(|kept| kept.arrived);
-        let Some(highest) = highest.map(|kept| kept.end) else {
-            return Missing::default();
-        };
         let mut missing = Missing::default();
+        if self.reported <= ack {
+            return missing;
+        }
+        let mut awaited = self.awaited.range(ack..self.reported).peekable();
         let mut at = ack;
-        for (visited, (seq, kept)) in self.kept.range(ack..highest).enumerate() {
+        for (visited, (seq, kept)) in self.kept.range(ack..self.reported).enumerate() {
             missing.others |= *seq > at;
             if missing.kept.len() >= MISSING_MAX || visited >= VISITED_MAX {
                 missing.others = true;
                 break;
             }
-            if !kept.arrived {
-                missing.kept.push(*seq);
-            }
+            missing.kept.extend(awaited.next_if_eq(&seq));
             at = at.max(kept.end);
         }
         missing
+    }
+
+    /// Notes the arrival of segments within a range. Each is looked at once, as ranges repeat those
+    /// of earlier acknowledgements.
+    fn report(&mut self, begin: u64, end: u64) {
+        let within = |seq: &u64| self.kept.get(seq).is_some_and(|kept| kept.end <= end);
+        let awaited = self.awaited.range(begin..end).copied();
+        let reported: Vec<_> = awaited.filter(within).collect();
+        for seq in reported {
+            self.awaited.remove(&seq);
+            if let Some(kept) = self.kept.get(&seq) {
+                self.reported = self.reported.max(kept.end);
+                if !kept.repeated {
+                    self.newest = self.newest.max(kept.order);
+                }
+            }
+        }
     }
 }
