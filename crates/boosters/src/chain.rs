@@ -78,6 +78,9 @@ pub struct ChainStats {
 /// Maximum messages waiting behind the queue: those that boosters made while the link was down.
 const READY_MAX: usize = 1024;
 
+/// Minimum bytes for which a packet for a host counts while it waits.
+pub const WAITING_MIN: usize = 1024;
+
 /// Sending side of a site, and both directions of its hosts' connections.
 #[derive(Debug)]
 pub struct Chain {
@@ -90,6 +93,8 @@ pub struct Chain {
     ready_late: u64,
     /// Packets for hosts.
     hosts: VecDeque<Packet>,
+    /// Bytes for which they count.
+    waiting: usize,
     cutter: Cutter,
     /// The far end reads messages of several packets.
     joins: bool,
@@ -115,6 +120,7 @@ impl Chain {
             ready: VecDeque::new(),
             ready_late: 0,
             hosts: VecDeque::new(),
+            waiting: 0,
             cutter: Cutter::default(),
             joins: false,
             out: Out::default(),
@@ -268,7 +274,16 @@ impl Chain {
 
     /// Returns the next packet for a host.
     pub fn poll_host(&mut self) -> Option<Packet> {
-        self.hosts.pop_front()
+        let packet = self.hosts.pop_front()?;
+        self.waiting -= counted(&packet);
+        Some(packet)
+    }
+
+    /// Returns the bytes of packets that wait for hosts, with those that boosters made. A short
+    /// packet counts for [`WAITING_MIN`].
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// Returns the counters.
@@ -370,6 +385,7 @@ impl Chain {
 
     fn take_hosts(&mut self) {
         self.stats.packets_up += self.out.up.len() as u64;
+        self.waiting += self.out.up.iter().map(counted).sum::<usize>();
         self.hosts.extend(self.out.up.drain(..));
     }
 
@@ -388,6 +404,10 @@ impl Chain {
             }
         }
     }
+}
+
+fn counted(packet: &Packet) -> usize {
+    packet.bytes.len().max(WAITING_MIN)
 }
 
 /// Maximum waiting replies; a lost request is repeated.

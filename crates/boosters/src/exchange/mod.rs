@@ -284,6 +284,12 @@ impl Exchange {
         chains.find_map(|(index, chain)| Some((index, chain.poll_host()?)))
     }
 
+    /// Returns the bytes of packets that wait for hosts ([`Chain::waiting`]).
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.chains.iter().map(Chain::waiting).sum()
+    }
+
     /// Returns the local chains.
     #[must_use]
     pub fn chains(&self) -> &[Chain] {

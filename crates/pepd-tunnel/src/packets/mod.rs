@@ -20,11 +20,13 @@ pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
 use std::time::Duration;
 
 use admission::Admission;
-use boosters::{ecn::Ecn as Mark, exchange::Exchange, fec::Backend, rule::Path};
+use boosters::{
+    chain::WAITING_MIN, ecn::Ecn as Mark, exchange::Exchange, fec::Backend, rule::Path,
+};
 use facts::Need;
 use pep_core::{
     config::{Config, PacketSite, Peer},
-    fragments::Fragments,
+    fragments::{Fragments, Reassembly},
     pace::{Line, Lines, Pace},
     site::{Answers, SiteId, WithoutPeer},
 };
@@ -47,7 +49,6 @@ const COUNTED_MIN: usize = 512;
 /// Maximum bytes of packets of the peer that wait for hosts, where a packet counts for 1 KiB or
 /// more.
 const WAITING_MAX: usize = 8 << 20;
-const WAITING_MIN: usize = 1024;
 /// First channel of receivers' replies ([`boosters::exchange`]).
 const REPLIES: u8 = 64;
 
@@ -84,8 +85,6 @@ pub(super) struct Packets {
     expansion: Expansion,
     /// Time until which packets exceed the pace.
     paced_until: Duration,
-    /// Bytes of packets that wait for hosts; at most, as boosters may drop some.
-    waiting: usize,
     fragments: Fragments,
     /// Messages on channels that no peer uses, those beyond the pace or the maximum, and fragments
     /// that may not go to the kernel.
@@ -175,8 +174,7 @@ impl Packets {
             admission: Admission::new(Peer::reach(&config.peers, peer)),
             expansion: Expansion::default(),
             paced_until: Duration::ZERO,
-            waiting: 0,
-            fragments: Fragments::default(),
+            fragments: Fragments::new(reassembly()),
             refused: 0,
         })
     }
@@ -252,18 +250,9 @@ impl Packets {
     pub(super) fn settle(&mut self, now: Duration, session: Option<&mut Session>) {
         self.settled = now;
         // Timers release packets as messages do.
-        let may_release = now >= self.paced_until && self.waiting < WAITING_MAX;
+        let may_release = !self.is_over(now);
         if may_release && self.exchange.deadline().is_some_and(|at| at <= now) {
-            let (sites, admission) = (&self.sites, &mut self.admission);
-            let (mut bytes, waiting) = (0, &mut self.waiting);
-            let site = &mut |packet: &[u8]| {
-                bytes += packet.len().max(COUNTED_MIN);
-                let site = admission.site_of(sites, packet)?;
-                *waiting += packet.len().max(WAITING_MIN);
-                Some(site)
-            };
-            self.exchange.on_time(now, site);
-            self.count(now, 0, bytes);
+            self.count(now, 0, |exchange, site| exchange.on_time(now, site));
         }
         self.log_strangers(now);
         if self.queues.is_some() {
@@ -295,14 +284,11 @@ impl Packets {
     /// Returns the next packet for a host, and the chain of its interface.
     pub(super) fn poll_host(&mut self, now: Duration) -> Option<(usize, Vec<u8>)> {
         while let Some((chain, packet)) = self.exchange.poll_host() {
-            let bytes = packet.bytes.len().max(WAITING_MIN);
-            self.waiting = self.waiting.saturating_sub(bytes);
             if self.fragments.admit(now, &packet.bytes) {
                 return Some((chain, packet.bytes));
             }
             self.refused += 1;
         }
-        self.waiting = 0;
         None
     }
 
@@ -339,26 +325,40 @@ impl Packets {
     /// Takes a message of the peer. It is dropped while packets of earlier ones exceed the pace, or
     /// too many of them wait.
     pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
-        let is_over = self.waiting >= WAITING_MAX || now < self.paced_until;
-        if is_over || (CHANNELS..REPLIES).contains(&channel) {
+        if self.is_over(now) || (CHANNELS..REPLIES).contains(&channel) {
             self.refused += 1;
             return;
         }
-        let (sites, admission) = (&self.sites, &mut self.admission);
-        let (mut bytes, waiting) = (0, &mut self.waiting);
-        let site = &mut |packet: &[u8]| {
-            bytes += packet.len().max(COUNTED_MIN);
-            let site = admission.site_of(sites, packet)?;
-            *waiting += packet.len().max(WAITING_MIN);
-            Some(site)
-        };
-        self.exchange
-            .handle(now, channel, message, inside(outer), site);
-        self.count(now, message.len(), bytes);
+        self.count(now, message.len(), |exchange, site| {
+            exchange.handle(now, channel, message, inside(outer), site);
+        });
     }
 
-    /// Counts the bytes of packets that came out of `packed` bytes of the peer.
-    fn count(&mut self, now: Duration, packed: usize, bytes: usize) {
+    /// Returns whether packets exceed the pace, or too many wait for hosts.
+    fn is_over(&self, now: Duration) -> bool {
+        now < self.paced_until || self.exchange.waiting() >= WAITING_MAX
+    }
+
+    /// Runs the exchange, and counts the bytes of packets that come out of `packed` bytes of the
+    /// peer.
+    fn count(
+        &mut self,
+        now: Duration,
+        packed: usize,
+        run: impl FnOnce(&mut Exchange, &mut dyn FnMut(&[u8]) -> Option<usize>),
+    ) {
+        let (sites, admission) = (&self.sites, &mut self.admission);
+        let (mut bytes, mut admitted) = (0, 0);
+        let before = self.exchange.waiting();
+        run(&mut self.exchange, &mut |packet| {
+            bytes += packet.len().max(COUNTED_MIN);
+            let site = admission.site_of(sites, packet)?;
+            admitted += packet.len().max(WAITING_MIN);
+            Some(site)
+        });
+        // Boosters may make many of one, each a short one.
+        let made = self.exchange.waiting().saturating_sub(before + admitted);
+        let bytes = bytes + made / WAITING_MIN * COUNTED_MIN;
         let pause = self.expansion.wait(now, packed as u64, bytes as u64);
         self.paced_until = self.paced_until.max(now + pause);
     }
@@ -368,6 +368,19 @@ impl Packets {
     pub(super) fn mtus(&self, room: usize) -> impl Iterator<Item = usize> {
         let sites = self.sites.iter();
         sites.map(move |site| room.saturating_sub(site.overhead))
+    }
+}
+
+/// Returns the kernel's settings for reassembly; the defaults for those that it does not tell.
+fn reassembly() -> Reassembly {
+    let number = |path| pepd_sys::sysctl(path)?.parse().ok();
+    let seconds = |path| number(path).map(Duration::from_secs);
+    let default = Reassembly::default();
+    let kept6 = seconds("net/netfilter/nf_conntrack_frag6_timeout");
+    Reassembly {
+        kept: seconds("net/ipv4/ipfrag_time").unwrap_or(default.kept),
+        kept6: kept6.unwrap_or(default.kept6),
+        distance: number("net/ipv4/ipfrag_max_dist").unwrap_or(default.distance),
     }
 }
 

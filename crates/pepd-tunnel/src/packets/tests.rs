@@ -291,6 +291,57 @@ fn packets_that_wait_for_hosts_are_bounded() {
     assert!(packets.poll_host(NOW).is_some());
 }
 
+/// Returns a segment of a host, or an acknowledgement for it.
+fn tcp((from, to): ([u8; 4], [u8; 4]), [seq, ack]: [u32; 2], data: &[u8]) -> Vec<u8> {
+    let mut packet = packet(6, (from, 5060), (to, 5060));
+    packet.truncate(24);
+    packet.extend([seq, ack].map(u32::to_be_bytes).concat());
+    packet.extend([0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    packet.extend(data);
+    packet[3] = packet.len() as u8;
+    boosters::tcp::seal(&mut packet);
+    packet
+}
+
+#[test]
+fn packets_that_boosters_make_for_hosts_are_bounded_and_paced() {
+    let text = CONFIG.replace(
+        "protocol = \"udp\", src = \"10.1.0.0/16\", dport = 5060 }",
+        "protocol = \"tcp\", src = \"10.1.0.0/16\", dport = 5060 }\n\
+         boost = { divacks = { mode = \"brute_force\", parts = 64 } }",
+    );
+    let config = pep_core::config::parse(&text).expect("valid");
+    let acknowledged = |drains: bool| {
+        let mut packets = Packets::new(&config, 0, 1).expect("sites");
+        for number in 0..20_000 {
+            let segment = tcp((HOST, FAR), [number * 100, 1], &[7; 100]);
+            packets.exchange.from_host(NOW, 1, &segment);
+        }
+        let (mut all, mut drained) = (0, 0);
+        for number in 1..=1000 {
+            let message = tcp((FAR, HOST), [1, number * 100], &[]);
+            packets.take(NOW, 0, Ecn::Ect0, &message);
+            all = all.max(packets.exchange.waiting() / WAITING_MIN);
+            while drains && packets.poll_host(NOW).is_some() {
+                drained += 1;
+            }
+        }
+        (all, drained, packets.refused)
+    };
+    let (waiting, _, refused) = acknowledged(false);
+    let most = WAITING_MAX / WAITING_MIN + 64;
+    assert!(
+        (1024..=most).contains(&waiting) && refused > 0,
+        "{waiting} {refused}"
+    );
+    let (_, drained, refused) = acknowledged(true);
+    let most = ((4 << 20) + (1000 - refused as usize) * 40 * 64) / COUNTED_MIN + 64;
+    assert!(
+        (1024..=most).contains(&drained) && refused > 0,
+        "{drained} {refused}"
+    );
+}
+
 #[test]
 fn messages_that_become_many_packets_are_paced() {
     let text = CONFIG.replace("protocol = \"udp\"", "protocol = \"tcp\"");
