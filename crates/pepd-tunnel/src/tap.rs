@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// Time that a turn spends on packets for hosts while there are other peers.
+/// Time that a turn spends on packets for hosts while there are other peers, and on timers.
 const DELIVERY: Duration = Duration::from_millis(1);
 /// Packets delivered between two readings of the clock.
 const CHECK_EVERY: usize = 32;
@@ -215,7 +215,9 @@ impl Taps {
         {
             cx.waker().wake_by_ref();
         }
-        core.settle_packets();
+        if core.settle_packets(DELIVERY) {
+            cx.waker().wake_by_ref();
+        }
         self.deliver(cx, core);
         let [martian, unmatched, forbidden] = core.take_strangers();
         if martian + unmatched + forbidden > 0 {
@@ -236,7 +238,7 @@ impl Taps {
     /// Delivers packets of peers to hosts, those of each peer in turn. With several peers, what
     /// takes too long goes on in the next turn.
     fn deliver(&mut self, cx: &mut Context<'_>, core: &mut Core) {
-        let (mut all, mut written) = (0, 0);
+        let (mut all, mut refused, mut written) = (0, 0, 0);
         let until = core.now() + DELIVERY;
         loop {
             let looks = all % CHECK_EVERY == CHECK_EVERY - 1;
@@ -255,6 +257,10 @@ impl Taps {
                 break;
             };
             all += 1;
+            let Some(packet) = packet else {
+                refused += 1;
+                continue;
+            };
             match ends(&packet) {
                 Some((_, to)) if to.is_multicast() => {
                     let groups = self.groups.as_ref();
@@ -267,7 +273,7 @@ impl Taps {
             core.context.counters.update(|stats| {
                 stats.packets_delivered += written as u64;
                 // Packets that the kernel does not take are lost, as on a link.
-                stats.packets_undeliverable += (all - written) as u64;
+                stats.packets_undeliverable += (all - refused - written) as u64;
             });
         }
     }

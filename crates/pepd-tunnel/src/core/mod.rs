@@ -96,6 +96,8 @@ pub(super) struct Core {
     joined: bool,
     /// Peer whose packets go to hosts next.
     next_host: usize,
+    /// Peer whose packets are settled next.
+    next_settled: usize,
     /// Recorders of traces of all peers.
     recorded: Attached,
     /// Figures that are part of counters of all threads.
@@ -146,6 +148,7 @@ impl Core {
             off: false,
             joined: false,
             next_host: 0,
+            next_settled: 0,
             recorded: Attached::default(),
             counted: Default::default(),
             turns: Turns::default(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pep_core::site::SiteId;
 
 use super::Core;
-use crate::packets::{Packets, Taken};
+use crate::packets::{ForHost, Packets, Taken};
 
 impl Core {
     /// Handles a host's packet from the interface of that chain.
@@ -31,14 +31,27 @@ impl Core {
         peers.find_map(|(index, peer)| Some((index, peer.packets.as_ref()?.chain_of(site)?)))
     }
 
-    /// Runs due timers of packets, and offers ready packets to the sessions.
-    pub(crate) fn settle_packets(&mut self) {
-        let now = self.now();
-        for peer in &mut self.peers.list {
-            if let Some(packets) = &mut peer.packets {
-                packets.settle(now, self.endpoint.session(peer.id));
+    /// Runs due timers of packets, and offers ready packets to the sessions. Peers take turns: with
+    /// several, those of the next call come first that `most` leaves no time for. Returns whether
+    /// there are any.
+    pub(crate) fn settle_packets(&mut self, most: Duration) -> bool {
+        let until = self.now() + most;
+        let count = self.peers.list.len();
+        let mut is_first = true;
+        for turn in 0..count {
+            let index = (self.next_settled + turn) % count;
+            let now = self.now();
+            let peer = &mut self.peers.list[index];
+            let Some(packets) = &mut peer.packets else {
+                continue;
+            };
+            if !std::mem::take(&mut is_first) && now >= until {
+                self.next_settled = index;
+                return true;
             }
+            packets.settle(now, self.endpoint.session(peer.id));
         }
+        false
     }
 
     /// Returns the time of the next timer of packets.
@@ -49,7 +62,7 @@ impl Core {
     }
 
     /// Returns the next packet for a host, with its peer and chain. Peers take turns.
-    pub(crate) fn poll_host(&mut self) -> Option<((usize, usize), Vec<u8>)> {
+    pub(crate) fn poll_host(&mut self) -> Option<((usize, usize), ForHost)> {
         let now = self.now();
         let (peers, next) = (&mut self.peers.list, &mut self.next_host);
         let first = *next;
@@ -100,5 +113,44 @@ impl Core {
             }
             None => packets.end(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig;
+
+    const CONFIG: &str = r#"
+[intercept]
+lan = ["lan0"]
+[[site]]
+name = "tunnels"
+mode = "packet"
+peer = "hub"
+match = { protocol = "gre" }
+[peer.hub]
+endpoint = "192.0.2.1:1"
+public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
+[identity]
+key_file = "k"
+"#;
+
+    #[test]
+    fn peers_take_turns_where_their_timers_take_long() {
+        let shared = rig::core(1, &[(2, None), (3, None), (4, None)]);
+        let mut core = shared.borrow_mut();
+        let config = pep_core::config::parse(CONFIG).expect("valid");
+        // The second peer has no such site.
+        for index in [0, 2] {
+            core.peers.list[index].packets = Packets::new(&config, 0, 1);
+        }
+        assert!(!core.settle_packets(Duration::MAX / 4));
+        for next in [2, 0, 2] {
+            assert!(core.settle_packets(Duration::ZERO));
+            assert_eq!(core.next_settled, next);
+        }
+        core.peers.list[0].packets = None;
+        assert!(!core.settle_packets(Duration::ZERO), "the others are done");
     }
 }

@@ -123,6 +123,9 @@ pub(super) enum Taken {
     Dropped,
 }
 
+/// A packet for a host; `None` for one that may not go to the kernel, as these take time too.
+pub(super) type ForHost = Option<Vec<u8>>;
+
 impl Packets {
     /// Returns the trace of all boosters.
     pub(crate) fn trace(&mut self) -> &mut trace::Trace {
@@ -282,14 +285,11 @@ impl Packets {
     }
 
     /// Returns the next packet for a host, and the chain of its interface.
-    pub(super) fn poll_host(&mut self, now: Duration) -> Option<(usize, Vec<u8>)> {
-        while let Some((chain, packet)) = self.exchange.poll_host() {
-            if self.fragments.admit(now, &packet.bytes) {
-                return Some((chain, packet.bytes));
-            }
-            self.refused += 1;
-        }
-        None
+    pub(super) fn poll_host(&mut self, now: Duration) -> Option<(usize, ForHost)> {
+        let (chain, packet) = self.exchange.poll_host()?;
+        let may_go = self.fragments.admit(now, &packet.bytes);
+        self.refused += u64::from(!may_go);
+        Some((chain, may_go.then_some(packet.bytes)))
     }
 
     /// Returns the packets of the peer dropped since the last call: martian, unmatched and

@@ -55,7 +55,10 @@ fn a_peer_reaches_only_hosts_that_its_sites_answer() {
     let mut packets = packets();
     let mut give = |packet: &[u8]| {
         packets.take(NOW, 0, Ecn::Ect0, packet);
-        let given = packets.poll_host(NOW).map(|(chain, _)| chain);
+        let given = packets.poll_host(NOW).map(|(chain, packet)| {
+            assert!(packet.is_some());
+            chain
+        });
         (given, packets.take_strangers())
     };
     let answer = packet(17, (FAR, 5060), (HOST, 7000));
@@ -289,6 +292,22 @@ fn packets_that_wait_for_hosts_are_bounded() {
     assert_eq!(packets.refused, 10_000 - waiting as u64);
     give(&mut packets);
     assert!(packets.poll_host(NOW).is_some());
+}
+
+#[test]
+fn refused_fragments_come_one_by_one() {
+    let mut packets = packets();
+    // Their header's checksum is wrong.
+    let mut fragment = packet(17, (FAR, 5060), (HOST, 7000));
+    fragment[6..8].copy_from_slice(&[0, 3]);
+    for _ in 0..2 {
+        packets.take(NOW, 0, Ecn::Ect0, &fragment);
+    }
+    for refused in 1..=2 {
+        assert_eq!(packets.poll_host(NOW), Some((1, None)));
+        assert_eq!(packets.refused, refused);
+    }
+    assert_eq!(packets.poll_host(NOW), None);
 }
 
 /// Returns a segment of a host, or an acknowledgement for it.
