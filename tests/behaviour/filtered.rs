@@ -11,6 +11,7 @@ use pepd_tests::{
     echo::EchoServer,
     host::Dial,
     matrix::matrix_pepd_only,
+    raw::{self, Segment},
     wait::wait_until,
 };
 
@@ -96,6 +97,57 @@ fn a_destination_that_is_silent_says_nothing_about_others() {
         bed.client.dial(&dial).expect_err("nothing answers");
         echo_once(&mut connect(bed), b"accelerated");
         pep.wait_counter("flows_accepted", |flows| flows == 1);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+/// Returns whether a set of pepd has an element.
+fn has_any(bed: &Bed, set: &str) -> bool {
+    let number = match bed.family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    };
+    let set = format!("{set}{number}");
+    let listed = bed
+        .gateway
+        .run("nft", &["list", "set", "inet", "pepd", &set]);
+    listed.contains("elements")
+}
+
+/// Sends a packet of the LAN twice, as if it had been repeated.
+fn repeat(bed: &Bed, segment: &Segment) {
+    for _ in 0..2 {
+        raw::send(&bed.client, bed.family.address(1, 1), segment);
+        wait_until("it to be no longer of one burst", || !has_any(bed, "fresh"));
+    }
+}
+
+/// The kernel drops forged packets between the rules of two hooks, as does this rule.
+#[test]
+fn who_forges_packets_takes_acceleration_from_nobody() {
+    matrix_pepd_only(|bed| {
+        let _echoes = servers(bed);
+        let pep = bed.start().expect("not direct");
+        let forged = "iifname lan0 fib saddr . iif oif missing drop";
+        close(bed, "prerouting", forged);
+        let server = bed.at(Place::Server, PORT);
+        let mut stream = connect(bed);
+        echo_once(&mut stream, b"accelerated");
+        repeat(bed, &Segment::opening(bed.at(Place::Second, PORT), server));
+        let own = stream.local_addr().expect("connected");
+        let answer = Segment {
+            ack: Some(1),
+            ..Segment::opening(server, own)
+        };
+        repeat(bed, &answer);
+        for set in ["unheard", "filtered_hosts", "filtered_servers"] {
+            assert!(!has_any(bed, set), "{set}");
+        }
+        echo_once(&mut connect(bed), b"accelerated");
+        pep.wait_counter("flows_accepted", |flows| flows == 2);
+        bed.gateway.nft("delete table inet others");
+        drop(stream);
         pep.wait_idle();
         pep.stop();
     });

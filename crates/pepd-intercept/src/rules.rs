@@ -186,6 +186,8 @@ pub enum Term {
     NotBehind,
     /// The packet's destination has no route, or a route of type unreachable or prohibit.
     NoRoute,
+    /// The packet is of IPv4, with options in its header.
+    IpOptions,
     /// With its present mark, the packet would leave by this interface.
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.

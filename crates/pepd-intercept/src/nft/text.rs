@@ -325,6 +325,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::RoutedToAny(names) => {
             let names = one_or_set(names.iter().map(quoted));
             format!("fib daddr . mark oifname {names}")
+        Term::IpOptions => "ip hdrlength > 5".to_owned(),
         }
         Term::RoutedByOther(name) => {
             format!("fib daddr . mark oif exists fib daddr . mark oifname != \"{name}\"")

@@ -243,7 +243,7 @@ impl Builder<'_> {
 
     /// Returns true if the link is behind a LAN interface, or may be since the configuration does
     /// not name it.
-    fn may_be_one_armed(&self) -> bool {
+    pub(super) fn may_be_one_armed(&self) -> bool {
         self.config.link.as_ref().is_none_or(|link| {
             let name = link.interface.as_str();
             self.lans.iter().any(|lan| lan.interface == name)

@@ -73,18 +73,19 @@ impl Builder<'_> {
                 pass("answers of this server did not arrive", Filtered::Server),
             ]
         });
-        let repeated = families().flat_map(|&family| self.unheard_syn(family));
+        let noted = families().flat_map(|&family| self.unheard_of_host(family));
+        let repeated = self.unproven(false).into_iter().chain(noted);
         let counts = rule("a server answers pepd", [Term::Count(Counter::Answered)]);
         let answers = families().flat_map(|&family| {
             let lost = [Term::Filtered(Filtered::Server, family)];
-            unheard(&lost, &[], family)
+            unheard(&lost, family)
         });
-        let answered = [counts].into_iter().chain(answers);
+        let unproven = self.unproven(true);
+        let answered = [counts].into_iter().chain(unproven).chain(answers);
         let counts = rule("pepd connects to a server", [CONNECTS]);
         // Told only: rules there may mean pepd's connections (marks), and would not hold otherwise.
         let unsent = Term::Count(Counter::Unsent);
-        let legs =
-            families().flat_map(|&family| unheard(std::slice::from_ref(&unsent), &[], family));
+        let legs = families().flat_map(|&family| unheard(std::slice::from_ref(&unsent), family));
         let connecting = [counts].into_iter().chain(legs);
         let sent = families().map(|&family| rule("it leaves", [Term::Heard(family)]));
         vec![
@@ -96,25 +97,44 @@ impl Builder<'_> {
         ]
     }
 
-    /// Returns rules for packets of hosts that belong to a handshake.
-    pub(super) fn unheard_of_hosts(&self) -> impl Iterator<Item = Rule> {
-        let families = self.filtered().iter();
-        families.flat_map(|&family| {
-            let remember = [Term::Filtered(Filtered::Host, family)];
-            unheard(&remember, &[Term::Ack], family)
-        })
+    /// Returns the rule for packets of hosts that belong to a handshake.
+    pub(super) fn unheard_of_hosts(&self) -> Option<Rule> {
+        let noted = [Term::Ack, Term::Jump(REPEATED.to_owned())];
+        let rule = rule("notice hosts whose packets do not reach pepd", noted);
+        (!self.filtered().is_empty()).then_some(rule)
     }
 
-    /// Returns rules for SYNs that go to pepd.
-    fn unheard_syn(&self, family: Family) -> [Rule; 3] {
-        // This one passes at once. One out of a TUN would meet its own server leg.
+    /// Returns rules for packets that the kernel may drop before the hook `input`, and that anyone
+    /// may send in the name of others: they say nothing about rules of other programs.
+    fn unproven(&self, answers: bool) -> Vec<Rule> {
+        let lan = Term::From(self.lan_names());
+        // One out of a TUN was checked before it entered that.
+        let checked = (!answers).then(|| lan.clone()).into_iter();
+        // Without look-ups, all of them.
+        let other_source = self.features.fib.then_some(Term::NotBehind);
+        let other_source = checked.chain(other_source).chain([Term::Return]);
+        let comment = "source is not behind the interface: perhaps forged, and dropped";
+        let other_source = rule(comment, other_source.collect::<Vec<_>>());
+        let of_host = (answers && !self.may_be_one_armed())
+            .then(|| rule("not from a server", [lan, Term::Return]));
+        let options = rule("may be dropped for them", [Term::IpOptions, Term::Return]);
+        [of_host, Some(other_source), Some(options)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Returns rules for SYNs that go to pepd, and for ACKs that end a handshake.
+    fn unheard_of_host(&self, family: Family) -> [Rule; 3] {
+        // This SYN passes at once. One out of a TUN would meet its own server leg.
         let lost = [
             Term::Filtered(Filtered::Host, family),
             Term::Heard(family),
             Term::From(self.lan_names()),
+            Term::Syn,
             Term::Jump(FILTERED.to_owned()),
         ];
-        unheard(&lost, &[], family)
+        unheard(&lost, family)
     }
 
     /// Returns the condition and the action that let SYNs of a site pass if packets of such
@@ -195,13 +215,12 @@ impl Builder<'_> {
 }
 
 /// Returns rules that remember a packet; `lost` follows if one before it did not arrive.
-fn unheard(lost: &[Term], condition: &[Term], family: Family) -> [Rule; 3] {
+fn unheard(lost: &[Term], family: Family) -> [Rule; 3] {
     let again = [Term::IsUnheard(family), Term::NotFresh(family)];
-    let with = |terms: &[Term]| [condition, terms].concat();
     [
-        rule(AGAIN, with(&[&again, lost].concat())),
-        rule("for half a second", with(&[Term::Fresh(family)])),
-        rule("until it arrives", with(&[Term::Unheard(family)])),
+        rule(AGAIN, [&again, lost].concat()),
+        rule("for half a second", [Term::Fresh(family)]),
+        rule("until it arrives", [Term::Unheard(family)]),
     ]
 }
 

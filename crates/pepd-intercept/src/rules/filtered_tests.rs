@@ -53,6 +53,7 @@ fn a_host_goes_on_with_the_syn_that_tells_of_the_loss() {
             place(Term::Filtered(Filtered::Host, family)),
             place(Term::Heard(family)),
             place(Term::From(vec!["lan0".to_owned()])),
+            place(Term::Syn),
             place(jump("filtered")),
         ];
         assert!(order.is_sorted() && order[0].is_some(), "{terms:?}");
@@ -80,4 +81,39 @@ fn sites_that_let_nothing_pass_note_nothing() {
     let rules = terms_of(&ruleset, "site_0");
     let notes = |term: &Term| *term == jump("repeated") || matches!(term, Term::Heard(_));
     assert!(!rules.iter().any(|terms| terms.iter().any(notes)));
+}
+
+/// The kernel drops such packets before the hook `input`, and anyone can send them.
+#[test]
+fn what_may_be_forged_is_not_noted() {
+    let link = "[link]\ninterface = \"wan0\"\n";
+    let lan = || Term::From(vec!["lan0".to_owned()]);
+    let before = |more: &str, features, chain: &str| {
+        let ruleset = ruleset(more, features);
+        let rules = terms_of(&ruleset, chain).into_iter();
+        let ends = rules.skip_while(|terms| terms[0] == Term::Count(Counter::Answered));
+        let ends = ends.take_while(|terms| terms.last() == Some(&Term::Return));
+        ends.map(<[Term]>::to_vec).collect::<Vec<_>>()
+    };
+    let options = || vec![Term::IpOptions, Term::Return];
+    let other = || vec![Term::NotBehind, Term::Return];
+    let of_lan = || vec![lan(), Term::Return];
+    let forged = vec![vec![lan(), Term::NotBehind, Term::Return], options()];
+    assert_eq!(before("", Features::FULL, "repeated"), forged);
+    assert_eq!(
+        before(link, Features::FULL, "answered"),
+        [of_lan(), other(), options()]
+    );
+    let one_armed = link.replace("wan0", "lan0");
+    assert_eq!(
+        before(&one_armed, Features::FULL, "answered"),
+        [other(), options()]
+    );
+    // Without look-ups, all may be.
+    let poor = Features {
+        fib: false,
+        ..Features::FULL
+    };
+    assert_eq!(before("", poor, "repeated")[0], of_lan());
+    assert_eq!(before("", poor, "answered")[0], [Term::Return]);
 }

@@ -403,6 +403,7 @@ impl Writer<'_> {
             // No equivalent.
             Term::NotFrom(_)
             | Term::RoutedToAny(_)
+            | Term::IpOptions
             | Term::NoRoute
             | Term::RoutedByOther(_)
             | Term::NotTcpOrIcmp
