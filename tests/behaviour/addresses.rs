@@ -108,6 +108,30 @@ fn with_source_self_a_port_that_was_reset_is_used_again() {
     });
 }
 
+/// The kernel gives a port that pepd no longer uses to any program.
+#[test]
+fn with_source_self_a_program_of_this_machine_gets_a_port_that_was_reset() {
+    matrix_pepd_only(|bed| {
+        bed.gateway
+            .sysctl("net.ipv4.ip_local_port_range", "40000 40001");
+        let at = bed.at(Place::Server, PORT);
+        let _echo = EchoServer::start(bed.server.listen(at));
+        let config = bed.config("[[site]]\nname = \"all\"\nsource = \"self\"");
+        let pep = Pep::start(&bed.gateway, &config.expect("not direct"));
+        for _ in 0..2 {
+            let mut stream = bed.client.connect(at).expect("pepd answers");
+            echo_once(&mut stream, b"by one of two ports");
+            reset(stream);
+            pep.wait_idle();
+        }
+        let mut stream = bed.gateway.connect(at).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        echo_once(&mut stream, b"by one of two ports");
+        drop(stream);
+        pep.stop();
+    });
+}
+
 #[test]
 fn one_client_port_reaches_two_servers_at_once() {
     matrix(|bed| {

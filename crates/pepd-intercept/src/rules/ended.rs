@@ -35,10 +35,10 @@ impl Builder<'_> {
         self.next(Some(Term::From(self.lan_names())), Way::ToServer)
     }
 
-    /// Returns rules for SYNs of pepd: its own addresses have few ports, and the kernel soon takes
-    /// one again.
+    /// Returns rules for SYNs of this machine, of pepd and of any other program: its addresses have
+    /// few ports, and the kernel soon takes one again.
     pub(super) fn calls(&self) -> impl Iterator<Item = Rule> {
-        self.next(Some(Term::Mark(self.marks.server_leg())), Way::ToServer)
+        self.next(None, Way::ToServer)
     }
 
     /// Returns rules for SYNs by the link, such as a peer's that is reached by TCP.

@@ -564,3 +564,14 @@ fn syns_to_tunnels_are_never_forwarded_beyond_a_limit() {
     assert_eq!(ends("ask_tunnel_0")[1], Some(Term::Drop));
     assert_eq!(ends("ask_0")[1], Some(Term::Accept));
 }
+
+/// With `source = "self"` legs share addresses and ports with other programs of this machine.
+#[test]
+fn any_syn_of_this_machine_begins_a_connection() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let rules = terms_of(&ruleset, "to_hosts");
+    for family in Family::ALL {
+        let begins = [Term::Syn, Term::Begins(Way::ToServer, family)];
+        assert!(rules.contains(&&begins[..]), "{rules:?}");
+    }
+}
