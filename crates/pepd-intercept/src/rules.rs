@@ -44,6 +44,7 @@ mod filtered;
 mod marks;
 mod packets;
 mod state;
+mod recent;
 
 #[cfg(test)]
 pub(crate) use clear::tests::HEAD as CLEAR_HEAD;
@@ -370,7 +371,8 @@ pub enum Counter {
     PassedRecent,
     /// SYNs that passed unaccelerated because they exceeded the rate of held SYNs.
     PassedRate,
-    /// SYNs to tunnels that were dropped because they exceeded that rate.
+    /// SYNs to tunnels that were dropped because they exceeded that rate, or because the set of
+    /// recent SYNs was full.
     DroppedRate,
     /// SYNs that passed unaccelerated because their connections must not be split.
     PassedEndToEnd,

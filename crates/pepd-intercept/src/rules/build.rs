@@ -127,14 +127,18 @@ impl Builder<'_> {
 
     fn counters(&self) -> Vec<Counter> {
         let redirection = self.redirection_counters();
-        let asked: &[_] = match (self.obeys(), self.asks_for_tunnels()) {
-            (false, _) => &[],
-            (true, false) => &[Counter::Asked, Counter::Permitted],
-            (true, true) => &[Counter::Asked, Counter::Permitted, Counter::DroppedRate],
+        let asked: &[_] = match self.obeys() {
+            false => &[],
+            true => &[Counter::Asked, Counter::Permitted],
+        };
+        let dropped: &[_] = match self.has_sites(Mode::Tunnel) {
+            false => &[],
+            true => &[Counter::DroppedRate],
         };
         [
             &Counter::ALL[..],
             asked,
+            dropped,
             &redirection,
             &self.packet_counters(),
         ]
@@ -621,20 +625,11 @@ impl Builder<'_> {
         // A SYN that a full set does not take passes: the answer to its cookie would not match.
         let syns = recent.map(|family| tproxy(family, &remember(family)));
         let cookies = families.map(|family| tproxy(family, &[Term::Ack]));
-        // One out of a TUN, or to a tunnel, is repeated by its host instead.
-        let end = match self.asks(site) {
-            true => Term::Drop,
-            false => Term::Accept,
-        };
-        let passes = rule(
-            "set of recent SYNs is full",
-            [Term::Syn, Term::Count(Counter::PassedRecent), end],
-        );
         before
             .chain(syns)
             .chain(cookies)
             .chain(self.taken_back(site))
-            .chain([passes])
+            .chain(self.beyond_recent(id, site))
             .collect()
     }
 

@@ -575,3 +575,33 @@ fn any_syn_of_this_machine_begins_a_connection() {
         assert!(rules.contains(&&begins[..]), "{rules:?}");
     }
 }
+
+/// A host that floods the set must not send connections of others out in the clear.
+#[test]
+fn a_syn_to_a_tunnel_for_which_there_is_no_room_is_dropped() {
+    let tunnel = "[link]\ninterface = \"wan0\"\n[identity]\nkey_file = \"k\"\n[peer.hub]\n\
+                  endpoint = \"192.0.2.1:1\"\n\
+                  public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+                  [[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\n\
+                  match = { dport = [443] }\n";
+    let text = format!("{PLAIN}{tunnel}");
+    let dropped = |family| {
+        vec![
+            Term::Syn,
+            Term::Tproxy(family, 5000),
+            Term::Count(Counter::DroppedRate),
+            Term::Drop,
+        ]
+    };
+    let passes = vec![Term::Syn, Term::Count(Counter::PassedRecent), Term::Accept];
+    let ruleset = Ruleset::new(&config(&text), Features::FULL);
+    let rules = terms_of(&ruleset, "site_0");
+    // Without a listener it passes, as no pepd runs.
+    let expected = [dropped(Family::V4), dropped(Family::V6), passes.clone()];
+    assert_eq!(rules[rules.len() - 3..], expected);
+    assert_eq!(terms_of(&ruleset, "site_1").last(), Some(&&passes[..]));
+    assert!(ruleset.counters.contains(&Counter::DroppedRate));
+    let ruleset = Ruleset::new(&obeying(&text), Features::FULL);
+    let drops = [Term::Syn, Term::Count(Counter::DroppedRate), Term::Drop];
+    assert_eq!(terms_of(&ruleset, "site_0").last(), Some(&&drops[..]));
+}
