@@ -58,14 +58,14 @@ const RECENT_ELEMENTS: u32 = 65_536;
 /// its SYN after a second: it may do so while no pepd runs.
 const ASKED_MS: u32 = 500;
 
-/// Seconds for which the mark of a SYN is kept. A host without pepd's SYN-ACK repeats its SYN
-/// within this time, and a held SYN is released earlier.
-const MARKS_SECONDS: u32 = 60;
+/// Seconds for which the mark of a SYN is kept, as the SYN itself: pepd reads it when it holds the
+/// SYN, or when the host has answered its SYN-ACK.
+const MARKS_SECONDS: u32 = RECENT_SECONDS;
 
-/// Maximum number of marks of SYNs kept, some 4 MB. Server legs of further SYNs have no mark.
+/// Maximum number of marks of SYNs kept, some 4 MB. Further SYNs are dropped; hosts repeat them.
 const MARKS_ELEMENTS: u32 = 65_536;
 
-/// Maximum number of hosts whose SYN rates are measured, some 16 MB (IPv6). SYNs of further hosts
+/// Maximum number of hosts whose rates are measured, some 16 MB (IPv6). Packets of further hosts
 /// count in the total only.
 const RATE_ELEMENTS: u32 = 65_536;
 

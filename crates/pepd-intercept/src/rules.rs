@@ -415,7 +415,7 @@ pub enum Counter {
     Handshakes(Family),
     /// SYNs of a family whose source is not behind their input interface: the kernel may drop them.
     NoSource(Family),
-    /// SYNs whose mark of another program found no room in the map.
+    /// SYNs that were dropped because their mark of another program found no room in the map.
     Unkept,
     /// Packets that entered the TUN of this number of a site of mode `packet` or `boost`.
     IntoTunnel(usize),

@@ -162,8 +162,9 @@ impl Builder<'_> {
             "the server leg gets the same mark",
             vec![Term::SetMark(0)],
         ));
-        let full = [Term::Count(Counter::Unkept)];
-        rules.push(rule("map is full: the server leg gets no mark", full));
+        // Without its mark the server leg might take another path.
+        let full = [Term::Count(Counter::Unkept), Term::Drop];
+        rules.push(rule("map is full: the host repeats its SYN", full));
         let is_empty = self.marked().is_empty();
         (!is_empty).then(|| chain(KEPT_MARKS, None, rules))
     }

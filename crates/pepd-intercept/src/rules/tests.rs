@@ -605,3 +605,15 @@ fn a_syn_to_a_tunnel_for_which_there_is_no_room_is_dropped() {
     let drops = [Term::Syn, Term::Count(Counter::DroppedRate), Term::Drop];
     assert_eq!(terms_of(&ruleset, "site_0").last(), Some(&&drops[..]));
 }
+
+/// Without its mark a server leg might take another path.
+#[test]
+fn a_syn_whose_mark_finds_no_room_is_dropped() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let full = [Term::Count(Counter::Unkept), Term::Drop];
+    assert_eq!(terms_of(&ruleset, "kept_marks").last(), Some(&&full[..]));
+    let text = crate::nft::install_transaction(&ruleset);
+    let map = text.split("map marks").nth(1).expect("a map");
+    let timeout = map.split("timeout ").nth(1).expect("a timeout");
+    assert!(timeout.starts_with("10s"), "{timeout}");
+}
