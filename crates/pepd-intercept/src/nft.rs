@@ -73,8 +73,8 @@ const RATE_ELEMENTS: u32 = 65_536;
 /// refill.
 const RATE_SECONDS: u32 = 10;
 
-/// Maximum number of hosts of a peer remembered, some 2 MB (IPv6) per site. Errors about packets of
-/// further hosts leave by the link.
+/// Maximum number of hosts of a peer remembered (IPv6: networks of 64 bits), some 2 MB (IPv6) per
+/// site. Errors about packets of further hosts leave by the link.
 const SPOKEN_ELEMENTS: u32 = 16_384;
 
 /// Seconds for which a host is remembered after its last packet. An error arrives at once, or when

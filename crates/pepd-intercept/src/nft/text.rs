@@ -403,11 +403,19 @@ fn term(mask: u32, term: &Term) -> String {
         Term::IcmpError(family) => icmp_types(*family, family.icmp_errors().to_vec()),
         Term::IcmpNotCarried(family) => icmp_types(*family, family.icmp_not_carried()),
         Term::RememberPeer(family, lane) => {
-            let (set, ip) = (family.spoken_set(*lane), family.payload());
-            format!("update @{set} {{ {ip} saddr }}")
+            format!(
+                "update @{} {{ {} }}",
+                family.spoken_set(*lane),
+                host(*family)
+            )
         }
-        Term::HasSpoken(family, lane) => {
-            format!("{} daddr @{}", family.payload(), family.spoken_set(*lane))
+        Term::HasSpoken(Family::V4, lane) => {
+            format!("ip daddr @{}", Family::V4.spoken_set(*lane))
+        }
+        // As with `@hosts6`, nft needs the operator behind a mask.
+        Term::HasSpoken(Family::V6, lane) => {
+            let set = Family::V6.spoken_set(*lane);
+            format!("ip6 daddr & {HOST_MASK} == @{set}")
         }
         Term::QuotedProtocol(family, all) => {
             let numbers = one_or_set(all.iter().map(|protocol| protocol.0.to_string()));

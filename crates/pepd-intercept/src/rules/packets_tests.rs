@@ -368,3 +368,18 @@ fn without_a_stated_link_packets_to_hosts_come_from_any_other_interface() {
     let last = rules_of(&ruleset, "from_servers").pop().expect("one");
     assert_eq!(last[0], others);
 }
+
+/// A host has a whole network of 64 bits, and would fill a set of addresses.
+#[test]
+fn hosts_of_a_peer_are_remembered_by_their_network() {
+    let ruleset = ruleset(&site("all", "packet", ""));
+    let text = crate::nft::install_transaction(&ruleset);
+    for rule in [
+        "update @peers4_0 { ip saddr }",
+        "update @peers6_0 { ip6 saddr & ffff:ffff:ffff:ffff:: }",
+        "ip daddr @peers4_0",
+        "ip6 daddr & ffff:ffff:ffff:ffff:: == @peers6_0",
+    ] {
+        assert!(text.contains(rule), "{rule} is missing");
+    }
+}
