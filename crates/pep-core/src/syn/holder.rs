@@ -214,8 +214,8 @@ struct Held {
 ///   SYN: release again
 /// ```
 ///
-/// A SYN of a passed flow passes again, and renews the memory of it. A SYN for a taken flow with
-/// another sequence number is a new flow.
+/// A repeated SYN of a passed flow passes again, and renews the memory of it. A SYN with another
+/// sequence number is a new flow, after one that was taken or passed.
 ///
 /// Inputs are the `handle_*` methods and [`take`](Self::take). After each, the caller calls
 /// [`poll_action`](Self::poll_action) until it returns `None`. Times are since an epoch of the
@@ -227,7 +227,8 @@ pub struct Holder {
     held: Expiring<FlowTuple, Held>,
     /// Flows with the sequence number and LAN interface of the SYN.
     taken: Expiring<FlowTuple, (u32, Lan)>,
-    passed: Expiring<FlowTuple, ()>,
+    /// Flows with the sequence number of the SYN.
+    passed: Expiring<FlowTuple, u32>,
     actions: VecDeque<Action>,
     stats: HolderStats,
 }
@@ -290,9 +291,9 @@ impl Holder {
             // The kernel has the socket, and answers it.
             self.stats.repeated += 1;
             self.actions.push_back(Action::Release { lan, packet });
-        } else if self.passed.get(&flow).is_some() {
+        } else if self.passed.get(&flow) == Some(&syn.sequence) {
             self.stats.passed_again += 1;
-            self.remember_passed(flow, now);
+            self.remember_passed(&syn, now);
             self.pass(flow.destination.ip(), packet);
         } else {
             self.hold(syn, packet, lan, now);
@@ -317,11 +318,12 @@ impl Holder {
                 Full::Source => self.stats.passed_source_full += 1,
                 Full::Destination => self.stats.passed_destination_full += 1,
             }
-            self.remember_passed(flow, now);
+            self.remember_passed(&syn, now);
             self.pass(flow.destination.ip(), packet);
             return;
         }
         self.taken.remove(&flow);
+        self.passed.remove(&flow);
         let dscp = syn.dscp;
         let held = Held {
             syn,
@@ -366,11 +368,11 @@ impl Holder {
             }
             Failure::TimedOut => {
                 self.stats.timed_out += 1;
-                self.remember_passed(flow, now);
+                self.remember_passed(&held.syn, now);
             }
             Failure::Ours => {
                 self.stats.passed_failed += 1;
-                self.remember_passed(flow, now);
+                self.remember_passed(&held.syn, now);
                 self.pass(flow.destination.ip(), held.packet);
             }
         }
@@ -443,11 +445,13 @@ impl Holder {
         self.actions.extend(answer);
     }
 
-    fn remember_passed(&mut self, flow: FlowTuple, now: Duration) {
+    fn remember_passed(&mut self, syn: &Syn, now: Duration) {
+        let flow = syn.flow;
         if self.passed.get(&flow).is_none() && self.passed.len() >= self.config.passed_max {
             self.passed.pop_first();
         }
-        self.passed.insert(flow, (), now + self.config.passed);
+        self.passed
+            .insert(flow, syn.sequence, now + self.config.passed);
     }
 }
 

@@ -174,7 +174,7 @@ fn every_input_in_every_state() {
         (Taken, Time(1), &[], Taken),
         (Taken, Time(2), &[], Unknown),
         (Passed, Syn, &["pass"], Passed),
-        (Passed, OtherSyn, &["pass"], Passed),
+        (Passed, OtherSyn, &["connect"], Connecting),
         (Passed, Connected, &[], Passed),
         (Passed, Failed(refused), &[], Passed),
         (Passed, Failed(icmp), &[], Passed),
@@ -284,6 +284,19 @@ fn the_oldest_passed_flow_is_forgotten_for_a_new_one() {
     };
     assert_eq!((again(1), again(2)), (vec!["pass"], vec!["pass"]));
     assert_eq!(again(0), ["connect"]);
+}
+
+/// Some devices open all their connections from one port.
+#[test]
+fn the_next_flow_from_the_port_of_one_that_passed_is_held() {
+    let mut holder = holder_in(State::Passed);
+    for (second, sequence) in [(60, 1), (120, 1), (180, 2)] {
+        holder.handle_timeout(seconds(second));
+        holder.handle_packet(&syn(subject(), sequence), 0, seconds(second));
+    }
+    assert_eq!(kinds(&mut holder), ["pass", "pass", "connect"]);
+    holder.handle_connected(subject(), seconds(181));
+    assert_eq!(state_of(&holder), State::Released);
 }
 
 #[test]
