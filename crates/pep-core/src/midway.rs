@@ -14,7 +14,11 @@ use std::{net::SocketAddr, time::Duration};
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 
-use crate::{expiring::Expiring, syn::packet};
+use crate::{
+    expiring::Expiring,
+    hosts::Host,
+    syn::{Counts, packet},
+};
 
 /// Largest distance of numbers that fit, in bytes: this, and the larger window that the ends state,
 /// by the largest scale (RFC 7323, 2.3), but no more than [`NEAR_MAX`].
@@ -29,6 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Maximum of segments that wait for an answer; the oldest is forgotten.
 const WAITING_MAX: usize = 4096;
+
+/// Maximum of these from one source (an IPv4 address, an IPv6 /64); further ones are not judged. An
+/// end repeats its segment.
+const WAITING_PER_SOURCE_MAX: u32 = 512;
 
 /// A segment in the middle of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,13 +142,18 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Judge {
     /// Segments without an answer yet, by sender and receiver.
-    waiting: Expiring<(SocketAddr, SocketAddr), Segment>,
+    waiting: Expiring<Ends, Segment>,
+    sources: Counts<Host>,
 }
+
+/// Sender and receiver.
+type Ends = (SocketAddr, SocketAddr);
 
 impl Default for Judge {
     fn default() -> Self {
         Self {
             waiting: Expiring::new(),
+            sources: Counts::new(),
         }
     }
 }
@@ -149,21 +162,44 @@ impl Judge {
     /// Takes a segment of a connection that nothing here knows, or the first answer to one. Times
     /// are since any epoch.
     pub fn handle(&mut self, segment: Segment, now: Duration) -> Verdict {
-        while self.waiting.pop_expired(now).is_some() {}
-        let Some(first) = self.waiting.remove(&(segment.to, segment.from)) else {
-            if self.waiting.len() >= WAITING_MAX {
-                self.waiting.pop_first();
-            }
-            let key = (segment.from, segment.to);
-            self.waiting.insert(key, segment, now + PATIENCE);
+        while let Some((ends, _)) = self.waiting.pop_expired(now) {
+            self.sources.remove(&source(&ends));
+        }
+        let answered = (segment.to, segment.from);
+        let Some(first) = self.waiting.remove(&answered) else {
+            self.wait(segment, now);
             return Verdict::Waits;
         };
+        self.sources.remove(&source(&answered));
         if first.fits(&segment) {
             Verdict::Fits
         } else {
             Verdict::Split([first.reset(), segment.reset()])
         }
     }
+
+    fn wait(&mut self, segment: Segment, now: Duration) {
+        let ends = (segment.from, segment.to);
+        let host = source(&ends);
+        let is_new = self.waiting.get(&ends).is_none();
+        if is_new && self.sources.get(&host) >= WAITING_PER_SOURCE_MAX {
+            return;
+        }
+        if is_new
+            && self.waiting.len() >= WAITING_MAX
+            && let Some((oldest, _)) = self.waiting.pop_first()
+        {
+            self.sources.remove(&source(&oldest));
+        }
+        self.waiting.insert(ends, segment, now + PATIENCE);
+        if is_new {
+            self.sources.add(host);
+        }
+    }
+}
+
+fn source(ends: &Ends) -> Host {
+    Host::from_address(ends.0.ip())
 }
 
 #[cfg(test)]
@@ -317,9 +353,34 @@ mod tests {
         assert_eq!(verdict, Verdict::Waits, "the first is forgotten");
         for number in 0..2 * WAITING_MAX as u32 {
             let now = PATIENCE + Duration::from_micros(number.into());
-            judge.handle(segment([9, 100 + number], 0, 0), now);
+            judge.handle(segment([100 + number, 9], 0, 0), now);
         }
         assert_eq!(judge.waiting.len(), WAITING_MAX);
+    }
+
+    /// One host may send many, such as to addresses that no machine has.
+    #[test]
+    fn segments_of_one_source_leave_those_of_others_judged() {
+        let mut judge = Judge::default();
+        let other = segment([1, 2], 0, 0);
+        judge.handle(other, Duration::ZERO);
+        let flood = |judge: &mut Judge, now| {
+            for number in 0..2 * WAITING_MAX as u32 {
+                judge.handle(segment([9, 100 + number], 0, 0), now);
+            }
+        };
+        flood(&mut judge, Duration::ZERO);
+        let answer = segment([2, 1], NEAR_MAX, NEAR_MAX);
+        let verdict = judge.handle(answer, Duration::ZERO);
+        assert!(matches!(verdict, Verdict::Split(_)));
+        assert_eq!(judge.waiting.len(), WAITING_PER_SOURCE_MAX as usize);
+        // Forgotten in time, and when answered.
+        flood(&mut judge, PATIENCE);
+        assert_eq!(judge.waiting.len(), WAITING_PER_SOURCE_MAX as usize);
+        let answer = segment([100, 9], 0, 0);
+        assert_eq!(judge.handle(answer, PATIENCE), Verdict::Fits);
+        judge.handle(segment([9, 1], 0, 0), PATIENCE);
+        assert_eq!(judge.waiting.len(), WAITING_PER_SOURCE_MAX as usize);
     }
 
     #[test]

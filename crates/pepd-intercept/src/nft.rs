@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use super::rules::{Family, Filtered, Hook};
+use super::rules::{Family, Filtered, Hook, Limited};
 
 /// Name of the set of interfaces by which SYNs arrived recently.
 pub const SEEN_SET: &str = "seen";
@@ -69,7 +69,7 @@ const MARKS_ELEMENTS: u32 = 65_536;
 /// count in the total only.
 const RATE_ELEMENTS: u32 = 65_536;
 
-/// Seconds after its last SYN for which a host's rate is kept: longer than its burst takes to
+/// Seconds after its last packet for which a host's rate is kept: longer than its burst takes to
 /// refill.
 const RATE_SECONDS: u32 = 10;
 
@@ -88,8 +88,8 @@ pub(super) enum Set {
     Hosts,
     /// Networks of this machine, except those of uplinks.
     Near,
-    /// Hosts with their SYN rates.
-    Rates,
+    /// Hosts with their rates of packets.
+    Rates(Limited),
     /// Recently opened connections.
     Recent,
     /// SYNs that meet rules of other programs now.
@@ -179,7 +179,8 @@ impl Names for Family {
         let name = match of {
             Set::Hosts => "hosts",
             Set::Near => "near",
-            Set::Rates => "rates",
+            Set::Rates(Limited::Held) => "rates",
+            Set::Rates(Limited::Copied) => "copied",
             Set::Recent => "recent",
             Set::Asked => "asked",
             Set::Filtered(Filtered::Host) => "filtered_hosts",

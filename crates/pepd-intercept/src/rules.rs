@@ -29,6 +29,7 @@
 //! chain errors        output: ICMP errors about packets of a peer go into the TUN of that peer
 //! chain into_tunnels  forward: connections whose packets go into a TUN
 //! chain permitted     forward, last: SYNs that no rule has dropped go to pepd, by the kernel's log
+//! chain copy_SIDE     limits the rate of packets that are copied to pepd, per source
 //! chain midway        forward: pepd gets copies of packets of connections that began elsewhere
 //! ```
 //!
@@ -43,8 +44,8 @@ mod errors;
 mod filtered;
 mod marks;
 mod packets;
-mod state;
 mod recent;
+mod state;
 
 #[cfg(test)]
 pub(crate) use clear::tests::HEAD as CLEAR_HEAD;
@@ -185,10 +186,10 @@ pub enum Term {
     AsThisMachine,
     /// The route to the packet's source does not lead by its input interface.
     NotBehind,
-    /// The packet's destination has no route, or a route of type unreachable or prohibit.
-    NoRoute,
     /// The packet is of IPv4, with options in its header.
     IpOptions,
+    /// The packet's destination has no route, or a route of type unreachable or prohibit.
+    NoRoute,
     /// With its present mark, the packet would leave by this interface.
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.
@@ -252,9 +253,9 @@ pub enum Term {
     NotFresh(Family),
     /// The packet is of the family, and its host has reached its flow limit.
     AtCap(Family),
-    /// The packet is of the family, and packets of its host reach this rule faster than this many a
-    /// second.
-    FasterPerHost(Family, u32),
+    /// The packet is of the family, and packets of its host reach rules for this purpose faster
+    /// than this many a second.
+    FasterPerHost(Limited, Family, u32),
     /// Packets of all hosts reach this rule faster than this many a second.
     Faster(u32),
     /// Sets the packet's mark within the mask; 0 clears it.
@@ -315,6 +316,15 @@ pub enum Way {
     ToServer,
     /// From a server to a host.
     ToHost,
+}
+
+/// Packets whose rates are limited per host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limited {
+    /// SYNs that pepd takes before the kernel answers them.
+    Held,
+    /// Packets of connections that began elsewhere, which are copied to pepd.
+    Copied,
 }
 
 /// Connections whose packets rules of other programs drop on their way to pepd.
@@ -663,8 +673,8 @@ pub struct Ruleset {
     pub filtered: Vec<Family>,
     /// Families with a set of SYNs that meet rules of other programs; empty if those do not apply.
     pub asked: Vec<Family>,
-    /// Families with a set of hosts and their SYN rates; empty if no SYN is held.
-    pub rates: Vec<Family>,
+    /// Packets and families with a set of hosts and their rates.
+    pub rates: Vec<(Limited, Family)>,
     /// True if a map keeps the marks that other programs have set on SYNs.
     pub marked: bool,
     /// True if a set keeps the interfaces by which SYNs arrived.

@@ -534,7 +534,12 @@ pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Feat
         recent: can(&[Term::Remember(rules::Family::V4)]).await?,
         forget,
         fib: can(&[Term::ForThisMachine]).await?,
-        rate: can(&[Term::FasterPerHost(rules::Family::V4, 1)]).await?,
+        rate: can(&[Term::FasterPerHost(
+            rules::Limited::Held,
+            rules::Family::V4,
+            1,
+        )])
+        .await?,
         wildcard: can(&[Term::WildcardSocket]).await?,
         seen: can(&[Term::Seen]).await?,
         tags: can(&[Term::Tagged(0), Term::Tag(0)]).await?,

@@ -9,6 +9,8 @@ mod quota;
 
 use std::net::SocketAddr;
 
+pub(crate) use quota::Counts;
+
 pub use holder::{Action, Failure, Holder, HolderConfig, HolderStats, Lan, Taken};
 
 /// Addresses and ports of a flow, as the hosts see them.

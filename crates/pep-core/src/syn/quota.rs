@@ -35,8 +35,8 @@ impl Quota {
         Self {
             limits,
             all: 0,
-            sources: Counts(HashMap::new()),
-            destinations: Counts(HashMap::new()),
+            sources: Counts::new(),
+            destinations: Counts::new(),
         }
     }
 
@@ -73,18 +73,22 @@ fn keys(flow: &FlowTuple) -> (Host, IpAddr) {
 
 /// Counters per key; a key with 0 takes no room.
 #[derive(Debug)]
-struct Counts<K>(HashMap<K, u32>);
+pub(crate) struct Counts<K>(HashMap<K, u32>);
 
 impl<K: Eq + Hash> Counts<K> {
-    fn get(&self, key: &K) -> u32 {
+    pub(crate) fn new() -> Self {
+        Self(HashMap::new())
+    }
+
+    pub(crate) fn get(&self, key: &K) -> u32 {
         self.0.get(key).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, key: K) {
+    pub(crate) fn add(&mut self, key: K) {
         *self.0.entry(key).or_insert(0) += 1;
     }
 
-    fn remove(&mut self, key: &K) {
+    pub(crate) fn remove(&mut self, key: &K) {
         let count = self.0.get_mut(key).expect("it was added");
         *count -= 1;
         if *count == 0 {

@@ -12,7 +12,7 @@ use super::{
     RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET,
     SPOKEN_ELEMENTS, SPOKEN_SECONDS, Set, kept_bits, marks_seed,
 };
-use crate::rules::{Chain, CopyTo, Counter, Filtered, Prefixes, Rule, Ruleset, Term, Way};
+use crate::rules::{Chain, CopyTo, Counter, Filtered, Limited, Prefixes, Rule, Ruleset, Term, Way};
 
 /// Upper half of the priorities that serve pepd as tags, in hexadecimal as in nft's language: "PE"
 /// in ASCII.
@@ -37,7 +37,12 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
     parts.extend(ruleset.asked.iter().map(|&family| asked_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
     parts.extend(ruleset.near.iter().map(|&family| near_set(family)));
-    parts.extend(ruleset.rates.iter().map(|&family| rates_set(family)));
+    parts.extend(
+        ruleset
+            .rates
+            .iter()
+            .map(|&(of, family)| rates_set(of, family)),
+    );
     if ruleset.marked {
         parts.push(marks_map());
     }
@@ -108,7 +113,7 @@ pub(crate) fn probe_transaction(terms: &[Term]) -> String {
     };
     let sets = terms.iter().filter_map(|term| match term {
         Term::Remember(family) | Term::Forget(family) => Some(recent_set(*family)),
-        Term::FasterPerHost(family, _) => Some(rates_set(*family)),
+        Term::FasterPerHost(of, family, _) => Some(rates_set(*of, *family)),
         Term::Seen => Some(seen_set()),
         Term::KeepMark(_) | Term::ForgetMark(_) => Some(marks_map()),
         Term::HasSpoken(family, lane) => Some(spoken_set(*family, *lane)),
@@ -171,8 +176,8 @@ fn hosts_set(family: Family) -> String {
     format!("\tset {name} {{\n\t\ttype {address}\n\t}}\n")
 }
 
-fn rates_set(family: Family) -> String {
-    let (name, address) = (family.set(Set::Rates), family.address_type());
+fn rates_set(of: Limited, family: Family) -> String {
+    let (name, address) = (family.set(Set::Rates(of)), family.address_type());
     format!(
         "\tset {name} {{\n\t\ttype {address}\n\t\tsize {RATE_ELEMENTS}\n\t\tflags dynamic,timeout\n\t\ttimeout {RATE_SECONDS}s\n\t}}\n"
     )
@@ -320,12 +325,12 @@ fn term(mask: u32, term: &Term) -> String {
         }
         Term::AsThisMachine => "fib saddr type { local, broadcast, anycast, multicast }".to_owned(),
         Term::NotBehind => "fib saddr . iif oif missing".to_owned(),
+        Term::IpOptions => "ip hdrlength > 5".to_owned(),
         Term::NoRoute => "fib daddr . mark oif missing".to_owned(),
         Term::RoutedTo(name) => format!("fib daddr . mark oifname \"{name}\""),
         Term::RoutedToAny(names) => {
             let names = one_or_set(names.iter().map(quoted));
             format!("fib daddr . mark oifname {names}")
-        Term::IpOptions => "ip hdrlength > 5".to_owned(),
         }
         Term::RoutedByOther(name) => {
             format!("fib daddr . mark oif exists fib daddr . mark oifname != \"{name}\"")
@@ -350,8 +355,8 @@ fn term(mask: u32, term: &Term) -> String {
         Term::AtCap(Family::V6) => {
             format!("{} == @{}", host(Family::V6), Family::V6.set(Set::Hosts))
         }
-        Term::FasterPerHost(family, rate) => {
-            let (set, faster) = (family.set(Set::Rates), faster(*rate));
+        Term::FasterPerHost(of, family, rate) => {
+            let (set, faster) = (family.set(Set::Rates(*of)), faster(*rate));
             format!("update @{set} {{ {} {faster} }}", host(*family))
         }
         Term::Faster(rate) => faster(*rate),

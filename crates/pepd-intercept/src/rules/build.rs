@@ -32,7 +32,7 @@ impl Ruleset {
             hosts: features.families().to_vec(),
             filtered: builder.filtered().to_vec(),
             asked: builder.asked().to_vec(),
-            rates: builder.rates().to_vec(),
+            rates: builder.limited(),
             near: builder.near().to_vec(),
             marked: !builder.marked().is_empty(),
             seen: features.seen,
@@ -227,7 +227,7 @@ impl Builder<'_> {
         chains.extend(self.arrived_chain());
         chains.extend(self.error_chain());
         chains.extend(self.clamp_chain());
-        chains.extend(self.midway_chain());
+        chains.extend(self.midway_chains());
         chains.extend(self.permitted_chain());
         for chain in &mut chains {
             chain.rules = known(&chain.rules, self.features.wildcard);

@@ -7,7 +7,8 @@ use pep_core::{
 };
 
 use super::{
-    Chain, CopyTo, Counter, FROM_HOSTS, HEADERS, Hook, Rule, SYN_BYTES, TO_HOSTS, Term,
+    Chain, CopyTo, Counter, FROM_HOSTS, Family, HEADERS, Hook, Limited, Rule, SYN_BYTES, TO_HOSTS,
+    Term,
     build::{Builder, site_chain},
     chain, rule,
 };
@@ -23,7 +24,8 @@ impl Builder<'_> {
                 rule(comment, ends)
             };
             let per_host = self.rates().iter().map(|&family| {
-                let faster = Term::FasterPerHost(family, limits.held_rate_per_source);
+                let faster =
+                    Term::FasterPerHost(Limited::Held, family, limits.held_rate_per_source);
                 beyond("host exceeds limits.held_rate_per_source", faster)
             });
             let faster = Term::Faster(limits.held_rate);
@@ -75,12 +77,32 @@ impl Builder<'_> {
         rules
     }
 
-    /// Returns the chain that copies packets of connections whose beginning this machine has not
+    /// Returns the packets and families whose rates are measured per host.
+    pub(super) fn limited(&self) -> Vec<(Limited, Family)> {
+        let held = self.rates().iter().map(|&family| (Limited::Held, family));
+        let copied = self.copied().iter();
+        held.chain(copied.map(|&family| (Limited::Copied, family)))
+            .collect()
+    }
+
+    fn copies_midway(&self) -> bool {
+        self.config.intercept.midway == Midway::Reset && self.features.copies
+    }
+
+    /// Returns the families for which the copies of packets of a host are limited.
+    fn copied(&self) -> &'static [Family] {
+        let sets = self.features.rate && self.features.recent;
+        match sets && self.copies_midway() {
+            true => self.features.families(),
+            false => &[],
+        }
+    }
+
+    /// Returns the chains that copy packets of connections whose beginning this machine has not
     /// seen: the first one, and the first answer to it.
-    pub(super) fn midway_chain(&self) -> Option<Chain> {
-        let intercept = &self.config.intercept;
-        if intercept.midway == Midway::Pass || !self.features.copies {
-            return None;
+    pub(super) fn midway_chains(&self) -> Vec<Chain> {
+        if !self.copies_midway() {
+            return Vec::new();
         }
         let sides = [
             (FROM_HOSTS, Term::From(self.lan_names())),
@@ -90,27 +112,36 @@ impl Builder<'_> {
             ("began elsewhere: a copy for pepd", Term::NewTracked),
             ("the answer to such a packet", Term::FirstAnswer),
         ];
-        let rules = sides.into_iter().flat_map(|(prefix, side)| {
+        let copies = |prefix: &str| {
+            let copy = Term::Copy(CopyTo {
+                group: CopyTo::midway(self.config),
+                bytes: HEADERS,
+                prefix: prefix.to_owned(),
+            });
+            vec![Term::Within(COPIES_RATE), copy, Term::Return]
+        };
+        let name = |prefix: &str| format!("copy_{prefix}");
+        let rules = sides.iter().flat_map(|(prefix, side)| {
             packets.clone().map(|(comment, packet)| {
-                let copy = Term::Copy(CopyTo {
-                    group: CopyTo::midway(self.config),
-                    bytes: HEADERS,
-                    prefix: prefix.to_owned(),
-                });
-                let limit = Term::Within(COPIES_RATE);
-                let terms = [
-                    side.clone(),
-                    Term::Midway,
-                    packet,
-                    limit,
-                    copy,
-                    Term::Return,
-                ];
-                rule(comment, terms)
+                let end = match self.copied() {
+                    [] => copies(prefix),
+                    _ => vec![Term::Goto(name(prefix))],
+                };
+                let terms = [side.clone(), Term::Midway, packet];
+                rule(comment, [&terms[..], &end].concat())
             })
         });
-        let hook = Some(Hook::ForwardMangle);
-        Some(chain("midway", hook, rules.collect()))
+        let midway = chain("midway", Some(Hook::ForwardMangle), rules.collect());
+        let sides = sides.iter().filter(|_| !self.copied().is_empty());
+        let limited = sides.map(|(prefix, _)| {
+            let of_host = self.copied().iter().map(|&family| {
+                let faster = Term::FasterPerHost(Limited::Copied, family, COPIES_RATE_PER_SOURCE);
+                rule("others are judged, too", [faster, Term::Return])
+            });
+            let copied = rule("a copy for pepd", copies(prefix));
+            chain(&name(prefix), None, of_host.chain([copied]).collect())
+        });
+        limited.chain([midway]).collect()
     }
 
     /// Returns the chains for SYNs that are forwarded first, one for each LAN interface and mode.
@@ -213,9 +244,12 @@ impl Builder<'_> {
     }
 }
 
-/// Maximum of copied packets of a kind in a second, each some microseconds of pepd's time.
+/// Maximum of copied packets of a side in a second, each some microseconds of pepd's time.
 /// Connections beyond it are not judged.
 const COPIES_RATE: u32 = 2000;
+
+/// Maximum of those of one source.
+const COPIES_RATE_PER_SOURCE: u32 = 250;
 
 /// Returns the name of the chain for SYNs from a LAN interface, to sites of a mode, that are
 /// forwarded first.

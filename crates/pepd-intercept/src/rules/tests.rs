@@ -321,8 +321,8 @@ fn what_is_to_be_held_is_counted_by_the_second_first() {
     );
     let passes = |faster: Term| vec![faster, Term::Count(Counter::PassedRate), Term::Accept];
     let expected = [
-        passes(Term::FasterPerHost(Family::V4, 7)),
-        passes(Term::FasterPerHost(Family::V6, 7)),
+        passes(Term::FasterPerHost(Limited::Held, Family::V4, 7)),
+        passes(Term::FasterPerHost(Limited::Held, Family::V6, 7)),
         passes(Term::Faster(70)),
     ];
     assert_eq!(terms_of(&ruleset, "held_rate"), expected);
@@ -334,7 +334,8 @@ fn what_is_to_be_held_is_counted_by_the_second_first() {
         Ruleset::new(&config(&text), poor),
         Ruleset::new(&config(PLAIN), Features::FULL),
     ] {
-        assert!(without.rates.is_empty());
+        let held = |(limited, _): &(Limited, Family)| *limited == Limited::Held;
+        assert!(!without.rates.iter().any(held));
         assert!(without.chains.iter().all(|chain| chain.name != "held_rate"));
     }
 }
@@ -527,6 +528,32 @@ fn packets_of_connections_that_began_elsewhere_are_copied_unless_they_pass() {
     let text = PLAIN.to_owned() + "midway = \"pass\"\n";
     let passing = Ruleset::new(&config(&text), Features::FULL);
     assert!(!passing.copies_to(5000));
+    assert!(passing.rates.is_empty());
+}
+
+/// One host may send segments of thousands of connections that never were.
+#[test]
+fn copies_of_packets_are_limited_per_source() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    for side in ["copy_from_hosts", "copy_to_hosts"] {
+        let [v4, v6, copies] = terms_of(&ruleset, side)[..] else {
+            panic!("three rules");
+        };
+        for (terms, family) in [(v4, Family::V4), (v6, Family::V6)] {
+            let faster = Term::FasterPerHost(Limited::Copied, family, 250);
+            assert_eq!(terms, [faster, Term::Return]);
+        }
+        assert!(matches!(
+            copies,
+            [Term::Within(2000), Term::Copy(_), Term::Return]
+        ));
+    }
+    // No packet of a known connection meets more rules than before.
+    assert_eq!(terms_of(&ruleset, "midway").len(), 4);
+    let text = crate::nft::install_transaction(&ruleset);
+    assert!(text.contains("update @copied6 { ip6 saddr & ffff:ffff:ffff:ffff:: limit"));
+    let by_iptables = Ruleset::new(&config(PLAIN), crate::iptables::FEATURES);
+    assert!(by_iptables.rates.is_empty() && by_iptables.copies_to(5000));
 }
 
 #[test]

@@ -452,7 +452,7 @@ impl Writer<'_> {
             Term::AtCap(family) | Term::ToNear(family) => {
                 (*family == self.family).then(|| vec![String::new()])
             }
-            Term::FasterPerHost(family, rate) => {
+            Term::FasterPerHost(_, family, rate) => {
                 (*family == self.family).then(|| vec![self.faster_per_host(*rate)])
             }
             Term::Faster(rate) => Some(vec![self.faster("rate", *rate)]),
