@@ -4,13 +4,14 @@
 use std::{
     env, fs, io,
     os::unix::{
-        fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+        fs::{FileTypeExt as _, MetadataExt as _},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     process,
 };
 
+use nix::sys::stat::{Mode, umask};
 use pep_core::config::{AdminSocket, Config};
 
 /// The default directory of sockets; systemd's RuntimeDirectory= takes precedence.
@@ -176,13 +177,18 @@ pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), BindEr
     {
         fs::create_dir_all(directory).map_err(system)?;
     }
-    // Another name until the mode is set, so that no other user can connect before.
+    // Another name first: clients find the earlier socket or this one.
     let name = format!("{}.{}", path.display(), process::id());
     let fresh = Path::new(&name);
     let _ = fs::remove_file(fresh);
-    let listener = UnixListener::bind(fresh).map_err(system)?;
-    let placed = fs::set_permissions(fresh, fs::Permissions::from_mode(mode))
-        .and_then(|()| listener.set_nonblocking(true))
+    // A running pepd may change no mode (privileges::calls). Other threads create files for the
+    // owner only.
+    let before = umask(Mode::from_bits_truncate(!mode & 0o777));
+    let listener = UnixListener::bind(fresh);
+    umask(before);
+    let listener = listener.map_err(system)?;
+    let placed = listener
+        .set_nonblocking(true)
         .and_then(|()| fs::symlink_metadata(fresh))
         .and_then(|data| fs::rename(fresh, path).map(|()| data.ino()));
     match placed {
@@ -202,6 +208,8 @@ pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), BindEr
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -10,7 +10,7 @@ use std::io;
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
 /// Refused calls, by the reason.
-const REFUSED: [(&str, &[libc::c_long]); 8] = [
+const REFUSED: [(&str, &[libc::c_long]); 9] = [
     (
         "other processes and their memory",
         &[
@@ -45,6 +45,37 @@ const REFUSED: [(&str, &[libc::c_long]); 8] = [
             libc::SYS_swapon,
             libc::SYS_swapoff,
             libc::SYS_acct,
+        ],
+    ),
+    // Root owns most files, and landlock does not know these calls.
+    (
+        "owners, modes and attributes of files",
+        &[
+            #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
+            libc::SYS_chmod,
+            libc::SYS_fchmod,
+            libc::SYS_fchmodat,
+            FCHMODAT2,
+            #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
+            libc::SYS_chown,
+            #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
+            libc::SYS_lchown,
+            #[cfg(target_arch = "arm")]
+            libc::SYS_chown32,
+            #[cfg(target_arch = "arm")]
+            libc::SYS_lchown32,
+            #[cfg(target_arch = "arm")]
+            libc::SYS_fchown32,
+            libc::SYS_fchown,
+            libc::SYS_fchownat,
+            libc::SYS_setxattr,
+            libc::SYS_lsetxattr,
+            libc::SYS_fsetxattr,
+            SETXATTRAT,
+            libc::SYS_removexattr,
+            libc::SYS_lremovexattr,
+            libc::SYS_fremovexattr,
+            SETXATTRAT + 3,
         ],
     ),
     (
@@ -101,6 +132,9 @@ pub enum Programs {
 const OPEN_TREE: libc::c_long = 428;
 const MOUNT_SETATTR: libc::c_long = 442;
 const IO_URING_SETUP: libc::c_long = 425;
+const FCHMODAT2: libc::c_long = 452;
+/// With `getxattrat`, `listxattrat` and `removexattrat` behind it, of Linux 6.13.
+const SETXATTRAT: libc::c_long = 463;
 
 /// Flags of clone(2) for new namespaces: user, PID, network, mount, UTS, IPC, cgroup.
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
