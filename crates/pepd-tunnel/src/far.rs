@@ -211,7 +211,11 @@ async fn connect(
         let leg = begin(core, key, joint.ends(), dscp)?;
         joint.set_leg(leg);
     }
-    answered(&context, joint).await?;
+    match answered(&context, joint).await {
+        // A server that resets at once may have sent bytes before.
+        Err(Some(err)) if flow::reason(&err) == EndReason::ServerReset => joint.on_broken(err),
+        answered => answered?,
+    }
     if let Some(entry) = core.borrow_mut().entry(key) {
         entry.publish_connected();
     }

@@ -74,10 +74,20 @@ impl Joint {
             match event {
                 IdleEvent::Active | IdleEvent::Look => {}
                 IdleEvent::Quiet => self.give_memory_back(),
+                // Other timers bound the wait for those.
+                IdleEvent::Expired if self.holds_bytes() => idle.on_activity(),
                 IdleEvent::Expired => return Poll::Ready(Over::Idle),
             }
         }
         Poll::Pending
+    }
+
+    /// Returns whether bytes of either host have not been delivered.
+    fn holds_bytes(&self) -> bool {
+        let has_tail = self.has_tail();
+        let core = &mut *self.core.borrow_mut();
+        let entry = core.entry(self.key);
+        has_tail || entry.is_some_and(|entry| !entry.is_acknowledged() || !self.is_delivered(entry))
     }
 
     /// Receives and sends once each at most; then other flows run.
@@ -152,7 +162,11 @@ impl Joint {
         match result {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => {
-                self.on_last_byte(core, cx);
+                if self.sink == Sink::Broken && !self.had_fin() {
+                    self.source = Source::Broken;
+                } else {
+                    self.on_last_byte(core, cx);
+                }
                 Ok(true)
             }
             Poll::Ready(Ok(count)) => {
@@ -164,7 +178,13 @@ impl Joint {
                 core.advance(self.key);
                 Ok(true)
             }
-            Poll::Ready(Err(err)) => self.on_failure(cx, err),
+            Poll::Ready(Err(err)) => {
+                let moved = self.on_failure(cx, err);
+                if self.sink == Sink::Broken {
+                    self.source = Source::Broken;
+                }
+                moved
+            }
         }
     }
 
@@ -226,8 +246,7 @@ impl Joint {
         entry.is_delivered() && pending != Some(true)
     }
 
-    /// Retries a leg that fails for lack of memory. For other errors marks the leg as failed; the
-    /// bytes before the error have been received.
+    /// Retries a leg that fails for lack of memory. For other errors marks the leg as failed.
     fn on_failure(&mut self, cx: &mut Context<'_>, err: io::Error) -> Moved {
         if let Some(resource) = Resource::short(&err) {
             return Err(resource);
@@ -240,12 +259,19 @@ impl Joint {
         Ok(false)
     }
 
-    pub(super) fn on_broken(&mut self, err: io::Error) {
+    /// Handles the failure of the leg. What came before it waits in the kernel, acknowledged: the
+    /// leg is read until its end.
+    pub(in super::super) fn on_broken(&mut self, err: io::Error) {
         self.failure.get_or_insert(err);
-        if self.source == Source::Open {
-            self.source = Source::Broken;
-        }
         self.sink = Sink::Broken;
+    }
+
+    /// Returns whether the host's FIN came before its RST. Otherwise a failed leg, too, reads as an
+    /// ended one, once its error was taken.
+    fn had_fin(&self) -> bool {
+        let failure = self.failure.as_ref();
+        // Linux reports EPIPE then (`tcp_reset`).
+        failure.and_then(io::Error::raw_os_error) == Some(libc::EPIPE)
     }
 
     fn shut_down_if_finished(&mut self, core: &mut Core) {

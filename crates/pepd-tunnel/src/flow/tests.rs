@@ -1,5 +1,7 @@
 //! Flows between plain TCP sockets on loopback, through both ends of a tunnel.
 
+use std::os::fd::AsFd as _;
+
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -304,6 +306,60 @@ fn a_reset_reaches_a_sender_that_is_stalled() {
         stalled.await.unwrap();
         rig.wait_idle().await;
         assert_eq!(Rig::stats(&rig.near).ended_server_reset, 1);
+    });
+}
+
+/// Sends until all buffers of a stalled download are full. Returns the bytes that pepd's kernel has
+/// acknowledged, some of which pepd has not read.
+async fn stall(rig: &Rig, server: &mut TcpStream) -> Vec<u8> {
+    let is_taken = |server: &TcpStream| {
+        let unsent = pepd_sys::socket::unacknowledged(server.as_fd());
+        unsent.expect("a socket") == 0
+    };
+    let mut sent = 0;
+    let mut write = async |server: &mut TcpStream, len: usize| {
+        let bytes = pattern(sent + len);
+        server.write_all(&bytes[sent..]).await.unwrap();
+        sent += len;
+        while !is_taken(server) {
+            tokio::task::yield_now().await;
+        }
+        bytes
+    };
+    while !rig.far.borrow_mut().table(0).is_full(1) {
+        write(server, 1 << 12).await;
+    }
+    write(server, 30_000).await
+}
+
+#[test]
+fn what_the_kernel_holds_of_a_leg_that_fails_arrives_and_then_its_end() {
+    Rig::run(|rig| async move {
+        for (fin, says_more) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (mut client, mut server) = joined(&rig).await;
+            let sent = stall(&rig, &mut server).await;
+            if fin {
+                // Bytes that come behind it are answered with an RST.
+                server.shutdown().await.unwrap();
+                drop(server);
+                client.write_all(b"more").await.unwrap();
+            } else {
+                reset_by(server);
+            }
+            if says_more {
+                client.write_all(b"still more").await.unwrap();
+            }
+            let mut received = vec![0; sent.len()];
+            client.read_exact(&mut received).await.unwrap();
+            assert!(received == sent, "{fin} {says_more}");
+            let end = client.read(&mut [0]).await;
+            match fin {
+                true => assert_eq!(end.unwrap(), 0, "its FIN came first"),
+                false => assert!(end.is_err()),
+            }
+            drop(client);
+            rig.wait_idle().await;
+        }
     });
 }
 
