@@ -298,7 +298,7 @@ fn removed_rules_are_named() {
         checked.assert(
             "rules",
             "fail",
-            &["8 rules of", "to_hosts: both legs", "pepd reload"],
+            &["10 rules of", "to_hosts: both legs", "pepd reload"],
         );
         assert_eq!(checked.code, Some(7));
         pep.ask(&["reload"]);

@@ -31,7 +31,7 @@ const DISPATCH: Duration = Duration::from_millis(2);
 const CHECK_EVERY: u32 = 8;
 
 impl Core {
-    /// Handles pending events, up to a time limit: those of a datagram may take longer than hundreds
+    /// Handles pending events for a limited time: those of a datagram may take longer than hundreds
     /// of others. The rest comes in the next turn.
     pub(crate) fn dispatch(shared: &Shared) {
         let core = &mut *shared.borrow_mut();

@@ -121,14 +121,30 @@ impl Supervisor {
     fn run(&mut self) -> io::Result<ExitStatus> {
         let (mut again, mut discards) = (false, false);
         loop {
-            let mut worker = Worker::start(Order {
+            let started = Worker::start(Order {
                 arguments: &self.arguments,
                 text: self.texts.text(),
                 again,
                 discards,
                 hangs: self.hangs,
                 reverted: self.texts.reverted,
-            })?;
+            });
+            let mut worker = match started {
+                Ok(worker) => worker,
+                // Processes or memory may be short for a moment. The keeper holds the flows.
+                Err(err) if again => {
+                    tracing::error!(error = %err, "cannot start a worker process: trying again");
+                    match self.deaths.next(Duration::ZERO, false) {
+                        Next::Start { after, .. } => self.pause(after)?,
+                        Next::GiveUp => return Err(err),
+                    }
+                    if self.asked != Asked::Nothing {
+                        return Ok(self.without_worker());
+                    }
+                    continue;
+                }
+                Err(err) => return Err(err),
+            };
             let status = self.watch(&mut worker)?;
             self.hangs += u64::from(worker.hung);
             if self.asked == Asked::Stop && status.code().is_none() {
