@@ -174,6 +174,12 @@ impl Flow {
         missing
     }
 
+    /// Returns the number of segments that SACK has not reported.
+    #[cfg(test)]
+    pub fn awaited(&self) -> usize {
+        self.awaited.len()
+    }
+
     /// Notes the arrival of segments within a range. Each is looked at once, as ranges repeat those
     /// of earlier acknowledgements.
     fn report(&mut self, begin: u64, end: u64) {
