@@ -157,13 +157,8 @@ pub(super) async fn show(
         let why = format!("no site `{site}` in the configuration\n");
         return (StatusCode::BAD_REQUEST, why).into_response();
     }
-    // Queries the kernel for each socket, which must not delay other tasks.
-    let report = tokio::task::spawn_blocking(move || {
-        let mut report = report(
-            &observer.context.arena,
-            &observer.config,
-            query.site.as_deref(),
-        );
+    let report = observer.search(move |here| {
+        let mut report = report(&here.context.arena, &here.config, query.site.as_deref());
         report.flows.truncate(LISTED_MAX);
         report
     });

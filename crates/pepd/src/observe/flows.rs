@@ -229,9 +229,7 @@ pub(super) async fn show(
     {
         return refuse(format!("no site `{name}` in the configuration\n"));
     }
-    // Queries the kernel for each socket, which must not delay other tasks.
-    let report = tokio::task::spawn_blocking(move || observer.flows(&query));
-    match report.await {
+    match observer.search(move |here| here.flows(&query)).await {
         Ok(report) => Json(report).into_response(),
         Err(err) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{err}\n")).into_response(),
     }

@@ -23,6 +23,7 @@ mod metrics;
 mod packets;
 mod past;
 mod sampler;
+mod searches;
 pub(crate) mod stream;
 mod trace;
 
@@ -58,6 +59,7 @@ use pepd_tunnel::{
     packets::SiteFacts,
     peers::{NoSession, SessionFacts, Statuses},
 };
+use tokio::task::JoinError;
 use tunnel::{outage, rate::Found};
 use units::Rate;
 
@@ -66,6 +68,7 @@ pub use counters::{gather, set_passed};
 use self::{
     past::Past,
     sampler::{RecentSamples, SlowSamples},
+    searches::Searches,
     stream::Listeners,
 };
 use crate::{page, switches::Switches};
@@ -91,9 +94,22 @@ pub struct Observer {
     slow: Mutex<SlowSamples>,
     past: Mutex<Past>,
     listeners: Listeners,
+    searches: Searches,
 }
 
 impl Observer {
+    /// Runs what asks the kernel for each socket.
+    ///
+    /// # Errors
+    /// If it panics.
+    async fn search<T: Send + 'static>(
+        self: Arc<Self>,
+        run: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let here = Arc::clone(&self);
+        self.searches.run(move || run(&here)).await
+    }
+
     /// Returns the observer of a pepd with these sites, tunnels, boosters and limit of descriptors.
     pub fn new(
         config: &Arc<Config>,
@@ -127,6 +143,7 @@ impl Observer {
             slow: Mutex::default(),
             past: Mutex::new(Past::new(began)),
             listeners: Listeners::default(),
+            searches: Searches::default(),
         })
     }
 

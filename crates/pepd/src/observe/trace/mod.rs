@@ -32,10 +32,9 @@ pub(super) async fn show_flow(
     State(observer): State<Arc<Observer>>,
     Path(wanted): Path<String>,
 ) -> Response {
-    // Queries the kernel for each socket, which must not delay other tasks.
-    let found = tokio::task::spawn_blocking(move || {
-        let target = find::find(&observer, &wanted)?;
-        let flow = observer.flow(target.slot);
+    let found = observer.search(move |here| {
+        let target = find::find(here, &wanted)?;
+        let flow = here.flow(target.slot);
         flow.ok_or(FindError::Unknown(wanted))
     });
     match found.await {

@@ -16,10 +16,7 @@ use pepd_api::{
 };
 use pepd_relay::flow::{Ended, Watch, Watched};
 use pepd_sys::sockets::{self, Found};
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, Interval, MissedTickBehavior, interval, timeout},
-};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
 use super::{
     Observer,
@@ -95,7 +92,7 @@ impl Tracer {
     async fn begin(&mut self) -> What {
         self.stage = Stage::RecentSamples;
         let (observer, slot) = (Arc::clone(&self.observer), self.target.slot);
-        let flow = spawn_blocking(move || observer.flow(slot)).await;
+        let flow = observer.search(move |here| here.flow(slot)).await;
         match flow.ok().flatten() {
             Some(flow) if self.record().is_some() => What::Flow(Box::new(flow)),
             _ => self.end().await,
@@ -149,7 +146,8 @@ impl Tracer {
             return;
         }
         self.sought = Some(Instant::now());
-        if let Ok(all) = spawn_blocking(sockets::all).await {
+        let searched = Arc::clone(&self.observer).search(|_| sockets::all());
+        if let Ok(all) = searched.await {
             self.legs = record.cookies.map(|cookie| all.get(&cookie).copied());
         }
     }
