@@ -175,6 +175,10 @@ fn close_inherited() -> io::Result<()> {
 }
 
 fn confine() {
+    // Else the worker, a process of the same user, could write into its memory what to run.
+    if let Err(err) = privileges::protect_memory() {
+        tracing::debug!(error = %err, "the memory of the runner is not protected");
+    }
     privileges::limit(Phase::Runner, false);
     hand_down_capabilities();
     privileges::files::confine_runner();
