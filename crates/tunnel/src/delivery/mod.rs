@@ -165,8 +165,9 @@ pub enum ReportError {
     /// The report counts more bytes than were sent.
     #[error("the report counts {0} bytes, more than were sent")]
     Bytes(u64),
-    /// The report's ranges are out of order or empty.
-    #[error("the report's ranges are out of order at {0}")]
+    /// The report's ranges are out of order or empty, or a gap does not lie below its highest
+    /// packet.
+    #[error("the report's ranges or gaps are out of order at {0}")]
     Order(u64),
 }
 

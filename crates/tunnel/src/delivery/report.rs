@@ -82,6 +82,12 @@ impl<T> Delivery<T> {
         if counted > self.log.next() || arrived > highest.map_or(0, |highest| highest + 1) {
             return Err(ReportError::Counts(counted.max(arrived)));
         }
+        for gap in &report.gaps {
+            let after = gap.before.saturating_add(gap.missing).saturating_add(1);
+            if highest.is_none_or(|highest| after > highest) {
+                return Err(ReportError::Order(gap.before));
+            }
+        }
         let mut end = report.below;
         for range in &report.ranges {
             if range.start < end || range.is_empty() {

@@ -32,6 +32,8 @@ impl Session {
         if report.bytes > self.stats.bytes_sent {
             return Err(ReportError::Bytes(report.bytes).into());
         }
+        // One that is out of place would hide those behind it.
+        report.gaps.sort_unstable_by_key(|gap| gap.before);
         let report = &report;
         let mut acked = std::mem::take(&mut self.acked);
         let take = |segment| acked.push(segment);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::bare::ms;
 use crate::{
     delivery::{Delivery, Guard, ReportError},
-    wire::{Highest, Report, Span},
+    wire::{Gap, Highest, Report, Span},
 };
 
 const RTT: Duration = ms(100);
@@ -437,6 +437,20 @@ fn segments_acknowledged_behind_a_missing_one_take_little_memory() {
     }
 }
 
+/// Adds a gap that ends behind the highest packet: it would hide all later ones.
+fn with_gap(report: Report) -> Report {
+    let gap = Gap {
+        before: 0,
+        missing: 2,
+        before_us: 0,
+        after_us: 0,
+    };
+    Report {
+        gaps: vec![gap],
+        ..report
+    }
+}
+
 #[test]
 fn absurd_reports_are_refused_and_change_nothing() {
     let mut delivery = sent(3, false);
@@ -451,6 +465,7 @@ fn absurd_reports_are_refused_and_change_nothing() {
         (report(1100, 2, 2, &[(1, 3)]), ReportError::Order(1)),
         (report(1100, 2, 0, &[(2, 3), (1, 2)]), ReportError::Order(1)),
         (report(1100, 2, 0, &[(2, 2)]), ReportError::Order(2)),
+        (with_gap(report(1100, 2, 0, &[])), ReportError::Order(0)),
     ];
     for (report, error) in refused {
         let outcome = delivery.on_report(ms(1100), &report, |_| panic!("acknowledged"));
