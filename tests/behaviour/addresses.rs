@@ -67,17 +67,32 @@ fn with_source_self_the_server_sees_pepd() {
     });
 }
 
+/// Starts a server, and a pepd that reaches it from its own address by these ports.
+fn by_ports(bed: &Bed, range: &str) -> (SocketAddr, EchoServer, Pep) {
+    bed.gateway.sysctl("net.ipv4.ip_local_port_range", range);
+    let at = bed.at(Place::Server, PORT);
+    let echo = EchoServer::start(bed.server.listen(at));
+    let config = bed.config("[[site]]\nname = \"all\"\nsource = \"self\"");
+    let pep = Pep::start(&bed.gateway, &config.expect("not direct"));
+    (at, echo, pep)
+}
+
+/// Opens so many flows one after the other, and resets each once it was answered.
+fn reset_flows(bed: &Bed, at: SocketAddr, pep: &Pep, count: u32) {
+    for _ in 0..count {
+        let mut stream = bed.client.connect(at).expect("pepd answers");
+        echo_once(&mut stream, b"by one of two ports");
+        reset(stream);
+        pep.wait_idle();
+    }
+}
+
 /// Each leg stays in TIME_WAIT for a minute. A host that makes many must not take all ports from
 /// the others.
 #[test]
 fn with_source_self_ports_that_are_used_up_are_used_again() {
     matrix_pepd_only(|bed| {
-        bed.gateway
-            .sysctl("net.ipv4.ip_local_port_range", "40000 40063");
-        let at = bed.at(Place::Server, PORT);
-        let _echo = EchoServer::start(bed.server.listen(at));
-        let config = bed.config("[[site]]\nname = \"all\"\nsource = \"self\"");
-        let pep = Pep::start(&bed.gateway, &config.expect("not direct"));
+        let (at, _echo, pep) = by_ports(bed, "40000 40063");
         for _ in 0..200 {
             let mut stream = bed.client.connect(at).expect("pepd answers");
             echo_once(&mut stream, b"by one of 64 ports");
@@ -92,18 +107,8 @@ fn with_source_self_ports_that_are_used_up_are_used_again() {
 #[test]
 fn with_source_self_a_port_that_was_reset_is_used_again() {
     matrix_pepd_only(|bed| {
-        bed.gateway
-            .sysctl("net.ipv4.ip_local_port_range", "40000 40001");
-        let at = bed.at(Place::Server, PORT);
-        let _echo = EchoServer::start(bed.server.listen(at));
-        let config = bed.config("[[site]]\nname = \"all\"\nsource = \"self\"");
-        let pep = Pep::start(&bed.gateway, &config.expect("not direct"));
-        for _ in 0..4 {
-            let mut stream = bed.client.connect(at).expect("pepd answers");
-            echo_once(&mut stream, b"by one of two ports");
-            reset(stream);
-            pep.wait_idle();
-        }
+        let (at, _echo, pep) = by_ports(bed, "40000 40001");
+        reset_flows(bed, at, &pep, 4);
         pep.stop();
     });
 }
@@ -112,18 +117,8 @@ fn with_source_self_a_port_that_was_reset_is_used_again() {
 #[test]
 fn with_source_self_a_program_of_this_machine_gets_a_port_that_was_reset() {
     matrix_pepd_only(|bed| {
-        bed.gateway
-            .sysctl("net.ipv4.ip_local_port_range", "40000 40001");
-        let at = bed.at(Place::Server, PORT);
-        let _echo = EchoServer::start(bed.server.listen(at));
-        let config = bed.config("[[site]]\nname = \"all\"\nsource = \"self\"");
-        let pep = Pep::start(&bed.gateway, &config.expect("not direct"));
-        for _ in 0..2 {
-            let mut stream = bed.client.connect(at).expect("pepd answers");
-            echo_once(&mut stream, b"by one of two ports");
-            reset(stream);
-            pep.wait_idle();
-        }
+        let (at, _echo, pep) = by_ports(bed, "40000 40001");
+        reset_flows(bed, at, &pep, 2);
         let mut stream = bed.gateway.connect(at).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         echo_once(&mut stream, b"by one of two ports");

@@ -556,15 +556,16 @@ fn copies_of_packets_are_limited_per_source() {
     assert!(by_iptables.rates.is_empty() && by_iptables.copies_to(5000));
 }
 
+/// A site in mode `tunnel` beside the built-in one.
+const TUNNEL: &str = "[link]\ninterface = \"wan0\"\n[identity]\nkey_file = \"k\"\n[peer.hub]\n\
+    endpoint = \"192.0.2.1:1\"\n\
+    public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+    [[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nmatch = { dport = [443] }\n";
+
 #[test]
 fn syns_to_tunnels_are_never_forwarded_beyond_a_limit() {
-    let text = "[link]\ninterface = \"wan0\"\n[identity]\nkey_file = \"k\"\n[peer.hub]\n\
-                endpoint = \"192.0.2.1:1\"\n\
-                public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
-                [[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\n\
-                match = { dport = [443] }\n";
     let ruleset = Ruleset::new(
-        &with_forward("auto", &format!("{PLAIN}{text}")),
+        &with_forward("auto", &format!("{PLAIN}{TUNNEL}")),
         Features::FULL,
     );
     let sites = sites_of(&ruleset);
@@ -606,12 +607,7 @@ fn any_syn_of_this_machine_begins_a_connection() {
 /// A host that floods the set must not send connections of others out in the clear.
 #[test]
 fn a_syn_to_a_tunnel_for_which_there_is_no_room_is_dropped() {
-    let tunnel = "[link]\ninterface = \"wan0\"\n[identity]\nkey_file = \"k\"\n[peer.hub]\n\
-                  endpoint = \"192.0.2.1:1\"\n\
-                  public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
-                  [[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\n\
-                  match = { dport = [443] }\n";
-    let text = format!("{PLAIN}{tunnel}");
+    let text = format!("{PLAIN}{TUNNEL}");
     let dropped = |family| {
         vec![
             Term::Syn,

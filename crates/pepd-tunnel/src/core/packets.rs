@@ -119,31 +119,15 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rig;
-
-    const CONFIG: &str = r#"
-[intercept]
-lan = ["lan0"]
-[[site]]
-name = "tunnels"
-mode = "packet"
-peer = "hub"
-match = { protocol = "gre" }
-[peer.hub]
-endpoint = "192.0.2.1:1"
-public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
-[identity]
-key_file = "k"
-"#;
+    use crate::{packets::tests::packets, rig};
 
     #[test]
     fn peers_take_turns_where_their_timers_take_long() {
         let shared = rig::core(1, &[(2, None), (3, None), (4, None)]);
         let mut core = shared.borrow_mut();
-        let config = pep_core::config::parse(CONFIG).expect("valid");
         // The second peer has no such site.
         for index in [0, 2] {
-            core.peers.list[index].packets = Packets::new(&config, 0, 1);
+            core.peers.list[index].packets = Some(packets());
         }
         assert!(!core.settle_packets(Duration::MAX / 4));
         for next in [2, 0, 2] {

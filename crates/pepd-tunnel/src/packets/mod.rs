@@ -419,4 +419,4 @@ fn outside(mark: Mark) -> Ecn {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

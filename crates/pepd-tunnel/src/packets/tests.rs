@@ -28,7 +28,7 @@ const HOST: [u8; 4] = [10, 1, 0, 2];
 const FAR: [u8; 4] = [203, 0, 113, 5];
 const NOW: Duration = Duration::from_secs(7);
 
-fn packets() -> Packets {
+pub(crate) fn packets() -> Packets {
     let config = pep_core::config::parse(CONFIG).expect("valid");
     Packets::new(&config, 0, 1).expect("sites")
 }
