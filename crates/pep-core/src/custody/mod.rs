@@ -54,6 +54,9 @@ pub use patience::Patience;
 use crate::hosts::Host;
 use pool::{Account, Owner, Pool};
 
+/// Maximum of open files in `custody.directory`.
+pub const FILES_OPEN: usize = 16;
+
 /// Maximum of a flow, and of the only host, as a multiple of what is left.
 pub const SHARE: u64 = 8;
 

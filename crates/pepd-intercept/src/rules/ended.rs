@@ -48,9 +48,9 @@ impl Builder<'_> {
 
     fn next(&self, of: Option<Term>, way: Way) -> impl Iterator<Item = Rule> {
         self.filtered().iter().map(move |&family| {
-            let mut terms = vec![Term::Syn, Term::Begins(way, family)];
-            terms.splice(0..0, of.clone());
-            rule("the next from its port", terms)
+            let begins = [Term::Syn, Term::Begins(way, family)];
+            let terms = of.clone().into_iter().chain(begins);
+            rule("the next from its port", terms.collect::<Vec<_>>())
         })
     }
 

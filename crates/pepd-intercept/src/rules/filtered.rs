@@ -117,7 +117,10 @@ impl Builder<'_> {
         let other_source = rule(comment, other_source.collect::<Vec<_>>());
         let of_host = (answers && !self.may_be_one_armed())
             .then(|| rule("not from a server", [lan, Term::Return]));
-        let options = rule("may be dropped for them", [Term::IpOptions, Term::Return]);
+        let options = rule(
+            "options of IP, for which it may be dropped",
+            [Term::IpOptions, Term::Return],
+        );
         [of_host, Some(other_source), Some(options)]
             .into_iter()
             .flatten()
@@ -156,8 +159,8 @@ impl Builder<'_> {
         passes.map(|passes| rule("skip connections that do not reach pepd", passes))
     }
 
-    /// Returns the rule for each SYN that goes to the listener of a site. Behind it only
-    /// [`taken_back`](Self::taken_back) may let the SYN pass: what passes never reaches pepd.
+    /// Returns the rule for each SYN that goes to the listener of a site. One that passes behind it
+    /// is to be [forgotten](Self::taken_back) first: it never reaches pepd.
     pub(super) fn notices(&self, site: &Site) -> Option<Rule> {
         self.passes_filtered(site).map(|_| {
             let repeated = [Term::Syn, Term::Jump(REPEATED.to_owned())];

@@ -61,7 +61,7 @@ pub use leg_io::LegIo;
 pub use published::{born, publish_cookie, publish_leg};
 use receive_window::ReceiveWindow;
 pub use recorders::{Attached, Chunk, Recorded, Recorder, Recorders, Recording};
-pub use relaying::SHORTAGE_RETRY;
+pub use relaying::{SHORTAGE_RETRY, ending};
 pub use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
 pub use silence::Silence;

@@ -173,25 +173,22 @@ impl Flow {
         if direction == Direction::Up || !answers {
             return true;
         }
-        if !server.has_tail(true) {
-            // Nor has a leg that was reset with bytes in flight.
-            if let Some(err) = server.take_error() {
-                self.failure.get_or_insert(err);
+        let had_tail = server.has_tail(true);
+        if had_tail {
+            let limit = self.ends.site.timeouts.orphan;
+            let client = poll_fn(|cx| self.leg(Side::Client).poll_broken(cx));
+            tokio::select! {
+                () = tail::delivered(limit, || server.has_tail(true)) => {}
+                err = client => self.failure = Some(err),
             }
-            self.is_confirmed = self.failure.is_none();
-            return self.is_confirmed;
-        }
-        let limit = self.ends.site.timeouts.orphan;
-        let client = poll_fn(|cx| self.leg(Side::Client).poll_broken(cx));
-        tokio::select! {
-            () = tail::delivered(limit, || server.has_tail(true)) => {}
-            err = client => self.failure = Some(err),
         }
         let server = self.leg(Side::Server);
         let lost = server.has_tail(true).then(|| ErrorKind::TimedOut.into());
+        // A leg that was reset has no tail either.
         if let Some(err) = server.take_error().or(lost) {
             self.failure.get_or_insert(err);
         }
+        self.is_confirmed = !had_tail && self.failure.is_none();
         self.failure.is_none()
     }
 
@@ -305,28 +302,10 @@ impl Flow {
                     self.keepalives = Keepalives::new(self.segments_in());
                 }
                 IdleEvent::Look => idle.on_looked(self.pass_keepalives()),
-                // Other timers bound the wait for those.
-                IdleEvent::Expired if self.holds_bytes() => idle.on_activity(),
                 IdleEvent::Expired => return Poll::Ready(Err(EndReason::IdleTimeout)),
             }
         }
         Poll::Pending
-    }
-
-    /// Returns whether bytes of either host have not been delivered.
-    fn holds_bytes(&self) -> bool {
-        let in_ring = |direction: &Direction| self.relay.direction(*direction).undelivered() > 0;
-        let directions = Direction::ALL.iter();
-        let is_shut = |side: Side| {
-            let ends = directions
-                .clone()
-                .find(|direction| direction.sink() == side);
-            ends.is_some_and(|end| self.relay.direction(*end).state() == DirectionState::Shut)
-        };
-        Direction::ALL.iter().any(in_ring)
-            || Side::ALL
-                .iter()
-                .any(|side| self.leg(*side).has_tail(is_shut(*side)))
     }
 
     /// Sets the keepalive of both legs, once. Short flows end before they need it. A predecessor
@@ -411,7 +390,7 @@ impl Flow {
 
 /// Returns how the stream of a leg that fails with `err` ends. Linux reports EPIPE where the peer's
 /// FIN came before its RST (`tcp_reset`).
-pub(super) fn ending(err: &io::Error) -> Ending {
+pub fn ending(err: &io::Error) -> Ending {
     match err.raw_os_error() {
         Some(libc::EPIPE) => Ending::Fin,
         _ => Ending::Reset,

@@ -370,21 +370,6 @@ fn an_idle_flow_expires() {
     assert_eq!(rig.flow.end().ended_idle_timeout, 1);
 }
 
-/// A receiver that pauses for longer than the idle timeout, such as a film.
-#[test]
-fn a_flow_that_holds_bytes_is_not_idle() {
-    let mut site = site();
-    site.timeouts.idle = Some(Duration::from_secs(1));
-    let mut rig = Rig::with(site);
-    rig.server.write_all(&pattern(TAIL_BYTES)).unwrap();
-    let began = Instant::now();
-    wait_until(|| began.elapsed() > Duration::from_secs(4));
-    rig.server.shutdown(Shutdown::Write).unwrap();
-    rig.client.shutdown(Shutdown::Write).unwrap();
-    assert!(read_all(&mut rig.client) == pattern(TAIL_BYTES));
-    assert_eq!(rig.flow.end().ended_closed, 1);
-}
-
 #[test]
 fn whoever_holds_the_memory_knows_which_sockets_a_flow_has_and_how_far_it_is() {
     let context = context();

@@ -1,14 +1,18 @@
 //! File descriptors: the number available and the number needed.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use pep_core::config::{Config, Midway};
+use pep_core::{
+    config::{Config, Midway},
+    custody::FILES_OPEN,
+};
 use pepd_intercept::setup;
 pub use pepd_sys::descriptors::open;
 use pepd_sys::threads;
 use units::counted;
 
-/// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
-const OTHERS_LATER: usize = 8 + ADMIN;
+/// Open files of custody, signals (a pair of sockets and copies of one), the watch for neighbours,
+/// a log that is rotated.
+const OTHERS_LATER: usize = FILES_OPEN + 8 + ADMIN;
 /// The admin socket and its clients.
 const ADMIN: usize = 17;
 
@@ -29,8 +33,8 @@ const TUNNELS: u64 = EVENT_LOOP + 10;
 const PACKETS: u64 = 2;
 /// A multicast socket of each family, and its watch.
 const GROUPS: u64 = 4;
-/// The custody directory and its open files.
-const CUSTODY: u64 = 1 + 16;
+/// The custody directory.
+const CUSTODY: u64 = 1;
 /// An event loop, a timer and its watch, and a copy of the TUN for passed packets.
 const BOOSTERS: u64 = EVENT_LOOP + 3;
 /// Kept for running nft: files of its input, output and errors, a pipe for its result, and copies

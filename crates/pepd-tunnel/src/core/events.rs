@@ -25,24 +25,14 @@ const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// limit is longer.
 const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
-/// Time for events before datagrams are sent and received again.
-const DISPATCH: Duration = Duration::from_millis(2);
-/// Events handled between two readings of the clock.
-const CHECK_EVERY: u32 = 8;
-
 impl Core {
-    /// Handles pending events for a limited time: those of a datagram may take longer than hundreds
-    /// of others. The rest comes in the next turn.
+    /// Handles all pending events.
     pub(crate) fn dispatch(shared: &Shared) {
         let core = &mut *shared.borrow_mut();
         core.grant_heard();
-        let until = core.now() + DISPATCH;
         // Once for all streams that end in this turn: it looks at all flows of the peer.
         let mut ended = BTreeSet::new();
-        for handled in 1.. {
-            let Some((id, event)) = core.endpoint.poll_event() else {
-                break;
-            };
+        while let Some((id, event)) = core.endpoint.poll_event() {
             let index = core.peers.index(id);
             match event {
                 PeerEvent::Session(event) => {
@@ -52,10 +42,6 @@ impl Core {
                     core.on_session_event(shared, index, event);
                 }
                 event => core.on_peer_event(index, event),
-            }
-            if handled % CHECK_EVERY == 0 && core.now() >= until {
-                core.wake_driver();
-                break;
             }
         }
         for index in ended {

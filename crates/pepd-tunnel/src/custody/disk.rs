@@ -13,6 +13,7 @@ use nix::{
     fcntl::{FallocateFlags, fallocate},
     libc::off_t,
 };
+use pep_core::custody::FILES_OPEN;
 
 /// A directory with files.
 pub trait Disk: fmt::Debug + Send + 'static {
@@ -65,11 +66,8 @@ pub trait Disk: fmt::Debug + Send + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
 }
 
-/// Files that are open at a time. Others are opened again when they are needed: there may be many
-/// thousands, and flows need the descriptors.
-const OPEN_MAX: usize = 16;
-
-/// A directory in the file system.
+/// A directory in the file system. Files beyond [`FILES_OPEN`] are opened again when they are
+/// needed: there may be many thousands, and flows need the descriptors.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -86,10 +84,14 @@ impl Directory {
         }
     }
 
+    /// Closes files until there is room for one.
+    fn make_room(&self) {
+        self.open.borrow_mut().truncate(FILES_OPEN - 1);
+    }
+
     fn keep_open(&self, name: &str, file: fs::File) {
         let open = &mut *self.open.borrow_mut();
         open.push_front((name.to_owned(), file));
-        open.truncate(OPEN_MAX);
     }
 
     /// Calls a function with a file, which it opens if it must.
@@ -108,6 +110,7 @@ impl Directory {
     }
 
     fn opened(&self, name: &str) -> io::Result<fs::File> {
+        self.make_room();
         let mut options = fs::OpenOptions::new();
         let flags = libc::O_NOFOLLOW;
         let file = options.read(true).write(true).custom_flags(flags);
@@ -122,6 +125,7 @@ impl Disk for Directory {
     fn create(&self, name: &str) -> io::Result<String> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
+        self.make_room();
         self.keep_open(name, options.open(self.path.join(name))?);
         Ok(name.to_owned())
     }

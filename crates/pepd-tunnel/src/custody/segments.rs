@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, io};
 
+use pepd_relay::limits::Resource;
+
 use super::{
     disk::Disk,
     seal::{Damaged, Label, RECORD, Record, Seal},
@@ -45,6 +47,13 @@ pub enum ReadError {
     /// The record is damaged.
     #[error(transparent)]
     Damaged(#[from] Damaged),
+}
+
+impl ReadError {
+    /// Returns whether descriptors or memory are short, which says nothing about the disk.
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self, Self::Disk(err) if Resource::short(err).is_some())
+    }
 }
 
 /// All records.

@@ -82,7 +82,7 @@ impl Joint {
         tail::delivered(limit, || self.has_tail()).await;
     }
 
-    pub(super) fn has_tail(&self) -> bool {
+    fn has_tail(&self) -> bool {
         let is_shut = self.sink == Sink::Shut;
         let leg = self.leg.as_ref().filter(|_| self.sink != Sink::Broken);
         leg.is_some_and(|leg| leg.has_tail(is_shut))

@@ -8,10 +8,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use pep_core::relay::IdleEvent;
+use pep_core::relay::{Ending, IdleEvent};
 use pepd_relay::{
     flow::{
-        SHORTAGE_RETRY,
+        SHORTAGE_RETRY, ending,
         idle::{self, Idle},
     },
     limits::Resource,
@@ -74,20 +74,19 @@ impl Joint {
             match event {
                 IdleEvent::Active | IdleEvent::Look => {}
                 IdleEvent::Quiet => self.give_memory_back(),
-                // Other timers bound the wait for those.
-                IdleEvent::Expired if self.holds_bytes() => idle.on_activity(),
+                // `hold` bounds that.
+                IdleEvent::Expired if self.is_in_custody() => idle.on_activity(),
                 IdleEvent::Expired => return Poll::Ready(Over::Idle),
             }
         }
         Poll::Pending
     }
 
-    /// Returns whether bytes of either host have not been delivered.
-    fn holds_bytes(&self) -> bool {
-        let has_tail = self.has_tail();
+    /// Returns whether bytes wait until the link is up again.
+    fn is_in_custody(&self) -> bool {
         let core = &mut *self.core.borrow_mut();
         let entry = core.entry(self.key);
-        has_tail || entry.is_some_and(|entry| !entry.is_acknowledged() || !self.is_delivered(entry))
+        entry.is_some_and(|entry| entry.is_link_down() && !entry.is_acknowledged())
     }
 
     /// Receives and sends once each at most; then other flows run.
@@ -270,8 +269,7 @@ impl Joint {
     /// ended one, once its error was taken.
     fn had_fin(&self) -> bool {
         let failure = self.failure.as_ref();
-        // Linux reports EPIPE then (`tcp_reset`).
-        failure.and_then(io::Error::raw_os_error) == Some(libc::EPIPE)
+        failure.is_some_and(|err| ending(err) == Ending::Fin)
     }
 
     fn shut_down_if_finished(&mut self, core: &mut Core) {

@@ -136,7 +136,10 @@ impl Supervisor {
                     tracing::error!(error = %err, "cannot start a worker process: trying again");
                     match self.deaths.next(Duration::ZERO, false) {
                         Next::Start { after, .. } => self.pause(after)?,
-                        Next::GiveUp => return Err(err),
+                        Next::GiveUp => {
+                            clean_up(self.texts.config());
+                            return Err(err);
+                        }
                     }
                     if self.asked != Asked::Nothing {
                         return Ok(self.without_worker());

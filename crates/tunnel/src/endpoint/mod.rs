@@ -584,8 +584,7 @@ impl Endpoint {
             .find_map(|kind| Some((kind, strangers[kind as usize].take()?)))
     }
 
-    /// Returns the next event. `None` means that there is no more; a caller that stops before calls
-    /// again soon. Peers with many events take turns.
+    /// Returns the next event; call until it returns `None`. Peers with many events take turns.
     pub fn poll_event(&mut self) -> Option<(PeerId, PeerEvent)> {
         let retry = self.local.limits.retry;
         let slots = self.slots.len();

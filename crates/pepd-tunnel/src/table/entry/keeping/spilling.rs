@@ -118,8 +118,9 @@ impl FlowBuffers {
             Err(err) => {
                 custody.on_disk_failed(&err, Request::Read);
                 self.outgoing.break_promise();
-                self.keeping.put(start, Chunk::OnDisk(spot, failures + 1));
-                if failures + 1 >= READS {
+                let failures = failures + u32::from(!err.is_shortage());
+                self.keeping.put(start, Chunk::OnDisk(spot, failures));
+                if failures >= READS {
                     self.lose(start, &err);
                 }
             }
