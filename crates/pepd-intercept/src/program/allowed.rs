@@ -101,17 +101,48 @@ pub(super) fn is_allowed(order: &Order) -> bool {
 
 /// Returns whether the input of a program may make it run another one: iptables-restore has an
 /// option for it, `--modprobe` or `-M`, also in the lines that it reads.
+///
+/// Its versions disagree on quotes and backslashes within words. pepd writes none there, and what
+/// contains them may be anything.
 pub(super) fn runs_another(input: &[u8]) -> bool {
-    // Quotes do not change what a word means.
-    let is_part = |byte: &u8| !byte.is_ascii_whitespace() && !b"\0\"'\\".contains(byte);
-    input.split(u8::is_ascii_whitespace).any(|word| {
-        let word: Vec<u8> = word.iter().copied().filter(is_part).collect();
-        match word.as_slice() {
-            [b'-', b'-', ..] => word.starts_with(b"--mo"),
-            [b'-', options @ ..] => options.contains(&b'M'),
-            _ => false,
+    let Ok(text) = std::str::from_utf8(input) else {
+        return true;
+    };
+    !text.split('\n').all(is_plain)
+}
+
+/// Returns whether a line consists of words, and of quotations between spaces, none of which leads
+/// to another program.
+fn is_plain(mut line: &str) -> bool {
+    loop {
+        line = line.trim_start_matches([' ', '\t']);
+        let word = match line.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"'),
+            None => line.split_once([' ', '\t']).or(Some((line, ""))),
+        };
+        let is_quoted = line.starts_with('"');
+        let Some((word, rest)) = word else {
+            return false;
+        };
+        let leads = match word.strip_prefix('-') {
+            Some(option) if option.starts_with('-') => word.starts_with("--mo"),
+            Some(options) => options.contains('M'),
+            None => false,
+        };
+        let is_strange = |character: char| match character {
+            '\'' => !is_quoted,
+            '"' | '\\' => true,
+            _ => character.is_control(),
+        };
+        let is_joined = is_quoted && !rest.is_empty() && !rest.starts_with([' ', '\t']);
+        if leads || is_joined || word.contains(is_strange) {
+            return false;
         }
-    })
+        if rest.is_empty() {
+            return true;
+        }
+        line = rest;
+    }
 }
 
 #[cfg(test)]
@@ -184,10 +215,19 @@ mod tests {
             "-A x -\"M\"/tmp/x",
             "*raw\n-nM/tmp/x -A x",
             "-A\tx\t--mo\\dprobe /tmp/x",
+            "-A x --comment \"y\"--modprobe=/tmp/x",
+            "-A x --comment \"y\"-M/tmp/x",
+            "-A x --comment y\"-M\" /tmp/x",
+            "-A x --comment \"y -M /tmp/x",
+            "-A x \u{b}-M /tmp/x",
         ] {
             assert!(runs_another(line.as_bytes()), "{line}");
         }
-        for line in ["-A PEPD_M -m mark --mark 1", "-A x -j MARK --set-xmark M-M"] {
+        for line in [
+            "-A PEPD_M -m mark --mark 1",
+            "-A x -j MARK --set-xmark M-M",
+            "*raw\n:PEPD - [0:0]\n-A x -m comment --comment \"a host's -M\" -j ACCEPT\nCOMMIT\n",
+        ] {
             assert!(!runs_another(line.as_bytes()), "{line}");
         }
     }
