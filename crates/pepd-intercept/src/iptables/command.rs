@@ -26,8 +26,8 @@ pub enum IptablesError {
     )]
     Missing,
     /// Processes, memory or descriptors have run out, or the program for IPv6 is missing.
-    #[error("cannot run {0}")]
-    Run(String, #[source] io::Error),
+    #[error("cannot run {0}: {1}")]
+    Run(String, io::Error),
     /// The program did not finish in time and was killed.
     #[error("{program} did not end within {} s and was killed; does `iptables -S` end?", limit.as_secs())]
     Hangs {

@@ -32,8 +32,8 @@ pub enum NftError {
         version: String,
     },
     /// Processes, memory or descriptors have run out.
-    #[error("cannot run nft")]
-    Run(#[source] io::Error),
+    #[error("cannot run nft: {0}")]
+    Run(io::Error),
     /// nft, or the kernel, did not finish in time; nft was killed.
     #[error("nft did not end within {} s and was killed; does `nft list tables` end?", .0.as_secs())]
     Hangs(Duration),
