@@ -417,22 +417,39 @@ struct Apart {
 }
 
 fn start_apart(bed: &Bed, config: &str) -> Apart {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("pepd.toml");
-    std::fs::write(&path, config).expect("writable");
-    let log = directory.path().join(LOG);
-    let pepd = pepd_tests::pep_binary::pepd();
-    let mut command: Command = bed.gateway.command(pepd.to_str().expect("printable"));
-    command.arg("run").arg("--config").arg(&path);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(std::fs::File::create(&log).expect("writable"));
-    let child = winkemu::netns::spawn(&mut command).expect("pepd starts");
-    let apart = Apart { child, directory };
-    wait_until("pepd to be ready", || apart.log().contains("pepd is ready"));
+    let apart = Apart::begin(bed, config, None);
+    wait_until("pepd to be ready", || apart.is_ready());
     apart
 }
 
 impl Apart {
+    /// Starts pepd with at most so many descriptors.
+    fn begin(bed: &Bed, config: &str, descriptors: Option<usize>) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pepd.toml");
+        std::fs::write(&path, config).expect("writable");
+        let log = std::fs::File::create(directory.path().join(LOG)).expect("writable");
+        let pepd = pepd_tests::pep_binary::pepd();
+        let mut command: Command = bed.gateway.command("prlimit");
+        let limit = descriptors.map(|limit| format!("--nofile={limit}:{limit}"));
+        command
+            .args(limit)
+            .arg(pepd)
+            .arg("run")
+            .arg("--config")
+            .arg(&path);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = winkemu::netns::spawn(&mut command).expect("pepd starts");
+        Self { child, directory }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.log().contains("pepd is ready")
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join(LOG)).unwrap_or_default()
     }
@@ -602,6 +619,38 @@ fn kills_in_quick_succession_reset_nothing() {
         assert_eq!(pep.counter("flows_lost_at_restart"), 0);
         drop(open);
         pep.wait_idle();
+    });
+}
+
+/// Whatever a start lacks, it lacks before it takes the flows: the next start takes them.
+#[test]
+fn starts_that_fail_for_lack_of_descriptors_lose_no_flow() {
+    const FLOWS: usize = 10;
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let config = bed.config("").expect("not direct");
+        let mut last = start_apart(&bed, &config);
+        let (_echo, open) = talking(&bed);
+        let mut flows = vec![open];
+        flows.resize_with(FLOWS, || connect(&bed));
+        flows.iter_mut().for_each(|flow| echo_once(flow, b"before"));
+        last.signal(Signal::SIGQUIT);
+        last.wait();
+        let (mut limit, mut failed) = (2 * FLOWS, 0);
+        loop {
+            last = Apart::begin(&bed, &config, Some(limit));
+            wait_until("a start or its failure", || {
+                last.is_ready() || last.has_ended()
+            });
+            if last.is_ready() {
+                break;
+            }
+            (limit, failed) = (limit + 3, failed + 1);
+        }
+        assert!(failed > 5, "{failed} starts failed");
+        flows.iter_mut().for_each(|flow| echo_once(flow, b"after"));
+        drop(flows);
+        assert_eq!(last.terminate(), Some(0), "{}", last.log());
     });
 }
 

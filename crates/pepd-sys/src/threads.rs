@@ -6,6 +6,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use tokio::runtime::{Builder, Runtime};
+
 /// The name prefix of threads that carry flows.
 pub const NAME: &str = "worker-";
 
@@ -48,6 +50,55 @@ impl IdleThread {
         // The thread is idle until its only message arrives.
         let _ = self.work.send(Box::new(work));
         self.thread
+    }
+}
+
+/// An [`IdleThread`] with its event loop, which also needs descriptors and memory.
+#[derive(Debug)]
+pub struct IdleLoop {
+    thread: IdleThread,
+    events: Events,
+}
+
+/// An event loop that is dropped within another one if the start fails.
+#[derive(Debug)]
+struct Events(Option<Runtime>);
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // Dropped as usual, it would wait for its threads, and tokio forbids that here.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl IdleLoop {
+    /// Creates an event loop and its thread, which ends when this value is dropped.
+    ///
+    /// # Errors
+    /// When memory, descriptors, or the limit of threads, are exhausted.
+    pub fn new(name: String) -> io::Result<Self> {
+        let events = Builder::new_current_thread().enable_all().build()?;
+        Ok(Self {
+            events: Events(Some(events)),
+            thread: IdleThread::new(name)?,
+        })
+    }
+
+    /// Starts the work with the event loop.
+    pub fn begin(self, work: impl FnOnce(Runtime) + Send + 'static) -> JoinHandle<()> {
+        let Self { thread, mut events } = self;
+        let events = events.0.take().expect("taken here only");
+        thread.begin(move || work(events))
+    }
+
+    /// Returns the event loop, such as to register sockets.
+    ///
+    /// # Panics
+    /// Never: the event loop is there until the work begins.
+    pub fn events(&self) -> &Runtime {
+        self.events.0.as_ref().expect("taken by `begin` only")
     }
 }
 

@@ -66,11 +66,8 @@ use pepd_relay::{
     flow::{FlowContext, FlowInfo, FlowMemory, LegIo},
     limits::Permit,
 };
-use pepd_sys::{site_counters::SiteCounters, threads::IdleThread};
-use tokio::{
-    runtime::Runtime,
-    sync::{mpsc, watch},
-};
+use pepd_sys::{site_counters::SiteCounters, threads::IdleLoop};
+use tokio::sync::{mpsc, watch};
 use tunnel::class::Class;
 
 use credit::Pool;
@@ -177,15 +174,12 @@ pub struct Tunnels {
 
 impl Tunnels {
     /// Starts the tunnel threads. `tuns` are the interfaces of sites in mode `packet`.
-    ///
-    /// # Errors
-    /// If an event loop cannot be created.
     pub fn start(
-        (prepared, threads): (setup::Prepared, Vec<IdleThread>),
+        (prepared, threads): (setup::Prepared, Vec<IdleLoop>),
         inherited: Inherited,
         tuns: PacketTuns,
         context: &Arc<FlowContext>,
-    ) -> io::Result<Self> {
+    ) -> Self {
         recover::expect_peers(&prepared, &inherited);
         let stop = watch::Sender::new(());
         let mut inherited = recover::split(&prepared, inherited);
@@ -196,16 +190,7 @@ impl Tunnels {
         let credit = Pool::new(&context.budget);
         let (mut running, mut accepted, mut orders) = (Vec::new(), Vec::new(), Vec::new());
         let several = threads.len() > 1;
-        // All of them first: a thread that has begun cannot be taken back.
-        let runtime = || {
-            tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-        };
-        let runtimes = threads.iter().map(|_| runtime());
-        let runtimes: Vec<_> = runtimes.collect::<io::Result<_>>()?;
         let paths = prepared.parts[0].paths.clone();
-        let threads = threads.into_iter().zip(runtimes);
         let parts = prepared.parts.into_iter().zip(threads);
         for (((part, thread), inherited), kept) in parts.zip(inherited.drain(..)).zip(kept) {
             let (accept, incoming) = mpsc::unbounded_channel();
@@ -224,7 +209,7 @@ impl Tunnels {
             let (opening, stopped) = (opening.take(), stop.subscribe());
             running.push(run(thread, given, opening, context, (stopped, several)));
         }
-        Ok(Self {
+        Self {
             threads: running,
             stop,
             accepted,
@@ -235,7 +220,7 @@ impl Tunnels {
             far: prepared.far,
             paths,
             _sockets: prepared.sockets.into_iter().filter(|_| several).collect(),
-        })
+        }
     }
 
     /// Returns the handle for a site's flows; `None` for sites in other modes.
@@ -284,7 +269,7 @@ impl Tunnels {
 
 /// Starts one thread. The first one opens the custody of all.
 fn run(
-    (thread, runtime): (IdleThread, Runtime),
+    thread: IdleLoop,
     given: Given,
     opening: Option<Opening>,
     context: &Arc<FlowContext>,
@@ -292,7 +277,7 @@ fn run(
 ) -> JoinHandle<()> {
     let context = Arc::clone(context);
     let beat = context.heartbeat.of_thread();
-    thread.begin(move || {
+    thread.begin(move |runtime| {
         if let Some(opening) = opening {
             opening.open(&context.arena);
         }

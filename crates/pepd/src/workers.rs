@@ -6,8 +6,8 @@
 use std::{io, sync::Arc, thread::JoinHandle};
 
 use pepd_relay::flow::{self, FlowContext, Resumed, revive, rounds};
-use pepd_sys::threads::{self, IdleThread};
-use tokio::{runtime, sync::watch};
+use pepd_sys::threads::{self, IdleLoop};
+use tokio::sync::watch;
 
 use crate::accept::{Acceptor, Listener};
 
@@ -22,19 +22,19 @@ impl Workers {
     /// Starts [as many threads](threads::count) as required.
     ///
     /// # Errors
-    /// When a thread cannot be started.
-    pub fn threads() -> io::Result<Vec<IdleThread>> {
+    /// When a thread or its event loop cannot be created.
+    pub fn threads() -> io::Result<Vec<IdleLoop>> {
         let names = (0..threads::count()).map(|number| format!("{}{number}", threads::NAME));
-        names.map(IdleThread::new).collect()
+        names.map(IdleLoop::new).collect()
     }
 
     /// Assigns each set of listeners to a thread, and distributes `resumed` flows over the threads.
     ///
     /// # Errors
-    /// When an event loop, or the registration of a listener, fails.
+    /// When the registration of a listener fails.
     pub fn start(
         context: &Arc<FlowContext>,
-        threads: Vec<IdleThread>,
+        threads: Vec<IdleLoop>,
         listeners: Vec<Vec<Listener>>,
         resumed: Vec<Resumed>,
     ) -> io::Result<Self> {
@@ -70,15 +70,12 @@ impl Workers {
 }
 
 fn start_one(
-    (number, thread): (usize, IdleThread),
+    (number, thread): (usize, IdleLoop),
     context: &Arc<FlowContext>,
     (listeners, resumed): (Vec<Listener>, Vec<Resumed>),
     mut stopped: watch::Receiver<()>,
 ) -> io::Result<JoinHandle<()>> {
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let entered = runtime.enter();
+    let entered = thread.events().enter();
     let acceptors = listeners
         .into_iter()
         .map(|listener| Acceptor::new(Arc::clone(context), listener))
@@ -86,7 +83,7 @@ fn start_one(
     drop(entered);
     let context = Arc::clone(context);
     let beat = context.heartbeat.of_thread();
-    Ok(thread.begin(move || {
+    Ok(thread.begin(move |runtime| {
         runtime.spawn(beat.tick());
         runtime.spawn(revive::run(Arc::clone(&context), number));
         runtime.spawn(rounds::run());

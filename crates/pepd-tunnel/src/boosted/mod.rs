@@ -21,7 +21,7 @@ use pep_core::{
 };
 use pepd_intercept::{rules::LaneKind, tun::PacketTuns};
 use pepd_relay::flow::FlowContext;
-use pepd_sys::{keys, threads::IdleThread};
+use pepd_sys::{keys, threads::IdleLoop};
 use tokio::sync::watch;
 use units::Rate;
 
@@ -167,6 +167,28 @@ fn undo_hop(packet: &mut [u8]) {
     }
 }
 
+/// The thread of mode `boost`, without work for now, and its seed.
+#[derive(Debug)]
+pub struct Prepared {
+    thread: IdleLoop,
+    seed: u64,
+}
+
+impl Prepared {
+    /// Creates the thread.
+    ///
+    /// # Errors
+    /// When memory, descriptors, or the limit of threads, are exhausted, or the kernel gives no
+    /// random numbers.
+    pub fn new() -> io::Result<Self> {
+        let seed = keys::random().map_err(io::Error::other)?;
+        Ok(Self {
+            thread: IdleLoop::new("boosters".to_owned())?,
+            seed: u64::from_be_bytes(seed[..8].try_into().expect("longer")),
+        })
+    }
+}
+
 /// The running thread of mode `boost`. It stops on drop; [`stop`](Self::stop) also waits for its
 /// end.
 #[derive(Debug)]
@@ -178,27 +200,19 @@ pub struct Boosters {
 
 impl Boosters {
     /// Starts the thread. `tuns` are the interfaces of sites in mode `boost`.
-    ///
-    /// # Errors
-    /// If the event loop cannot be created, or the kernel gives no random numbers.
     pub fn start(
         config: &Config,
-        thread: IdleThread,
+        prepared: Prepared,
         tuns: PacketTuns,
         context: &Arc<FlowContext>,
-    ) -> io::Result<Self> {
+    ) -> Self {
         let stop = watch::Sender::new(());
         let mut stopped = stop.subscribe();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let seed = keys::random().map_err(io::Error::other)?;
-        let seed = u64::from_be_bytes(seed[..8].try_into().expect("longer"));
-        let sites = Sites::new(config, seed);
+        let sites = Sites::new(config, prepared.seed);
         let facts = Arc::new(Mutex::new(sites.facts(Duration::ZERO)));
         let (shown, context) = (Arc::clone(&facts), Arc::clone(context));
         let beat = context.heartbeat.of_thread();
-        let thread = thread.begin(move || {
+        let thread = prepared.thread.begin(move |runtime| {
             runtime.block_on(async move {
                 tokio::spawn(beat.tick());
                 // No value is ever sent: the wait ends when the sender is dropped.
@@ -212,11 +226,11 @@ impl Boosters {
                 }
             });
         });
-        Ok(Self {
+        Self {
             thread,
             stop,
             facts,
-        })
+        }
     }
 
     /// Returns the state of the sites, at most a second old.

@@ -25,7 +25,7 @@ use pepd_sys::{
     marks::MarkSet,
     places::Places,
     site_counters::SiteCounters,
-    threads::IdleThread,
+    threads::IdleLoop,
 };
 use tunnel::{
     class::Class,
@@ -250,14 +250,14 @@ impl Prepared {
     /// Creates the threads, without work for now.
     ///
     /// # Errors
-    /// When memory, or the limit of threads, is exhausted.
-    pub fn threads(&self) -> io::Result<Vec<IdleThread>> {
+    /// When memory, descriptors, or the limit of threads, are exhausted.
+    pub fn threads(&self) -> io::Result<Vec<IdleLoop>> {
         let name = |part: &Part| match part.member.shard().number() {
             0 => "tunnels".to_owned(),
             number => format!("tunnels-{number}"),
         };
         let parts = self.parts.iter();
-        parts.map(|part| IdleThread::new(name(part))).collect()
+        parts.map(|part| IdleLoop::new(name(part))).collect()
     }
 }
 

@@ -30,9 +30,13 @@ use pepd_sys::{
     marks::MarkSet,
     privileges::{self, Phase, calls::Programs},
     stats::Counters,
-    threads::{self, IdleThread},
+    threads::{self, IdleLoop},
 };
-use pepd_tunnel::{Inherited, Tunnels, boosted::Boosters, setup::Prepared};
+use pepd_tunnel::{
+    Inherited, Tunnels,
+    boosted::{self, Boosters},
+    setup::Prepared,
+};
 use units::counted;
 
 use super::{
@@ -103,7 +107,7 @@ pub(super) async fn build(
     let tunnels = tunnels.transpose();
     let tunnels = tunnels.map_err(DaemonError::system("start the tunnels"))?;
     let boosts = config.boosted_sites().next();
-    let boosters = boosts.map(|_| IdleThread::new("boosters".to_owned()));
+    let boosters = boosts.map(|_| boosted::Prepared::new());
     let boosters = boosters.transpose();
     let boosters = boosters.map_err(DaemonError::system("start the boosters"))?;
     Interception::hold_clear(config)
@@ -197,9 +201,9 @@ impl Drop for KeptOnFailure {
 /// Parts created before the interception.
 struct Parts {
     listeners: Vec<Vec<Listener>>,
-    threads: Vec<IdleThread>,
-    tunnels: Option<(Prepared, Vec<IdleThread>)>,
-    boosters: Option<IdleThread>,
+    threads: Vec<IdleLoop>,
+    tunnels: Option<(Prepared, Vec<IdleLoop>)>,
+    boosters: Option<boosted::Prepared>,
     inheritance: Inheritance,
     /// True if flows of earlier processes are not taken over.
     discards: bool,
@@ -236,6 +240,10 @@ async fn start(
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
     let other_marks = interception.keeps_marks().then(|| OtherMarks::new(config));
+    let mut tuns = interception.take_packet_tuns();
+    let boosted = tuns.split_off_boosted();
+    let boosted = boosted.map_err(DaemonError::system("start the boosters"))?;
+    // From here on an error closes the sockets of flows: no step may need what can run out.
     let (mut context, legs) = context(config, descriptors, held, inheritance, discards)?;
     context.other_marks = other_marks;
     let context = Arc::new(context);
@@ -253,12 +261,7 @@ async fn start(
         survivors: in_tunnels,
         sites: sites.to_vec(),
     };
-    let mut tuns = interception.take_packet_tuns();
-    let boosted = tuns.split_off_boosted();
-    let boosted = boosted.map_err(DaemonError::system("start the boosters"))?;
-    let boosters = boosters.map(|thread| Boosters::start(config, thread, boosted, &context));
-    let boosters = boosters.transpose();
-    let boosters = boosters.map_err(DaemonError::system("start the boosters"))?;
+    let boosters = boosters.map(|prepared| Boosters::start(config, prepared, boosted, &context));
     let tunnels = match tunnels {
         Some(prepared) => Some(Tunnels::start(prepared, inherited, tuns, &context)),
         None => {
@@ -266,8 +269,6 @@ async fn start(
             None
         }
     };
-    let tunnels = tunnels.transpose();
-    let tunnels = tunnels.map_err(DaemonError::system("start the tunnels"))?;
     if let Some(tunnels) = &tunnels {
         for listener in listeners.iter_mut().flatten() {
             listener.route = tunnels.route(listener.site.id);
