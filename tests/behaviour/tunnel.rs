@@ -1,7 +1,7 @@
 //! Flows in a tunnel between two pepds.
 
 use std::{
-    io::{BufReader, Read as _, Write as _},
+    io::{BufReader, ErrorKind, Read as _, Write as _},
     net::{Shutdown, TcpStream},
     os::unix::net::UnixStream,
     thread,
@@ -17,7 +17,7 @@ use pepd_tests::{
     pep::Pep,
     serve::Server,
     tunnel::{End, TunnelBed},
-    wait::{PATIENCE, wait_until},
+    wait::{PATIENCE, wait_for, wait_until},
 };
 
 use crate::support::{Busy, assert_reset_after_connect, echo_once};
@@ -76,6 +76,14 @@ impl Running {
             pep.assert_healthy();
         }
         self.stop_after_errors();
+    }
+
+    /// Ends both, where a test has changed the machines for good.
+    fn end(mut self) {
+        for pep in [&mut self.boat, &mut self.hub] {
+            pep.wait_idle();
+            assert_eq!(pep.terminate(), 0);
+        }
     }
 
     pub fn stop_after_errors(self) {
@@ -581,4 +589,53 @@ fn a_second_hub_with_the_same_key_takes_no_session_while_the_first_is_heard() {
     drop(stream);
     running.assert_in_tunnel(1);
     running.stop();
+}
+
+/// Programs with an IPv4 address, too, then try that at once (RFC 8305).
+#[test]
+fn what_the_hub_does_not_reach_is_refused_at_once_and_only_while_that_lasts() {
+    const HUB: &str = "hub";
+    let bed = TunnelBed::new(LINK);
+    let _servers = [Family::V4, Family::V6]
+        .map(|family| EchoServer::start(bed.host("server").listen(bed.server_at(family, PORT))));
+    let running = Running::start_with(&bed, "", SITE, ADMIN);
+    let dial = || bed.host("client").connect(bed.server_at(Family::V6, PORT));
+    let exchange = |family| echo_once(&mut connect(&bed, family), b"by the hub");
+    let status = || running.boat.ask(&["status"]);
+    exchange(Family::V6);
+    assert!(!status().contains("reaches no"));
+    let own = bed.addresses_toward(HUB, "server")[1];
+    for refused in 1..=2 {
+        let begin = running.boat.log().position();
+        let logged = |words: &str| {
+            wait_for(words, || {
+                let events = running.boat.log().events_since(begin);
+                let mut events = events.iter();
+                events
+                    .any(|event| event.message().contains(words))
+                    .then_some(())
+            });
+        };
+        // Its addresses and routes of IPv6 go.
+        bed.host(HUB).sysctl("net.ipv6.conf.all.disable_ipv6", "1");
+        logged("peer reaches no IPv6 hosts");
+        wait_until("the rules refuse IPv6", || dial().is_err());
+        assert!(status().contains("reaches no IPv6 hosts"), "{}", status());
+        exchange(Family::V4);
+        let accepted = running.boat.counter("flows_accepted");
+        let err = dial().expect_err("refused");
+        assert_eq!(err.kind(), ErrorKind::ConnectionRefused);
+        let is_counted = |count| count > refused;
+        running
+            .boat
+            .wait_counter("syns_refused_unreached", is_counted);
+        assert_eq!(running.boat.counter("flows_accepted"), accepted);
+        bed.host(HUB).sysctl("net.ipv6.conf.all.disable_ipv6", "0");
+        bed.host(HUB)
+            .ip(&format!("address add {own}/64 dev server nodad"));
+        logged("peer reaches IPv6 hosts again");
+        wait_until("IPv6 goes through the tunnel", || dial().is_ok());
+        exchange(Family::V6);
+    }
+    running.end();
 }

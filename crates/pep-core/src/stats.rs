@@ -188,6 +188,8 @@ counters! {
     /// SYNs that passed unaccelerated because their route does not use the link
     /// (`link.other_routes`).
     syns_passed_other_route,
+    /// SYNs refused because the peer of their tunnel reaches no hosts of IPv4, or of IPv6.
+    syns_refused_unreached,
     /// Times that redirected SYNs of a site did not arrive, by family: another program's rule
     /// dropped them.
     interception_losses,

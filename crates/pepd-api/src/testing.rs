@@ -38,7 +38,7 @@ pub fn status() -> Status {
         {"name": "y".repeat(64), "endpoint": null, "up": true, "heard_s": 1.0,
           "remote": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535",
           "received_bytes": 1_u64 << 40, "sent_bytes": 1_u64 << 30, "flows": 8192,
-          "from": from, "to": [], "may_open_flows": false, "session": {
+          "from": from, "to": [], "may_open_flows": false, "unreached": ["IPv4", "IPv6"], "session": {
             "carrier": "udp", "path": "stopped", "rtt_s": 12.3456, "rtt_min_s": 0.6,
             "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "fec_overhead": 1.0, "packets_sent": 1,
             "bytes_sent": 1, "repairs_sent": 1, "segments_retransmitted": 12_345_678, "packets_received": 1,

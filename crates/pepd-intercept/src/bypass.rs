@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::{
     InterceptError, Interception, cannot,
+    lost::Lost,
     rules::{self, Chain, NO_ROUTE, NoRoute, Ruleset},
 };
 
@@ -24,6 +25,9 @@ pub struct LeftAlone {
     /// True while no server answers over IPv6: flows of IPv6 that pepd would answer at once are
     /// forwarded.
     pub is_v6_silent: bool,
+    /// Families whose hosts the peer of a site does not reach: new flows to them are refused, so
+    /// that hosts try another address.
+    pub unreached: Lost,
 }
 
 /// Chains of sites, and those that differ from their installed state.
@@ -64,6 +68,7 @@ impl Interception {
             sites,
             is_link_down,
             is_v6_silent,
+            unreached,
         } = left;
         let no_route = match (is_link_down, is_v6_silent) {
             (true, _) => NoRoute::LinkDown,
@@ -91,7 +96,10 @@ impl Interception {
                 self.bypass.bypassed.remove(&site);
             }
         }
-        Ok(())
+        if self.refuses(&unreached) {
+            return Ok(());
+        }
+        self.set_unreached(unreached).await
     }
 
     /// Restores this part of a table that has been reinstalled.

@@ -69,14 +69,14 @@ use defer::DeferTask;
 use filter::{Filter, FilterError};
 use forwarding::Forwarding;
 pub use forwarding::Obstacles;
-use lost::Lost;
+use lost::Stops;
 pub use midway::MidwayTask;
 use near::Near;
 use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::Routing;
-use rules::{CopyTo, Counter, Features, Lan, LaneKind, Rule, Ruleset, SYN_BYTES};
+use rules::{CopyTo, Counter, Features, Lan, LaneKind, Ruleset, SYN_BYTES};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 pub use tun::{PacketTun, PacketTuns};
@@ -108,12 +108,11 @@ pub struct Interception {
     near: Option<Near>,
     /// True if pepd answers some flows at once: their SYNs must reach the listener.
     answers_at_once: bool,
-    lost: Lost,
+    /// SYNs that do not go to pepd.
+    stops: Stops,
     /// State of forwarding, where SYNs depend on it.
     forwarding: Option<Forwarding>,
     clear_hold: Option<ClearHold>,
-    /// Chains with `lost`, for a reinstalled table.
-    lost_again: Vec<(String, Vec<Rule>)>,
     upkeep: Upkeep,
 }
 
@@ -229,10 +228,9 @@ impl Interception {
             hosts_at_cap: BTreeSet::new(),
             near: None,
             answers_at_once: setup::answers_at_once(config),
-            lost: Lost::new(),
+            stops: Stops::default(),
             forwarding: Forwarding::new(config, obstacles),
             clear_hold: ClearHold::new(config),
-            lost_again: Vec::new(),
             upkeep: Upkeep::new()?,
         };
         match interception.build(config, features, succeeds).await {

@@ -9,13 +9,12 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 use ipnet::IpNet;
 use nix::{ifaddrs::getifaddrs, net::if_::if_indextoname};
 use pep_core::config::Config;
-use pepd_sys::leg::Family;
+use pepd_sys::{leg::Family, places::unused_address};
 
 use super::{
     InterceptError, Interception, cannot,
     lan::network_of,
     netlink::{Netlink, RouteError, interface},
-    route::unused_address,
 };
 
 /// Networks in the table, and the addresses that identify uplinks.

@@ -23,7 +23,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr},
 };
 
 use futures_util::TryStreamExt as _;
@@ -33,7 +33,10 @@ use netlink_packet_route::{
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 use pep_core::config::{Config, Intercept};
-use pepd_sys::marks::MarkSet;
+use pepd_sys::{
+    marks::MarkSet,
+    places::{ROUTE_PROTOCOL, unused_address},
+};
 use rtnetlink::{Error, IpVersion, RouteMessageBuilder};
 
 use super::{
@@ -44,7 +47,7 @@ use super::{
 
 /// Routing protocol that marks pepd's rules and routes (`ip rule`: `proto 80`), by which pepd finds
 /// leftovers. Not assigned in iproute2's rt_protos; `P` in ASCII.
-const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(ROUTE_PROTOCOL);
 
 /// Attribute of pepd's rules, and of no others.
 pub(super) const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
@@ -657,16 +660,6 @@ pub(super) fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     match &err {
         Error::NetlinkError(message) if codes.contains(&-message.raw_code()) => Ok(()),
         _ => Err(err),
-    }
-}
-
-/// Returns an address that no machine has: one that is not assigned of the IETF's block (RFC 6890
-/// section 2.1), and one of the discard prefix of IPv6 (RFC 6666). Laboratories use those for
-/// documentation.
-pub(super) fn unused_address(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::new(192, 0, 0, 254).into(),
-        Family::V6 => Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into(),
     }
 }
 

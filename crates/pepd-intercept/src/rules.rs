@@ -8,7 +8,8 @@
 //! chain no_route      passes new flows without a route; empty while the link is down
 //! chain elsewhere     lets new flows pass whose route does not lead by the link
 //! chain host_at_cap   lets new flows pass of hosts that have reached their flow limit
-//! chain lost_N        empty; passes or blocks flows of site N while redirected SYNs do not arrive
+//! chain lost_N        empty; passes or blocks flows of site N while redirected SYNs do not arrive,
+//!                     and refuses those to hosts that its peer does not reach
 //! chain unforwarded_N empty; takes flows of site N that this machine does not forward
 //! chain held_rate     lets SYNs pass that exceed the rate of SYNs that pepd takes
 //! chain tunnel_rate   drops such SYNs to tunnels
@@ -54,7 +55,7 @@ pub(crate) use packets::{BOOSTED, looks_at_packets};
 pub use packets::{LaneKind, PacketLane, lanes, passing_tun};
 pub(crate) use state::{
     NO_ROUTE, NoRoute, OTHER_ROUTE, known, lost, lost_chain, no_route, off_chain, own_chains,
-    unforwarded, unforwarded_chain,
+    unforwarded, unforwarded_chain, unreached,
 };
 pub use state::{follows_state, gate, instead, left_alone};
 
@@ -274,6 +275,8 @@ pub enum Term {
     ClampMss,
     /// Drops the packet, and sends its sender the ICMP error "port unreachable".
     Reject,
+    /// Drops a TCP packet, and resets its connection.
+    Reset,
     /// Drops the packet.
     Drop,
     /// Increments a counter.
@@ -397,6 +400,8 @@ pub enum Counter {
     PassedFiltered,
     /// SYNs that passed unaccelerated because their route does not lead by the link.
     PassedOtherRoute,
+    /// SYNs that were refused because the peer of their tunnel reaches no hosts of their family.
+    RefusedUnreached,
     /// SYNs that were forwarded to meet rules of other programs.
     Asked,
     /// SYNs that none of these has dropped.
@@ -441,7 +446,7 @@ pub enum Counter {
 
 impl Counter {
     /// Counters that are in every table.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
@@ -452,6 +457,7 @@ impl Counter {
         Self::BlockedLost,
         Self::PassedFiltered,
         Self::PassedOtherRoute,
+        Self::RefusedUnreached,
         Self::Syns,
         Self::Intercepted,
         Self::Connecting,
@@ -460,8 +466,8 @@ impl Counter {
         Self::Urgent,
     ];
 
-    /// Causes for which SYNs passed pepd.
-    pub const PASSED: [Self; 10] = *Self::ALL.first_chunk().expect("they come first");
+    /// Causes for which SYNs did not reach pepd.
+    pub const PASSED: [Self; 11] = *Self::ALL.first_chunk().expect("they come first");
 
     /// Limits because of which SYNs passed pepd.
     pub const PASSED_LIMITS: [Self; 4] = *Self::ALL.first_chunk().expect("they come first");
@@ -480,6 +486,7 @@ impl Counter {
             Self::BlockedLost => "blocked_lost",
             Self::PassedFiltered => "passed_filtered",
             Self::PassedOtherRoute => "passed_elsewhere",
+            Self::RefusedUnreached => "refused_unreached",
             Self::Asked => "asked",
             Self::Permitted => "permitted",
             Self::Syns => "syns",

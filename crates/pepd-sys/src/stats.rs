@@ -47,7 +47,7 @@ counters_line! {
     restarts, hangs, reverts, flows_recovered, flows_lost_at_restart, bytes_corrected,
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
     syns_passed_gate, gate_closed, syns_passed_hosts, syns_passed_recent, syns_passed_rate,
-    syns_passed_end_to_end, syns_passed_no_route, syns_passed_lost, syns_blocked_lost, syns_passed_filtered, syns_passed_other_route, interception_losses, hosts_at_cap, host_cap_reached, host_cap_exceeded, descriptors_short, memory_short, legs_failed,
+    syns_passed_end_to_end, syns_passed_no_route, syns_passed_lost, syns_blocked_lost, syns_passed_filtered, syns_passed_other_route, syns_refused_unreached, interception_losses, hosts_at_cap, host_cap_reached, host_cap_exceeded, descriptors_short, memory_short, legs_failed,
     ring_growth_denied, ring_bytes, link_senders, link_level_bits, link_other_bytes, link_waited, link_probes, source_port_changed,
     midway_reset, midway_passed,
     tunnel_peers_up, tunnel_peers_by_tcp, tunnel_tcp_connections, tunnel_tcp_unauthenticated, tunnel_tcp_closed,

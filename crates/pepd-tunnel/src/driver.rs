@@ -117,6 +117,8 @@ pub(super) async fn run(
         custody,
         part.member,
     );
+    // Before the first handshake.
+    core.borrow_mut().tell_unreached();
     listen(&core, part.listeners)?;
     recover::flows(&core, (given.inherited, kept.left), register);
     let taps = Taps::new(given.tuns, part.groups, |site| core.borrow().chain_of(site))?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use pep_core::{
-    reach::{Forbidden, Reach, Request},
+    reach::{Extent, Forbidden, Reach, Request},
     relay::Side,
     site::Source,
     stats::EndReason,
@@ -25,7 +25,7 @@ use pepd_sys::{
 };
 use socket2::SockRef;
 use tokio::time::timeout;
-use tunnel::wire::ResetCode;
+use tunnel::{session::Unreached, wire::ResetCode};
 
 use super::{
     core::{Core, Shared},
@@ -52,6 +52,11 @@ pub(super) trait Servers: fmt::Debug + Send {
     /// The reason for which it may not.
     fn check(&self, reach: &Reach, request: &Request) -> Result<(), Forbidden>;
 
+    /// Returns the extent of the routes of a family.
+    fn extent(&self, _family: Family) -> Extent {
+        Extent::Beyond
+    }
+
     /// Begins to connect a leg with that DSCP. Calls `publish` with the cookie of each socket
     /// before it connects.
     ///
@@ -69,6 +74,10 @@ pub(super) trait Servers: fmt::Debug + Send {
 impl Servers for Places {
     fn check(&self, reach: &Reach, request: &Request) -> Result<(), Forbidden> {
         reach.check(request, |address| self.of(address))
+    }
+
+    fn extent(&self, family: Family) -> Extent {
+        Self::extent(self, family)
     }
 
     fn connect(
@@ -123,6 +132,21 @@ impl Sites {
     /// The reason for which it may not.
     pub(super) fn check(&self, reach: &Reach, request: &Request) -> Result<(), Forbidden> {
         self.servers.check(reach, request)
+    }
+
+    /// Returns the hosts that flows of a peer do not reach by this machine, given the extent of
+    /// routes of IPv4 and of IPv6.
+    pub(super) fn unreached(reach: &Reach, routes: [Extent; 2]) -> Unreached {
+        let [v4, v6] = routes;
+        Unreached {
+            v4: !reach.has_any(true, v4),
+            v6: !reach.has_any(false, v6),
+        }
+    }
+
+    /// Returns the extent of routes of IPv4 and of IPv6.
+    pub(super) fn routes(&self) -> [Extent; 2] {
+        Family::ALL.map(|family| self.servers.extent(family))
     }
 
     /// Returns the counters of peers' flows.

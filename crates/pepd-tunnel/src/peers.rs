@@ -1,7 +1,7 @@
 //! State of peers for other threads than the tunnels' own.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{
         Arc,
@@ -14,13 +14,14 @@ use super::packets::PacketFacts;
 use parking_lot::Mutex;
 use pep_core::{
     config::{Config, OnPeerLoss},
-    site::{SiteId, WithoutPeer},
+    site::{Mode, SiteId, WithoutPeer},
 };
+use pepd_sys::leg::Family;
 use tokio::sync::watch;
 use tunnel::{
     cause::CauseCounts,
     endpoint::{Carrier, Remote},
-    session::{PathState, SessionStats},
+    session::{PathState, SessionStats, Unreached},
 };
 
 /// State of the session with a peer, at most a second old.
@@ -106,6 +107,10 @@ pub struct PeerStatus {
     is_up: AtomicBool,
     on_loss: OnPeerLoss,
     sites: Vec<SiteId>,
+    /// Sites of mode `tunnel`.
+    tunnels: Vec<SiteId>,
+    /// Hosts that the peer does not reach.
+    unreached: Mutex<Unreached>,
     /// Sites whose packets the kernel forwards while the peer is down or takes no packets.
     passing: Vec<SiteId>,
     takes_packets: AtomicBool,
@@ -168,6 +173,25 @@ impl PeerStatus {
         self.is_up.load(Relaxed) || self.on_loss == OnPeerLoss::Hold
     }
 
+    /// Returns the families whose hosts the flows of sites here do not reach by the peer.
+    pub fn unreached(&self) -> Vec<Family> {
+        let unreached = Some(*self.unreached.lock()).filter(|_| self.has_tunnels());
+        unreached.map(families).unwrap_or_default()
+    }
+
+    /// Returns whether flows of sites here go to the peer.
+    pub(super) fn has_tunnels(&self) -> bool {
+        !self.tunnels.is_empty()
+    }
+
+    /// Returns these families by site, while new flows go into the tunnel.
+    fn refused(&self) -> impl Iterator<Item = (SiteId, BTreeSet<Family>)> {
+        let families: BTreeSet<_> = self.unreached().into_iter().collect();
+        let refuses = self.takes_flows() && !families.is_empty();
+        let sites = self.tunnels.iter().filter(move |_| refuses);
+        sites.map(move |site| (*site, families.clone()))
+    }
+
     fn bypassed(&self) -> impl Iterator<Item = SiteId> {
         let is_down = !self.is_up.load(Relaxed);
         let flows = is_down && self.on_loss == OnPeerLoss::Bypass;
@@ -178,6 +202,18 @@ impl PeerStatus {
     }
 }
 
+/// Returns these families as a list.
+pub(super) fn families(unreached: Unreached) -> Vec<Family> {
+    let Unreached { v4, v6 } = unreached;
+    let families = [v4, v6].into_iter().zip(Family::ALL);
+    families
+        .filter_map(|(is, family)| is.then_some(family))
+        .collect()
+}
+
+/// Families whose hosts the peers of sites do not reach, by site.
+pub type Refused = BTreeMap<SiteId, BTreeSet<Family>>;
+
 /// Peers of a configuration, in its order: all of them, or those of one thread.
 #[derive(Debug, Clone)]
 pub struct Statuses {
@@ -186,6 +222,8 @@ pub struct Statuses {
     all: Arc<[Arc<PeerStatus>]>,
     /// Sites whose flows or packets the kernel is to forward.
     bypassed: watch::Sender<BTreeSet<SiteId>>,
+    /// New flows that hosts are to open to another address.
+    refused: watch::Sender<Refused>,
 }
 
 impl Statuses {
@@ -194,6 +232,10 @@ impl Statuses {
         let of_peer = |index| {
             let sites = config.sites.iter().map(|(id, _)| id);
             sites.filter(move |id| config.peer_of(*id) == Some(index))
+        };
+        let tunnels = |index| {
+            let is_tunnel = |id: &SiteId| config.sites[*id].mode == Mode::Tunnel;
+            of_peer(index).filter(is_tunnel).collect()
         };
         let passing = |index| {
             let sites = config.packet_sites();
@@ -208,6 +250,8 @@ impl Statuses {
                     is_up: AtomicBool::new(false),
                     on_loss: peer.on_peer_loss,
                     sites: of_peer(index).collect(),
+                    tunnels: tunnels(index),
+                    unreached: Mutex::default(),
                     passing: passing(index),
                     takes_packets: AtomicBool::new(false),
                     known: Mutex::default(),
@@ -221,6 +265,7 @@ impl Statuses {
             all: Arc::clone(&peers),
             peers,
             bypassed: watch::Sender::default(),
+            refused: watch::Sender::default(),
         };
         statuses.notify();
         statuses
@@ -266,7 +311,27 @@ impl Statuses {
         }
     }
 
+    /// Sets the hosts that the peer does not reach. Returns what it did not reach before if that
+    /// is a change.
+    pub(super) fn set_unreached(&self, peer: usize, unreached: Unreached) -> Option<Unreached> {
+        let before = {
+            let mut known = self.peers[peer].unreached.lock();
+            std::mem::replace(&mut *known, unreached)
+        };
+        if before == unreached {
+            return None;
+        }
+        self.notify();
+        Some(before)
+    }
+
     fn notify(&self) {
+        self.refused.send_if_modified(|sent| {
+            let refused = self.all.iter().flat_map(|peer| peer.refused()).collect();
+            let changed = *sent != refused;
+            *sent = refused;
+            changed
+        });
         self.bypassed.send_if_modified(|sent| {
             // Under the lock: of two threads, the later one must see the change of the other.
             let bypassed = self.all.iter().flat_map(|peer| peer.bypassed()).collect();
@@ -282,6 +347,11 @@ impl Statuses {
         let mut bypassed = self.bypassed.subscribe();
         bypassed.mark_changed();
         bypassed
+    }
+
+    /// Returns the new flows that hosts are to open to another address.
+    pub fn refused(&self) -> watch::Receiver<Refused> {
+        self.refused.subscribe()
     }
 }
 
@@ -329,6 +399,28 @@ mod tests {
         assert!(bypassed.borrow_and_update().is_empty());
         let split = Statuses::new(&config("split"));
         assert!(split.bypassed().borrow().is_empty());
+    }
+
+    #[test]
+    fn flows_that_would_go_to_a_peer_are_refused_where_it_reaches_no_such_hosts() {
+        const NO_V6: Unreached = Unreached {
+            v4: false,
+            v6: true,
+        };
+        for (on_loss, held) in [("split", false), ("hold", true), ("bypass", false)] {
+            let statuses = Statuses::new(&config(on_loss));
+            let refused = statuses.refused();
+            let is_refused = || refused.borrow().keys().copied().eq([SiteId(0)]);
+            assert_eq!(statuses.set_unreached(0, NO_V6), Some(Unreached::default()));
+            assert_eq!(statuses.set_unreached(0, NO_V6), None);
+            assert_eq!(statuses.status(0).unreached(), [Family::V6]);
+            assert_eq!(is_refused(), held, "{on_loss}, down");
+            statuses.set(0, true);
+            assert!(is_refused(), "{on_loss}");
+            assert!(refused.borrow().values().flatten().eq([&Family::V6]));
+            statuses.set_unreached(0, Unreached::default());
+            assert!(refused.borrow().is_empty());
+        }
     }
 
     #[test]

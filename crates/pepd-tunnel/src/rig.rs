@@ -43,7 +43,7 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, Remote},
-    session::{Outages, Rate, SessionConfig, SkipConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig, Unreached},
 };
 
 use super::{
@@ -226,6 +226,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
             kept_max: 64 << 20,
             streams_max: 2 * SLOTS,
             packets: false,
+            unreached: Unreached::default(),
             peer_packets: false,
             peer_rests: false,
             memory: None,

@@ -327,7 +327,7 @@ fn the_gate_opens_and_closes() {
         interception.set_gate(Gate::Closed).await.unwrap();
         interception.set_gate(Gate::Closed).await.unwrap();
         assert_eq!(gate().matches("accept").count(), 2, "{}", gate());
-        assert_eq!(interception.passed().unwrap(), [0; 10]);
+        assert_eq!(interception.passed().unwrap(), [0; 11]);
         interception.set_gate(Gate::Open).await.unwrap();
         assert_eq!(gate(), open);
         interception.remove().await.unwrap();

@@ -140,10 +140,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "rules program",
             "nft netlink",
             "filter iptables lan setup",
-            "bypass other_marks icmp route",
+            "other_marks icmp route",
             "clear_hold hop near raw rule_watch watcher",
             "defer forwarding full_hosts lost midway neigh tun",
-            "render time_wait upkeep",
+            "bypass render time_wait upkeep",
         ],
     ),
     (

@@ -39,6 +39,7 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
         kept_max: 64 << 20,
         streams_max: 1000,
         packets: true,
+        unreached: Default::default(),
         peer_packets: true,
         peer_rests: true,
         memory: None,

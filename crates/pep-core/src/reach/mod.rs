@@ -36,6 +36,17 @@ pub enum Place {
     Unknown,
 }
 
+/// Extent of this machine's routes of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// To no other machine.
+    Nowhere,
+    /// To private networks attached to this machine only.
+    Beside,
+    /// To public networks, or behind a router.
+    Beyond,
+}
+
 /// An entry of `to`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -303,6 +314,17 @@ impl Reach {
         longest(&self.others, address).is_some_and(|other| own.is_none_or(|own| own < other))
     }
 
+    /// Returns whether the peer may reach any host of a family, IPv4 or IPv6, to whose hosts
+    /// routes of this extent lead.
+    pub fn has_any(&self, is_ipv4: bool, routes: Extent) -> bool {
+        let is_of_family = |target: &Target| match target {
+            Target::Default => false,
+            Target::Net { net, .. } => net.addr().is_ipv4() == is_ipv4,
+        };
+        let is_named = self.to.iter().flatten().any(is_of_family);
+        is_named && routes > Extent::Nowhere || self.has_default() && routes == Extent::Beyond
+    }
+
     fn has_default(&self) -> bool {
         let to = self.to.as_deref();
         to.is_none_or(|to| to.contains(&Target::Default))
@@ -410,7 +432,8 @@ const PRIVATE_V4: [Ipv4Net; 4] = [
 ];
 const PRIVATE_V6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7);
 
-fn is_private(address: IpAddr) -> bool {
+/// Returns whether an address is private (RFC 1918, RFC 6598, RFC 4193).
+pub fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => PRIVATE_V4.iter().any(|net| net.contains(&address)),
         IpAddr::V6(address) => PRIVATE_V6.contains(&address),

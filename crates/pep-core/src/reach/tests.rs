@@ -541,3 +541,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_family_is_out_of_reach_without_a_route_unless_an_entry_names_hosts_of_it() {
+    let reach = |to: Option<&[&str]>| {
+        let target = |text: &&str| match *text {
+            "default" => Target::Default,
+            net => Target::Net {
+                net: net.parse().expect("a prefix"),
+                ports: Vec::new(),
+            },
+        };
+        let to = to.map(|to| to.iter().map(target).collect());
+        Reach::new(None, to, Vec::new())
+    };
+    let has = |to: Option<&[&str]>, routes| {
+        [true, false].map(|is_ipv4| reach(to).has_any(is_ipv4, routes))
+    };
+    for to in [None, Some(&["default"][..])] {
+        assert_eq!(has(to, Extent::Beyond), [true; 2]);
+        assert_eq!(has(to, Extent::Beside), [false; 2]);
+    }
+    let both = Some(&["default", "fd00::/8"][..]);
+    assert_eq!(has(both, Extent::Beside), [false, true]);
+    assert_eq!(has(both, Extent::Nowhere), [false; 2]);
+    // The others may reach no host of IPv6, whatever routes there are.
+    assert_eq!(has(Some(&["10.0.0.0/8"]), Extent::Beyond), [true, false]);
+    assert_eq!(has(Some(&[]), Extent::Beyond), [false; 2]);
+}

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::LinkReport;
 pub use packets::boosters_on;
-pub use text::{contact, no_session, passes, reach};
+pub use text::{contact, no_session, passes, reach, unreached};
 
 /// State of a running pepd. Unless stated otherwise, counts start with this process, and rates are
 /// means over the last seconds in bit/s of hosts' payload. Readers ignore unknown fields.
@@ -220,6 +220,10 @@ pub struct PeerStatus {
     /// Flows in its tunnel, opened by either end.
     pub flows: u64,
     /// Hosts that it may speak for, as prefixes; none without the key `from`.
+    /// Address families whose hosts it does not reach: `IPv4`, `IPv6`. New flows to them are
+    /// refused.
+    #[serde(default)]
+    pub unreached: Vec<String>,
     #[serde(default)]
     pub from: Option<Vec<String>>,
     /// Destinations that it may reach, as prefixes with ports; none without the key `to`.

@@ -207,14 +207,23 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
         session.segments_retransmitted,
         session.outages,
     )?;
-    match session.stated_rate.filter(|_| session.passes_less()) {
-        Some(stated) => writeln!(f, "{:<NAME$} {}", "", passes(session.link_rate, stated)),
-        None => Ok(()),
+    let less = session.stated_rate.filter(|_| session.passes_less());
+    let less = less.map(|stated| passes(session.link_rate, stated));
+    for note in less.into_iter().chain(unreached(peer)) {
+        writeln!(f, "{:<NAME$} {note}", "")?;
     }
 }
 
 /// Reports a link rate below the stated rate.
 pub fn passes(carried: u64, stated: u64) -> String {
+    Ok(())
+}
+
+/// Reports hosts that a peer does not reach.
+pub fn unreached(peer: &PeerStatus) -> Option<String> {
+    let families = peer.unreached.join(" and ");
+    let is_known = !families.is_empty();
+    is_known.then(|| format!("reaches no {families} hosts: new connections to them are refused"))
     let (carried, stated) = (bits(carried as f64), bits(stated as f64));
     format!("link carries {carried}, stated rate {stated}")
 }

@@ -437,6 +437,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::ClampMss => "tcp option maxseg size set rt mtu".to_owned(),
         // Later versions of nft omit `type` and still accept it.
         Term::Reject => "reject with icmpx type port-unreachable".to_owned(),
+        Term::Reset => "reject with tcp reset".to_owned(),
         Term::Drop => "drop".to_owned(),
         Term::Accept => "accept".to_owned(),
         Term::Return => "return".to_owned(),

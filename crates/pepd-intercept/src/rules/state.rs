@@ -134,6 +134,22 @@ pub(crate) fn lost<'a>(
 const LOST_PASS: &str = "redirected SYNs do not arrive: new flows pass";
 const LOST_BLOCK: &str = "redirected SYNs do not arrive: new flows are blocked";
 
+/// Returns rules of the chain [`lost_chain`] that end SYNs of these families with `end`.
+pub(crate) fn unreached<'a>(
+    families: impl IntoIterator<Item = &'a Family>,
+    end: &Term,
+) -> Vec<Rule> {
+    let rules = families.into_iter().map(|&family| {
+        let counted = Term::Count(Counter::RefusedUnreached);
+        let terms = [Term::Of(family), counted, end.clone()];
+        rule(
+            "the peer reaches no such hosts: they try another address",
+            terms,
+        )
+    });
+    rules.collect()
+}
+
 /// Name of the chain for new flows of split sites where the link is known.
 pub(crate) const OTHER_ROUTE: &str = "elsewhere";
 

@@ -61,6 +61,7 @@ impl Core {
                 let peer = &mut self.peers.list[index];
                 peer.table.wake_waiting();
                 let flows = self.resume(index);
+                self.follow_unreached(index);
                 self.set_up(index, true);
                 // Tasks woken by this may start flows at once and must find the session open.
                 if let Some(Line { left_out }) = self.line(index, Kind::Up) {
@@ -344,6 +345,7 @@ impl Core {
         self.custody.age();
         self.send_facts();
         self.log_trouble();
+        self.look_at_unreached();
         let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);

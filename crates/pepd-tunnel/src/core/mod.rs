@@ -20,6 +20,7 @@ mod recorded;
 mod resuming;
 mod trouble;
 mod turns;
+mod unreached;
 
 use std::{
     cell::RefCell,
@@ -48,6 +49,7 @@ use tunnel::{
 pub(super) use lines::Kind;
 pub(super) use peers::Peers;
 use turns::Turns;
+use unreached::Looks;
 
 use super::{
     credit::{self, Usage},
@@ -102,6 +104,8 @@ pub(super) struct Core {
     recorded: Attached,
     /// Figures that are part of counters of all threads.
     counted: [u64; 5],
+    /// Looks at hosts that one end does not reach.
+    looks: Looks,
     /// Time of the present turn, and datagrams that wait.
     turns: Turns,
     /// Time that datagrams take in simulations.
@@ -151,6 +155,7 @@ impl Core {
             next_settled: 0,
             recorded: Attached::default(),
             counted: Default::default(),
+            looks: Looks::default(),
             turns: Turns::default(),
             #[cfg(test)]
             work: Default::default(),

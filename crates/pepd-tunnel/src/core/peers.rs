@@ -46,6 +46,8 @@ pub(crate) struct PeerShell {
     /// Bytes of datagrams sent to and received from the peer since the process started.
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
+    /// Earliest time of the next change of the hosts that the peer does not reach.
+    pub(super) follows_from: Duration,
     /// Start of the peer's silence within a session.
     pub(super) silent_since: Option<Duration>,
     /// Reaching the maximum of flows was logged.
@@ -110,6 +112,7 @@ impl Peers {
             heard: None,
             sent_bytes: 0,
             received_bytes: 0,
+            follows_from: Duration::ZERO,
             silent_since: None,
             cap_logged: false,
             expansion: Expansion::default(),

@@ -1,6 +1,6 @@
 //! Packets between hosts, boosters and the session.
 
-use tunnel::session::{Outages, Rate, SessionConfig, SkipConfig};
+use tunnel::session::{Outages, Rate, SessionConfig, SkipConfig, Unreached};
 
 use super::*;
 
@@ -152,6 +152,7 @@ fn session() -> Session {
         kept_max: 64 << 20,
         streams_max: 8,
         packets: true,
+        unreached: Unreached::default(),
         peer_packets: true,
         peer_rests: false,
         memory: None,

@@ -33,7 +33,7 @@ use tunnel::{
         AddPeerError, Carriers, Counters, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits,
         PeerConfig,
     },
-    session::{Outages, Rate, SessionConfig, SkipConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig, Unreached},
 };
 
 use super::{
@@ -467,6 +467,7 @@ fn session_config(
         skips: SkipConfig::default(),
         kept_max: (memory as usize / 16).clamp(KEPT_MIN, KEPT_MAX),
         packets: has_packets(config, index),
+        unreached: Unreached::default(),
         peer_packets: false,
         peer_rests: false,
     }

@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use pep_core::site::SiteId;
 use pepd_intercept::LeftAlone;
 use pepd_relay::{flow::FlowContext, outage::LinkWatch};
+use pepd_tunnel::peers::{Refused, Statuses};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -20,6 +21,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Bypassed {
     /// Sites bypassed by tunnels, if any exist.
     tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
+    /// New flows that hosts are to open to another address.
+    refused: Option<watch::Receiver<Refused>>,
     link: watch::Receiver<bool>,
     /// True while new flows of IPv6 pass.
     silent: watch::Receiver<bool>,
@@ -34,7 +37,7 @@ pub(super) struct Bypassed {
 
 impl Bypassed {
     pub(super) fn new(
-        tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
+        tunnels: Option<&Statuses>,
         context: &FlowContext,
         switches: &Arc<Switches>,
     ) -> Self {
@@ -43,7 +46,8 @@ impl Bypassed {
         // Regardless of the state at the start.
         link.mark_changed();
         Self {
-            tunnels,
+            tunnels: tunnels.map(Statuses::bypassed),
+            refused: tunnels.map(Statuses::refused),
             link,
             silent: context.silence.passes(),
             outage: Arc::clone(outage),
@@ -64,6 +68,14 @@ impl Bypassed {
             }
             std::future::pending::<()>().await;
         };
+        let refused = async {
+            if let Some(refused) = &mut self.refused
+                && refused.changed().await.is_ok()
+            {
+                return;
+            }
+            std::future::pending::<()>().await;
+        };
         let again = async {
             match self.again {
                 Some(again) => sleep_until(again).await,
@@ -72,6 +84,7 @@ impl Bypassed {
         };
         tokio::select! {
             () = tunnels => {}
+            () = refused => {}
             // The senders are in the context and in `switches`.
             _ = self.link.changed() => {}
             _ = self.silent.changed() => log_silence(*self.silent.borrow()),
@@ -85,8 +98,13 @@ impl Bypassed {
         let off = self.off.borrow_and_update();
         sites.extend(&off.sites);
         self.changes = off.changes;
+        let refused = self.refused.as_mut();
+        let mut unreached =
+            refused.map_or_else(Refused::new, |refused| refused.borrow_and_update().clone());
+        unreached.retain(|site, _| !sites.contains(site));
         LeftAlone {
             sites,
+            unreached,
             is_link_down: *self.link.borrow(),
             is_v6_silent: *self.silent.borrow(),
         }

@@ -201,7 +201,7 @@ impl Daemon {
     ) {
         let mut gate = self.context.admission.gate();
         let tunnels = self.tunnels.as_ref();
-        let tunnels = tunnels.map(|tunnels| tunnels.statuses().bypassed());
+        let tunnels = tunnels.map(Tunnels::statuses);
         let mut bypassed = Bypassed::new(tunnels, &self.context, switches);
         // Sites that the previous process had bypassed.
         let left = bypassed.next().await;

@@ -6,8 +6,29 @@ use units::counted;
 
 use super::{Finding, State};
 
-/// Returns a finding for each peer that is down, or one if all are up.
+/// Returns a finding for each peer that is down, or one if all are up, and one for each peer that
+/// does not reach the hosts of a family.
 pub(super) fn check(status: &Status) -> Vec<Finding> {
+    let mut findings = states(status);
+    findings.extend(status.peers.iter().filter_map(unreached));
+    findings
+}
+
+fn unreached(peer: &PeerStatus) -> Option<Finding> {
+    let seen = status::unreached(peer)?;
+    let families = peer.unreached.join(" and ");
+    let remedy = format!(
+        "hosts use other addresses of a name. If they need {families}: give the peer's machine a route, and \
+         `to` of this pepd there"
+    );
+    Some(Finding::warn(
+        format!("hosts beyond peer {}", peer.name),
+        seen,
+        remedy,
+    ))
+}
+
+fn states(status: &Status) -> Vec<Finding> {
     let down = status.peers.iter().filter(|peer| !is_up(peer));
     let down: Vec<_> = down
         .map(|peer| of_peer(peer, status.link.report.up))
@@ -165,9 +186,19 @@ mod tests {
     fn peers_that_are_up_are_one_finding_together() {
         let mut status = pepd_api::testing::status();
         let down = check(&status);
-        assert_eq!(down.len(), 3);
+        assert_eq!(down.len(), 4, "and hosts that one does not reach");
         status.peers.truncate(1);
+        status.peers[0].unreached.clear();
         assert_eq!(check(&status), [Finding::ok("peers", "1 peer up")]);
+        status.peers[0].unreached = vec!["IPv6".to_owned()];
+        let unreached = check(&status).pop().expect("a finding");
+        assert_eq!(
+            (unreached.state, unreached.seen.as_str()),
+            (
+                State::Warn,
+                "reaches no IPv6 hosts: new connections to them are refused"
+            )
+        );
         status.peers.clear();
         assert_eq!(check(&status), []);
     }

@@ -19,6 +19,7 @@ pub fn set_passed(stats: &mut Stats, passed: [u64; Counter::PASSED.len()]) {
         &mut stats.syns_blocked_lost,
         &mut stats.syns_passed_filtered,
         &mut stats.syns_passed_other_route,
+        &mut stats.syns_refused_unreached,
     ];
     for (field, count) in fields.into_iter().zip(passed) {
         *field = count;

@@ -351,6 +351,7 @@ impl Observer {
                 packets: packets.sites.iter().map(packets::status).collect(),
                 packets_received: packets
                     .received
+                unreached: texts(&status.unreached()),
                     .iter()
                     .map(packets::received_status)
                     .collect(),

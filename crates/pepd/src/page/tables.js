@@ -113,7 +113,8 @@ function peerReach(peer) {
     return `${verb} ${shown.join(", ") || "nothing"}`;
   };
   const none = peer.may_open_flows === false ? "opens no flows" : null;
-  return [list("speaks for", peer.from), list("reaches", peer.to), none].filter(Boolean).join("; ") || NONE;
+  const unreached = peer.unreached?.length ? `has no route to ${peer.unreached.join(" and ")} hosts` : null;
+  return [list("speaks for", peer.from), list("reaches", peer.to), none, unreached].filter(Boolean).join("; ") || NONE;
 }
 
 const ofSession = (write) => (peer) => or(peer.session, write);

@@ -206,6 +206,7 @@ impl Endpoint {
             at: Some(from),
             continues,
             terms,
+            said: offer.unreached,
             answered: Some(Answered {
                 mac1: call.mac1,
                 response: response.clone(),
@@ -303,7 +304,7 @@ fn finish(
         return false;
     };
     let (rtt, mut payload) = (arrival.now.saturating_sub(sent.sent), [0; TERMS_LEN]);
-    let (at, counter) = (sent.to, sent.counter);
+    let (at, counter, said) = (sent.to, sent.counter, sent.said);
     let Ok(keys) = sent.handshake.finish(message, &mut payload) else {
         peer.failed(HandshakeError::Keys);
         return false;
@@ -339,6 +340,7 @@ fn finish(
         at: Some(at),
         continues,
         terms,
+        said,
         answered: None,
     };
     peer.agreed(arrival.from, agreed, rtt, limits);

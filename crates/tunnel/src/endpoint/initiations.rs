@@ -8,7 +8,10 @@ use super::{
     local::Local,
     terms::Terms,
 };
-use crate::crypto::{Initiating, MAC_LEN, Mac, MacKey};
+use crate::{
+    crypto::{Initiating, MAC_LEN, Mac, MacKey},
+    session::Unreached,
+};
 
 /// Maximum number of outstanding initiations: at one per second, older ones are forgotten after as
 /// many seconds.
@@ -51,6 +54,8 @@ pub(super) struct Outstanding {
     /// Remote that was called.
     pub to: Remote,
     pub counter: u64,
+    /// Hosts that the local end does not reach, as it said.
+    pub said: Unreached,
     mac1: Mac,
 }
 
@@ -181,6 +186,7 @@ impl Initiations {
             sent: now,
             to,
             counter: terms.counter,
+            said: terms.unreached,
             mac1,
         });
     }

@@ -60,7 +60,7 @@ use self::{
 use crate::session::Session;
 use trace::Trace;
 
-use crate::{crypto::Key, ecn::Ecn, store::Store};
+use crate::{crypto::Key, ecn::Ecn, session::Unreached, store::Store};
 // Tests of the layers above use a scripted session.
 #[cfg(test)]
 use tests::fake::Session;
@@ -125,6 +125,8 @@ pub struct PeerState {
     pub failed: Option<HandshakeError>,
     /// Counters of initiations, to be stored.
     pub counters: Counters,
+    /// Hosts that the peer does not reach, by the terms of the last handshake.
+    pub unreached: Unreached,
 }
 
 /// Counters of an endpoint since it began, in datagrams.
@@ -325,6 +327,14 @@ impl Endpoint {
         let limits = self.local.limits;
         if let Some(peer) = self.peer(peer) {
             peer.set_addresses(now, addresses, &limits);
+        }
+    }
+
+    /// Sets the hosts that a peer's flows do not reach by the local end. If there is a session, a
+    /// handshake notifies the peer at once.
+    pub fn set_unreached(&mut self, peer: PeerId, unreached: Unreached) {
+        if let Some(peer) = self.peer(peer) {
+            peer.config.session.unreached = unreached;
         }
     }
 

@@ -1,6 +1,6 @@
 //! Terms that both ends exchange in the handshake.
 
-use crate::session::SessionConfig;
+use crate::session::{SessionConfig, Unreached};
 
 /// Version of the protocol in docs/protocol.md.
 pub const VERSION: u8 = 2;
@@ -37,6 +37,8 @@ pub(super) struct Terms {
     pub packets: bool,
     /// True if the sender expects the rare beacons of a session at rest.
     pub rests: bool,
+    /// Hosts that the receiver's flows do not reach by the sender.
+    pub unreached: Unreached,
     /// Sending rate of the sender in bits per second, if known.
     pub rate: Option<u64>,
 }
@@ -49,6 +51,9 @@ const CONTINUES: u8 = 1;
 const PACKETS: u8 = 2;
 /// Flag: the sender expects the rare beacons of a session at rest.
 const RESTS: u8 = 4;
+/// Flags: the sender does not reach hosts of IPv4, or of IPv6.
+const NOT_V4: u8 = 0x20;
+const NOT_V6: u8 = 0x40;
 
 impl Terms {
     /// Creates the terms of an end with that configuration.
@@ -69,6 +74,7 @@ impl Terms {
             session_credit: config.session_credit,
             packets: config.packets,
             rests: true,
+            unreached: config.unreached,
             rate: config.rate.stated(),
         }
     }
@@ -86,6 +92,7 @@ impl Terms {
             session_credit: 0,
             packets: false,
             rests: false,
+            unreached: Unreached::default(),
             rate: None,
         }
     }
@@ -95,7 +102,9 @@ impl Terms {
         out[0] = self.version;
         out[1] = flag(self.continues.is_some(), CONTINUES)
             | flag(self.packets, PACKETS)
-            | flag(self.rests, RESTS);
+            | flag(self.rests, RESTS)
+            | flag(self.unreached.v4, NOT_V4)
+            | flag(self.unreached.v6, NOT_V6);
         out[2..10].copy_from_slice(&self.continues.unwrap_or(0).to_be_bytes());
         out[10..18].copy_from_slice(&self.next.to_be_bytes());
         out[18..20].copy_from_slice(&self.packet_max.to_be_bytes());
@@ -132,6 +141,10 @@ impl Terms {
             session_credit: long(32),
             packets: bytes[1] & PACKETS != 0,
             rests: bytes[1] & RESTS != 0,
+            unreached: Unreached {
+                v4: bytes[1] & NOT_V4 != 0,
+                v6: bytes[1] & NOT_V6 != 0,
+            },
             rate: Some(long(40)).filter(|rate| *rate > 0),
         }
     }
@@ -176,7 +189,7 @@ mod tests {
             let mut bytes = Terms::from_config(&theirs, 5, Some(7), 9).emit();
             assert_eq!(bytes[1], flag(theirs.packets, 2) | 0b101);
             // Flags of a later version.
-            bytes[1] |= 0xf8;
+            bytes[1] |= 0x98;
             bytes[56..].fill(0xff);
             let terms = Terms::parse(&bytes);
             assert_eq!(terms, Terms::from_config(&theirs, 5, Some(7), 9));
@@ -187,6 +200,19 @@ mod tests {
             // An earlier version.
             bytes[1] &= 0b11;
             assert!(!Terms::parse(&bytes).agree(&ours).peer_rests);
+        }
+    }
+
+    #[test]
+    fn each_family_without_hosts_has_its_flag() {
+        for (v4, v6, flags) in [(true, false, 0x20), (false, true, 0x40), (true, true, 0x60)] {
+            let config = SessionConfig {
+                unreached: Unreached { v4, v6 },
+                ..session_config()
+            };
+            let bytes = Terms::from_config(&config, 5, None, 0).emit();
+            assert_eq!(bytes[1] & 0x60, flags);
+            assert_eq!(Terms::parse(&bytes).unreached, config.unreached);
         }
     }
 }

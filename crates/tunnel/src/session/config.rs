@@ -33,6 +33,8 @@ pub struct SessionConfig {
     pub streams_max: u32,
     /// True if the local end accepts datagrams (RFC 9221).
     pub packets: bool,
+    /// Hosts that the peer's flows do not reach by the local end.
+    pub unreached: Unreached,
     /// True if the peer accepts datagrams. Set by the endpoint.
     pub peer_packets: bool,
     /// True if the peer expects the rare beacons of a session at rest. Set by the endpoint.
@@ -46,6 +48,15 @@ pub struct SessionConfig {
     /// Memory for segments that wait for acknowledgement, in bytes, some 200 for each. Beyond it
     /// nothing new is sent.
     pub kept_max: usize,
+}
+
+/// Families of IP whose hosts an end does not reach, as it has no route to any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unreached {
+    /// Hosts of IPv4.
+    pub v4: bool,
+    /// Hosts of IPv6.
+    pub v6: bool,
 }
 
 /// Packet numbers left out at random: a peer that reports one has not received what it reports (RFC
@@ -98,6 +109,7 @@ impl Default for SessionConfig {
             session_credit: 1 << 24,
             streams_max: 1000,
             packets: false,
+            unreached: Unreached::default(),
             peer_packets: false,
             peer_rests: false,
             memory: None,

@@ -50,7 +50,7 @@ pub use crate::{
     store::PacketQueue,
 };
 use blocked::Blocked;
-pub use config::{SessionConfig, SkipConfig};
+pub use config::{SessionConfig, SkipConfig, Unreached};
 pub use error::{PacketError, TooManyQueues, TooManyStreams};
 pub use event::Event;
 use held::Held;

@@ -521,6 +521,7 @@ impl Writer<'_> {
             | Term::Notrack
             | Term::ClampMss
             | Term::Reject
+            | Term::Reset
             | Term::Drop
             | Term::Copy(_)
             | Term::Count(_)
@@ -575,7 +576,7 @@ impl Writer<'_> {
             (_, Term::Accept) => Some("-j ACCEPT".to_owned()),
             (Part::Raw, Term::Notrack) => Some("-j CT --notrack".to_owned()),
             // `raw` cannot reject.
-            (Part::Raw, Term::Drop | Term::Reject) => Some("-j DROP".to_owned()),
+            (Part::Raw, Term::Drop | Term::Reject | Term::Reset) => Some("-j DROP".to_owned()),
             (Part::Raw, Term::Return) => Some("-j RETURN".to_owned()),
             (Part::Raw, Term::Jump(chain)) => Some(format!("-j {}", to(chain))),
             (Part::Raw, Term::Goto(chain)) => Some(format!("-g {}", to(chain))),

@@ -31,6 +31,7 @@ fn session(initiator: bool) -> Session {
         kept_max: 64 << 20,
         streams_max: 6,
         packets: false,
+        unreached: Default::default(),
         peer_packets: false,
         peer_rests: false,
         memory: None,

@@ -212,6 +212,7 @@ fn has_other_form(name: &str) -> bool {
         "syns_blocked_lost",
         "syns_passed_filtered",
         "syns_passed_other_route",
+        "syns_refused_unreached",
     ];
     name.starts_with("ended_") || others.contains(&name)
 }

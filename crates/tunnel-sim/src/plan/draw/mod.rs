@@ -194,6 +194,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             kept_max: 64 << 20,
             streams_max,
             packets: false,
+            unreached: Default::default(),
             peer_packets: false,
             peer_rests: true,
             overhead_max,

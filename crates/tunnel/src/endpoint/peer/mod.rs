@@ -23,7 +23,7 @@ use crate::{
     crypto::{CookieKey, MacKey, Window},
     ecn::Ecn,
     rate::time_of,
-    session::{Event, PacketError, SessionConfig},
+    session::{Event, PacketError, SessionConfig, Unreached},
     store::Store,
     wire::{CloseCode, DATAGRAM_OVERHEAD},
 };
@@ -79,6 +79,12 @@ pub(super) struct Peer {
     doubted: Option<Duration>,
     /// True if a session has begun, and the store has not been notified.
     began: bool,
+    /// Hosts that the local end does not reach, as the peer knows it.
+    said: Unreached,
+    /// Earliest time of the next initiation for a change of that.
+    say_next: Duration,
+    /// Hosts that the peer does not reach, by its latest terms.
+    unreached: Unreached,
     /// Trace while there is no session.
     trace: Trace,
 }
@@ -113,6 +119,9 @@ impl Peer {
             has_events: false,
             doubted: None,
             began: false,
+            said: Unreached::default(),
+            say_next: Duration::ZERO,
+            unreached: Unreached::default(),
             trace: Trace::default(),
         }
     }
@@ -137,6 +146,7 @@ impl Peer {
             answers_rejected: self.answers_rejected,
             failed: self.failed,
             counters: self.counters,
+            unreached: self.unreached,
         }
     }
 
@@ -348,11 +358,13 @@ impl Peer {
     /// Installs keys in the same or a new session; fails if the session they continue is over.
     fn install(&mut self, agreed: Pending, rtt: Duration, initiator: bool) -> bool {
         let now = agreed.generation.since;
+        let (said, heard) = (agreed.said, agreed.terms.unreached);
         match &mut self.live {
             Some(live) if agreed.continues == Some(live.id) => live.renew(agreed.generation),
             _ if agreed.continues.is_some() => return false,
             _ => self.begin(agreed, rtt, initiator),
         }
+        (self.said, self.unreached) = (said, heard);
         self.failed = None;
         self.answers_rejected = 0;
         self.initiations.succeeded(now);
@@ -421,9 +433,17 @@ impl Peer {
             return None;
         }
         let live = self.live.as_ref().filter(|_| !self.is_handshake_due());
-        let wanted = live.map(|live| live.wants_keys(&local.limits));
+        let wanted = live.map(|live| live.wants_keys(&local.limits).min(self.news_due()));
         let earliest = self.initiations.next.max(self.distrust.until());
         Some(wanted.unwrap_or_default().max(earliest))
+    }
+
+    /// Returns when to tell the peer of hosts that the local end does not reach, or reaches again.
+    fn news_due(&self) -> Duration {
+        match self.said == self.config.session.unreached {
+            true => Duration::MAX,
+            false => self.say_next,
+        }
     }
 
     /// Returns when to confirm keys to the peer, if it has room for that.
@@ -538,6 +558,7 @@ impl Peer {
         let counter = self.counters.next();
         let terms = Terms::from_config(&self.config.session, counter, continues, next);
         let limits = self.limits(&local.limits);
+        self.say_next = now + limits.retry;
         self.initiations.write(
             now,
             to,

@@ -10,6 +10,7 @@ use crate::{
         live::{Generation, Refused},
         terms::Terms,
     },
+    session::Unreached,
 };
 
 /// Maximum number of offers without proof from the peer: more than the initiations that it sends
@@ -37,6 +38,8 @@ pub(in crate::endpoint) struct Pending {
     /// Session that continues; `None` for a new one.
     pub continues: Option<u64>,
     pub terms: Terms,
+    /// Hosts that the local end does not reach, as it said.
+    pub said: Unreached,
     /// `None` if the local end initiated.
     pub answered: Option<Answered>,
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     crypto::{Key, public_key},
     ecn::Ecn,
-    session::{Outages, Rate, SessionConfig, SkipConfig},
+    session::{Outages, Rate, SessionConfig, SkipConfig, Unreached},
     store::Store,
     wire::StreamId,
 };
@@ -60,6 +60,7 @@ pub(super) fn session_config() -> SessionConfig {
         kept_max: 64 << 20,
         streams_max: 1000,
         packets: false,
+        unreached: Unreached::default(),
         peer_packets: false,
         peer_rests: false,
         memory: None,

@@ -161,3 +161,48 @@ fn nonces_never_come_twice() {
     assert!(headers.len() > 4000);
     assert_eq!(different.len(), headers.len());
 }
+
+#[test]
+fn the_peer_learns_at_once_which_hosts_an_end_does_not_reach() {
+    const NO_V6: Unreached = Unreached {
+        v4: false,
+        v6: true,
+    };
+    let known = |net: &Net, at: usize| {
+        let state = net.nodes[at].endpoint.peer_state(PeerId(0)).unwrap();
+        state.unreached
+    };
+    for says in [0, 1] {
+        let mut net = Net::up();
+        assert_eq!(known(&net, 1 - says), Unreached::default());
+        for unreached in [NO_V6, Unreached::default(), NO_V6] {
+            let sent = net.nodes[says].sent;
+            net.nodes[says].endpoint.set_unreached(PeerId(0), unreached);
+            net.run(S);
+            assert_eq!(known(&net, 1 - says), unreached, "said by {says}");
+            assert_eq!(known(&net, says), Unreached::default());
+            let sent = net.nodes[says].sent - sent;
+            assert!(sent < 10, "one handshake, and beacons: {sent}");
+        }
+        for node in &mut net.nodes {
+            assert!(!node.take_events().contains(&PeerEvent::Up), "one session");
+        }
+        // A new session tells it as well.
+        net.restart(1 - says, 9, says == 1);
+        net.run(5 * S);
+        assert_eq!(known(&net, 1 - says), NO_V6);
+    }
+}
+
+#[test]
+fn news_of_hosts_that_an_end_does_not_reach_survive_lost_handshakes() {
+    let mut net = Net::up();
+    let unreached = Unreached { v4: true, v6: true };
+    net.one().endpoint.set_unreached(PeerId(0), unreached);
+    net.fate = Box::new(|_, _| Vec::new());
+    net.run(S / 2);
+    net.fate = Box::new(|_, _| vec![DELAY]);
+    net.run(3 * S);
+    let state = net.nodes[1].endpoint.peer_state(PeerId(0)).unwrap();
+    assert_eq!(state.unreached, unreached);
+}

@@ -36,6 +36,7 @@ pub fn config(initiator: bool) -> SessionConfig {
         kept_max: 64 << 20,
         streams_max: 10,
         packets: true,
+        unreached: Default::default(),
         peer_packets: true,
         peer_rests: false,
         memory: None,
