@@ -288,26 +288,6 @@ fn without_privileges_it_says_what_it_cannot_see() {
 }
 
 #[test]
-fn removed_rules_are_named() {
-    shared(|| {
-        let bed = Bed::new(Path::Spoof, Family::V4);
-        let pep = start(&bed);
-        check(&bed, &pep).assert("rules", "ok", &["installed"]);
-        bed.gateway.nft("flush chain inet pepd to_hosts");
-        let checked = check(&bed, &pep);
-        checked.assert(
-            "rules",
-            "fail",
-            &["10 rules of", "to_hosts: both legs", "pepd reload"],
-        );
-        assert_eq!(checked.code, Some(7));
-        pep.ask(&["reload"]);
-        check(&bed, &pep).assert("rules", "ok", &[]);
-        pep.stop();
-    });
-}
-
-#[test]
 fn what_comes_in_within_a_time_can_be_asked_for() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);

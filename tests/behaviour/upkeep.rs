@@ -6,7 +6,7 @@ use pepd_tests::{
     bed::{Bed, Family, LAN, Path as Way, Place},
     echo::EchoServer,
     host::{Dial, Host},
-    matrix::matrix_pepd_only,
+    matrix::{matrix_pepd_only, shared},
     pep::Pep,
     raw::{Segment, send_damaged},
     wait::{PATIENCE, wait_until},
@@ -592,5 +592,47 @@ fn a_deleted_tun_is_named() {
         let found = findings(bed, &pep, "TUN devices", "fail");
         assert!(found.contains("has lost pepd0"), "{found}");
         pep.terminate_at_once();
+    });
+}
+
+/// An operator saves all rules with pepd's among them, and restores them after a change of pepd's
+/// configuration; or removes some of pepd's.
+#[test]
+fn rules_of_a_saved_rule_set_are_replaced_by_those_of_the_configuration() {
+    shared(|| {
+        let bed = Bed::new(Way::Spoof, Family::V4);
+        let _echo = echo_server(&bed);
+        let pep = bed.start_with("").expect("not direct");
+        let list = |arguments: &[&str]| bed.gateway.run("nft", arguments);
+        let saved = list(&["-s", "list", "ruleset"]);
+        pep.stop();
+        let bypass = format!(
+            "[[site]]\nname = \"one\"\nmode = \"bypass\"\nmatch = {{ dport = [{PORT}] }}\n"
+        );
+        let pep = bed.start_with(&bypass).expect("not direct");
+        // Without references to objects that change, such as counters and handles.
+        let table = || list(&["-s", "list", "table", "inet", "pepd"]);
+        let sites = || list(&["-s", "list", "chain", "inet", "pepd", "sites"]);
+        let (whole, own) = (table().lines().count(), sites());
+        let restored = |script: &str| {
+            let begin = pep.log().position();
+            bed.gateway.nft(script);
+            let logged = pep.log().find(begin, PATIENCE, |event| {
+                event
+                    .message()
+                    .contains("another program has changed rules")
+            });
+            assert_eq!(logged.expect("a line").level(), "WARN");
+            wait_until("the rules are those of the configuration", || {
+                sites() == own && table().lines().count() == whole
+            });
+        };
+        restored(&format!("flush ruleset\n{saved}"));
+        restored(&saved);
+        restored("flush chain inet pepd to_hosts");
+        restored("insert rule inet pepd sites tcp dport 99 accept");
+        echo_once(&mut connect(&bed), b"bypassed");
+        assert_eq!(pep.counter("flows_accepted"), 0);
+        pep.stop();
     });
 }

@@ -34,7 +34,7 @@ use super::{
     filter::FilterError,
     lan::network_of,
     netlink::{Netlink, RouteError},
-    nft::{self, Nft, NftError},
+    nft::{self, Installed, Nft, NftError},
     route::{
         FLOOR, OURS, address_family, all_rules, ignore, place_before, priority_of, remove_rule,
         table_of,
@@ -55,6 +55,8 @@ pub struct ClearHold {
     lans: Lans,
     /// The LAN interfaces for which the table is written; `None` before the first look.
     devices: Option<Vec<Device>>,
+    /// The table as last written.
+    installed: Installed,
     policy: Policy,
 }
 
@@ -104,7 +106,7 @@ impl Lans {
 /// State of the holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldState {
-    /// True if the table exists.
+    /// True if the table exists, and no program has changed it since this one did.
     pub table: bool,
     /// True if the policy rules exist and come before those of other programs, as far as there is
     /// a place.
@@ -137,6 +139,7 @@ impl ClearHold {
                 seen: BTreeMap::new(),
             },
             devices: None,
+            installed: Installed::default(),
             policy: Policy::new(config, features.families()),
         })
     }
@@ -176,6 +179,7 @@ impl ClearHold {
             .map(|part| nft::chain_transaction(table, mask, &part.name, &part.rules));
         let text: String = texts.collect();
         let updated = apply(&text, "update the table of `clear = \"never\"`").await;
+        self.installed.remember(&self.ruleset.table);
         // The next look tries again.
         updated.inspect_err(|_| self.devices = None)
     }
@@ -189,6 +193,7 @@ impl ClearHold {
         let table = self.ruleset.for_devices(devices, &self.hosts_only);
         let text = nft::install_transaction(&table);
         apply(&text, "install the table of `clear = \"never\"`").await?;
+        self.installed.remember(&self.ruleset.table);
         // The table comes first: without it the policy rules drop packets of all sites.
         Ok(self.policy.install(netlink).await?)
     }
@@ -198,7 +203,8 @@ impl ClearHold {
     /// # Errors
     /// When the kernel does not answer.
     pub async fn state(&self, netlink: &Netlink) -> Result<HoldState, InterceptError> {
-        let table = nft::table_exists(&self.ruleset.table).map_err(InterceptError::Ask)?;
+        let changes = self.installed.changes(&self.ruleset.table);
+        let table = changes.map_err(InterceptError::Ask)? == Some(0);
         let counters = nft::counters(&self.ruleset.table).unwrap_or_default();
         let dropped = counters.get(Counter::NotInClear.name().as_ref());
         Ok(HoldState {

@@ -14,7 +14,7 @@ use pepd_sys::gate::Gate;
 
 use super::{
     iptables::{self, IptablesError, Tables},
-    nft::{self, Nft, NftError},
+    nft::{self, Installed, Nft, NftError},
     rules::{self, Family, Features, Rule, Ruleset, Term},
     setup::{self, SetupError},
 };
@@ -57,6 +57,28 @@ pub struct NftTable {
     mask: u32,
     /// True if the kernel can recognise listeners for any address.
     pub(crate) wildcard: bool,
+    /// Rules as pepd has left them.
+    installed: Installed,
+}
+
+impl NftTable {
+    /// Installs the rules of a model instead of all that the table has.
+    pub(crate) async fn install(&self, ruleset: &Ruleset) -> Result<(), NftError> {
+        self.nft.apply(&nft::install_transaction(ruleset)).await?;
+        self.installed.remember(&self.table);
+        Ok(())
+    }
+}
+
+/// State of the installed rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InKernel {
+    /// As pepd has left them, as far as known.
+    Whole,
+    /// Changed by other programs: this number of rules.
+    Changed(usize),
+    /// Missing, or not in their place.
+    Missing,
 }
 
 /// Rules of the operator, which pepd does not change.
@@ -122,6 +144,7 @@ impl Filter {
             table: config.intercept.table.to_string(),
             mask: config.intercept.marks.mask(),
             wildcard: true,
+            installed: Installed::default(),
         }))
     }
 
@@ -192,7 +215,7 @@ impl Filter {
     /// Installs the rules of a model once more, after another program removed them.
     pub(crate) async fn put_back(&self, ruleset: &Ruleset) -> Result<(), FilterError> {
         match self {
-            Self::Nft(table) => table.nft.apply(&nft::install_transaction(ruleset)).await?,
+            Self::Nft(table) => table.install(ruleset).await?,
             Self::Iptables(tables) => tables.put_back(ruleset).await?,
             Self::Manual(_) => {}
         }
@@ -229,6 +252,7 @@ impl Filter {
                 table,
                 mask,
                 wildcard,
+                installed,
             }) => {
                 let of = |(name, rules): &(String, Vec<Rule>)| {
                     let rules = rules::known(rules, *wildcard);
@@ -237,6 +261,7 @@ impl Filter {
                 let transaction: String = chains.iter().map(of).collect();
                 if !transaction.is_empty() {
                     nft.apply(&transaction).await?;
+                    installed.remember_chains(table, chains.iter().map(|(name, _)| name.as_str()));
                 }
             }
             Self::Iptables(tables) => {
@@ -301,21 +326,27 @@ impl Filter {
         }
     }
 
-    /// Returns true if the rules are in the kernel; call it every second. Those of the operator are
-    /// not checked.
-    pub(crate) async fn are_installed(&self) -> Result<bool, FilterError> {
+    /// Returns the state of the rules in the kernel; call it every second. Those of the operator
+    /// are not checked.
+    pub(crate) async fn in_kernel(&self) -> Result<InKernel, FilterError> {
         match self {
-            Self::Nft(NftTable { table, .. }) => {
-                let exists = nft::table_exists(table);
-                Ok(exists.map_err(NftError::Run)?)
-            }
-            Self::Iptables(tables) => Ok(tables.are_installed().await?),
+            Self::Nft(NftTable {
+                table, installed, ..
+            }) => Ok(match installed.changes(table).map_err(NftError::Run)? {
+                None => InKernel::Missing,
+                Some(0) => InKernel::Whole,
+                Some(changes) => InKernel::Changed(changes),
+            }),
+            Self::Iptables(tables) => Ok(match tables.are_installed().await? {
+                true => InKernel::Whole,
+                false => InKernel::Missing,
+            }),
             Self::Manual(_) => {
                 if let Some(tables) = self.tables() {
                     // For the counters; `pepd check` reports rules that cannot be listed.
                     let _ = tables.are_installed().await;
                 }
-                Ok(true)
+                Ok(InKernel::Whole)
             }
         }
     }

@@ -343,7 +343,7 @@ impl Interception {
         config: &Config,
         features: Features,
     ) -> Result<(), InterceptError> {
-        let Err(refused) = self.try_table(nft, config, features).await else {
+        let Err(refused) = self.try_table(config, features).await else {
             return Ok(());
         };
         let can = setup::diagnose(nft, features, config).await?;
@@ -354,21 +354,17 @@ impl Interception {
         for lost in setup::degradations(can) {
             warn!("{lost}");
         }
-        let installed = self.try_table(nft, config, can).await;
+        let installed = self.try_table(config, can).await;
         installed.map_err(|err| cannot(err.into()))
     }
 
-    async fn try_table(
-        &mut self,
-        nft: &Nft,
-        config: &Config,
-        features: Features,
-    ) -> Result<(), NftError> {
+    async fn try_table(&mut self, config: &Config, features: Features) -> Result<(), NftError> {
         self.adopt(config, Ruleset::new(config, features));
-        if let Filter::Nft(table) = &mut self.filter {
-            table.wildcard = features.wildcard;
-        }
-        nft.apply(&nft::install_transaction(&self.ruleset)).await
+        let Filter::Nft(table) = &mut self.filter else {
+            return Ok(());
+        };
+        table.wildcard = features.wildcard;
+        table.install(&self.ruleset).await
     }
 
     /// Sets the parts that depend on the installed rules.

@@ -2,11 +2,13 @@
 
 mod ask;
 mod command;
+mod installed;
 mod text;
 
 pub use ask::generation;
 pub(super) use ask::{counters, element, table_exists};
 pub use command::{Nft, NftError};
+pub(crate) use installed::Installed;
 pub use text::install_transaction;
 pub(crate) use text::{
     chain_transaction, empty_transaction, forget_filtered_transaction, hosts_transaction,

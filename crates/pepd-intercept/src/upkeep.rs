@@ -13,7 +13,7 @@ use pepd_sys::{gate::Gate, notices::Changes};
 
 use super::{
     InterceptError, Interception, cannot,
-    filter::FilterError,
+    filter::{FilterError, InKernel},
     netlink::{self, LanHost},
     nft,
     route::Rules,
@@ -26,6 +26,8 @@ use super::{
 pub enum Trouble {
     /// The nft table is missing, or rules of iptables are missing or not in their place.
     Table,
+    /// Other programs have changed this number of rules of the nft table.
+    Changed(usize),
     /// The nft table or policy rules of `clear = "never"` are missing or not in their place.
     Clear,
     /// A TUN of pepd is down, or lacks its address or its loose reverse path check.
@@ -52,8 +54,12 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table => f.write_str("pepd's rules were removed by another program"),
+            Self::Changed(rules) => write!(
+                f,
+                "another program has changed rules of pepd's table, {rules} in all (a saved rule set was restored?)"
+            ),
             Self::Clear => f.write_str(
-                "one of the holds of `clear = \"never\"` was removed by another program, or came after its rules",
+                "one of the holds of `clear = \"never\"` was removed or changed by another program, or came after its rules",
             ),
             Self::Routing(family) => write!(
                 f,
@@ -169,10 +175,11 @@ impl Interception {
                 _ => hold.update(&self.netlink).await?,
             }
         }
-        match self.filter.are_installed().await {
-            Ok(true) => {}
+        match self.filter.in_kernel().await {
+            Ok(InKernel::Whole) => {}
+            Ok(InKernel::Changed(rules)) => troubles.push(Trouble::Changed(rules)),
             // Where rules cannot be listed, restoring them fails as well, and the log says why.
-            Ok(false) | Err(FilterError::Iptables(_)) => troubles.push(Trouble::Table),
+            Ok(InKernel::Missing) | Err(FilterError::Iptables(_)) => troubles.push(Trouble::Table),
             Err(err) => return Err(cannot("look at the rules")(err)),
         }
         if self.answers_at_once {
@@ -196,7 +203,8 @@ impl Interception {
             let hosts = hosts.iter().filter(|host| host.family() == family);
             troubles.extend(self.trouble_of(family, hosts).await?);
         }
-        if !troubles.contains(&Trouble::Table) {
+        let is_whole = |trouble: &Trouble| !matches!(trouble, Trouble::Table | Trouble::Changed(_));
+        if troubles.iter().all(is_whole) {
             self.look_at_forwarding().await?;
         }
         if troubles.is_empty() {
@@ -253,7 +261,7 @@ impl Interception {
     ) -> Result<&'static str, InterceptError> {
         let (netlink, tuns) = (&self.netlink, &self.tun_indices);
         match trouble {
-            Trouble::Table => {
+            Trouble::Table | Trouble::Changed(_) => {
                 self.put_table_back(gate).await?;
                 Ok("reinstalled")
             }

@@ -18,6 +18,14 @@ const SUBSYSTEM: u16 = 10 << 8;
 const NEW_TABLE: u16 = SUBSYSTEM;
 /// `NFT_MSG_GETTABLE`: query for a table.
 const GET_TABLE: u16 = SUBSYSTEM + 1;
+/// `NFT_MSG_NEWRULE`: answer with a rule.
+const NEW_RULE: u16 = SUBSYSTEM + 6;
+/// `NFT_MSG_GETRULE`: query for rules.
+const GET_RULE: u16 = SUBSYSTEM + 7;
+/// `NFTA_RULE_CHAIN`.
+const RULE_CHAIN: u16 = 2;
+/// `NFTA_TABLE_HANDLE`.
+const TABLE_HANDLE: u16 = 4;
 /// `NFT_MSG_NEWGEN`: answer with the ruleset's generation.
 const NEW_GENERATION: u16 = SUBSYSTEM + 15;
 /// `NFT_MSG_GETGEN`: query for the ruleset's generation.
@@ -32,7 +40,7 @@ const GET_OBJECT: u16 = SUBSYSTEM + 19;
 const NEW_ELEMENT: u16 = SUBSYSTEM + 12;
 /// `NFT_MSG_GETSETELEM`: query for an element.
 const GET_ELEMENT: u16 = SUBSYSTEM + 13;
-/// `NFTA_TABLE_NAME`, `NFTA_OBJ_TABLE`, `NFTA_SET_ELEM_LIST_TABLE`.
+/// `NFTA_TABLE_NAME`, `NFTA_RULE_TABLE`, `NFTA_OBJ_TABLE`, `NFTA_SET_ELEM_LIST_TABLE`.
 const TABLE_NAME: u16 = 1;
 /// `NFTA_SET_ELEM_LIST_SET`.
 const ELEMENTS_SET: u16 = 2;
@@ -85,12 +93,61 @@ pub fn generation() -> io::Result<u32> {
 /// # Errors
 /// When no descriptors or memory are left, or the kernel's answer is malformed.
 pub(crate) fn table_exists(name: &str) -> io::Result<bool> {
+    Ok(table_handle(name)?.is_some())
+}
+
+/// Returns the number that the kernel has given to an `inet` table, 0 before Linux 4.16; `None` if
+/// it does not exist.
+///
+/// # Errors
+/// When no descriptors or memory are left, or the kernel's answer is malformed.
+pub(super) fn table_handle(name: &str) -> io::Result<Option<u64>> {
     let flags = libc::NLM_F_REQUEST as u16;
     let fd = ask(&query(GET_TABLE, flags, &[(TABLE_NAME, &terminated(name))]))?;
     let mut answer = [0; 1024];
     // The kernel has answered before send() returns.
     let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    Ok(found(&answer[..length], NEW_TABLE)?.is_some())
+    Ok(found(&answer[..length], NEW_TABLE)?.map(handle_of))
+}
+
+fn handle_of(body: &[u8]) -> u64 {
+    let table = body.get(GENERIC_BYTES..).unwrap_or_default();
+    let handle = find(table, TABLE_HANDLE).and_then(|handle| handle.try_into().ok());
+    handle.map_or(0, u64::from_be_bytes)
+}
+
+/// Returns the number of rules in each chain of an `inet` table that has some.
+///
+/// # Errors
+/// When no descriptors or memory are left, or the kernel's answer is malformed.
+pub(super) fn rules_of(table: &str) -> io::Result<BTreeMap<String, usize>> {
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let table = terminated(table);
+    let fd = ask(&query(GET_RULE, flags, &[(TABLE_NAME, &table)]))?;
+    let (mut rules, mut answer) = (BTreeMap::new(), vec![0; ANSWER_BYTES]);
+    loop {
+        let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        if take_rules(&answer[..length], &table, &mut rules)? {
+            return Ok(rules);
+        }
+    }
+}
+
+/// Counts the rules of one part of a dump by chain. Returns true for the last part.
+fn take_rules(
+    answer: &[u8],
+    table: &[u8],
+    rules: &mut BTreeMap<String, usize>,
+) -> io::Result<bool> {
+    take_dump(answer, NEW_RULE, |body| {
+        let rule = body.get(GENERIC_BYTES..).unwrap_or_default();
+        let chain = find(rule, RULE_CHAIN).and_then(|chain| chain.strip_suffix(&[0]));
+        let chain = chain.and_then(|chain| std::str::from_utf8(chain).ok());
+        // Kernels before 4.4 list the rules of all tables.
+        if let Some(chain) = chain.filter(|_| find(rule, TABLE_NAME) == Some(table)) {
+            *rules.entry(chain.to_owned()).or_default() += 1;
+        }
+    })
 }
 
 /// Returns the packets counted by the named counters of an `inet` table.
@@ -388,6 +445,33 @@ mod tests {
         let expected = [("passed", 0), ("redirected4_0", u64::MAX), ("syns", 7)];
         let expected = expected.map(|(name, packets)| (name.to_owned(), packets));
         assert_eq!(counters, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn rules_are_counted_by_chain_of_the_table() {
+        let rule = |table: &[u8], chain: &[u8]| {
+            let names = [attribute(TABLE_NAME, table), attribute(RULE_CHAIN, chain)];
+            let body = [vec![INET, 0, 0, 0], names.concat()];
+            message(NEW_RULE, &body.concat())
+        };
+        let mut rules = BTreeMap::new();
+        let all = [
+            rule(b"pepd\0", b"sites\0"),
+            rule(b"other\0", b"sites\0"),
+            rule(b"pepd\0", b"gate\0"),
+            rule(b"pepd\0", b"sites\0"),
+        ];
+        assert!(!take_rules(&all.concat(), b"pepd\0", &mut rules).expect("a part"));
+        let last = message(3, &[0; 4]);
+        assert!(take_rules(&last, b"pepd\0", &mut rules).expect("a part"));
+        let expected = [("gate", 1), ("sites", 2)].map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(rules, BTreeMap::from(expected));
+        let body = [
+            vec![0; GENERIC_BYTES],
+            attribute(TABLE_HANDLE, &7_u64.to_be_bytes()),
+        ];
+        assert_eq!(handle_of(&body.concat()), 7);
+        assert_eq!(handle_of(&[]), 0);
     }
 
     #[test]
