@@ -1,6 +1,7 @@
 //! Caps on flows, held SYNs, descriptors and memory.
 
 use std::{
+    fs,
     io::{Read as _, Write as _},
     net::TcpStream,
     process::Command,
@@ -12,7 +13,7 @@ use pepd_tests::{
     bed::{Bed, Family, Path, Place},
     echo::EchoServer,
     host::{Dial, Host},
-    matrix::{matrix, matrix_pepd_only},
+    matrix::{matrix, matrix_pepd_only, shared},
     measure::ping_pong,
     objects::{self, ObjectServer},
     outcome::Connected,
@@ -171,6 +172,37 @@ fn without_the_right_to_set_sysctls_connections_are_accelerated() {
     });
 }
 
+/// The kernel drops new connections when its table of them is full.
+#[test]
+fn a_nearly_full_conntrack_is_logged_until_it_has_room() {
+    const SCRIPT: &str = "for name in count max; do
+                              mount --bind \"$0/$name\" \"/proc/sys/net/netfilter/nf_conntrack_$name\"
+                          done && exec \"$@\"";
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let figures = tempfile::tempdir().expect("a temporary directory");
+        let set = |name: &str, figure: u32| {
+            let file = figures.path().join(name);
+            fs::write(file, format!("{figure}\n")).expect("writable");
+        };
+        set("count", 100);
+        set("max", 1000);
+        let directory = figures.path().to_str().expect("a path");
+        let config = bed.config("").expect("not direct");
+        let pep = Pep::start_by(&bed.gateway, &config, |command| {
+            let arguments = ["--mount", "sh", "-ec", SCRIPT, directory];
+            wrapped(&bed.gateway, "unshare", &arguments, &command)
+        });
+        set("count", 950);
+        let logged = pep.log().expect("conntrack is nearly full");
+        assert_eq!((logged.level(), logged.number("count")), ("ERROR", 950));
+        set("count", 850);
+        set("count", 100);
+        pep.log().expect("conntrack has room again");
+        pep.stop();
+    });
+}
+
 /// Starts pepd with a limit of a hundred descriptors, enough for some thirty flows.
 fn start_with_few_descriptors(bed: &Bed) -> Pep {
     let config = bed.config("").expect("not direct");
@@ -273,7 +305,7 @@ fn without_cap_sys_resource_it_starts() {
             let lacking = ["--bounding-set=-sys_resource", "--inh-caps=-sys_resource"];
             wrapped(&bed.gateway, "setpriv", &lacking, &command)
         });
-        let status = std::fs::read_to_string(format!("/proc/{}/status", pep.id()));
+        let status = fs::read_to_string(format!("/proc/{}/status", pep.id()));
         let status = status.expect("it runs");
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());

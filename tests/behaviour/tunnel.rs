@@ -639,3 +639,36 @@ fn what_the_hub_does_not_reach_is_refused_at_once_and_only_while_that_lasts() {
     }
     running.end();
 }
+
+/// The kernel forwards what comes by an interface that pepd does not know.
+#[test]
+fn a_renamed_interface_of_hosts_is_reported_as_unprotected_until_it_is_back() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start_with(&bed, "", SITE, ADMIN);
+    let rename = |from: &str, to: &str| {
+        for words in [
+            format!("link set {from} down"),
+            format!("link set {from} name {to}"),
+            format!("link set {to} up"),
+        ] {
+            bed.host("boat").ip(&words);
+        }
+    };
+    let missing = "missing interfaces of intercept.lan: client\n";
+    assert!(!running.boat.ask(&["status"]).contains(missing));
+    rename("client", "other");
+    let logged = running.boat.log().expect("UNPROTECTED");
+    assert_eq!(logged.level(), "ERROR");
+    assert_eq!(
+        (logged.text("interface"), logged.text("sites")),
+        ("client".into(), "all".into())
+    );
+    assert!(running.boat.ask(&["status"]).contains(missing));
+    rename("other", "client");
+    running
+        .boat
+        .log()
+        .expect("an interface of `intercept.lan` is back");
+    assert!(!running.boat.ask(&["status"]).contains(missing));
+    running.end();
+}

@@ -69,7 +69,7 @@ pub fn status() -> Status {
     let status = serde_json::json!({
         "boosted": boosted,
         "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,
-        "draining": true, "unknown": "is ignored",
+        "draining": true, "unknown": "is ignored", "lan_missing": ["abcdefghijklmno", "bcdefghijklmnop"],
         "link": {
             "interface": "abcdefghijklmno", "rate": 9_990_000, "rate_down": 99_900_000, "rtt_s": 0.6, "other_rate": 1_234_000,
             "up": true, "by": "operator",

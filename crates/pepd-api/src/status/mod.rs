@@ -31,6 +31,9 @@ pub struct Status {
     /// pepd.
     #[serde(default)]
     pub rules: String,
+    /// Interfaces of `intercept.lan` that do not exist.
+    #[serde(default)]
+    pub lan_missing: Vec<String>,
     /// State of the link.
     pub link: LinkStatus,
     /// Traffic of all flows.
@@ -217,13 +220,13 @@ pub struct PeerStatus {
     /// Version of the tunnel protocol that the peer speaks, with `version`.
     #[serde(default)]
     pub other_version: Option<u8>,
-    /// Flows in its tunnel, opened by either end.
-    pub flows: u64,
-    /// Hosts that it may speak for, as prefixes; none without the key `from`.
     /// Address families whose hosts it does not reach: `IPv4`, `IPv6`. New flows to them are
     /// refused.
     #[serde(default)]
     pub unreached: Vec<String>,
+    /// Flows in its tunnel, opened by either end.
+    pub flows: u64,
+    /// Hosts that it may speak for, as prefixes; none without the key `from`.
     #[serde(default)]
     pub from: Option<Vec<String>>,
     /// Destinations that it may reach, as prefixes with ports; none without the key `to`.

@@ -26,6 +26,10 @@ impl fmt::Display for Status {
         if !self.rules.is_empty() {
             writeln!(f, "rules: {}", self.rules)?;
         }
+        if !self.lan_missing.is_empty() {
+            let missing = self.lan_missing.join(", ");
+            writeln!(f, "missing interfaces of intercept.lan: {missing}")?;
+        }
         let [flows, descriptors] = [self.limits.flows, self.limits.descriptors]
             .map(|part| used_of_limit(part, |n| n.to_string()));
         let memory = used_of_limit(self.limits.memory, bytes);
@@ -212,10 +216,6 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     for note in less.into_iter().chain(unreached(peer)) {
         writeln!(f, "{:<NAME$} {note}", "")?;
     }
-}
-
-/// Reports a link rate below the stated rate.
-pub fn passes(carried: u64, stated: u64) -> String {
     Ok(())
 }
 
@@ -224,6 +224,10 @@ pub fn unreached(peer: &PeerStatus) -> Option<String> {
     let families = peer.unreached.join(" and ");
     let is_known = !families.is_empty();
     is_known.then(|| format!("reaches no {families} hosts: new connections to them are refused"))
+}
+
+/// Reports a link rate below the stated rate.
+pub fn passes(carried: u64, stated: u64) -> String {
     let (carried, stated) = (bits(carried as f64), bits(stated as f64));
     format!("link carries {carried}, stated rate {stated}")
 }

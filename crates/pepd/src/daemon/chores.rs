@@ -7,7 +7,10 @@ use std::{
 };
 
 use nix::{errno::Errno, net::if_::if_nametoindex};
-use pep_core::config::IfName;
+use pep_core::{
+    config::{Config, IfName},
+    site::{Clear, Mode},
+};
 use pepd_intercept::{InterceptError, Interception, upkeep::Trouble};
 use pepd_relay::flow::FlowContext;
 use pepd_sys::{gate::Gate, leg::Family, log, privileges};
@@ -53,6 +56,8 @@ pub(super) struct Chores {
     lost_lines: u64,
     /// Interfaces of hosts that do not exist.
     lan_gone: BTreeSet<IfName>,
+    /// True while conntrack has little room left.
+    conntrack_full: bool,
 }
 
 /// Result of a check of everything installed.
@@ -70,12 +75,13 @@ pub(super) struct Looked {
 
 impl Chores {
     /// Updates admission, memory and the log.
-    pub(super) fn tidy(&mut self, context: &FlowContext, lan: &[IfName]) {
+    pub(super) fn tidy(&mut self, context: &FlowContext, config: &Config) {
         context.admission.on_tick(context.next_flow_fits());
         sweep(context);
         privileges::follow_core_limit();
         self.log_lost_lines();
-        self.follow_lan(lan);
+        self.follow_lan(config);
+        self.follow_conntrack();
         self.unmap_when_quiet(context.counters.snapshot().flows_accepted);
     }
 
@@ -89,8 +95,13 @@ impl Chores {
     }
 
     /// Logs interfaces of hosts that go and come back.
-    fn follow_lan(&mut self, lan: &[IfName]) {
-        for name in lan {
+    fn follow_lan(&mut self, config: &Config) {
+        let sites = config.sites.iter().map(|(_, site)| site);
+        let unprotected =
+            sites.filter(|site| site.mode == Mode::Tunnel && site.clear != Clear::Never);
+        let names: Vec<_> = unprotected.map(|site| site.name.as_str()).collect();
+        let sites = names.join(", ");
+        for name in &config.intercept.lan {
             let is_gone = if_nametoindex(name.as_str()) == Err(Errno::ENODEV);
             if is_gone == self.lan_gone.contains(name) {
                 continue;
@@ -98,15 +109,46 @@ impl Chores {
             let interface = name.as_str();
             if is_gone {
                 self.lan_gone.insert(name.clone());
-                tracing::warn!(
-                    interface,
-                    "an interface of `intercept.lan` is gone or renamed: connections of its hosts are not \
-                     accelerated, and leave in the clear where a site has no `clear = \"never\"`"
-                );
+                if sites.is_empty() {
+                    tracing::warn!(
+                        interface,
+                        "an interface of `intercept.lan` is gone or renamed: connections of its hosts are not accelerated"
+                    );
+                } else {
+                    tracing::error!(
+                        interface,
+                        sites,
+                        "UNPROTECTED: an interface of `intercept.lan` is gone or renamed: connections of its hosts leave \
+                         in the clear, not by the tunnel of these sites (`clear = \"never\"` would drop them)"
+                    );
+                }
             } else {
                 self.lan_gone.remove(name);
                 tracing::info!(interface, "an interface of `intercept.lan` is back");
             }
+        }
+    }
+
+    /// Logs that the kernel has little room for connections that it tracks.
+    fn follow_conntrack(&mut self) {
+        let number = |name| pepd_sys::sysctl(name)?.parse::<u64>().ok();
+        let count = number("net/netfilter/nf_conntrack_count");
+        let Some((count, most)) = count.zip(number("net/netfilter/nf_conntrack_max")) else {
+            return;
+        };
+        let is_full = is_nearly_full(count, most, self.conntrack_full);
+        if is_full == std::mem::replace(&mut self.conntrack_full, is_full) {
+            return;
+        }
+        if is_full {
+            tracing::error!(
+                count,
+                most,
+                "conntrack is nearly full: when full, the kernel drops new connections, pepd's to servers too; raise \
+                 net.netfilter.nf_conntrack_max, or stop a flood of connections"
+            );
+        } else {
+            tracing::info!(count, most, "conntrack has room again");
         }
     }
 
@@ -234,9 +276,24 @@ impl Chores {
     }
 }
 
+/// Returns whether so little room is left of `most` that `pepd check` reports it. A table that was
+/// nearly full remains so until a fifth is free. A maximum of 0 is none.
+const fn is_nearly_full(count: u64, most: u64, was: bool) -> bool {
+    let limit = if was { most / 10 * 8 } else { most / 10 * 9 };
+    most > 0 && count >= limit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn conntrack_is_nearly_full_from_nine_tenths_on_until_a_fifth_is_free() {
+        let full = |count, was| is_nearly_full(count, 1000, was);
+        assert!(!full(899, false) && full(900, false));
+        assert!(full(899, true) && full(800, true) && !full(799, true));
+        assert!(!is_nearly_full(5, 0, true));
+    }
 
     #[test]
     fn a_contest_about_the_first_place_is_soon_logged_once_in_ten_minutes() {

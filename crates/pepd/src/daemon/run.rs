@@ -282,8 +282,7 @@ impl Daemon {
             self.beside.log(true);
         }
         self.beside.inspect(checked, &self.interception).await;
-        let lan = &self.config.intercept.lan;
-        self.chores.tidy(&self.context, lan);
+        self.chores.tidy(&self.context, &self.config);
     }
 
     /// Checks and restores what is installed. Returns false if nothing has changed since.

@@ -1,7 +1,10 @@
 //! Interfaces of the configuration: existence, state and effect on packets.
 
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use pep_core::config::{Config, closest};
+use pep_core::{
+    config::{Config, closest},
+    site::{Clear, Mode, Site},
+};
 use pepd_intercept::{netlink::is_bridge, setup};
 use pepd_relay::survive::claim;
 use pepd_sys::ethtool;
@@ -81,7 +84,7 @@ pub(super) fn check(config: &Config, net: &Net) -> Vec<Finding> {
     let link = link.map(|link| ("link.interface", link.interface.as_str()));
     let mut findings: Vec<_> = lan
         .chain(link)
-        .map(|(key, name)| exists(key, name, &net.interfaces))
+        .map(|(key, name)| exists(config, key, name, &net.interfaces))
         .collect();
     findings.extend(mtu(config, net));
     let offloads = config.intercept.lan.iter().filter_map(|name| {
@@ -116,10 +119,18 @@ fn bridges(config: &Config, net: &Net) -> Vec<Finding> {
     findings.collect()
 }
 
-fn exists(key: &str, name: &str, all: &[Interface]) -> Finding {
+fn exists(config: &Config, key: &str, name: &str, all: &[Interface]) -> Finding {
     let what = format!("interface {name} ({key})");
     let Some(interface) = all.iter().find(|one| one.name == name) else {
-        return Finding::fail(what, "not found", missing(key, name, all));
+        let mut sites = config.sites.iter().map(|(_, site)| site);
+        let leaves = |site: &Site| site.mode == Mode::Tunnel && site.clear != Clear::Never;
+        let seen = match key == "intercept.lan" && sites.any(leaves) {
+            true => {
+                "not found; if it was renamed, connections of its hosts leave in the clear, not by a tunnel"
+            }
+            false => "not found",
+        };
+        return Finding::fail(what, seen, missing(key, name, all));
     };
     let controller = interface.port_of.and_then(|index| {
         let mut all = all.iter();
@@ -234,6 +245,22 @@ pub(super) fn rival(config: &Config) -> Option<Finding> {
 mod tests {
     use super::{super::State, *};
 
+    fn config(sites: &str) -> Config {
+        let text = format!("[intercept]\nlan = [\"eth0\"]\n{sites}");
+        pep_core::config::parse(&text).expect("valid")
+    }
+
+    #[test]
+    fn a_missing_interface_of_hosts_that_have_a_tunnel_may_leave_them_unprotected() {
+        const TUNNEL: &str = "[identity]\nkey_file = \"a\"\n[peer.hub]\nendpoint = \"192.0.2.1:1\"\n\
+             public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+             [[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
+        let seen = |sites: &str, key| exists(&config(sites), key, "eth0", &[]).seen;
+        assert!(seen(TUNNEL, "intercept.lan").contains("in the clear"));
+        assert_eq!(seen(TUNNEL, "link.interface"), "not found");
+        assert_eq!(seen("", "intercept.lan"), "not found");
+    }
+
     fn interface(name: &str, index: u32) -> Interface {
         Interface {
             name: name.to_owned(),
@@ -254,12 +281,17 @@ mod tests {
             interface("eth0", 2),
             interface("eth1", 3),
         ];
-        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Ok);
-        let slip = exists("intercept.lan", "etho", &all);
+        assert_eq!(
+            exists(&config(""), "intercept.lan", "eth0", &all).state,
+            State::Ok
+        );
+        let slip = exists(&config(""), "intercept.lan", "etho", &all);
         assert_eq!(slip.state, State::Fail);
         let remedy = slip.remedy.unwrap();
         assert!(remedy.contains("did you mean `eth0`?"), "{remedy}");
-        let other = exists("link.interface", "sat0", &all).remedy.unwrap();
+        let other = exists(&config(""), "link.interface", "sat0", &all)
+            .remedy
+            .unwrap();
         assert!(other.contains("one of: eth0, eth1"), "{other}");
     }
 
@@ -268,9 +300,12 @@ mod tests {
         let mut all = [interface("eth0", 2), interface("br0", 3)];
         all[0].port_of = Some(3);
         // A VRF has ports as well, but packets arrive by them.
-        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Ok);
+        assert_eq!(
+            exists(&config(""), "intercept.lan", "eth0", &all).state,
+            State::Ok
+        );
         all[1].has_ports = true;
-        let found = exists("intercept.lan", "eth0", &all);
+        let found = exists(&config(""), "intercept.lan", "eth0", &all);
         assert_eq!(found.state, State::Fail);
         assert_eq!(found.remedy.as_deref(), Some("intercept.lan = [\"br0\"]"));
     }
@@ -279,9 +314,15 @@ mod tests {
     fn one_that_is_off_fails_and_one_without_a_carrier_is_doubtful() {
         let mut all = [interface("eth0", 2)];
         all[0].has_carrier = false;
-        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Warn);
+        assert_eq!(
+            exists(&config(""), "intercept.lan", "eth0", &all).state,
+            State::Warn
+        );
         all[0].is_up = false;
-        assert_eq!(exists("intercept.lan", "eth0", &all).state, State::Fail);
+        assert_eq!(
+            exists(&config(""), "intercept.lan", "eth0", &all).state,
+            State::Fail
+        );
     }
 
     #[test]

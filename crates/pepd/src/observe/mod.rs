@@ -41,9 +41,10 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use nix::{errno::Errno, net::if_::if_nametoindex};
 use parking_lot::{Mutex, MutexGuard};
 use pep_core::{
-    config::{Config, Peer},
+    config::{Config, IfName, Peer},
     site::{Clear, InterceptionLoss, Mode, Site, SiteId},
     stats::EndReason,
 };
@@ -172,6 +173,7 @@ impl Observer {
             restarts: counters.restarts,
             draining: self.context.admission.is_stopping(),
             rules: self.rules.clone(),
+            lan_missing: self.lan_missing(),
             link: self.link(),
             total,
             sites,
@@ -232,6 +234,12 @@ impl Observer {
                 most: self.descriptors,
             },
         }
+    }
+
+    fn lan_missing(&self) -> Vec<String> {
+        let lan = self.config.intercept.lan.iter().map(IfName::as_str);
+        let is_missing = |name: &&str| if_nametoindex(*name) == Err(Errno::ENODEV);
+        lan.filter(is_missing).map(str::to_owned).collect()
     }
 
     fn site_named(&self, name: &str) -> Option<SiteId> {
@@ -343,6 +351,7 @@ impl Observer {
                 up: status.is_up(),
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 other_version: status.trouble().and_then(NoSession::version),
+                unreached: texts(&status.unreached()),
                 flows,
                 from: peer.from.as_deref().map(texts),
                 to: peer.to.as_deref().map(texts),
@@ -351,7 +360,6 @@ impl Observer {
                 packets: packets.sites.iter().map(packets::status).collect(),
                 packets_received: packets
                     .received
-                unreached: texts(&status.unreached()),
                     .iter()
                     .map(packets::received_status)
                     .collect(),
