@@ -422,6 +422,9 @@ pub(super) const WHAT: &str = "firewall";
 fn finding(config: &Config, drop: &Drop<'_>, evidence: Evidence) -> Option<Finding> {
     let Drop {
         table,
+/// Words of a finding about rules that certainly drop packets.
+pub(super) const DROPS: &str = " drops ";
+
         chain,
         by,
         is_sure,

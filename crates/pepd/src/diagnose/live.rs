@@ -460,9 +460,15 @@ fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
     if text.is_empty() { other } else { text }
 }
 
+/// Object of the finding about handshakes with clients.
+pub(super) const HANDSHAKES: &str = "handshakes with clients";
+
+/// Object of the finding about answers of servers.
+pub(super) const RETURN_PATH: &str = "return path of servers";
+
 /// Returns a finding about redirection, and the completion of handshakes with clients.
 pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize) -> Finding {
-    let what = "handshakes with clients";
+    let what = HANDSHAKES;
     let Traffic {
         intercepted,
         held,
@@ -536,7 +542,7 @@ fn never(what: &str, counts: &str) -> Finding {
 
 /// Returns a finding about the return path of servers.
 pub(super) fn servers(traffic: &Traffic) -> Finding {
-    let what = "return path of servers";
+    let what = RETURN_PATH;
     let Traffic {
         called,
         answered,

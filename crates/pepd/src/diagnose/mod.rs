@@ -266,7 +266,34 @@ pub fn diagnose(
             findings.extend(runtime.block_on(leftovers::check(config, &net)));
         }
     }
+    causes_first(&mut findings);
     Findings::sorted(findings)
+}
+
+/// Puts the cause before its consequence: where rules drop pepd's packets for certain, servers and
+/// hosts do not answer because of them.
+fn causes_first(findings: &mut [Finding]) {
+    const CONSEQUENCES: [&str; 2] = [live::RETURN_PATH, live::HANDSHAKES];
+    let is_consequence = |finding: &Finding| {
+        finding.state == State::Fail && CONSEQUENCES.contains(&finding.what.as_str())
+    };
+    let cause = findings.iter().position(|finding| {
+        let is_certain = finding.seen.contains(firewall::DROPS);
+        finding.what == firewall::WHAT && is_certain && finding.state <= State::Warn
+    });
+    let Some(cause) = cause.filter(|_| findings.iter().any(is_consequence)) else {
+        return;
+    };
+    findings[cause].state = State::Fail;
+    for finding in findings
+        .iter_mut()
+        .filter(|finding| is_consequence(finding))
+    {
+        finding.remedy = Some(format!(
+            "first see {}, which drops pepd's packets: it may be the only cause",
+            firewall::WHAT
+        ));
+    }
 }
 
 fn live_findings(
@@ -447,6 +474,32 @@ mod tests {
         findings.only_amiss();
         assert_eq!(findings.to_string(), expected);
         assert!(findings.fails());
+    }
+
+    #[test]
+    fn rules_that_drop_packets_come_before_what_follows_from_them() {
+        let rules = |verb: &str| {
+            let seen =
+                format!("inet filter, chain output: its policy {verb} pepd's SYNs to servers");
+            Finding::warn(firewall::WHAT, seen, "accept them there")
+        };
+        let fails = || Finding::fail(live::RETURN_PATH, "3 SYNs sent", "the path is asymmetric");
+        let sorted = |mut findings: Vec<Finding>| {
+            causes_first(&mut findings);
+            Findings::sorted(findings).0
+        };
+        let found = sorted(vec![rules("drops"), fails()]);
+        assert_eq!(
+            (found[0].what.as_str(), found[0].state),
+            (firewall::WHAT, State::Fail)
+        );
+        let remedy = found[1].remedy.as_ref().expect("a remedy");
+        assert!(remedy.contains("first see firewall"), "{remedy}");
+        // Neither an uncertain cause, nor one without that consequence.
+        let uncertain = vec![rules("may drop"), fails()];
+        assert_eq!(sorted(uncertain.clone())[0], fails());
+        let harmless = vec![rules("drops"), Finding::ok(live::RETURN_PATH, "3 SYN-ACKs")];
+        assert_eq!(sorted(harmless.clone()), harmless);
     }
 
     #[test]
