@@ -3,11 +3,13 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use pepd_tests::{
-    bed::{Bed, Family, LAN, Place, add_addresses, add_route, forward, join},
+    bed::{Bed, Family, LAN, Path, Place, add_addresses, add_route, forward, join},
     echo::EchoServer,
     host::Host,
     matrix::matrix_pepd_only,
     pep::Pep,
+    pep_binary::pepd,
+    programs::install,
     tunnel::TunnelBed,
     wait::wait_until,
 };
@@ -291,6 +293,132 @@ fn another_transparent_proxy_keeps_its_ports() {
         assert_eq!((proxy.accepted(), split.accepted()), (1, 1));
         pep.wait_idle();
         pep.stop();
+    });
+}
+
+/// Rules as in the recipes of squid, xray and sing-box, by a program of iptables, or by nft.
+fn redirect_by_recipe(bed: &Bed, program: &str, to: SocketAddr, port: u16) {
+    let gateway = &bed.gateway;
+    if program == "nft" {
+        let family = match bed.family {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        };
+        return gateway.nft(&format!(
+            "table {family} others {{\nchain divert {{\n\
+             type filter hook prerouting priority mangle; policy accept;\n\
+             meta l4proto tcp socket transparent 1 meta mark set 1 accept\n\
+             tcp dport {port} tproxy to {to} meta mark set 1 accept\n}}\n}}"
+        ));
+    }
+    let (ip, on) = (to.ip(), to.port());
+    for rule in [
+        "-N DIVERT".to_owned(),
+        "-A DIVERT -j MARK --set-mark 1".to_owned(),
+        "-A DIVERT -j ACCEPT".to_owned(),
+        "-A PREROUTING -p tcp -m socket -j DIVERT".to_owned(),
+        format!(
+            "-A PREROUTING -p tcp --dport {port} -j TPROXY --tproxy-mark 1/1 --on-port {on} --on-ip {ip}"
+        ),
+    ] {
+        let words: Vec<_> = ["-t", "mangle"]
+            .into_iter()
+            .chain(rule.split(' '))
+            .collect();
+        gateway.run(program, &words);
+    }
+}
+
+fn remove_recipe(bed: &Bed, program: &str) {
+    if program == "nft" {
+        let family = match bed.family {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        };
+        return bed.gateway.nft(&format!("delete table {family} others"));
+    }
+    for words in [
+        &["-t", "mangle", "-F"][..],
+        &["-t", "mangle", "-X", "DIVERT"],
+    ] {
+        bed.gateway.run(program, words);
+    }
+}
+
+/// Returns the report of `pepd check`.
+fn check(bed: &Bed, pep: &Pep) -> String {
+    let (program, file) = (pepd(), pep.path("pepd.toml"));
+    let [program, file] = [program, &file].map(|path| path.to_str().expect("a path"));
+    let output = bed.gateway.output(program, &["check", "--config", file]);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// With `-m socket` ahead of its TPROXY, another proxy gets no connection that pepd redirects.
+#[test]
+fn another_transparent_proxy_of_the_usual_recipe_gets_its_ports_or_is_named() {
+    const MINE: u16 = 3129;
+    const PROXIED: u16 = 8080;
+    const WHAT: &str = "another transparent proxy";
+    install(&["iptables"]);
+    matrix_pepd_only(|bed| {
+        let (loopback, far, tables) = match bed.family {
+            Family::V4 => (
+                "127.0.0.1",
+                "0.0.0.0/0",
+                ["iptables-nft", "iptables-legacy"],
+            ),
+            Family::V6 => ("::1", "::/0", ["ip6tables-nft", "ip6tables-legacy"]),
+        };
+        let to = SocketAddr::new(loopback.parse().expect("an address"), MINE);
+        let listener = bed.gateway.listen(to);
+        transparent(&listener, bed.family);
+        let proxy = EchoServer::start(listener);
+        let place = bed.at(Place::Server, PROXIED);
+        let server = EchoServer::start(bed.server.listen(place));
+        ip(bed, "rule add fwmark 0x1 lookup 100");
+        ip(bed, &format!("route add local {far} dev lo table 100"));
+        let admin = "[admin]\nsocket = \"admin.sock\"\n";
+        let bypass = format!(
+            "[[site]]\nname = \"proxied\"\nmode = \"bypass\"\nmatch = {{ dport = [{PROXIED}] }}\n"
+        );
+        let is_spoof = bed.path == Path::Spoof;
+        for program in tables.into_iter().chain(["nft"]) {
+            redirect_by_recipe(bed, program, to, PROXIED);
+            let accepted = || [proxy.accepted(), server.accepted()];
+            let [before, passed] = accepted();
+            let mut pep = bed.start_with(admin).expect("not direct");
+            let checked = check(bed, &pep);
+            if is_spoof {
+                pep.log().expect(WHAT);
+                let dport = format!("`dport = {PROXIED}`");
+                assert!(
+                    checked.contains(WHAT) && checked.contains(&dport),
+                    "{checked}"
+                );
+            } else {
+                assert!(!checked.contains(WHAT), "{checked}");
+            }
+            echo_at(bed, place);
+            let gets = usize::from(!is_spoof);
+            assert_eq!(accepted(), [before + gets, passed + 1 - gets], "{program}");
+            pep.wait_idle();
+            // The counters of the recipe's rules have changed.
+            pep.terminate();
+            // As the remedies say. Held SYNs pass rules in the forward hook anyway.
+            let config = bed.config(admin).expect("not direct");
+            let obeys =
+                config.replace("syn = \"spoof\"\n", "syn = \"spoof\"\nforward = \"obey\"\n");
+            for config in [format!("{config}{bypass}"), obeys] {
+                let mut pep = Pep::start(&bed.gateway, &config);
+                let checked = check(bed, &pep);
+                assert!(!checked.contains(WHAT), "{checked}");
+                let [before, passed] = accepted();
+                echo_at(bed, place);
+                assert_eq!(accepted(), [before + 1, passed], "{program}");
+                pep.terminate();
+            }
+            remove_recipe(bed, program);
+        }
     });
 }
 

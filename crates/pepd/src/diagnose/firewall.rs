@@ -3,12 +3,14 @@
 //!
 //! - this module: packets to check, and findings
 //! - `forward`: rules in the forward hook, and accelerated connections
+//! - `proxies`: other transparent proxies
 //! - `walk`: path of a packet through chains
 //! - `nft` and `iptables`: rules in the output of these programs
 
 mod forward;
 mod iptables;
 mod nft;
+mod proxies;
 mod walk;
 
 use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
@@ -55,10 +57,12 @@ pub(super) async fn inspect(config: &Config, net: &Net, running: Option<&Running
     findings.extend(forward::findings(
         config, &uplink, &tables, families, evidence, &obstacles,
     ));
+    let obstacles = obstacles.map(|obstacle| obstacle.is_some());
+    findings.extend(proxies::findings(config, &tables, families, obstacles));
     Some(Seen {
         findings,
         clamped,
-        obstacles: obstacles.map(|obstacle| obstacle.is_some()),
+        obstacles,
     })
 }
 
@@ -418,13 +422,13 @@ fn drops(config: &Config, tables: &[Table], families: &[bool], evidence: Evidenc
 
 pub(super) const WHAT: &str = "firewall";
 
+/// Words of a finding about rules that certainly drop packets.
+pub(super) const DROPS: &str = " drops ";
+
 /// Returns a finding; `None` for a possible drop that the evidence refutes.
 fn finding(config: &Config, drop: &Drop<'_>, evidence: Evidence) -> Option<Finding> {
     let Drop {
         table,
-/// Words of a finding about rules that certainly drop packets.
-pub(super) const DROPS: &str = " drops ";
-
         chain,
         by,
         is_sure,

@@ -114,7 +114,7 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    fn steps(&self, packet: &Packet) -> Vec<Step> {
+    pub(super) fn steps(&self, packet: &Packet) -> Vec<Step> {
         match self {
             Self::Nft(statements) => nft::steps(statements, packet),
             Self::Iptables(words) => iptables::step(words, packet).into_iter().collect(),
