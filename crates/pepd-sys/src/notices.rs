@@ -89,9 +89,9 @@ impl Group {
     }
 }
 
-/// Groups of rtnetlink whose notices [`Changes`] counts. The last two are settings of interfaces,
-/// among them forwarding and the reverse path check.
-const WATCHED: [u32; 9] = [
+/// Groups of rtnetlink whose notices [`Changes`] counts: two are settings of interfaces, among them
+/// forwarding and the reverse path check, and the last one next hops that routes name.
+const WATCHED: [u32; 10] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_IPV4_IFADDR,
     libc::RTNLGRP_IPV4_ROUTE,
@@ -101,7 +101,11 @@ const WATCHED: [u32; 9] = [
     libc::RTNLGRP_IPV6_RULE,
     libc::RTNLGRP_IPV4_NETCONF,
     libc::RTNLGRP_IPV6_NETCONF,
+    NEXT_HOPS,
 ];
+
+/// `RTNLGRP_NEXTHOP` (Linux 5.3); libc has it not on all systems.
+const NEXT_HOPS: u32 = 32;
 
 /// Maximum of notices read in one call of [`Changes::any`]; the next call finds the others.
 const NOTICES_READ: usize = 64;

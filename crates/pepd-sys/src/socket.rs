@@ -136,15 +136,33 @@ pub(crate) fn clamp_window(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)
 }
 
-/// Returns whether the size of the receive buffer was set, so that the kernel does not tune it
-/// (`SO_BUF_LOCK`, Linux 5.14; libc does not define it on all systems).
+/// `SO_BUF_LOCK` (Linux 5.14); libc does not define it on all systems.
+const SO_BUF_LOCK: libc::c_int = 72;
+/// `SOCK_SNDBUF_LOCK` and `SOCK_RCVBUF_LOCK` of `include/net/sock.h`.
+const SEND_LOCK: u32 = 1;
+const RECEIVE_LOCK: u32 = 2;
+
+/// Returns whether the size of the receive buffer was set, so that the kernel does not tune it.
 pub(crate) fn is_receive_buffer_set(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    const SO_BUF_LOCK: libc::c_int = 72;
-    /// `SOCK_RCVBUF_LOCK` of `include/net/sock.h`.
-    const RECEIVE: u32 = 2;
+    Ok(buffer_locks(fd)? & RECEIVE_LOCK != 0)
+}
+
+/// Returns whether the size of the send buffer was set.
+#[cfg(test)]
+pub(crate) fn is_send_buffer_set(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(buffer_locks(fd)? & SEND_LOCK != 0)
+}
+
+/// Lets the kernel tune the size of a send buffer that was set.
+pub(crate) fn tune_send_buffer(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let locks = buffer_locks(fd)? & !SEND_LOCK;
+    set_int(fd, libc::SOL_SOCKET, SO_BUF_LOCK, locks.cast_signed())
+}
+
+fn buffer_locks(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut locks = [0; 4];
     get(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &mut locks)?;
-    Ok(u32::from_ne_bytes(locks) & RECEIVE != 0)
+    Ok(u32::from_ne_bytes(locks))
 }
 
 /// Returns the maximum bytes that the application read within a round trip, as the kernel measures.

@@ -19,6 +19,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -251,6 +252,18 @@ impl ReservedLeg {
             _ => Ok(self.socket.into()),
         }
     }
+}
+
+/// Gives a leg that has just begun to connect, and does not leave by the link, the options for
+/// that. Returns the site's options for such flows; `None` if it has no others.
+pub fn leave_link(
+    fd: BorrowedFd<'_>,
+    site: &SiteRuntime,
+    family: Family,
+) -> Option<Arc<SiteRuntime>> {
+    let beside = site.beside.as_ref()?;
+    beside.server.replace_or_warn(&site.server, fd, family);
+    Some(Arc::clone(beside))
 }
 
 /// Takes the pending error of a socket, if there is one (SO_ERROR).

@@ -109,6 +109,11 @@ const SYN_RTO: Duration = Duration::from_secs(1);
 /// as those of hosts do, but not far beyond the end of an outage.
 const SYN_RTO_MAX: Duration = Duration::from_secs(16);
 
+/// The kernel's minimum of the retransmission timer (TCP_RTO_MIN).
+const RTO_MIN: Duration = Duration::from_millis(200);
+/// The size to which the kernel's autotuning grows a send buffer by default (tcp_wmem).
+const SEND_LIMIT: u64 = 4 << 20;
+
 impl LegOptions {
     /// Sets all options.
     ///
@@ -141,6 +146,53 @@ impl LegOptions {
         self.set_segments_or_warn(socket);
         self.set_timeouts_or_warn(socket);
         Ok(())
+    }
+
+    /// Sets what differs from the options that a connecting leg has. Its SYN has left: the MSS and
+    /// the window scale stay.
+    pub(super) fn replace_or_warn(&self, before: &Self, fd: BorrowedFd<'_>, family: Family) {
+        let socket = SockRef::from(&fd);
+        if self.congestion != before.congestion {
+            let name = match &self.congestion {
+                Congestion::Named(name) => Some(name.to_string()),
+                Congestion::System => crate::sysctl("net/ipv4/tcp_congestion_control"),
+            };
+            let name = name.unwrap_or_default();
+            let set = socket.set_tcp_congestion(name.trim().as_bytes());
+            or_warn("TCP_CONGESTION", set);
+        }
+        or_warn("TCP_NODELAY", socket.set_tcp_nodelay(self.nodelay));
+        if self.pacing != before.pacing {
+            let rate = self.pacing.map(|rate| rate.over(family).bytes_per_second());
+            set_pacing_or_warn(fd, rate.unwrap_or(u64::MAX));
+        }
+        if self.notsent_lowat != before.notsent_lowat {
+            // With 0 the kernel takes its own value.
+            let set = socket.set_tcp_notsent_lowat(self.notsent_lowat.unwrap_or(0));
+            or_warn("TCP_NOTSENT_LOWAT", set);
+        }
+        if self.user_timeout != before.user_timeout {
+            let set = socket.set_tcp_user_timeout(self.user_timeout);
+            or_warn("TCP_USER_TIMEOUT", set);
+        }
+        if self.rto_min != before.rto_min {
+            let _ = crate::socket::set_rto_min(fd, self.rto_min.unwrap_or(RTO_MIN));
+        }
+        self.replace_send_buffer(before, fd);
+    }
+
+    /// Sets the size of the send buffer, or has the kernel tune it. Before Linux 5.14 it cannot do
+    /// so again: there the buffer gets the size to which it would grow.
+    fn replace_send_buffer(&self, before: &Self, fd: BorrowedFd<'_>) {
+        let set = match (self.buffers.send, before.buffers.send) {
+            (Some(bytes), _) => crate::socket::set_send_buffer(fd, bytes.saturating_mul(2)),
+            (None, Some(bytes)) => crate::socket::tune_send_buffer(fd).or_else(|_| {
+                let size = bytes.saturating_mul(2).max(SEND_LIMIT);
+                crate::socket::set_send_buffer(fd, size)
+            }),
+            (None, None) => Ok(()),
+        };
+        or_warn("SO_SNDBUFFORCE", set);
     }
 
     /// Caps the wait between the SYNs of a connecting leg, and has the kernel repeat them for as

@@ -62,6 +62,8 @@ pub struct SiteRuntime {
     pub clamps: Arc<Clamps>,
     /// Options of flows that bypass the link, if there may be any.
     pub beside: Option<Arc<Self>>,
+    /// True if these are such options.
+    pub is_beside: bool,
 }
 
 impl SiteRuntime {
@@ -107,6 +109,7 @@ impl SiteRuntime {
             server,
             share: [None, None],
             while_down: WhileDown::Bypass,
+            is_beside: true,
             ..self.clone()
         };
         Self {
@@ -196,6 +199,7 @@ impl SiteRuntime {
             site_counters: Arc::default(),
             clamps: Arc::clone(clamps),
             beside: None,
+            is_beside: false,
         }
     }
 

@@ -53,6 +53,7 @@ pub fn site() -> SiteRuntime {
         while_down: WhileDown::Custody,
         clamps: Arc::default(),
         beside: None,
+        is_beside: false,
         class: Class::Normal,
         share: [None; 2],
         site_counters: Arc::default(),

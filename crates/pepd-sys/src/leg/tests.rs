@@ -4,6 +4,7 @@ use std::{
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pep_core::site::Buffers;
 
 use super::{
     testing::{options, site},
@@ -146,4 +147,58 @@ fn listeners_share_a_port_among_themselves_only() {
     let accepted: Vec<_> = sockets.iter().map(count).collect();
     assert_eq!(accepted.iter().sum::<usize>(), 64);
     assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
+}
+
+#[test]
+fn a_leg_that_does_not_leave_by_the_link_gets_other_options() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    let rate = "1Mbit/s".parse().unwrap();
+    let mut site = site();
+    let reno = || Congestion::Named("reno".parse().unwrap());
+    site.server = LegOptions {
+        congestion: reno(),
+        pacing: Some(PayloadRate { v4: rate, v6: rate }),
+        buffers: Buffers {
+            send: Some(1 << 18),
+            ..Buffers::default()
+        },
+        ..options()
+    };
+    let link = server_leg(&site, server, server, FromSyn::default()).unwrap();
+    let beside = LegOptions {
+        notsent_lowat: None,
+        user_timeout: None,
+        rto_max: None,
+        nodelay: false,
+        ..options()
+    };
+    assert!(leave_link(link.as_fd(), &site, Family::V4).is_none());
+    site.beside = Some(Arc::new(SiteRuntime {
+        server: beside,
+        is_beside: true,
+        ..site.clone()
+    }));
+    let leg = server_leg(&site, server, server, FromSyn::default()).unwrap();
+    let found = leave_link(leg.as_fd(), &site, Family::V4).expect("other options");
+    assert!(found.is_beside);
+    let socket = SockRef::from(&leg);
+    let control = socket.tcp_congestion().unwrap();
+    let control = String::from_utf8(control).unwrap();
+    let system = crate::sysctl("net/ipv4/tcp_congestion_control").unwrap();
+    assert_eq!(control.trim_end_matches('\0'), system);
+    assert_eq!(socket.tcp_user_timeout().unwrap(), None);
+    assert!(!socket.tcp_nodelay().unwrap());
+    // As a socket without these options.
+    let plain = TcpStream::connect(server).unwrap();
+    let plain = SockRef::from(&plain);
+    assert_eq!(
+        socket.tcp_notsent_lowat().unwrap(),
+        plain.tcp_notsent_lowat().unwrap()
+    );
+    let tuned = |leg: &OwnedFd| !socket::is_send_buffer_set(leg.as_fd()).unwrap();
+    assert_eq!((tuned(&link), tuned(&leg)), (false, true));
+    let rate = |leg: &OwnedFd| socket::max_pacing_rate(leg.as_fd()).unwrap();
+    assert_eq!(rate(&link), 125_000);
+    assert!(rate(&leg) > u64::from(u32::MAX) - 1);
 }
