@@ -20,20 +20,24 @@ use crate::{
     tunnel::{self, Running},
 };
 
-const LINK: &str = "[link]\ninterface = \"wan0\"\nrate = \"2Mbit/s\"\nrtt = \"600ms\"\n";
+pub const LINK: &str = "[link]\ninterface = \"wan0\"\nrate = \"2Mbit/s\"\nrtt = \"600ms\"\n";
 
 /// A machine behind another interface of the gateway, in a separate network.
-struct Other {
-    host: Host,
-    address: SocketAddr,
+pub struct Other {
+    /// The machine.
+    pub host: Host,
+    /// The address of its echo server.
+    pub address: SocketAddr,
     _echo: EchoServer,
 }
 
-fn other(bed: &Bed, interface: &str, net: u8) -> Other {
+/// Adds such a machine behind this interface.
+pub fn other(bed: &Bed, interface: &str, net: u8) -> Other {
     behind(&bed.gateway, bed.family, interface, net)
 }
 
-fn behind(gateway: &Host, family: Family, interface: &str, net: u8) -> Other {
+/// Adds a machine behind this interface of a gateway.
+pub fn behind(gateway: &Host, family: Family, interface: &str, net: u8) -> Other {
     let host = Host::new();
     join(gateway, interface, &host, "eth0");
     add_addresses(gateway, interface, family, &[(net, 1)]);
@@ -57,7 +61,8 @@ fn echo_at(bed: &Bed, address: SocketAddr) {
     echo_once(&mut stream, b"hello");
 }
 
-fn ip(bed: &Bed, words: &str) {
+/// Runs `ip` on the gateway, for the bed's family.
+pub fn ip(bed: &Bed, words: &str) {
     let version = match bed.family {
         Family::V4 => "-4",
         Family::V6 => "-6",
@@ -66,12 +71,12 @@ fn ip(bed: &Bed, words: &str) {
 }
 
 /// Formats an address for `ip`.
-fn alone(address: IpAddr) -> String {
+pub fn alone(address: IpAddr) -> String {
     format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }
 
 /// Returns the counters of passed and accepted flows.
-fn counts(pep: &Pep) -> [u64; 2] {
+pub fn counts(pep: &Pep) -> [u64; 2] {
     ["syns_passed_other_route", "flows_accepted"].map(|name| pep.counter(name))
 }
 

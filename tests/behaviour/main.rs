@@ -28,6 +28,7 @@ mod forged;
 mod forward;
 mod handshake;
 mod hanging;
+mod hops;
 mod hostile;
 mod interop;
 mod iptables;

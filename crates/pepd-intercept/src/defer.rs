@@ -76,7 +76,7 @@ impl DeferTask {
     /// # Errors
     /// When no descriptors are left, or the process lacks a capability.
     pub(super) fn new(
-        config: Arc<Config>,
+        (config, other_mark): (Arc<Config>, OtherMarks),
         sites: &[Arc<SiteRuntime>],
         tuns: Vec<(Lan, Tun)>,
         permitted: Option<PacketLog>,
@@ -96,7 +96,7 @@ impl DeferTask {
                 .iter()
                 .map(|site| (site.id, Arc::clone(site)))
                 .collect(),
-            other_mark: OtherMarks::new(&config),
+            other_mark,
             held: Arc::new(HeldLegs::new(holder)),
             watcher: Watcher::new(tuns.iter().map(|(_, tun)| tun))?,
             reserve: Reserve::default(),
@@ -301,8 +301,8 @@ impl DeferTask {
     }
 
     fn begin(&mut self, flow: FlowTuple, dscp: u8, site: &Arc<SiteRuntime>) -> io::Result<()> {
-        let other_mark = self.other_mark.for_flow(&flow);
-        let site = site.on_way(other_mark.is_off_link);
+        let mut other_mark = self.other_mark.for_flow(&flow);
+        let mut site = site.on_way(other_mark.is_off_link);
         let mark = other_mark.mark;
         let syn = FromSyn { dscp, mark };
         if !leg::may_be_host(flow.destination.ip()) {
@@ -322,6 +322,12 @@ impl DeferTask {
             }
             result => result?,
         };
+        if self.other_mark.is_off_link(fd.as_fd(), flow.destination)
+            && let Some(beside) = leg::leave_link(fd.as_fd(), &site, family)
+        {
+            site = beside;
+            other_mark.is_off_link = true;
+        }
         let leg = PendingLeg {
             flow,
             fd,

@@ -10,6 +10,7 @@
 //! - `clear_hold`: holds on packets that must not leave outside of a tunnel
 //! - `forwarding`: SYNs that this machine does not forward
 //! - `full_hosts`: bypass of hosts that have reached their flow limit
+//! - [`hops`]: routes with several next hops
 //! - [`lost`]: bypass of sites whose redirected SYNs do not arrive
 //! - [`other_marks`]: marks of other programs, which server legs copy; `near`: networks that hosts
 //!   reach past tunnels
@@ -26,6 +27,7 @@ pub mod filter;
 mod forwarding;
 mod full_hosts;
 mod hop;
+pub mod hops;
 mod icmp;
 pub mod iptables;
 mod lan;
@@ -69,11 +71,13 @@ use defer::DeferTask;
 use filter::{Filter, FilterError};
 use forwarding::Forwarding;
 pub use forwarding::Obstacles;
+use hops::SeveralHops;
 use lost::Stops;
 pub use midway::MidwayTask;
 use near::Near;
 use netlink::Netlink;
 use nft::{Nft, NftError};
+use other_marks::OtherMarks;
 pub use render::{Format, render};
 use route::Routing;
 use rules::{CopyTo, Counter, Features, Lan, LaneKind, Ruleset, SYN_BYTES};
@@ -113,6 +117,9 @@ pub struct Interception {
     /// State of forwarding, where SYNs depend on it.
     forwarding: Option<Forwarding>,
     clear_hold: Option<ClearHold>,
+    /// Interfaces that share routes with the link, or with other uplinks.
+    hops: hops::Cache,
+    several_hops: SeveralHops,
     upkeep: Upkeep,
 }
 
@@ -231,6 +238,8 @@ impl Interception {
             stops: Stops::default(),
             forwarding: Forwarding::new(config, obstacles),
             clear_hold: ClearHold::new(config),
+            hops: hops::Cache::default(),
+            several_hops: SeveralHops::default(),
             upkeep: Upkeep::new()?,
         };
         match interception.build(config, features, succeeds).await {
@@ -269,6 +278,7 @@ impl Interception {
             clear_hold::lift(config, &self.netlink).await?;
         }
         self.look_at_forwarding().await?;
+        self.look_at_hops().await?;
         self.look_at_networks().await
     }
 
@@ -379,9 +389,10 @@ impl Interception {
         self.filter.name()
     }
 
-    /// Returns true if the rules keep marks of other programs for server legs.
-    pub fn keeps_marks(&self) -> bool {
-        self.filter.keeps_marks()
+    /// Returns the marks of other programs for server legs, if the rules keep them.
+    pub fn other_marks(&self, config: &Config) -> Option<OtherMarks> {
+        let marks = || OtherMarks::new(config, self.several_hops.clone());
+        self.filter.keeps_marks().then(marks)
     }
 
     /// Returns true if pepd can let new flows pass; operators' own rules may lack the gate.
@@ -418,7 +429,8 @@ impl Interception {
                 None
             }
         };
-        let task = DeferTask::new(Arc::clone(config), sites, tuns, log, self.ipv6);
+        let marks = OtherMarks::new(config, self.several_hops.clone());
+        let task = DeferTask::new((Arc::clone(config), marks), sites, tuns, log, self.ipv6);
         task.map(Some).map_err(InterceptError::Sockets)
     }
 

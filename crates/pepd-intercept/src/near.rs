@@ -12,9 +12,9 @@ use pep_core::config::Config;
 use pepd_sys::{leg::Family, places::unused_address};
 
 use super::{
-    InterceptError, Interception, cannot,
+    InterceptError, Interception, cannot, hops,
     lan::network_of,
-    netlink::{Netlink, RouteError, interface},
+    netlink::{Netlink, interface},
 };
 
 /// Networks in the table, and the addresses that identify uplinks.
@@ -39,13 +39,21 @@ impl Near {
     }
 
     /// Returns the interfaces that lead to peers and to the Internet.
-    async fn uplinks(&self, netlink: &Netlink) -> Result<BTreeSet<String>, RouteError> {
+    async fn uplinks(
+        &self,
+        netlink: &Netlink,
+        hops: &mut hops::Cache,
+    ) -> Result<BTreeSet<String>, InterceptError> {
         let mut uplinks: BTreeSet<_> = self.link.iter().cloned().collect();
         for &address in &self.far {
             let route = netlink.look_up(address, 0).await?;
             let index = route.as_ref().and_then(interface);
             let name = index.and_then(|index| if_indextoname(index).ok());
             uplinks.extend(name.and_then(|name| name.into_string().ok()));
+        }
+        // A look-up finds one of several next hops.
+        for uplink in uplinks.clone() {
+            uplinks.extend(hops.with(&uplink).map_err(InterceptError::Ask)?);
         }
         Ok(uplinks)
     }
@@ -70,7 +78,7 @@ impl Interception {
         let Some(near) = &self.near else {
             return Ok(());
         };
-        let uplinks = near.uplinks(&self.netlink).await?;
+        let uplinks = near.uplinks(&self.netlink, &mut self.hops).await?;
         // An attacker on another uplink could assign this machine an address of a network behind
         // the tunnel.
         let permanent = self.netlink.permanent_addresses().await?;

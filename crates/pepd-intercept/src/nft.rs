@@ -6,7 +6,7 @@ mod installed;
 mod text;
 
 pub use ask::generation;
-pub(super) use ask::{counters, element, table_exists};
+pub(super) use ask::{contains, counters, element, table_exists};
 pub use command::{Nft, NftError};
 pub(crate) use installed::Installed;
 pub use text::install_transaction;
@@ -46,6 +46,10 @@ const FILTERED_ELEMENTS: u32 = 8_192;
 /// Seconds within which packets of a connection may arrive late: half a minute at most for each way
 /// through a queue or an outage, as TIME_WAIT assumes.
 const ENDED_SECONDS: u32 = 60;
+
+/// Seconds for which it is remembered that a server leg does not leave by the link. pepd asks right
+/// after connect(), and the kernel then has sent the SYN.
+const OFF_LINK_SECONDS: u32 = 2;
 
 /// Milliseconds within which packets of a handshake may be of one burst. Retransmissions come after
 /// a second, or after growing times from 200 ms on.
@@ -105,6 +109,8 @@ pub(super) enum Set {
     Fresh,
     /// Connections that pepd has reset, from host to server.
     Ended,
+    /// Server legs that leave by another interface than the link.
+    OffLink,
 }
 
 /// Names for a family in rules and sets.
@@ -190,6 +196,7 @@ impl Names for Family {
             Set::Unheard => "unheard",
             Set::Fresh => "fresh",
             Set::Ended => "ended",
+            Set::OffLink => "off_link",
         };
         format!("{name}{}", self.number())
     }

@@ -1,29 +1,69 @@
 //! Marks that other programs set on SYNs of hosts, and that policy rules use for routing.
 //!
 //! The chain `marks_again` keeps them, after the rules of all other programs. The server leg then
-//! gets the same mark, so that its route equals that of the host's packets.
+//! gets the same mark, so that its route equals that of the host's packets. By which interface a
+//! route of several next hops leads, the leg's own SYN tells.
 
-use std::net::IpAddr;
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::BorrowedFd,
+};
 
 use pep_core::{config::Config, syn::FlowTuple};
-use pepd_sys::marks::{MarkSet, OtherMark};
+use pepd_sys::{
+    leg::Family,
+    marks::{MarkSet, OtherMark},
+};
+use socket2::SockRef;
 
-use super::nft;
+use super::{
+    hops::SeveralHops,
+    nft::{self, Names as _},
+};
 
 /// Marks of recent SYNs of hosts, as kept by the kernel.
 #[derive(Debug, Clone)]
 pub struct OtherMarks {
     table: String,
     marks: MarkSet,
+    several_hops: SeveralHops,
 }
 
 impl OtherMarks {
     /// Returns the marks in the table of this configuration.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, several_hops: SeveralHops) -> Self {
         Self {
             table: config.intercept.table.to_string(),
             marks: MarkSet::new(config.intercept.marks),
+            several_hops,
         }
+    }
+
+    /// Returns whether only its SYN tells if a server leg crosses the link.
+    pub fn have_several_hops(&self) -> bool {
+        self.several_hops.exist()
+    }
+
+    /// Returns true if a leg that has just begun to connect leaves by another interface than the
+    /// link; false if the kernel does not answer.
+    pub fn is_off_link(&self, leg: BorrowedFd<'_>, destination: SocketAddr) -> bool {
+        self.have_several_hops()
+            && self.has_left_so(leg, destination).unwrap_or_else(|error| {
+                tracing::debug!(%error, "interface of a server leg unknown: the query to the kernel failed");
+                false
+            })
+    }
+
+    fn has_left_so(&self, leg: BorrowedFd<'_>, destination: SocketAddr) -> io::Result<bool> {
+        let own = SockRef::from(&leg).local_addr()?.as_socket();
+        let client = own.ok_or(io::ErrorKind::InvalidData)?;
+        let set = Family::from_address(&destination).set(nft::Set::OffLink);
+        let leg = FlowTuple {
+            client,
+            destination,
+        };
+        nft::contains(&self.table, &set, &addresses(&leg))
     }
 
     /// Returns the mark of the SYN that opened this flow; none if the kernel does not answer.
@@ -119,7 +159,8 @@ mod tests {
 
     #[test]
     fn pepds_own_bits_say_whether_the_route_leads_elsewhere() {
-        let marks = OtherMarks::new(&pep_core::config::parse(PLAIN).expect("valid"));
+        let config = pep_core::config::parse(PLAIN).expect("valid");
+        let marks = OtherMarks::new(&config, SeveralHops::default());
         let other_mark = |kept| {
             let found = marks.read(kept);
             (found.mark, found.is_off_link)

@@ -43,6 +43,7 @@ mod copies;
 mod ended;
 mod errors;
 mod filtered;
+mod hops;
 mod marks;
 mod packets;
 mod recent;
@@ -125,6 +126,8 @@ pub enum Term {
     NotTcpOrIcmp,
     /// The packet goes out by one of these interfaces.
     To(Vec<String>),
+    /// The packet goes out by another interface than these.
+    NotTo(Vec<String>),
     /// The packet goes out by the interface of this index, whatever its name.
     ToDevice(u32),
     /// The packet came in on an interface of one of these indices.
@@ -195,8 +198,8 @@ pub enum Term {
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.
     RoutedToAny(Vec<String>),
-    /// With its present mark, the packet has a route by another interface than this one.
-    RoutedByOther(String),
+    /// With its present mark, the packet has a route by another interface than these.
+    RoutedByOther(Vec<String>),
     /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
     SocketMark(u32),
     /// A transparent socket takes the packet, in any state.
@@ -248,6 +251,10 @@ pub enum Term {
     IsEnded(Way, Family),
     /// Forgets the connection of the packet. Also a condition: false if it was not remembered.
     Begins(Way, Family),
+    /// Remembers the four addresses: a server leg leaves by another interface than the link.
+    OffLink(Family),
+    /// Forgets them.
+    OnLink(Family),
     /// Remembers the four addresses for half a second.
     Fresh(Family),
     /// The packet is of the family, and its four addresses are not remembered so.
@@ -682,6 +689,11 @@ pub struct Ruleset {
     pub asked: Vec<Family>,
     /// Packets and families with a set of hosts and their rates.
     pub rates: Vec<(Limited, Family)>,
+    /// Families with a set of server legs that leave by another interface than the link; empty if
+    /// no rule asks for the link.
+    pub off_link: Vec<Family>,
+    /// The link's interface, if rules pass connections by others.
+    pub judged_link: Option<String>,
     /// True if a map keeps the marks that other programs have set on SYNs.
     pub marked: bool,
     /// True if a set keeps the interfaces by which SYNs arrived.

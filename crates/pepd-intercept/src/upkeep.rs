@@ -152,7 +152,10 @@ impl Interception {
     /// When no descriptors are left for queries to the kernel.
     pub async fn troubles(&mut self) -> Result<Option<Vec<Trouble>>, InterceptError> {
         // Listing rules of iptables also reads the counters.
-        let is_due = !self.filter.is_nft() || self.upkeep.has_changed() || self.forwards_other();
+        let is_due = !self.filter.is_nft()
+            || self.upkeep.has_changed()
+            || self.forwards_other()
+            || self.hops.is_late();
         if let Some(left_out) = self.upkeep.left_out.checked_sub(1)
             && !is_due
         {
@@ -168,6 +171,7 @@ impl Interception {
     }
 
     async fn look(&mut self) -> Result<Vec<Trouble>, InterceptError> {
+        self.hops.begin();
         let mut troubles = Vec::new();
         if let Some(hold) = &mut self.clear_hold {
             match hold.state(&self.netlink).await? {
@@ -206,6 +210,7 @@ impl Interception {
         let is_whole = |trouble: &Trouble| !matches!(trouble, Trouble::Table | Trouble::Changed(_));
         if troubles.iter().all(is_whole) {
             self.look_at_forwarding().await?;
+            self.look_at_hops().await?;
         }
         if troubles.is_empty() {
             self.look_at_networks().await?;

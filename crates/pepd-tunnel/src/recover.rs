@@ -77,6 +77,7 @@ pub(super) fn identity(
             opened: false,
             as_client: stream_header.as_client,
             answered: false,
+            off_link: false,
         },
         class: u64::from(class as u8) | u64::from(stream_header.dscp) << 8,
     }

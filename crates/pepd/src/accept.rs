@@ -16,6 +16,7 @@ use pep_core::{
     relay::Side,
     site::{SynHandling, WhileDown},
 };
+use pepd_intercept::other_marks::OtherMarks;
 use pepd_relay::{
     arena::SlotState,
     flow::{
@@ -183,13 +184,14 @@ impl Acceptor {
             peer: None,
         };
         let other_mark = self.other_mark(&ends);
-        let ends = FlowInfo {
+        let mut ends = FlowInfo {
             site: self.site.on_way(other_mark.is_off_link),
             ..ends
         };
         // Other uplinks do not wait for the link.
         let is_down = self.context.outage.is_down() && !other_mark.is_off_link;
-        if is_down && self.site.while_down == WhileDown::Refuse {
+        let may_be_off_link = self.may_be_off_link(&ends);
+        if is_down && self.site.while_down == WhileDown::Refuse && !may_be_off_link {
             flow::refuse_while_down(&self.context, &ends, fd);
             return Ok(());
         }
@@ -208,11 +210,26 @@ impl Acceptor {
         memory.publish_accepted(&context, &ends, fd.as_fd());
         // A leg that was reserved has the options of the link.
         let leg = leg.filter(|_| !other_mark.is_off_link);
-        if self.waits(is_down) {
-            self.begin_later(fd, ends, other_mark.mark, memory, leg);
-            return Ok(());
-        }
-        match self.server_leg(&fd, &ends, other_mark.mark, &memory, leg) {
+        let refuses = is_down && self.site.while_down == WhileDown::Refuse;
+        let waits = self.waits(is_down);
+        let beside = match may_be_off_link && (refuses || waits) {
+            true => self.beside_link(&fd, &mut ends, other_mark.mark, &memory),
+            false => None,
+        };
+        let server = match beside {
+            Some(server) => Ok(server),
+            None if refuses => {
+                memory.slot.publish_state(SlotState::Closed);
+                flow::refuse_while_down(&context, &ends, fd);
+                return Ok(());
+            }
+            None if waits => {
+                self.begin_later(fd, ends, other_mark.mark, memory, leg);
+                return Ok(());
+            }
+            None => self.server_leg(&fd, &mut ends, other_mark.mark, &memory, leg),
+        };
+        match server {
             Ok(server) => {
                 let flow = flow::serve(context, ends, memory, fd, server);
                 drop(tokio::spawn(in_rounds(party, flow)));
@@ -223,6 +240,25 @@ impl Acceptor {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether only its SYN tells if a flow's server leg crosses the link.
+    fn may_be_off_link(&self, ends: &FlowInfo) -> bool {
+        let marks = self.context.other_marks.as_ref();
+        let has_others = ends.site.beside.is_some() && self.site.syn == SynHandling::Spoof;
+        has_others && marks.is_some_and(OtherMarks::have_several_hops)
+    }
+
+    /// Connects a flow while the link is down. Returns its leg if that leaves by another interface.
+    fn beside_link(
+        &self,
+        client: &OwnedFd,
+        ends: &mut FlowInfo,
+        mark: u32,
+        memory: &FlowMemory,
+    ) -> Option<ServerLeg> {
+        let leg = self.server_leg(client, ends, mark, memory, None).ok();
+        leg.filter(|_| ends.site.is_beside)
     }
 
     /// Returns the mark that another program has set on the SYN of a split flow.
@@ -275,7 +311,7 @@ impl Acceptor {
     fn server_leg(
         &self,
         client: &OwnedFd,
-        ends: &FlowInfo,
+        ends: &mut FlowInfo,
         mark: u32,
         memory: &FlowMemory,
         reserved: Option<ReservedLeg>,
@@ -303,8 +339,9 @@ impl Acceptor {
         };
         let dscp = self.keep_dscp(client);
         let syn = FromSyn { dscp, mark };
-        let leg = connect(&self.context, leg, self.family, (ends, syn), publish);
-        leg.map(ServerLeg::Connecting)
+        let leg = connect(&self.context, leg, self.family, (ends, syn), publish)?;
+        memory.follow_leg(&self.context, ends, leg.as_fd());
+        Ok(ServerLeg::Connecting(leg))
     }
 
     fn may_be_lost(&self) -> bool {

@@ -138,7 +138,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "pepd-intercept",
         &[
             "rules program",
-            "nft netlink",
+            "nft netlink hops",
             "filter iptables lan setup",
             "other_marks icmp route",
             "clear_hold hop near raw rule_watch watcher",

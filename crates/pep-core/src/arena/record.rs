@@ -52,7 +52,7 @@ pub enum Kind {
     Far = 2,
 }
 
-/// Flags of a flow in a tunnel.
+/// Flags of a flow; all but the last of one in a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags {
     /// The stream is compressed.
@@ -64,6 +64,8 @@ pub struct Flags {
     /// pepd answered the client's FIN before the server did (`close = "early"`), and drops data for
     /// the client.
     pub answered: bool,
+    /// The server leg leaves by another interface than the link.
+    pub off_link: bool,
 }
 
 impl Flags {
@@ -72,6 +74,7 @@ impl Flags {
             | u64::from(self.opened) << 1
             | u64::from(self.as_client) << 2
             | u64::from(self.answered) << 3
+            | u64::from(self.off_link) << 4
     }
 
     fn from_word(word: u64) -> Self {
@@ -80,6 +83,7 @@ impl Flags {
             opened: word & 2 != 0,
             as_client: word & 4 != 0,
             answered: word & 8 != 0,
+            off_link: word & 16 != 0,
         }
     }
 }

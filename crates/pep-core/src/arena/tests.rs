@@ -70,6 +70,7 @@ fn identity() -> Identity {
             opened: false,
             as_client: true,
             answered: true,
+            off_link: true,
         },
         class: 46,
     }

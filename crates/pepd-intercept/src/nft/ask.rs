@@ -183,20 +183,32 @@ pub fn counters(table: &str) -> io::Result<BTreeMap<String, u64>> {
 /// # Errors
 /// When no descriptors or memory are left, or the kernel's answer is malformed.
 pub fn element(table: &str, map: &str, key: &[u8]) -> io::Result<Option<u32>> {
+    mark(ask_for(table, map, key, &mut [0; 1024])?)
+}
+
+/// Returns whether a set of an `inet` table contains this key; false when the set or table does not
+/// exist.
+///
+/// # Errors
+/// As [`element`].
+pub fn contains(table: &str, set: &str, key: &[u8]) -> io::Result<bool> {
+    let mut answer = [0; 1024];
+    let answer = ask_for(table, set, key, &mut answer)?;
+    Ok(found(answer, NEW_ELEMENT)?.is_some())
+}
+
+/// Returns the kernel's answer to a query for an element of a set or map.
+fn ask_for<'a>(table: &str, set: &str, key: &[u8], answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     let key = attribute(DATA_VALUE, key);
     let key = attribute(ELEMENT_KEY | NESTED, &key);
     let elements = attribute(ELEMENT | NESTED, &key);
     let flags = libc::NLM_F_REQUEST as u16;
     let attributes = [
         (TABLE_NAME, &terminated(table)[..]),
-        (ELEMENTS_SET, &terminated(map)),
+        (ELEMENTS_SET, &terminated(set)),
         (ELEMENTS | NESTED, &elements),
     ];
-    let mut answer = [0; 1024];
-    mark(ask_again(
-        query(GET_ELEMENT, flags, &attributes),
-        &mut answer,
-    )?)
+    ask_again(query(GET_ELEMENT, flags, &attributes), answer)
 }
 
 fn ask(query: &[u8]) -> io::Result<OwnedFd> {

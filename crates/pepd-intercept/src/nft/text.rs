@@ -8,9 +8,9 @@ use pep_core::{hosts::Host, site::PortRange};
 
 use super::{
     ASKED_MS, ENDED_SECONDS, FILTERED_ELEMENTS, FILTERED_SECONDS, FRESH_MS, Family, HOST_MASK,
-    Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, Names, RATE_ELEMENTS,
-    RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET,
-    SPOKEN_ELEMENTS, SPOKEN_SECONDS, Set, kept_bits, marks_seed,
+    Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, Names, OFF_LINK_SECONDS,
+    RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
+    SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, Set, kept_bits, marks_seed,
 };
 use crate::rules::{Chain, CopyTo, Counter, Filtered, Limited, Prefixes, Rule, Ruleset, Term, Way};
 
@@ -37,6 +37,7 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
     parts.extend(ruleset.asked.iter().map(|&family| asked_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
     parts.extend(ruleset.near.iter().map(|&family| near_set(family)));
+    parts.extend(ruleset.off_link.iter().map(|&family| off_link_set(family)));
     parts.extend(
         ruleset
             .rates
@@ -198,6 +199,10 @@ fn asked_set(family: Family) -> String {
     connections_set(family, Set::Asked, &format!("{ASKED_MS}ms"))
 }
 
+fn off_link_set(family: Family) -> String {
+    connections_set(family, Set::OffLink, &format!("{OFF_LINK_SECONDS}s"))
+}
+
 fn filtered_sets(family: Family) -> [String; 5] {
     let address = family.address_type();
     let [hosts, servers] = [Filtered::Host, Filtered::Server].map(|of| {
@@ -258,6 +263,7 @@ fn term(mask: u32, term: &Term) -> String {
     match term {
         Term::From(names) => format!("iifname {}", one_or_set(names.iter().map(quoted))),
         Term::To(names) => format!("oifname {}", one_or_set(names.iter().map(quoted))),
+        Term::NotTo(names) => format!("oifname != {}", one_or_set(names.iter().map(quoted))),
         Term::ToDevice(index) => format!("oif {index}"),
         Term::FromDevices(indices) => {
             format!("iif {}", one_or_set(indices.iter().map(u32::to_string)))
@@ -332,8 +338,9 @@ fn term(mask: u32, term: &Term) -> String {
             let names = one_or_set(names.iter().map(quoted));
             format!("fib daddr . mark oifname {names}")
         }
-        Term::RoutedByOther(name) => {
-            format!("fib daddr . mark oif exists fib daddr . mark oifname != \"{name}\"")
+        Term::RoutedByOther(names) => {
+            let names = one_or_set(names.iter().map(quoted));
+            format!("fib daddr . mark oif exists fib daddr . mark oifname != {names}")
         }
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
@@ -391,6 +398,8 @@ fn term(mask: u32, term: &Term) -> String {
             let (set, key) = (family.set(Set::Ended), connection(*way, *family));
             format!("delete @{set} {{ {key} }}")
         }
+        Term::OffLink(family) => with_packet("update", Set::OffLink, *family),
+        Term::OnLink(family) => with_packet("delete", Set::OffLink, *family),
         Term::Fresh(family) => with_packet("update", Set::Fresh, *family),
         Term::NotFresh(family) => {
             format!("{} != @{}", four_addresses(*family), family.set(Set::Fresh))

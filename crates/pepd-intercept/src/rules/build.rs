@@ -34,6 +34,8 @@ impl Ruleset {
             asked: builder.asked().to_vec(),
             rates: builder.limited(),
             near: builder.near().to_vec(),
+            off_link: builder.off_link().to_vec(),
+            judged_link: builder.judged_link().map(str::to_owned),
             marked: !builder.marked().is_empty(),
             seen: features.seen,
             spoken: builder.spoken(),
@@ -223,6 +225,8 @@ impl Builder<'_> {
             Some(Hook::OutputRaw),
             self.output_rules(),
         ));
+        let leaving = self.leaving().map(|(_, chain)| chain);
+        chains.extend(leaving);
         chains.push(self.handshakes());
         chains.extend(self.arrived_chain());
         chains.extend(self.error_chain());
@@ -493,7 +497,8 @@ impl Builder<'_> {
             rule("a listener answers a host", answers)
         });
         let hook = Some(Hook::PostroutingSnat);
-        let rules = rules.chain(self.sent()).collect();
+        let leaving = self.leaving().map(|(rule, _)| rule);
+        let rules = rules.chain(self.sent()).chain(leaving).collect();
         chain("handshakes", hook, rules)
     }
 

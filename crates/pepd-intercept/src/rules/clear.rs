@@ -53,6 +53,8 @@ impl Ruleset {
             recent: Vec::new(),
             hosts: Vec::new(),
             near: Vec::new(),
+            off_link: Vec::new(),
+            judged_link: None,
             filtered: Vec::new(),
             asked: Vec::new(),
             rates: Vec::new(),

@@ -150,7 +150,7 @@ impl Builder<'_> {
             let beside = vec![
                 // As the server leg will be routed.
                 Term::SetMark(self.marks.server_leg()),
-                Term::RoutedByOther(link.to_owned()),
+                Term::RoutedByOther(vec![link.to_owned()]),
                 Term::SetMark(self.marks.passed()),
             ];
             rules.extend(keep(
@@ -171,4 +171,4 @@ impl Builder<'_> {
 }
 
 /// Name of the chain for SYNs with marks of other programs.
-const KEPT_MARKS: &str = "kept_marks";
+pub(super) const KEPT_MARKS: &str = "kept_marks";

@@ -229,7 +229,7 @@ impl Builder<'_> {
         };
         let link = self.link_alone().filter(|_| lane.kind == LaneKind::ToLink);
         rules.extend(link.map(|link| {
-            let other = [RoutedByOther(link.to_owned()), Accept];
+            let other = [RoutedByOther(vec![link.to_owned()]), Accept];
             rule("route does not lead by the link", other)
         }));
         let untracked: &[Term] = match lane.kind {

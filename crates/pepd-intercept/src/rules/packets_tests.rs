@@ -345,7 +345,7 @@ fn boosted_packets_come_from_both_sides_and_return_tracked_once() {
         into.next().expect("one").contains(&Term::Notrack)
     };
     assert_eq!((into("packet_1"), into("packet_2")), (true, false));
-    let beside = [Term::RoutedByOther("sat0".to_owned()), Term::Accept];
+    let beside = [Term::RoutedByOther(vec!["sat0".to_owned()]), Term::Accept];
     assert!(rules_of(&ruleset, "packet_1").contains(&&beside[..]));
     let of_errors = ruleset.spoken.iter().map(|(_, lane)| *lane);
     assert!(of_errors.eq([0, 0]));

@@ -156,7 +156,7 @@ pub(crate) const OTHER_ROUTE: &str = "elsewhere";
 /// Returns the rules of the chain [`OTHER_ROUTE`].
 pub(super) fn other_route(link: &str) -> Vec<Rule> {
     let passes = [
-        Term::RoutedByOther(link.to_owned()),
+        Term::RoutedByOther(vec![link.to_owned()]),
         Term::Count(Counter::PassedOtherRoute),
         Term::Accept,
     ];

@@ -290,6 +290,58 @@ fn what_does_not_cross_the_link_is_left_to_the_kernel() {
 }
 
 #[test]
+fn legs_that_leave_beside_the_link_are_noted() {
+    let of = |features, more: &str| {
+        let text = format!("[intercept]\nlan = [\"lan0\"]\n{more}");
+        Ruleset::new(&config(&text), features)
+    };
+    let link = |name: &str| format!("[link]\ninterface = \"{name}\"\n");
+    let ruleset = of(Features::FULL, &link("sat0"));
+    assert_eq!(ruleset.off_link, Family::ALL);
+    let sat0 = vec!["sat0".to_owned()];
+    let noted = terms_of(&ruleset, "leaving");
+    let other = [Term::NotTo(sat0.clone()), Term::OffLink(Family::V6)];
+    let again = [Term::To(sat0), Term::OnLink(Family::V4)];
+    assert!(noted.contains(&&other[..]) && noted.contains(&&again[..]));
+    let old = Features {
+        recent: false,
+        ..Features::FULL
+    };
+    let split = format!("{}other_routes = \"split\"\n", link("sat0"));
+    let all = (Features::FULL, "lan0");
+    for (features, more) in [
+        (old, link("sat0")),
+        (all.0, link(all.1)),
+        (all.0, split),
+        (all.0, String::new()),
+    ] {
+        let ruleset = of(features, &more);
+        let chain = ruleset.chains.iter().find(|it| it.name == "leaving");
+        assert!(chain.is_none() && ruleset.off_link.is_empty(), "{more}");
+        assert_eq!(ruleset.judged_link, None);
+    }
+}
+
+#[test]
+fn routes_by_any_of_several_next_hops_may_lead_by_the_link() {
+    let text = "[intercept]\nlan = [\"lan0\"]\n[link]\ninterface = \"sat0\"\n";
+    let mut ruleset = Ruleset::new(&config(text), Features::FULL);
+    let before = ruleset.clone();
+    let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    assert!(ruleset.set_hops(&set(&["sat0"])).is_empty(), "as before");
+    let changed = ruleset.set_hops(&set(&["lte0", "sat0"]));
+    let names = changed.iter().map(|(name, _)| name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), [OTHER_ROUTE, "kept_marks"]);
+    let judges = Term::RoutedByOther(vec!["lte0".to_owned(), "sat0".to_owned()]);
+    for (_, rules) in &changed {
+        assert!(rules.iter().any(|rule| rule.terms.contains(&judges)));
+    }
+    assert_ne!(ruleset, before, "a table that is reinstalled has them");
+    assert_eq!(ruleset.set_hops(&set(&["sat0"])).len(), 2);
+    assert_eq!(ruleset, before);
+}
+
+#[test]
 fn a_loss_is_of_a_family() {
     let of = |families: &[Family], instead| {
         let rules = lost(families, instead);

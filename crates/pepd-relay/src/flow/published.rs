@@ -10,6 +10,7 @@ use pep_core::{
     arena::{DirectionRecord, Flags, Identity, Kind, name_hash},
     relay::{Direction, Side},
 };
+use pepd_sys::leg::{self, Family};
 use socket2::SockRef;
 
 use super::{Flow, FlowContext, FlowInfo, FlowMemory};
@@ -32,8 +33,15 @@ fn identity(ends: &FlowInfo) -> Identity {
         token: 0,
         client: ends.client,
         destination: ends.destination,
-        flags: Flags::default(),
+        flags: flags(ends),
         class: 0,
+    }
+}
+
+fn flags(ends: &FlowInfo) -> Flags {
+    Flags {
+        off_link: ends.site.is_beside,
+        ..Flags::default()
     }
 }
 
@@ -52,6 +60,19 @@ pub fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
 }
 
 impl FlowMemory {
+    /// Gives a flow the options for other interfaces than the link, if its server leg, which has
+    /// just begun to connect, leaves by one.
+    pub fn follow_leg(&self, context: &FlowContext, ends: &mut FlowInfo, leg: BorrowedFd<'_>) {
+        let marks = context.other_marks.as_ref();
+        let family = Family::from_address(&ends.destination);
+        if marks.is_some_and(|marks| marks.is_off_link(leg, ends.destination))
+            && let Some(beside) = leg::leave_link(leg, &ends.site, family)
+        {
+            ends.site = beside;
+            self.slot.publish_flags(flags(ends));
+        }
+    }
+
     /// Publishes a flow whose client was accepted and which has no server leg yet.
     pub fn publish_accepted(&self, context: &FlowContext, ends: &FlowInfo, client: BorrowedFd<'_>) {
         let ring = DirectionRecord {

@@ -196,7 +196,7 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
 /// starts another one.
 async fn begin_again(
     context: Arc<FlowContext>,
-    ends: FlowInfo,
+    mut ends: FlowInfo,
     memory: FlowMemory,
     client: OwnedFd,
     server: Option<OwnedFd>,
@@ -209,7 +209,9 @@ async fn begin_again(
             let begin = move |memory: &FlowMemory| connect_again(&again, &to, memory);
             return waiting::serve_when_up(context, ends, memory, client, begin).await;
         }
-        None => connect_again(&context, &ends, &memory),
+        None => connect_again(&context, &ends, &memory).inspect(|leg| {
+            memory.follow_leg(&context, &mut ends, leg.as_fd());
+        }),
     };
     match server {
         Ok(server) => {

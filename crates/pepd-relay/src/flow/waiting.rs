@@ -1,6 +1,11 @@
 //! Flows that begin while the link is known to be down: their bytes wait in the client's socket.
 
-use std::{future::poll_fn, io, os::fd::OwnedFd, sync::Arc};
+use std::{
+    future::poll_fn,
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
+};
 
 use pep_core::{arena::SlotState, stats::EndReason};
 use tokio::time::sleep;
@@ -13,7 +18,7 @@ use super::{FlowContext, FlowEnd, FlowInfo, FlowMemory, LegIo, ServerLeg, refuse
 /// resets.
 pub async fn serve_when_up(
     context: Arc<FlowContext>,
-    ends: FlowInfo,
+    mut ends: FlowInfo,
     memory: FlowMemory,
     client: OwnedFd,
     connect: impl FnOnce(&FlowMemory) -> io::Result<OwnedFd>,
@@ -36,7 +41,10 @@ pub async fn serve_when_up(
     // Admitted again in a moment, when the flow is served.
     drop(permit);
     match connect(&memory) {
-        Ok(server) => serve(context, ends, memory, client, ServerLeg::Connecting(server)).await,
+        Ok(server) => {
+            memory.follow_leg(&context, &mut ends, server.as_fd());
+            serve(context, ends, memory, client, ServerLeg::Connecting(server)).await;
+        }
         Err(err) => {
             memory.slot.publish_state(SlotState::Closed);
             refuse(&context, &ends, client, &err);

@@ -8,8 +8,8 @@ use pep_core::{
     relay::RelayLimits,
 };
 use pepd_intercept::{
-    Interception, MidwayTask, defer::DeferTask, neigh::NeighbourWatch, other_marks::OtherMarks,
-    program::runner::Runner, setup,
+    Interception, MidwayTask, defer::DeferTask, neigh::NeighbourWatch, program::runner::Runner,
+    setup,
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
@@ -239,7 +239,7 @@ async fn start(
         .await
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
-    let other_marks = interception.keeps_marks().then(|| OtherMarks::new(config));
+    let other_marks = interception.other_marks(config);
     let mut tuns = interception.take_packet_tuns();
     let boosted = tuns.split_off_boosted();
     let boosted = boosted.map_err(DaemonError::system("start the boosters"))?;

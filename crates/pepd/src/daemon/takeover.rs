@@ -193,7 +193,8 @@ pub(super) fn lose(context: &FlowContext, survivors: &[Survivor]) {
 fn resume(context: &FlowContext, sites: &Sites<'_>, survivor: Survivor) -> Option<Resumed> {
     let identity = survivor.record.identity;
     let (client, destination) = (identity.client, identity.destination);
-    let resumed = Resumed::new(context, survivor, sites.named(identity.site)?);
+    let site = sites.named(identity.site)?.on_way(identity.flags.off_link);
+    let resumed = Resumed::new(context, survivor, site);
     let reported = |err| {
         tracing::warn!(%client, %destination, error = &err as &dyn std::error::Error, "flow lost in takeover");
     };

@@ -6,6 +6,7 @@
 //! - `sockets`: congestion controls, buffers, TCP settings, connection tracking
 //! - `firewall`: rules of other programs that drop pepd's packets
 //! - `routes`: interfaces by which hosts and servers are reached
+//! - `hops`: routes with several next hops
 //! - `listing`: pepd's table as listed by `nft`
 //! - `unit`: settings of the systemd unit
 //! - `manual`: rules that the operator has to install
@@ -20,6 +21,7 @@
 mod clear;
 mod firewall;
 mod half_open;
+mod hops;
 mod interfaces;
 mod leftovers;
 mod listing;

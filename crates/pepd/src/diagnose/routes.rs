@@ -14,7 +14,7 @@ use pepd_api::flows::FlowStatus;
 use pepd_intercept::{netlink::interface, route::Routing, rules::Features, setup};
 use pepd_sys::marks::MarkSet;
 
-use super::{Finding, Net, State, read, sysctl};
+use super::{Finding, Net, State, hops, read, sysctl};
 
 /// Address that no machine has (for documentation, RFC 5737), which takes the default route.
 const DOCUMENTATION: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -53,6 +53,7 @@ pub(super) async fn check(config: &Config, net: &Net) -> Vec<Finding> {
         }
     }
     findings.extend(to_link(config, net).await);
+    findings.extend(hops::check(config));
     findings.extend(policy(config, net).await);
     findings
 }
@@ -231,6 +232,11 @@ async fn to_link(config: &Config, net: &Net) -> Option<Finding> {
         .sites
         .iter()
         .any(|(_, site)| site.link_leg == LinkLeg::Client);
+    let mut device = device;
+    if hops::is_default_by(link) {
+        // A look-up finds one of its next hops.
+        device = Some(link.to_owned());
+    }
     (!faces_clients).then(|| link_of(link, device.as_deref(), &names(config), is_strict(link)))
 }
 

@@ -406,6 +406,9 @@ impl Writer<'_> {
             | Term::IpOptions
             | Term::NoRoute
             | Term::RoutedByOther(_)
+            | Term::NotTo(_)
+            | Term::OffLink(_)
+            | Term::OnLink(_)
             | Term::NotTcpOrIcmp
             | Term::IsRecent(_)
             | Term::Remember(_)
