@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use pepd_tests::{
-    bed::{Bed, Family, LAN, Path, Place, add_addresses, add_route, forward, join},
+    bed::{Bed, Family, LAN, PAST_FORWARD, Path, Place, add_addresses, add_route, forward, join},
     echo::EchoServer,
     host::Host,
     matrix::matrix_pepd_only,
@@ -391,7 +391,7 @@ fn another_transparent_proxy_of_the_usual_recipe_gets_its_ports_or_is_named() {
             redirect_by_recipe(bed, program, to, PROXIED);
             let accepted = || [proxy.accepted(), server.accepted()];
             let [before, passed] = accepted();
-            let mut pep = bed.start_with(admin).expect("not direct");
+            let mut pep = bed.start_past_forward(admin).expect("not direct");
             let checked = check(bed, &pep);
             if is_spoof {
                 pep.log().expect(WHAT);
@@ -411,9 +411,8 @@ fn another_transparent_proxy_of_the_usual_recipe_gets_its_ports_or_is_named() {
             pep.terminate();
             // As the remedies say. Held SYNs pass rules in the forward hook anyway.
             let config = bed.config(admin).expect("not direct");
-            let obeys =
-                config.replace("syn = \"spoof\"\n", "syn = \"spoof\"\nforward = \"obey\"\n");
-            for config in [format!("{config}{bypass}"), obeys] {
+            let ignores = config.replacen("[intercept]\n", PAST_FORWARD, 1);
+            for config in [format!("{ignores}{bypass}"), config] {
                 let mut pep = Pep::start(&bed.gateway, &config);
                 let checked = check(bed, &pep);
                 assert!(!checked.contains(WHAT), "{checked}");

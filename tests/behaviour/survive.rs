@@ -538,7 +538,7 @@ fn flows_without_a_keeper_are_reset_and_reported() {
 #[test]
 fn a_port_of_a_recent_flow_connects_while_no_pepd_runs() {
     matrix_pepd_only(|bed| {
-        let pep = bed.start().expect("not direct");
+        let pep = bed.start_past_forward("").expect("not direct");
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(40_006));
         let connect = || {
@@ -575,7 +575,7 @@ fn a_port_of_a_recent_flow_connects_while_no_pepd_runs() {
 fn clients_that_wait_are_served_by_a_pepd_with_fewer_workers() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
-        let pep = bed.start().expect("not direct");
+        let pep = bed.start_past_forward("").expect("not direct");
         let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let (position, worker) = (pep.log().position(), pep.id());
         send_signal(pep.supervisor(), Signal::SIGSTOP);

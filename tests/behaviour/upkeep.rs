@@ -459,7 +459,7 @@ fn a_host_whose_syns_the_kernel_drops_makes_no_loss() {
         }
         let _echo = echo_server(bed);
         let site = "[[site]]\nname = \"all\"\non_interception_loss = \"block\"\n";
-        let pep = bed.start_with(site).expect("not direct");
+        let pep = bed.start_past_forward(site).expect("not direct");
         let (gateway, client) = (bed.family.address(1, 1), bed.family.address(1, 2));
         let to = bed.at(Place::Server, PORT);
         for port in 20_000..20_005 {

@@ -156,6 +156,9 @@ pub struct Bed {
     _others: Vec<Host>,
 }
 
+/// Beginning of a configuration by which SYNs do not pass the hook `forward`.
+pub const PAST_FORWARD: &str = "[intercept]\nforward = \"ignore\"\n";
+
 impl Bed {
     /// Builds the machines, which run nothing but the kernel.
     ///
@@ -339,6 +342,16 @@ impl Bed {
     /// When it does not become ready.
     pub fn start_with(&self, more: &str) -> Option<Pep> {
         let config = self.config(more)?;
+        Some(Pep::start(&self.gateway, &config))
+    }
+
+    /// Runs pepd like [`start_with`](Self::start_with), past the hook `forward`.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start_past_forward(&self, more: &str) -> Option<Pep> {
+        let config = self.config(more)?;
+        let config = config.replacen("[intercept]\n", PAST_FORWARD, 1);
         Some(Pep::start(&self.gateway, &config))
     }
 

@@ -119,7 +119,7 @@ section! {
         /// Priority of pepd's policy rules.
         rule_priority: u32 = Integer(1..=32_765), 100;
         /// Effect of rules in the forward hook on accelerated connections.
-        forward: Forward = Forward::WORDS, Forward::Ignore;
+        forward: Forward = Forward::WORDS, Forward::Auto;
         /// Treatment of connections whose beginning this machine has not seen.
         midway: Midway = Midway::WORDS, Midway::Reset;
         /// Default SYN handling of sites.

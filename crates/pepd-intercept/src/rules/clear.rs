@@ -261,6 +261,7 @@ pub(crate) mod tests {
     /// Configuration before the sites.
     pub(crate) const HEAD: &str = r#"
         [intercept]
+        forward = "ignore"
         lan = ["lan0", "lan1", "sat0"]
         [link]
         interface = "sat0"

@@ -3,7 +3,7 @@ use pep_core::site::{PortRange, Protocol};
 
 use super::super::*;
 
-const HEAD: &str = "[intercept]\nlan = [\"lan0\", \"lan1\"]\n[identity]\nkey_file = \"k\"\n[peer.hub]\nendpoint = \"192.0.2.1:1\"\n\
+const HEAD: &str = "[intercept]\nlan = [\"lan0\", \"lan1\"]\nforward = \"ignore\"\n[identity]\nkey_file = \"k\"\n[peer.hub]\nendpoint = \"192.0.2.1:1\"\n\
                     public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n";
 
 fn ruleset(sites: &str) -> Ruleset {

@@ -137,7 +137,10 @@ mod tests {
 
     #[test]
     fn more_sites_processors_and_devices_need_more_descriptors() {
+        let config = |text: &str| config(&format!("forward = \"ignore\"\n{text}"));
         let smallest = minimum(&config(""), 1, 1);
+        let obeys = self::config("");
+        assert_eq!(minimum(&obeys, 1, 1), smallest + DEFER);
         let site = "[[site]]\nname = \"a\"\n";
         assert_eq!(minimum(&config(site), 1, 1), smallest + 1);
         assert_eq!(

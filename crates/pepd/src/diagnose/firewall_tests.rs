@@ -398,16 +398,13 @@ fn rules_in_forward_that_do_not_hold_are_named() {
     ]);
     let closes = listing("forward", "drop", &[web], &[]);
     let of = |more: &str, listing: &Value| forward(more, listing, true);
-    const AUTO: &str = "forward = \"auto\"\n";
-    assert_eq!(of(AUTO, &closes), []);
+    assert_eq!(of("", &closes), []);
     // Some hosts may have another mark.
     let marked = json!({"match": {"op": "!=", "left": {"meta": {"key": "mark"}}, "right": 7}});
     let strangers = json!([marked, {"drop": null}]);
-    assert_eq!(
-        of(AUTO, &listing("forward", "accept", &[strangers], &[])),
-        []
-    );
-    let ignored = of("", &closes);
+    assert_eq!(of("", &listing("forward", "accept", &[strangers], &[])), []);
+    const IGNORE: &str = "forward = \"ignore\"\n";
+    let ignored = of(IGNORE, &closes);
     assert_eq!(ignored[0].0, State::Info);
     assert!(
         ignored[0]
@@ -415,12 +412,9 @@ fn rules_in_forward_that_do_not_hold_are_named() {
             .contains("inet mine, chain base, drops connections"),
         "{ignored:?}"
     );
-    assert_eq!(
-        of(&format!("{AUTO}rules = \"iptables\"\n"), &closes)[0].0,
-        State::Warn
-    );
+    assert_eq!(of("rules = \"iptables\"\n", &closes)[0].0, State::Warn);
     let open = listing("forward", "accept", &[], &[]);
-    assert_eq!(of("", &open), []);
+    assert_eq!(of(IGNORE, &open), []);
     assert_eq!(of("syn = \"defer\"\n", &closes), []);
 }
 

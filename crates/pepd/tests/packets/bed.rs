@@ -17,6 +17,7 @@ use pepd_intercept::{Interception, PacketTun, PacketTuns, tun::READ_MAX};
 
 pub(crate) const CONFIG: &str = r#"
 [intercept]
+forward = "ignore"
 lan = ["lan0"]
 [[site]]
 name = "quic"

@@ -374,10 +374,10 @@ mod tests {
         };
         let lan = "[intercept]\nlan = [\"lan0\"]\n";
         let defer = format!("{lan}[[site]]\nname = \"all\"\nsyn = \"defer\"\n");
-        let obey = format!("{lan}forward = \"auto\"\n");
-        assert!(taken(lan, false) && !taken(&defer, false));
+        let ignore = format!("{lan}forward = \"ignore\"\n");
+        assert!(taken(&ignore, false) && !taken(&defer, false));
         assert_eq!(
-            [false, true].map(|obstacle| taken(&obey, obstacle)),
+            [false, true].map(|obstacle| taken(lan, obstacle)),
             [false, true]
         );
     }
