@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourState},
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteMessage},
 };
 
@@ -18,14 +18,22 @@ pub(super) struct Hop {
 }
 
 impl Hop {
-    /// Returns the neighbour that a notice reports as unreachable.
+    /// Returns the neighbour that a notice reports as unreachable. The kernel reports one that an
+    /// operator deletes in the same way.
     pub(super) fn failed(notice: &RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewNeighbour(message) = notice else {
             return None;
         };
-        if message.header.state != NeighbourState::Failed {
-            return None;
-        }
+        (message.header.state == NeighbourState::Failed).then(|| Self::of_neighbour(message))?
+    }
+
+    /// Returns the neighbour of a message if the kernel looks for it, or has found nothing.
+    pub(super) fn unresolved(message: &NeighbourMessage) -> Option<Self> {
+        let unresolved = [NeighbourState::Failed, NeighbourState::Incomplete];
+        (unresolved.contains(&message.header.state)).then(|| Self::of_neighbour(message))?
+    }
+
+    fn of_neighbour(message: &NeighbourMessage) -> Option<Self> {
         let mut addresses = message
             .attributes
             .iter()
@@ -61,17 +69,19 @@ impl Hop {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::neighbour::NeighbourMessage;
-
     use super::*;
 
     fn neighbour(state: NeighbourState) -> RouteNetlinkMessage {
+        RouteNetlinkMessage::NewNeighbour(message(state))
+    }
+
+    fn message(state: NeighbourState) -> NeighbourMessage {
         let mut message = NeighbourMessage::default();
         message.header.ifindex = 3;
         message.header.state = state;
         let address = NeighbourAddress::Inet([192, 0, 2, 1].into());
         message.attributes = vec![NeighbourAttribute::Destination(address)];
-        RouteNetlinkMessage::NewNeighbour(message)
+        message
     }
 
     #[test]
@@ -85,5 +95,9 @@ mod tests {
             Some(failed)
         );
         assert_eq!(Hop::failed(&neighbour(NeighbourState::Reachable)), None);
+        let unresolved = |state| Hop::unresolved(&message(state));
+        assert_eq!(unresolved(NeighbourState::Failed), Some(failed));
+        assert_eq!(unresolved(NeighbourState::Incomplete), Some(failed));
+        assert_eq!(unresolved(NeighbourState::Stale), None);
     }
 }

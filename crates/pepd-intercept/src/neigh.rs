@@ -89,6 +89,9 @@ impl NeighbourWatch {
             return Ok(());
         }
         let netlink = Netlink::connect()?;
+        // An operator may have deleted some, and the kernel found them again.
+        let unresolved = netlink.unresolved().await?;
+        let hops: HashSet<_> = hops.intersection(&unresolved).collect();
         for lot in destinations.chunks(LOOKUPS_AT_ONCE) {
             for &destination in lot {
                 let route = netlink.look_up(destination, self.mark).await?;

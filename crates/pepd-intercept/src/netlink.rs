@@ -1,7 +1,7 @@
 //! Route look-ups and TUN set-up over rtnetlink.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
@@ -16,7 +16,7 @@ use pepd_sys::leg::Family;
 use rtnetlink::{Error, Handle, LinkUnspec, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
-use super::rules::DUMMY_ADDRESS;
+use super::{hop::Hop, rules::DUMMY_ADDRESS};
 
 /// A host of a LAN interface, as source of a route look-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,6 +180,20 @@ impl Netlink {
             _ => return Ok(None),
         };
         self.route(query).await
+    }
+
+    /// Returns the neighbours that the kernel looks for, or has not found.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub(super) async fn unresolved(&self) -> Result<HashSet<Hop>, RouteError> {
+        let mut neighbours = self.handle.neighbours().get().execute();
+        let mut unresolved = HashSet::new();
+        let error = |err| RouteError::new("cannot list neighbours", err);
+        while let Some(neighbour) = neighbours.try_next().await.map_err(error)? {
+            unresolved.extend(Hop::unresolved(&neighbour));
+        }
+        Ok(unresolved)
     }
 
     async fn route(&self, query: RouteMessage) -> Result<Option<RouteMessage>, RouteError> {

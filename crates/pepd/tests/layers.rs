@@ -138,10 +138,10 @@ const LAYERS: &[(&str, &[&str])] = &[
         "pepd-intercept",
         &[
             "rules program",
-            "nft netlink hops",
+            "nft netlink hop hops",
             "filter iptables lan setup",
             "other_marks icmp route",
-            "clear_hold hop near raw rule_watch watcher",
+            "clear_hold near raw rule_watch watcher",
             "defer forwarding full_hosts lost midway neigh tun",
             "bypass render time_wait upkeep",
         ],
