@@ -401,6 +401,7 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
     tcp_info(fd, &mut info)?;
     let word = |at| u32::from_ne_bytes(array(&info, at));
     let established = info[0] == ESTABLISHED;
+    let waits_for_window = word(24) == 0 && word(144) > 0;
     Ok(Vitals {
         unacked: if established { word(24) } else { 0 },
         silent: Duration::from_millis(word(56).into()),
@@ -411,9 +412,31 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
             micros => Duration::from_micros(micros.into()),
         },
         acked: u64::from_ne_bytes(array(&info, 120)),
-        waits_for_window: word(24) == 0 && word(144) > 0,
+        waits_for_window,
+        gives_up_soon: waits_for_window && word(228) > 0 && info[3] >= MANY_PROBES,
         is_established: established,
     })
+}
+
+/// The number of probes without an answer that is near the kernel's limit of 15.
+const MANY_PROBES: u8 = 5;
+
+/// Declares bytes sent that the kernel could not send. From then on its timer retransmits them,
+/// which ends by TCP_USER_TIMEOUT only, not by a number of tries. Needs CAP_NET_ADMIN.
+///
+/// No thread may send or receive on the socket meanwhile: its calls would fail.
+pub fn count_as_sent(fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Values of `include/uapi/linux/tcp.h`.
+    const SEND_QUEUE: libc::c_int = 2;
+    const OFF_WITHOUT_PROBE: libc::c_int = -1;
+    let set = |name, value| set_int(fd, libc::IPPROTO_TCP, name, value);
+    set(libc::TCP_REPAIR, 1)?;
+    // Under repair the kernel moves what it would send, and sends nothing.
+    let moved = set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE).and_then(|()| push(fd));
+    set(libc::TCP_REPAIR, OFF_WITHOUT_PROBE)?;
+    // Restores the option, which TCP_REPAIR has cleared.
+    set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    moved
 }
 
 /// Makes a TCP socket send what it may. Its timer alone tries only later again to send bytes for

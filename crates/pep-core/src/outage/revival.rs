@@ -16,6 +16,11 @@
 //! A cap on its timer would make that half a minute. So when one is not answered there is none, and
 //! pepd tries in the kernel's place.
 //!
+//! A probe that this machine drops itself (a full queue of the interface, a filter behind the
+//! routing) counts too, and the next follows after half a second: the kernel gives up after eight.
+//! Before that, pepd declares the bytes sent. Then they are in flight for the kernel, and it
+//! retransmits them for as long as TCP_USER_TIMEOUT says.
+//!
 //! Over a short path, outages of tens of milliseconds count. The timer, which doubles with each
 //! attempt, soon waits for many times as long as these last; so the care is quicker there.
 
@@ -37,6 +42,9 @@ pub struct Vitals {
     /// True where bytes wait and none are in flight: the far end's window is closed, or the kernel
     /// cannot send.
     pub waits_for_window: bool,
+    /// True if the far end's window has room for the bytes that wait, and the kernel has tried to
+    /// send them so often that it gives up soon.
+    pub gives_up_soon: bool,
     /// True if neither end has sent its FIN, so that the kernel sends a probe when asked to.
     pub is_established: bool,
 }
@@ -255,6 +263,7 @@ mod tests {
             acked,
             unacked: 7,
             waits_for_window: false,
+            gives_up_soon: false,
             is_established: true,
         }
     }

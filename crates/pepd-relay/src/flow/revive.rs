@@ -252,6 +252,10 @@ impl Legs {
             if scan {
                 leg.show(now, &vitals, socket.as_fd(), &mut seen);
             }
+            if vitals.gives_up_soon {
+                // Fails without the right to: then the kernel gives up.
+                let _ = socket::count_as_sent(socket.as_fd());
+            }
             if scan && let Some(timeout) = leg.user_timeout(now, &vitals) {
                 let socket = SockRef::from(&socket);
                 let _ = socket.set_tcp_user_timeout(Some(timeout));
