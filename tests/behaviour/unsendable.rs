@@ -10,12 +10,12 @@ use std::{
 };
 
 use pepd_tests::{
-    bed::{Bed, Place, WAN},
+    bed::{Bed, Family, Path, Place, WAN},
     echo::EchoServer,
     matrix::matrix_pepd_only,
     outcome::Ended,
     serve::Server,
-    wait::{PATIENCE, wait_until},
+    wait::{PATIENCE, wait_for, wait_until},
 };
 
 use crate::support::{PORT, connect, cut_off, echo_once, reconnect, socket_toward};
@@ -129,6 +129,129 @@ fn while_the_gateways_own_firewall_drops_no_flow_loses_a_byte() {
         },
         |bed| bed.gateway.nft("delete table inet kill_switch"),
     );
+}
+
+/// The kernel tries to send again twice a second, and counts each try.
+#[test]
+fn while_the_interface_takes_no_packet_no_flow_loses_a_byte() {
+    assert_nothing_is_lost(
+        |bed| {
+            bed.gateway.nft(&format!(
+                "table netdev full {{
+                    chain egress {{
+                        type filter hook egress device \"{WAN}\" priority 0; policy drop;
+                    }}
+                }}"
+            ));
+        },
+        |bed| bed.gateway.nft("delete table netdev full"),
+    );
+}
+
+/// Network managers raise the interface first, and add its routes later.
+#[test]
+fn uploads_that_begin_without_the_link_survive_a_late_route() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Path::Spoof {
+            return;
+        }
+        let (arrived, arrivals) = mpsc::channel();
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _server = Server::start(listener, move |mut stream, _| {
+            let mut all = Vec::new();
+            let read = stream.read_to_end(&mut all);
+            arrived.send(read.map(|_| all)).expect("the test listens");
+        });
+        // Without routes that the kernel adds by itself.
+        let key = format!("net.ipv6.conf.{WAN}.keep_addr_on_down");
+        bed.gateway.sysctl(&key, "1");
+        for address in ["10.2.0.1/24", "fd02::1/64"] {
+            let nodad = if address.contains(':') { "nodad" } else { "" };
+            bed.gateway.ip(&format!("address del {address} dev {WAN}"));
+            let add = format!("address add {address} dev {WAN} noprefixroute {nodad}");
+            bed.gateway.ip(&add);
+        }
+        let add_routes = || {
+            bed.gateway.ip(&format!("route add 10.2.0.0/24 dev {WAN}"));
+            bed.gateway.ip(&format!("-6 route add fd02::/64 dev {WAN}"));
+        };
+        add_routes();
+        let link = format!("[link]\ninterface = \"{WAN}\"\n");
+        let mut pep = bed.start_with(&link).expect("not direct");
+        bed.gateway.ip(&format!("link set {WAN} down"));
+        pep.log().expect("link down");
+        // Until the rules follow, the kernel refuses what has no route.
+        let server = bed.at(Place::Server, PORT);
+        let mut stream = wait_for("pepd to take a flow", || bed.client.connect(server).ok());
+        stream.write_all(b"all of it").expect("pepd takes it");
+        stream.shutdown(Shutdown::Write).expect("connected");
+        bed.gateway.ip(&format!("link set {WAN} up"));
+        pep.log().expect("no way to the server yet");
+        add_routes();
+        let all = arrivals.recv_timeout(PATIENCE).expect("it arrives");
+        assert_eq!(all.expect("no reset"), b"all of it");
+        drop(stream);
+        pep.assert_healthy();
+    });
+}
+
+/// Flows that connect when the link fails are as those that begin without it.
+#[test]
+fn uploads_that_connect_when_the_link_fails_are_delivered() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Path::Spoof {
+            return;
+        }
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let link = format!("[link]\ninterface = \"{WAN}\"\n");
+        let mut pep = bed.start_with(&link).expect("not direct");
+        bed.server
+            .sysctl("net.ipv6.conf.eth0.keep_addr_on_down", "1");
+        cut_off(&bed.server);
+        let mut stream = connect(bed);
+        stream.write_all(b"all of it").expect("pepd takes it");
+        stream.shutdown(Shutdown::Write).expect("connected");
+        pep.wait_counter("flows_open", |flows| flows == 1);
+        // The gateway's interface loses its carrier.
+        bed.server.ip("link set eth0 down");
+        pep.log().expect("its next hop does not answer");
+        reconnect(&bed.server);
+        bed.server.ip("link set eth0 up");
+        match bed.family {
+            Family::V4 => bed.server.ip("route add default via 10.2.0.1"),
+            Family::V6 => bed.server.ip("-6 route add default via fd02::1"),
+        };
+        assert_eq!(Ended::from_stream(&stream), Ended::Closed { after: 9 });
+        drop(stream);
+        pep.assert_healthy();
+    });
+}
+
+/// The kernel reports a neighbour that is deleted like one that does not answer.
+#[test]
+fn flows_that_connect_outlast_a_deleted_neighbour() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Path::Spoof {
+            return;
+        }
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let mut pep = bed.start().expect("not direct");
+        cut_off(&bed.server);
+        let mut stream = connect(bed);
+        stream.write_all(b"all of it").expect("pepd takes it");
+        pep.wait_counter("flows_open", |flows| flows == 1);
+        let family = if bed.family == Family::V4 { "" } else { "-6" };
+        bed.gateway.ip(&format!("{family} neigh flush dev {WAN}"));
+        pep.log().expect("neighbours do not answer");
+        // The look at them comes later than the line.
+        thread::sleep(Duration::from_secs(1));
+        reconnect(&bed.server);
+        let mut echoed = [0; 9];
+        stream.read_exact(&mut echoed).expect("it is delivered");
+        assert_eq!(&echoed, b"all of it");
+        drop(stream);
+        pep.assert_healthy();
+    });
 }
 
 /// Sends until the kernels of gateway and server take no more. Returns the number of bytes.

@@ -191,6 +191,7 @@ impl Acceptor {
         // Other uplinks do not wait for the link.
         let is_down = self.context.outage.is_down() && !other_mark.is_off_link;
         let may_be_off_link = self.may_be_off_link(&ends);
+        let is_unsettled = self.context.outage.is_unsettled() && !other_mark.is_off_link;
         if is_down && self.site.while_down == WhileDown::Refuse && !may_be_off_link {
             flow::refuse_while_down(&self.context, &ends, fd);
             return Ok(());
@@ -211,7 +212,7 @@ impl Acceptor {
         // A leg that was reserved has the options of the link.
         let leg = leg.filter(|_| !other_mark.is_off_link);
         let refuses = is_down && self.site.while_down == WhileDown::Refuse;
-        let waits = self.waits(is_down);
+        let waits = self.waits(is_unsettled);
         let beside = match may_be_off_link && (refuses || waits) {
             true => self.beside_link(&fd, &mut ends, other_mark.mark, &memory),
             false => None,
@@ -279,14 +280,14 @@ impl Acceptor {
         is_down && self.site.waits_for_link()
     }
 
-    /// Serves a client once the link is up again.
+    /// Serves a client once the link is up again, and its routes are there.
     fn begin_later(
         &self,
         client: OwnedFd,
         ends: FlowInfo,
         mark: u32,
         memory: FlowMemory,
-        reserved: Option<ReservedLeg>,
+        mut reserved: Option<ReservedLeg>,
     ) {
         let dscp = self.keep_dscp(&client);
         let (family, syn) = (self.family, FromSyn { dscp, mark });
@@ -296,7 +297,7 @@ impl Acceptor {
                 return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
             }
             let publish = |leg: BorrowedFd<'_>| flow::publish_leg(&memory.slot, Side::Server, leg);
-            let leg = match reserved {
+            let leg = match reserved.take() {
                 Some(leg) => leg,
                 None => ReservedLeg::new(&to.site, family)?,
             };

@@ -18,7 +18,7 @@ use pepd_sys::{
 };
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::{Flow, FlowContext, FlowInfo, LegIo, relaying};
+use super::{Flow, FlowContext, FlowInfo, LegIo, relaying, waiting};
 
 /// First event while a server leg connects.
 enum Answer {
@@ -31,13 +31,38 @@ impl Flow {
     /// Waits until the server leg is connected. The client's bytes wait in its socket. A reset by
     /// the client ends the wait.
     pub(super) async fn connect(&mut self) -> Result<(), EndReason> {
+        let limit = self.ends.site.timeouts.connect;
+        let began = Instant::now();
+        let mut since = began;
+        loop {
+            let left = limit.saturating_sub(since.elapsed());
+            let Err(failure) = self.try_to_connect(left).await else {
+                return Ok(());
+            };
+            let is_early = since.elapsed() < limit;
+            match failure {
+                // The kernel counts SYNs that this machine drops itself, and gives up after
+                // seconds.
+                EndReason::ConnectTimeout if is_early => {}
+                EndReason::Unreachable if is_early && self.context.outage.is_known_down() => {}
+                _ if waiting::may_dial_again(&self.context, &self.ends, failure) => {
+                    since = Instant::now();
+                }
+                _ => return Err(failure),
+            }
+            // Boxed: otherwise every flow reserves space for this rare wait.
+            Box::pin(self.dial_again(began.elapsed())).await?;
+        }
+    }
+
+    async fn try_to_connect(&mut self, limit: Duration) -> Result<(), EndReason> {
         // A server on this machine, or about as near, has answered before connect() returns. The
         // event loop would report it one turn later.
         if socket::is_established(self.leg(Side::Server).fd()).unwrap_or(false) {
             self.busy_poll.on_near();
             return self.on_connected();
         }
-        match self.answer().await {
+        match self.answer(limit).await {
             Answer::Server(None) => self.on_connected(),
             Answer::Server(Some(err)) => self.on_connect_error(err),
             Answer::ClientClosed(err) => {
@@ -58,8 +83,7 @@ impl Flow {
         })
     }
 
-    async fn answer(&self) -> Answer {
-        let limit = self.ends.site.timeouts.connect;
+    async fn answer(&self, limit: Duration) -> Answer {
         let prompt = limit.min(PROMPT);
         match self.answer_until(pin!(sleep(prompt))).await {
             Some(answer) => answer,

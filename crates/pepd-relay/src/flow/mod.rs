@@ -358,6 +358,16 @@ impl Flow {
         })
     }
 
+    /// Replaces the server leg, before it has connected.
+    fn replace_server(&mut self, mut leg: LegIo) {
+        let party = Party::host(self.ends.client.ip());
+        leg.bound_receive(&self.context, &self.ends.site, Side::Server, party);
+        if self.ends.site.link_side == Side::Server {
+            self.link_used = revive::watch(leg.shared(), self.ends.site.link_leg());
+        }
+        self.legs[Side::Server as usize] = leg;
+    }
+
     /// Relays until the end, once both legs are connected.
     async fn relay_and_close(&mut self) {
         let ended = self.relay().await;

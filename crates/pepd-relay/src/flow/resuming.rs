@@ -1,7 +1,6 @@
 //! Flows taken over from a predecessor.
 
 use std::{
-    io,
     os::fd::{AsFd as _, OwnedFd},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -13,13 +12,11 @@ use pep_core::{
     relay::{Direction, Ending, PerSide, Relay, Side},
 };
 use pepd_sys::{
-    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
+    leg::{FromSyn, SiteRuntime},
     socket,
 };
 
-use super::{
-    Flow, FlowContext, FlowInfo, FlowMemory, ServerLeg, publish_leg, refuse, serve, waiting,
-};
+use super::{Flow, FlowContext, FlowInfo, FlowMemory, ServerLeg, refuse, serve, waiting};
 use crate::{arena::SlotState, survive::Survivor};
 
 /// Reason why a flow is reset instead of taken over.
@@ -204,12 +201,14 @@ async fn begin_again(
     let usable = |leg: &OwnedFd| !socket::is_closed(leg.as_fd()).unwrap_or(true);
     let server = match server.filter(usable) {
         Some(server) => Ok(server),
-        None if context.outage.is_down() && ends.site.waits_for_link() => {
+        None if context.outage.is_unsettled() && ends.site.waits_for_link() => {
             let (again, to) = (Arc::clone(&context), ends.clone());
-            let begin = move |memory: &FlowMemory| connect_again(&again, &to, memory);
+            let begin = move |memory: &FlowMemory| {
+                waiting::dial(&again, &to, FromSyn::default(), &memory.slot)
+            };
             return waiting::serve_when_up(context, ends, memory, client, begin).await;
         }
-        None => connect_again(&context, &ends, &memory).inspect(|leg| {
+        None => waiting::dial(&context, &ends, FromSyn::default(), &memory.slot).inspect(|leg| {
             memory.follow_leg(&context, &mut ends, leg.as_fd());
         }),
     };
@@ -223,20 +222,6 @@ async fn begin_again(
             refuse(&context, &ends, client, &err);
         }
     }
-}
-
-fn connect_again(
-    context: &FlowContext,
-    ends: &FlowInfo,
-    memory: &FlowMemory,
-) -> io::Result<OwnedFd> {
-    if !leg::may_be_host(ends.destination.ip()) {
-        return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
-    }
-    let family = Family::from_address(&ends.destination);
-    let leg = ReservedLeg::new(&ends.site, family)?;
-    let publish = |leg: std::os::fd::BorrowedFd<'_>| publish_leg(&memory.slot, Side::Server, leg);
-    super::connect(context, leg, family, (ends, FromSyn::default()), publish)
 }
 
 /// Returns the age of a flow [`born`](super::born) at that time, in any process.

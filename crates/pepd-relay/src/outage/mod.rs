@@ -47,6 +47,8 @@ pub use contacts::{ContactsError, read as read_contacts};
 
 /// The clock of plans may be set, so the plan is looked at this often in any case.
 const LOOK: Duration = Duration::from_secs(1);
+/// Time for which a link's routes, addresses and next hops may be missing once it is up again.
+const SETTLES: Duration = Duration::from_secs(60);
 /// Time after which packets sent before an outage still arrive: a round trip, or this value if none
 /// is configured.
 const ECHO: Duration = Duration::from_secs(2);
@@ -63,6 +65,8 @@ pub struct LinkWatch {
     reported: watch::Sender<TunnelLink>,
     /// State for new flows and rules: true while the link is down.
     is_down: watch::Sender<bool>,
+    /// Time at which new flows last had to do without the link.
+    last_down: Mutex<Option<Duration>>,
     /// Notified when a source has reported.
     changed: Notify,
     /// Gateway to probe; the second field is true once it has been silent for long enough to be
@@ -107,9 +111,10 @@ impl LinkWatch {
             monitor: Mutex::new(monitor),
             flows: Mutex::new(flows),
             arena,
-            clock,
             reported: watch::Sender::new(reported),
             is_down: watch::Sender::new(is_down),
+            last_down: Mutex::new(is_down.then(|| clock.now().steady)),
+            clock,
             changed: Notify::new(),
             gateway: link.and_then(|link| link.gateway),
             gateway_is_mute: AtomicBool::new(false),
@@ -133,6 +138,13 @@ impl LinkWatch {
     /// Returns a receiver of [`is_down`](Self::is_down).
     pub fn down(&self) -> watch::Receiver<bool> {
         self.is_down.subscribe()
+    }
+
+    /// Returns whether new flows must do without the link, or had to until a minute ago: its routes
+    /// and next hops may return later than the link itself.
+    pub fn is_unsettled(&self) -> bool {
+        let is_new = |at: Duration| self.clock.now().steady.saturating_sub(at) < SETTLES;
+        self.is_down() || self.last_down.lock().is_some_and(is_new)
     }
 
     /// Waits until the link is up.
@@ -300,6 +312,9 @@ impl LinkWatch {
         }
         // Under the lock, so that the last state sent is the last one known.
         log_change(&self.reported, monitor.tunnel_link());
+        if self.is_down() || monitor.is_down() {
+            *self.last_down.lock() = Some(now.steady);
+        }
         log_change(&self.is_down, monitor.is_down());
         result
     }

@@ -114,6 +114,23 @@ pub struct FromSyn {
     pub mark: u32,
 }
 
+impl FromSyn {
+    /// Returns the fields that a server leg of this site has, to create another one.
+    pub fn of(leg: BorrowedFd<'_>, site: &SiteRuntime, family: Family) -> Self {
+        let socket = SockRef::from(&leg);
+        let class = match family {
+            Family::V4 => socket.tos_v4(),
+            Family::V6 => socket.tclass_v6(),
+        };
+        let dscp = class.map_or(0, |class| (class >> 2) as u8);
+        let mark = socket.mark().unwrap_or(site.server.mark);
+        Self {
+            dscp: if site.keeps_dscp() { dscp } else { 0 },
+            mark: mark & !site.server.mark,
+        }
+    }
+}
+
 /// Creates the server leg of a flow: non-blocking, options set, bound as the site requires,
 /// connecting.
 ///
