@@ -102,14 +102,20 @@ pub(super) fn is_allowed(order: &Order) -> bool {
 /// Returns whether the input of a program may make it run another one: iptables-restore has an
 /// option for it, `--modprobe` or `-M`, also in the lines that it reads.
 ///
-/// Its versions disagree on quotes and backslashes within words. pepd writes none there, and what
-/// contains them may be anything.
+/// Its versions disagree on quotes and backslashes within words, and on long lines. pepd writes
+/// none, and what contains them may be anything.
 pub(super) fn runs_another(input: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(input) else {
         return true;
     };
-    !text.split('\n').all(is_plain)
+    let is_short = |line: &str| line.len() < LINE_MAX;
+    !text
+        .split('\n')
+        .all(|line| is_short(line) && is_plain(line))
 }
+
+/// Longest line, in bytes, that each version of iptables-restore reads as one.
+const LINE_MAX: usize = 4000;
 
 /// Returns whether a line consists of words, and of quotations between spaces, none of which leads
 /// to another program.
@@ -124,11 +130,7 @@ fn is_plain(mut line: &str) -> bool {
         let Some((word, rest)) = word else {
             return false;
         };
-        let leads = match word.strip_prefix('-') {
-            Some(option) if option.starts_with('-') => word.starts_with("--mo"),
-            Some(options) => options.contains('M'),
-            None => false,
-        };
+        let leads = word.split([' ', '\t']).any(leads_elsewhere);
         let is_strange = |character: char| match character {
             '\'' => !is_quoted,
             '"' | '\\' => true,
@@ -142,6 +144,15 @@ fn is_plain(mut line: &str) -> bool {
             return true;
         }
         line = rest;
+    }
+}
+
+/// Returns whether a word may be the option for another program.
+fn leads_elsewhere(word: &str) -> bool {
+    match word.strip_prefix('-') {
+        Some(option) if option.starts_with('-') => word.starts_with("--mo"),
+        Some(options) => options.contains('M'),
+        None => false,
     }
 }
 
@@ -220,13 +231,16 @@ mod tests {
             "-A x --comment y\"-M\" /tmp/x",
             "-A x --comment \"y -M /tmp/x",
             "-A x \u{b}-M /tmp/x",
+            "-A x --comment \" -A y -M/tmp/x \"",
         ] {
             assert!(runs_another(line.as_bytes()), "{line}");
         }
+        let long = format!("-A x{:10000}-A y", "");
+        assert!(runs_another(long.as_bytes()));
         for line in [
             "-A PEPD_M -m mark --mark 1",
             "-A x -j MARK --set-xmark M-M",
-            "*raw\n:PEPD - [0:0]\n-A x -m comment --comment \"a host's -M\" -j ACCEPT\nCOMMIT\n",
+            "*raw\n:PEPD - [0:0]\n-A x -m comment --comment \"a host's M\" -j ACCEPT\nCOMMIT\n",
         ] {
             assert!(!runs_another(line.as_bytes()), "{line}");
         }
