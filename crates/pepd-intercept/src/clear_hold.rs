@@ -179,9 +179,12 @@ impl ClearHold {
             .map(|part| nft::chain_transaction(table, mask, &part.name, &part.rules));
         let text: String = texts.collect();
         let updated = apply(&text, "update the table of `clear = \"never\"`").await;
-        self.installed.remember(&self.ruleset.table);
         // The next look tries again.
-        updated.inspect_err(|_| self.devices = None)
+        updated.inspect_err(|_| self.devices = None)?;
+        let rewritten = chains.iter().map(|part| part.name.as_str());
+        let table = &self.ruleset.table;
+        self.installed.remember_chains(table, rewritten);
+        Ok(())
     }
 
     /// Installs both, and replaces those of an earlier configuration. No packet passes meanwhile.

@@ -1,15 +1,30 @@
 //! Rules of pepd's table as pepd has left them, to notice changes by other programs: of single
 //! rules, or of the whole table by restoring a saved rule set.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 use parking_lot::Mutex;
 
 use super::ask::{generation, rules_of, table_handle};
 
-/// Rules of a table, as last changed by pepd; none if the kernel could not list them.
+/// Readings of a table before it is left for later: other programs may change theirs just then.
+const READINGS: usize = 8;
+
+/// Rules of a table, as last changed by pepd; none if the kernel could not list them. They are then
+/// learnt at the next look.
 #[derive(Debug, Default)]
-pub(crate) struct Installed(Mutex<Option<Content>>);
+pub(crate) struct Installed(Mutex<Option<Known>>);
+
+/// A table as pepd has left it.
+#[derive(Debug)]
+struct Known {
+    content: Content,
+    /// Chains that pepd has changed since, and that the kernel could not list.
+    unread: BTreeSet<String>,
+}
 
 /// A table's number, which a table of the same name that replaces it does not have, and the number
 /// of rules in each chain.
@@ -20,23 +35,46 @@ struct Content {
 }
 
 impl Content {
-    /// Reads the table; `None` if it does not exist, or changes meanwhile.
+    /// Reads the table; `None` if it does not exist, or changes in each reading.
     fn read(table: &str) -> io::Result<Option<Self>> {
-        let before = generation()?;
-        let Some(handle) = table_handle(table)? else {
-            return Ok(None);
-        };
-        let rules = rules_of(table)?;
-        Ok((generation()? == before).then_some(Self { handle, rules }))
+        for _ in 0..READINGS {
+            let before = generation()?;
+            let Some(handle) = table_handle(table)? else {
+                return Ok(None);
+            };
+            let rules = rules_of(table)?;
+            if generation()? == before {
+                return Ok(Some(Self { handle, rules }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Known {
+    fn new(content: Content) -> Self {
+        Self {
+            content,
+            unread: BTreeSet::new(),
+        }
     }
 
-    /// Returns the number of rules that were added to, or removed from, the chains of `self`; all
-    /// rules if another table has replaced it.
-    fn changes(&self, now: &Self) -> usize {
-        if self.handle != now.handle {
+    /// Takes over chains that pepd has changed.
+    fn learn(&mut self, now: &Content) {
+        for chain in std::mem::take(&mut self.unread) {
+            let rules = now.rules.get(&chain).copied().unwrap_or(0);
+            self.content.rules.insert(chain, rules);
+        }
+    }
+
+    /// Returns the number of rules that were added to, or removed from, the known chains; all rules
+    /// if another table has replaced this one.
+    fn changes(&mut self, now: &Content) -> usize {
+        if self.content.handle != now.handle {
             return now.rules.values().sum::<usize>().max(1);
         }
-        let changes = self.rules.iter().map(|(chain, rules)| {
+        self.learn(now);
+        let changes = self.content.rules.iter().map(|(chain, rules)| {
             let now = now.rules.get(chain).copied().unwrap_or(0);
             now.abs_diff(*rules)
         });
@@ -47,22 +85,18 @@ impl Content {
 impl Installed {
     /// Remembers the whole table, which pepd has just installed.
     pub(crate) fn remember(&self, table: &str) {
-        *self.0.lock() = Content::read(table).unwrap_or_default();
+        *self.0.lock() = Content::read(table).unwrap_or_default().map(Known::new);
     }
 
     /// Remembers these chains, which pepd has just changed.
     pub(crate) fn remember_chains<'a>(&self, table: &str, chains: impl Iterator<Item = &'a str>) {
         let mut known = self.0.lock();
-        let Some(content) = known.as_mut() else {
+        let Some(known) = known.as_mut() else {
             return;
         };
-        let Ok(Some(now)) = Content::read(table) else {
-            *known = None;
-            return;
-        };
-        for chain in chains {
-            let rules = now.rules.get(chain).copied().unwrap_or(0);
-            content.rules.insert(chain.to_owned(), rules);
+        known.unread.extend(chains.map(str::to_owned));
+        if let Ok(Some(now)) = Content::read(table) {
+            known.learn(&now);
         }
     }
 
@@ -75,10 +109,13 @@ impl Installed {
         if table_handle(table)?.is_none() {
             return Ok(None);
         }
-        let known = self.0.lock();
-        let now = known.as_ref().map(|_| Content::read(table)).transpose()?;
-        let changes = known.as_ref().zip(now.flatten());
-        Ok(Some(changes.map_or(0, |(known, now)| known.changes(&now))))
+        let mut state = self.0.lock();
+        let Some(known) = state.as_mut() else {
+            *state = Content::read(table).unwrap_or_default().map(Known::new);
+            return Ok(Some(0));
+        };
+        let now = Content::read(table)?;
+        Ok(Some(now.map_or(0, |now| known.changes(&now))))
     }
 }
 
@@ -99,7 +136,8 @@ mod tests {
     #[test]
     fn rules_that_others_add_or_remove_are_counted_and_a_table_that_replaces_another() {
         let known = content(1, &[("sites", 3), ("to_hosts", 2), ("gate", 0)]);
-        let changes = |handle, rules: &[(&str, usize)]| known.changes(&content(handle, rules));
+        let mut known = Known::new(known);
+        let mut changes = |handle, rules: &[(&str, usize)]| known.changes(&content(handle, rules));
         assert_eq!(changes(1, &[("sites", 3), ("to_hosts", 2)]), 0);
         assert_eq!(changes(1, &[("sites", 3)]), 2);
         assert_eq!(changes(1, &[("sites", 6), ("to_hosts", 4), ("gate", 1)]), 6);
@@ -109,5 +147,15 @@ mod tests {
         );
         assert_eq!(changes(2, &[("sites", 3), ("to_hosts", 2)]), 5);
         assert_eq!(changes(2, &[]), 1);
+    }
+
+    #[test]
+    fn chains_that_could_not_be_read_are_learnt_at_the_next_look_and_the_others_kept() {
+        let mut known = Known::new(content(1, &[("sites", 3), ("gate", 0)]));
+        known.unread.insert("gate".to_owned());
+        let later = content(1, &[("sites", 4), ("gate", 1)]);
+        assert_eq!(known.changes(&later), 1, "of the chain that was known");
+        let changed = content(1, &[("sites", 3), ("gate", 0)]);
+        assert_eq!(known.changes(&changed), 1, "of the chain learnt since");
     }
 }
