@@ -7,6 +7,9 @@ use pep_core::{config::Config, site::SiteId};
 
 use super::{
     InterceptError, Interception, cannot,
+    filter::FilterError,
+    iptables::IptablesError,
+    nft::NftError,
     rules::{self, Family, Rule, Term},
 };
 
@@ -90,7 +93,7 @@ impl Interception {
         let Err(err) = self.set_stops(now.clone()).await else {
             return Ok(());
         };
-        if self.stops.no_reset {
+        if self.stops.no_reset || !is_refusal(&err) {
             return Err(err);
         }
         // A kernel without nft_reject. Hosts then try another address after a moment.
@@ -143,11 +146,41 @@ impl Interception {
     }
 }
 
+/// Returns true if nft, or the kernel, rejects the rules. It may accept them later after any other
+/// failure.
+fn is_refusal(err: &InterceptError) -> bool {
+    let InterceptError::Rules { err, .. } = err else {
+        return false;
+    };
+    // Programs also say that they refuse when they lack these.
+    let short = ["Cannot allocate memory", "Too many open files"];
+    match err {
+        FilterError::Iptables(err) if err.is_locked() => false,
+        FilterError::Nft(NftError::Refused(said))
+        | FilterError::Iptables(IptablesError::Refused(_, said)) => {
+            !short.iter().any(|why| said.contains(why))
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{io, time::Duration};
+
     use pep_core::site::InterceptionLoss;
 
     use super::*;
+
+    #[test]
+    fn only_rules_that_are_refused_are_replaced() {
+        let is_refusal = |err: NftError| is_refusal(&cannot("set")(FilterError::Nft(err)));
+        let refused = |said: &str| NftError::Refused(said.to_owned());
+        assert!(is_refusal(refused("No such file or directory")));
+        assert!(!is_refusal(refused("Cannot allocate memory")));
+        assert!(!is_refusal(NftError::Hangs(Duration::from_secs(10))));
+        assert!(!is_refusal(NftError::Run(io::Error::other("no processes"))));
+    }
 
     #[test]
     fn what_the_peer_does_not_reach_is_refused_whether_or_not_other_syns_arrive() {
