@@ -88,19 +88,9 @@ impl Both<'_> {
 
     /// Routes the servers' network in these words of `ip`, instead of by an earlier route.
     fn route(&self, hops: &str) {
+        // At once: pepd must not see a moment without the route.
         let network = self.network();
-        if !self.bed.gateway.ip(&self.show()).is_empty() {
-            ip(self.bed, &format!("route del {network}"));
-        }
-        ip(self.bed, &format!("route add {network} {hops}"));
-    }
-
-    fn show(&self) -> String {
-        let version = match self.bed.family {
-            Family::V4 => "-4",
-            Family::V6 => "-6",
-        };
-        format!("{version} route show {}", self.network())
+        ip(self.bed, &format!("route replace {network} {hops}"));
     }
 
     /// Routes it by both, in this order.

@@ -26,32 +26,55 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the rule for SYNs of server legs, and the chain to which it leads.
+    /// Returns the rule for SYNs of server legs, and the chain to which it leads: empty until a
+    /// route has several next hops.
     pub(super) fn leaving(&self) -> Option<(Rule, Chain)> {
-        let link = vec![self.judged_link()?.to_owned()];
+        self.judged_link()?;
         let jump = Term::Jump(LEAVING.to_owned());
         let leg = Term::Mark(self.marks.server_leg());
         let leaves = rule("a SYN of pepd leaves: by the link?", [leg, Term::Syn, jump]);
-        let families = self.features.families().iter().copied();
-        let other = families.clone().map(|family| {
-            let other = [Term::NotTo(link.clone()), Term::OffLink(family)];
-            rule("by another interface", other)
-        });
-        let again = families.filter(|_| self.features.forget).map(|family| {
-            let again = [Term::To(link.clone()), Term::OnLink(family)];
-            rule("by the link, unlike an earlier one", again)
-        });
-        let rules = other.chain(again).collect();
-        Some((leaves, chain(LEAVING, None, rules)))
+        Some((leaves, chain(LEAVING, None, Vec::new())))
     }
 }
 
 impl Ruleset {
+    /// Returns rules that note by which interface a SYN of a server leg leaves.
+    fn noting(&self) -> Vec<Rule> {
+        let link: Vec<_> = self.judged_link.iter().cloned().collect();
+        let families = self.off_link.iter().copied();
+        let other = families.clone().map(|family| {
+            let other = [Term::NotTo(link.clone()), Term::OffLink(family)];
+            rule("by another interface", other)
+        });
+        let again = families.filter(|_| self.forgets()).map(|family| {
+            let again = [Term::To(link.clone()), Term::OnLink(family)];
+            rule("by the link, unlike an earlier one", again)
+        });
+        other.chain(again).collect()
+    }
+
+    /// Returns true if rules can remove elements of sets.
+    fn forgets(&self) -> bool {
+        let rules = self.chains.iter().flat_map(|chain| &chain.rules);
+        let mut terms = rules.flat_map(|rule| &rule.terms);
+        terms.any(|term| matches!(term, Term::Forget(_)))
+    }
+
     /// Sets the interfaces by which connections may cross the link, for split sites. Returns the
     /// chains that are different then.
     pub(crate) fn set_hops(&mut self, interfaces: &BTreeSet<String>) -> Vec<(String, Vec<Rule>)> {
         let interfaces: Vec<_> = interfaces.iter().cloned().collect();
+        let noting = match interfaces.len() {
+            0 | 1 => Vec::new(),
+            _ => self.noting(),
+        };
         let mut changed = Vec::new();
+        if let Some(leaving) = self.chains.iter_mut().find(|chain| chain.name == LEAVING)
+            && leaving.rules != noting
+        {
+            leaving.rules = noting;
+            changed.push((leaving.name.clone(), leaving.rules.clone()));
+        }
         let chains = self.chains.iter_mut();
         for chain in chains.filter(|chain| JUDGING.contains(&chain.name.as_str())) {
             let before = chain.rules.clone();

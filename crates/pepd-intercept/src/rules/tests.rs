@@ -296,13 +296,23 @@ fn legs_that_leave_beside_the_link_are_noted() {
         Ruleset::new(&config(&text), features)
     };
     let link = |name: &str| format!("[link]\ninterface = \"{name}\"\n");
-    let ruleset = of(Features::FULL, &link("sat0"));
+    let mut ruleset = of(Features::FULL, &link("sat0"));
     assert_eq!(ruleset.off_link, Family::ALL);
+    let none: [&[Term]; 0] = [];
+    assert_eq!(
+        terms_of(&ruleset, "leaving"),
+        none,
+        "fib knows one next hop"
+    );
+    let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    ruleset.set_hops(&set(&["lte0", "sat0"]));
     let sat0 = vec!["sat0".to_owned()];
     let noted = terms_of(&ruleset, "leaving");
     let other = [Term::NotTo(sat0.clone()), Term::OffLink(Family::V6)];
     let again = [Term::To(sat0), Term::OnLink(Family::V4)];
     assert!(noted.contains(&&other[..]) && noted.contains(&&again[..]));
+    ruleset.set_hops(&set(&["sat0"]));
+    assert_eq!(terms_of(&ruleset, "leaving"), none);
     let old = Features {
         recent: false,
         ..Features::FULL
@@ -331,13 +341,16 @@ fn routes_by_any_of_several_next_hops_may_lead_by_the_link() {
     assert!(ruleset.set_hops(&set(&["sat0"])).is_empty(), "as before");
     let changed = ruleset.set_hops(&set(&["lte0", "sat0"]));
     let names = changed.iter().map(|(name, _)| name.as_str());
-    assert_eq!(names.collect::<Vec<_>>(), [OTHER_ROUTE, "kept_marks"]);
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["leaving", OTHER_ROUTE, "kept_marks"]
+    );
     let judges = Term::RoutedByOther(vec!["lte0".to_owned(), "sat0".to_owned()]);
-    for (_, rules) in &changed {
+    for (_, rules) in &changed[1..] {
         assert!(rules.iter().any(|rule| rule.terms.contains(&judges)));
     }
     assert_ne!(ruleset, before, "a table that is reinstalled has them");
-    assert_eq!(ruleset.set_hops(&set(&["sat0"])).len(), 2);
+    assert_eq!(ruleset.set_hops(&set(&["sat0"])).len(), 3);
     assert_eq!(ruleset, before);
 }
 
