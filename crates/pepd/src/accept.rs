@@ -212,7 +212,8 @@ impl Acceptor {
         // A leg that was reserved has the options of the link.
         let leg = leg.filter(|_| !other_mark.is_off_link);
         let refuses = is_down && self.site.while_down == WhileDown::Refuse;
-        let waits = self.waits(is_unsettled);
+        // A leg that may leave by another interface shows it by its SYN.
+        let waits = self.waits(is_down || is_unsettled && !may_be_off_link);
         let beside = match may_be_off_link && (refuses || waits) {
             true => self.beside_link(&fd, &mut ends, other_mark.mark, &memory),
             false => None,
