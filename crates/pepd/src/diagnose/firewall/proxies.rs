@@ -348,7 +348,7 @@ mod tests {
                 "op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": port,
             }});
             let tproxy = json!({"tproxy": {"family": "ip", "addr": "127.0.0.1", "port": 3129}});
-            let first = [&[socket][..], mark, &[accept.clone()]].concat();
+            let first = [&[socket][..], mark, std::slice::from_ref(&accept)].concat();
             let listing =
                 json!({"nftables": [chain, rule(first), rule(vec![dport, tproxy, accept])]});
             nft::tables(&listing, "pepd")
