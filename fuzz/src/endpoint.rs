@@ -107,6 +107,7 @@ fn config() -> SessionConfig {
         memory: None,
         overhead_max: 0.5,
         skips: SkipConfig::default(),
+        unreached: Default::default(),
     }
 }
 
